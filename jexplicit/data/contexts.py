@@ -69,7 +69,7 @@ def with_leading_pads(stream: np.ndarray, K: int) -> np.ndarray:
 
 def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None:
     """Refuse token ids outside 0 .. N - 1; the message ends with `where_and_remedy`, by default about the vocabulary."""
-    lowest, highest = int(ids.min()), int(ids.max())
+    lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
     if lowest < 0 or highest >= N:
         where = where_and_remedy or f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size"
         raise ValueError(f"token id {lowest if lowest < 0 else highest} {where}")

@@ -5,7 +5,6 @@ logits of the targets, and at K = 1 nothing but the counts. A model of several t
 position, a block at a time.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -16,8 +15,8 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import count_sparse
-from jexplicit.counts.stream import check_stream, windows
-from jexplicit.data.contexts import PAD, check_token_ids, distinct_contexts, window_contexts
+from jexplicit.counts.stream import check_stream
+from jexplicit.data.contexts import PAD, check_token_ids, distinct_contexts
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import (
@@ -36,9 +35,12 @@ from jexplicit.lm.core.past import EncodedText as EncodedText
 from jexplicit.lm.core.past import Past as Past
 from jexplicit.lm.core.past import histories as histories
 from jexplicit.lm.core.past import read_text as read_text
+from jexplicit.lm.core.sampled import draw_sample, sampled_positions, text_windows
 from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
+from jexplicit.lm.rows.past.adaptive import AdaptiveRows
+from jexplicit.lm.rows.past.online import begin_online, by_block, exponents_at, learn
 from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
 from jexplicit.lm.tables.reader import log_p_of_all, log_p_of_targets, read_positions
@@ -46,7 +48,6 @@ from jexplicit.lm.tables.storage import Sparse, SparseRows, as_table
 from jexplicit.runs.devices import data_mesh
 
 K = TypeVar("K")
-_window = 1 << 22  # positions
 _positions_per_call = 1 << 16  # of a device
 _positions_with_a_past = 1 << 12  # the same, of models with rows that are made for each position
 
@@ -196,7 +197,7 @@ def log_probabilities(
     if not _has_tables(model):
         X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
         return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
-    return np.concatenate(list(_read(log_p_of_targets, model, X, Y, past, mesh, progress)))
+    return read_on(log_p_of_targets, model, X, Y, past, mesh, progress)[0]
 
 
 def log_distributions(
@@ -219,31 +220,49 @@ def log_distributions(
         >>> np.exp(log_distributions(model, np.array([[0]]))).round(2).tolist()
         [[0.5, 0.25, 0.25]]
     """
-    Y = np.zeros(len(X), np.int32)
+    Y = np.zeros(len(X), np.int32) if past is None else past.stream[past.places]
     check_positions(model, X, Y)
     if not len(X):
         return np.zeros((0, model.vocab_size), np.float32)
     if not _has_tables(model):
         return map_contexts(_log_p, model, X, mesh=mesh)
-    return np.concatenate(list(_read(log_p_of_all, model, X, Y, past, mesh)))
+    return read_on(log_p_of_all, model, X, Y, past, mesh)[0]
 
 
-def _read(
-    f: Any, model: LanguageModel, X: np.ndarray, Y: np.ndarray, past: Past | None, mesh: Mesh | None, progress: Any = None
-) -> Iterator[np.ndarray]:
-    """`f` of all positions of a model with tables, a call at a time."""
+def read_on(
+    f: Any,
+    model: LanguageModel,
+    X: np.ndarray,
+    Y: np.ndarray,
+    past: Past | None,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
+) -> tuple[np.ndarray, Any]:
+    """`f` of all positions of a model with tables, a call at a time; and what the text is counted to after them."""
     mesh, exponents = mesh or data_mesh(1), np.asarray(model.exponents)
     own = [isinstance(kind, TableRows) for kind in model.rows for _ in kind.names]
-    prepared = _prepared(model, mesh)
+    prepared, found, growth = _prepared(model, mesh), [], past and past.growth
     call = (_positions_per_call if all(own) and f is log_p_of_targets else _positions_with_a_past) * mesh.size
+    online = model.curvature is not None and past is not None and past.starts is None
+    fit = ((growth and growth.online) or begin_online(exponents, np.asarray(model.curvature))) if online else None
     for first in range(0, len(Y), call):
         m = slice(first, first + call)
-        tables, positions = read_tables(model, X[m], past and past.take(m))
+        tables, positions, growth = read_tables(model, X[m], past and past.take(m)._replace(growth=growth))
         known = iter(prepared.tables)
-        tables = tuple(next(known) if mine else table for mine, table in zip(own, tables, strict=True))
-        yield read_positions(f, PreparedTables(prepared.dense, tables), exponents, positions, Y[m], mesh)
+        read = PreparedTables(
+            prepared.dense, tuple(next(known) if mine else table for mine, table in zip(own, tables, strict=True))
+        )
+        for some in by_block(past.places[m]) if fit and past else [slice(None)]:
+            if fit and past:
+                fit = exponents_at(fit, int(past.places[m][some][0]))
+                exponents = fit.exponents
+            found.append(read_positions(f, read, exponents, positions.take(some), Y[m][some], mesh))
+            if fit and past:
+                fit = learn(fit, tables, positions.take(some), Y[m][some], past.places[m][some], mesh)
+        growth = growth and growth._replace(online=fit)
         if progress:
             progress(min(first + call, len(Y)), len(Y))
+    return np.concatenate(found), growth
 
 
 def _prepared(model: LanguageModel, mesh: Mesh) -> PreparedTables:
@@ -255,8 +274,9 @@ def _prepared(model: LanguageModel, mesh: Mesh) -> PreparedTables:
     return made[mesh]
 
 
-def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -> tuple[tuple[Any, ...], Positions]:
-    """What some positions read of a model: the table of every row, and the numbers of its row and of its exponent.
+def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -> tuple[tuple[Any, ...], Positions, Any]:
+    """What some positions read of a model: the table of every row, and the numbers of its row and of its exponent; and what
+    the text is counted to after them, None for a model that does not count.
 
     Args:
         model: of kinds that are tables or have `log_tables`.
@@ -275,9 +295,13 @@ def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -
     read: list[tuple[Any, Any, Any]] = []
     base = next((kind for kind in model.rows if isinstance(kind, ModelRow)), None)
     log_p = (log_distributions(base.model, X[:, : base.radius], past=past),) if base else ()
+    growth = None
     for kind in model.rows:
         if isinstance(kind, TableRows):
             read += [(table, *next(columns)) for table in kind.row_tables]
+        elif isinstance(kind, AdaptiveRows) and past is not None:
+            found, growth = kind.grow(past, *log_p)
+            read += [as_feature(model.vocab_size, *table) for table in found]
         else:
             found = kind.log_tables(X, past, *(log_p if hasattr(kind, "over_model") else ()))
             read += [as_feature(model.vocab_size, *table) for table in found]
@@ -287,7 +311,7 @@ def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -
     if model.selectors:
         classes, sizes = vmap_contexts(selected, (model.counted, model.selectors), X), [kind.size for kind in model.selectors]
         own = add_selected(own, classes, len(unit_exponents(model.rows)), sizes)
-    return tables, Positions(np.stack(rows, axis=1), own)
+    return tables, Positions(np.stack(rows, axis=1), own), growth
 
 
 def _row_numbers(kinds: tuple[TableRows, ...], x: Integer[Array, " K"]) -> Integer[Array, "2 rows"]:
@@ -319,48 +343,6 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
         check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
 
 
-def sampled_positions(
-    stream: Stream, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
-) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-    """Contexts and targets of a stream, or of a seeded sample of its positions, drawn without replacement.
-
-    The stream is read by windows; only what is drawn is kept.
-
-    Raises:
-        ValueError: a token id that the vocabulary does not have.
-
-    Example:
-        >>> X, Y = sampled_positions(np.array([0, 5, 6, 0, 7, 0]), 2, 8, sample=2)
-        >>> X.shape, Y.shape
-        ((2, 2), (2,))
-    """
-    check_stream(stream)
-    M = 0
-    for tokens in _windows(stream, K):
-        check_token_ids(tokens, vocab_size, f"and a model of {vocab_size}: use the model's own tokenizer")
-        M += len(tokens) - K if eos else int(np.count_nonzero(tokens[K:] != PAD))
-    drawn = _drawn(M, sample, seed)
-    X, Y, before = [], [], 0
-    for tokens in _windows(stream, K):
-        x, y = window_contexts(tokens, K, eos=eos)
-        own = drawn[np.searchsorted(drawn, before) : np.searchsorted(drawn, before + len(y))] - before
-        X.append(x[own])
-        Y.append(y[own])
-        before += len(y)
-    return np.concatenate(X), np.concatenate(Y)
-
-
-def _windows(stream: Stream, K: int) -> Iterator[np.ndarray]:
-    return windows(stream, 1, len(stream), radius=K, span=_window)
-
-
-def _drawn(M: int, sample: int | None, seed: int) -> np.ndarray:
-    """Which of M positions a sample has."""
-    if sample is None or sample >= M:
-        return np.arange(M)
-    return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
-
-
 def _positions_of(
     model: LanguageModel, stream: Stream, sample: int | None, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Past | None]:
@@ -369,7 +351,7 @@ def _positions_of(
         check_stream(stream)
         text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
         in_order = any(isinstance(kind, ModelRow) for kind in model.rows)  # all before the last position is read
-        m = np.arange(min(sample or len(text.Y), len(text.Y))) if in_order else _drawn(len(text.Y), sample, seed)
+        m = np.arange(min(sample or len(text.Y), len(text.Y))) if in_order else draw_sample(len(text.Y), sample, seed)
         return text.X[m], text.Y[m], None, text.past.take(m)
     if model.radius == 1 and _only_kind(model, TableRows):
         C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
@@ -386,7 +368,7 @@ def _counts_of(stream: Stream, N: int, counts: Counts | None, mesh: Mesh | None)
     check_stream(stream)
     f = np.zeros(N, np.int64)
     if counts[0].shape == (N, N):
-        for tokens in _windows(stream, 1):
+        for tokens in text_windows(stream, 1):
             check_token_ids(tokens, N, f"and a model of {N}: use the model's own tokenizer")
             f += np.bincount(tokens[1:], minlength=N)
     if not np.array_equal(f, counts[0].sum(axis=0, dtype=np.int64)):

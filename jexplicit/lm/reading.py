@@ -20,12 +20,14 @@ from safetensors.numpy import save_file
 from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.past import Past, contexts_at
-from jexplicit.lm.evaluation import log_distributions, log_probabilities
+from jexplicit.lm.evaluation import log_distributions, log_probabilities, read_on
 from jexplicit.lm.model_files import describe, rebuild, register_types
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows, Growth
 from jexplicit.lm.rows.past.balance import Balance
 from jexplicit.lm.rows.past.growing import Run
 from jexplicit.lm.rows.past.latest import Latest, LatestRun
+from jexplicit.lm.rows.past.online import Online
+from jexplicit.lm.tables.reader import log_p_of_targets
 
 
 class State(NamedTuple):
@@ -41,7 +43,7 @@ class State(NamedTuple):
     rows: tuple[str, ...]
 
 
-register_types(State, Growth, Run, Balance, Latest, LatestRun)
+register_types(State, Growth, Run, Balance, Latest, LatestRun, Online)
 
 
 def init(model: LanguageModel) -> State:
@@ -85,11 +87,15 @@ def read(
     places = np.arange(len(state.tokens), len(stream))
     wanted = np.arange(len(places)) if model.eos else np.flatnonzero(stream[places] != PAD)
     log_p = np.zeros(len(places), np.float32)
-    past = Past(stream, places[wanted], growth=state.growth)
+    past, growth = Past(stream, places[wanted], growth=state.growth), state.growth
     if len(wanted):
         X = contexts_at(stream, places[wanted], model.radius)
-        log_p[wanted] = log_probabilities(model, X, stream[places[wanted]], past=past)
-    return log_p, state._replace(tokens=stream, growth=kind and kind.grown(past, len(stream)))
+        Y = stream[places[wanted]]
+        if kind:
+            log_p[wanted], growth = read_on(log_p_of_targets, model, X, Y, past)
+        else:
+            log_p[wanted] = log_probabilities(model, X, Y, past=past)
+    return log_p, state._replace(tokens=stream, growth=kind and kind.count_on(growth, stream, len(stream)))
 
 
 def predict(model: LanguageModel, state: State) -> Float[np.ndarray, " N"]:

@@ -41,10 +41,10 @@ from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.fits import gradient, optimum
-from jexplicit.lm.fits.mixtures.moments import block_sums
 from jexplicit.lm.rows.sharded import compiled_log_partition
 from jexplicit.lm.tables import placing
 from jexplicit.lm.tables.contexts import compiled_map as of_contexts
+from jexplicit.lm.tables.moments import block_sums
 from jexplicit.lm.tables.reader import compiled_map, compiled_sums, log_p_of_targets
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective

@@ -20,7 +20,8 @@ from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
 from jexplicit.lm.core.model import Features, LanguageModel, is_token_model
 from jexplicit.lm.core.names import label
 from jexplicit.lm.core.options import FitOptions
-from jexplicit.lm.evaluation import evaluate, sampled_positions
+from jexplicit.lm.core.sampled import sampled_positions
+from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, rows_radius
@@ -61,7 +62,9 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
             yield {**name, "radius": len(CHAIN)}
         elif method == "mixture":
             mixture = {**name, "features": "cat", "radius": rows_radius(config.rows)}
-            yield from ({**mixture, "history": history} for history in config.history)
+            for history in config.history:
+                online = {"online": True} if config.online and history == "adaptive" else {}
+                yield {**mixture, "history": history, **online}
         else:
             bits = [{"bits": bits} for bits in config.bits] if method in ("bitcipher", "word-vectors") else [{}]
             radii = [
@@ -97,8 +100,9 @@ def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
 def options_of(config: Config, name: Row) -> Options:
     """What a fit is told: the flags, and what models vary by as the name says."""
     flags: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(FitOptions)}
+    flags["online"] = False  # unless the name says so
     own = {key: value for key, value in name.items() if key != "method" and value != "none"}
-    return Options(rows=config.rows, train_sample=config.train_sample or None, seed=config.seed, **flags, **own)
+    return Options(rows=config.rows, train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
 
 
 def evaluate_model(job: ModelRun, name: Row, model: LanguageModel) -> Row:

@@ -215,6 +215,9 @@ def _row_kinds(results: Results) -> list[Row]:
         line["scalars"] = whole["scalars"] - event["scalars"] if kind else event["scalars"]
         line["left_out"] = event["held_out_perplexity"]
         line["increase"] = event["held_out_perplexity"] / whole["held_out_perplexity"] - 1 if kind else None
+    for event in results.events("choice", "history", "kind"):
+        key = event["history"], kind_name(event["kind"])
+        lines.setdefault(key, {"history": key[0], "rows": key[1]})["elsewhere"] = np.expm1(event["worth"])
     histories = list(dict.fromkeys(history for history, _ in lines))
     return sorted(lines.values(), key=lambda line: (histories.index(line["history"]), line["rows"] == "nothing"))
 
@@ -227,11 +230,14 @@ ROW_KINDS = Table(
         Column("added", "added", ".2f"),
         Column("left out", "left_out", ".2f"),
         Column("increase", "increase", "+.1%"),
+        Column("other half", "elsewhere", "+.1%"),
     ],
     _row_kinds,
     note="""\
 *Added*: perplexity with this kind and those above it, from the n-gram model on. *Left out*: with all kinds but this one. The
-positions are those that exponents are fitted on, so a kind with many fitted numbers looks a little better than it is.""",
+positions are those that exponents are fitted on, so a kind with many fitted numbers looks a little better than it is. *Other
+half*: how much perplexity rises without the kind on half of the held-out text, with exponents fitted on the other half;
+adaptive rows that do not lower it are left out of the model, and have no more than this number.""",
 )
 
 

@@ -5,29 +5,34 @@ Tolerances: a logit is a sum of some 20 float32 rows of up to 10 with float32 ex
 
 import functools
 from dataclasses import replace
+from typing import get_args
 from unittest import mock
 
 import numpy as np
 import pytest
 
 import jexplicit
-from jexplicit.data.tokenizers import train_tokenizer
+from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.names import AdaptiveKind
 from jexplicit.lm.core.past import read_text
 from jexplicit.lm.evaluation import log_distributions, score
 from jexplicit.lm.fits.estimator import fit
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.mixtures.adaptive_mixture import chain
 from jexplicit.lm.reading import init, load_state, predict, read, save_state
 from jexplicit.lm.rows.ngrams import CONFIDENCES
 from jexplicit.lm.rows.past import adaptive
 from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
 from jexplicit.lm.rows.past.keys import CONTEXTS, Block
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 
 ATOL = 5e-5
 RNG = np.random.default_rng(0)
 WORDS = "to be or not that is the question whether nobler in mind suffer".split()
 TEXTS = [" ".join(RNG.choice(WORDS, 14)) + "\n" + " ".join(RNG.choice(WORDS, 5)) for _ in range(24)]
 NEW = [" ".join(RNG.choice(WORDS[::-1], 12)) for _ in range(4)]
+ROWS = ("contexts-4", "words", "confidence", "selectors")
 FEW = (
     *chain((1, 2, 4)),
     *chain((1, 3), "begun"),
@@ -43,12 +48,10 @@ FEW = (
 def fitted():
     """A mixture whose adaptive rows are few; its exponents are fitted."""
     with mock.patch("jexplicit.lm.fits.mixtures.adaptive_mixture.CHARACTER_CONTEXTS", FEW):
-        return fit(TEXTS, rows=("contexts-4", "words", "confidence", "selectors"), tokenizer="char", history="adaptive")
+        return fit(TEXTS, rows=(*ROWS, *get_args(AdaptiveKind)), tokenizer="char", history="adaptive")
 
 
 def stream():
-    from jexplicit.data.tokenizers import encode_documents
-
     return encode_documents(fitted().tokenizer, NEW)
 
 
@@ -262,11 +265,11 @@ def test_it_is_saved_and_writes(tmp_path):
 
 def test_words_have_rows_of_their_own_and_no_counts_of_the_training_text_when_it_is_large():
     texts = [" ".join(RNG.choice(WORDS, 20)) for _ in range(40)]
-    model = fit(texts, rows=("contexts-4",), tokenizer="word", history="adaptive")
+    model = fit(texts, rows=("contexts-4", "adaptive", "begun", "recency"), tokenizer="word", history="adaptive")
     assert {name.split()[0] for name in model.model.rows[1].names} == {"adaptive", "begun", "recency"}
     assert len(model.model.selectors) == 1 and not model.model.rows[0].model.selectors  # which adaptive rows always have
     with mock.patch("jexplicit.lm.fits.mixtures.adaptive_mixture._most_counted", 100):
-        model = fit(texts, rows=("contexts-4",), tokenizer="word", history="adaptive")
+        model = fit(texts, rows=("contexts-4", "adaptive", "recency"), tokenizer="word", history="adaptive")
     kinds = {name.split()[0] for name in model.model.rows[1].names}
     assert kinds == {"adaptive", "recency"} and model.model.rows[1].text is None
     alone = fit(texts, rows=("contexts-4",), tokenizer="word", history="adaptive:document")
@@ -282,6 +285,32 @@ def test_kinds_of_rows_are_chosen_by_name():
         fit(TEXTS, rows=("contexts-4", "observed-expected"), tokenizer="word", history="adaptive")
     with pytest.raises(ValueError, match="no rows"):
         fit(TEXTS, rows=("adaptive",), history="adaptive")
+
+
+def test_kinds_that_do_not_help_are_left_out_unless_they_are_named():
+    """Of letters that know nothing of each other no row can help; of a text that says everything twice, many do."""
+    letters, events = list("abcd"), []
+    noise = ["".join(RNG.choice(letters, 60)) for _ in range(40)]
+    watch = Watch(log=lambda **event: events.append(event))
+
+    def kinds(texts, **options):
+        tokenizer = train_tokenizer(texts, kind="char")
+        text = TrainingText(encode_documents(tokenizer, texts), tokenizer.vocab_size, tokenizer=tokenizer)
+        events.clear()
+        model = fit_model("mixture", text, Options(rows=("contexts-4",), history="adaptive", **options), watch).model
+        return {name.split()[0] for name in model.names} | ({"selectors"} if model.selectors else set())
+
+    twice = [2 * "".join(RNG.choice(letters, 30)) for _ in range(40)]
+    few, many = kinds(noise), kinds(twice)
+    assert {event["kind"]: event["kept"] for event in events if event["event"] == "choice"}.keys() >= {"adaptive", "selectors"}
+    assert all(event["kept"] == (event["worth"] > 0) for event in events if event["event"] == "choice")
+    assert "model" in few and len(few) < len(many) and many & {"adaptive", "begun", "recency"}
+
+
+def test_a_model_whose_adaptive_rows_are_all_left_out_is_its_base():
+    kind = replace(fitted().model.rows[1], rows=())
+    alone = LanguageModel((fitted().model.rows[0], kind), np.ones(1, np.float32), "cat", False)
+    np.testing.assert_allclose(score(alone, stream()), score(fitted().model.rows[0].model, stream()), atol=ATOL)
 
 
 def test_pairs_are_refused():

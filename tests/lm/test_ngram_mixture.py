@@ -105,7 +105,7 @@ def distribution(model, text, m):
 
 def slow_log_p(exponents, text, m):
     """[M, N] the same, position by position in float64."""
-    read, positions = read_tables(model_of(exponents), text.X[m], text.past.take(m))
+    read, positions, _ = read_tables(model_of(exponents), text.X[m], text.past.take(m))
     tables = []
     for one in read:
         if isinstance(one, Sparse):

@@ -14,8 +14,8 @@ import pytest
 from reference import log_linear as log_linear_loop
 
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
-from jexplicit.lm.fits.mixtures.moments import moments_of, place_rows, position_slopes
 from jexplicit.lm.tables import placing, reader
+from jexplicit.lm.tables.moments import moments_of, place_rows, position_slopes
 from jexplicit.lm.tables.placing import Positions, place, prepare, prune_rows
 from jexplicit.lm.tables.reader import add_compensated, log_probabilities
 from jexplicit.lm.tables.storage import Dense, Gathered, Sparse, SparseRows, ranges, sparse_row

@@ -16,10 +16,10 @@ from jexplicit.lm.core.model import LanguageModel, exponents_per_row, unit_expon
 from jexplicit.lm.evaluation import log_probabilities, read_text
 from jexplicit.lm.fits.estimator import fit
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
-from jexplicit.lm.fits.mixtures.moments import moments_of
 from jexplicit.lm.fits.mixtures.ngram_mixture import fit_rows, held_out_rows
 from jexplicit.lm.rows.selectors import LongestContext, PlaceInWord, selectors_of
 from jexplicit.lm.rows.words import letters_of
+from jexplicit.lm.tables.moments import moments_of
 from jexplicit.lm.training_text import TrainingText
 
 WORDS = ["to be", "or not", "that is\nthe", "question", "whether 'tis", "nobler in", "the mind", "to suffer"]

@@ -25,7 +25,13 @@ from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
-from jexplicit.lm.fits.mixtures.adaptive_mixture import adaptive_model, adaptive_rows, held_out_adaptive, history_of_base
+from jexplicit.lm.fits.mixtures.adaptive_mixture import (
+    adaptive_model,
+    adaptive_rows,
+    fit_adaptive,
+    history_of_base,
+    named_kinds,
+)
 from jexplicit.lm.fits.mixtures.mixture_rows import (
     CHAIN,
     OF_EXPONENTS,
@@ -228,7 +234,8 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
 def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
     begin, adaptive = time.perf_counter(), options.history in ADAPTIVE
-    separate = options.history == "adaptive:document"
+    if options.online and options.history != "adaptive":
+        raise ValueError(f"online and history {options.history!r}: exponents go on being fitted with history 'adaptive'")
     history = history_of_base(options.history, characters=text.letters is not None)
     if adaptive and options.calibration == "pairs":
         raise ValueError(f"calibration 'pairs' with history {options.history!r}: use 'held-out', or another history")
@@ -260,13 +267,10 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         fit = functools.partial(fit_rows, read, mesh=text.mesh, progress=progress)
         fitted = base = text.once((*name, "exponents", history), fit)
     if adaptive:
-        with watch.stage(f"mixture: exponents, history {options.history}") as progress:
-            kind = adaptive_rows(rest, options.rows, within_documents=separate)
-            read = held_out_adaptive(kind, read, base.exponents, held_out, m, text.mesh)
-            del kind  # with its counts of the training text
-            fitted = fit_rows(read, mesh=text.mesh, progress=progress)
+        read, fitted = fit_adaptive(rest, options, watch, read, base.exponents, held_out, m)
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
+    kept, positions = read.kinds, len(read.Y)
     del read  # as large as all rows that are counted next
     trim_heap()
     if options.calibration == "pairs":
@@ -282,8 +286,9 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     chosen = selectors if SELECTORS in options.rows else ()
     model = LanguageModel(rows, np.asarray(own, np.float32), "cat", text.eos, chosen)
     if adaptive:
-        kind = adaptive_rows(text, options.rows, within_documents=separate)
-        model = adaptive_model(model, kind, exponents, selectors)
+        kind = adaptive_rows(text, named_kinds(kept), within_documents=options.history == "adaptive:document")
+        own = selectors if SELECTORS in kept else ()
+        model = adaptive_model(model, kind, fitted, own, online=positions if options.online else 0)
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,
         "fit_seconds": fit_seconds,
@@ -376,7 +381,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "optimum": (*_tables, "optimum_iterations", "optimum_floor"),
     "log-linear": (*_tables, "calibration", *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
-    "mixture": ("rows", "history", "calibration", *_exponents),
+    "mixture": ("rows", "history", "online", "calibration", *_exponents),
     "bitcipher": (*_tables, "bits"),
     "word-vectors": (*_tables, "bits"),
 }

@@ -270,12 +270,17 @@ def place(
         in_blocks(Y, -1),
         split(np.stack([ends[:-1], ends[1:]], axis=1)),
     )
-    size, Q = (few_sizes(E + WIDTH, 1 << 16), few_sizes(len(of), 1 << 12)) if E else (0, 0)
+    size, Q = (_pool(E + WIDTH, 1 << 16), _pool(len(of), 1 << 12)) if E else (0, 0)
     pools = [_joined([getattr(part, name) for part in entries], size) for name in ("outputs", "values")]
     shared = Shared(prepared.dense, tuple(gathered), *pools, *(pad_to(x, Q, 0) for x in per_segment))
     m, block = np.arange(M), np.arange(M) // B
     order = (block // used * n + block % used) * B + m % B
     return PlacedPositions(replicate(shared, mesh), blocks, np.int32(used), order, features, int(np.sum(kind < 1)), mesh)
+
+
+def _pool(n: int, least: int) -> int:
+    """Room for n entries, which fill nothing but memory: of less than a million, the next power of two."""
+    return few_sizes(n, least) if n >= 1 << 20 else 1 << max(n - 1, least - 1).bit_length()
 
 
 def _by_class(table: Any) -> Gathered:

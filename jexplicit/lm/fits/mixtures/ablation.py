@@ -17,8 +17,8 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents, objective
-from jexplicit.lm.fits.mixtures.moments import moments_of
 from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows
+from jexplicit.lm.tables.moments import moments_of
 from jexplicit.lm.tables.reader import log_probabilities
 from jexplicit.lm.training_text import Watch, no_log
 

@@ -18,13 +18,16 @@ from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.core.names import ADAPTIVE, AdaptiveKind
 from jexplicit.lm.core.past import EncodedText
 from jexplicit.lm.evaluation import as_feature
-from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, exponent_names
+from jexplicit.lm.fits.mixtures.ablation import CHAIN_KINDS
+from jexplicit.lm.fits.mixtures.calibration import Calibration
+from jexplicit.lm.fits.mixtures.choice import choose_kinds
+from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, exponent_names, fit_rows
 from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
 from jexplicit.lm.rows.words import line_ends
 from jexplicit.lm.tables.placing import Positions, prepare
 from jexplicit.lm.tables.reader import log_p_of_all, read_positions
 from jexplicit.lm.tables.storage import Dense
-from jexplicit.lm.training_text import TrainingText
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 
 _radius, _token_radius = 48, 8  # characters, or tokens, in which contexts stand
@@ -81,27 +84,31 @@ def history_of_base(history: str, *, characters: bool) -> str:
     return "document" if history != "adaptive" else "window:256" if characters else "all"
 
 
-def adaptive_rows(text: TrainingText, names: Sequence[str] = (), *, within_documents: bool = False) -> AdaptiveRows:
+def named_kinds(names: Sequence[str]) -> tuple[str, ...]:
+    """The kinds of adaptive rows among names of rows."""
+    return tuple(name for name in names if name in get_args(AdaptiveKind))
+
+
+def adaptive_rows(text: TrainingText, kinds: Sequence[str] | None = None, *, within_documents: bool = False) -> AdaptiveRows:
     """The adaptive rows of a text, by what its tokens are.
 
     Args:
         text: to count, where counts begin with those of the training text.
-        names: kinds of adaptive rows, among other names; default, all that the text has.
+        kinds: of adaptive rows; default, all that the text has.
         within_documents: whether nothing before the document is seen.
 
     Raises:
         ValueError: kinds of which the text has none.
     """
-    characters, known = text.letters is not None, get_args(AdaptiveKind)
+    characters = text.letters is not None
     rows = CHARACTER_CONTEXTS if characters else TOKEN_CONTEXTS
     begun = len(text.stream) <= _most_counted
     rows = tuple(row for row in rows if begun or row.kind not in ("begun", "indirect"))
-    wanted = set(names) & set(known) or set(known)
-    if missing := sorted((set(names) & set(known)) - {row.kind for row in rows}):
+    if missing := sorted(set(kinds or ()) - {row.kind for row in rows}):
         there = ", ".join(dict.fromkeys(row.kind for row in rows))
         raise ValueError(f"rows {', '.join(missing)}, which this text has not: choose from {there}")
     return AdaptiveRows(
-        tuple(row for row in rows if row.kind in wanted),
+        tuple(row for row in rows if kinds is None or row.kind in kinds),
         text.in_memory if begun else None,
         jnp.asarray(text.letters) if characters else None,
         jnp.asarray(line_ends(text.vocab_size, text.tokenizer)) if characters else None,
@@ -141,8 +148,48 @@ def held_out_adaptive(
     return of_model.beside(of_rows).with_selectors()
 
 
+def fit_adaptive(
+    rest: TrainingText,
+    options: Options,
+    watch: Watch,
+    read: HeldOutRows,
+    exponents: np.ndarray,
+    held_out: EncodedText,
+    m: np.ndarray,
+) -> tuple[HeldOutRows, Calibration]:
+    """The mixture's prediction and adaptive rows at held-out positions, those that are named or those that help; their fit."""
+    named = named_kinds(options.rows)
+    with watch.stage("mixture: adaptive rows of held-out text"):
+        kind = adaptive_rows(rest, named or None, within_documents=options.history == "adaptive:document")
+        read = held_out_adaptive(kind, read, exponents, held_out, m, rest.mesh)
+        del kind  # with its counts of the training text
+    with watch.stage(f"mixture: exponents, history {options.history}") as progress:
+        fitted = fit_rows(read, mesh=rest.mesh, progress=progress)
+    if named:
+        return read, fitted
+    with watch.stage("mixture: which adaptive rows help", "models") as progress:
+        kept, worth = choose_kinds(read, fitted.exponents, CHAIN_KINDS, mesh=rest.mesh, progress=progress)
+    for name, nats in worth.items():
+        watch.log(event="choice", history=options.history, kind=name, worth=nats, kept=name in kept)
+    if len(kept) < len(read.kinds):
+        read = read.keeping(kept)
+        with watch.stage("mixture: exponents of the rows that help") as progress:
+            fitted = fit_rows(read, mesh=rest.mesh, progress=progress)
+    return read, fitted
+
+
 def adaptive_model(
-    base: LanguageModel, kind: AdaptiveRows, exponents: np.ndarray, selectors: tuple[Any, ...] = ()
+    base: LanguageModel, kind: AdaptiveRows, fitted: Calibration, selectors: tuple[Any, ...] = (), *, online: int = 0
 ) -> LanguageModel:
-    """The mixture with adaptive rows over its prediction."""
-    return LanguageModel((ModelRow(base), kind), np.asarray(exponents, np.float32), base.features, base.eos, selectors)
+    """The mixture with adaptive rows over its prediction.
+
+    Args:
+        base: the mixture.
+        kind: the adaptive rows.
+        fitted: their exponents.
+        selectors: of the exponents.
+        online: where the exponents go on being fitted, the positions of the fit.
+    """
+    exponents, curvature = np.asarray(fitted.exponents, np.float32), fitted.hessian * online
+    shape = (ModelRow(base), kind), exponents, base.features, base.eos, selectors
+    return LanguageModel(*shape, curvature.astype(np.float32) if online else None)

@@ -127,6 +127,14 @@ class HeldOutRows(NamedTuple):
         positions = Positions(rows, exponents).columns(columns)
         return self._replace(tables=tuple(self.tables[g] for g in columns), positions=positions)
 
+    def keeping(self, kinds: Sequence[str]) -> "HeldOutRows":
+        """The rows of some kinds and their exponents alone, which get new numbers."""
+        has, some = self.has(kinds), self.of_kinds(kinds)
+        number = np.cumsum(has) - 1
+        positions = Positions(some.positions.rows, number[some.positions.exponents])
+        names = tuple(name for name, mine in zip(self.names, has, strict=True) if mine)
+        return some._replace(names=names, positions=positions, added=int(has[len(has) - self.added :].sum()))
+
     def beside(self, more: "HeldOutRows") -> "HeldOutRows":
         """These rows and more, read at the same positions."""
         rows = np.concatenate([self.positions.rows, more.positions.rows], axis=1)
@@ -149,7 +157,7 @@ def held_out_rows(rows: tuple[Any, ...], held_out: EncodedText, m: np.ndarray, s
     """Read what positions m of a text need of rows of another one, and their classes; without the selectors' exponents."""
     model = LanguageModel(rows, starting_exponents(rows))
     X = held_out.X[m][:, : model.radius]
-    tables, positions = read_tables(model, X, held_out.past.take(m))
+    tables, positions, _ = read_tables(model, X, held_out.past.take(m))
     classes = vmap_contexts(selected, (rows, selectors), X) if selectors else None
     read = HeldOutRows(tuple(exponent_names(rows)), *prune_rows(tables, positions), held_out.Y[m])
     return read._replace(classes=classes, sizes=tuple(selector.size for selector in selectors))
@@ -195,7 +203,7 @@ def fit_rows(
     own = len(read.names) - read.added
     start = np.array([_guess(name) for name in read.names[:own]])
     positions, Y, M = read.positions, read.Y, len(read.Y)
-    ridge = max(default_ridge(M), _ridge_with_selectors if read.added else 0) if ridge is None else ridge
+    ridge = ridge_of(read) if ridge is None else ridge
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
@@ -207,6 +215,11 @@ def fit_rows(
         guess = fit(positions.take(some), Y[some], start).exponents
     start = np.concatenate([start, np.zeros(read.added)])
     return fit(positions, Y, start, guess=guess)
+
+
+def ridge_of(read: HeldOutRows) -> float:
+    """The penalty on exponents of rows, nats per position."""
+    return max(default_ridge(len(read.Y)), _ridge_with_selectors if read.added else 0)
 
 
 def starting_exponents(rows: tuple[Any, ...]) -> Float[np.ndarray, " S"]:

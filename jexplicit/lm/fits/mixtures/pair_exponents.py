@@ -22,8 +22,8 @@ from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import read_tables, read_text
 from jexplicit.lm.fits.mixtures.calibration import Calibration
-from jexplicit.lm.fits.mixtures.moments import place_rows, position_slopes
 from jexplicit.lm.minimal_pairs import judgement
+from jexplicit.lm.tables.moments import place_rows, position_slopes
 from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.tables.reader import log_probabilities
 from jexplicit.lm.training_text import TrainingText
@@ -103,7 +103,7 @@ def fit_pair_exponents(
     ridge = _prior_pairs / n if ridge is None else ridge
     cells = (pair_of_position.astype(np.int64)[:, None, None] * S + positions.parts).ravel()
     a, step, share, passes = start, np.zeros(S), 1.0, 0
-    value, loss, gradient = np.inf, np.inf, np.zeros(S)
+    value, loss, gradient, hessian = np.inf, np.inf, np.zeros(S), np.eye(S)
     for passes in range(1, iterations + 1):
         there = a + share * step
         log_p, slopes = position_slopes(placed, there)
@@ -125,7 +125,7 @@ def fit_pair_exponents(
         step = -np.linalg.lstsq(hessian, gradient, rcond=1e-10)[0]
         if -step @ gradient / 2 < gain:
             break
-    return Calibration(a, loss, float(np.abs(gradient).max()), passes)
+    return Calibration(a, loss, float(np.abs(gradient).max()), passes, hessian)
 
 
 def pair_positions(model: LanguageModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair]) -> PairPositions:
@@ -145,7 +145,7 @@ def pair_positions(model: LanguageModel, tokenizer: Tokenizer, pairs: Sequence[M
         _, m, which = np.unique(np.column_stack([pair, X, Y]), axis=0, return_index=True, return_inverse=True)
         sign = np.bincount(which.ravel(), sign)
         m, sign = m[sign != 0], sign[sign != 0]
-    tables, positions = read_tables(model, X[m], past.take(m))
+    tables, positions, _ = read_tables(model, X[m], past.take(m))
     return PairPositions(tables, positions, Y[m], pair[m], sign)
 
 

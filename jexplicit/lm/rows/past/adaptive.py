@@ -27,9 +27,10 @@ from jexplicit.lm.rows.past.balance import Balance, balance_rows, empty_balance
 from jexplicit.lm.rows.past.growing import Followers, Run, add_run, cells_of, count_run, followers
 from jexplicit.lm.rows.past.keys import CONTEXTS, Block, hashed, mix
 from jexplicit.lm.rows.past.latest import Latest, LatestRun, add_latest, latest
-from jexplicit.lm.tables.storage import SparseRows, take_rows
+from jexplicit.lm.rows.past.online import Online
+from jexplicit.lm.tables.storage import SparseRows
 
-_block = 1 << 13  # positions
+_block = 1 << 12  # positions
 _repeats = (2, 3, 4, 6, 11)
 _begun = ("begun", "indirect")  # kinds whose counts begin with those of the training text
 
@@ -65,12 +66,14 @@ class Growth(NamedTuple):
     place: how many of its tokens.
     counts, balances: of every row; empty for rows of other kinds.
     latest: of every context whose latest tokens are needed.
+    online: the exponents, where they go on being fitted.
     """
 
     place: int
     counts: tuple[tuple[Run, ...], ...]
     balances: tuple[Balance, ...]
     latest: tuple[tuple[LatestRun, ...], ...]
+    online: Online | None = None
 
 
 class Row(NamedTuple):
@@ -115,33 +118,36 @@ class AdaptiveRows:
 
     def log_tables(self, X: np.ndarray, past: Past, log_p: Float[np.ndarray, "M N"]) -> list[tuple[Any, np.ndarray, None, Any]]:
         """A table of a row per position for each context, and which exponent each position takes."""
-        stream, places, starts, before = past.within_documents() if self.within_documents else past
-        known, growth = self.__dict__.get("_known"), before or self.nothing()
-        if known and known[0] is stream and known[1] == (starts is None) and known[2].place <= places.min(initial=0):
-            growth = known[2]  # the text goes on where it was left
+        return self.grow(past, log_p)[0]
+
+    def grow(
+        self, past: Past, log_p: Float[np.ndarray, "M N"]
+    ) -> tuple[list[tuple[Any, np.ndarray, None, np.ndarray]], Growth]:
+        """The same, and what the text is counted to after the last position."""
+        past = past.within_documents() if self.within_documents else past
+        places, growth = past.places, past.growth or self.nothing()
         end = int(places.max(initial=0)) + 1
         parts: list[list[Row]] = [[] for _ in self.rows]
         for begin in range(max(growth.place, 1), end, _block):
             block = np.arange(begin, min(begin + _block, end))
             wanted = np.flatnonzero((places >= begin) & (places < begin + _block))
-            found, growth = self.read_block(growth, stream, block, places[wanted] - begin, log_p[wanted], starts is not None)
+            found, growth = self.read_block(
+                growth, past.stream, block, places[wanted] - begin, log_p[wanted], past.starts is not None
+            )
             for part, row in zip(parts, found, strict=True):
                 part.append(row)
-        self.__dict__["_known"] = (stream, starts is None, growth)
         own = np.arange(len(places))
-        return [
+        tables = [
             (_joined([row.table for row in part]), own, None, np.concatenate([row.bucket for row in part])) for part in parts
         ]
+        return tables, growth
 
-    def grown(self, past: Past, end: int) -> Growth:
-        """What the first `end` tokens of a text are counted to, after `log_tables` has read some of them."""
-        known = self.__dict__.get("_known")
-        growth = known[2] if known and known[0] is past.stream else past.growth or self.nothing()
+    def count_on(self, growth: Growth | None, stream: np.ndarray, end: int) -> Growth:
+        """What the first `end` tokens of a text are counted to, where no row is wanted."""
+        growth = growth or self.nothing()
         for begin in range(max(growth.place, 1), end, _block):
             places, none = np.arange(begin, min(begin + _block, end)), np.zeros(0, np.int64)
-            _, growth = self.read_block(
-                growth, past.stream, places, none, np.zeros((0, self.vocabulary)), self.within_documents
-            )
+            _, growth = self.read_block(growth, stream, places, none, np.zeros((0, self.vocabulary)), self.within_documents)
         return growth
 
     def nothing(self) -> Growth:
@@ -172,7 +178,7 @@ class AdaptiveRows:
         pads = np.flatnonzero(stream == PAD) if separate else None
         document = None if pads is None else pads[np.searchsorted(pads, places) - 1]
         keys, facts, newest = self._keys(growth, begun, self.block_of(stream, places), tokens, document)
-        p, q_of, rows, counts, balances = np.exp(log_p.astype(np.float64)), {}, [], [], []
+        p, q_of, rows, counts, balances = np.exp(log_p), {}, [], [], []
         for n, (row, (key, own_key)) in enumerate(zip(self.rows, keys, strict=True)):
             counted, balance = (), growth.balances[n]
             if row.kind == "recency":
@@ -181,14 +187,15 @@ class AdaptiveRows:
                 table, balance = balance_rows(balance, key[m], tokens[m], p, self.prior)
                 rows.append(Row(table, np.zeros(len(m), np.int64)))
             else:
-                known = followers(key, tokens, N, growth.counts[n], begun.counts[n] if row.kind in _begun else (), own_key)
+                first = begun.counts[n] if row.kind in _begun else ()
+                known = followers(key, tokens, N, growth.counts[n], first, own_key, m)
                 base = q_of[row.kind, row.over] if row.over else p
-                found, q_of[row.kind, row.context] = _adaptive_row(known, m, base, self.discount, N)
+                found, q_of[row.kind, row.context] = _adaptive_row(known, base, self.discount, N)
                 rows.append(found)
                 counted = add_run(growth.counts[n], count_run(cells_of(key, tokens, N)[tokens >= 0]))
             counts.append(counted)
             balances.append(balance)
-        return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), newest)
+        return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), newest, growth.online)
 
     def _keys(
         self, growth: Growth, begun: Growth, block: Block, tokens: np.ndarray, document: np.ndarray | None = None
@@ -248,16 +255,16 @@ class AdaptiveRows:
         return self.__dict__["_begun"]
 
 
-def _adaptive_row(counted: Followers, m: np.ndarray, base: Any, D: float, N: int) -> tuple[Row, tuple[np.ndarray, np.ndarray]]:
+def _adaptive_row(known: Followers, base: Any, D: float, N: int) -> tuple[Row, tuple[np.ndarray, np.ndarray]]:
     """The row of a context over a base, which is [n, N] or a shorter context's q; and its own q, where tokens were seen."""
-    start, tokens, counts = take_rows(SparseRows(counted.start, counted.tokens, counted.counts), m)
-    n, d = counted.totals[m], np.diff(start)
-    position = np.repeat(np.arange(len(m)), d)
+    (start, tokens, counts, n), d = known, np.diff(known.start).astype(np.int32)
+    position = np.repeat(np.arange(len(n), dtype=np.min_scalar_type(-len(n) * N)), d)
     entry = position * N + tokens
-    b = base[1][np.searchsorted(base[0], entry)] if isinstance(base, tuple) else base[position, tokens]
-    freed, kept = D * d[position] * b, np.maximum(counts - D, 0)
-    rows = SparseRows(start, tokens.astype(np.min_scalar_type(N - 1)), np.log1p(kept / freed).astype(np.float32))
-    return Row(rows, confidence_of(n, d)), (entry, (kept + freed) / n[position])
+    b = base[1][np.searchsorted(base[0], entry)] if isinstance(base, tuple) else base.reshape(-1)[entry]
+    freed = np.repeat((D * d).astype(b.dtype), d) * b
+    kept = np.maximum(counts - b.dtype.type(D), 0)
+    rows = SparseRows(start, tokens.astype(np.min_scalar_type(N - 1)), np.log1p(kept / freed))
+    return Row(rows, confidence_of(n, d)), (entry, (kept + freed) / np.repeat(n.astype(b.dtype), d))
 
 
 def _recency_row(facts: Latest, N: int) -> Row:

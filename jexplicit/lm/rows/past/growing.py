@@ -7,10 +7,11 @@ and those of the positions before it in the block.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt64
+from scipy.sparse import csr_array
 
 from jexplicit.lm.tables.storage import ranges
 
@@ -34,16 +35,6 @@ class Followers(NamedTuple):
     tokens: Int[np.ndarray, " E"]
     counts: Int[np.ndarray, " E"]
     totals: Int[np.ndarray, " B"]
-
-    @property
-    def different(self) -> Int[np.ndarray, " B"]:
-        """How many different tokens followed."""
-        return np.diff(self.start)
-
-    @property
-    def rows(self) -> Int[np.ndarray, " E"]:
-        """The position of every entry."""
-        return np.repeat(np.arange(len(self.totals)), self.different)
 
 
 def token_bits(N: int) -> np.uint64:
@@ -80,8 +71,9 @@ def followers(
     runs: Sequence[Run] = (),
     begun: Sequence[Run] = (),
     own_keys: UInt64[np.ndarray, " B"] | None = None,
+    m: Int[np.ndarray, " n"] | None = None,
 ) -> Followers:
-    """What followed the context of each position of a block before it, in the runs and in the block.
+    """What followed the context of positions of a block before each of them, in the runs and in the block.
 
     Args:
         keys: [B] contexts of the positions.
@@ -90,6 +82,7 @@ def followers(
         runs: counts of the text before the block.
         begun: counts of another text, which are added.
         own_keys: [B] keys of the same contexts in `begun`; default, `keys`.
+        m: which of the positions; default, all.
 
     Example:
         >>> keys = np.array([1, 2, 1, 1], np.uint64) << np.uint64(8)
@@ -97,37 +90,34 @@ def followers(
         >>> found.start.tolist(), found.tokens.tolist(), found.counts.tolist(), found.totals.tolist()
         ([0, 0, 0, 1, 2], [5, 5], [1, 2], [0, 0, 1, 2])
     """
-    bits, B = token_bits(N), len(keys)
-    one, counted = np.uint64(1) << bits, tokens >= 0
-    distinct, some, group, often = np.unique(keys >> bits, return_index=True, return_inverse=True, return_counts=True)
-    parts, before = [cells_of(keys, tokens, N)[counted]], [np.zeros(int(counted.sum()), np.int64)]
-    sought = {id(run): (keys if own_keys is None else own_keys)[some] >> bits for run in begun}
-    for run in (*runs, *begun):
-        context = sought.get(id(run), distinct) << bits
-        low, high = (
-            np.searchsorted(run.cells, context),
-            np.searchsorted(run.cells, context + (one - np.uint64(1)), side="right"),
-        )
-        own = ranges(low, high)
-        parts.append(np.repeat(distinct << bits, high - low) | run.cells[own] & (one - np.uint64(1)))
-        before.append(run.counts[own])
-    cells, which = np.unique(np.concatenate(parts), return_inverse=True)
-    at_start = np.bincount(which, np.concatenate(before), len(cells)).astype(np.int64)
-    of_group = np.searchsorted(distinct, cells >> bits)
-    # a column of counts for each cell, with a line for each position of its context, in the order of the text
-    lines = often[of_group]
-    first, begins = np.cumsum(lines) - lines, np.cumsum(often) - often
-    in_order = np.argsort(group, kind="stable")
-    rank = np.empty(B, np.int64)
-    rank[in_order] = np.arange(B) - np.repeat(begins, often)
-    later = rank[counted] + 1  # the line from which on a token has been seen
-    added = np.bincount((first[which[: len(later)]] + later)[later < often[group[counted]]], minlength=int(lines.sum()))
-    running = np.cumsum(added)
-    counts = running - np.repeat(running[first] - added[first] - at_start, lines)
-    seen = np.flatnonzero(counts)
-    cell = np.repeat(np.arange(len(cells)), lines)[seen]
-    position, counts = in_order[begins[of_group[cell]] + seen - first[cell]], counts[seen]
-    order = np.argsort(position, kind="stable")
-    start = np.concatenate([[0], np.cumsum(np.bincount(position, minlength=B))])
-    found = (cells[cell[order]] & (one - np.uint64(1))).astype(np.int64)
-    return Followers(start, found, counts[order], np.bincount(position, counts, B).astype(np.int64))
+    bits, m = token_bits(N), np.arange(len(keys)) if m is None else m
+    distinct, some, group = np.unique(keys >> bits, return_index=True, return_inverse=True)
+    before: Any = csr_array((len(distinct), N), dtype=np.int32)
+    for part, contexts in ((runs, distinct), (begun, distinct if own_keys is None else own_keys[some] >> bits)):
+        for run in part:
+            before = before + _counts_after(run, contexts << bits, N)
+    counted = np.flatnonzero(tokens >= 0)
+    one_hot: Any = csr_array((np.ones(len(counted), np.int32), (counted, tokens[counted])), shape=(len(keys), N))
+    in_block = (_earlier(group, m) @ one_hot).sorted_indices()
+    c = before[group[m]] + in_block
+    return Followers(c.indptr.astype(np.int64), c.indices, c.data, np.asarray(c.sum(axis=1), np.int64))
+
+
+def _counts_after(run: Run, contexts: UInt64[np.ndarray, " n"], N: int) -> Any:
+    """The counts of a run after some contexts: [n, N]."""
+    of_token = (np.uint64(1) << token_bits(N)) - np.uint64(1)
+    low, high = np.searchsorted(run.cells, contexts), np.searchsorted(run.cells, contexts | of_token, side="right")
+    own = ranges(low, high)
+    start = np.concatenate([[0], np.cumsum(high - low)])
+    return csr_array((run.counts[own], (run.cells[own] & of_token).astype(np.int32), start), shape=(len(contexts), N))
+
+
+def _earlier(group: Int[np.ndarray, " B"], m: Int[np.ndarray, " n"]) -> Any:
+    """1 where a position of a block stands before position m and has its context: [n, B]."""
+    B, order = len(group), np.argsort(group, kind="stable")
+    place = np.empty(B, np.int64)  # positions by context, in the order of the text
+    place[order] = np.arange(B)
+    first = np.searchsorted(group[order], group[m])
+    start = np.concatenate([[0], np.cumsum(place[m] - first)])
+    columns = order[ranges(first, place[m])]
+    return csr_array((np.ones(len(columns), np.int32), columns, start), shape=(len(m), B))
