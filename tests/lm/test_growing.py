@@ -5,7 +5,7 @@ import pytest
 
 from jexplicit.lm.rows.past.balance import balance_rows, empty_balance
 from jexplicit.lm.rows.past.growing import add_run, cells_of, count_run, followers
-from jexplicit.lm.rows.past.latest import add_latest, latest
+from jexplicit.lm.rows.past.latest import latest, merge_latest
 
 N = 7
 BLOCKS = pytest.mark.parametrize("blocks", [(60,), (1,) * 60, (13, 1, 20, 26)])
@@ -68,7 +68,7 @@ def test_the_latest_tokens_are_those_of_a_loop(blocks):
                 repeats += 1
             wanted = (len(seen), seen[-1] if seen else -1, seen[-2] if len(seen) > 1 else -1, repeats)
             assert tuple(int(column[m]) for column in found) == wanted
-        runs, done = add_latest(runs, new), done + B
+        runs, done = add_run(runs, new, merge_latest), done + B
 
 
 @BLOCKS

@@ -26,7 +26,7 @@ from jexplicit.lm.rows.ngrams import CONFIDENCES, confidence_of
 from jexplicit.lm.rows.past.balance import Balance, balance_rows, empty_balance
 from jexplicit.lm.rows.past.growing import Followers, Run, add_run, cells_of, count_run, followers
 from jexplicit.lm.rows.past.keys import CONTEXTS, Block, hashed, mix
-from jexplicit.lm.rows.past.latest import Latest, LatestRun, add_latest, latest
+from jexplicit.lm.rows.past.latest import Latest, LatestRun, latest, merge_latest
 from jexplicit.lm.rows.past.online import Online
 from jexplicit.lm.tables.storage import SparseRows
 
@@ -218,7 +218,7 @@ class AdaptiveRows:
         facts, newest, keys = {}, [], []
         for name, own, first in zip(self.followed, growth.latest, begun.latest, strict=True):
             facts[name], run = latest(own, of_document(key_of(name)), tokens, first, key_of(name))
-            newest.append(add_latest(own, run))
+            newest.append(add_run(own, run, merge_latest))
         for row in self.rows:
             key = key_of(row.context)
             if row.kind == "indirect":

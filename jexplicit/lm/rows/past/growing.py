@@ -1,19 +1,21 @@
 """Counts of what follows contexts, which grow as a text is read.
 
 A context is a number (`jexplicit.lm.rows.past.keys`), and a *cell* is a context and a token that followed it, packed in 64
-bits. A table is a few sorted runs of cells: what is read makes a new run, and runs of about one size are merged, so that a
+bits. A table is a few sorted runs of cells: what is read makes a new run, and runs of about one size are merge_runs, so that a
 token costs little however many are there. A block of positions sees the counts before each of them exactly: those of the runs,
 and those of the positions before it in the block.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Int, UInt64
 from scipy.sparse import csr_array
 
 from jexplicit.lm.tables.storage import ranges
+
+R = TypeVar("R", bound=Any)
 
 
 class Run(NamedTuple):
@@ -54,13 +56,24 @@ def count_run(cells: UInt64[np.ndarray, " B"]) -> Run:
     return Run(cells, counts.astype(np.int32))
 
 
-def add_run(runs: Sequence[Run], new: Run) -> tuple[Run, ...]:
-    """The runs and a new one; the last ones are merged until each is at most half as long as the one before."""
+def merge_runs(one: Run, other: Run) -> Run:
+    """The counts of two runs."""
+    cells, which = np.unique(np.concatenate([one.cells, other.cells]), return_inverse=True)
+    return Run(cells, np.bincount(which, np.concatenate([one.counts, other.counts])).astype(np.int32))
+
+
+def add_run(runs: Sequence[R], new: R, merge: Callable[[R, R], R] = merge_runs) -> tuple[R, ...]:
+    """The runs and a newer one; the last ones are merge_runs until each is at most half as long as the one before.
+
+    Args:
+        runs: of any kind whose first field is their sorted numbers, the oldest first.
+        new: after them.
+        merge: of an older and a newer run.
+    """
     runs = [*runs, new]
-    while len(runs) > 1 and 2 * len(runs[-1].cells) > len(runs[-2].cells):
-        one, other = runs.pop(), runs.pop()
-        cells, which = np.unique(np.concatenate([other.cells, one.cells]), return_inverse=True)
-        runs.append(Run(cells, np.bincount(which, np.concatenate([other.counts, one.counts])).astype(np.int32)))
+    while len(runs) > 1 and 2 * len(runs[-1][0]) > len(runs[-2][0]):
+        newer, older = runs.pop(), runs.pop()
+        runs.append(merge(older, newer))
     return tuple(runs)
 
 

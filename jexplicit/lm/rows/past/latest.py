@@ -109,11 +109,7 @@ def empty_latest(n: int) -> Latest:
     return Latest(*(np.full(n, value, np.int64) for value in (0, -1, -1, 0)))
 
 
-def add_latest(runs: Sequence[LatestRun], new: LatestRun) -> tuple[LatestRun, ...]:
-    """The runs and a newer one; the last ones are merged until each is at most half as long as the one before."""
-    runs = [*runs, new]
-    while len(runs) > 1 and 2 * len(runs[-1].keys) > len(runs[-2].keys):
-        one, other = runs.pop(), runs.pop()
-        keys = np.union1d(other.keys, one.keys)
-        runs.append(LatestRun(keys, other.find(keys).followed_by(one.find(keys))))
-    return tuple(runs)
+def merge_latest(older: LatestRun, newer: LatestRun) -> LatestRun:
+    """The facts of two runs."""
+    keys = np.union1d(older.keys, newer.keys)
+    return LatestRun(keys, older.find(keys).followed_by(newer.find(keys)))
