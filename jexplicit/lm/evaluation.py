@@ -5,7 +5,7 @@ logits of the targets, and at K = 1 nothing but the counts. A model of several t
 position, a block at a time.
 """
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -224,6 +224,8 @@ def log_distributions(
     check_positions(model, X, Y)
     if not len(X):
         return np.zeros((0, model.vocab_size), np.float32)
+    if past is not None and (kind := _only_kind(model, SequenceRows)):
+        return kind.stream_distributions(past.stream, past.places, mesh=mesh)
     if not _has_tables(model):
         return map_contexts(_log_p, model, X, mesh=mesh)
     return read_on(log_p_of_all, model, X, Y, past, mesh)[0]
@@ -293,18 +295,20 @@ def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -
     indexed = tuple(kind for kind in model.rows if isinstance(kind, TableRows))
     columns: Any = iter(vmap_contexts(_row_numbers, indexed, X).transpose(2, 1, 0) if indexed else ())
     read: list[tuple[Any, Any, Any]] = []
-    base = next((kind for kind in model.rows if isinstance(kind, ModelRow)), None)
-    log_p = (log_distributions(base.model, X[:, : base.radius], past=past),) if base else ()
-    growth = None
+    found: Any
+    growth, base = None, cast(Any, None)
     for kind in model.rows:
         if isinstance(kind, TableRows):
             read += [(table, *next(columns)) for table in kind.row_tables]
+            continue
+        if isinstance(kind, ModelRow):
+            log_p = log_distributions(kind.model, X[:, : kind.radius], past=past)
+            found, base = [(log_p, np.arange(len(X)), None)], log_p if base is None else base
         elif isinstance(kind, AdaptiveRows) and past is not None:
-            found, growth = kind.grow(past, *log_p)
-            read += [as_feature(model.vocab_size, *table) for table in found]
+            found, growth = kind.grow(past, base)
         else:
-            found = kind.log_tables(X, past, *(log_p if hasattr(kind, "over_model") else ()))
-            read += [as_feature(model.vocab_size, *table) for table in found]
+            found = kind.log_tables(X, past)
+        read += [as_feature(model.vocab_size, *table) for table in found]
     tables, rows, buckets = zip(*read, strict=True)
     exponents = [np.broadcast_to(g + bucket, len(X)) for g, bucket in zip(exponent_offsets(model.rows), buckets, strict=True)]
     own = np.stack(exponents, axis=1)
@@ -350,7 +354,7 @@ def _positions_of(
     if model.history:
         check_stream(stream)
         text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
-        in_order = any(isinstance(kind, ModelRow) for kind in model.rows)  # all before the last position is read
+        in_order = any(isinstance(kind, AdaptiveRows) for kind in model.rows)  # all before the last position is read
         m = np.arange(min(sample or len(text.Y), len(text.Y))) if in_order else draw_sample(len(text.Y), sample, seed)
         return text.X[m], text.Y[m], None, text.past.take(m)
     if model.radius == 1 and _only_kind(model, TableRows):
@@ -386,7 +390,7 @@ def _only_kind(model: LanguageModel, kind: type[K]) -> K | None:
 
 
 def _has_tables(model: LanguageModel) -> bool:
-    return all(isinstance(kind, TableRows) or hasattr(kind, "log_tables") for kind in model.rows)
+    return all(isinstance(kind, TableRows | ModelRow) or hasattr(kind, "log_tables") for kind in model.rows)
 
 
 def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"]) -> Float[Array, ""]:

@@ -109,25 +109,71 @@ def stream_log_probabilities(
         stride: 1 .. W.
         mesh: devices to share the windows.
         progress: called with (predictions done, predictions in all).
+
+    Raises:
+        ValueError: a stride outside 1 .. W.
     """
+    shape: Any = {"window": window, "stride": stride, "mesh": mesh, "progress": progress}
+    return _of_windows(_log_p, network, variables, stream, np.arange(1, len(stream)), **shape)
+
+
+def stream_distributions(
+    network: nn.Module,
+    variables: Any,
+    stream: Integer[np.ndarray, " L"],
+    places: Int[np.ndarray, " M"],
+    *,
+    window: int,
+    stride: int,
+    mesh: Mesh | None = None,
+) -> Float[np.ndarray, "M N"]:
+    """`log p` of all tokens at some places of a stream, from the same windows.
+
+    Args:
+        places: [M] of the predicted tokens, 1 .. L - 1.
+    """
+    return _of_windows(_log_p_of_all, network, variables, stream, places, window=window, stride=stride, mesh=mesh)
+
+
+def _of_windows(
+    f: Any,
+    network: nn.Module,
+    variables: Any,
+    stream: np.ndarray,
+    places: np.ndarray,
+    *,
+    window: int,
+    stride: int,
+    mesh: Mesh | None = None,
+    progress: Any = None,
+) -> np.ndarray:
+    """`f` of the window of every place."""
     if not 1 <= stride <= window:
         raise ValueError(f"a stride of {stride} in windows of {window}: use 1 .. {window}")
-    mesh, L = mesh or data_mesh(1), len(stream) - 1
-    n = 1 + -(-max(L - window, 0) // stride)
-    padded = np.zeros((n - 1) * stride + window + 1, np.int32)
-    padded[: L + 1] = stream
-    N = network.vocab_size  # pyright: ignore[reportAttributeAccessIssue]
+    mesh, first = mesh or data_mesh(1), np.maximum(0, -(-(places - window) // stride))
+    padded = np.zeros(int(first.max(initial=0)) * stride + window + 1, np.int32)
+    padded[: len(stream)] = stream[: len(padded)]
+    wanted, which = np.unique(first, return_inverse=True)
+    N, n = network.vocab_size, len(wanted)  # pyright: ignore[reportAttributeAccessIssue]
     call = mesh.size * max(1, min(_logits_per_call // (window * N), -(-n // mesh.size)))
-    batch, variables, out = window_batch(padded, window, mesh), replicate(variables, mesh), np.zeros((n, window), np.float32)
-    for first in range(0, n, call):
-        starts = np.minimum(np.arange(first, first + call), n - 1) * stride
-        out[first : first + call] = np.asarray(_log_p(network, variables, *batch(starts)))[: n - first]
+    batch, variables, out = window_batch(padded, window, mesh), replicate(variables, mesh), []
+    own, edges = np.argsort(which, kind="stable"), np.append(0, np.cumsum(np.bincount(which, minlength=n)))
+    for begin in range(0, n, call):
+        starts = wanted[np.minimum(np.arange(begin, begin + call), n - 1)] * stride
+        m = own[edges[begin] : edges[min(begin + call, n)]]
+        found = np.asarray(f(network, variables, *batch(starts)))
+        out.append(found[which[m] - begin, places[m] - 1 - first[m] * stride])
         if progress:
-            progress(min((first + call) * stride, L), L)
-    return np.concatenate([out[0, : window - stride], out[:, window - stride :].ravel()])[:L]
+            progress(int(edges[min(begin + call, n)]), len(places))
+    return np.concatenate(out)[np.argsort(own)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _log_p(network: nn.Module, variables: Any, X: Array, Y: Array) -> Array:
     z = jnp.asarray(network.apply(variables, X))
     return -optax.softmax_cross_entropy_with_integer_labels(z, Y)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _log_p_of_all(network: nn.Module, variables: Any, X: Array, Y: Array) -> Array:
+    return jax.nn.log_softmax(jnp.asarray(network.apply(variables, X)))

@@ -1,4 +1,4 @@
-"""The prediction of a language model as a row of another one."""
+"""The prediction of a model as a row of another one."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from jexplicit.lm.core.model import HISTORY, LanguageModel, pytree
 
 @pytree
 class ModelRow:
-    """log p of a model, as the one row that others correct.
+    """log p of a language model, as one row.
 
-    model: any language model.
+    model: of any kind.
     """
 
     model: LanguageModel
@@ -23,11 +23,33 @@ class ModelRow:
     history = property(lambda self: self.model.history)
     vocab_size = property(lambda self: self.model.vocab_size)
     counted = property(lambda self: self.model.rows)
-    over_model = True  # log_tables takes the model's log-probabilities
 
     def read(self, context, history=None):
+        history = history[: self.history] if history is not None else None
         return [jax.nn.log_softmax(self.model.logits(context[: self.radius], history))]
 
-    def log_tables(self, X: np.ndarray, past: Any, log_p: np.ndarray) -> list[tuple[Any, np.ndarray, None]]:
-        """The log-probabilities as a table of a row per position."""
-        return [(log_p, np.arange(len(X)), None)]
+
+@pytree
+class GivenRow:
+    """log p of a model from elsewhere, as one row at every place of one text.
+
+    log_p: [L, N] by the place of the predicted token in the text; what stands at places that are not predicted is not read.
+    """
+
+    log_p: Any
+
+    names = ("model",)
+    tokens = (HISTORY,)
+    radius = 1
+    history = 1
+    vocab_size = property(lambda self: self.log_p.shape[1])
+
+    def read(self, context, history=None):
+        raise ValueError("log-probabilities that are given for one text have no row of a context alone: score that text")
+
+    def log_tables(self, X: np.ndarray, past: Any) -> list[tuple[Any, np.ndarray, None]]:
+        """The rows of some places."""
+        L = len(self.log_p)
+        if len(past.stream) != L:
+            raise ValueError(f"log-probabilities of {L} places for a text of {len(past.stream)}: give those of this text")
+        return [(np.asarray(self.log_p)[past.places], np.arange(len(X)), None)]

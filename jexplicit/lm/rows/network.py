@@ -9,7 +9,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, pytree, static
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import MLPLanguageModel, TokenStack, network_outputs
-from jexplicit.nn.sequences import stream_log_probabilities
+from jexplicit.nn.sequences import stream_distributions, stream_log_probabilities
 from jexplicit.nn.transformer import Transformer
 
 _overlaps = 4  # windows that read a token of a text
@@ -66,9 +66,13 @@ class SequenceRows:
 
     def stream_log_probabilities(self, stream: Any, **options: Any) -> np.ndarray:
         """`log p` of every token of a stream but its first; each sees at least three quarters of a window of its document."""
-        W = self.history
-        stride = -(-W // _overlaps)
-        return stream_log_probabilities(self.network, self.variables, stream, window=W, stride=stride, **options)
+        return stream_log_probabilities(self.network, self.variables, stream, **self._windows, **options)
+
+    def stream_distributions(self, stream: Any, places: np.ndarray, **options: Any) -> np.ndarray:
+        """`log p` of all tokens at some places, from the same windows."""
+        return stream_distributions(self.network, self.variables, stream, places, **self._windows, **options)
+
+    _windows = property(lambda self: {"window": self.history, "stride": -(-self.history // _overlaps)})
 
 
 def network_model(

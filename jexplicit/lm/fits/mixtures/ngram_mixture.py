@@ -158,7 +158,7 @@ def held_out_rows(rows: tuple[Any, ...], held_out: EncodedText, m: np.ndarray, s
     model = LanguageModel(rows, starting_exponents(rows))
     X = held_out.X[m][:, : model.radius]
     tables, positions, _ = read_tables(model, X, held_out.past.take(m))
-    classes = vmap_contexts(selected, (rows, selectors), X) if selectors else None
+    classes = vmap_contexts(selected, (model.counted, selectors), X) if selectors else None
     read = HeldOutRows(tuple(exponent_names(rows)), *prune_rows(tables, positions), held_out.Y[m])
     return read._replace(classes=classes, sizes=tuple(selector.size for selector in selectors))
 
@@ -197,10 +197,20 @@ def fit_mixture(
 
 
 def fit_rows(
-    read: HeldOutRows, *, ridge: float | None = None, mesh: Mesh | None = None, progress: Progress | None = None
+    read: HeldOutRows,
+    *,
+    start: Float[np.ndarray, " S"] | None = None,
+    ridge: float | None = None,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
 ) -> Calibration:
-    """The same as `fit_mixture`, of rows that have been read."""
+    """The same as `fit_mixture`, of rows that have been read; from exponents that are known, or from guesses."""
     own = len(read.names) - read.added
+    if start is not None:
+        ridge = ridge_of(read) if ridge is None else ridge
+        return fit_exponents(
+            read.tables, read.positions, read.Y, start, ridge=ridge, gain=_least_gain, mesh=mesh, progress=progress
+        )
     start = np.array([_guess(name) for name in read.names[:own]])
     positions, Y, M = read.positions, read.Y, len(read.Y)
     ridge = ridge_of(read) if ridge is None else ridge

@@ -105,7 +105,6 @@ class AdaptiveRows:
     prior: float = static(2.0)
     within_documents: bool = static(False)
 
-    over_model = True  # log_tables takes the model's log-probabilities
     names = property(lambda self: tuple(row.name for row in self.rows))
     tokens = property(lambda self: (HISTORY,) * len(self.rows))
     history = 1
