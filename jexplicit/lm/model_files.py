@@ -34,7 +34,7 @@ from jexplicit.lm.rows.selectors import LongestContext, PlaceInWord
 from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.rows.views import ViewRows
-from jexplicit.lm.rows.words import WordView
+from jexplicit.lm.rows.words import LineView, WordView
 from jexplicit.lm.tables.storage import SparseRows
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import MLPLanguageModel, TokenStack
@@ -54,6 +54,7 @@ _types = (
     ClassView,
     ClassOfOutput,
     WordView,
+    LineView,
     CacheRows,
     RepeatRows,
     ModelRow,

@@ -66,7 +66,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield frozen, f"--online with --history {words['history']}: exponents go on being fitted with --history adaptive"
     past = set(config.history) != {"none"} and "mixture" not in methods
     yield past, f"--history {words['history']} without a mixture: only --methods mixture reads preceding text"
-    letters = {"words", "word-classes"} & rows and config.tokenizer != "char"
+    letters = {"words", "word-classes", "lines"} & rows and config.tokenizer != "char"
     yield letters, f"--rows {words['rows']} with --tokenizer {config.tokenizer}: these rows need --tokenizer char"
     unsplit = config.split != "blocks" and (config.dev or not config.train)
     yield unsplit, f"--split {config.split}: it splits the files of --train, without --dev"

@@ -49,12 +49,12 @@ class Models(Text, Run):
     or 8 tokens. gaps, gaps-of-three: two or three tokens with a gap. classes: contexts of token classes, and the class of the
     next token. repeats: the nearest 4 and 16 tokens, which may occur again. coarse: the class of the next token given the last
     three classes, where each frequent token is its own class. skips: contexts that skip the nearest one or two tokens. words,
-    word-classes: with --tokenizer char, the current part of a word and the words before it, or their classes. confidence: for
-    each row ten exponents instead of one, by how often the context occurred and whether only one token followed it. selectors:
-    the exponent of each row also depends on the longest context that occurred and, of characters, on the place in the word. Of
-    --history adaptive all are taken where none is named: adaptive, contexts of the text that is read; begun, the same with the
-    training text; indirect, these after what followed last; recency, what followed last; observed-expected, counts beside
-    expected ones."""
+    word-classes: with --tokenizer char, the current part of a word and the words before it, or their classes. lines: likewise,
+    the length of the line so far, with the nearest two. confidence: for each row ten exponents instead of one, by how often the
+    context occurred and whether only one token followed it. selectors: the exponent of each row also depends on the longest
+    context that occurred and, of characters, on the place in the word. Of --history adaptive, where none is named, all that
+    help are taken: adaptive, contexts of the text that is read; begun, the same with the training text; indirect, these after
+    what followed last; recency, what followed last; observed-expected, counts beside expected ones."""
     eos: bool = False
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)

@@ -220,7 +220,7 @@ CASES: list[tuple[Any, str]] = [
     (lambda g: fit([], rows=("offsets", "trigrams")), "rows trigrams: choose from"),  # before text is read
     (lambda g: fit_model("mixture", g.text, Options(rows=("far",))), "rows far: choose from offsets, .*, and confidence"),
     (lambda g: mixture_rows(g.text, "gaps"), r"rows 'gaps' instead of a tuple: pass \('gaps',\)"),
-    (lambda g: mixture_rows(g.text, ("words",)), "rows of words and no letters"),
+    *each(("words", "lines"), lambda g, name: mixture_rows(g.text, (name,)), "rows of words and lines, and no letters"),
     *each(NO_HISTORIES, lambda g, h: mixture_rows(g.text, history=h), "choose none, document, window:W"),
     # exponents
     *each((0, 4, -1), lambda g, R: offset_rows(g.counts, features="cat", radius=R), OF_THREE),

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from reference import PAD, Chain
 
+from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.evaluation import Past, histories, read_text
 from jexplicit.lm.fits.mixtures.mixture_rows import WORD_RADIUS, mixture_rows
 from jexplicit.lm.rows.past.cache import Cache, CacheRows, cache_rows, part_numbers
 from jexplicit.lm.rows.views import ViewRows, view_contexts
-from jexplicit.lm.rows.words import EMPTY, UNKNOWN, word_view
+from jexplicit.lm.rows.words import EMPTY, UNKNOWN, LineView, letters_of, word_view
 from jexplicit.lm.training_text import TrainingText
 
 LETTERS = "abc"
@@ -117,6 +118,37 @@ def test_rows_of_words_are_kneser_ney_of_the_words():
         shift = found[seen][0] - expected[seen][0]  # a constant of the context cancels in the softmax
         np.testing.assert_allclose(found[seen], expected[seen] + shift, rtol=0, atol=ROW)
         np.testing.assert_allclose(found, np.sum(read_all(jnp.asarray(x))[: len(part.names)], axis=0), rtol=0, atol=ROW)
+
+
+def test_a_view_of_lines_counts_what_a_loop_over_strings_counts():
+    ends = np.array([i == PAD or i and CHARACTERS[i - 1] == "\n" for i in range(N)])
+    view = LineView(jnp.asarray(ends), 12)
+    X = read_text(STREAM, 20).X
+    widths = set()
+    for x, row in zip(X, view_contexts(view, X), strict=True):
+        before = "".join("\n" if i == PAD else CHARACTERS[i - 1] for i in x[::-1])
+        width = min(len(before.rpartition("\n")[2]), 12)
+        assert row.tolist() == [width, x[0], x[1]]
+        widths.add(width)
+    assert {0, 1, 5, 12} <= widths and view.sizes == (13, N, N)
+
+
+def test_rows_of_lines_are_kneser_ney_of_the_length_and_the_nearest_characters():
+    tokenizer = train_tokenizer([CHARACTERS], kind="char")
+    texts = [random_text(seed, 300) for seed in range(3)]
+    stream = encode_documents(tokenizer, texts)
+    text = TrainingText(stream, tokenizer.vocab_size, letters=letters_of(tokenizer), tokenizer=tokenizer)
+    kind = mixture_rows(text, ("lines",))[-1]
+    X, Y, _ = read_text(stream, kind.radius)
+    V = view_contexts(kind.view, X)
+    assert kind.names == ("line", "line, 1 before", "line, 2 before") and V[:, 0].max() > 12
+    slow, read = Chain(V, Y, (1, 2, 3), tokenizer.vocab_size), jax.jit(kind.read)
+    for m in range(0, len(Y), 61):
+        found = np.sum(read(jnp.asarray(X[m])), axis=0)
+        P = np.array([slow.P(tuple(V[m].tolist()), i) for i in range(tokenizer.vocab_size)])
+        expected = np.log(P) - np.log(np.array([slow.lowest[i] for i in range(tokenizer.vocab_size)]))
+        seen = np.isfinite(expected)
+        np.testing.assert_allclose(found[seen] - found[seen][0], expected[seen] - expected[seen][0], rtol=0, atol=ROW)
 
 
 # Caches in words, and of several tokens

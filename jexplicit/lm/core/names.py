@@ -31,7 +31,7 @@ Method = Literal[
 SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
 CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
 GRAMMAR_ROWS = ("coarse",)
-CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "confidence", "selectors")
+CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "lines", "confidence", "selectors")
 
 
 def window_of(history: str) -> int | None:

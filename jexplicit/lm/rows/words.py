@@ -1,4 +1,4 @@
-"""Rows of the words that a context of characters stands in.
+"""Rows of the words and the line that a context of characters stands in.
 
 The tokens are characters, and a word is a run of letters. A context says three things of words: the part of the current word
 that is there (alone, or with what separates it from the word before), and the words before. Each is a number, so that rows of
@@ -41,6 +41,33 @@ def letters_of(tokenizer: Tokenizer) -> Bool[np.ndarray, " N"] | None:
 def line_ends(N: int, tokenizer: Tokenizer | None) -> Bool[np.ndarray, " N"]:
     """[N] which tokens end a line or a document."""
     return np.array([i == PAD or tokenizer is not None and tokenizer.piece(i) == "\n" for i in range(N)])
+
+
+@pytree
+class LineView:
+    """How long the line of a context of characters is so far, and its nearest two characters.
+
+    ends: [N] which tokens end a line or a document.
+    radius: characters that are read; longer lines count as one of so many.
+
+    Example:
+        >>> LineView(jnp.array([True, False, False]), 4)(jnp.array([2, 1, 0, 0])).tolist()
+        [2, 2, 1]
+    """
+
+    ends: Any
+    radius: int = static(80)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many numbers each column of a view has."""
+        return self.radius + 1, len(self.ends), len(self.ends)
+
+    def __call__(self, context: Integer[Array, " K"]) -> Int[Array, " columns"]:
+        """Numbers of: characters since the end of the last line, the nearest one, the one before."""
+        near = context[: self.radius].astype(jnp.int32)
+        width = jnp.argmax(jnp.append(jnp.asarray(self.ends)[near], True))
+        return jnp.stack([width.astype(jnp.int32), near[0], near[1]])
 
 
 @pytree

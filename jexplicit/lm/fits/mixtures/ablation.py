@@ -28,6 +28,7 @@ KIND_NAMES = {
     "skip": "contexts without the nearest tokens",
     "word": "the part of the word, and the words before",
     "class": "contexts of classes",
+    "line": "the length of the line, and the nearest two",
     "next": "the class of the next token",
     "repeat": "tokens of the context that come again",
     "cache": "the text before",

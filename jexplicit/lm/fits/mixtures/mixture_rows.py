@@ -26,7 +26,7 @@ from jexplicit.lm.rows.past.cache import Cache, CacheRows, RepeatRows
 from jexplicit.lm.rows.selectors import SELECTORS
 from jexplicit.lm.rows.sparse import SparseTables, smoothed_offset_rows
 from jexplicit.lm.rows.views import ViewRows, view_contexts
-from jexplicit.lm.rows.words import EMPTY, word_view
+from jexplicit.lm.rows.words import EMPTY, LineView, line_ends, word_view
 from jexplicit.lm.training_text import RADIUS, THREADS, TrainingText
 
 CHAIN = (1, 2, 3, 4)
@@ -35,6 +35,7 @@ GAPS_OF_THREE = ((1, 2, 4), (1, 3, 4), (2, 3, 4))
 SKIPS = ((2, 3, 4, 5), (3, 4, 5, 6))
 WORDS = {"since": 1, "part": 2, "one": 3, "two": 4}  # columns of a view
 WORD_RADIUS = 48  # characters in which the words of a context stand
+LINE_RADIUS = 80  # characters of a line
 WORD_CLASSES = (30, 150, 500)
 CLASSES = (60, 200, 500)  # of tokens
 COARSE = ((300, 50), (500, 100), (1000, 100))  # so many frequent tokens stand for themselves, and classes of all others
@@ -256,6 +257,17 @@ def _build_words(classes: Sequence[int], text: TrainingText, smoothing: Smoothin
     return (ViewRows(view, tuple(parts)),)
 
 
+def _build_lines(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
+    """Contexts of the length of the line so far, alone and with the nearest one or two characters."""
+    _letters(text)
+    view = LineView(jnp.asarray(line_ends(text.vocab_size, text.tokenizer)), LINE_RADIUS)
+    X, Y, _ = read_text(text.in_memory, view.radius, eos=text.eos)
+    sizes: Any = {"offsets": (1, 2, 3), "vocab_size": text.vocab_size, "sizes": view.sizes}
+    counted = smoothed_ngrams(view_contexts(view, X), Y, **sizes)
+    names = ("line", "line, 1 before", "line, 2 before")
+    return (ViewRows(view, (ngram_rows(counted, names, confidence=confidence),)),)
+
+
 def _build_classes(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
     """Tokens after contexts of classes, and classes of the next token after contexts of classes or of tokens."""
     X, Y = text.predictions(4)
@@ -341,7 +353,7 @@ def _token_classes(text: TrainingText) -> list[np.ndarray]:
 
 def _letters(text: TrainingText) -> np.ndarray:
     if text.letters is None:
-        raise ValueError("rows of words and no letters: they are for texts of characters; choose other rows")
+        raise ValueError("rows of words and lines, and no letters: they are for texts of characters; choose other rows")
     return text.letters
 
 
@@ -400,6 +412,7 @@ ROWS = {
     "word-classes": RowSpec(
         "of characters: the same with classes of the words", partial(_build_words, WORD_CLASSES), WORD_RADIUS
     ),
+    "lines": RowSpec("of characters: the length of the line, and the nearest two", _build_lines, LINE_RADIUS),
 }
 """The rows of a mixture, by name."""
 COUNTED_ROWS = ("offsets", "contexts-4", "contexts-8", "gaps", "gaps-of-three", "skips", "repeats", *OF_EXPONENTS, *OF_HISTORY)

@@ -42,6 +42,7 @@ _starts = {
     "skip": 0.2,
     "word": 0.3,
     "class": 0.1,
+    "line": 0.1,
     "next": 0.1,
     "repeat": 0.2,
     "cache": 0.2,
