@@ -20,6 +20,8 @@ from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY, NO_TOKEN, pytree, static
+from jexplicit.lm.core.past import Past, histories
+from jexplicit.lm.rows.past.keys import CONTEXTS, Block, hashed
 from jexplicit.lm.tables.storage import SparseRows, ranges
 
 _targets_at_once = 128
@@ -148,7 +150,7 @@ def cache_rows(
     stream, targets = past.stream[first : int(past.places.max(initial=0)) + 1].astype(np.int64), past.places - first
     starts = np.zeros(M, np.int64) if past.starts is None else np.maximum(past.starts - first, 0)
     first = np.maximum(targets - length, starts + 1)
-    key = _keys(stream, N, cache, letters)
+    key = _keys(stream, cache, letters)
     counted = _in_windows(stream, first, targets, N) if key is None else _after_the_same(stream, first, targets, N, key)
     return rows_of_counts(counted, np.exp(log_base))
 
@@ -168,37 +170,14 @@ def count_tokens(m: Int[np.ndarray, " L"], tokens: Integer[np.ndarray, " L"], M:
     return np.bincount(m, minlength=M), tokens.astype(np.int32), counts.astype(np.float32)
 
 
-def _keys(stream: np.ndarray, N: int, cache: Cache, letters: np.ndarray | None) -> np.ndarray | None:
-    """Numbers of places, equal where what a cache matches is equal up to there; None for a cache that matches nothing."""
-    if cache.word and letters is not None:
-        return part_numbers(stream, letters)
-    if not cache.match:
+def _keys(stream: np.ndarray, cache: Cache, letters: np.ndarray | None) -> np.ndarray | None:
+    """The context up to every place, as a number; None for a cache that matches nothing. Parts of words too long match none."""
+    if not cache.match and not cache.word:
         return None
-    key = stream
-    for t in range(1, cache.match):
-        before = np.concatenate([np.full(min(t, len(stream)), N), stream[:-t]])  # N: before the start of the text
-        key = np.unique(key * (N + 1) + before, return_inverse=True)[1]
-    return key
-
-
-def part_numbers(stream: Int[np.ndarray, " L"], letters: Bool[np.ndarray, " N"]) -> Int[np.ndarray, " L"]:
-    """A number for the part of a word that ends at each place, the same for the same letters; parts too long match none.
-
-    Example:
-        >>> part_numbers(np.array([1, 1, 2, 1, 1]), np.array([False, True, False])).tolist()  # "a", "aa", " ", "a", "aa"
-        [1, 2, 0, 1, 2]
-    """
-    inside, place = letters[stream], np.arange(len(stream))
-    begun = inside & ~np.concatenate([[False], inside[:-1]])
-    depth = np.where(inside, place - np.maximum.accumulate(np.where(begun, place, 0)), -1)
-    number = np.where(depth >= _longest_part, -1 - place, 0)
-    last = 0
-    for d in range(_longest_part):
-        at = np.flatnonzero(depth == d)
-        before = number[at - 1] if d else np.zeros(len(at), np.int64)
-        number[at] = 1 + last + np.unique(before * len(letters) + stream[at], return_inverse=True)[1]
-        last = int(number[at].max(initial=last))
-    return number
+    places, width = np.arange(1, len(stream) + 1), _longest_part + 1 if cache.word else cache.match
+    X = np.maximum(histories(Past(stream, places), width), PAD)
+    keys = CONTEXTS["part" if cache.word else f"last {cache.match}"](Block(X, letters, None, {}))
+    return keys if letters is None or not cache.word else np.where(letters[X].all(axis=1), hashed(places), keys)
 
 
 def _in_windows(stream: np.ndarray, first: np.ndarray, targets: np.ndarray, N: int) -> Iterator[Counted]:
