@@ -29,6 +29,7 @@ from jexplicit.lm.tables.reader import log_p_of_all, read_positions
 from jexplicit.lm.tables.storage import Dense
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.host import trim_heap
 
 _radius, _token_radius = 48, 8  # characters, or tokens, in which contexts stand
 _most_cells = 1 << 27  # probabilities of held-out positions
@@ -140,7 +141,10 @@ def held_out_adaptive(
     of_rows = HeldOutRows(
         tuple(exponent_names((kind,))),
         tables,
-        Positions(np.stack(rows, axis=1), exponent_offsets((kind,)) + np.stack(buckets, axis=1)),
+        Positions(
+            np.stack(rows, axis=1, dtype=np.int32),
+            np.add(exponent_offsets((kind,)), np.stack(buckets, axis=1), dtype=np.int32),
+        ),
         read.Y,
     )
     one = np.arange(len(m))[:, None]
@@ -163,6 +167,7 @@ def fit_adaptive(
         kind = adaptive_rows(rest, named or None, within_documents=options.history == "adaptive:document")
         read = held_out_adaptive(kind, read, exponents, held_out, m, rest.mesh)
         del kind  # with its counts of the training text
+    trim_heap()
     with watch.stage(f"mixture: exponents, history {options.history}") as progress:
         fitted = fit_rows(read, mesh=rest.mesh, progress=progress)
     if named:
@@ -172,9 +177,9 @@ def fit_adaptive(
     for name, nats in worth.items():
         watch.log(event="choice", history=options.history, kind=name, worth=nats, kept=name in kept)
     if len(kept) < len(read.kinds):
-        read = read.keeping(kept)
+        read, guess = read.keeping(kept), fitted.exponents[read.has(kept)]
         with watch.stage("mixture: exponents of the rows that help") as progress:
-            fitted = fit_rows(read, mesh=rest.mesh, progress=progress)
+            fitted = fit_rows(read, guess=guess, mesh=rest.mesh, progress=progress)
     return read, fitted
 
 

@@ -19,7 +19,7 @@ from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, ridge_of
 from jexplicit.lm.tables.moments import moments_of
 from jexplicit.lm.tables.reader import log_probabilities
 
-_positions_of_hessian, _positions_of_loss = 20_000, 10_000  # of a half
+_positions_of_hessian, _positions_of_loss = 10_000, 5_000  # of a half
 
 
 class KindChoice(NamedTuple):

@@ -201,11 +201,19 @@ def fit_rows(
     read: HeldOutRows,
     *,
     start: Float[np.ndarray, " S"] | None = None,
+    guess: Float[np.ndarray, " S"] | None = None,
     ridge: float | None = None,
     mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """The same as `fit_mixture`, of rows that have been read; from exponents that are known, or from guesses."""
+    """The same as `fit_mixture`, of rows that have been read.
+
+    Args:
+        read: the rows.
+        start: exponents that the penalty draws to; default, rough guesses, or of several per row the best single ones.
+        guess: where the fit begins; default, at the start.
+        ridge, mesh, progress: of `fit_mixture`.
+    """
     own = len(read.names) - read.added
     if start is not None:
         ridge = ridge_of(read) if ridge is None else ridge
@@ -218,11 +226,11 @@ def fit_rows(
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
-    row, guess = read.row, None
+    row = read.row
     if read.added or row[-1] + 1 < own:  # one exponent per row is where those of its confidences begin, and drawn to
         tied = Positions(positions.rows[some], row[positions.parts[some][:, :, 0]])
         start = fit(tied, Y[some], start[np.unique(row, return_index=True)[1]]).exponents[row]
-    elif M >= 2 * _positions_of_a_guess:
+    elif guess is None and M >= 2 * _positions_of_a_guess:
         guess = fit(positions.take(some), Y[some], start).exponents
     start = np.concatenate([start, np.zeros(read.added)])
     return fit(positions, Y, start, guess=guess)
