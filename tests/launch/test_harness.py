@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
-from jexplicit import LanguageModel, count, encode_documents, explicit_language_model, next_token, score, train_tokenizer
+from jexplicit import LanguageModel, count, encode_documents, explicit_language_model, fit, next_token, score, train_tokenizer
 from jexplicit.data.pairs import read_pairs
 from jexplicit.data.sizes import text_sizes
 from jexplicit.lm.checkpoints import save_model
 from jexplicit.lm.measures import comparable_measures
 from jexplicit.lm.minimal_pairs import judgement, preferences
+from jexplicit.lm.reading import init, predict, read
 from jexplicit.lm.rows.past.cache import Cache, CacheRows
 from launch.harness import __main__ as harness
 
@@ -160,3 +161,21 @@ def test_the_command_reports_our_own_numbers(lm, file, tasks, tmp_path, monkeypa
     found = judgement(preferences(without_ends, lm.saved.tokenizer, pairs))
     assert found.ties == 0 and results["local_pairs"]["acc,none"] == pytest.approx(found.accuracy)
     assert "exact_match,none" in results["local_ask"]
+
+
+def test_a_model_that_counts_what_it_reads_reads_each_request_alone(tmp_path):
+    """Sums of some float32 log-probabilities in nats, to 1e-4."""
+    pytest.importorskip("lm_eval")
+    from launch.harness.model import JexplicitModel
+
+    fit(SENTENCES[:60], rows=("contexts-4", "adaptive"), tokenizer="word", history="adaptive").save(tmp_path / "m.safetensors")
+    lm = JexplicitModel(str(tmp_path / "m.safetensors"))
+    tokenizer, model = lm.saved.tokenizer, lm.saved.model
+    pairs = [("the cat", " sat on the mat the cat"), ("", "one dog ran"), ("the cat sat on", " the mat")]
+    for (found, greedy), (context, continuation) in zip(lm.loglikelihood(ask(*pairs)), pairs, strict=True):
+        ids, n = tokenizer.encode(context + continuation), len(tokenizer.encode(context))
+        log_p, _ = read(model, init(model), ids)
+        assert found == pytest.approx(log_p[n:].sum(), abs=1e-4)
+        likeliest = [int(np.argmax(predict(model, read(model, init(model), ids[:m])[1])[2:])) + 2 for m in range(n, len(ids))]
+        assert greedy == (likeliest == ids[n:].tolist())
+    assert lm.generate_until(ask(("the cat", {"until": ["\n"], "max_gen_toks": 3})))[0]

@@ -288,7 +288,8 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     if adaptive:
         kind = adaptive_rows(text, named_kinds(kept), within_documents=options.history == "adaptive:document")
         own = selectors if SELECTORS in kept else ()
-        model = adaptive_model(model, kind, fitted, own, online=positions if options.online else 0)
+        curvature = positions * fitted.hessian if options.online else None
+        model = adaptive_model(model, kind, exponents, own, curvature=curvature)
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,
         "fit_seconds": fit_seconds,

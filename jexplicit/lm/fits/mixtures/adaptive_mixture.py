@@ -184,17 +184,17 @@ def fit_adaptive(
 
 
 def adaptive_model(
-    base: LanguageModel, kind: AdaptiveRows, fitted: Calibration, selectors: tuple[Any, ...] = (), *, online: int = 0
+    base: LanguageModel, kind: AdaptiveRows, exponents: np.ndarray, selectors: tuple[Any, ...] = (), *, curvature: Any = None
 ) -> LanguageModel:
     """The mixture with adaptive rows over its prediction.
 
     Args:
         base: the mixture.
         kind: the adaptive rows.
-        fitted: their exponents.
+        exponents: fitted.
         selectors: of the exponents.
-        online: where the exponents go on being fitted, the positions of the fit.
+        curvature: [S, S] where the exponents go on being fitted: the Hessian of the fit, summed over its positions.
     """
-    exponents, curvature = np.asarray(fitted.exponents, np.float32), fitted.hessian * online
-    shape = (ModelRow(base), kind), exponents, base.features, base.eos, selectors
-    return LanguageModel(*shape, curvature.astype(np.float32) if online else None)
+    curvature = None if curvature is None else np.asarray(curvature, np.float32)
+    rows, exponents = (ModelRow(base), kind), np.asarray(exponents, np.float32)
+    return LanguageModel(rows, exponents, base.features, base.eos, selectors, curvature)
