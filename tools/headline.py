@@ -2,12 +2,15 @@
 
 python -m tools.headline
 
-A model that is solved or counted is a point, a trained one a curve, from docs/results/. `COMPARED` is the table beside the
-picture: both sides with what they read, their bytes and their compute.
+A model that is solved or counted is a point, a trained one a curve, from docs/results/; a model without a comparable time is a
+line across. Times are of one seed. `COMPARED` is the table beside the picture: both sides with what they read, their bytes and
+their compute.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +31,15 @@ class Model(NamedTuple):
     name: of the model.
     reads: its inputs, and how much of the text before a prediction it sees.
     results: the name in docs/results/; empty for a number that others published.
-    where: the fields of its rows there; several rows are seeds.
+    where: the fields of its rows there; several rows are seeds, and those of one run were trained together.
     loss: the field of its loss, or the published number.
-    curve: the event of its curve, the field of the loss there; empty for a point, or a line across.
+    curve: the event that the picture shows in place of the rows, and the field of the loss there.
     trained: whether it was trained by backpropagation.
     left: whether its name ends at the point, below it.
+    on: the fields of other rows of the same results that it stands on, whose seconds are added to its own.
+    known: fields that its results lack, and those that are not comparable, as None.
+    drawn: whether it is in the picture, or in the table alone.
+    end: whether the loss of its rows is drawn, too, as a hollow point: that of its curve is measured in another way.
     """
 
     task: str
@@ -44,6 +51,10 @@ class Model(NamedTuple):
     curve: tuple[str, ...] = ()
     trained: bool = False
     left: bool = False
+    on: tuple[dict[str, Any], ...] = ()
+    known: Mapping[str, Any] = MappingProxyType({})
+    drawn: bool = True
+    end: bool = False
 
     def chosen(self, found: Sequence[Row]) -> list[Row]:
         """The rows, or the evaluations, that are its own: a field that they lack tells nothing apart."""
@@ -53,7 +64,7 @@ class Model(NamedTuple):
         return own
 
     def rows(self) -> list[Row]:
-        """Its rows, with their loss and CPU seconds."""
+        """Its rows, with their loss and the CPU seconds of one seed."""
         about = {
             "task": self.task,
             "model": self.name,
@@ -61,37 +72,56 @@ class Model(NamedTuple):
             "found": "trained" if self.trained else "solved, counted",
         }
         if not self.results:
-            return [{**about, "error": self.loss}]
+            return [{**about, "error": self.loss, **self.known}]
         own = self.chosen(tables.kept(self.results).rows)
-        return [{**row, **about, "error": row[str(self.loss)], "cpu": cpu_seconds(row)} for row in own]
+        together = Counter(row.get("run") for row in own)
+        before = sum(self._replace(where=where, on=(), known={}).rows()[0]["cpu"] for where in self.on)
+        times = [cpu_seconds(row, seeds=together[row.get("run")]) for row in own]
+        return [
+            {**row, **about, "error": row[str(self.loss)], "cpu": cpu and before + cpu, **self.known}
+            for row, cpu in zip(own, times, strict=True)
+        ]
 
     def points(self) -> list[tuple[float | None, float]]:
-        """CPU seconds and loss: at the evaluations of training, means over seeds, or of a point. None for a line across."""
+        """CPU seconds of one seed, None for a line across, and loss: of a point, or of the evaluations of training."""
         if not self.curve:
             rows = self.rows()
             return [(None if self.trained else rows[0]["cpu"], mean(row["error"] for row in rows))]
         event, field = self.curve
-        steps = groups(self.chosen(tables.kept(self.results).events(event)), lambda row: row.get("step", row.get("epoch")))
-        return [(mean(map(cpu_seconds, own)), mean(row[field] for row in own)) for step, own in steps.items() if step]
+        own = self.chosen(tables.kept(self.results).events(event))
+        if not self.trained:
+            return [(self.rows()[0]["cpu"], mean(row[field] for row in own))]
+        steps = groups(own, lambda row: row.get("step", row.get("epoch")))
+        return [
+            (mean(cpu_seconds(row, seeds=np.size(row[field])) for row in own), mean(row[field] for row in own))
+            for step, own in steps.items()
+            if step
+        ]
 
 
-def cpu_seconds(row: Row) -> float | None:
-    """CPU seconds of all cores: measured, or else twice the seconds of the clock, after features are made."""
+def cpu_seconds(row: Row, seeds: int = 1) -> float | None:
+    """CPU seconds of all cores, after features are made, of one of the seeds that the row's seconds are of: measured, or else
+    twice those of the clock."""
     clock = row.get("solve_seconds", row.get("seconds"))
-    return row.get("cpu_seconds") or (clock and 2 * clock)
+    cpu = row.get("cpu_seconds") or (clock and 2 * clock)
+    return cpu and cpu / seeds
 
 
 CHARACTERS, WORDS = "characters of Shakespeare, nats per character", "10 M words, perplexity per token"
 DIGITS, CONTEXTS = "MNIST, nats on held-out images", "linear regression in context, loss of five layers"
+NONE = {"method": "mixture", "history": "none"}
 LAST, ALL = {"method": "mixture", "history": "window:256"}, {"method": "mixture", "history": "all"}
 ADAPTIVE = {"method": "mixture", "history": "adaptive"}
+REFERENCE, TEN = ("reference", "loss"), "10 examples"
+FIVE_LAYERS = {"bytes": 5 * 4 * 11 * 11 * 4}  # four matrices of 11 x 11 each, in float32
+FOUR_TABLES = {"bytes": 4 * 4098 * 4098 * 4, "cpu": "21 to 49 minutes on 2 shared cores"}
 _trained_layers = {"predictor": "trained", "start": "cold", "model": "cold_K5_layers_d10_N10"}
 MODELS = (
     Model(CHARACTERS, "Kneser-Ney 5-gram", "4 characters", "shakespeare", {"method": "ngram"}, "dev_loss"),
     Model(CHARACTERS, "9-gram with a cache", "256 characters", "shakespeare-cache", {"radius": 8}, "dev_loss", left=True),
-    Model(CHARACTERS, "mixture", "48 characters", "shakespeare", {"method": "mixture", "history": "none"}, "dev_loss"),
-    Model(CHARACTERS, "mixture, last 256", "256 characters", "shakespeare", LAST, "dev_loss"),
-    Model(CHARACTERS, "adaptive mixture", "all text before", "shakespeare", ADAPTIVE, "dev_loss"),
+    Model(CHARACTERS, "mixture", "48 characters", "shakespeare", NONE, "dev_loss", left=True),
+    Model(CHARACTERS, "mixture, last 256", "256 characters", "shakespeare", LAST, "dev_loss", on=(NONE,)),
+    Model(CHARACTERS, "adaptive mixture", "all text before", "shakespeare", ADAPTIVE, "dev_loss", on=(NONE, LAST)),
     Model(
         CHARACTERS,
         "transformer, 0.8 M weights",
@@ -101,13 +131,23 @@ MODELS = (
         "dev_loss",
         ("epoch", "dev_loss"),
         trained=True,
+        end=True,
     ),
-    Model(CHARACTERS, "nanoGPT, 10.6 M weights, on an A100", "128 characters on average", "", {}, 1.4697, trained=True),
+    Model(
+        CHARACTERS,
+        "nanoGPT, 10.6 M weights, on an A100",
+        "128 characters on average",
+        "",
+        {},
+        1.4697,
+        trained=True,
+        known={"bytes": 42e6, "cpu": "3 minutes on an A100"},
+    ),
     Model(WORDS, "Kneser-Ney 5-gram", "4 tokens", "babylm-mixture", {"method": "ngram"}, "dev_perplexity"),
-    Model(WORDS, "mixture", "16 tokens", "babylm-mixture", {"method": "mixture", "history": "none"}, "dev_perplexity"),
-    Model(WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity"),
-    Model(WORDS, "mixture, all before", "all text before", "babylm-mixture", ALL, "dev_perplexity"),
-    Model(WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", left=True),
+    Model(WORDS, "mixture", "16 tokens", "babylm-mixture", NONE, "dev_perplexity"),
+    Model(WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity", known={"cpu": None}),
+    Model(WORDS, "mixture, all before", "all text before", "babylm-mixture", ALL, "dev_perplexity", on=(NONE,), left=True),
+    Model(WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", on=(ALL,)),
     Model(
         WORDS,
         "the paper's layer by Adagrad, 3 epochs",
@@ -116,6 +156,7 @@ MODELS = (
         {"method": "cold", "features": "cat", "radius": 4},
         "dev_perplexity",
         trained=True,
+        known=FOUR_TABLES,
     ),
     Model(DIGITS, "explicit solution", "pixels", "mnist-pixels", {"method": "explicit", "layers": 1}, "dev_loss"),
     Model(DIGITS, "layer solved", "scattering features", "mnist-readout", {"solver": "softmax"}, "dev_loss"),
@@ -128,6 +169,7 @@ MODELS = (
         "dev_loss",
         ("epoch", "dev_loss"),
         trained=True,
+        end=True,
     ),
     Model(
         DIGITS,
@@ -139,13 +181,38 @@ MODELS = (
         ("epoch", "dev_loss"),
         trained=True,
     ),
-    Model(CONTEXTS, "GD, one rate", "10 examples", "icl-five-decayed", {"predictor": "gd"}, "loss"),
+    Model(CONTEXTS, "GD, one rate", TEN, "icl-five-decayed", {"predictor": "gd"}, "loss", REFERENCE, known=FIVE_LAYERS),
     Model(
-        CONTEXTS, "GD++, rates fitted to the law of inputs", "10 examples", "icl-five-decayed", {"predictor": "gd++"}, "loss"
+        CONTEXTS,
+        "GD++, rates fitted to the law of inputs",
+        TEN,
+        "icl-five-decayed",
+        {"predictor": "gd++"},
+        "loss",
+        REFERENCE,
+        known=FIVE_LAYERS,
     ),
-    Model(CONTEXTS, "layers trained", "10 examples", "icl-five-decayed", _trained_layers, "loss", ("evaluation", "loss"), True),
     Model(
-        CONTEXTS, "... at a constant rate", "10 examples", "icl-five-trained", {"predictor": "trained"}, "loss", trained=True
+        CONTEXTS,
+        "layers trained",
+        TEN,
+        "icl-five-decayed",
+        _trained_layers,
+        "loss",
+        ("evaluation", "loss"),
+        trained=True,
+        known=FIVE_LAYERS,
+    ),
+    Model(
+        CONTEXTS,
+        "... at a constant rate",
+        TEN,
+        "icl-five-trained",
+        {"predictor": "trained"},
+        "loss",
+        trained=True,
+        known=FIVE_LAYERS,
+        drawn=False,
     ),
 )
 
@@ -174,26 +241,26 @@ COMPARED = Table(
         Column("model", "model"),
         Column("found by", "found"),
         Column("reads", "reads"),
-        Column("MB", "bytes", ",.1f", 1e-6),
+        Column("MB", "bytes", ",.4g", 1e-6),
         Column("TFLOP", "flops", ",.2f", 1e-12),
         Column("CPU s", "cpu", ",.0f"),
         Column("loss", "error", ".4g"),
         Column("seeds, highest less lowest", "spread", ".2g"),
     ],
     rows=compared,
-    note="CPU seconds are of both cores: measured, or else twice those of the clock. MB are those of the model in memory. FLOP "
-    "of training are by formula, where there is one.",
+    note="CPU seconds are of one seed and of both cores: measured, or else twice those of the clock. MB are those of the model "
+    "in memory. TFLOP are those of training, by formula where there is one. An empty cell is a number that is not known.",
 )
 
 
 def draw(path: Path = PICTURE) -> None:
     """Write the picture."""
     tasks = list(dict.fromkeys(model.task for model in MODELS))
-    with figure(path, 2, 2, size=(11.0, 7.4)) as axes:
+    with figure(path, 2, 2, size=(12.0, 7.4)) as axes:
         for ax, task in zip(axes.flat, tasks, strict=False):
-            for model in (model for model in MODELS if model.task == task):
+            for model in (model for model in MODELS if model.task == task and model.drawn):
                 _draw(ax, model)
-            ax.set(title=task, xscale="log", xlabel="CPU seconds")
+            ax.set(title=task, xscale="log", xlabel="CPU seconds of one seed")
             log_ticks(ax, "x")
             if task in (DIGITS, CONTEXTS):
                 ax.set_yscale("log")
@@ -202,13 +269,18 @@ def draw(path: Path = PICTURE) -> None:
 
 def _draw(ax: Any, model: Model) -> None:
     x, y = zip(*model.points(), strict=True)
+    colour = COLOURS[model.trained]
     if x[0] is None:
-        ax.axhline(y[0], linestyle="--", linewidth=1, color=COLOURS[1])
+        ax.axhline(y[0], linestyle="--", linewidth=1, color=colour)
         ax.annotate(model.name, (0.02, y[0]), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
         return
-    ax.plot(x, y, marker="o", markersize=4, color=COLOURS[model.trained])
+    ax.plot(x, y, marker="o", markersize=4, color=colour)
+    last = y[-1]
+    if model.end:
+        last = mean(row["error"] for row in model.rows())
+        ax.plot(x[-1], last, marker="o", markersize=5, color=colour, markerfacecolor="white")
     place, side = ((-5, -7), "right") if model.left else ((4, 4), "left")
-    ax.annotate(model.name, (x[-1], y[-1]), xytext=place, textcoords="offset points", fontsize=8, ha=side)
+    ax.annotate(model.name, (x[-1], last), xytext=place, textcoords="offset points", fontsize=8, ha=side)
 
 
 if __name__ == "__main__":
