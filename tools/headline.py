@@ -119,7 +119,7 @@ _trained_layers = {"predictor": "trained", "start": "cold", "model": "cold_K5_la
 MODELS = (
     Model(CHARACTERS, "Kneser-Ney 5-gram", "4 characters", "shakespeare", {"method": "ngram"}, "dev_loss"),
     Model(CHARACTERS, "9-gram with a cache", "256 characters", "shakespeare-cache", {"radius": 8}, "dev_loss", left=True),
-    Model(CHARACTERS, "mixture", "48 characters", "shakespeare", NONE, "dev_loss", left=True),
+    Model(CHARACTERS, "mixture", "80 characters", "shakespeare", NONE, "dev_loss", left=True),
     Model(CHARACTERS, "mixture, last 256", "256 characters", "shakespeare", LAST, "dev_loss", on=(NONE,)),
     Model(CHARACTERS, "adaptive mixture", "all text before", "shakespeare", ADAPTIVE, "dev_loss", on=(NONE, LAST)),
     Model(
