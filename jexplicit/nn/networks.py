@@ -180,11 +180,12 @@ class SoftmaxStack(nn.Module):
 def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
     """Initial parameters, and running statistics of BatchNorm (empty without it): `{"params": ..., "batch_stats": ...}`.
 
-    Only shape and dtype of `inputs` matter, [B, D] features or [B, K] token ids.
+    Only shape and dtype of `inputs` matter, [B, D] features or [B, K] token ids, or a tuple of several.
     """
-    if 0 in inputs.shape:
-        raise ValueError(f"inputs of shape {inputs.shape}: a network needs at least one example and one feature")
-    variables = jax.jit(model.init)(key, jnp.asarray(inputs))
+    for array in jax.tree.leaves(inputs):
+        if 0 in array.shape:
+            raise ValueError(f"inputs of shape {array.shape}: a network needs at least one example and one feature")
+    variables = jax.jit(model.init)(key, jax.tree.map(jnp.asarray, inputs))
     return {"params": variables["params"], "batch_stats": variables.get("batch_stats", {})}
 
 

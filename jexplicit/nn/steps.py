@@ -73,7 +73,7 @@ def network_step(
             updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
         ratios = jnp.stack(jax.tree.leaves(update_to_data(updates, state.params)))
-        return NetworkState(params, statistics, optimizer_state, state.steps + 1, ratios), loss * len(batch[0])
+        return NetworkState(params, statistics, optimizer_state, state.steps + 1, ratios), loss * len(batch[1])
 
     return step
 

@@ -8,6 +8,7 @@ import tyro
 
 from jexplicit.data.corpora import Split
 from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
+from jexplicit.lm.core.names import ADAPTIVE, History, window_of
 from jexplicit.nn.parts.names import (
     Activation,
     Direct,
@@ -171,6 +172,11 @@ class SequenceConfig(groups.Text, Run):
     """Whether the output weights are the embeddings."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the products; parameters have float32. auto: bfloat16 on accelerators, float32 on a CPU."""
+    start: Literal["none", "base"] = "none"
+    """Where training starts. none: from random weights. base: over a counted mixture, whose log-probabilities are added to the
+    logits; those of the training text are cross-fitted in ten folds."""
+    base_history: History = "none"
+    """--start base: what the mixture sees of the text before: none, document, window:W or all."""
     steps: Annotated[int, Bounds(at_least=2)] = 2000
     """Updates in all."""
     batch_size: PositiveInt = 12
@@ -354,6 +360,11 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
     if isinstance(config, SequenceConfig):
         groups.check_text(config)
         yield config.test and not config.train, "--test without --train: name the training files, --train FILES"
+        window_of(config.base_history)
+        known = "none, document, window:W or all; an adaptive mixture has no base of the text that it has counted"
+        yield config.base_history in ADAPTIVE, f"--base-history {config.base_history}: choose {known}"
+        alone = config.base_history != "none" and config.start != "base"
+        yield alone, f"--base-history {config.base_history} without a base: add --start base"
         yield config.warmup >= config.steps, f"--warmup {config.warmup} of {config.steps} steps: warm up for fewer"
     if isinstance(config, TransformerConfig):
         size, least = config.width // config.heads, "the width is a multiple of the heads"

@@ -26,6 +26,7 @@ from jexplicit.lm.measures import comparable_measures, document_losses, loss_fie
 from jexplicit.lm.rows.network import network_model
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
+from jexplicit.nn.residual import Residual, network_of_residual, residual_batch
 from jexplicit.nn.sequences import (
     sequence_loss,
     sequence_optimizer,
@@ -38,6 +39,7 @@ from jexplicit.nn.training import TrainingResult, train
 from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import on_cpu, replicate, use_devices
 from jexplicit.runs.progress import console, stage
+from launch.networks.base import Base, based_model, counted_base, window_loss
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
 
 _block = 1000  # predictions of a single document, which is resampled in blocks
@@ -97,8 +99,15 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
     precision = config.precision if config.precision != "auto" else "float32" if on_cpu(mesh) else "bfloat16"
     network = network_of(config, text.tokenizer.vocab_size, precision)
     partial = folder.path / "checkpoints" / f"{method}.partial"
-    result = train_sequences(config, folder, network, text, partial, mesh)
-    model = network_model(network, jax.tree.map(np.asarray, result.params), eos=config.eos)
+    kept = folder.path / "checkpoints" / "base"
+    base = counted_base(config, text.streams, text.tokenizer, kept) if config.start == "base" else None
+    result = train_sequences(config, folder, network, text, partial, mesh, base)
+    params = jax.tree.map(np.asarray, result.params)
+    if base:
+        variables, exponent = network_of_residual(params)
+        model = based_model(base, network_model(network, variables, eos=config.eos), exponent)
+    else:
+        model = network_model(network, params, eos=config.eos)
     fields = {"features": "none", "radius": 1, "history": f"window:{config.window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
@@ -131,9 +140,12 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)),
         "bytes": model.nbytes,
         "precision": precision,
+        "start": config.start,
+        **({"base_seconds": base.seconds} if base else {}),
         **text.about,
     }
-    shutil.rmtree(partial, ignore_errors=True)  # only for resuming
+    for folder_of in (partial, kept):
+        shutil.rmtree(folder_of, ignore_errors=True)  # only for resuming
     return [row]
 
 
@@ -148,9 +160,15 @@ def windows_per_update(config: SequenceConfig) -> int:
 
 
 def train_sequences(
-    config: SequenceConfig, folder: RunFolder, network: Transformer | LSTM, text: Text, checkpoints: Path, mesh: Any
+    config: SequenceConfig,
+    folder: RunFolder,
+    network: Transformer | LSTM,
+    text: Text,
+    checkpoints: Path,
+    mesh: Any,
+    base: Base | None = None,
 ) -> TrainingResult:
-    """Train the network; the parameters of the evaluation with the lowest dev loss are kept."""
+    """Train the network, over a base or alone; the parameters of the evaluation with the lowest dev loss are kept."""
     stream, dev, updates = text.streams["train"], text.streams["dev"], updates_per_evaluation(config)
     size = updates * windows_per_update(config)
     if config.batch_size % mesh.size:
@@ -162,11 +180,18 @@ def train_sequences(
         decay=config.weight_decay,
         accumulate=config.accumulate,
     )
-    variables = init_variables(network, jax.random.key(config.seed), np.zeros((1, config.window), np.int32))
+    tokens, N = np.zeros((1, config.window), np.int32), text.tokenizer.vocab_size
+    trained = Residual(network=network) if base else network
+    inputs = (tokens, np.zeros((*tokens.shape, N), np.float32)) if base else tokens
+    variables = init_variables(trained, jax.random.key(config.seed), inputs)
+    batch = residual_batch(stream, base.train, config.window, mesh) if base else window_batch(stream, config.window, mesh)
     wanted = slice(None) if config.eos else dev[1:] != PAD
     per_update = network.flops_per_token() * windows_per_update(config) * config.window
 
     def evaluate_windows(variables: Any) -> float:
+        if base:
+            own, exponent = network_of_residual(variables)
+            return window_loss(network, own, exponent, base, dev, config.window, eos=config.eos, mesh=mesh)
         options: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
         return -float(stream_log_probabilities(network, variables, dev, **options)[wanted].mean(dtype=np.float64))
 
@@ -179,8 +204,8 @@ def train_sequences(
     with stage("training", "windows") as progress:
         return train(
             replicate(initial_state(variables, optimizer), mesh),
-            training_step(network, sequence_loss(config.eos), optimizer, seed=config.seed),
-            window_batch(stream, config.window, mesh),
+            training_step(trained, sequence_loss(config.eos), optimizer, seed=config.seed),
+            batch,
             evaluate_windows,
             params=variables_of,
             size=size,

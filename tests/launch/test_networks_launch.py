@@ -12,10 +12,12 @@ from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
+from jexplicit.data.tokenizers import encode_documents
 from jexplicit.experiments.bounds import check_bounds
 from jexplicit.experiments.results import read_events
 from jexplicit.experiments.rows import Results
 from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.generation import next_token
 from jexplicit.nn import training
 from jexplicit.nn.studies.checklist import all_examples_verdict, one_example_verdict
@@ -166,6 +168,41 @@ def test_costs_are_those_of_the_updates_made_where_evaluations_do_not_divide_the
     assert row["best_step"] in (0, 2, 4, 6, 8)
 
 
+BASED = ["--start", "base", "--base-history", "window:40", "--heads", "2", "--samples", "1"]
+
+
+@pytest.fixture(scope="module")
+def based(tmp_path_factory, text):
+    return run(tmp_path_factory, "transformer-lm", "--train", text, *SEQUENCES, *BASED)
+
+
+def test_a_transformer_over_a_counted_base_begins_with_its_loss_and_is_one_model(based, text):
+    (row,), events = rows(based), read_events(based, "epoch")
+    model = load_model(based)
+    base = model.model.rows[0].model
+    assert row["start"] == "base" and row["base_seconds"] > 0 and base.history == 40
+    dev = encode_documents(model.tokenizer, split_documents(text.read_text().splitlines())[1])
+    of_base = evaluate(base, dev).loss
+    assert events[0]["dev_loss"] == pytest.approx(of_base, abs=0.05)  # over it, logits of a network that is not trained
+    assert row["dev_loss"] == pytest.approx(evaluate(model.model, dev).loss, rel=1e-5)
+    assert row["dev_loss"] < of_base + 0.05
+    assert not (based / "checkpoints" / "base").exists()
+    assert len(model.generate("ab", 5, seed=1)) == 5
+
+
+def test_a_run_over_a_base_resumes_to_the_same_bits_without_counting_again(tmp_path, text, based, monkeypatch):
+    flags = ["--train", str(text), *SEQUENCES, *BASED]
+    out, make_step = tmp_path / "run", sequence_lm.training_step
+    monkeypatch.setattr(training, "_steps_between_checks", 1)
+    monkeypatch.setattr(sequence_lm, "train", functools.partial(training.train, checkpoint_seconds=0.0))
+    monkeypatch.setattr(sequence_lm, "training_step", lambda *a, **o: interrupted(make_step(*a, **o), 3))
+    assert networks.main(["transformer-lm", "--out", str(out), *flags]) == 130
+    monkeypatch.setattr(sequence_lm, "training_step", make_step)
+    monkeypatch.setattr("launch.networks.base.cross_fit", None)
+    assert networks.main(["transformer-lm", "--out", str(out), "--resume"]) == 0
+    assert without_costs(out) == without_costs(based)
+
+
 def test_a_run_is_not_resumed_on_another_text(tmp_path, text, capsys):
     other = tmp_path / "other.txt"
     other.write_text(text.read_text())
@@ -193,6 +230,8 @@ def test_an_lstm_without_ends_of_documents_on_two_devices(tmp_path_factory, text
         (["--heads", "3"], "--width 8 with --heads 3: the width is a multiple of the heads"),
         (["--heads", "8"], "--positions rotary with 1 numbers in a head: give an even number"),
         (["--warmup", "6"], "--warmup 6 of 6 steps: warm up for fewer"),
+        (["--base-history", "all"], "--base-history all without a base: add --start base"),
+        (["--start", "base", "--base-history", "adaptive"], "--base-history adaptive: choose none, document, window:W or all"),
         (["--window", "20000"], "windows of 20000: give a longer text, or use shorter windows"),
         (["--devices", "3"], "--batch-size 4 on 3 devices: give a multiple of 3"),
     ],

@@ -151,6 +151,13 @@ def test_rows_of_lines_are_kneser_ney_of_the_length_and_the_nearest_characters()
         np.testing.assert_allclose(found[seen] - found[seen][0], expected[seen] - expected[seen][0], rtol=0, atol=ROW)
 
 
+def test_documents_of_one_word_each_have_classes_too():
+    stream = stream_of(*(["abc", "cab", "ab"] * 30))
+    kind = mixture_rows(TrainingText(stream, N, letters=IS_LETTER), ("word-classes",))[-1]
+    rows = kind.read(jnp.asarray(read_text(stream, WORD_RADIUS).X[1]))
+    assert len(rows) == len(kind.names) and all(np.isfinite(row).all() for row in rows)
+
+
 # Caches in words, and of several tokens
 
 

@@ -369,6 +369,8 @@ def _classes(view: Any, columns: np.ndarray, Y: np.ndarray, text: TrainingText) 
     part = columns[:, WORDS["part"] - 1]
     words = part[~_letters(text)[Y] & (part != EMPTY)]  # a word has ended where the next token is no letter
     nodes, word = np.unique(words, return_inverse=True)
+    if not len(nodes):  # in documents of one word each none has ended
+        return [np.zeros(len(view.child), np.int32) for _ in WORD_CLASSES]
     stream = np.concatenate([[0], 1 + word, [0]])
     counts = np.bincount(stream)
     counts[0] = 0
