@@ -180,6 +180,14 @@ def test_a_text_read_in_pieces_is_the_text_read_at_once():
     assert state.tokens.tolist() == tokens.tolist()
 
 
+def test_positions_out_of_order_are_refused():
+    model, tokens = fitted().model, stream()
+    text = read_text(tokens, model.radius)
+    for m in (np.array([5, 4]), np.array([60, 2, 61])):
+        with pytest.raises(ValueError, match="goes forward; sort them"):
+            log_distributions(model, text.X[m], past=text.past.take(m))
+
+
 def test_a_state_is_not_changed_by_reading_on():
     model, tokens = fitted().model, stream()
     _, state = read(model, init(model), tokens[1:50])

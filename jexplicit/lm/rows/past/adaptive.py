@@ -122,9 +122,15 @@ class AdaptiveRows:
     def grow(
         self, past: Past, log_p: Float[np.ndarray, "M N"]
     ) -> tuple[list[tuple[Any, np.ndarray, None, np.ndarray]], Growth]:
-        """The same, and what the text is counted to after the last position."""
+        """The same, and what the text is counted to after the last position.
+
+        Raises:
+            ValueError: positions that are not in the order of the text, or lie before what has been read.
+        """
         past = past.within_documents() if self.within_documents else past
         places, growth = past.places, past.growth or self.nothing()
+        if (np.diff(places, prepend=max(growth.place, 1)) < 0).any():
+            raise ValueError("positions out of order, or read already: a model that counts as it reads goes forward; sort them")
         end = int(places.max(initial=0)) + 1
         parts: list[list[Row]] = [[] for _ in self.rows]
         for begin in range(max(growth.place, 1), end, _block):
