@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.core.model import HISTORY, LanguageModel
-from jexplicit.lm.evaluation import Past, check_positions, histories
+from jexplicit.lm.core.model_row import ModelRow
+from jexplicit.lm.evaluation import Past, check_positions, histories, read_tables
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
-from jexplicit.lm.rows.past.adaptive import AdaptiveRows
+from jexplicit.lm.tables.moments import place_rows, position_slopes
 from jexplicit.runs.devices import full_precision, map_rows
 
 
@@ -63,16 +64,25 @@ def explain(
         >>> explain(model, np.array([[1]]), np.array([0])).evidence.round(3).tolist()  # log 2 less its mean, half of it
         [[0.347]]
     """
-    if any(isinstance(kind, AdaptiveRows) for kind in model.rows):
-        raise ValueError("explain of a model that counts as it reads: explain one with another history instead")
     if any(isinstance(kind, NetworkRows | SequenceRows) for kind in model.rows):
         raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
     check_positions(model, X, Y)
     if model.history and past is None:
         raise ValueError(f"a model that reads the last {model.history} tokens: say where the positions stand (past)")
+    if past and any(isinstance(kind, ModelRow) for kind in model.rows):
+        return _of_tables(model, X, Y, past)
     read = histories(past, model.history) if past and model.history else np.zeros((len(Y), 0), np.int32)
     parts = attribute_positions(model, X.astype(np.int32), read, Y.astype(np.int32))
     return Attribution(model.names, model.tokens, *(np.asarray(part) for part in parts))
+
+
+def _of_tables(model: LanguageModel, X: np.ndarray, Y: np.ndarray, past: Past) -> Attribution:
+    """The same of a model with rows that are made for each position of a text."""
+    exponents = np.asarray(model.exponents)
+    tables, positions, _ = read_tables(model, X, past)
+    log_p, slopes, means = position_slopes(place_rows(tables, positions, Y, len(exponents)), exponents)
+    weights = exponents[positions.parts].sum(axis=2)
+    return Attribution(model.names, model.tokens, weights * (slopes + means), weights * slopes, log_p.astype(np.float32))
 
 
 @jax.jit

@@ -267,8 +267,9 @@ def test_it_is_saved_and_writes(tmp_path):
     assert model.generate("to be ", 4, temperature=0) == model.generate("to be ", 4, temperature=0)
     likeliest = model.next_token("to b", top=1)[0]
     assert likeliest[0] == "e" and 0 < likeliest[1] <= 1
-    with pytest.raises(ValueError, match="explain one with another history"):
-        model.explain("to be")
+    why, log_p = model.explain("to be or not"), model.score(["to be or not"])[0]
+    np.testing.assert_allclose(why.log_probability, log_p, atol=ATOL)
+    assert why.names[0] == "model" and why.logits.shape == (len(log_p), len(model.model.names))
 
 
 def test_words_have_rows_of_their_own_and_no_counts_of_the_training_text_when_it_is_large():

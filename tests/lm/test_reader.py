@@ -194,11 +194,13 @@ def test_moments_are_the_derivatives_of_the_loss(devices, dtype):
 
     expected = jax.jit(lambda a: (loss(a), jax.grad(loss)(a), jax.hessian(loss)(a)))(EXPONENTS)
     agree(moments_of(tables, read, Y, 3, data_mesh(devices))(EXPONENTS), expected, MEANS[dtype])
-    found, slopes = position_slopes(place_rows(tables, read, Y, 3, data_mesh(devices)), EXPONENTS)
+    found, slopes, means = position_slopes(place_rows(tables, read, Y, 3, data_mesh(devices)), EXPONENTS)
     np.testing.assert_allclose(found, log_p(EXPONENTS), rtol=0, atol=TOLERANCE[dtype])
     summed = np.zeros((M, 3))
     np.add.at(summed, (np.arange(M)[:, None], read.exponents), slopes)
     np.testing.assert_allclose(summed, jax.jacobian(log_p)(EXPONENTS), rtol=0, atol=TOLERANCE[dtype])
+    p = jax.nn.softmax(jnp.einsum("mg,mgn->mn", EXPONENTS[read.exponents], W), axis=1)
+    np.testing.assert_allclose(means, jnp.einsum("mgn,mn->mg", W, p), rtol=0, atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("devices, dtype", [(8, np.float64), (2, np.float32)])

@@ -94,17 +94,20 @@ def place_rows(
 
 def position_slopes(
     placed: PlacedPositions, exponents: Float[np.ndarray, " S"]
-) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M G"]]:
-    """`log p` of every position, and its slope in the exponent of each row that it reads: the row less its expectation."""
-    loss, excess = map_positions(_loss_and_slopes, placed, exponents)
-    return -loss.astype(np.float64), -excess[:, np.argsort(placed.features)]
+) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M G"], Float[np.ndarray, "M G"]]:
+    """`log p` of every position, its slopes in the exponents of the rows that it reads, and the expectations of these; a slope
+    is the row of the target less its expectation."""
+    loss, excess, mean = map_positions(_loss_and_slopes, placed, exponents)
+    of_feature = np.argsort(placed.features)
+    return -loss.astype(np.float64), -excess[:, of_feature], mean[:, of_feature]
 
 
 @full_precision
 def _loss_and_slopes(
     shared: Shared, block: PositionBlocks, a: Array, dense: int
-) -> tuple[Float[Array, " B"], Float[Array, "B G"]]:
-    return _position_moments(block_rows(shared, block), block, a)[:2]
+) -> tuple[Float[Array, " B"], Float[Array, "B G"], Float[Array, "B G"]]:
+    loss, excess, _, mean = _position_moments(block_rows(shared, block), block, a)
+    return loss, excess, mean
 
 
 @full_precision

@@ -106,7 +106,7 @@ def fit_pair_exponents(
     value, loss, gradient, hessian = np.inf, np.inf, np.zeros(S), np.eye(S)
     for passes in range(1, iterations + 1):
         there = a + share * step
-        log_p, slopes = position_slopes(placed, there)
+        log_p, slopes, _ = position_slopes(placed, there)
         D = np.bincount(pair_of_position, sign_of_position * log_p, minlength=n)
         there_loss = float(np.logaddexp(0, -D).mean())
         there_value = there_loss + ridge / 2 * float((there - start) @ (there - start))
