@@ -302,7 +302,7 @@ def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -
             read += [(table, *next(columns)) for table in kind.row_tables]
             continue
         if isinstance(kind, ModelRow):
-            log_p = log_distributions(kind.model, X[:, : kind.radius], past=past)
+            log_p = log_distributions(kind.model, X[:, : kind.radius], past=past and past._replace(growth=None))
             found, base = [(log_p, np.arange(len(X)), None)], log_p if base is None else base
         elif isinstance(kind, AdaptiveRows) and past is not None:
             found, growth = kind.grow(past, base)

@@ -140,6 +140,14 @@ def test_two_models_of_counts_become_one():
     assert len(both.exponents) == len(one.exponents) + 1
 
 
+def test_an_adaptive_model_comes_first():
+    _, _, held, _ = texts()
+    adaptive, static = counted(("contexts-4", "adaptive"), "adaptive"), counted()
+    with pytest.raises(ValueError, match="give it first"):
+        beside(static, adaptive, held)
+    assert np.isfinite(evaluate(beside(adaptive, static, held), held).loss)
+
+
 def test_a_part_of_the_text_is_fitted_on():
     _, _, held, _ = texts()
     log_p, half = first_word(held), len(read_text(held, 1).Y) // 2

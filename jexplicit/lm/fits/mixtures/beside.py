@@ -21,6 +21,7 @@ from jexplicit.lm.core.model_row import GivenRow, ModelRow
 from jexplicit.lm.core.past import EncodedText, read_text
 from jexplicit.lm.evaluation import log_distributions
 from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, fit_rows, held_out_rows
+from jexplicit.lm.rows.past.adaptive import AdaptiveRows
 from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.tables.storage import Dense
 
@@ -48,7 +49,8 @@ def beside(
         progress: called with (passes done, most passes).
 
     Raises:
-        ValueError: models of different vocabularies, log-probabilities of another shape, or that do not add up to one.
+        ValueError: models of different vocabularies, an adaptive model as the other one, log-probabilities of another shape, or
+            that do not add up to one.
 
     Example::
 
@@ -86,6 +88,8 @@ def _row_of(model: LanguageModel, other: Any, stream: np.ndarray) -> Any:
     """The other model as a row."""
     N = model.vocab_size
     if isinstance(other, LanguageModel):
+        if any(isinstance(kind, AdaptiveRows) for kind in other.rows):
+            raise ValueError("a model that counts as it reads, as the other one: give it first, and the one beside it second")
         if other.vocab_size != N or other.eos != model.eos:
             raise ValueError(
                 f"a model of {other.vocab_size} tokens (eos {other.eos}) beside one of {N} (eos {model.eos}): both need the "
