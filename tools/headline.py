@@ -135,6 +135,17 @@ MODELS = (
     ),
     Model(
         CHARACTERS,
+        "transformer, 1.8 M weights",
+        "192 to 256 characters",
+        "transformer-shakespeare",
+        {},
+        "dev_loss",
+        ("epoch", "dev_loss"),
+        trained=True,
+        end=True,
+    ),
+    Model(
+        CHARACTERS,
         "nanoGPT, 10.6 M weights, on an A100",
         "128 characters on average",
         "",
