@@ -132,6 +132,7 @@ MODELS = (
         ("epoch", "dev_loss"),
         trained=True,
         end=True,
+        left=True,
     ),
     Model(
         CHARACTERS,

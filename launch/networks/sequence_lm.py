@@ -39,8 +39,8 @@ from jexplicit.nn.training import TrainingResult, train
 from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import on_cpu, replicate, use_devices
 from jexplicit.runs.progress import console, stage
-from launch.networks.base import Base, based_model, counted_base, window_loss
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
+from launch.shared.base import Base, based_model, counted_base, window_loss
 
 _block = 1000  # predictions of a single document, which is resampled in blocks
 

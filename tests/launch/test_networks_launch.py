@@ -198,7 +198,7 @@ def test_a_run_over_a_base_resumes_to_the_same_bits_without_counting_again(tmp_p
     monkeypatch.setattr(sequence_lm, "training_step", lambda *a, **o: interrupted(make_step(*a, **o), 3))
     assert networks.main(["transformer-lm", "--out", str(out), *flags]) == 130
     monkeypatch.setattr(sequence_lm, "training_step", make_step)
-    monkeypatch.setattr("launch.networks.base.cross_fit", None)
+    monkeypatch.setattr("launch.shared.base.cross_fit", None)
     assert networks.main(["transformer-lm", "--out", str(out), "--resume"]) == 0
     assert without_costs(out) == without_costs(based)
 

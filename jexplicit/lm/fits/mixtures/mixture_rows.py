@@ -262,9 +262,8 @@ def _build_lines(text: TrainingText, smoothing: Smoothing, confidence: bool) -> 
     _letters(text)
     view = LineView(jnp.asarray(line_ends(text.vocab_size, text.tokenizer)), LINE_RADIUS)
     X, Y, _ = read_text(text.in_memory, view.radius, eos=text.eos)
-    sizes: Any = {"offsets": (1, 2, 3), "vocab_size": text.vocab_size, "sizes": view.sizes}
-    counted = smoothed_ngrams(view_contexts(view, X), Y, **sizes)
-    names = ("line", "line, 1 before", "line, 2 before")
+    shape: Any = {"offsets": (1, 2, 3), "vocab_size": text.vocab_size, "sizes": view.sizes}
+    counted, names = smoothed_ngrams(view_contexts(view, X), Y, **shape), ("line", "line, 1 before", "line, 2 before")
     return (ViewRows(view, (ngram_rows(counted, names, confidence=confidence),)),)
 
 

@@ -19,7 +19,6 @@ from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.sequences import stream_distributions
 from jexplicit.runs.progress import stage
-from launch.networks.config import SequenceConfig
 
 _most_bytes, _at_once = 8 << 30, 1 << 14
 
@@ -39,7 +38,7 @@ class Base(NamedTuple):
     seconds: float
 
 
-def counted_base(config: SequenceConfig, streams: dict[str, np.ndarray], tokenizer: Tokenizer, kept: Path) -> Base:
+def counted_base(config: Any, streams: dict[str, np.ndarray], tokenizer: Tokenizer, kept: Path) -> Base:
     """The base of a run, from what an interrupted run has kept.
 
     Raises:
