@@ -147,7 +147,7 @@ def held_out_adaptive(
         ),
         read.Y,
     )
-    one = np.arange(len(m))[:, None]
+    one = np.arange(len(m), dtype=np.int32)[:, None]
     of_model = HeldOutRows(("model",), (Dense(log_p),), Positions(one, 0 * one), read.Y, read.classes, read.sizes)
     return of_model.beside(of_rows).with_selectors()
 
