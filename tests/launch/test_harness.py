@@ -5,6 +5,7 @@ import json
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -169,7 +170,8 @@ def test_a_model_that_counts_what_it_reads_reads_each_request_alone(tmp_path):
     from launch.harness.model import JexplicitModel
 
     fit(SENTENCES[:60], rows=("contexts-4", "adaptive"), tokenizer="word", history="adaptive").save(tmp_path / "m.safetensors")
-    lm = JexplicitModel(str(tmp_path / "m.safetensors"))
+    of_file: Any = JexplicitModel
+    lm = of_file(str(tmp_path / "m.safetensors"))
     tokenizer, model = lm.saved.tokenizer, lm.saved.model
     pairs = [("the cat", " sat on the mat the cat"), ("", "one dog ran"), ("the cat sat on", " the mat")]
     for (found, greedy), (context, continuation) in zip(lm.loglikelihood(ask(*pairs)), pairs, strict=True):
