@@ -5,6 +5,8 @@ from numpy.typing import DTypeLike
 
 PAD = 0
 
+WORDS = "the a one cat dog bird sat ran sang on under by mat tree house and then it was there".split()
+
 
 def random_documents(seed: int, number: int, vocab_size: int, longest: int) -> list[list[int]]:
     """Documents of 1..longest tokens, ids 1..vocab_size-1, the small ids frequent as in real text."""
@@ -504,3 +506,15 @@ def recent_counts(stream: np.ndarray, place: int, length: int, vocab_size: int, 
         if stream[t] != PAD and (not successors or (t > 0 and stream[t - 1] == stream[place - 1])):
             counts[stream[t]] += 1
     return counts
+
+
+def sentences(seed: int, number: int) -> list[str]:
+    """Sentences whose words depend on the two before, so that contexts of several tokens tell something."""
+    rng, out = np.random.default_rng(seed), []
+    for _ in range(number):
+        words = list(rng.choice(len(WORDS), 2))
+        for _ in range(rng.integers(3, 9)):
+            follows = (3 * words[-1] + words[-2]) % len(WORDS)
+            words.append(int(follows) if rng.random() < 0.6 else int(rng.integers(len(WORDS))))
+        out.append(" ".join(WORDS[w] for w in words))
+    return out

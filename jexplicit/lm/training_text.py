@@ -164,9 +164,13 @@ class TrainingText:
         known = self._counts if whole else ()
         held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
         counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
+        disk = self.disk and self.disk._replace(folder=self.disk.folder / f"without_{positions}")
+        return self.like(rest, counts=counts, disk=disk), held
+
+    def like(self, stream: Stream, **known: Any) -> "TrainingText":
+        """Another text of the same tokens, with what is known of it: counts, sparse_counts, disk."""
         shape: Any = {"eos": self.eos, "mesh": self.mesh, "letters": self.letters, "tokenizer": self.tokenizer}
-        shape["disk"] = self.disk and self.disk._replace(folder=self.disk.folder / f"without_{positions}")
-        return TrainingText(rest, self.vocab_size, counts=counts, **shape), held
+        return TrainingText(stream, self.vocab_size, **shape, **known)
 
     def predictions(self, radius: int) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
         """Contexts of so many tokens or more, and targets."""

@@ -20,7 +20,7 @@ from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.names import label
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.measures import DocumentLosses, document_losses, loss_fields
-from jexplicit.lm.training_text import TrainingText, Watch
+from jexplicit.lm.training_text import Watch
 from jexplicit.runs.progress import stage
 from launch.lm.config import Config
 from launch.lm.models import ModelRun, options_of
@@ -117,8 +117,7 @@ def test_fields(losses: Sequence[DocumentLosses], documents: int) -> dict[str, A
 
 def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> LanguageModel:
     """The model of a name, of all text before the test."""
-    N, training = job.training.vocab_size, job.training
-    shape: Any = {"eos": training.eos, "mesh": training.mesh, "letters": training.letters, "tokenizer": training.tokenizer}
+    text, known = job.training, {}
     if job.tables == "sparse":
-        shape["sparse_counts"] = count_sparse(stream, radius=most_offsets(job.config), vocab_size=N)
-    return fit_model(name["method"], TrainingText(stream, N, **shape), options_of(job.config, name), Watch(stage=stage)).model
+        known["sparse_counts"] = count_sparse(stream, radius=most_offsets(job.config), vocab_size=text.vocab_size)
+    return fit_model(name["method"], text.like(stream, **known), options_of(job.config, name), Watch(stage=stage)).model

@@ -1,6 +1,5 @@
 """The counted base of launch.networks --start base: a cross-fitted mixture, which is added to a network's logits."""
 
-import shutil
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from jexplicit.lm.model_files import read_model_file, save_model
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.sequences import stream_distributions
+from jexplicit.runs.files import load_arrays, save_arrays
 from jexplicit.runs.progress import stage
 
 _most_bytes, _at_once = 8 << 30, 1 << 14
@@ -51,7 +51,7 @@ def counted_base(config: Any, streams: dict[str, np.ndarray], tokenizer: Tokeniz
             "--vocab-size"
         )
     if (kept / "base.npz").exists():
-        arrays = np.load(kept / "base.npz")
+        arrays = load_arrays(kept / "base.npz")
         model, _, about = read_model_file(kept / "base.safetensors")
         return Base(arrays["train"], arrays["dev"], model, about["seconds"])
     begin, characters = time.perf_counter(), config.tokenizer == "char"
@@ -71,8 +71,7 @@ def counted_base(config: Any, streams: dict[str, np.ndarray], tokenizer: Tokeniz
     seconds = time.perf_counter() - begin
     kept.mkdir(parents=True, exist_ok=True)
     save_model(kept / "base.safetensors", crossed.whole, about={"seconds": seconds})
-    np.savez(kept / "partial.npz", train=of_train, dev=of_dev)
-    shutil.move(kept / "partial.npz", kept / "base.npz")
+    save_arrays(kept / "base.npz", {"train": of_train, "dev": of_dev})
     return Base(of_train, of_dev, crossed.whole, seconds)
 
 

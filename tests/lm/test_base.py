@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference import sentences
 from scipy.optimize import minimize_scalar
 
 import jexplicit
@@ -22,19 +23,7 @@ from jexplicit.lm.generation import next_token
 from jexplicit.lm.training_text import Options, TrainingText
 
 ATOL = 5e-5
-WORDS = "the a one cat dog bird sat ran sang on under by mat tree house and then it was there".split()
 OPTIONS = Options(rows=("contexts-4", "confidence"), calibration_positions=300)
-
-
-def sentences(seed: int, number: int) -> list[str]:
-    rng, out = np.random.default_rng(seed), []
-    for _ in range(number):
-        words = list(rng.choice(len(WORDS), 2))
-        for _ in range(rng.integers(4, 12)):
-            follows = (3 * words[-1] + words[-2]) % len(WORDS)
-            words.append(int(follows) if rng.random() < 0.5 else int(rng.integers(len(WORDS))))
-        out.append(" ".join(WORDS[w] for w in words))
-    return out
 
 
 @functools.cache

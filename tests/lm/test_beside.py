@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference import WORDS
 from scipy.optimize import minimize
 
 import jexplicit
@@ -25,7 +26,6 @@ from jexplicit.nn.networks import init_variables
 from jexplicit.nn.transformer import Transformer
 
 ATOL = 5e-5
-WORDS = "the a one cat dog bird sat ran sang on under by mat tree house and then it was there".split()
 
 
 def sentences(seed: int, number: int) -> list[str]:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference import sentences
 
 from jexplicit.counts.sharded import count_sharded
 from jexplicit.counts.sparse import count_sparse
@@ -79,21 +80,8 @@ REFUSED = {(kind, "explain"): "network" for kind in NETWORKS} | {(COUNTING, "jit
 CLAIMS = {(kind, what): "raises" if (kind, what) in REFUSED else "yes" for kind in KINDS for what in CAPABILITIES}
 PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
 
-WORDS = "the a one cat dog bird sat ran sang on under by mat tree house and then it was there".split()
 # float32 sums of a few dozen logits of order 10, in another order: about 1e-6 each
 CLOSE: Any = {"rtol": 2e-5, "atol": 2e-5}
-
-
-def sentences(seed: int, number: int) -> list[str]:
-    """Sentences whose words depend on the two before, so that contexts of several tokens tell something."""
-    rng, out = np.random.default_rng(seed), []
-    for _ in range(number):
-        words = list(rng.choice(len(WORDS), 2))
-        for _ in range(rng.integers(3, 9)):
-            follows = (3 * words[-1] + words[-2]) % len(WORDS)
-            words.append(int(follows) if rng.random() < 0.6 else int(rng.integers(len(WORDS))))
-        out.append(" ".join(WORDS[w] for w in words))
-    return out
 
 
 @functools.cache

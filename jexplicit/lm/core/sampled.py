@@ -44,6 +44,7 @@ def sampled_positions(
 
 
 def text_windows(stream: Stream, K: int) -> Iterator[np.ndarray]:
+    """Parts of a text that fit in memory, each with the K tokens before it."""
     return windows(stream, 1, len(stream), radius=K, span=_window)
 
 

@@ -16,14 +16,13 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of
+from jexplicit.lm.core.names import ADAPTIVE
 from jexplicit.lm.core.past import Past, contexts_at
 from jexplicit.lm.evaluation import log_distributions
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
 from jexplicit.lm.rows.selectors import selectors_of
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-
-_positions_at_once = 1 << 14
 
 
 def base_logits(model: LanguageModel, tokens: Integer[Array, "B T"]) -> Float[Array, "B T N"]:
@@ -85,9 +84,7 @@ class CrossFit(NamedTuple):
         out = np.empty((len(places), self.whole.vocab_size), np.float32)
         for f, model in enumerate(self.models):
             m = np.flatnonzero(fold == f)
-            for first in range(0, len(m), _positions_at_once):
-                some = m[first : first + _positions_at_once]
-                out[some] = base_at(model, self.stream, places[some])
+            out[m] = base_at(model, self.stream, places[m])
         return out
 
 
@@ -114,7 +111,7 @@ def cross_fit(text: TrainingText, options: Options | None = None, *, folds: int 
     options, watch, stream = options or Options(), watch or Watch(), text.in_memory
     if not 2 <= folds < len(stream):
         raise ValueError(f"{folds} folds of {len(stream)} tokens: use 2 or more, and fewer than there are tokens")
-    if options.history.startswith("adaptive"):
+    if options.history in ADAPTIVE:
         raise ValueError(f"folds with history {options.history!r}: an adaptive model counts what it reads; use another history")
     whole = fit_model("mixture", text, options, watch).model
     edges = np.linspace(1, len(stream), folds + 1).astype(np.int64)
@@ -133,7 +130,8 @@ def _without(text: TrainingText, options: Options, whole: LanguageModel, begin: 
         tokens = np.flatnonzero(part != PAD)
         parts += [[PAD], part[tokens[0] : tokens[-1] + 1]] if len(tokens) else []
     rest = np.concatenate([*parts, [PAD]])
-    own = TrainingText(rest.astype(stream.dtype), text.vocab_size, eos=text.eos, letters=text.letters, tokenizer=text.tokenizer)
-    rows = mixture_rows(own, options.rows, smoothing=options.smoothing, history=options.history)
+    rows = mixture_rows(
+        text.like(rest.astype(stream.dtype)), options.rows, smoothing=options.smoothing, history=options.history
+    )
     selectors = selectors_of(rows, text.letters, text.tokenizer) if whole.selectors else ()
     return LanguageModel(rows, whole.exponents, whole.features, whole.eos, selectors)

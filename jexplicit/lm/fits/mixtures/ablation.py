@@ -132,15 +132,26 @@ def refitted_losses(
     _, gradient, hessian, _ = objective(moments, exponents, exponents, ridge)
     losses = {}
     for kinds in choices:
-        near, kept = read.only(exponents, kinds), read.has(kinds)
-        guess = near.copy()
-        guess[kept] -= np.linalg.solve(hessian[np.ix_(kept, kept)], (gradient - hessian @ (exponents - near))[kept])
-        some = read.of_kinds(kinds)
+        near, some = read.only(exponents, kinds), read.of_kinds(kinds)
+        guess = lowest_of_kinds(read, exponents, kinds, hessian, gradient)
         fitted = fit_exponents(some.tables, some.positions, some.Y, near, guess=guess, ridge=ridge, gain=_least_gain, mesh=mesh)
         losses[kinds] = fitted.loss
         if progress:
             progress(len(losses), len(choices))
     return losses
+
+
+def lowest_of_kinds(
+    read: HeldOutRows,
+    exponents: Float[np.ndarray, " S"],
+    kinds: Sequence[str],
+    hessian: Float[np.ndarray, "S S"],
+    gradient: Float[np.ndarray, " S"] | float = 0.0,
+) -> Float[np.ndarray, " S"]:
+    """The lowest point with some kinds alone, to second order from the exponents of all: those of the others are 0."""
+    a, kept = read.only(exponents, kinds), read.has(kinds)
+    a[kept] -= np.linalg.solve(hessian[np.ix_(kept, kept)], (gradient - hessian @ (exponents - a))[kept])
+    return a
 
 
 def _chain_loss(read: HeldOutRows) -> float:

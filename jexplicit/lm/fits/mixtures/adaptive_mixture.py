@@ -21,14 +21,11 @@ from jexplicit.lm.evaluation import as_feature
 from jexplicit.lm.fits.mixtures.ablation import CHAIN_KINDS
 from jexplicit.lm.fits.mixtures.calibration import Calibration
 from jexplicit.lm.fits.mixtures.choice import choose_kinds
-from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, exponent_names, fit_rows
+from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, exponent_names, fit_rows, prediction_row
 from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
 from jexplicit.lm.rows.words import line_ends
-from jexplicit.lm.tables.placing import Positions, prepare
-from jexplicit.lm.tables.reader import log_p_of_all, read_positions
-from jexplicit.lm.tables.storage import Dense
+from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import trim_heap
 
 _radius, _token_radius = 48, 8  # characters, or tokens, in which contexts stand
@@ -132,10 +129,10 @@ def held_out_adaptive(
         held_out, m: the text, and which of its positions.
         mesh: devices to spread the positions over.
     """
-    mesh, N = mesh or data_mesh(1), kind.vocab_size
-    read, m = read.take(slice(0, max(1, _most_cells // N))), m[: max(1, _most_cells // N)]
-    prepared = prepare(read.tables, N, mesh)
-    log_p = read_positions(log_p_of_all, prepared, exponents, read.positions, read.Y, mesh)
+    N, most = kind.vocab_size, max(1, _most_cells // kind.vocab_size)
+    read, m = read.take(slice(0, most)), m[:most]
+    of_model = prediction_row(read, exponents, mesh)
+    log_p = np.asarray(of_model.tables[0].rows)
     found = [as_feature(N, *table) for table in kind.log_tables(held_out.X[m], held_out.past.take(m), log_p)]
     tables, rows, buckets = zip(*found, strict=True)
     of_rows = HeldOutRows(
@@ -147,8 +144,6 @@ def held_out_adaptive(
         ),
         read.Y,
     )
-    one = np.arange(len(m), dtype=np.int32)[:, None]
-    of_model = HeldOutRows(("model",), (Dense(log_p),), Positions(one, 0 * one), read.Y, read.classes, read.sizes)
     return of_model.beside(of_rows).with_selectors()
 
 

@@ -8,6 +8,7 @@ on that text the loss is at most that of the better of the two. Probabilities ad
 Source: log-linear interpolation, Klakow 1998.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,12 @@ from jaxtyping import Float, Integer
 
 from jexplicit.data.contexts import check_stream, check_token_ids
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.core.model import LanguageModel, exponents_per_row
+from jexplicit.lm.core.model import LanguageModel, unit_exponents
 from jexplicit.lm.core.model_row import GivenRow, ModelRow
-from jexplicit.lm.core.past import EncodedText, read_text
-from jexplicit.lm.evaluation import log_distributions
-from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, fit_rows, held_out_rows
+from jexplicit.lm.core.past import read_text
+from jexplicit.lm.fits.mixtures.ngram_mixture import fit_rows, held_out_rows, prediction_row
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows
 from jexplicit.lm.tables.placing import Positions
-from jexplicit.lm.tables.storage import Dense
 
 _least = -80.0  # nats: log 0 has no exponent
 
@@ -62,12 +61,14 @@ def beside(
     row = _row_of(model, other, stream)
     text = read_text(np.asarray(stream), model.radius, eos=model.eos)
     m = np.arange(len(text.Y))[part]
-    both = _predictions((ModelRow(model), row), text, m, mesh)
-    alpha, beta = fit_rows(both, start=np.array([0.5, 0.5]), ridge=0.0, mesh=mesh).exponents
     read = held_out_rows((*model.rows, row), text, m, model.selectors)
+    other_row = read._replace(names=("other",), tables=read.tables[-1:], positions=_last_row(read.positions))
     read = read.with_selectors() if model.selectors else read
-    start = alpha * _with_row(model, np.asarray(model.exponents, np.float64), 0.0)
-    start[_own(model)] = beta
+    alone = _with_row(model, np.asarray(model.exponents))
+    both = prediction_row(read, alone, mesh).beside(other_row)
+    alpha, beta = fit_rows(both, start=np.array([0.5, 0.5]), ridge=0.0, mesh=mesh).exponents
+    start = alpha * alone.astype(np.float64)
+    start[len(unit_exponents(model.rows))] = beta
     exponents = fit_rows(read, start=start, mesh=mesh, progress=progress).exponents
     return LanguageModel((*model.rows, row), exponents.astype(np.float32), model.features, model.eos, model.selectors)
 
@@ -80,8 +81,7 @@ def with_given(model: LanguageModel, log_p: Any, stream: Integer[np.ndarray, " L
     """
     if not isinstance(model.rows[-1], GivenRow):
         raise ValueError("no row of given log-probabilities: the other model is a part of this one, which scores any text")
-    rows = (*model.rows[:-1], _row_of(model, log_p, stream))
-    return LanguageModel(rows, model.exponents, model.features, model.eos, model.selectors)
+    return replace(model, rows=(*model.rows[:-1], _row_of(model, log_p, stream)))
 
 
 def _row_of(model: LanguageModel, other: Any, stream: np.ndarray) -> Any:
@@ -111,29 +111,17 @@ def _row_of(model: LanguageModel, other: Any, stream: np.ndarray) -> Any:
     return GivenRow(log_p)
 
 
-def _predictions(rows: tuple[Any, ...], text: EncodedText, m: np.ndarray, mesh: Mesh | None) -> HeldOutRows:
-    """Each row's prediction at some positions, with one exponent each."""
-    past, one = text.past.take(m), np.arange(len(m))[:, None]
-    tables = []
-    for row in rows:
-        if isinstance(row, GivenRow):
-            tables.append(Dense(row.log_tables(text.X[m], past)[0][0]))
-        else:
-            tables.append(Dense(log_distributions(row.model, text.X[m][:, : row.radius], past=past, mesh=mesh)))
-    places = Positions(np.repeat(one, len(rows), axis=1), np.tile(np.arange(len(rows)), (len(m), 1)))
-    return HeldOutRows(tuple(f"model {n}" for n in range(len(rows))), tuple(tables), places, text.Y[m])
+def _last_row(positions: Positions) -> Positions:
+    """The row that is read last, with one exponent."""
+    rows = positions.rows[:, -1:]
+    return Positions(rows, np.zeros_like(rows))
 
 
-def _own(model: LanguageModel) -> int:
-    """Where the exponent of the further row stands: after those of all rows, before those of the selectors."""
-    return sum(sum(exponents_per_row(kind)) for kind in model.rows)
-
-
-def _with_row(model: LanguageModel, exponents: Float[np.ndarray, " S"], own: float) -> Float[np.ndarray, " S_more"]:
-    """The exponents of a model with one more row, whose own is given; the selectors' additions to it are 0."""
-    first, G = _own(model), len(model.names)
-    parts, begin = [exponents[:first], np.array([own])], first
-    for selector in model.selectors:
-        parts += [exponents[begin : begin + G * selector.size], np.zeros(selector.size)]
-        begin += G * selector.size
-    return np.concatenate(parts)
+def _with_row(model: LanguageModel, exponents: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S_more"]:
+    """The exponents of a model with one more row that weighs nothing: a 0 after those of all rows, and zeros after those of
+    each selector."""
+    own, G = len(unit_exponents(model.rows)), len(model.names)
+    sizes = [1, *(selector.size for selector in model.selectors)]
+    parts = np.split(exponents, own + G * np.cumsum([0, *sizes[1:-1]])) if model.selectors else [exponents]
+    zeros = [np.zeros(size, exponents.dtype) for size in sizes]
+    return np.concatenate([array for pair in zip(parts, zeros, strict=True) for array in pair])

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from jexplicit.data.tokenizers import Progress
+from jexplicit.lm.fits.mixtures.ablation import lowest_of_kinds
 from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, ridge_of
 from jexplicit.lm.tables.moments import moments_of
 from jexplicit.lm.tables.reader import log_probabilities
@@ -67,9 +68,8 @@ def choose_kinds(
         nonlocal measured
         found = []
         for fitted, H, other in zip(fits, curvatures, halves[::-1], strict=True):
-            a, has, some = read.only(fitted, kinds), read.has(kinds), other.of_kinds(kinds)
-            a[has] += np.linalg.solve(H[np.ix_(has, has)], (H @ (fitted - a))[has])
-            found.append(-log_probabilities(some.tables, a.astype(np.float32), some.positions, some.Y, mesh).mean(dtype=float))
+            a, some = lowest_of_kinds(read, fitted, kinds, H).astype(np.float32), other.of_kinds(kinds)
+            found.append(-log_probabilities(some.tables, a, some.positions, some.Y, mesh).mean(dtype=float))
         measured += 1
         if progress:
             progress(measured, 1 + free * (free + 1) // 2)

@@ -24,7 +24,10 @@ from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.ngrams import Ngrams
 from jexplicit.lm.rows.selectors import SELECTORS
 from jexplicit.lm.tables.contexts import vmap_contexts
-from jexplicit.lm.tables.placing import Positions, prune_rows
+from jexplicit.lm.tables.placing import Positions, prepare, prune_rows
+from jexplicit.lm.tables.reader import log_p_of_all, read_positions
+from jexplicit.lm.tables.storage import Dense
+from jexplicit.runs.devices import data_mesh
 
 _positions_of_a_guess = 5000
 _least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
@@ -164,6 +167,15 @@ def held_out_rows(rows: tuple[Any, ...], held_out: EncodedText, m: np.ndarray, s
     return read._replace(classes=classes, sizes=tuple(selector.size for selector in selectors))
 
 
+def prediction_row(read: HeldOutRows, exponents: Float[np.ndarray, " S"], mesh: Mesh | None = None) -> HeldOutRows:
+    """The prediction of the rows with their exponents, as the one row "model"."""
+    mesh = mesh or data_mesh(1)
+    prepared = prepare(read.tables, read.tables[0].vocab_size, mesh)
+    log_p = read_positions(log_p_of_all, prepared, exponents, read.positions, read.Y, mesh)
+    one = np.arange(len(read.Y), dtype=np.int32)[:, None]
+    return HeldOutRows(("model",), (Dense(log_p),), Positions(one, 0 * one), read.Y, read.classes, read.sizes)
+
+
 def fit_mixture(
     rows: tuple[Any, ...],
     held_out: EncodedText,
@@ -214,19 +226,14 @@ def fit_rows(
         guess: where the fit begins; default, at the start.
         ridge, mesh, progress: of `fit_mixture`.
     """
-    own = len(read.names) - read.added
-    if start is not None:
-        ridge = ridge_of(read) if ridge is None else ridge
-        return fit_exponents(
-            read.tables, read.positions, read.Y, start, ridge=ridge, gain=_least_gain, mesh=mesh, progress=progress
-        )
-    start = np.array([_guess(name) for name in read.names[:own]])
-    positions, Y, M = read.positions, read.Y, len(read.Y)
+    own, positions, Y, M = len(read.names) - read.added, read.positions, read.Y, len(read.Y)
     ridge = ridge_of(read) if ridge is None else ridge
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
+    if start is not None:
+        return fit(positions, Y, start, guess=guess)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
-    row = read.row
+    row, start = read.row, np.array([_guess(name) for name in read.names[:own]])
     if read.added or row[-1] + 1 < own:  # one exponent per row is where those of its confidences begin, and drawn to
         tied = Positions(positions.rows[some], row[positions.parts[some][:, :, 0]])
         start = fit(tied, Y[some], start[np.unique(row, return_index=True)[1]]).exponents[row]

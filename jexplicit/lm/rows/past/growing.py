@@ -1,7 +1,7 @@
 """Counts of what follows contexts, which grow as a text is read.
 
 A context is a number (`jexplicit.lm.rows.past.keys`), and a *cell* is a context and a token that followed it, packed in 64
-bits. A table is a few sorted runs of cells: what is read makes a new run, and runs of about one size are merge_runs, so that a
+bits. A table is a few sorted runs of cells: what is read makes a new run, and runs of about one size are merged, so that a
 token costs little however many are there. A block of positions sees the counts before each of them exactly: those of the runs,
 and those of the positions before it in the block.
 """
@@ -63,7 +63,7 @@ def merge_runs(one: Run, other: Run) -> Run:
 
 
 def add_run(runs: Sequence[R], new: R, merge: Callable[[R, R], R] = merge_runs) -> tuple[R, ...]:
-    """The runs and a newer one; the last ones are merge_runs until each is at most half as long as the one before.
+    """The runs and a newer one; the last ones are merged until each is at most half as long as the one before.
 
     Args:
         runs: of any kind whose first field is their sorted numbers, the oldest first.
