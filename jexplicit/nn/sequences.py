@@ -19,6 +19,9 @@ from jexplicit.runs.devices import AXIS, data_mesh, replicate
 
 _logits_per_call = 1 << 24  # of a device
 
+LogP = Callable[[np.ndarray], np.ndarray]
+"""`places [...] -> [..., N]`, log p of all tokens at some places of a text."""
+
 
 def window_order(length: int, window: int, windows: int) -> Order:
     """Where the `windows` windows of an epoch begin in a stream of `length` tokens: `(seed, epoch) -> starts`.
@@ -45,14 +48,18 @@ def window_order(length: int, window: int, windows: int) -> Order:
 
 
 def window_batch(
-    stream: Integer[np.ndarray, " L"], window: int, mesh: Mesh | None = None
-) -> Callable[[np.ndarray], tuple[Array, Array]]:
-    """`starts -> (X, Y)`, [B, W] tokens and the token after each, divided over the devices of a mesh."""
+    stream: Integer[np.ndarray, " L"], window: int, mesh: Mesh | None = None, base: LogP | None = None
+) -> Callable[[np.ndarray], tuple[Any, Array]]:
+    """`starts -> (X, Y)`, [B, W] tokens and the token after each, divided over the devices of a mesh.
+
+    base: `places [B, W] -> [B, W, N]` log p of the tokens there, for a network over a base: then X is (tokens, base).
+    """
     place = NamedSharding(mesh or data_mesh(1), PartitionSpec(AXIS))
 
-    def batch(starts: np.ndarray) -> tuple[Array, Array]:
+    def batch(starts: np.ndarray) -> tuple[Any, Array]:
         tokens = np.asarray(stream)[starts[:, None] + np.arange(window + 1)].astype(np.int32)
-        return jax.device_put((tokens[:, :-1], tokens[:, 1:]), place)
+        X, Y = jax.device_put((tokens[:, :-1], tokens[:, 1:]), place)
+        return (X if base is None else (X, jax.device_put(base(starts[:, None] + 1 + np.arange(window)), place))), Y
 
     return batch
 
@@ -93,6 +100,7 @@ def stream_log_probabilities(
     *,
     window: int,
     stride: int,
+    base: LogP | None = None,
     mesh: Mesh | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, " L_minus_1"]:
@@ -102,18 +110,19 @@ def stream_log_probabilities(
     did not reach: a prediction sees at least W - stride + 1 tokens, or its document from the start.
 
     Args:
-        network: [B, T] token ids -> [B, T, N] logits; causal.
+        network: [B, T] token ids -> [B, T, N] logits; causal; of tokens and base, where there is one.
         variables: of the network.
         stream: [L] token ids.
         window: W.
         stride: 1 .. W.
+        base: of a network over a base.
         mesh: devices to share the windows.
         progress: called with (predictions done, predictions in all).
 
     Raises:
         ValueError: a stride outside 1 .. W.
     """
-    shape: Any = {"window": window, "stride": stride, "mesh": mesh, "progress": progress}
+    shape: Any = {"window": window, "stride": stride, "base": base, "mesh": mesh, "progress": progress}
     return _of_windows(_log_p, network, variables, stream, np.arange(1, len(stream)), **shape)
 
 
@@ -144,6 +153,7 @@ def _of_windows(
     *,
     window: int,
     stride: int,
+    base: LogP | None = None,
     mesh: Mesh | None = None,
     progress: Any = None,
 ) -> np.ndarray:
@@ -156,7 +166,8 @@ def _of_windows(
     wanted, which = np.unique(first, return_inverse=True)
     N, n = network.vocab_size, len(wanted)  # pyright: ignore[reportAttributeAccessIssue]
     call = mesh.size * max(1, min(_logits_per_call // (window * N), -(-n // mesh.size)))
-    batch, variables, out = window_batch(padded, window, mesh), replicate(variables, mesh), []
+    of_text = base and (lambda places: base(np.minimum(places, len(stream) - 1)))  # beyond the text nothing is read
+    batch, variables, out = window_batch(padded, window, mesh, of_text), replicate(variables, mesh), []
     own, edges = np.argsort(which, kind="stable"), np.append(0, np.cumsum(np.bincount(which, minlength=n)))
     for begin in range(0, n, call):
         starts = wanted[np.minimum(np.arange(begin, begin + call), n - 1)] * stride
@@ -169,7 +180,7 @@ def _of_windows(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _log_p(network: nn.Module, variables: Any, X: Array, Y: Array) -> Array:
+def _log_p(network: nn.Module, variables: Any, X: Any, Y: Array) -> Array:
     z = jnp.asarray(network.apply(variables, X))
     return -optax.softmax_cross_entropy_with_integer_labels(z, Y)
 

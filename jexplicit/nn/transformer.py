@@ -2,7 +2,7 @@
 
     embeddings  x_t = E[w_t], and P[t] where positions are learned
     a layer     x += W_o softmax(q kᵀ/√h) v,  with q, k, v = W LN(x);   x += W₂ gelu(W₁ LN(x))
-    logits      z = E LN(x)
+    logits      z = E LN(x), and D[w_t] where a direct connection is asked for
 
 A position attends to the positions before it and to itself, from the last `<pad>` on: a document does not see the one before.
 Source: Vaswani et al. 2017; normalisation first as in Radford et al. 2019; rotary positions as in Su et al. 2021.
@@ -29,6 +29,7 @@ class Transformer(nn.Module, kw_only=True):
     window: W, the most tokens that learned positions reach; T <= W.
     dropout: share of the outputs of every layer and of the embeddings that training sets to 0 at random.
     tied: whether the output weights are the embeddings E. positions: rotary, or a learned vector for each place in the window.
+    direct: whether a table D [N, N], 0 at first, adds logits by the last token.
     remat: compute each layer again in the backward pass, which saves memory. precision: of the products, such as bfloat16;
     parameters, normalisation and logits have at least float32.
     """
@@ -41,6 +42,7 @@ class Transformer(nn.Module, kw_only=True):
     dropout: float = 0.0
     tied: bool = True
     positions: Positions = "rotary"
+    direct: bool = False
     remat: bool = False
     precision: str = "float32"
 
@@ -59,9 +61,12 @@ class Transformer(nn.Module, kw_only=True):
             options = (self.heads, self.layers, self.dropout, self.positions == "rotary")
             x = layer(*options, narrow, wide, name=f"layer_{n}")(x, mask, train)
         x = nn.LayerNorm(use_bias=False, param_dtype=wide, name="norm")(x.astype(wide))
-        if self.tied:
-            return embed.attend(x)
-        return nn.Dense(self.vocab_size, use_bias=False, kernel_init=normal, param_dtype=wide, name="output")(x)
+        self.sow("intermediates", "features", x)
+        output = nn.Dense(self.vocab_size, use_bias=False, kernel_init=normal, param_dtype=wide, name="output")
+        z = embed.attend(x) if self.tied else output(x)
+        if self.direct:
+            z = z + self.param("direct", nn.initializers.zeros, (self.vocab_size, self.vocab_size), wide)[X]
+        return z
 
     def flops_per_token(self) -> int:
         """Floating-point operations of training on one token: `6 (12 L d² + N d) + 12 L d W`.

@@ -8,7 +8,7 @@ import tyro
 
 from jexplicit.data.corpora import Split
 from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
-from jexplicit.lm.core.names import ADAPTIVE, History, window_of
+from jexplicit.lm.core.names import History, window_of
 from jexplicit.nn.parts.names import (
     Activation,
     Direct,
@@ -172,11 +172,18 @@ class SequenceConfig(groups.Text, Run):
     """Whether the output weights are the embeddings."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the products; parameters have float32. auto: bfloat16 on accelerators, float32 on a CPU."""
-    start: Literal["none", "base"] = "none"
-    """Where training starts. none: from random weights. base: over a counted mixture, whose log-probabilities are added to the
-    logits; those of the training text are cross-fitted in ten folds."""
+    start: tuple[str, ...] = ("none",)
+    """Where training starts, a network for each; + joins two, such as embedding+output. none: random weights. embedding: word
+    vectors from counts as embeddings. base: over a counted mixture, whose log-probabilities are added to the logits; those of
+    the training text are cross-fitted. Of a transformer also: bigram: with --direct, the table of a bigram model. output: with
+    --no-tied, output weights solved on the features of the random layers. induction: with --no-tied and --positions learned,
+    two layers that copy what followed the last token before."""
+    seeds: PositiveInt = 1
+    """Number of networks of each start, with seeds --seed, --seed + 1, ..."""
     base_history: History = "none"
-    """--start base: what the mixture sees of the text before: none, document, window:W or all."""
+    """--start base: what the mixture sees of the text before: none, document, window:W, all or adaptive."""
+    base_folds: Annotated[int, Bounds(at_least=2)] = 10
+    """--start base: parts of the training text, each read by a mixture that did not count it."""
     steps: Annotated[int, Bounds(at_least=2)] = 2000
     """Updates in all."""
     batch_size: PositiveInt = 12
@@ -206,6 +213,8 @@ class TransformerConfig(SequenceConfig):
     positions: Literal["rotary", "learned"] = "rotary"
     """How attention knows the places of tokens. rotary: queries and keys are turned by angles that grow with the place.
     learned: a vector for each place in the window is added to the embeddings."""
+    direct: bool = False
+    """Add logits by the last token, from a trained table of N^2 numbers, 0 at first."""
     remat: bool = False
     """Compute each layer again in the backward pass, which saves memory."""
 
@@ -341,6 +350,25 @@ class CheckConfig(Pictures, Descent):
     """Distribution of the initial weights; with zeros the checklist fails."""
 
 
+_LOGITS, _EMBEDDINGS = ("output", "bigram", "base"), ("embedding", "induction")  # starts that exclude each other
+
+
+def _refused_starts(config: SequenceConfig) -> Iterator[tuple[Any, str]]:
+    """Unknown starts, two that set the same weights, and starts without the weights that they set."""
+    names = ("none", *_EMBEDDINGS, *_LOGITS) if isinstance(config, TransformerConfig) else ("none", "embedding", "base")
+    flags = [("bigram", "direct", True), ("output", "tied", False), ("induction", "tied", False)]
+    for start in config.start:
+        parts = start.split("+")
+        yield set(parts) - set(names), f"--start {start}: choose from {', '.join(names)}, or join two by +"
+        several = "none" in parts and len(parts) > 1 or any(len(set(parts) & set(own)) > 1 for own in (_LOGITS, _EMBEDDINGS))
+        yield several, f"--start {start}: join one of {', '.join(_EMBEDDINGS)} with one of {', '.join(_LOGITS)}"
+        for name, flag, value in flags:
+            missing = name in parts and getattr(config, flag) != value
+            yield missing, f"--start {start}: add --{'no-' * (not value)}{flag}"
+        places = "induction" in parts and getattr(config, "positions", "") != "learned"
+        yield places, f"--start {start}: add --positions learned"
+
+
 def checked(config: Any) -> Any:
     """The configuration to run, where --train implies --corpus text."""
     check(config)
@@ -351,7 +379,7 @@ def checked(config: Any) -> Any:
 @refuses
 def check(config: Any) -> Iterator[tuple[Any, str]]:
     """Refuse an empty list, and flags that contradict each other."""
-    for name in ("starts", "rates", "depths", "memory_scales", "memory_activations"):
+    for name in ("start", "starts", "rates", "depths", "memory_scales", "memory_activations"):
         yield getattr(config, name, None) == (), f"--{name.replace('_', '-')} needs at least one value"
     if isinstance(config, Text):
         both = "--dev and --test go together: give both, or neither to split the lines of --train 80/10/10"
@@ -361,10 +389,10 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
         groups.check_text(config)
         yield config.test and not config.train, "--test without --train: name the training files, --train FILES"
         window_of(config.base_history)
-        known = "none, document, window:W or all; an adaptive mixture has no base of the text that it has counted"
-        yield config.base_history in ADAPTIVE, f"--base-history {config.base_history}: choose {known}"
-        alone = config.base_history != "none" and config.start != "base"
+        parts = [name for start in config.start for name in start.split("+")]
+        alone = config.base_history != "none" and "base" not in parts
         yield alone, f"--base-history {config.base_history} without a base: add --start base"
+        yield from _refused_starts(config)
         yield config.warmup >= config.steps, f"--warmup {config.warmup} of {config.steps} steps: warm up for fewer"
     if isinstance(config, TransformerConfig):
         size, least = config.width // config.heads, "the width is a multiple of the heads"

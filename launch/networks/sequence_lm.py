@@ -1,8 +1,10 @@
 """launch.networks transformer-lm and lstm-lm: a language model that reads windows of a text, trained by gradients."""
 
 import functools
+import json
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,16 +19,19 @@ from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder, write_json
-from jexplicit.experiments.rows import Results, Row
+from jexplicit.experiments.rows import Results, Row, groups
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table, Texts
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.fits.mixtures.beside import with_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields
 from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
-from jexplicit.nn.residual import Residual, network_of_residual, residual_batch
+from jexplicit.nn.residual import Residual, network_of_residual
 from jexplicit.nn.sequences import (
     sequence_loss,
     sequence_optimizer,
@@ -40,8 +45,10 @@ from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import on_cpu, replicate, use_devices
 from jexplicit.runs.progress import console, stage
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
-from launch.shared.base import Base, based_model, counted_base, window_loss
+from launch.shared.base import Base, counted_base
+from launch.shared.starts import start_variables
 
+_shares = (0, 0.02, 0.2, 1)  # of the steps
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
@@ -60,9 +67,20 @@ class Text(NamedTuple):
 
 
 def measure(config: SequenceConfig, folder: RunFolder) -> Iterator[Part]:
-    """The network, and documents sampled from it."""
-    method = "transformer" if isinstance(config, TransformerConfig) else "lstm"
-    yield {"method": method}, functools.partial(measure_network, config, folder, method)
+    """A network from every start and seed, and documents sampled from each."""
+    mesh = use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
+    text = read_text(config)
+    folder.note_data("text", corpus_sha256=text.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
+    save_tokenizer(folder.path, text.tokenizer)
+    kind = "transformer" if isinstance(config, TransformerConfig) else "lstm"
+    kept = folder.path / "checkpoints" / "base"
+    counted = functools.cache(lambda: counted_base(config, text.streams, text.tokenizer, kept))
+    for seed in range(config.seed, config.seed + config.seeds):
+        for start in config.start:
+            method = "-".join([kind, *([start] if start != "none" else []), *([str(seed)] if config.seeds > 1 else [])])
+            base = counted if "base" in start.split("+") else None
+            yield {"method": method}, functools.partial(measure_network, config, folder, text, method, start, seed, mesh, base)
+    shutil.rmtree(kept, ignore_errors=True)  # only for resuming
 
 
 def read_text(config: SequenceConfig) -> Text:
@@ -85,27 +103,35 @@ def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Trans
     """The network of the flags."""
     names = ["window", "width", "layers", "dropout", "tied"]
     kind = Transformer if isinstance(config, TransformerConfig) else LSTM
-    names += ["heads", "positions", "remat"] if kind is Transformer else []
+    names += ["heads", "positions", "direct", "remat"] if kind is Transformer else []
     flags: Any = {name: getattr(config, name) for name in names}
     return kind(vocab_size=vocab_size, precision=precision, **flags)
 
 
-def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> list[Row]:
-    """Train the network, save it, and sample from it."""
-    mesh = use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
-    text = read_text(config)
-    folder.note_data("text", corpus_sha256=text.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
-    save_tokenizer(folder.path, text.tokenizer)
+def measure_network(
+    config: SequenceConfig,
+    folder: RunFolder,
+    text: Text,
+    method: str,
+    start: str,
+    seed: int,
+    mesh: Any,
+    counted: Callable[[], Base] | None,
+) -> list[Row]:
+    """Train the network from a start, save it, and sample from it."""
     precision = config.precision if config.precision != "auto" else "float32" if on_cpu(mesh) else "bfloat16"
     network = network_of(config, text.tokenizer.vocab_size, precision)
     partial = folder.path / "checkpoints" / f"{method}.partial"
-    kept = folder.path / "checkpoints" / "base"
-    base = counted_base(config, text.streams, text.tokenizer, kept) if config.start == "base" else None
-    result = train_sequences(config, folder, network, text, partial, mesh, base)
+    base = counted() if counted else None
+    begin = time.perf_counter()
+    variables = first_variables(config, network, text, start, seed, base)
+    start_seconds = time.perf_counter() - begin
+    about: Row = {"name": method.split("-")[0], "start": start, "seed": seed}
+    result = train_sequences(config, folder, network, text, partial, mesh, variables, about, base)
     params = jax.tree.map(np.asarray, result.params)
     if base:
-        variables, exponent = network_of_residual(params)
-        model = based_model(base, network_model(network, variables, eos=config.eos), exponent)
+        own, exponent = network_of_residual(params)
+        model = with_model(base.model, network_model(network, own, eos=config.eos), exponent)
     else:
         model = network_model(network, params, eos=config.eos)
     fields = {"features": "none", "radius": 1, "history": f"window:{config.window}"}
@@ -116,9 +142,7 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
             for part, stream in text.streams.items()
             if part != "train"
         }
-    key, prompts = jax.random.key(config.seed), [""] * config.samples
-    length = 4 * config.window if config.tokenizer == "char" else 40
-    write_json(folder.path / "samples.json", generate_text(key, model, text.tokenizer, prompts, length) if prompts else [])
+    add_samples(config, folder, text, model, seed)
     last, updates = result.history[-1], updates_per_evaluation(config)
     trained = result.epochs * updates * windows_per_update(config) * config.window
     row = {
@@ -140,13 +164,37 @@ def measure_network(config: SequenceConfig, folder: RunFolder, method: str) -> l
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)),
         "bytes": model.nbytes,
         "precision": precision,
-        "start": config.start,
-        **({"base_seconds": base.seconds} if base else {}),
+        **{"start": start, "seed": seed, "start_seconds": start_seconds + (base.seconds if base else 0)},
         **text.about,
     }
-    for folder_of in (partial, kept):
-        shutil.rmtree(folder_of, ignore_errors=True)  # only for resuming
+    shutil.rmtree(partial, ignore_errors=True)  # only for resuming
     return [row]
+
+
+def first_variables(
+    config: SequenceConfig, network: Transformer | LSTM, text: Text, start: str, seed: int, base: Base | None
+) -> dict[str, Any]:
+    """What training starts from: of the network, or of the network over a base."""
+    tokens, key, N = np.zeros((1, config.window), np.int32), jax.random.key(seed), network.vocab_size
+    if base:
+        residual = init_variables(Residual(network=network), key, (tokens, np.zeros((*tokens.shape, N), np.float32)))
+        variables, _ = network_of_residual(residual)
+    else:
+        residual, variables = None, init_variables(network, key, tokens)
+    if start not in ("none", "base"):
+        with stage(f"start {start}"):
+            training = TrainingText(text.streams["train"], N, eos=config.eos, tokenizer=text.tokenizer)
+            variables = start_variables(start, network, variables, training, seed=seed)
+    return {**residual, "params": {**residual["params"], "network": variables["params"]}} if residual else variables
+
+
+def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
+    """Add documents of a model to samples.json."""
+    path = folder.path / "samples.json"
+    before = json.loads(path.read_text()) if path.exists() else []
+    prompts, length = [""] * config.samples, 4 * config.window if config.tokenizer == "char" else 40
+    own = generate_text(jax.random.key(seed), model, text.tokenizer, prompts, length) if prompts else []
+    write_json(path, [*before, *own])
 
 
 def updates_per_evaluation(config: SequenceConfig) -> int:
@@ -166,6 +214,8 @@ def train_sequences(
     text: Text,
     checkpoints: Path,
     mesh: Any,
+    variables: dict[str, Any],
+    about: Row,
     base: Base | None = None,
 ) -> TrainingResult:
     """Train the network, over a base or alone; the parameters of the evaluation with the lowest dev loss are kept."""
@@ -180,38 +230,31 @@ def train_sequences(
         decay=config.weight_decay,
         accumulate=config.accumulate,
     )
-    tokens, N = np.zeros((1, config.window), np.int32), text.tokenizer.vocab_size
     trained = Residual(network=network) if base else network
-    inputs = (tokens, np.zeros((*tokens.shape, N), np.float32)) if base else tokens
-    variables = init_variables(trained, jax.random.key(config.seed), inputs)
-    batch = residual_batch(stream, base.train, config.window, mesh) if base else window_batch(stream, config.window, mesh)
     wanted = slice(None) if config.eos else dev[1:] != PAD
     per_update = network.flops_per_token() * windows_per_update(config) * config.window
+    windows: Any = {"window": config.window, "stride": config.window, "base": base and base.dev, "mesh": mesh}
 
     def evaluate_windows(variables: Any) -> float:
-        if base:
-            own, exponent = network_of_residual(variables)
-            return window_loss(network, own, exponent, base, dev, config.window, eos=config.eos, mesh=mesh)
-        options: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
-        return -float(stream_log_probabilities(network, variables, dev, **options)[wanted].mean(dtype=np.float64))
+        return -float(stream_log_probabilities(trained, variables, dev, **windows)[wanted].mean(dtype=np.float64))
 
     def on_epoch(entry: Any) -> None:
         step = round(entry["epoch"]) * updates
-        folder.log(event="epoch", name=type(network).__name__.lower(), **entry, step=step, flops=step * per_update)
+        folder.log(event="epoch", **about, **entry, step=step, flops=step * per_update)
         losses = ", ".join(f"{part} {entry[f'{part}_loss']:.4f}" for part in ("train", "dev") if f"{part}_loss" in entry)
         console.print(f"    step {step:,}: {losses}, {entry.get('seconds', 0):.0f} s")
 
     with stage("training", "windows") as progress:
         return train(
             replicate(initial_state(variables, optimizer), mesh),
-            training_step(trained, sequence_loss(config.eos), optimizer, seed=config.seed),
-            batch,
+            training_step(trained, sequence_loss(config.eos), optimizer, seed=about["seed"]),
+            window_batch(stream, config.window, mesh, base and base.train),
             evaluate_windows,
             params=variables_of,
             size=size,
             batch_size=config.batch_size,
             epochs=-(-config.steps // updates),
-            seed=config.seed,
+            seed=about["seed"],
             order=window_order(len(stream), config.window, size),
             checkpoints=checkpoints,
             on_epoch=on_epoch,
@@ -219,13 +262,41 @@ def train_sequences(
         )
 
 
-def _curve(results: Results) -> list[Row]:
-    return results.events("epoch", "name", "epoch")
+def _curves(results: Results) -> list[Row]:
+    found = [{"start": "none", "seed": 0, **event} for event in results.events("epoch")]
+    return list({(event["name"], event["start"], event["seed"], event["epoch"]): event for event in found}.values())
+
+
+def _name(event: Row) -> str:
+    return event["name"] if event["start"] == "none" else f"{event['name']}, start {event['start']}"
+
+
+def _by_start(results: Results) -> list[Row]:
+    """Of every start, mean losses over seeds as training goes on, and where it has the loss that random weights end with."""
+    curves = groups(_curves(results), lambda event: event["start"])
+    if len(curves) < 2:
+        return []
+    rows, ends = [], {}
+    for start, events in curves.items():
+        by_step = {step: np.mean([e["dev_loss"] for e in own]) for step, own in groups(events, lambda e: e["step"]).items()}
+        ends[start] = min(by_step.values())
+        own = [row for row in results.rows if row.get("start", "none") == start]
+        seconds = np.mean([row.get("start_seconds", 0) for row in own]) if own else None
+        steps = [min(by_step, key=lambda step: abs(step - at * max(by_step))) for at in _shares]
+        losses = {f"loss_{at:g}": by_step[step] for at, step in zip(_shares, steps, strict=True)}
+        of_seeds = [min(e["dev_loss"] for e in seed) for seed in groups(events, lambda e: e["seed"]).values()]
+        below = [step for step, loss in by_step.items() if loss <= ends.get("none", np.inf)]
+        rows.append(
+            {"start": start, "start_seconds": seconds, **losses, "lowest": ends[start], "of_seeds": of_seeds}
+            | {"share": below[0] / max(by_step) if below and "none" in ends else None}
+        )
+    return rows
 
 
 RESULTS = Table(
     [
         Column("network", "method"),
+        Column("start", "start"),
         Column("seed", lambda row: row.get("seed", 0), "d"),
         *(Column(part, f"{part}_loss", ".4f") for part in ("train", "dev", "test")),
         Column("± dev", "dev_loss_se", ".4f"),
@@ -243,9 +314,22 @@ RESULTS = Table(
     "all of the document before it. *in windows*: after half a window on average, at the best evaluation of training. FLOP of "
     "training by formula, without evaluations.",
 )
-_axes = {"xlabel": "CPU seconds", "ylabel": "dev loss in windows"}
-CURVE = Lines("curves", "cpu_seconds", "dev_loss", "name", rows=_curve, axes=_axes, size=(6.4, 4.2))
-VIEWS = [RESULTS, CURVE, Texts("Sampled documents", "samples.json")]
+STARTS = Table(
+    [
+        Column("start", "start"),
+        Column("s before training", "start_seconds", ",.1f"),
+        *(Column(f"loss after {at:.0%} of the steps", f"loss_{at:g}", ".4f") for at in _shares),
+        Column("lowest", "lowest", ".4f"),
+        Column("of single seeds", lambda row: ", ".join(f"{loss:.4f}" for loss in row["of_seeds"])),
+        Column("steps to the lowest loss of none, share", "share", ".2f"),
+    ],
+    rows=_by_start,
+    note="Dev losses in windows, means over seeds, of networks that differ in where their training starts. *Share*: of all "
+    "steps, after which a start is as low as random weights come.",
+)
+_axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
+CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=_curves, axes=_axes, size=(6.4, 4.2))
+VIEWS = [RESULTS, STARTS, CURVE, Texts("Sampled documents", "samples.json")]
 EXPERIMENT = Experiment(
     "networks", SequenceConfig, measure, VIEWS, check=checked, title="launch.networks: language models of windows"
 )

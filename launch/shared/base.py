@@ -1,39 +1,39 @@
 """The counted base of launch.networks --start base: a cross-fitted mixture, which is added to a network's logits."""
 
+import functools
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.model_row import ModelRow
-from jexplicit.lm.core.names import CHARACTER_ROWS, CLASS_ROWS
-from jexplicit.lm.fits.base import base_at, cross_fit
+from jexplicit.lm.core.names import ADAPTIVE, CHARACTER_ROWS, CLASS_ROWS
+from jexplicit.lm.fits.base import CrossFit, base_at, cross_fit
 from jexplicit.lm.model_files import read_model_file, save_model
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.nn.sequences import stream_distributions
+from jexplicit.nn.sequences import LogP
 from jexplicit.runs.files import load_arrays, save_arrays
 from jexplicit.runs.progress import stage
 
-_most_bytes, _at_once = 8 << 30, 1 << 14
+_most_bytes, _cells_at_once = 8 << 30, 1 << 26
 
 
 class Base(NamedTuple):
-    """log p of a mixture at every place of two texts.
+    """log p of a mixture at the places of two texts.
 
-    train: [L, N] of models that did not count what they predict.
-    dev: [L, N] of the model of the whole training text.
+    train: of models that did not count what they predict.
+    dev: of the model of the whole training text.
     model: that model.
     seconds: of counting, fitting and reading.
     """
 
-    train: Float[np.ndarray, "L N"]
-    dev: Float[np.ndarray, "L N"]
+    train: LogP
+    dev: LogP
     model: LanguageModel
     seconds: float
 
@@ -41,64 +41,65 @@ class Base(NamedTuple):
 def counted_base(config: Any, streams: dict[str, np.ndarray], tokenizer: Tokenizer, kept: Path) -> Base:
     """The base of a run, from what an interrupted run has kept.
 
+    Where log p of every place of the training text has room in memory it is computed once, else for every batch.
+
     Raises:
-        ValueError: a text whose base would not fit in memory.
+        ValueError: a dev text, or a training text with an adaptive mixture, whose base would not fit in memory.
     """
     N, train = tokenizer.vocab_size, streams["train"]
-    if (size := 2 * N * len(train)) > _most_bytes:
-        raise ValueError(
-            f"--start base for {len(train):,} tokens of {N:,} kinds needs {size / 1e9:,.0f} GB: give --limit or a smaller "
-            "--vocab-size"
-        )
-    if (kept / "base.npz").exists():
-        arrays = load_arrays(kept / "base.npz")
-        model, _, about = read_model_file(kept / "base.safetensors")
-        return Base(arrays["train"], arrays["dev"], model, about["seconds"])
-    begin, characters = time.perf_counter(), config.tokenizer == "char"
+    large = {part: 2 * N * len(streams[part]) > _most_bytes for part in ("train", "dev")}
+    if large["dev"] or (large["train"] and config.base_history in ADAPTIVE):
+        size = 2 * N * max(len(streams[part]) for part in large if large[part]) / 1e9
+        smaller = "give --limit or a smaller --vocab-size" + ", or another --base-history" * (not large["dev"])
+        raise ValueError(f"--start base for {len(train):,} tokens of {N:,} kinds needs {size:,.0f} GB: {smaller}")
+    if not (kept / "base.npz").exists():
+        _keep_base(config, streams, tokenizer, kept, large["train"])
+    arrays = load_arrays(kept / "base.npz")
+    if large["train"]:
+        models = tuple(read_model_file(path)[0] for path in sorted(kept.glob("fold*.safetensors")))
+        of_train = functools.partial(_read, CrossFit(train, arrays["edges"], models, models[0]))
+    else:
+        of_train = arrays["train"].__getitem__
+    model, _, about = read_model_file(kept / "base.safetensors")
+    return Base(of_train, arrays["dev"].__getitem__, model, about["seconds"])
+
+
+def _keep_base(config: Any, streams: dict[str, np.ndarray], tokenizer: Tokenizer, kept: Path, large: bool) -> None:
+    """Count and fit the models of the base, and keep them, or what they predict, in files."""
+    begin, N, train, dev = time.perf_counter(), tokenizer.vocab_size, streams["train"], streams["dev"]
     options = Options(
-        rows=CHARACTER_ROWS if characters else CLASS_ROWS,
+        rows=CHARACTER_ROWS if config.tokenizer == "char" else CLASS_ROWS,
         history=config.base_history,
-        calibration_positions=min(100_000, max(1000, len(train) // 10)),
+        calibration_positions=min(100_000 if config.tokenizer == "char" else 30_000, max(1000, len(train) // 10)),
         seed=config.seed,
     )
     text = TrainingText(train, N, eos=config.eos, letters=letters_of(tokenizer), tokenizer=tokenizer)
-    crossed = cross_fit(text, options, watch=Watch(stage=stage))
-    with stage("base of the training text", "tokens") as progress:
-        of_train = _at_places(crossed.base_at, train, N, progress)
+    crossed = cross_fit(text, options, folds=config.base_folds, watch=Watch(stage=stage))
+    arrays = {"edges": crossed.edges}
+    if large:
+        for n, model in enumerate(crossed.models):
+            save_model(kept / f"fold{n:03}.safetensors", model)
+    else:
+        with stage("base of the training text", "tokens") as progress:
+            arrays["train"] = _at_all_places(crossed.base_at, crossed.edges, N, progress)
     with stage("base of the dev text", "tokens") as progress:
-        dev = streams["dev"]
-        of_dev = _at_places(lambda places: base_at(crossed.whole, dev, places), dev, N, progress)
-    seconds = time.perf_counter() - begin
-    kept.mkdir(parents=True, exist_ok=True)
-    save_model(kept / "base.safetensors", crossed.whole, about={"seconds": seconds})
-    save_arrays(kept / "base.npz", {"train": of_train, "dev": of_dev})
-    return Base(of_train, of_dev, crossed.whole, seconds)
+        of_dev = functools.partial(base_at, crossed.whole, dev)
+        arrays["dev"] = _at_all_places(of_dev, np.array([1, len(dev)]), N, progress)
+    save_model(kept / "base.safetensors", crossed.whole, about={"seconds": time.perf_counter() - begin})
+    save_arrays(kept / "base.npz", arrays)
 
 
-def _at_places(log_p: Any, stream: np.ndarray, N: int, progress: Any) -> Float[np.ndarray, "L N"]:
-    """At every place but the first, in half precision."""
-    out = np.zeros((len(stream), N), np.float16)
-    for first in range(1, len(stream), _at_once):
-        places = np.arange(first, min(first + _at_once, len(stream)))
-        out[places] = log_p(places)
-        progress(int(places[-1]), len(stream))
+def _read(crossed: CrossFit, places: np.ndarray) -> np.ndarray:
+    """The base at places in any order and shape."""
+    return crossed.base_at(places.reshape(-1)).reshape(*places.shape, -1)
+
+
+def _at_all_places(log_p: LogP, edges: np.ndarray, N: int, progress: Any) -> Float[np.ndarray, "L N"]:
+    """At every place of a text but the first, in half precision; a fold is read at once where it has room."""
+    out = np.zeros((int(edges[-1]), N), np.float16)
+    for begin, end in pairwise(edges.tolist()):
+        for first in range(begin, end, max(1, _cells_at_once // N)):
+            places = np.arange(first, min(first + max(1, _cells_at_once // N), end))
+            out[places] = log_p(places)
+            progress(int(places[-1]), len(out))
     return out
-
-
-def window_loss(
-    network: Any, variables: Any, exponent: float, base: Base, dev: np.ndarray, window: int, *, eos: bool, mesh: Any
-) -> float:
-    """The dev loss of a network over its base, in windows side by side, nats."""
-    total, places = 0.0, np.arange(1, len(dev)) if eos else np.flatnonzero(dev[1:] != PAD) + 1
-    for first in range(0, len(places), _at_once):
-        some = places[first : first + _at_once]
-        own = stream_distributions(network, variables, dev, some, window=window, stride=window, mesh=mesh)
-        z = exponent * base.dev[some].astype(np.float32) + own
-        total += float((np.logaddexp.reduce(z, axis=1) - z[np.arange(len(some)), dev[some]]).sum(dtype=np.float64))
-    return total / len(places)
-
-
-def based_model(base: Base, network: LanguageModel, exponent: float) -> LanguageModel:
-    """The network over the mixture, as one language model."""
-    rows = (ModelRow(base.model), ModelRow(network))
-    return LanguageModel(rows, np.array([exponent, 1], np.float32), "none", network.eos)

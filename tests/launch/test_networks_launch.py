@@ -17,6 +17,7 @@ from jexplicit.experiments.bounds import check_bounds
 from jexplicit.experiments.results import read_events
 from jexplicit.experiments.rows import Results
 from jexplicit.lm.checkpoints import load_model
+from jexplicit.lm.core.model import unit_exponents
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.generation import next_token
 from jexplicit.nn import training
@@ -176,11 +177,17 @@ def based(tmp_path_factory, text):
     return run(tmp_path_factory, "transformer-lm", "--train", text, *SEQUENCES, *BASED)
 
 
+def without_its_last_row(model):
+    exponents = np.array(model.exponents)
+    exponents[len(unit_exponents(model.rows[:-1]))] = 0
+    return dataclasses.replace(model, exponents=exponents)
+
+
 def test_a_transformer_over_a_counted_base_begins_with_its_loss_and_is_one_model(based, text):
     (row,), events = rows(based), read_events(based, "epoch")
     model = load_model(based)
-    base = model.model.rows[0].model
-    assert row["start"] == "base" and row["base_seconds"] > 0 and base.history == 40
+    base = without_its_last_row(model.model)
+    assert row["start"] == "base" and row["start_seconds"] > 0 and base.history == 40
     dev = encode_documents(model.tokenizer, split_documents(text.read_text().splitlines())[1])
     of_base = evaluate(base, dev).loss
     assert events[0]["dev_loss"] == pytest.approx(of_base, abs=0.05)  # over it, logits of a network that is not trained
@@ -201,6 +208,59 @@ def test_a_run_over_a_base_resumes_to_the_same_bits_without_counting_again(tmp_p
     monkeypatch.setattr("launch.shared.base.cross_fit", None)
     assert networks.main(["transformer-lm", "--out", str(out), "--resume"]) == 0
     assert without_costs(out) == without_costs(based)
+
+
+def test_a_network_over_an_adaptive_base_is_one_model(tmp_path_factory, text):
+    flags = ["--start", "base", "--base-history", "adaptive", "--base-folds", "2", "--samples", "0"]
+    out = run(tmp_path_factory, "lstm-lm", "--train", text, *SEQUENCES, *flags)
+    (row,), model = rows(out), load_model(out)
+    dev = encode_documents(model.tokenizer, split_documents(text.read_text().splitlines())[1])
+    assert row["dev_loss"] == pytest.approx(evaluate(model.model, dev).loss, rel=1e-5)
+    of_base = evaluate(without_its_last_row(model.model), dev).loss
+    assert read_events(out, "epoch")[0]["dev_loss"] == pytest.approx(of_base, abs=0.05)
+
+
+def test_a_base_that_has_no_room_is_read_for_every_batch(tmp_path_factory, text, based, monkeypatch):
+    """Half precision, which the stored base has, against single: 1e-3 of log p."""
+    monkeypatch.setattr("launch.shared.base._most_bytes", 2000)
+    flags = ["--train", text, *SEQUENCES, *BASED]
+    with pytest.raises(AssertionError):  # the dev text has none, either
+        run(tmp_path_factory, "transformer-lm", *flags)
+    dev = 2 * 6 * 400
+    monkeypatch.setattr("launch.shared.base._most_bytes", dev)
+    out = run(tmp_path_factory, "transformer-lm", *flags)
+    for one, other in zip(read_events(out, "epoch"), read_events(based, "epoch"), strict=True):
+        assert one["dev_loss"] == pytest.approx(other["dev_loss"], abs=1e-3)
+
+
+def test_networks_of_several_starts_and_seeds(tmp_path_factory, text):
+    starts = ["none", "embedding+output", "induction+bigram"]
+    flags = [
+        "--no-tied",
+        "--direct",
+        "--positions",
+        "learned",
+        "--width",
+        "32",
+        "--layers",
+        "2",
+        "--heads",
+        "2",
+        "--samples",
+        "1",
+    ]
+    flags = [*SEQUENCES, *flags, "--start", *starts, "--seeds", "2", "--seed", "3"]
+    out = run(tmp_path_factory, "transformer-lm", "--train", text, *flags)
+    found = rows(out)
+    assert [(row["start"], row["seed"]) for row in found] == [(start, seed) for seed in (3, 4) for start in starts]
+    assert [row["start_seconds"] > 0 for row in found] == [True] * 6 and len({row["parameters"] for row in found}) == 1
+    first = {(e["start"], e["seed"]): e["dev_loss"] for e in read_events(out, "epoch") if e["step"] == 0}
+    assert len(first) == 6 and first["embedding+output", 3] < first["none", 3] - 0.1
+    assert load_model(out, method="transformer-embedding+output-4").generate("ab", 5, seed=1)
+    assert len(json.loads((out / "samples.json").read_text())) == 6
+    assert {"curves"} <= pictures(out)
+    report = (out / "report.md").read_text()
+    assert "| induction+bigram |" in report and "loss after" in report
 
 
 def test_a_run_is_not_resumed_on_another_text(tmp_path, text, capsys):
@@ -231,7 +291,12 @@ def test_an_lstm_without_ends_of_documents_on_two_devices(tmp_path_factory, text
         (["--heads", "8"], "--positions rotary with 1 numbers in a head: give an even number"),
         (["--warmup", "6"], "--warmup 6 of 6 steps: warm up for fewer"),
         (["--base-history", "all"], "--base-history all without a base: add --start base"),
-        (["--start", "base", "--base-history", "adaptive"], "--base-history adaptive: choose none, document, window:W or all"),
+        (["--start", "words"], "--start words: choose from none, embedding, induction, output, bigram, base, or join two by +"),
+        (["--start", "bigram+base", "--direct"], "join one of embedding, induction with one of output, bigram, base"),
+        (["--start", "none+output", "--no-tied"], "--start none+output: join one of"),
+        (["--start", "none", "bigram"], "--start bigram: add --direct"),
+        (["--start", "output"], "--start output: add --no-tied"),
+        (["--start", "induction", "--no-tied"], "--start induction: add --positions learned"),
         (["--window", "20000"], "windows of 20000: give a longer text, or use shorter windows"),
         (["--devices", "3"], "--batch-size 4 on 3 devices: give a multiple of 3"),
     ],

@@ -4,6 +4,7 @@ Tolerances: float32 log-probabilities of some dozen rows, right to 5e-5.
 """
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from scipy.optimize import minimize_scalar
 
 import jexplicit
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
-from jexplicit.lm.core.past import read_text
+from jexplicit.lm.core.past import Past, contexts_at, read_text
 from jexplicit.lm.evaluation import log_distributions
 from jexplicit.lm.fits.base import base_at, base_logits, cross_fit
 from jexplicit.lm.fits.fit import fit_model
@@ -75,8 +76,6 @@ def test_an_adaptive_model_is_read_at_places_but_not_in_windows():
     np.testing.assert_allclose(base_at(model, new, text.past.places), wanted, atol=ATOL)
     with pytest.raises(ValueError, match="read a text"):
         base_logits(model, jnp.asarray(new[None, :9]))
-    with pytest.raises(ValueError, match="use another history"):
-        cross_fit(TrainingText(train, N), options)
 
 
 def test_the_base_of_a_fold_is_that_of_a_model_fitted_without_it():
@@ -97,6 +96,22 @@ def test_the_base_of_a_fold_is_that_of_a_model_fitted_without_it():
         fold = min(int(np.searchsorted(edges, place, side="right")) - 1, 3)
         np.testing.assert_allclose(row, base_at(found.models[fold], train, np.array([place]))[0], atol=ATOL)
     np.testing.assert_array_equal(found.whole.exponents, found.models[2].exponents)
+
+
+def test_an_adaptive_fold_is_read_as_a_text_of_its_own():
+    N, train, _ = texts()
+    options = Options(rows=("contexts-4",), history="adaptive", calibration_positions=300)
+    found = cross_fit(TrainingText(train, N), options, folds=3)
+    begin, end = int(found.edges[1]), int(found.edges[2])
+    rest = np.concatenate([train[:begin], [0], train[end:]])
+    kinds = found.whole.rows[1].rows
+    alone = fit_model("mixture", TrainingText(rest, N), options).model
+    rows = alone.rows[1]
+    model = replace(found.whole, rows=(found.models[1].rows[0], replace(rows, rows=kinds)))
+    own, places = train[begin - 1 : end], np.arange(begin, end)
+    expected = log_distributions(model, contexts_at(own, places - begin + 1, model.radius), past=Past(own, places - begin + 1))
+    np.testing.assert_allclose(found.base_at(places), expected, atol=ATOL)
+    np.testing.assert_allclose(found.base_at(places[:50]), expected[:50], atol=ATOL)
 
 
 def test_a_base_that_counted_its_answers_is_trusted_too_much():

@@ -9,8 +9,8 @@ import pytest
 
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
-from jexplicit.nn.residual import Residual, network_of_residual, residual_batch
-from jexplicit.nn.sequences import window_batch
+from jexplicit.nn.residual import Residual, network_of_residual
+from jexplicit.nn.sequences import stream_log_probabilities, window_batch
 from jexplicit.nn.transformer import Transformer
 
 N, T = 7, 12
@@ -36,10 +36,26 @@ def test_a_batch_has_the_base_of_the_tokens_that_it_predicts():
     stream = RNG.integers(0, N, 60)
     base = RNG.normal(size=(60, N)).astype(np.float16)
     starts = np.array([0, 17, 60 - T - 1])
-    (X, own), Y = residual_batch(stream, base, T)(starts)
+    (X, own), Y = window_batch(stream, T, base=base.__getitem__)(starts)
     tokens, targets = window_batch(stream, T)(starts)
     np.testing.assert_array_equal(X, tokens)
     np.testing.assert_array_equal(Y, targets)
     for start, rows, y in zip(starts, own, Y, strict=True):
         np.testing.assert_array_equal(rows, base[start + 1 : start + T + 1])
         np.testing.assert_array_equal(y, stream[start + 1 : start + T + 1])
+
+
+def test_a_text_is_scored_over_a_base_and_a_last_window_that_ends_early():
+    network = Residual(network=Transformer(heads=2, **SIZES))
+    variables = init_variables(network, jax.random.key(0), (TOKENS, BASE))
+    stream, base = (
+        RNG.integers(1, N, 2 * T + 5).astype(np.int32),
+        np.log(RNG.dirichlet(np.ones(N), 2 * T + 5)).astype(np.float32),
+    )
+    found = stream_log_probabilities(network, variables, stream, window=T, stride=T, base=base.__getitem__)
+    for first in (0, T, 2 * T):
+        tokens, own = stream[first : first + T], base[first + 1 : first + 1 + T]
+        z = np.asarray(network.apply(variables, (tokens[None, : len(own)], own[None])))[0]
+        log_p = z - np.logaddexp.reduce(z, axis=1)[:, None]
+        Y = stream[first + 1 : first + 1 + T]
+        np.testing.assert_allclose(found[first : first + len(Y)], log_p[np.arange(len(Y)), Y], atol=1e-5)  # float32

@@ -6,6 +6,7 @@ The base is log p of a language model of counts. Of the text that the network is
 predicts (`cross_fit`), or the network learns to trust a base that knows the answers.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,11 +17,13 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of
-from jexplicit.lm.core.names import ADAPTIVE
+from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.core.past import Past, contexts_at
 from jexplicit.lm.evaluation import log_distributions
 from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.mixtures.adaptive_mixture import history_of_base
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
+from jexplicit.lm.rows.past.adaptive import AdaptiveRows
 from jexplicit.lm.rows.selectors import selectors_of
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 
@@ -84,7 +87,8 @@ class CrossFit(NamedTuple):
         out = np.empty((len(places), self.whole.vocab_size), np.float32)
         for f, model in enumerate(self.models):
             m = np.flatnonzero(fold == f)
-            out[m] = base_at(model, self.stream, places[m])
+            begin = int(self.edges[f]) - 1 if _counts_on(model) else 0  # what it has counted already is not read again
+            out[m] = base_at(model, self.stream[begin:], places[m] - begin)
         return out
 
 
@@ -92,16 +96,17 @@ def cross_fit(text: TrainingText, options: Options | None = None, *, folds: int 
     """A base for every position of a training text, from the counts of the other folds.
 
     The exponents are fitted once, as those of a mixture of the whole; then rows are counted without each fold. A fold is a part
-    of the text, and what stands before it is read, though not counted.
+    of the text, and what stands before it is read, though not counted. An adaptive mixture reads each fold as a text of its
+    own, from the fold's begin on, as it will read other texts.
 
     Args:
         text: to count.
-        options: of the mixture; a history that is not adaptive.
+        options: of the mixture.
         folds: parts of the text.
         watch: who follows.
 
     Raises:
-        ValueError: fewer than two folds, more than there are tokens, or an adaptive history.
+        ValueError: fewer than two folds, or more than there are tokens.
 
     Example::
 
@@ -111,8 +116,6 @@ def cross_fit(text: TrainingText, options: Options | None = None, *, folds: int 
     options, watch, stream = options or Options(), watch or Watch(), text.in_memory
     if not 2 <= folds < len(stream):
         raise ValueError(f"{folds} folds of {len(stream)} tokens: use 2 or more, and fewer than there are tokens")
-    if options.history in ADAPTIVE:
-        raise ValueError(f"folds with history {options.history!r}: an adaptive model counts what it reads; use another history")
     whole = fit_model("mixture", text, options, watch).model
     edges = np.linspace(1, len(stream), folds + 1).astype(np.int64)
     models = []
@@ -129,9 +132,23 @@ def _without(text: TrainingText, options: Options, whole: LanguageModel, begin: 
     for part in (stream[:begin], stream[end:]):
         tokens = np.flatnonzero(part != PAD)
         parts += [[PAD], part[tokens[0] : tokens[-1] + 1]] if len(tokens) else []
-    rest = np.concatenate([*parts, [PAD]])
-    rows = mixture_rows(
-        text.like(rest.astype(stream.dtype)), options.rows, smoothing=options.smoothing, history=options.history
+    rest = text.like(np.concatenate([*parts, [PAD]]).astype(stream.dtype))
+    return _counted(rest, options, whole)
+
+
+def _counted(text: TrainingText, options: Options, like: LanguageModel) -> LanguageModel:
+    """A mixture of a text, with the exponents of another one."""
+    if not _counts_on(like):
+        rows = mixture_rows(text, options.rows, smoothing=options.smoothing, history=options.history)
+        return replace(like, rows=rows, selectors=selectors_of(rows, text.letters, text.tokenizer) if like.selectors else ())
+    base, adaptive = like.rows[0].model, like.rows[1]
+    history = history_of_base(options.history, characters=text.letters is not None)
+    begun = None if adaptive.text is None else text.in_memory
+    return replace(
+        like, rows=(ModelRow(_counted(text, replace(options, history=history), base)), replace(adaptive, text=begun))
     )
-    selectors = selectors_of(rows, text.letters, text.tokenizer) if whole.selectors else ()
-    return LanguageModel(rows, whole.exponents, whole.features, whole.eos, selectors)
+
+
+def _counts_on(model: LanguageModel) -> bool:
+    """Whether a model counts what it reads."""
+    return any(isinstance(kind, AdaptiveRows) for kind in model.rows)

@@ -67,10 +67,19 @@ def beside(
     alone = _with_row(model, np.asarray(model.exponents))
     both = prediction_row(read, alone, mesh).beside(other_row)
     alpha, beta = fit_rows(both, start=np.array([0.5, 0.5]), ridge=0.0, mesh=mesh).exponents
-    start = alpha * alone.astype(np.float64)
-    start[len(unit_exponents(model.rows))] = beta
+    start = _weighed(model, alpha, beta)
     exponents = fit_rows(read, start=start, mesh=mesh, progress=progress).exponents
     return LanguageModel((*model.rows, row), exponents.astype(np.float32), model.features, model.eos, model.selectors)
+
+
+def with_model(model: LanguageModel, other: LanguageModel, alpha: float = 1.0, beta: float = 1.0) -> LanguageModel:
+    """`α log p + β log p_other`, normalised, as one model: the first one's exponents times α, and the other as a row.
+
+    Raises:
+        ValueError: models of different vocabularies, or an adaptive model as the other one.
+    """
+    rows = (*model.rows, _row_of(model, other, np.zeros(0, np.int32)))
+    return replace(model, rows=rows, exponents=_weighed(model, alpha, beta).astype(np.float32), curvature=None)
 
 
 def with_given(model: LanguageModel, log_p: Any, stream: Integer[np.ndarray, " L"]) -> LanguageModel:
@@ -115,6 +124,13 @@ def _last_row(positions: Positions) -> Positions:
     """The row that is read last, with one exponent."""
     rows = positions.rows[:, -1:]
     return Positions(rows, np.zeros_like(rows))
+
+
+def _weighed(model: LanguageModel, alpha: float, beta: float) -> Float[np.ndarray, " S_more"]:
+    """The exponents of a model times α, and β for one more row."""
+    exponents = alpha * _with_row(model, np.asarray(model.exponents)).astype(np.float64)
+    exponents[len(unit_exponents(model.rows))] = beta
+    return exponents
 
 
 def _with_row(model: LanguageModel, exponents: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S_more"]:
