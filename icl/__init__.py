@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from icl.models.constructions import head_layer as head_layer
     from icl.models.constructions import head_tensor as head_tensor
     from icl.models.constructions import softmax_descent_layer as softmax_descent_layer
+    from icl.models.constructions import softmax_layers as softmax_layers
     from icl.models.mesa_chunks import mesa_conjugate_gradients as mesa_conjugate_gradients
     from icl.models.recurrences import Stream as Stream
     from icl.models.recurrences import delta_rule as delta_rule

@@ -110,13 +110,30 @@ def softmax_descent_layer(
 
     Source: this package; von Oswald et al. 2023, App. A.9, observe it in two trained heads.
     """
-    if is_concrete(sharpness) and not sharpness > 0:
-        raise ValueError(f"sharpness {sharpness}: use a number above 0")
-    one = descent_layers(dim, context, eta, outputs=outputs, dtype=dtype)
-    scale = sharpness * (dim + outputs) ** 0.5  # scores are divided by the root of the key size
-    signs = jnp.array([1.0, -1.0], one.P.dtype)[None, :, None, None]
-    W_K, W_V = (jnp.repeat(weights, 2, axis=1) for weights in (one.W_K, one.W_V))
-    return AttentionLayer(W_K, signs * scale * one.W_Q, W_V, signs * (context / (2 * sharpness)) * one.P)
+    return softmax_layers(descent_layers(dim, context, eta, outputs=outputs, dtype=dtype), context, sharpness=sharpness)
+
+
+def softmax_layers(linear: AttentionLayer, context: int, *, sharpness: Any = 0.01) -> AttentionLayer:
+    """Two heads of softmax attention for each head of linear layers, which do the same with keys centred over the context.
+
+        Σ_i v_i (k_i - k̄)ᵀ q_j + O(ε²)  =  N/(2 ε) Σ_i v_i [softmax(ε k_iᵀ q_j) - softmax(-ε k_iᵀ q_j)]
+
+    Args:
+        linear: the layers; context: N.
+        sharpness: ε, for scores of the order of 1; or one for each layer.
+
+    Raises:
+        ValueError: a sharpness that is not positive.
+
+    Source: this package.
+    """
+    if is_concrete(sharpness) and not np.all(np.asarray(sharpness) > 0):
+        raise ValueError(f"sharpness {sharpness}: use numbers above 0")
+    W_K, W_Q, W_V, P = (jnp.repeat(weights, 2, axis=1) for weights in linear)
+    epsilon = jnp.broadcast_to(jnp.asarray(sharpness, P.dtype), len(P))[:, None, None, None]
+    root = (epsilon * W_K.shape[2] ** 0.5) ** 0.5  # scores are divided by the root of the key size
+    signs = jnp.resize(jnp.array([1.0, -1.0], P.dtype), P.shape[1])[None, :, None, None]
+    return AttentionLayer(root * W_K, signs * root * W_Q, W_V, signs * context / (2 * epsilon) * P)
 
 
 def diagonal_layers(rates: Float[Array, "L 4"] | Float[np.ndarray, "L 4"], dim: int, *, dtype: Any = None) -> AttentionLayer:

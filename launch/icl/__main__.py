@@ -25,7 +25,7 @@ from launch.icl.shared.tables import OVERVIEW, READING
 
 GROUPS = {
     "all": ("one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"),
-    "beyond": tuple("nonlinear copy softmax layernorm phase finite-data blocks noisy function-classes".split()),
+    "beyond": tuple("nonlinear copy softmax deep-softmax layernorm phase finite-data blocks noisy function-classes".split()),
     "recent": ("task-diversity", "looped", "newton", "mesa", "markov"),
 }
 _short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
@@ -129,7 +129,7 @@ PRESETS = {
     "five-steps": _preset("icl_five", "multi-step", "five separate layers, the paper's steps; 17 CPU-minutes a seed.", **_five),
     "ten-steps": _preset("icl_ten", "multi-step", "ten recurrent layers, the paper's 5000 steps, as in its Fig. 7.", **_ten),
     "all": _preset("icl", "all", "all experiments on linear regression, with one and two layers."),
-    "beyond": _preset("icl_beyond", "beyond", "the nine experiments beyond linear layers, the long ones shortened."),
+    "beyond": _preset("icl_beyond", "beyond", "the ten experiments beyond linear layers, the long ones shortened."),
     "beyond-full": _preset("icl_beyond_full", _long, "seven of them with 20,000 steps and five seeds; hours.", **_full),
     "waves-full": _preset("icl_waves_full", "nonlinear", "sine waves, the paper's steps; 34 CPU-minutes a seed.", **_waves),
     "copy-full": _preset("icl_copy_full", "copy", "copying with the paper's 10,000 steps; 15 CPU-minutes.", **_copy),

@@ -62,11 +62,11 @@ class LinearFlags(Sizes):
     GROUPS: ClassVar = {"layers": "task", "warm_steps": "training"}
 
     layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
-    """multi-step, out-of-distribution: number of layers K."""
+    """multi-step, deep-softmax, out-of-distribution: number of layers K."""
     recurrent: bool = True
-    """multi-step, out-of-distribution: whether the layers share their weights."""
+    """multi-step, deep-softmax, out-of-distribution: whether the layers share their weights."""
     warm_steps: NonNegativeInt = 1000
-    """multi-step: number of training steps from the weights that were solved for; 0: no warm start."""
+    """multi-step, deep-softmax: number of training steps from the weights that were solved for; 0: no warm start."""
 
 
 def one_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
@@ -77,7 +77,7 @@ def one_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
 def multi_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
     """--layers layers against steps of GD and GD++."""
     warm = {"warm": effort(config)._replace(steps=config.warm_steps)} if config.warm_steps else {}
-    yield _compared(Job(config, folder), _several_layers(config), {"cold": effort(config), **warm})
+    yield _compared(Job(config, folder), several_layers(config), {"cold": effort(config), **warm})
 
 
 def scaling_n(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
@@ -92,7 +92,7 @@ def _one_layer(config: LinearFlags) -> Model:
     return Model(make_tasks(config), 1, True)
 
 
-def _several_layers(config: LinearFlags) -> Model:
+def several_layers(config: LinearFlags) -> Model:
     return Model(make_tasks(config), config.layers, config.recurrent or config.layers == 1)
 
 
@@ -137,7 +137,7 @@ def _maps_and_scores(layers: AttentionLayer, batch: Sequence) -> dict[str, jax.A
 
 def out_of_distribution(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
     """One layer and --layers layers on shifted tasks."""
-    for model in dict.fromkeys((_one_layer(config), _several_layers(config))):
+    for model in dict.fromkeys((_one_layer(config), several_layers(config))):
         yield model.sizes, functools.partial(_shifted, Job(config, folder), model)
 
 

@@ -189,8 +189,8 @@ def trained_family(
 ) -> Family:
     """Layers of every seed, trained now or earlier in this run.
 
-    start is cold, from random weights, or warm, from those of the closed form. Other defaults: the name is that of start and
-    model, problem and recipe are those of the configuration, init draws layers of attention, and evaluations are 100
+    start is cold, from random weights, or warm, from those of the closed form or of `init`. Other defaults: the name is that of
+    start and model, problem and recipe are those of the configuration, init draws layers of attention, and evaluations are 100
     steps apart, or 1/200 of a longer training.
     """
     config, tasks, runs = job.config, model.tasks, runs or effort(job.config)
@@ -198,8 +198,8 @@ def trained_family(
     name, regression = name or f"{start}_{model.name}", make_regression(config, tasks, model.layers)
     width, free = tasks.dim + tasks.outputs, 1 if model.recurrent else model.layers
     if start == "warm":
-        constructed = constructed_layers(job, model)  # solved here: `init` is traced
-        regression, init = replace(regression, clip=_warm_clip), lambda key: constructed
+        constructed = None if init else constructed_layers(job, model)  # solved here: `init` is traced
+        regression, init = replace(regression, clip=_warm_clip), init or (lambda key: constructed)
     if init is None:
         scale = init_scale(config, model.layers, width)
         init = functools.partial(init_layers, width=width, layers=free, heads=heads, scale=scale)
