@@ -1,4 +1,5 @@
 """Draws the picture of README.md, docs/headline.png: loss against compute, of what is solved or counted and what is trained.
+And docs/starts.png: loss against compute of one network from several starts.
 
 python -m tools.headline
 
@@ -7,6 +8,7 @@ line across. Times are of one seed. `COMPARED` is the table beside the picture: 
 their compute.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +21,15 @@ from jexplicit.experiments.figures import COLOURS, figure, log_ticks
 from jexplicit.experiments.rows import Results, Row, groups
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Table
+from launch.networks.sequence_lm import curves
 from tools import tables
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.png"
+STARTS_PICTURE = PICTURE.with_name("starts.png")
+STARTS = {
+    "characters of Shakespeare, nats per character": ("starts-characters", "transformer-over-window"),
+    "10 M words, nats per token": ("starts-words",),
+}
 
 
 class Model(NamedTuple):
@@ -155,6 +163,28 @@ MODELS = (
         trained=True,
         known={"bytes": 42e6, "cpu": "3 minutes on an A100"},
     ),
+    Model(
+        CHARACTERS,
+        "LSTM, 2.1 M weights, H100",
+        "96 to 128 characters",
+        "lstm-shakespeare",
+        {},
+        "dev_loss",
+        trained=True,
+        known={"cpu": "2 minutes on an H100"},
+        drawn=False,
+    ),
+    Model(
+        CHARACTERS,
+        "transformer, 10.7 M weights, H100",
+        "192 to 256 characters",
+        "transformer-shakespeare-gpu",
+        {},
+        "dev_loss",
+        trained=True,
+        known={"cpu": "1 minute on an H100"},
+        drawn=False,
+    ),
     Model(WORDS, "Kneser-Ney 5-gram", "4 tokens", "babylm-mixture", {"method": "ngram"}, "dev_perplexity"),
     Model(WORDS, "mixture", "16 tokens", "babylm-mixture", NONE, "dev_perplexity"),
     Model(WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity", known={"cpu": None}),
@@ -169,6 +199,37 @@ MODELS = (
         "dev_perplexity",
         trained=True,
         known=FOUR_TABLES,
+    ),
+    Model(
+        WORDS,
+        "LSTM, 4.2 M weights, H100",
+        "96 to 128 tokens",
+        "lstm-babylm",
+        {},
+        "dev_perplexity",
+        trained=True,
+        known={"cpu": "3 minutes on an H100"},
+        drawn=False,
+    ),
+    Model(
+        WORDS,
+        "transformer, 4.2 M weights, H100",
+        "96 to 128 tokens",
+        "transformer-babylm",
+        {},
+        "dev_perplexity",
+        trained=True,
+        known={"cpu": "2 minutes on an H100"},
+    ),
+    Model(
+        WORDS,
+        "transformer, 21 M weights, H100",
+        "192 to 256 tokens",
+        "transformer-babylm-gpu",
+        {},
+        "dev_perplexity",
+        trained=True,
+        known={"cpu": "2 minutes on an H100"},
     ),
     Model(DIGITS, "explicit solution", "pixels", "mnist-pixels", {"method": "explicit", "layers": 1}, "dev_loss"),
     Model(DIGITS, "layer solved", "scattering features", "mnist-readout", {"solver": "softmax"}, "dev_loss"),
@@ -224,6 +285,17 @@ MODELS = (
         "loss",
         trained=True,
         known=FIVE_LAYERS,
+        drawn=False,
+    ),
+    Model(
+        CONTEXTS,
+        "... 82 M tasks, H100",
+        TEN,
+        "icl-five-long",
+        {"predictor": "trained"},
+        "loss",
+        trained=True,
+        known={**FIVE_LAYERS, "cpu": "2 minutes on an H100"},
         drawn=False,
     ),
 )
@@ -295,5 +367,21 @@ def _draw(ax: Any, model: Model) -> None:
     ax.annotate(model.name, (x[-1], last), xytext=place, textcoords="offset points", fontsize=8, ha=side)
 
 
+def draw_starts(path: Path = STARTS_PICTURE) -> None:
+    """Write the picture of the starts, means over seeds."""
+    with figure(path, 1, 2, size=(12.0, 4.4)) as axes:
+        names = dict.fromkeys(event["start"] for results in STARTS.values() for event in curves(tables.kept(*results)))
+        colours = dict(zip(names, itertools.cycle(COLOURS), strict=False))
+        for ax, (title, results) in zip(axes.flat, STARTS.items(), strict=True):
+            for start, events in groups(curves(tables.kept(*results)), lambda event: event["start"]).items():
+                steps = groups([event for event in events if event["step"]], lambda event: event["flops"])
+                losses = [mean(event["dev_loss"] for event in own) for own in steps.values()]
+                ax.plot(np.array(list(steps)) / 1e12, losses, marker=".", label=start, color=colours[start])
+            ax.set(title=title, xscale="log", xlabel="TFLOP of training", ylabel="dev loss in windows")
+            ax.legend(fontsize=8, frameon=False)
+            log_ticks(ax, "x")
+
+
 if __name__ == "__main__":
     draw()
+    draw_starts()

@@ -25,7 +25,7 @@ from launch.icl.shared.tables import curve, first_steps, loss_by_step, measures
 _sharpness = 0.3  # of the scores of the first layer, which are below 1
 _clip = 1e3  # of tokens: constructed layers stay below
 _names = {"cold": "softmax_cold", "warm": "softmax_warm"}
-_levels = (0.1, 0.05, 0.03, 0.02)
+_levels = (0.2, 0.15, 0.1, 0.05)
 
 
 def measure(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:

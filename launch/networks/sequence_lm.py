@@ -48,7 +48,7 @@ from launch.networks.config import SequenceConfig, TransformerConfig, checked
 from launch.shared.base import Base, counted_base
 from launch.shared.starts import start_variables
 
-_shares = (0, 0.02, 0.2, 1)  # of the steps
+_shares = (0, 0.1, 0.25, 0.5, 1)  # of the steps
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
@@ -262,7 +262,8 @@ def train_sequences(
         )
 
 
-def _curves(results: Results) -> list[Row]:
+def curves(results: Results) -> list[Row]:
+    """The evaluations of training of all networks; of a step that a resumed run repeats, the last one."""
     found = [{"start": "none", "seed": 0, **event} for event in results.events("epoch")]
     return list({(event["name"], event["start"], event["seed"], event["epoch"]): event for event in found}.values())
 
@@ -273,11 +274,11 @@ def _name(event: Row) -> str:
 
 def _by_start(results: Results) -> list[Row]:
     """Of every start, mean losses over seeds as training goes on, and where it has the loss that random weights end with."""
-    curves = groups(_curves(results), lambda event: event["start"])
-    if len(curves) < 2:
+    by_start = groups(curves(results), lambda event: event["start"])
+    if len(by_start) < 2:
         return []
     rows, ends = [], {}
-    for start, events in curves.items():
+    for start, events in by_start.items():
         by_step = {step: np.mean([e["dev_loss"] for e in own]) for step, own in groups(events, lambda e: e["step"]).items()}
         ends[start] = min(by_step.values())
         own = [row for row in results.rows if row.get("start", "none") == start]
@@ -287,7 +288,7 @@ def _by_start(results: Results) -> list[Row]:
         of_seeds = [min(e["dev_loss"] for e in seed) for seed in groups(events, lambda e: e["seed"]).values()]
         below = [step for step, loss in by_step.items() if loss <= ends.get("none", np.inf)]
         rows.append(
-            {"start": start, "start_seconds": seconds, **losses, "lowest": ends[start], "of_seeds": of_seeds}
+            {"start": start, "start_seconds": seconds, **losses, "of_seeds": of_seeds}
             | {"share": below[0] / max(by_step) if below and "none" in ends else None}
         )
     return rows
@@ -318,17 +319,17 @@ STARTS = Table(
     [
         Column("start", "start"),
         Column("s before training", "start_seconds", ",.1f"),
-        *(Column(f"loss after {at:.0%} of the steps", f"loss_{at:g}", ".4f") for at in _shares),
-        Column("lowest", "lowest", ".4f"),
-        Column("of single seeds", lambda row: ", ".join(f"{loss:.4f}" for loss in row["of_seeds"])),
-        Column("steps to the lowest loss of none, share", "share", ".2f"),
+        *(Column(f"loss after {at:.0%}", f"loss_{at:g}", ".4f") for at in _shares),
+        Column("lowest, of each seed", lambda row: ", ".join(f"{loss:.4f}" for loss in row["of_seeds"])),
+        Column("steps to the lowest of none", "share", ".0%"),
     ],
     rows=_by_start,
-    note="Dev losses in windows, means over seeds, of networks that differ in where their training starts. *Share*: of all "
-    "steps, after which a start is as low as random weights come.",
+    note="Dev losses in windows, means over seeds, after a share of the steps, of networks that differ in where their training "
+    "starts. *Steps to the lowest of none*: the share after which a start is as low as random weights come. Seconds before "
+    "training are of the clock and contain compilation.",
 )
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
-CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=_curves, axes=_axes, size=(6.4, 4.2))
+CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=curves, axes=_axes, size=(6.4, 4.2))
 VIEWS = [RESULTS, STARTS, CURVE, Texts("Sampled documents", "samples.json")]
 EXPERIMENT = Experiment(
     "networks", SequenceConfig, measure, VIEWS, check=checked, title="launch.networks: language models of windows"
