@@ -189,7 +189,7 @@ MODELS = (
     Model(WORDS, "mixture", "16 tokens", "babylm-mixture", NONE, "dev_perplexity"),
     Model(WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity", known={"cpu": None}),
     Model(WORDS, "mixture, all before", "all text before", "babylm-mixture", ALL, "dev_perplexity", on=(NONE,), left=True),
-    Model(WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", on=(ALL,)),
+    Model(WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", on=(NONE, ALL)),
     Model(
         WORDS,
         "the paper's layer by Adagrad, 3 epochs",

@@ -132,7 +132,7 @@ def softmax_layers(linear: AttentionLayer, context: int, *, sharpness: Any = 0.0
     W_K, W_Q, W_V, P = (jnp.repeat(weights, 2, axis=1) for weights in linear)
     epsilon = jnp.broadcast_to(jnp.asarray(sharpness, P.dtype), len(P))[:, None, None, None]
     root = (epsilon * W_K.shape[2] ** 0.5) ** 0.5  # scores are divided by the root of the key size
-    signs = jnp.resize(jnp.array([1.0, -1.0], P.dtype), P.shape[1])[None, :, None, None]
+    signs = jnp.tile(jnp.array([1.0, -1.0], P.dtype), P.shape[1] // 2)[None, :, None, None]
     return AttentionLayer(root * W_K, signs * root * W_Q, W_V, signs * context / (2 * epsilon) * P)
 
 

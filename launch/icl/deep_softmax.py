@@ -35,9 +35,9 @@ def measure(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
     def part() -> list[Row]:
         problem = replace(make_regression(config, model.tasks, model.layers), softmax=True)
         exploding = replace(problem, clip=_clip)
-        rates = descent(job, model, "gd++")[0].eta
-        sharpness = _sharpness * rates / rates[0]  # inputs shrink from layer to layer, as rates grow
-        layers = softmax_layers(constructed_layers(job, model), model.tasks.context, sharpness=sharpness)
+        linear, rates = constructed_layers(job, model), descent(job, model, "gd++")[0].eta
+        sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
+        layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
         cold = trained_family(job, model, name=_names["cold"], problem=problem, heads=2)
         runs = effort(config)._replace(steps=config.warm_steps)
         init = lambda key: layers  # noqa: E731

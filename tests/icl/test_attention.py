@@ -26,7 +26,7 @@ from icl import (
     tokens,
 )
 from icl.models import batched as batches
-from icl.models.constructions import softmax_descent_layer
+from icl.models.constructions import softmax_descent_layer, softmax_layers
 from icl.solvers import descent
 from icl.solvers.descent import paper_rates
 
@@ -113,6 +113,20 @@ def test_two_softmax_heads_of_opposite_signs_are_a_step_on_centred_inputs():
         layer = softmax_descent_layer(3, 5, 0.7, sharpness=sharpness, outputs=2)
         apart.append(float(jnp.abs(predict_batch(layer, batch, softmax=True) - step).max()))
     assert apart[0] < 1e-4 and apart[1] == pytest.approx(apart[0] / 100, rel=0.05)
+
+
+def test_softmax_layers_are_linear_ones_on_keys_that_are_centred():
+    """Layers of GD++ by a loop over tokens; the rest is of the order of the sharpness squared, 1e-4 of updates below 1."""
+    linear = descent_layers(3, 5, jnp.array([0.7, 1.5]), gamma=jnp.array([0.1, 0.3]))
+    batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
+    found = predict_batch(softmax_layers(linear, 5, sharpness=jnp.array([0.01, 0.02])), batch, softmax=True)
+    for n in range(4):
+        E = np.concatenate([batch.X[:, :, n], batch.Y[:, :, n]], axis=1)
+        E = np.concatenate([E, [[*batch.x_q[:, n], 0]]])
+        for W_K, W_Q, W_V, P in zip(*(np.asarray(weights)[:, 0] for weights in linear), strict=True):
+            keys, values = E[:-1] @ W_K.T, E[:-1] @ W_V.T
+            E = E + (E @ W_Q.T) @ (keys - keys.mean(axis=0)).T @ values @ P.T
+        np.testing.assert_allclose(found[:, n], -E[-1, 3:], atol=1e-4)
 
 
 @pytest.mark.parametrize(("dim", "outputs", "context"), [(1, 1, 1), (3, 2, 5)])

@@ -45,6 +45,7 @@ PREDICTORS = {
     "nonlinear": {"zero", "trained", "control", "ridge"},
     "copy": {"zero", "gd", "constructed", "trained"},
     "softmax": DESCENTS | {"constructed"},
+    "deep-softmax": DESCENTS | {"gd++", "constructed"},
     "layernorm": DESCENTS | {"gd++"},
     "phase": DESCENTS,
     "finite-data": DESCENTS,

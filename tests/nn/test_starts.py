@@ -37,7 +37,7 @@ def copied(tokens: np.ndarray, match: float, gain: float) -> np.ndarray:
 
 def test_induction_heads_copy_what_followed_the_last_token():
     network, variables = network_and_variables()
-    z = network.apply(induction_start(network, variables), TOKENS)
+    z = np.asarray(network.apply(induction_start(network, variables), TOKENS))
     expected = np.stack([copied(tokens, 16.0, 4.0) for tokens in TOKENS])
     # another place than the one before has a weight below e^-15 in the first layer; LayerNorm adds 1e-6 to variances of 0.03
     np.testing.assert_allclose(z, expected, atol=1e-3)
