@@ -42,7 +42,6 @@ except ModuleNotFoundError:
 import os
 
 import jax
-import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -101,9 +100,7 @@ print(f"the mixture alone: {counted:.3f} nats per character")
 # last character, which is 0 but for the start from bigrams.
 
 # %%
-network = Transformer(
-    vocab_size=N, width=64, layers=2, heads=2, window=window, positions="learned", tied=False, direct=True
-)
+network = Transformer(vocab_size=N, width=64, layers=2, heads=2, window=window, positions="learned", tied=False, direct=True)
 tokens = np.zeros((1, window), np.int32)
 random = init_variables(network, jax.random.key(0), tokens)
 (bigram,) = jx.fit_model("bigram", jx.TrainingText(train, N)).model.tables
