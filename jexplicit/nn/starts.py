@@ -93,27 +93,28 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
         seed: of the directions.
 
     Raises:
-        ValueError: another network, or one of fewer than 16 dimensions.
+        ValueError: another network, one of fewer than 16 dimensions, or with fewer than 4 in a head.
     """
     d, H, N = network.width, network.heads, network.vocab_size
-    if network.layers < 2 or network.positions != "learned" or network.tied or d < 16:
-        raise ValueError(
-            f"induction heads in {network.layers} layers, {d} wide, positions {network.positions!r}, tied {network.tied}: use "
-            "two layers or more, 16 wide or more, positions='learned' and tied=False"
-        )
     h, rng, params = d // H, np.random.default_rng(seed), variables["params"]
+    if network.layers < 2 or network.positions != "learned" or network.tied or d < 16 or h < 4:
+        raise ValueError(
+            f"induction heads in {network.layers} layers, {d} wide, {H} heads, positions {network.positions!r}, tied "
+            f"{network.tied}: use two layers or more, 16 wide or more, at most {max(1, d // 4)} heads, positions='learned' and "
+            "tied=False"
+        )
     m = min(h, (d - 1) // 4) // 2 * 2
     token, place, before, copied = _spaces(d, m, rng)
     A = np.eye(N, m) if N <= m else _unit(rng.normal(size=(N, m)))
     phases = np.pi * (np.arange(1, m // 2 + 1) * (5**0.5 - 1) / 2 % 1)  # spread over (0, π), so that no two places look alike
-    turn = lambda t: np.concatenate([np.cos(t * phases[None]), np.sin(t * phases[None])], axis=1) / (m // 2) ** 0.5  # noqa: E731
-    t = np.arange(network.window)[:, None]
+    t = np.arange(network.window)[:, None] * phases[None]
+    P = np.concatenate([np.cos(t), np.sin(t)], axis=1) / (m // 2) ** 0.5  # φ(t) of length 1
     cos, sin = np.diag(np.cos(phases)), np.diag(np.sin(phases))
     back = np.block([[cos, -sin], [sin, cos]])  # φ(t) @ back = φ(t - 1)
     one = _layer(params["layer_1"], H, (place @ back, place, token, before), _previous, unit=(2 / d) ** 0.5)
     two = _layer(params["layer_2"], H, (token, before, token, copied), _match, unit=(3 / d) ** 0.5)
     starts = {"layer_1": one, "layer_2": two, "output": {"kernel": copied @ A.T * (_gain * 2 / d**0.5)}}
-    starts |= {"embedding": {"embedding": A @ token.T}, "positions": turn(t) @ place.T}
+    starts |= {"embedding": {"embedding": A @ token.T}, "positions": P @ place.T}
     like = {name: params[name] for name in starts}
     return _with(variables, **jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), starts, like))
 

@@ -50,7 +50,7 @@ def test_induction_heads_of_many_tokens_find_the_one_that_occurred():
     assert z[0, -1].argmax() == 108
 
 
-@pytest.mark.parametrize("options", [{"layers": 1}, {"positions": "rotary"}, {"tied": True}, {"width": 8}])
+@pytest.mark.parametrize("options", [{"layers": 1}, {"positions": "rotary"}, {"tied": True}, {"width": 8}, {"heads": 32}])
 def test_induction_heads_need_room_and_learned_positions(options):
     network, variables = network_and_variables(**options)
     with pytest.raises(ValueError, match="two layers or more, 16 wide or more"):
