@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import jax
@@ -66,6 +67,20 @@ class Text(NamedTuple):
     about: dict[str, Any]
 
 
+class Job(NamedTuple):
+    """What the networks of a run share.
+
+    mesh: devices that share a batch.
+    counted: the base, counted when it is first asked for.
+    """
+
+    config: SequenceConfig
+    folder: RunFolder
+    text: Text
+    mesh: Any
+    counted: Callable[[], Base]
+
+
 def measure(config: SequenceConfig, folder: RunFolder) -> Iterator[Part]:
     """A network from every start and seed, and documents sampled from each."""
     mesh = use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
@@ -75,11 +90,11 @@ def measure(config: SequenceConfig, folder: RunFolder) -> Iterator[Part]:
     kind = "transformer" if isinstance(config, TransformerConfig) else "lstm"
     kept = folder.path / "checkpoints" / "base"
     counted = functools.cache(lambda: counted_base(config, text.streams, text.tokenizer, kept))
+    job = Job(config, folder, text, mesh, counted)
     for seed in range(config.seed, config.seed + config.seeds):
         for start in config.start:
             method = "-".join([kind, *([start] if start != "none" else []), *([str(seed)] if config.seeds > 1 else [])])
-            base = counted if "base" in start.split("+") else None
-            yield {"method": method}, functools.partial(measure_network, config, folder, text, method, start, seed, mesh, base)
+            yield {"method": method}, functools.partial(measure_network, job, method, start, seed)
     shutil.rmtree(kept, ignore_errors=True)  # only for resuming
 
 
@@ -108,26 +123,18 @@ def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Trans
     return kind(vocab_size=vocab_size, precision=precision, **flags)
 
 
-def measure_network(
-    config: SequenceConfig,
-    folder: RunFolder,
-    text: Text,
-    method: str,
-    start: str,
-    seed: int,
-    mesh: Any,
-    counted: Callable[[], Base] | None,
-) -> list[Row]:
+def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
+    config, folder, text, mesh, counted = job
     precision = config.precision if config.precision != "auto" else "float32" if on_cpu(mesh) else "bfloat16"
     network = network_of(config, text.tokenizer.vocab_size, precision)
     partial = folder.path / "checkpoints" / f"{method}.partial"
-    base = counted() if counted else None
+    base = counted() if "base" in start.split("+") else None
     begin = time.perf_counter()
     variables = first_variables(config, network, text, start, seed, base)
     start_seconds = time.perf_counter() - begin
     about: Row = {"name": method.split("-")[0], "start": start, "seed": seed}
-    result = train_sequences(config, folder, network, text, partial, mesh, variables, about, base)
+    result = train_sequences(job, network, variables, partial, about, base)
     params = jax.tree.map(np.asarray, result.params)
     if base:
         own, exponent = network_of_residual(params)
@@ -208,17 +215,13 @@ def windows_per_update(config: SequenceConfig) -> int:
 
 
 def train_sequences(
-    config: SequenceConfig,
-    folder: RunFolder,
-    network: Transformer | LSTM,
-    text: Text,
-    checkpoints: Path,
-    mesh: Any,
-    variables: dict[str, Any],
-    about: Row,
-    base: Base | None = None,
+    job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row, base: Base | None
 ) -> TrainingResult:
-    """Train the network, over a base or alone; the parameters of the evaluation with the lowest dev loss are kept."""
+    """Train the network, over a base or alone; the parameters of the evaluation with the lowest dev loss are kept.
+
+    about: name, start and seed, for the rows of its evaluations.
+    """
+    config, folder, text, mesh, _ = job
     stream, dev, updates = text.streams["train"], text.streams["dev"], updates_per_evaluation(config)
     size = updates * windows_per_update(config)
     if config.batch_size % mesh.size:
@@ -277,20 +280,21 @@ def _by_start(results: Results) -> list[Row]:
     by_start = groups(curves(results), lambda event: event["start"])
     if len(by_start) < 2:
         return []
-    rows, ends = [], {}
-    for start, events in by_start.items():
-        by_step = {step: np.mean([e["dev_loss"] for e in own]) for step, own in groups(events, lambda e: e["step"]).items()}
-        ends[start] = min(by_step.values())
-        own = [row for row in results.rows if row.get("start", "none") == start]
-        seconds = np.mean([row.get("start_seconds", 0) for row in own]) if own else None
-        steps = [min(by_step, key=lambda step: abs(step - at * max(by_step))) for at in _shares]
-        losses = {f"loss_{at:g}": by_step[step] for at, step in zip(_shares, steps, strict=True)}
-        of_seeds = [min(e["dev_loss"] for e in seed) for seed in groups(events, lambda e: e["seed"]).values()]
-        below = [step for step, loss in by_step.items() if loss <= ends.get("none", np.inf)]
-        rows.append(
-            {"start": start, "start_seconds": seconds, **losses, "of_seeds": of_seeds}
-            | {"share": below[0] / max(by_step) if below and "none" in ends else None}
-        )
+    by_step = {start: groups(events, lambda event: event["step"]) for start, events in by_start.items()}
+    means = {start: {step: fmean(e["dev_loss"] for e in own) for step, own in at.items()} for start, at in by_step.items()}
+    end = min(means["none"].values()) if "none" in means else None
+    rows = []
+    for start, losses in means.items():
+        last, own = max(losses), [row for row in results.rows if row.get("start", "none") == start]
+        at = {share: min(losses, key=lambda step, share=share: abs(step - share * last)) for share in _shares}
+        below = [step for step, loss in losses.items() if end is not None and loss <= end]
+        row = {
+            "start": start,
+            "start_seconds": fmean(row.get("start_seconds", 0) for row in own) if own else None,
+            "of_seeds": [min(e["dev_loss"] for e in of) for of in groups(by_start[start], lambda e: e["seed"]).values()],
+            "share": below[0] / last if below else None,
+        }
+        rows.append(row | {f"loss_{share:g}": losses[step] for share, step in at.items()})
     return rows
 
 
