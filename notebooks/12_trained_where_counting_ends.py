@@ -58,10 +58,10 @@ from jexplicit.nn.transformer import Transformer
 TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
 
 corpus = docs_corpus(keep=True)
-documents, dev_documents = (corpus.train[:20], corpus.dev[:2]) if TINY else (corpus.train[:400], corpus.dev[:30])
+documents, dev_documents = (corpus.train[:20], corpus.dev[:2]) if TINY else (corpus.train[:200], corpus.dev[:10])
 tokenizer = jx.train_tokenizer(documents, kind="char")
 train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, dev_documents))
-N, window, batch_size, steps = tokenizer.vocab_size, 64, 16, 20 if TINY else 1500
+N, window, batch_size, steps = tokenizer.vocab_size, 64, 16, 20 if TINY else 600
 print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev characters, {N} different ones")
 
 # %% [markdown]
@@ -132,7 +132,7 @@ def trained(model, variables, of_train, of_dev):
     order = window_order(len(train), window, steps * batch_size)(0, 1).reshape(steps, batch_size)
     losses = {}
     for n, windows in enumerate(order):
-        if n % max(1, steps // 15) == 0:
+        if n % max(1, steps // 10) == 0:
             losses[n] = dev_loss(model, variables_of(state), of_dev)
         state, _ = step(state, batch(windows))
     losses[steps] = dev_loss(model, variables_of(state), of_dev)
