@@ -1,0 +1,113 @@
+"""Two language models as one: the prediction of the second is one more row of the first, with fitted exponents.
+
+    python -m launch.beside --first runs/mine --second runs/transformer --text held_out.txt --out runs/both
+    python -m launch.sample --run runs/both --prompt "Return the"
+
+Exponents are fitted on a text that neither model has seen. The table has the loss on each half of it with the exponents of the
+other half; the model that is saved has those of all.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from jexplicit.data.text import read_documents
+from jexplicit.data.tokenizers import encode_documents
+from jexplicit.experiments.experiment import Experiment, Part
+from jexplicit.experiments.folder import RunFolder
+from jexplicit.experiments.rows import Row
+from jexplicit.experiments.tables import Column
+from jexplicit.experiments.views import Table
+from jexplicit.lm.core.names import History, label
+from jexplicit.runs.progress import stage
+from launch.shared.groups import Reading, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Reading, Run):
+    """Make one language model of two, with exponents fitted on a new text."""
+
+    GROUPS: ClassVar = {"first": "models", "text": "text"}
+
+    first: str
+    """Run folder of launch.lm, or an exported .safetensors file: a model of counts, such as a mixture, whose rows each have
+    exponents of their own."""
+    second: str
+    """Run folder of launch.lm or launch.networks, or an exported file, with the same tokenizer."""
+    history: History | None = None
+    """What the mixture of --first sees beyond its context. Default: the model of the run with the lowest dev perplexity."""
+    text: tuple[str, ...]
+    """Text that neither model has seen: files (compressed or not), pipes, globs or folders; plain text, or records (see
+    --field)."""
+
+
+def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
+    """Both models alone, and as one."""
+    yield {"method": "beside"}, lambda: [*_measured(config, folder)]
+
+
+def _measured(config: Config, folder: RunFolder) -> Iterator[Row]:
+    from jexplicit.lm.checkpoints import load_model, save_run_model, save_tokenizer
+    from jexplicit.lm.core.model_row import ModelRow
+    from jexplicit.lm.core.past import read_text
+    from jexplicit.lm.evaluation import log_distributions, score
+    from jexplicit.lm.fits.mixtures.beside import beside
+
+    first, second = load_model(config.first, history=config.history), load_model(config.second)
+    if first.tokenizer.sha256 != second.tokenizer.sha256:
+        raise ValueError(f"{config.first} and {config.second} have different tokenizers: fit both with the same one")
+    documents = read_documents(config.text, field=config.field, documents=config.documents)
+    stream = encode_documents(first.tokenizer, documents)
+    folder.note_data("text", tokens_sha256=hashlib.sha256(stream.tobytes()).hexdigest())
+    text = read_text(stream, 1, eos=first.model.eos)
+    middle = len(text.Y) // 2
+    with stage("reading the second model"):
+        log_p = log_distributions(second.model, text.X, past=text.past)
+    with stage("reading the first model"):
+        alone = score(first.model, stream)
+    found = {"first": alone, "second": log_p[np.arange(len(text.Y)), text.Y], "both": np.empty(len(text.Y))}
+    for n, (here, other) in enumerate(((slice(0, middle), slice(middle, None)), (slice(middle, None), slice(0, middle))), 1):
+        with stage(f"exponents of half {n}", "passes") as progress:
+            fitted = beside(first.model, log_p, stream, part=here, progress=progress)
+            found["both"][other] = score(fitted, stream)[other]
+    with stage("exponents of all", "passes") as progress:
+        both = beside(first.model, log_p, stream, progress=progress)
+    both = replace(both, rows=(*both.rows[:-1], ModelRow(second.model)))
+    fields = {"features": "none", "radius": both.radius, "history": first.about.get("history", "none")}
+    save_tokenizer(folder.path, first.tokenizer)
+    save_run_model(folder.path, {"method": "beside", **fields}, both)
+    names = {"first": label(first.about), "second": label(second.about), "both": "both as one"}
+    for which, own in found.items():
+        halves = {f"half_{n}": -float(part.mean(dtype=np.float64)) for n, part in enumerate((own[:middle], own[middle:]), 1)}
+        loss = -float(own.mean(dtype=np.float64))
+        saved = {"dev_loss": loss, "dev_perplexity": float(np.exp(loss)), **fields} if which == "both" else {}
+        size = {"first": first.model, "second": second.model, "both": both}[which].nbytes
+        yield {"which": which, "model": names[which], "loss": loss, **halves, "positions": len(own), "bytes": size, **saved}
+
+
+RESULTS = Table(
+    [
+        Column("model", "model"),
+        Column("loss", "loss", ".4f"),
+        Column("first half", "half_1", ".4f"),
+        Column("second half", "half_2", ".4f"),
+        Column("perplexity", lambda row: np.exp(row["loss"]), ",.2f"),
+        Column("positions", "positions", ",d"),
+        Column("MB", "bytes", ",.1f", 1e-6),
+    ],
+    note="Nats per token of the text. Both as one: each half with the exponents of the other half.",
+)
+EXPERIMENT = Experiment("beside", Config, measure, [RESULTS], title="launch.beside: two language models as one")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point."""
+    return EXPERIMENT.main(argv, description=__doc__ or "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
