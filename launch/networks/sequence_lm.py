@@ -276,26 +276,31 @@ def _name(event: Row) -> str:
 
 
 def _by_start(results: Results) -> list[Row]:
-    """Of every start, mean losses over seeds as training goes on, and where it has the loss that random weights end with."""
+    """Of every start, mean losses over seeds as training goes on, and when it has the losses that random weights have then."""
     by_start = groups(curves(results), lambda event: event["start"])
     if len(by_start) < 2:
         return []
     by_step = {start: groups(events, lambda event: event["step"]) for start, events in by_start.items()}
     means = {start: {step: fmean(e["dev_loss"] for e in own) for step, own in at.items()} for start, at in by_step.items()}
-    end = min(means["none"].values()) if "none" in means else None
+    at = {start: {share: losses[_nearest(losses, share)] for share in _shares} for start, losses in means.items()}
     rows = []
     for start, losses in means.items():
-        last, own = max(losses), [row for row in results.rows if row.get("start", "none") == start]
-        at = {share: min(losses, key=lambda step, share=share: abs(step - share * last)) for share in _shares}
-        below = [step for step, loss in losses.items() if end is not None and loss <= end]
-        row = {
+        own = [row for row in results.rows if row.get("start", "none") == start]
+        row: Row = {
             "start": start,
             "start_seconds": fmean(row.get("start_seconds", 0) for row in own) if own else None,
             "of_seeds": [min(e["dev_loss"] for e in of) for of in groups(by_start[start], lambda e: e["seed"]).values()],
-            "share": below[0] / last if below else None,
         }
-        rows.append(row | {f"loss_{share:g}": losses[step] for share, step in at.items()})
+        for share, loss in at[start].items():
+            below = [step for step, found in losses.items() if "none" in at and found <= at["none"][share]]
+            row |= {f"loss_{share:g}": loss, f"share_{share:g}": below[0] / max(losses) if below else None}
+        rows.append(row)
     return rows
+
+
+def _nearest(losses: dict[int, float], share: float) -> int:
+    """The step after about a share of all."""
+    return min(losses, key=lambda step: abs(step - share * max(losses)))
 
 
 RESULTS = Table(
@@ -325,11 +330,11 @@ STARTS = Table(
         Column("s before training", "start_seconds", ",.1f"),
         *(Column(f"loss after {at:.0%}", f"loss_{at:g}", ".4f") for at in _shares),
         Column("lowest, of each seed", lambda row: ", ".join(f"{loss:.4f}" for loss in row["of_seeds"])),
-        Column("steps to the lowest of none", "share", ".0%"),
+        *(Column(f"steps to that of none after {at:.0%}", f"share_{at:g}", ".0%") for at in _shares[2:]),
     ],
     rows=_by_start,
     note="Dev losses in windows, means over seeds, after a share of the steps, of networks that differ in where their training "
-    "starts. *Steps to the lowest of none*: the share after which a start is as low as random weights come. Seconds before "
+    "starts. *Steps to that of none*: the share after which a start is as low as random weights are then. Seconds before "
     "training are of the clock and contain compilation.",
 )
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
