@@ -58,10 +58,10 @@ from jexplicit.nn.transformer import Transformer
 TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
 
 corpus = docs_corpus(keep=True)
-documents, dev_documents = (corpus.train[:20], corpus.dev[:2]) if TINY else (corpus.train[:200], corpus.dev[:10])
+documents, dev_documents = (corpus.train[:10], corpus.dev[:1]) if TINY else (corpus.train[:200], corpus.dev[:10])
 tokenizer = jx.train_tokenizer(documents, kind="char")
 train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, dev_documents))
-N, window, batch_size, steps = tokenizer.vocab_size, 64, 16, 20 if TINY else 600
+N, window, batch_size, steps = tokenizer.vocab_size, 64, 4 if TINY else 16, 4 if TINY else 600
 print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev characters, {N} different ones")
 
 # %% [markdown]
@@ -76,7 +76,7 @@ print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev char
 
 # %%
 options = jx.Options(rows=("contexts-8",), calibration_positions=500 if TINY else 10_000)
-crossed = jx.cross_fit(jx.TrainingText(train, N), options, folds=4)
+crossed = jx.cross_fit(jx.TrainingText(train, N), options, folds=2 if TINY else 4)
 
 
 def of_all_places(log_p, length, at_once=1 << 14):
@@ -126,7 +126,7 @@ def dev_loss(model, variables, of_dev):
 
 def trained(model, variables, of_train, of_dev):
     """Variables after training, and dev losses by step."""
-    optimizer = sequence_optimizer(2e-3, steps, warmup=steps // 20, decay=0.1)
+    optimizer = sequence_optimizer(2e-3, steps, warmup=max(1, steps // 20), decay=0.1)
     state, step = initial_state(variables, optimizer), training_step(model, sequence_loss(False), optimizer)
     batch = window_batch(train, window, base=of_train)
     order = window_order(len(train), window, steps * batch_size)(0, 1).reshape(steps, batch_size)
