@@ -157,8 +157,9 @@ plt.show()
 
 # %% [markdown]
 # The table of bigrams is the best start before the first step, and the worst one after some hundred: what is easy to learn is
-# there already, and its gradient with it. The induction heads are what random weights need long to find. Over the mixture there
-# is little left to learn.
+# there already, and its gradient with it. The constructed heads are ahead at once: the first shows each position the character
+# before, which random weights need long to find, and the second copies (the documentation has a control: on characters the
+# first is what counts). Over the mixture there is little left to learn.
 #
 # ## Beside the counts
 #
