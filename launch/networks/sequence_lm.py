@@ -196,12 +196,12 @@ def first_variables(
 
 
 def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
-    """Add documents of a model to samples.json."""
+    """Add documents of a model to samples.json, unless a run that was interrupted after them has."""
     path = folder.path / "samples.json"
     before = json.loads(path.read_text()) if path.exists() else []
     prompts, length = [""] * config.samples, 4 * config.window if config.tokenizer == "char" else 40
     own = generate_text(jax.random.key(seed), model, text.tokenizer, prompts, length) if prompts else []
-    write_json(path, [*before, *own])
+    write_json(path, before if own and before[-len(own) :] == own else [*before, *own])
 
 
 def updates_per_evaluation(config: SequenceConfig) -> int:
