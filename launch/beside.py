@@ -52,14 +52,14 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 def _measured(config: Config, folder: RunFolder) -> Iterator[Row]:
     from jexplicit.lm.checkpoints import load_model, save_run_model, save_tokenizer
-    from jexplicit.lm.core.model_row import ModelRow
     from jexplicit.lm.core.past import read_text
     from jexplicit.lm.evaluation import log_distributions, score
-    from jexplicit.lm.fits.mixtures.beside import beside
+    from jexplicit.lm.fits.mixtures.beside import beside, with_model
 
     first, second = load_model(config.first, history=config.history), load_model(config.second)
     if first.tokenizer.sha256 != second.tokenizer.sha256:
         raise ValueError(f"{config.first} and {config.second} have different tokenizers: fit both with the same one")
+    joined = with_model(first.model, second.model)  # which refuses two that do not go together
     documents = read_documents(config.text, field=config.field, documents=config.documents)
     stream = encode_documents(first.tokenizer, documents)
     folder.note_data("text", tokens_sha256=hashlib.sha256(stream.tobytes()).hexdigest())
@@ -75,8 +75,7 @@ def _measured(config: Config, folder: RunFolder) -> Iterator[Row]:
             fitted = beside(first.model, log_p, stream, part=here, progress=progress)
             found["both"][other] = score(fitted, stream)[other]
     with stage("exponents of all", "passes") as progress:
-        both = beside(first.model, log_p, stream, progress=progress)
-    both = replace(both, rows=(*both.rows[:-1], ModelRow(second.model)))
+        both = replace(joined, exponents=beside(first.model, log_p, stream, progress=progress).exponents)
     fields = {"features": "none", "radius": both.radius, "history": first.about.get("history", "none")}
     save_tokenizer(folder.path, first.tokenizer)
     save_run_model(folder.path, {"method": "beside", **fields}, both)

@@ -54,13 +54,12 @@ def counted_base(config: Any, streams: dict[str, np.ndarray], tokenizer: Tokeniz
         raise ValueError(f"--start base for {len(train):,} tokens of {N:,} kinds needs {size:,.0f} GB: {smaller}")
     if not (kept / "base.npz").exists():
         _keep_base(config, streams, tokenizer, kept, large["train"])
-    arrays = load_arrays(kept / "base.npz")
+    arrays, (model, _, about) = load_arrays(kept / "base.npz"), read_model_file(kept / "base.safetensors")
     if large["train"]:
         models = tuple(read_model_file(path)[0] for path in sorted(kept.glob("fold*.safetensors")))
-        of_train = functools.partial(_read, CrossFit(train, arrays["edges"], models, models[0]))
+        of_train = functools.partial(_read, CrossFit(train, arrays["edges"], models, model))
     else:
         of_train = arrays["train"].__getitem__
-    model, _, about = read_model_file(kept / "base.safetensors")
     return Base(of_train, arrays["dev"].__getitem__, model, about["seconds"])
 
 

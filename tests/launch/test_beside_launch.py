@@ -19,8 +19,9 @@ def files(tmp_path_factory):
     first = jexplicit.fit(sentences(0, 150), tokenizer="word", rows=("contexts-4",), history="none")
     second = jexplicit.fit(sentences(1, 150), "bigram", tokenizer=first.tokenizer)
     other = jexplicit.fit(sentences(0, 150), "bigram", tokenizer="char")
-    paths = {name: folder / f"{name}.safetensors" for name in ("first", "second", "other")}
-    for name, model in {"first": first, "second": second, "other": other}.items():
+    paths = {name: folder / f"{name}.safetensors" for name in ("first", "second", "other", "reading")}
+    reading = jexplicit.fit(sentences(1, 150), tokenizer=first.tokenizer, rows=("contexts-4",), history="adaptive")
+    for name, model in {"first": first, "second": second, "other": other, "reading": reading}.items():
         model.save(paths[name])
     text = folder / "text.txt"
     text.write_text("\n".join(sentences(2, 80)))
@@ -52,6 +53,8 @@ def test_two_models_become_one_that_loads(tmp_path, files):
 def test_models_of_other_tokens_and_missing_files_are_refused(tmp_path, files, capsys):
     assert command.main(flags(files, "other", out=str(tmp_path / "a"))) == 2
     assert "have different tokenizers: fit both with the same one" in " ".join(capsys.readouterr().err.split())
+    assert command.main(flags(files, "reading", out=str(tmp_path / "c"))) == 2  # before the text is read
+    assert "give it first, and the one beside it second" in " ".join(capsys.readouterr().err.split())
     missing = {**files, "second": tmp_path / "nothing.safetensors"}
     assert command.main(flags(missing, out=str(tmp_path / "b"))) == 2
     assert "nothing.safetensors" in "".join(capsys.readouterr().err.split())
