@@ -116,6 +116,12 @@ sample --run {{damaged}} | config.json is damaged
 sample --run {{text}} | is no model that can be read
 next --run {{run}} --radius 0 | has no model with radius 0
 next --run nowhere | no run at nowhere
+beside --first nowhere --second {{run}} --text {{text}} | no run at nowhere
+beside --first {{run}} --second {{text}} --text {{text}} | is no model that can be read
+beside --first {{run}} --second {{run}} --text missing.txt | no such file
+beside --first {{run}} --second {{run}} --text {{empty}} | holds no text
+beside --first {{run}} --second {{run}} --text {{text}} --history all | has no model
+beside --first {{run}} --second {{run}} --text {{pairs}} --field text | line 1 has no field 'text': it has
 score --run {{run}} --text missing.txt | no such file
 score --run {{run}} --text {{empty}} | holds no text
 score --run {{run}} --text {{binary}} | is a binary file
@@ -256,7 +262,7 @@ networks mlp-lm --tokenizer {{text}} | no SentencePiece model
 lm --train {{pairs}} --field id | field 'id' holds int '0', not text
 """
 CASES = [tuple(line.split(" | ")) for line in CASES.strip().splitlines()]
-WITH_OUT = ("lm", "networks", "icl", "digits", "blur", "bench", "shards", "judge")  # into a new folder
+WITH_OUT = ("lm", "networks", "icl", "digits", "blur", "bench", "shards", "judge", "beside")  # into a new folder
 
 
 def main(line: list[str]) -> int:
