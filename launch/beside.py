@@ -75,7 +75,8 @@ def _measured(config: Config, folder: RunFolder) -> Iterator[Row]:
             fitted = beside(first.model, log_p, stream, part=here, progress=progress)
             found["both"][other] = score(fitted, stream)[other]
     with stage("exponents of all", "passes") as progress:
-        both = replace(joined, exponents=beside(first.model, log_p, stream, progress=progress).exponents)
+        fitted = beside(first.model, log_p, stream, progress=progress)
+    both = replace(joined, exponents=fitted.exponents, curvature=fitted.curvature)
     fields = {"features": "none", "radius": both.radius, "history": first.about.get("history", "none")}
     save_tokenizer(folder.path, first.tokenizer)
     save_run_model(folder.path, {"method": "beside", **fields}, both)

@@ -15,6 +15,7 @@ from jexplicit.lm.core.past import read_text
 from jexplicit.lm.evaluation import log_distributions, read_tables, score
 from jexplicit.lm.fits.estimator import fit
 from jexplicit.lm.fits.mixtures.adaptive_mixture import chain
+from jexplicit.lm.fits.mixtures.beside import beside
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.reading import init, load_state, predict, read, save_state
 from jexplicit.lm.rows.past import online
@@ -48,12 +49,19 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(online, "BLOCK", SIZE)
 
 
-def test_a_block_is_a_newton_step_from_the_exponents_before_it():
+@functools.cache
+def beside_bigrams():
+    other = fit(NEW + TEXTS[:4], "bigram", tokenizer=fitted().tokenizer)
+    return beside(fitted().model, other.model, encode_documents(fitted().tokenizer, TEXTS))
+
+
+@pytest.mark.parametrize("made", [lambda: fitted().model, beside_bigrams], ids=["alone", "beside"])
+def test_a_block_is_a_newton_step_from_the_exponents_before_it(made):
     """Blocks by hand: the loss of a block from its rows, slopes from its moments at the exponents that predicted it."""
-    model, tokens = fitted().model, stream()
+    model, tokens = made(), stream()
     text = read_text(tokens, model.radius)
     tables, positions, _ = read_tables(model, text.X, text.past)
-    a, H, found = np.asarray(model.exponents, float), np.asarray(model.curvature, float), []
+    a, H, found = np.asarray(model.exponents, float), np.array(model.curvature, float), []
     for block in range(len(tokens) // SIZE + 1):
         m = np.flatnonzero(text.past.places // SIZE == block)
         curved = m[text.past.places[m] % 4 == 0]
@@ -67,6 +75,16 @@ def test_a_block_is_a_newton_step_from_the_exponents_before_it():
     first = text.past.places < SIZE
     np.testing.assert_allclose(np.concatenate(own)[first], frozen[first], atol=ATOL)
     assert abs(np.concatenate(own) - frozen)[~first].max() > 1e-3
+
+
+def test_a_fit_beside_another_model_knows_its_own_curvature():
+    """That of the moments of its text at its exponents, over all positions."""
+    model, tokens = beside_bigrams(), encode_documents(fitted().tokenizer, TEXTS)
+    text = read_text(tokens, model.radius)
+    tables, positions, _ = read_tables(model, text.X, text.past)
+    moments = moments_of(tables, positions, text.Y, len(model.exponents))(np.asarray(model.exponents))
+    wanted = len(text.Y) * (moments.hessian + 2e-3 * np.eye(len(moments.hessian)))  # the ridge of fits with selectors
+    np.testing.assert_allclose(model.curvature, wanted, atol=1e-4 * abs(wanted).max())
 
 
 def test_reading_on_after_a_fit_comes_to_a_fit_on_the_past(monkeypatch):

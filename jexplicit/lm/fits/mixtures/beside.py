@@ -68,12 +68,17 @@ def beside(
     both = prediction_row(read, alone, mesh).beside(other_row)
     alpha, beta = fit_rows(both, start=np.array([0.5, 0.5]), ridge=0.0, mesh=mesh).exponents
     start = _weighed(model, alpha, beta)
-    exponents = fit_rows(read, start=start, mesh=mesh, progress=progress).exponents
-    return LanguageModel((*model.rows, row), exponents.astype(np.float32), model.features, model.eos, model.selectors)
+    fitted = fit_rows(read, start=start, mesh=mesh, progress=progress)
+    both = replace(model, rows=(*model.rows, row), exponents=fitted.exponents.astype(np.float32))
+    if model.curvature is None:
+        return both
+    return replace(both, curvature=(len(m) * fitted.hessian).astype(np.float32))  # its exponents go on being fitted
 
 
 def with_model(model: LanguageModel, other: LanguageModel, alpha: float = 1.0, beta: float = 1.0) -> LanguageModel:
     """`α log p + β log p_other`, normalised, as one model: the first one's exponents times α, and the other as a row.
+
+    No exponent of it goes on being fitted: that needs the curvature that `beside` finds.
 
     Raises:
         ValueError: models of different vocabularies, or an adaptive model as the other one.
