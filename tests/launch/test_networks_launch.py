@@ -169,7 +169,7 @@ def test_costs_are_those_of_the_updates_made_where_evaluations_do_not_divide_the
     assert row["best_step"] in (0, 2, 4, 6, 8)
 
 
-BASED = ["--start", "base", "--base-history", "window:40", "--heads", "2", "--samples", "1"]
+BASED = ["--start", "base", "--base-history", "window:40", "--base-folds", "2", "--heads", "2", "--samples", "1"]
 
 
 @pytest.fixture(scope="module")
