@@ -16,6 +16,7 @@ from jexplicit import LanguageModel, count, encode_documents, explicit_language_
 from jexplicit.data.pairs import read_pairs
 from jexplicit.data.sizes import text_sizes
 from jexplicit.lm.checkpoints import save_model
+from jexplicit.lm.fits.mixtures import adaptive_mixture
 from jexplicit.lm.measures import comparable_measures
 from jexplicit.lm.minimal_pairs import judgement, preferences
 from jexplicit.lm.reading import init, predict, read
@@ -164,11 +165,12 @@ def test_the_command_reports_our_own_numbers(lm, file, tasks, tmp_path, monkeypa
     assert "exact_match,none" in results["local_ask"]
 
 
-def test_a_model_that_counts_what_it_reads_reads_each_request_alone(tmp_path):
+def test_a_model_that_counts_what_it_reads_reads_each_request_alone(tmp_path, monkeypatch):
     """Sums of some float32 log-probabilities in nats, to 1e-4."""
     pytest.importorskip("lm_eval")
     from launch.harness.model import JexplicitModel
 
+    monkeypatch.setattr(adaptive_mixture, "TOKEN_CONTEXTS", adaptive_mixture.TOKEN_CONTEXTS[:2])
     fit(SENTENCES[:60], rows=("contexts-4", "adaptive"), tokenizer="word", history="adaptive").save(tmp_path / "m.safetensors")
     of_file: Any = JexplicitModel
     lm = of_file(str(tmp_path / "m.safetensors"))
@@ -176,8 +178,11 @@ def test_a_model_that_counts_what_it_reads_reads_each_request_alone(tmp_path):
     pairs = [("the cat", " sat on the mat the cat"), ("", "one dog ran"), ("the cat sat on", " the mat")]
     for (found, greedy), (context, continuation) in zip(lm.loglikelihood(ask(*pairs)), pairs, strict=True):
         ids, n = tokenizer.encode(context + continuation), len(tokenizer.encode(context))
-        log_p, _ = read(model, init(model), ids)
-        assert found == pytest.approx(log_p[n:].sum(), abs=1e-4)
-        likeliest = [int(np.argmax(predict(model, read(model, init(model), ids[:m])[1])[2:])) + 2 for m in range(n, len(ids))]
+        state, log_p, likeliest = init(model), [], []
+        for m, token in enumerate(ids):
+            likeliest += [int(np.argmax(predict(model, state)[2:])) + 2] * (m >= n)
+            (own,), state = read(model, state, [int(token)])
+            log_p.append(own)
+        assert found == pytest.approx(sum(log_p[n:]), abs=1e-4)
         assert greedy == (likeliest == ids[n:].tolist())
     assert lm.generate_until(ask(("the cat", {"until": ["\n"], "max_gen_toks": 3})))[0]
