@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpus.cache import cached_streams
@@ -77,20 +78,32 @@ class Job(NamedTuple):
     config: SequenceConfig
     folder: RunFolder
     text: Text
-    mesh: Any
+    mesh: Mesh
     counted: Callable[[], Base]
+
+
+def mesh_of(config: SequenceConfig) -> Mesh:
+    """The devices that share a batch."""
+    return use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
+
+
+def checked_with_devices(config: SequenceConfig) -> SequenceConfig:
+    """The configuration to run, on devices that are there and share a batch evenly."""
+    config = checked(config)
+    if config.batch_size % (size := mesh_of(config).size):
+        raise ValueError(f"--batch-size {config.batch_size} on {size} devices: give a multiple of {size}")
+    return config
 
 
 def measure(config: SequenceConfig, folder: RunFolder) -> Iterator[Part]:
     """A network from every start and seed, and documents sampled from each."""
-    mesh = use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
     text = read_text(config)
     folder.note_data("text", corpus_sha256=text.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
     save_tokenizer(folder.path, text.tokenizer)
     kind = "transformer" if isinstance(config, TransformerConfig) else "lstm"
     kept = folder.path / "checkpoints" / "base"
     counted = functools.cache(lambda: counted_base(config, text.streams, text.tokenizer, kept))
-    job = Job(config, folder, text, mesh, counted)
+    job = Job(config, folder, text, mesh_of(config), counted)
     for seed in range(config.seed, config.seed + config.seeds):
         for start in config.start:
             method = "-".join([kind, *([start] if start != "none" else []), *([str(seed)] if config.seeds > 1 else [])])
@@ -224,8 +237,6 @@ def train_sequences(
     config, folder, text, mesh, _ = job
     stream, dev, updates = text.streams["train"], text.streams["dev"], updates_per_evaluation(config)
     size = updates * windows_per_update(config)
-    if config.batch_size % mesh.size:
-        raise ValueError(f"--batch-size {config.batch_size} on {mesh.size} devices: give a multiple of {mesh.size}")
     optimizer = sequence_optimizer(
         config.learning_rate,
         config.steps,
@@ -340,6 +351,5 @@ STARTS = Table(
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
 CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=curves, axes=_axes, size=(6.4, 4.2))
 VIEWS = [RESULTS, STARTS, CURVE, Texts("Sampled documents", "samples.json")]
-EXPERIMENT = Experiment(
-    "networks", SequenceConfig, measure, VIEWS, check=checked, title="launch.networks: language models of windows"
-)
+_title = "launch.networks: language models of windows"
+EXPERIMENT = Experiment("networks", SequenceConfig, measure, VIEWS, check=checked_with_devices, title=_title)

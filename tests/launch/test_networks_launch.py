@@ -299,11 +299,13 @@ def test_an_lstm_without_ends_of_documents_on_two_devices(tmp_path_factory, text
         (["--start", "induction", "--no-tied"], "--start induction: add --positions learned"),
         (["--window", "20000"], "windows of 20000: give a longer text, or use shorter windows"),
         (["--devices", "3"], "--batch-size 4 on 3 devices: give a multiple of 3"),
+        (["--devices", "99"], "99 devices requested, 8 available: use --devices 8 or fewer"),
     ],
 )
 def test_sequences_refuse(tmp_path, text, flags, message, capsys):
     assert networks.main(["transformer-lm", "--out", str(tmp_path / "run"), "--train", str(text), *SEQUENCES, *flags]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists() or "--window" in flags  # which the text is read for
 
 
 @pytest.mark.slow
