@@ -111,7 +111,7 @@ class Config(Images, Run):
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.5
     """cnn: share of the hidden layer's inputs that is set to 0 in training."""
     readout_epochs: PositiveInt = 20
-    """trained_readout: number of passes over the data, at the end of which the learning rate is 0."""
+    """trained_readout: number of passes over the data with each of four weight decays; the learning rate is 0 at the end."""
     hidden: PositiveInt = 256
     """network: number of hidden units. It is trained by Adam with a learning rate of 0.001."""
     logistic_iterations: PositiveInt = 200

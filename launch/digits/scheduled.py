@@ -29,7 +29,7 @@ from launch.digits.solved import linear
 from launch.digits.trained import run_training
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2
-_readout_rate, _readout_decay = 0.1, 0.0
+_readout_rate, _readout_decays = 0.1, (0.0, 1e-4, 1e-3, 1e-2)
 _images_per_call = 1000
 
 
@@ -89,10 +89,13 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
     compute, tenth = jax.jit(features), held_out_tenth(problem)
     held_out = own[tenth]
     start: Any = {"params": {"output": zeros}, "batch_stats": {}}
-    rates = {"epochs": config.readout_epochs, "rate": _readout_rate, "decay": _readout_decay}
-    variables, fields = _trained(
-        problem, key, FullyConnected((), N), start, lambda drawn: compute(own[drawn]), logits, held_out, **rates
-    )
+    model, rates = FullyConnected((), N), {"epochs": config.readout_epochs, "rate": _readout_rate}
+    fits = [
+        _trained(problem, key, model, start, lambda drawn: compute(own[drawn]), logits, held_out, decay=decay, **rates)
+        for decay in _readout_decays
+    ]
+    variables, fields = min(fits, key=lambda fit: dev_scores(problem, logits(fit[0], held_out))["dev_loss"])
+    fields = {**fields, **{cost: sum(fit[1][cost] for fit in fits) for cost in ("steps", "flops", "solve_seconds")}}
     temperature = fit_temperature(logits(variables, held_out), problem.train.labels[tenth])
     fit, _ = tempered(layer(variables), temperature, 0.0)
     passes = fields["steps"] * config.batch_size
@@ -130,15 +133,17 @@ def _trained(
         return dev["dev_loss"]
 
     def on_epoch(entry: Mapping[str, float]) -> None:
-        about = {"event": "epoch", "method": key["method"], "layers": key["layers"], "epoch": entry["epoch"]}
-        problem.folder.log(**about, **dev, seconds=entry.get("seconds", 0.0), train_loss=entry.get("train_loss"))
+        about = {"event": "epoch", "method": key["method"], "layers": key["layers"], "weight_decay": decay}
+        problem.folder.log(
+            **about, epoch=entry["epoch"], **dev, seconds=entry.get("seconds", 0.0), train_loss=entry.get("train_loss")
+        )
 
     def batch(drawn: np.ndarray) -> Any:
         return inputs_of(used[drawn]), Y[used[drawn]]
 
     trained, step_flops = run_training(
         problem,
-        f"{key['method']}_{key['layers']}",
+        f"{key['method']}_{key['layers']}_{decay:g}",
         model,
         initial_state(variables, optimizer),
         optimizer,

@@ -122,9 +122,13 @@ def test_a_readout_trained_on_the_features_of_the_kernel_has_its_size(finished):
     )
     for field in ("dimensions", "parameters", "bytes", "feature_seconds"):
         assert readout[field] == squares[field], field
-    assert readout["steps"] == 3 * 3 and readout["epochs"] == 3  # 90 images in batches of 30
-    losses = [epoch["dev_loss"] for epoch in where(read_events(finished, "epoch"), method="trained_readout")]
-    assert len(losses) == 4 and readout["best_epoch"] == np.argmin(losses)
+    assert readout["steps"] == 4 * 3 * 3 and readout["epochs"] == 3  # 4 weight decays; 90 images in batches of 30
+    losses: dict[float, list[float]] = {}
+    for epoch in where(read_events(finished, "epoch"), method="trained_readout"):
+        losses.setdefault(epoch["weight_decay"], []).append(epoch["dev_loss"])
+    assert all(len(found) == 4 for found in losses.values()) and len(losses) == 4
+    assert readout["weight_decay"] == min(losses, key=lambda decay: min(losses[decay]))
+    assert readout["best_epoch"] == np.argmin(losses[readout["weight_decay"]])
 
 
 def test_the_wrapped_solution_has_0_in_the_place_of_the_highest_level():
