@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Integer
 
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
@@ -77,26 +77,31 @@ def column_sums(F: Any) -> Float[Array, " N"]:
 
 
 @full_precision
-def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
-    """`F = HᵀY` for numeric features (pixels, activations).
+def dense_cooccurrence(
+    H: Float[Array, "M D"], Y: Float[Array, "M N"] | Integer[Array | np.ndarray, " M"], outputs: int | None = None
+) -> Float[Array, "D N"]:
+    """`F = HᵀY` for numeric features (pixels, activations); of labels, the sums of the features with each label.
 
     Args:
         H: [M, D] features, non-negative and finite.
-        Y: [M, N] targets, one-hot or a distribution per row.
+        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels 0 .. N - 1.
+        outputs: N, where Y are labels; default, the highest label and one. Under jit it is needed, and static.
 
     Raises:
-        ValueError: no examples, unequal numbers of them, a negative or non-finite feature or target; under jit, vmap and grad
-            only shapes are checked.
+        ValueError: no examples, unequal numbers of them, a negative or non-finite feature or target, a label that is no output;
+            under jit, vmap and grad only shapes are checked.
 
     Example:
         >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
         [[1.0, 3.0], [2.0, 0.0]]
+        >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.array([1, 1])).tolist()
+        [[0.0, 4.0], [0.0, 2.0]]
 
     Source: paper, Eq. 2.
     """
-    if jnp.ndim(H) != 2 or jnp.ndim(Y) != 2 or len(H) != len(Y) or 0 in H.shape:
+    if jnp.ndim(H) != 2 or jnp.ndim(Y) not in (1, 2) or len(H) != len(Y) or 0 in H.shape:
         raise ValueError(
-            f"features {jnp.shape(H)}, targets {jnp.shape(Y)}: expected [M, D] and [M, N], of at least one example"
+            f"features {jnp.shape(H)}, targets {jnp.shape(Y)}: expected [M, D] and [M, N] or [M], of at least one example"
         )
     if is_concrete(H):
         lowest, highest = float(jnp.min(H)), float(jnp.max(H))
@@ -105,9 +110,24 @@ def dense_cooccurrence(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[
                 f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
                 "split signed features into relu(x) and relu(-x)"
             )
+    if jnp.ndim(Y) == 1:
+        return jax.ops.segment_sum(as_float(H), Y, _outputs(Y, outputs)).T
     if is_concrete(Y) and not bool(((Y >= 0) & jnp.isfinite(Y)).all()):
         raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
     return as_float(H).T @ as_float(Y)
+
+
+def _outputs(labels: Integer[Array | np.ndarray, " M"], outputs: int | None) -> int:
+    """How many outputs labels have."""
+    if not is_concrete(labels):
+        if outputs is None:
+            raise ValueError("labels without the number of outputs, under jit: give outputs=N")
+        return outputs
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or outputs is not None and highest >= outputs:
+        wrong = lowest if lowest < 0 else highest
+        raise ValueError(f"label {wrong} with {outputs or highest + 1} outputs: labels are 0 .. outputs - 1")
+    return highest + 1 if outputs is None else outputs
 
 
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:

@@ -133,3 +133,27 @@ def test_dense_cooccurrences_equal_the_sum_of_outer_products(dtype):
     F = dense_cooccurrence(jnp.asarray(H, dtype), jnp.asarray(Y, dtype))
     assert F.dtype == dtype
     np.testing.assert_allclose(F, generalized_cooccurrences(H, Y), rtol=DENSE_TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_labels_give_the_cooccurrences_of_one_hot_targets(dtype):
+    H, labels = dense_features()[0], np.random.default_rng(3).integers(0, 4, 30)
+    F = dense_cooccurrence(jnp.asarray(H, dtype), labels, 5)
+    assert F.dtype == dtype and F.shape == (5, 5)
+    np.testing.assert_allclose(F, generalized_cooccurrences(H, np.eye(5)[labels]), rtol=DENSE_TOLERANCE[dtype])
+    traced = jax.jit(dense_cooccurrence, static_argnames="outputs")(jnp.asarray(H, dtype), jnp.asarray(labels), outputs=5)
+    np.testing.assert_array_equal(traced, F)
+    np.testing.assert_array_equal(dense_cooccurrence(jnp.asarray(H, dtype), labels), F[:, : labels.max() + 1])
+    of_one = jax.vmap(lambda h, y: dense_cooccurrence(h[None], y[None], 5))(jnp.asarray(H, dtype), jnp.asarray(labels))
+    np.testing.assert_allclose(of_one.sum(axis=0), F, rtol=DENSE_TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("labels", "outputs", "message"),
+    [([0, 1, 3], 3, "label 3 with 3 outputs"), ([0, -1, 1], None, "label -1 with 2 outputs")],
+)
+def test_labels_that_are_no_outputs_are_refused(labels, outputs, message):
+    with pytest.raises(ValueError, match=message):
+        dense_cooccurrence(jnp.ones((3, 2)), np.array(labels), outputs)
+    with pytest.raises(ValueError, match="under jit: give outputs=N"):
+        jax.jit(dense_cooccurrence)(jnp.ones((3, 2)), jnp.zeros(3, int))
