@@ -51,7 +51,8 @@ types: $(BIN)/.test
 
 # A file's tests stay together: they share runs and compiled functions.
 short-tests: $(BIN)/.test
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	rm -rf build/compiled
+	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 # Types are checked on one core, beside the tests.
 test: style

@@ -71,9 +71,11 @@ def test_functions_are_compiled_once_for_several_processes_and_those_that_are_da
 
 @pytest.fixture
 def settings():
-    """JAX's settings, which come back in the end."""
+    """JAX's settings, those of a process without a cache at first, which come back in the end."""
     names = [name for name in jax.config.values if "compilation_cache" in name or "persistent_cache_min" in name]
     before = {name: jax.config.values[name] for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
     yield lambda name: jax.config.values[f"jax_{name}"]
     for name, value in before.items():
         jax.config.update(name, value)
