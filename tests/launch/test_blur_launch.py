@@ -154,7 +154,9 @@ def test_opponents_have_at_most_the_cost_of_the_rule_and_its_examples(run, name)
         found = where(rows, baseline=classifier)
         assert {row["examples"] for row in found} == {8, 16} and {row["equal"] for row in found} == {"examples"}
         assert {row.get("where") for row in found} == places - {"hidden 4x3"}  # the data of the first place
-    assert {"nearest neighbour", "sgd at equal FLOPs"} <= set(equal_lines(Results(run(name), {}, rows))[0])
+    assert {"nearest neighbour", "sgd at equal FLOPs"} <= set(
+        equal_lines(Results(run(name), {}, where(rows, experiment=name)))[0]
+    )
 
 
 @pytest.mark.slow
