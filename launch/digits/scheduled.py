@@ -29,7 +29,7 @@ from launch.digits.solved import linear
 from launch.digits.trained import run_training
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2
-_readout_rate, _readout_decays = 0.1, (0.0, 1e-4, 1e-3, 1e-2)
+_readout_rate, _readout_decays = 0.1, (0.0, 0.01, 0.03, 0.1)
 _images_per_call = 1000
 
 
