@@ -238,7 +238,7 @@ MODELS = (
         "layer trained",
         "the same features",
         "mnist-readout",
-        {"method": "trained_readout"},
+        {"method": "trained_readout", "weight_decay": 0.01},
         "dev_loss",
         ("epoch", "dev_loss"),
         trained=True,

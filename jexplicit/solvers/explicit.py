@@ -99,9 +99,10 @@ def dense_cooccurrence(
 
     Source: paper, Eq. 2.
     """
-    if jnp.ndim(H) != 2 or jnp.ndim(Y) not in (1, 2) or len(H) != len(Y) or 0 in H.shape:
+    labels = jnp.ndim(Y) == 1 and jnp.issubdtype(Y.dtype, jnp.integer)
+    if jnp.ndim(H) != 2 or not (labels or jnp.ndim(Y) == 2) or len(H) != len(Y) or 0 in H.shape:
         raise ValueError(
-            f"features {jnp.shape(H)}, targets {jnp.shape(Y)}: expected [M, D] and [M, N] or [M], of at least one example"
+            f"features {jnp.shape(H)}, targets {jnp.shape(Y)}: expected [M, D] and [M, N], or [M] integers; at least one"
         )
     if is_concrete(H):
         lowest, highest = float(jnp.min(H)), float(jnp.max(H))
@@ -110,7 +111,7 @@ def dense_cooccurrence(
                 f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
                 "split signed features into relu(x) and relu(-x)"
             )
-    if jnp.ndim(Y) == 1:
+    if labels:
         return jax.ops.segment_sum(as_float(H), Y, _outputs(Y, outputs)).T
     if is_concrete(Y) and not bool(((Y >= 0) & jnp.isfinite(Y)).all()):
         raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
