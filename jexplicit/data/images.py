@@ -14,6 +14,7 @@ from jaxtyping import Float, Integer, Num, UInt8
 
 from jexplicit.data.image_files import FILES, check_grey_levels, read_parts
 from jexplicit.data.tfds import prepared_builder, unreadable
+from jexplicit.runs.checks import check_labels
 
 _ten_classes = ("digits", "mnist", "fashion_mnist")
 _train_digits = 1437  # the last 360 of the 8x8 digits are from other writers
@@ -115,9 +116,7 @@ def one_hot(labels: Integer[np.ndarray, " M"], outputs: int, dtype: Any = np.flo
         >>> one_hot(np.array([1, 0]), 2).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
-        wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
-        raise ValueError(f"label {wrong} with {outputs} outputs: labels are 0 .. {outputs - 1}")
+    check_labels(labels, outputs)
     return np.eye(outputs, dtype=dtype)[labels]
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import check_labels, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.checks import as_float
 
@@ -124,11 +124,9 @@ def _outputs(labels: Integer[Array | np.ndarray, " M"], outputs: int | None) -> 
         if outputs is None:
             raise ValueError("labels without the number of outputs, under jit: give outputs=N")
         return outputs
-    lowest, highest = int(labels.min()), int(labels.max())
-    if lowest < 0 or outputs is not None and highest >= outputs:
-        wrong = lowest if lowest < 0 else highest
-        raise ValueError(f"label {wrong} with {outputs or highest + 1} outputs: labels are 0 .. outputs - 1")
-    return highest + 1 if outputs is None else outputs
+    outputs = int(labels.max()) + 1 if outputs is None else outputs
+    check_labels(labels, outputs)
+    return outputs
 
 
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
