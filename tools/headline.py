@@ -311,7 +311,11 @@ def compared(results: Results) -> list[Row]:
     rows = []
     for model in MODELS:
         own = model.rows()
-        means = {"error": mean(row["error"] for row in own), "cpu": model.points()[-1][0] if model.curve else own[0].get("cpu")}
+        if model.end:  # the cost of its rows, as their loss
+            cpu = mean(row["cpu"] for row in own)
+        else:
+            cpu = model.points()[-1][0] if model.curve else own[0].get("cpu")
+        means = {"error": mean(row["error"] for row in own), "cpu": cpu}
         spread = max(row["error"] for row in own) - min(row["error"] for row in own)
         rows.append(
             {**own[0], **means, "spread": spread if len(own) > 1 else None, "by": "trained" if model.trained else "counted"}
