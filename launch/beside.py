@@ -3,26 +3,31 @@
     python -m launch.beside --first runs/mine --second runs/transformer --text held_out.txt --out runs/both
     python -m launch.sample --run runs/both --prompt "Return the"
 
-Exponents are fitted on a text that neither model has seen. The table has the loss on each half of it with the exponents of the
-other half; the model that is saved has those of all.
+Exponents are fitted on a text that neither model has seen. The table has the loss on each half of it, every second document (of
+one document, its first and its second half), with the exponents of the other half; the model that is saved has those of all.
 """
 
 import hashlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
+from jaxtyping import Bool
 
+from jexplicit.data.contexts import PAD
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import encode_documents
+from jexplicit.experiments.bounds import Bounds
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Table
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.names import History, label
+from jexplicit.lm.core.past import Past, read_text
 from jexplicit.runs.progress import stage
 from launch.shared.groups import Reading, Run
 
@@ -43,6 +48,8 @@ class Config(Reading, Run):
     text: tuple[str, ...]
     """Text that neither model has seen: files (compressed or not), pipes, globs or folders; plain text, or records (see
     --field)."""
+    calibration_positions: Annotated[int, Bounds(at_least=10)] = 100_000
+    """How many positions exponents are fitted on, at most, spread evenly over the text."""
 
 
 def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
@@ -52,41 +59,52 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 def _measured(config: Config, folder: RunFolder) -> Iterator[Row]:
     from jexplicit.lm.checkpoints import load_model, save_run_model, save_tokenizer
-    from jexplicit.lm.core.past import read_text
-    from jexplicit.lm.evaluation import log_distributions, score
+    from jexplicit.lm.evaluation import score
     from jexplicit.lm.fits.mixtures.beside import beside, with_model
 
     first, second = load_model(config.first, history=config.history), load_model(config.second)
     if first.tokenizer.sha256 != second.tokenizer.sha256:
         raise ValueError(f"{config.first} and {config.second} have different tokenizers: fit both with the same one")
-    joined = with_model(first.model, second.model)  # which refuses two that do not go together
+    with_model(first.model, second.model)  # which refuses two that do not go together
     documents = read_documents(config.text, field=config.field, documents=config.documents)
     stream = encode_documents(first.tokenizer, documents)
     folder.note_data("text", tokens_sha256=hashlib.sha256(stream.tobytes()).hexdigest())
-    text = read_text(stream, 1, eos=first.model.eos)
-    middle = len(text.Y) // 2
-    with stage("reading the second model"):
-        log_p = log_distributions(second.model, text.X, past=text.past)
-    with stage("reading the first model"):
-        alone = score(first.model, stream)
-    found = {"first": alone, "second": log_p[np.arange(len(text.Y)), text.Y], "both": np.empty(len(text.Y))}
-    for n, (here, other) in enumerate(((slice(0, middle), slice(middle, None)), (slice(middle, None), slice(0, middle))), 1):
-        with stage(f"exponents of half {n}", "passes") as progress:
-            fitted = beside(first.model, log_p, stream, part=here, progress=progress)
-            found["both"][other] = score(fitted, stream)[other]
-    with stage("exponents of all", "passes") as progress:
-        fitted = beside(first.model, log_p, stream, progress=progress)
-    both = replace(joined, exponents=fitted.exponents, curvature=fitted.curvature)
+    in_half = halves(read_text(stream, 1, eos=first.model.eos).past)
+    if in_half.all() or not in_half.any():
+        raise ValueError(f"--text of {len(in_half)} tokens to predict: exponents of one half need another one, give more text")
+    found = {}
+    for which, model in (("first", first.model), ("second", second.model)):
+        with stage(f"reading the {which} model", "positions") as progress:
+            found[which] = score(model, stream, progress=progress)
+
+    def fitted(name: str, part: np.ndarray) -> LanguageModel:
+        m = np.flatnonzero(part)
+        with stage(f"exponents of {name}", "passes") as progress:
+            m = m[:: -(-len(m) // config.calibration_positions)]
+            return beside(first.model, second.model, stream, part=m, progress=progress)
+
+    found["both"] = np.empty(len(in_half))
+    for n, part in enumerate((in_half, ~in_half), 1):
+        half = fitted(f"half {n}", part)
+        with stage("reading the other half", "positions") as progress:
+            found["both"][~part] = score(half, stream, progress=progress)[~part]
+    both = fitted("all", np.ones(len(in_half), bool))
     fields = {"features": "none", "radius": both.radius, "history": first.about.get("history", "none")}
     save_tokenizer(folder.path, first.tokenizer)
     save_run_model(folder.path, {"method": "beside", **fields}, both)
     names = {"first": label(first.about), "second": label(second.about), "both": "both as one"}
     for which, own in found.items():
-        halves = {f"half_{n}": -float(part.mean(dtype=np.float64)) for n, part in enumerate((own[:middle], own[middle:]), 1)}
+        of_halves = {f"half_{n}": -float(own[part].mean(dtype=np.float64)) for n, part in enumerate((in_half, ~in_half), 1)}
         loss = -float(own.mean(dtype=np.float64))
         saved = {"dev_loss": loss, "dev_perplexity": float(np.exp(loss)), **fields} if which == "both" else {}
         size = {"first": first.model, "second": second.model, "both": both}[which].nbytes
-        yield {"which": which, "model": names[which], "loss": loss, **halves, "positions": len(own), "bytes": size, **saved}
+        yield {"which": which, "model": names[which], "loss": loss, **of_halves, "positions": len(own), "bytes": size, **saved}
+
+
+def halves(past: Past) -> Bool[np.ndarray, " M"]:
+    """Which positions of a text are its first half: those of every second document, or of one document the first ones."""
+    document = np.cumsum(past.stream == PAD)[past.places - 1]
+    return document % 2 == 1 if (document != document[:1]).any() else np.arange(len(document)) < len(document) // 2
 
 
 RESULTS = Table(
@@ -99,7 +117,8 @@ RESULTS = Table(
         Column("positions", "positions", ",d"),
         Column("MB", "bytes", ",.1f", 1e-6),
     ],
-    note="Nats per token of the text. Both as one: each half with the exponents of the other half.",
+    note="Nats per token of the text. Its halves are every second document; of one document, its first and its second half. "
+    "Both as one: each half with the exponents of the other half.",
 )
 EXPERIMENT = Experiment("beside", Config, measure, [RESULTS], title="launch.beside: two language models as one")
 

@@ -7,6 +7,7 @@ from run_folders import rows
 
 import jexplicit
 from jexplicit.data.tokenizers import encode_documents
+from jexplicit.lm.core.past import read_text
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.fits.mixtures.beside import beside
 from launch import beside as command
@@ -40,8 +41,9 @@ def test_two_models_become_one_that_loads(tmp_path, files):
     stream = encode_documents(first.tokenizer, files["text"].read_text().splitlines())
     for name, model in (("first", first), ("second", second)):
         assert found[name]["loss"] == pytest.approx(evaluate(model.model, stream).loss, rel=1e-5)  # float32
-    middle = found["both"]["positions"] // 2
-    half = score(beside(first.model, second.model, stream, part=slice(0, middle)), stream)[middle:]
+    document = np.cumsum(stream == 0)[:-1][stream[1:] != 0]  # 1, 2, ...: of every prediction
+    even = document % 2 == 0
+    half = score(beside(first.model, second.model, stream, part=np.flatnonzero(~even)), stream)[even]
     assert found["both"]["half_2"] == pytest.approx(-half.mean(), abs=1e-4)  # fits end within their tolerance
     both = jexplicit.load_model(out)
     assert both.about["method"] == "beside" and len(both.generate("the", 3, seed=0))
@@ -58,3 +60,21 @@ def test_models_of_other_tokens_and_missing_files_are_refused(tmp_path, files, c
     missing = {**files, "second": tmp_path / "nothing.safetensors"}
     assert command.main(flags(missing, out=str(tmp_path / "b"))) == 2
     assert "nothing.safetensors" in "".join(capsys.readouterr().err.split())
+
+
+def test_one_document_has_a_first_and_a_second_half_and_one_token_has_none(files, tmp_path, capsys):
+    past = read_text(np.array([0, 4, 5, 6, 7, 0]), 1).past
+    assert command.halves(past).tolist() == [True, True, False, False]
+    past = read_text(np.array([0, 4, 5, 0, 6, 0, 7, 0]), 1).past
+    assert command.halves(past).tolist() == [True, True, False, True]
+    short = tmp_path / "short.txt"
+    short.write_text("the\n")
+    assert command.main(flags({**files, "text": short}, out=str(tmp_path / "d"))) == 2
+    assert "--text of 1 tokens to predict" in " ".join(capsys.readouterr().err.split())
+
+
+def test_few_positions_are_enough_for_the_exponents(files, tmp_path):
+    out = tmp_path / "few"
+    assert command.main([*flags(files, out=str(out)), "--calibration-positions", "50"]) == 0
+    found = {row["which"]: row for row in rows(out)}
+    assert found["both"]["loss"] < max(found["first"]["loss"], found["second"]["loss"])

@@ -32,7 +32,7 @@ def beside(
     other: Any,
     stream: Integer[np.ndarray, " L"],
     *,
-    part: slice = slice(None),
+    part: slice | Integer[np.ndarray, " m"] = slice(None),
     mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
@@ -43,7 +43,7 @@ def beside(
         other: any LanguageModel with the same tokens, which becomes a part of the new one; or [M, N] log-probabilities that a
             model gave to all tokens at the M predictions of the text, in nats: for another text see `with_given`.
         stream: [L] token ids of a text that neither has seen.
-        part: which of its predictions are fitted on; what stands before them is read.
+        part: which of its predictions are fitted on, in their order; what stands before them is read.
         mesh: devices to share the work.
         progress: called with (passes done, most passes).
 
