@@ -131,16 +131,9 @@ class AdaptiveRows:
         places, growth = past.places, past.growth or self.nothing()
         if (np.diff(places, prepend=max(growth.place, 1)) < 0).any():
             raise ValueError("positions out of order, or read already: a model that counts as it reads goes forward; sort them")
-        end = int(places.max(initial=0)) + 1
-        parts: list[list[Row]] = [[] for _ in self.rows]
-        for begin in range(max(growth.place, 1), end, _block):
-            block = np.arange(begin, min(begin + _block, end))
-            wanted = np.flatnonzero((places >= begin) & (places < begin + _block))
-            found, growth = self.read_block(
-                growth, past.stream, block, places[wanted] - begin, log_p[wanted], past.starts is not None
-            )
-            for part, row in zip(parts, found, strict=True):
-                part.append(row)
+        parts, growth = self._read_on(
+            growth, past.stream, int(places.max(initial=0)) + 1, places, log_p, past.starts is not None
+        )
         own = np.arange(len(places))
         tables = [
             (_joined([row.table for row in part]), own, None, np.concatenate([row.bucket for row in part])) for part in parts
@@ -149,11 +142,21 @@ class AdaptiveRows:
 
     def count_on(self, growth: Growth | None, stream: np.ndarray, end: int) -> Growth:
         """What the first `end` tokens of a text are counted to, where no row is wanted."""
-        growth = growth or self.nothing()
+        none, no_log_p = np.zeros(0, np.int64), np.zeros((0, self.vocabulary))
+        return self._read_on(growth or self.nothing(), stream, end, none, no_log_p, self.within_documents)[1]
+
+    def _read_on(
+        self, growth: Growth, stream: np.ndarray, end: int, wanted: np.ndarray, log_p: np.ndarray, separate: bool
+    ) -> tuple[list[list[Row]], Growth]:
+        """The rows at the wanted places of the next tokens of a text up to `end`, of each block; and what is counted there."""
+        parts: list[list[Row]] = [[] for _ in self.rows]
         for begin in range(max(growth.place, 1), end, _block):
-            places, none = np.arange(begin, min(begin + _block, end)), np.zeros(0, np.int64)
-            _, growth = self.read_block(growth, stream, places, none, np.zeros((0, self.vocabulary)), self.within_documents)
-        return growth
+            block = np.arange(begin, min(begin + _block, end))
+            m = np.flatnonzero((wanted >= begin) & (wanted < begin + _block))
+            found, growth = self.read_block(growth, stream, block, wanted[m] - begin, log_p[m], separate)
+            for part, row in zip(parts, found, strict=True):
+                part.append(row)
+        return parts, growth
 
     def nothing(self) -> Growth:
         """Of a text that has not begun."""
