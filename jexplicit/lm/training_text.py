@@ -26,7 +26,7 @@ from jexplicit.lm.core.options import FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
 from jexplicit.lm.rows.sharded import ShardedCounts
 from jexplicit.lm.rows.sparse import targets_of
-from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.devices import data_mesh, on_cpu
 from jexplicit.runs.host import trim_heap
 
 THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
@@ -91,6 +91,8 @@ class TrainingText:
         disk: where contexts of several tokens are counted that memory should not hold; default, in memory. What is left in its
             folder is for a killed fit to continue.
         contexts: folder of what was counted before, in the same way; taken where it has the offsets that are asked for.
+        device_contexts: whether contexts of several tokens are counted on the devices and not on the host; default, on
+            accelerators.
 
     Raises:
         ValueError: a stream that does not begin and end with `<pad>`.
@@ -115,11 +117,13 @@ class TrainingText:
         tokenizer: Tokenizer | None = None,
         disk: Disk | None = None,
         contexts: Path | None = None,
+        device_contexts: bool | None = None,
     ):
         check_stream(stream)
         self.disk, self.contexts = disk, contexts
         self.letters, self.tokenizer = letters, tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
+        self.device_contexts = not on_cpu(self.mesh) if device_contexts is None else device_contexts
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
         self._made: dict[Any, Any] = {}
@@ -170,6 +174,7 @@ class TrainingText:
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
         """Another text of the same tokens, with what is known of it: counts, sparse_counts, disk."""
         shape: Any = {"eos": self.eos, "mesh": self.mesh, "letters": self.letters, "tokenizer": self.tokenizer}
+        shape |= {"device_contexts": self.device_contexts}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
     def predictions(self, radius: int) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
@@ -191,10 +196,23 @@ class TrainingText:
                 found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
             else:
                 X, Y = self.predictions(max(offsets))
-                found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=N)
+                found = self.smoothed(X, Y, offsets)
             self._ngrams[offsets] = found
             trim_heap()
         return self._ngrams[offsets]
+
+    def smoothed(
+        self,
+        X: Integer[np.ndarray, "M K"],
+        Y: Integer[np.ndarray, " M"],
+        offsets: tuple[int, ...],
+        *,
+        vocab_size: int | None = None,
+        sizes: tuple[int, ...] | None = None,
+    ) -> Ngrams:
+        """`smoothed_ngrams` of what was made of this text, counted where its contexts are."""
+        mesh = self.mesh if self.device_contexts else None
+        return smoothed_ngrams(X, Y, offsets=offsets, vocab_size=vocab_size or self.vocab_size, sizes=sizes, mesh=mesh)
 
     def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
         """Count and smooth the contexts at several offsets, in memory some of them at once."""

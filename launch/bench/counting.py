@@ -1,6 +1,7 @@
-"""The bench of jexplicit.counts.dense.count: the same tables from the same stream, by NumPy and SciPy."""
+"""The bench of counts: tables of pairs beside those of NumPy and SciPy, contexts of several tokens on host and devices."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from jexplicit.counts.contexts import ContextLevel, count_contexts
 from jexplicit.counts.dense import count
-from jexplicit.data.contexts import context_columns, with_leading_pads
+from jexplicit.counts.runs import count_contexts_on_devices
+from jexplicit.data.contexts import context_columns, contexts, with_leading_pads
 from jexplicit.experiments.bounds import PositiveInt
 from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
@@ -23,13 +26,16 @@ from launch.bench.shared.streams import StreamFlags, StreamTokens, load_stream
 
 @dataclass(frozen=True)
 class Counting(StreamFlags):
-    """Counting pairs: jexplicit against NumPy and SciPy. All count the same tables from the same stream, which is checked
-    first."""
+    """Counting pairs, jexplicit against NumPy and SciPy, and contexts of several tokens, on the host and on devices. All count
+    the same tables from the same stream, which is checked first."""
 
     tokens: StreamTokens = 10_000_000
     """Number of positions to count, document ends included; of a file, at most so many from its start."""
     radius: tuple[PositiveInt, ...] = (4,)
     """Context lengths K, in tokens, a comparison for each; K pairs per position."""
+    contexts: tuple[PositiveInt, ...] = (4,)
+    """Tokens of the longest context that is counted whole, with all shorter ones, at the first million positions; a comparison
+    for each."""
 
 
 # A method does what is off the clock and returns the call to time.
@@ -64,6 +70,12 @@ def _scatter_given(x: np.ndarray, K: int, N: int):
     return lambda: jax.block_until_ready(tuple(add(zeros(), column) for column in ids))
 
 
+def _segment_sum_given(x: np.ndarray, K: int, N: int):
+    ids = [jnp.asarray(column.astype(np.int32)) for column in _ids(x, K, N)]
+    add = jax.jit(lambda ids: jax.ops.segment_sum(jnp.ones(len(ids), jnp.int32), ids, N * N, mode="promise_in_bounds"))
+    return lambda: jax.block_until_ready(tuple(add(column) for column in ids))
+
+
 def _scipy(x: np.ndarray, K: int, N: int):
     def tables():
         stream = with_leading_pads(x, K)
@@ -75,12 +87,14 @@ def _scipy(x: np.ndarray, K: int, N: int):
     return lambda: tuple(tables())
 
 
-PEER, LIMIT = "numpy.bincount", "JAX scatter, ids given"
+_positions_of_contexts = 1 << 20
+PEER, LIMIT, HOST = "numpy.bincount", "JAX scatter, ids given", "contexts, host"
 METHODS: dict[str, Callable[[np.ndarray, int, int], Callable[[], Any]]] = {
     "jexplicit": lambda x, K, N: functools.partial(count, x, radius=K, vocab_size=N, mesh=data_mesh(1)),
     PEER: _bincount,
     "numpy.bincount, ids given": _bincount_given,
     LIMIT: _scatter_given,
+    "jax.ops.segment_sum, ids given": _segment_sum_given,
     "scipy.sparse": _scipy,
 }
 
@@ -92,7 +106,10 @@ def comparisons(config: Counting, folder: Path) -> Iterator[Comparison]:
     * **JAX scatter, ids given**: the limit, random increments without id arithmetic: per offset one jitted `.at[ids].add(1)`
       into a new donated int32 table, zeroing included, int32 ids on the device off the clock. The fastest loop of increments in
       NumPy or JAX; C is faster.
+    * **jax.ops.segment_sum, ids given**: the same sums as `segment_sum` of ones, in a table of its own.
     * **scipy.sparse**: per offset, contexts, `scipy.sparse.coo_array` of ones, `.tocsr()`; the tables stay sparse.
+    * **contexts, host**: `jexplicit.counts.contexts.count_contexts`, NumPy's sort of packed keys.
+    * **contexts, devices**: `jexplicit.counts.runs.count_contexts_on_devices`: `jax.lax.sort` and `segment_sum`, on one device.
     """
     x = load_stream(config.stream, config.tokens, config.vocab_size, config.seed)
     N, tokens = config.vocab_size, len(x) - 1
@@ -113,6 +130,25 @@ def comparisons(config: Counting, folder: Path) -> Iterator[Comparison]:
             difference=difference,
             inspect=lambda case, tables: {"peak_table_bytes": _table_bytes(tables, tokens)},
         )
+    for L in config.contexts:
+        X, Y = (part[:_positions_of_contexts] for part in contexts(x, L, eos=True))
+        counted: Any = [X[:, k] for k in range(L)], Y, (N,) * L, N
+        yield Comparison(
+            cases={
+                HOST: functools.partial(count_contexts, *counted),
+                "contexts, devices": functools.partial(count_contexts_on_devices, *counted, data_mesh(1)),
+            },
+            fields={"contexts": L, "vocab_size": N, "tokens": len(Y), "stream": config.stream},
+            row=lambda case, timings, pairs=Y.size * L: {"pairs_per_second": pairs / timings.median(case, "cpu_seconds")},
+            reference=HOST,
+            difference=_levels_differ,
+            inspect=lambda case, levels: {"peak_table_bytes": sum(part.nbytes for level in levels for part in level)},
+        )
+
+
+def _levels_differ(levels: Sequence[ContextLevel], reference: Sequence[ContextLevel]) -> str:
+    parts = zip(itertools.chain(*levels), itertools.chain(*reference), strict=True)
+    return "" if all(map(np.array_equal, *zip(*parts, strict=True))) else "the contexts differ"
 
 
 def _table_bytes(tables: Sequence[Any], tokens: int) -> int:
@@ -124,8 +160,15 @@ def _table_bytes(tables: Sequence[Any], tokens: int) -> int:
 
 COLUMNS = [Column("M pairs / CPU s", "pairs_per_second", ".1f", 1e-6), Column("table MB", "peak_table_bytes", ",.0f", 1e-6)]
 PRESETS = {
-    "tiny": Preset(Counting(tokens=20_000, vocab_size=200, radius=(1, 2), rounds=2), "20,000 tokens; 5 s on 2 CPU cores."),
+    "tiny": Preset(
+        Counting(tokens=20_000, vocab_size=200, radius=(1, 2), contexts=(2,), rounds=2), "20,000 tokens; 5 s on 2 CPU cores."
+    ),
     "full": Preset(Counting(radius=(1, 2, 4), rounds=9), "10 M tokens; 2 minutes and 4 GB on 2 CPU cores."),
 }
-PEERS = {"ratio_to_bincount": ("vs. NumPy", [PEER]), "ratio_to_limit": ("vs. limit", [LIMIT])}
-BENCH = bench("counting", Counting, comparisons, COLUMNS, PRESETS, ours=["jexplicit"], peers=PEERS)
+PEERS = {
+    "ratio_to_bincount": ("vs. NumPy", [PEER]),
+    "ratio_to_limit": ("vs. limit", [LIMIT]),
+    "ratio_to_host": ("vs. host", [HOST]),
+}
+SIZES = ("radius", "contexts")
+BENCH = bench("counting", Counting, comparisons, COLUMNS, PRESETS, sizes=SIZES, ours=["jexplicit"], peers=PEERS)

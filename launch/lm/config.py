@@ -101,6 +101,9 @@ class Config(FitOptions, Models):
     dense, with the columns split over the devices. auto: dense where a method needs it and it fits in memory, otherwise sparse.
     Results do not change, except for rounding. Sparse tables work with explicit, ngram, mixture and bitcipher; sharded ones
     only with explicit."""
+    device_contexts: bool = False
+    """Count contexts of several tokens on the devices even where these are CPUs, although the host is faster. Accelerators
+    count them, unless --memory is given. The counts are the same."""
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between checkpoints of partial counts, from which --resume continues."""
     coordinator: str | None = None

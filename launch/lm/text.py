@@ -140,6 +140,7 @@ def count_or_load(
     on_disk = memory or (int(host_bytes() / 4) if beside else None)
     shape: Any = {"eos": config.eos, "mesh": mesh, "letters": letters_of(text.tokenizer), "tokenizer": text.tokenizer}
     shape |= {"disk": Disk(contexts_folder(path), on_disk) if on_disk else None, "contexts": beside}
+    shape |= {"device_contexts": config.device_contexts or None}
 
     def training(counts: Any) -> TrainingText:
         name = {"dense": "counts", "sparse": "sparse_counts", "sharded": "sharded_counts"}[kind]

@@ -68,6 +68,7 @@ lm --train {{text}} --dev {{text}} | is in train and in dev
 lm {TRAIN} --vocab-size 100000 | more than the text allows
 lm --train {{text}} --vocab-size 3 | too small for the characters
 lm {TRAIN} --vocab-size 2 | holds no more than <pad> and <unk>
+lm {TRAIN} --memory 2GB --device-contexts | --device-contexts with --memory 2GB: contexts are counted in parts on the host then
 lm {TRAIN} --memory much | memory 'much': give a number and a unit
 lm {TRAIN} --tables sparse --methods cold | --methods cold with sparse tables
 lm {TRAIN} --tables sharded --methods ngram | --methods ngram with sharded tables

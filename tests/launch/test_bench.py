@@ -27,7 +27,7 @@ from launch.bench.shared.workers import Setting, Workers
 has_torch, has_kenlm = (importlib.util.find_spec(name) is not None for name in ("torch", "kenlm"))
 TIMED = {"bench", "method", "rounds", "threads", "memory", "cpu_seconds", "wall_seconds", "kernel_seconds"}
 FIELDS = {  # of the rows
-    "counting": "radius vocab_size tokens pairs_per_second ratio_to_bincount ratio_to_limit peak_table_bytes stream",
+    "counting": "vocab_size tokens pairs_per_second ratio_to_bincount ratio_to_limit peak_table_bytes stream",
     "icl": "layers dim context batch_size steps steps_per_second cpu_ms_per_step ratio_to_plain ratio_to_sampled",
     "training": "radius batch_size vocab_size steps stream positions_per_second ratio_to_torch",
     "evaluation": "radius vocab_size corpus positions distinct positions_per_second ratio_to_brute_force ratio_to_kenlm "
@@ -108,7 +108,8 @@ def test_a_peer_is_as_fast_as_itself(name, peer, run):
 def test_rows_of_each_method_and_size(run):
     names = ("counting", "training", "evaluation")
     by = {name: [(row["method"], row.get("radius")) for row in read_rows(run(name))] for name in names}
-    assert by["counting"] == [(method, K) for K in (1, 2) for method in counting.METHODS]
+    whole = [(counting.HOST, None), ("contexts, devices", None)]
+    assert by["counting"] == [*[(method, K) for K in (1, 2) for method in counting.METHODS], *whole]
     methods = [name for name in training.METHODS if has_torch or not name.startswith("torch")]
     assert by["training"] == [(name, K) for K in (1, 2) for _ in (64, 256) for name in methods]
     losses = [*[(method, 1) for method in evaluation.METHODS], (evaluation.BRUTE, 2), (evaluation.DISTINCT, 2)]

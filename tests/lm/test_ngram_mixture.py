@@ -273,6 +273,13 @@ def test_a_fit_begins_near_the_nearest_tokens():
 # The rows
 
 
+def test_all_rows_are_the_same_where_devices_count_their_contexts():
+    rows = ("offsets", "contexts-4", "gaps", "skips", "classes")
+    made = [mixture_rows(TrainingText(STREAM, N, device_contexts=where), rows) for where in (False, True)]
+    for mine, other in zip(*map(jax.tree.leaves, made), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
 def test_counting_in_threads_builds_each_group_once_and_says_so():
     seen, text = [], TrainingText(STREAM, N)
     again = mixture_rows(text, progress=lambda *done: seen.append(done))

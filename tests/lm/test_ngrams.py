@@ -19,6 +19,7 @@ from jexplicit.lm.rows.ngrams import (
     smoothed_ngrams,
     smoothed_ranges,
 )
+from jexplicit.runs.devices import data_mesh
 
 N = 9
 OFFSETS = [(1,), (1, 2, 3, 4), (1, 3), (3, 1, 2)]
@@ -49,6 +50,11 @@ def context_of(x, offsets):
 def assert_same_ngrams(one: Ngrams, other: Ngrams):
     for mine, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_contexts_that_devices_count_give_the_same_rows():
+    for offsets in OFFSETS:
+        assert_same_ngrams(ngrams_of(offsets, mesh=data_mesh(3)), ngrams_of(offsets))
 
 
 # The chain

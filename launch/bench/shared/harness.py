@@ -111,7 +111,7 @@ def job_columns(*headings: str) -> list[Column]:
 
 _seconds = [Column(f"{clock} s", f"{clock.lower()}_seconds", ".3f") for clock in ("CPU", "kernel", "wall")]
 _only_in_report = ("quartiles", "CPU s", "kernel s", "wall s", "reduction s", "MB reduced")
-_labels = {"radius": "K", "layers": "K", "batch_size": "batch size"}
+_labels = {"radius": "K", "layers": "K", "batch_size": "batch size", "contexts": "tokens of a context"}
 _of_ratios = """A ratio is the median over interleaved rounds of the peer's seconds / own seconds in the same round, with its
 quartiles; above 1 is faster. """
 _of_seconds = "Seconds are medians; *kernel* is the part of the CPU seconds spent in the operating system."

@@ -21,7 +21,7 @@ from jexplicit.lm.evaluation import read_text
 from jexplicit.lm.fits.mixtures.word_classes import cluster, neighbour_vectors
 from jexplicit.lm.model_files import register_types
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
-from jexplicit.lm.rows.ngrams import Ngrams, ngram_rows, smoothed_ngrams
+from jexplicit.lm.rows.ngrams import Ngrams, ngram_rows
 from jexplicit.lm.rows.past.cache import Cache, CacheRows, RepeatRows
 from jexplicit.lm.rows.selectors import SELECTORS
 from jexplicit.lm.rows.sparse import SparseTables, smoothed_offset_rows
@@ -251,7 +251,7 @@ def _build_words(classes: Sequence[int], text: TrainingText, smoothing: Smoothin
     parts = []
     for name, group, levels in groups:
         sizes = tuple(view.sizes[column - 1] for column in group)
-        counted = smoothed_ngrams(columns, Y, offsets=group, vocab_size=text.vocab_size, sizes=sizes)
+        counted = text.smoothed(columns, Y, group, sizes=sizes)
         names = tuple(f"{name}, {n} before" for n in range(len(group) - levels, len(group)))
         parts.append(ngram_rows(counted, names, confidence=confidence))
     return (ViewRows(view, tuple(parts)),)
@@ -262,8 +262,8 @@ def _build_lines(text: TrainingText, smoothing: Smoothing, confidence: bool) -> 
     _letters(text)
     view = LineView(jnp.asarray(line_ends(text.vocab_size, text.tokenizer)), LINE_RADIUS)
     X, Y, _ = read_text(text.in_memory, view.radius, eos=text.eos)
-    shape: Any = {"offsets": (1, 2, 3), "vocab_size": text.vocab_size, "sizes": view.sizes}
-    counted, names = smoothed_ngrams(view_contexts(view, X), Y, **shape), ("line", "line, 1 before", "line, 2 before")
+    counted = text.smoothed(view_contexts(view, X), Y, (1, 2, 3), sizes=view.sizes)
+    names = ("line", "line, 1 before", "line, 2 before")
     return (ViewRows(view, (ngram_rows(counted, names, confidence=confidence),)),)
 
 
@@ -277,7 +277,7 @@ def _build_classes(text: TrainingText, smoothing: Smoothing, confidence: bool) -
     def tokens_after(n: int) -> Any:
         of, columns = classes[n], view.columns(n + 1, 3)
         C = int(of.max()) + 1
-        counted = smoothed_ngrams(of[X[:, :3]], Y, offsets=(1, 2, 3), vocab_size=N, sizes=(C,) * 3)
+        counted = text.smoothed(of[X[:, :3]], Y, (1, 2, 3), sizes=(C,) * 3)
         names = tuple(f"class of {CLASSES[n]}, {level} before" for level in (1, 2, 3))
         return ngram_rows(counted._replace(offsets=columns), names, confidence=confidence)
 
@@ -286,7 +286,7 @@ def _build_classes(text: TrainingText, smoothing: Smoothing, confidence: bool) -
         C = int(of.max()) + 1
         ids, size = (of[X[:, :4]], C) if tokens > 2 else (X, N)
         offsets = tuple(range(1, tokens + 1))
-        counted = smoothed_ngrams(ids, of[Y], offsets=offsets, vocab_size=C, sizes=(size,) * tokens)
+        counted = text.smoothed(ids, of[Y], offsets, vocab_size=C, sizes=(size,) * tokens)
         columns = view.columns(n + 1 if tokens > 2 else 0, tokens)
         chain = ngram_rows(counted._replace(offsets=columns), ("level",) * tokens)
         base = np.log(counted.lower) - np.log(relative_frequencies(np.bincount(of[Y], minlength=C)))
@@ -312,7 +312,7 @@ def _build_coarse(text: TrainingText, smoothing: Smoothing, confidence: bool) ->
     def class_after(n: int) -> Any:
         of = classes[n]
         C = int(of.max()) + 1
-        counted = smoothed_ngrams(of[X[:, :3]], of[Y], offsets=(1, 2, 3), vocab_size=C, sizes=(C,) * 3)
+        counted = text.smoothed(of[X[:, :3]], of[Y], (1, 2, 3), vocab_size=C, sizes=(C,) * 3)
         chain = ngram_rows(counted._replace(offsets=view.columns(n + 1, 3)), ("level",) * 3)
         name = f"next of {COARSE[n][0]} tokens and {COARSE[n][1]} classes"
         return ClassOfOutput(chain, jnp.asarray(np.log(counted.lower), jnp.float32), view.classes[n], name)
