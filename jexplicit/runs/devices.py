@@ -62,6 +62,11 @@ def on_gpu(mesh: Mesh) -> bool:
     return mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm")
 
 
+def on_accelerator() -> bool:
+    """Whether the default devices are no CPUs."""
+    return jax.default_backend() != "cpu"
+
+
 def is_distributed(mesh: Mesh | None) -> bool:
     """Whether positions are distributed over the devices of a mesh; not on a single CPU, which uses threads."""
     return mesh is not None and (mesh.size > 1 or not on_cpu(mesh))

@@ -180,6 +180,18 @@ def test_a_text_read_in_pieces_is_the_text_read_at_once():
     assert state.tokens.tolist() == tokens.tolist()
 
 
+def test_a_device_reads_the_same_and_its_state_is_saved(tmp_path):
+    model, tokens = replace(fitted().model), stream()
+    with mock.patch.object(adaptive, "on_accelerator", lambda: True):
+        np.testing.assert_allclose(score(model, tokens), whole(), atol=ATOL)
+        log_p, state = read(model, init(model), tokens[1:80])
+        later, _ = read(model, state, tokens[80:])
+        save_state(tmp_path / "state.safetensors", state)
+    np.testing.assert_allclose(np.concatenate([log_p, later])[tokens[1:] != 0], whole(), atol=ATOL)
+    on_host, _ = read(model, load_state(tmp_path / "state.safetensors"), tokens[80:])
+    np.testing.assert_allclose(on_host, later, atol=ATOL)
+
+
 def test_positions_out_of_order_are_refused():
     model, tokens = fitted().model, stream()
     text = read_text(tokens, model.radius)

@@ -1,8 +1,15 @@
 """Counts that grow as a text is read, against loops over the text. All numbers are integers, or sums of them: equal."""
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
+from jexplicit.counts.runs import Runs
+from jexplicit.lm.rows.past import growing, on_devices
 from jexplicit.lm.rows.past.balance import balance_rows, empty_balance
 from jexplicit.lm.rows.past.growing import add_run, cells_of, count_run, followers
 from jexplicit.lm.rows.past.latest import latest, merge_latest
@@ -42,6 +49,46 @@ def test_followers_are_those_of_a_loop(blocks, seed, begin):
         runs, done = add_run(runs, count_run(cells_of(k, t, N)[t >= 0])), done + B
     sizes = [len(run.cells) for run in runs]
     assert all(2 * small <= large for large, small in zip(sizes, sizes[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed, begin", [(0, False), (1, True)])
+def test_a_device_counts_the_same(seed, begin):
+    """Contexts whose keys differ in their low or high bits alone, blocks of several sizes, some of their positions."""
+    keys, tokens = text(seed, 90)
+    keys |= keys << np.uint64(34) | keys % np.uint64(2) << np.uint64(63)
+    begun = text(seed + 10, 40 if begin else 0)
+    first = (count_run(cells_of(begun[0], begun[1], N)[begun[1] >= 0]),)
+    runs, on_it, done = (), (), 0
+    for B in (1, 30, 17, 42):
+        k, t, m = keys[done : done + B], tokens[done : done + B], np.arange(0, B, 2)
+        own = np.roll(begun[0], 1)[:1].repeat(B) if begin else k
+        found = followers(k, t, N, runs, first, own, m)
+        dense = csr_array((found.counts, found.tokens, found.start), (len(m), N)).toarray()
+        np.testing.assert_array_equal(on_devices.dense_counts(k, t, N, on_it, first, own, m)[: len(m)], dense)
+        base = np.full((len(m), N), 1 / N, np.float32)
+        mine, other = (
+            at.counted_row(k, t, N, so_far, first, own, m, base=base, D=0.7)[0]
+            for at, so_far in ((growing, runs), (on_devices, on_it))
+        )
+        rows = csr_array((mine.table.values, mine.table.outputs, mine.table.start), (len(m), N)).toarray()
+        np.testing.assert_allclose(other.table[: len(m)], rows, rtol=1e-6)  # float32 logarithms of two libraries
+        assert mine.bucket.tolist() == other.bucket.tolist()
+        runs, on_it, done = growing.add_block(runs, k, t, N), on_devices.add_block(on_it, k, t, N), done + B
+    (one,), (other,) = (on_devices.on_host(on_devices.on_device(part)) for part in (runs, on_it))
+    for mine, same in zip(one, other, strict=True):
+        np.testing.assert_array_equal(mine, same)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_a_device_reads_a_block_in_one_call_without_sorting(platform):
+    shape: Any = jax.ShapeDtypeStruct
+    B, C = 64, 1 << 13
+    table = Runs((shape((C,), jnp.uint32),) * 2, shape((C,), jnp.int32))
+    words, ids = [shape((B,), jnp.uint32)] * 2, shape((B,), jnp.int32)
+    counting = on_devices._counts_before.trace(table, table, words, words, ids, ids, ids, N=N)
+    lowered = counting.lower(lowering_platforms=(platform,)).as_text()
+    assert "stablehlo.sort" not in lowered and lowered.count("stablehlo.dot_general") == 1
+    assert f"{C}x" not in lowered.replace(f"{C}xui32", "").replace(f"{C}xi32", "")  # nothing is made of the table and the block
 
 
 def test_counts_begun_in_another_text_are_found_by_its_own_keys():

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
@@ -122,7 +123,7 @@ class PlacedPositions(NamedTuple):
 
 def prepare(tables: Sequence[Any], N: int, mesh: Mesh) -> PreparedTables:
     """Tables of N outputs to be read by many positions, their dense rows on the devices of a mesh."""
-    dense: list[np.ndarray] = [np.zeros((1, N), np.float32)]
+    dense: list[Any] = [np.zeros((1, N), np.float32)]
     found, R, left = [], 1, _most_bytes
     for table in tables:
         if isinstance(table, Sparse) and table.weighted:
@@ -134,13 +135,14 @@ def prepare(tables: Sequence[Any], N: int, mesh: Mesh) -> PreparedTables:
             left -= rows.nbytes
             table = Split(table, R if len(rows) else 0, long)
         elif isinstance(table, Dense):
-            rows, table = np.asarray(table.rows), R
+            rows, table = table.rows, R
         else:
             rows = dense[0][:0]
         found.append(table)
         dense.append(rows)
         R += len(rows)
-    whole = np.concatenate(dense, dtype=np.result_type(*(dense[1:] or dense)))
+    numpy: Any = np if on_cpu(mesh) else jnp  # rows that were made on an accelerator stay there
+    whole = numpy.concatenate(dense, dtype=np.result_type(*(rows.dtype for rows in dense[1:] or dense)))
     return PreparedTables(replicate(whole, mesh), tuple(found))
 
 

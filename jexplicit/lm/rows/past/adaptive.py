@@ -12,7 +12,6 @@ Source: Ney, Essen & Kneser 1994 for the discount; Shazeer, Pelemans & Chelba 20
 together, over any model.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +21,15 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY, pytree, static
 from jexplicit.lm.core.names import AdaptiveKind
 from jexplicit.lm.core.past import Past, contexts_at
-from jexplicit.lm.rows.ngrams import CONFIDENCES, confidence_of
+from jexplicit.lm.rows.ngrams import CONFIDENCES
+from jexplicit.lm.rows.past import growing, on_devices
 from jexplicit.lm.rows.past.balance import Balance, balance_rows, empty_balance
-from jexplicit.lm.rows.past.growing import Followers, Run, add_run, cells_of, count_run, followers
+from jexplicit.lm.rows.past.growing import Row, Run, add_run, cells_of, count_run, joined_rows
 from jexplicit.lm.rows.past.keys import CONTEXTS, Block, hashed, mix
 from jexplicit.lm.rows.past.latest import Latest, LatestRun, latest, merge_latest
 from jexplicit.lm.rows.past.online import Online
 from jexplicit.lm.tables.storage import SparseRows
+from jexplicit.runs.devices import on_accelerator
 
 _block = 1 << 12  # positions
 _repeats = (2, 3, 4, 6, 11)
@@ -74,13 +75,6 @@ class Growth(NamedTuple):
     balances: tuple[Balance, ...]
     latest: tuple[tuple[LatestRun, ...], ...]
     online: Online | None = None
-
-
-class Row(NamedTuple):
-    """A row at B positions: a table, and which exponent each position takes."""
-
-    table: Any
-    bucket: Int[np.ndarray, " B"]
 
 
 @pytree
@@ -134,11 +128,7 @@ class AdaptiveRows:
         parts, growth = self._read_on(
             growth, past.stream, int(places.max(initial=0)) + 1, places, log_p, past.starts is not None
         )
-        own = np.arange(len(places))
-        tables = [
-            (_joined([row.table for row in part]), own, None, np.concatenate([row.bucket for row in part])) for part in parts
-        ]
-        return tables, growth
+        return [joined_rows(part) for part in parts], growth
 
     def count_on(self, growth: Growth | None, stream: np.ndarray, end: int) -> Growth:
         """What the first `end` tokens of a text are counted to, where no row is wanted."""
@@ -187,6 +177,7 @@ class AdaptiveRows:
         document = None if pads is None else pads[np.searchsorted(pads, places) - 1]
         keys, facts, newest = self._keys(growth, begun, self.block_of(stream, places), tokens, document)
         p, q_of, rows, counts, balances = np.exp(log_p), {}, [], [], []
+        counting: Any = on_devices if on_accelerator() else growing
         for n, (row, (key, own_key)) in enumerate(zip(self.rows, keys, strict=True)):
             counted, balance = (), growth.balances[n]
             if row.kind == "recency":
@@ -196,11 +187,12 @@ class AdaptiveRows:
                 rows.append(Row(table, np.zeros(len(m), np.int64)))
             else:
                 first = begun.counts[n] if row.kind in _begun else ()
-                known = followers(key, tokens, N, growth.counts[n], first, own_key, m)
                 base = q_of[row.kind, row.over] if row.over else p
-                found, q_of[row.kind, row.context] = _adaptive_row(known, base, self.discount, N)
+                found, q_of[row.kind, row.context] = counting.counted_row(
+                    key, tokens, N, growth.counts[n], first, own_key, m, base=base, D=self.discount
+                )
                 rows.append(found)
-                counted = add_run(growth.counts[n], count_run(cells_of(key, tokens, N)[tokens >= 0]))
+                counted = counting.add_block(growth.counts[n], key, tokens, N)
             counts.append(counted)
             balances.append(balance)
         return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), newest, growth.online)
@@ -263,28 +255,8 @@ class AdaptiveRows:
         return self.__dict__["_begun"]
 
 
-def _adaptive_row(known: Followers, base: Any, D: float, N: int) -> tuple[Row, tuple[np.ndarray, np.ndarray]]:
-    """The row of a context over a base, which is [n, N] or a shorter context's q; and its own q, where tokens were seen."""
-    (start, tokens, counts, n), d = known, np.diff(known.start).astype(np.int32)
-    position = np.repeat(np.arange(len(n), dtype=np.min_scalar_type(-len(n) * N)), d)
-    entry = position * N + tokens
-    b = base[1][np.searchsorted(base[0], entry)] if isinstance(base, tuple) else base.reshape(-1)[entry]
-    freed = np.repeat((D * d).astype(b.dtype), d) * b
-    kept = np.maximum(counts - b.dtype.type(D), 0)
-    rows = SparseRows(start, tokens.astype(np.min_scalar_type(N - 1)), np.log1p(kept / freed))
-    return Row(rows, confidence_of(n, d)), (entry, (kept + freed) / np.repeat(n.astype(b.dtype), d))
-
-
 def _recency_row(facts: Latest, N: int) -> Row:
     some = facts.times > 0
     start = np.concatenate([[0], np.cumsum(some)])
     rows = SparseRows(start, facts.last[some].astype(np.min_scalar_type(N - 1)), np.ones(start[-1], np.float32))
     return Row(rows, np.searchsorted(_repeats, facts.repeats, side="right"))
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Tables of one kind, one after the other."""
-    if not isinstance(parts[0], SparseRows):
-        return np.concatenate(parts)
-    start = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.start) for part in parts]))])
-    return SparseRows(start, *(np.concatenate([part[i] for part in parts]) for i in (1, 2)))

@@ -9,11 +9,13 @@ and those of the positions before it in the block.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, UInt64
 from scipy.sparse import csr_array
 
-from jexplicit.lm.tables.storage import ranges
+from jexplicit.lm.rows.ngrams import confidence_of
+from jexplicit.lm.tables.storage import SparseRows, ranges
 
 R = TypeVar("R", bound=Any)
 
@@ -134,3 +136,60 @@ def _earlier(group: Int[np.ndarray, " B"], m: Int[np.ndarray, " n"]) -> Any:
     start = np.concatenate([[0], np.cumsum(place[m] - first)])
     columns = order[ranges(first, place[m])]
     return csr_array((np.ones(len(columns), np.int32), columns, start), shape=(len(m), B))
+
+
+class Row(NamedTuple):
+    """A row at B positions: a table, and which exponent each position takes."""
+
+    table: Any
+    bucket: Int[np.ndarray, " B"]
+
+
+def counted_row(
+    keys: UInt64[np.ndarray, " B"],
+    tokens: Int[np.ndarray, " B"],
+    N: int,
+    *known: Any,
+    base: Any,
+    D: float,
+) -> tuple[Row, tuple[np.ndarray, np.ndarray]]:
+    """The row of a context over a base at positions of a block, and its own q, where tokens were seen.
+
+    Args:
+        keys, tokens, N, known: those of `followers`.
+        base: [n, N] probabilities, or the q of a shorter context.
+        D: the discount.
+    """
+    return _row_of(followers(keys, tokens, N, *known), base, D, N)
+
+
+def add_block(runs: Sequence[Run], keys: UInt64[np.ndarray, " B"], tokens: Int[np.ndarray, " B"], N: int) -> tuple[Run, ...]:
+    """The counts of a text with those of its next block."""
+    return add_run(runs, count_run(cells_of(keys, tokens, N)[tokens >= 0]))
+
+
+def joined_rows(parts: Sequence[Row]) -> tuple[Any, Int[np.ndarray, " M"], None, Int[np.ndarray, " M"]]:
+    """Rows of one block after the other as one table; the row of each position, and its exponent."""
+    heights = [len(part.table.start) - 1 if isinstance(part.table, SparseRows) else len(part.table) for part in parts]
+    n = [len(part.bucket) for part in parts]
+    rows = ranges(np.cumsum([0, *heights[:-1]]), np.cumsum([0, *heights[:-1]]) + n)
+    return _joined([part.table for part in parts]), rows, None, np.concatenate([part.bucket for part in parts])
+
+
+def _joined(tables: Sequence[Any]) -> Any:
+    if not isinstance(tables[0], SparseRows):
+        return (np if isinstance(tables[0], np.ndarray) else jnp).concatenate(tables)
+    start = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(table.start) for table in tables]))])
+    return SparseRows(start, *(np.concatenate([table[i] for table in tables]) for i in (1, 2)))
+
+
+def _row_of(known: Followers, base: Any, D: float, N: int) -> tuple[Row, tuple[np.ndarray, np.ndarray]]:
+    """The row of a context over a base, which is [n, N] or a shorter context's q; and its own q, where tokens were seen."""
+    (start, tokens, counts, n), d = known, np.diff(known.start).astype(np.int32)
+    position = np.repeat(np.arange(len(n), dtype=np.min_scalar_type(-len(n) * N)), d)
+    entry = position * N + tokens
+    b = base[1][np.searchsorted(base[0], entry)] if isinstance(base, tuple) else base.reshape(-1)[entry]
+    freed = np.repeat((D * d).astype(b.dtype), d) * b
+    kept = np.maximum(counts - b.dtype.type(D), 0)
+    rows = SparseRows(start, tokens.astype(np.min_scalar_type(N - 1)), np.log1p(kept / freed))
+    return Row(rows, confidence_of(n, d)), (entry, (kept + freed) / np.repeat(n.astype(b.dtype), d))

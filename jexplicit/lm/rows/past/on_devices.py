@@ -1,0 +1,161 @@
+"""The counts of `growing` on a device, a block of positions at a time, and dense rows of them, which stay there.
+
+    c[b, i] = count of (context of b, i) in the sorted cells + sum_{b' < b} [context of b' = context of b] [token of b' = i]
+
+Both are exact: the first by binary search, the second as a causal comparison of contexts times one-hot tokens, of whole numbers
+below 2^24. A cell has two words of 32 bits; the cells of a text are sorted again with those of a block.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32, UInt64
+
+from jexplicit.counts.runs import NO_KEY, Runs, count_runs
+from jexplicit.lm.rows.ngrams import confidence_of
+from jexplicit.lm.rows.past.growing import Row, Run, cells_of, merge_runs, token_bits
+from jexplicit.runs.devices import full_precision
+
+_least = 1 << 12  # cells of a table at first
+
+
+def add_block(runs: Sequence[Any], keys: UInt64[np.ndarray, " B"], tokens: Int[np.ndarray, " B"], N: int) -> tuple[Runs]:
+    """The cells of a text with those of its next block."""
+    (known,) = on_device(runs)
+    cells = cells_of(keys, tokens, N)[tokens >= 0]
+    size = padded_size(len(cells))
+    room = _room(int((known.counts > 0).sum()) + len(cells))
+    words = [_padded(word, size, NO_KEY) for word in _words(cells)]
+    return (_merged(known, words, np.arange(size) < len(cells), room=room),)
+
+
+def dense_counts(
+    keys: UInt64[np.ndarray, " B"],
+    tokens: Int[np.ndarray, " B"],
+    N: int,
+    runs: Sequence[Any],
+    begun: Sequence[Any],
+    own_keys: UInt64[np.ndarray, " B"],
+    m: Int[np.ndarray, " n"],
+) -> Int[Array, "n_padded N"]:
+    """What `growing.followers` finds, as dense counts; rows past those of m are of no position."""
+    bits = token_bits(N)
+    distinct, some, group = np.unique(keys >> bits, return_index=True, return_inverse=True)
+    B = padded_size(len(keys))
+    of_text, of_begun = (
+        [_padded(word, B, NO_KEY) for word in _words(contexts << bits)] for contexts in (distinct, own_keys[some] >> bits)
+    )
+    padded = (_padded(ids.astype(np.int32), B, -1) for ids in (group, tokens))
+    wanted = _padded(m.astype(np.int32), padded_size(len(m)), 0)
+    return _counts_before(on_device(runs)[0], on_device(begun)[0], of_text, of_begun, *padded, wanted, N=N)
+
+
+def counted_row(
+    keys: UInt64[np.ndarray, " B"], tokens: Int[np.ndarray, " B"], N: int, *known: Any, base: Any, D: float
+) -> tuple[Row, Float[Array, "n_padded N"]]:
+    """`growing.counted_row` with dense rows on the device."""
+    c, n = dense_counts(keys, tokens, N, *known), len(known[-1])
+    b = base if isinstance(base, jax.Array) else _padded(base, len(c), 1.0)
+    row, q, times, different = _adaptive_row(c, b, D)
+    return Row(row, confidence_of(np.asarray(times), np.asarray(different))[:n]), q
+
+
+@functools.partial(jax.jit, static_argnames="D")
+def _adaptive_row(c: Int[Array, "n N"], b: Float[Array, "n N"], D: float) -> tuple[Array, Array, Array, Array]:
+    """The row over a base, its own q, how often the context occurred, and how many tokens followed it; of each position."""
+
+    def of_position(c, b):
+        n, d = c.sum(dtype=jnp.int32), (c > 0).sum(dtype=jnp.int32)
+        freed = D * d.astype(b.dtype) * b
+        kept = jnp.maximum(c.astype(b.dtype) - D, 0)
+        return jnp.where(c > 0, jnp.log1p(kept / freed), 0), (kept + freed) / jnp.maximum(n, 1).astype(b.dtype), n, d
+
+    return jax.vmap(of_position)(c, b)
+
+
+def on_device(runs: Sequence[Any]) -> tuple[Runs]:
+    """Runs of the host, or those of a device, as one on the device."""
+    if len(runs) == 1 and isinstance(runs[0], Runs):
+        return (runs[0],)
+    cells, counts = functools.reduce(merge_runs, runs, Run(np.zeros(0, np.uint64), np.zeros(0, np.int32)))
+    words: Any = tuple(_padded(word, _room(len(cells)), NO_KEY) for word in _words(cells))
+    table: Any = _padded(counts, _room(len(cells)), 0)
+    return (jax.device_put(Runs(words, table)),)
+
+
+def on_host(runs: Sequence[Any]) -> tuple[Run, ...]:
+    """The same runs on the host."""
+    return tuple(_host_run(run) if isinstance(run, Runs) else run for run in runs)
+
+
+def _host_run(run: Runs) -> Run:
+    high, low = (np.asarray(word).astype(np.uint64) for word in run.words)
+    some = np.asarray(run.counts) > 0
+    return Run((high << np.uint64(32) | low)[some], np.asarray(run.counts)[some])
+
+
+def padded_size(n: int) -> int:
+    """The next power of two, so that few shapes are compiled."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _room(E: int) -> int:
+    return max(_least, padded_size(E))
+
+
+def _padded(x: np.ndarray, size: int, value: Any) -> np.ndarray:
+    return np.pad(x, [(0, size - len(x)), *[(0, 0)] * (x.ndim - 1)], constant_values=value)
+
+
+def _words(cells: UInt64[np.ndarray, " E"]) -> list[UInt32[np.ndarray, " E"]]:
+    return [(cells >> np.uint64(32)).astype(np.uint32), cells.astype(np.uint32)]
+
+
+@functools.partial(jax.jit, static_argnames="room")
+def _merged(known: Runs, words: list[Array], some: Array, *, room: int) -> Runs:
+    both = [jnp.concatenate(parts) for parts in zip(known.words, words, strict=True)]
+    runs, place = count_runs(both, jnp.concatenate([known.counts, some.astype(jnp.int32)])), jnp.arange(room, dtype=jnp.int32)
+    few = tuple(word.at[place].get(mode="fill", fill_value=NO_KEY) for word in runs.words)
+    return Runs(few, runs.counts.at[place].get(mode="fill", fill_value=0))
+
+
+@functools.partial(jax.jit, static_argnames="N")
+@full_precision
+def _counts_before(
+    runs: Runs, begun: Runs, of_text: list[Array], of_begun: list[Array], group: Array, tokens: Array, m: Array, *, N: int
+) -> Int[Array, "n N"]:
+    def after(table: Runs, high: Array, low: Array) -> Int[Array, " N"]:
+        """The counts of a table after the context whose first cell has these words."""
+        mask = (1 << int(token_bits(N))) - 1
+        first = _search(table.words, high, low)
+        place = first + jnp.arange(min(N, len(table.counts)), dtype=jnp.int32)
+        own_high, own_low = (word.at[place].get(mode="fill", fill_value=NO_KEY) for word in table.words)
+        mine = (own_high == high) & (own_low & ~np.uint32(mask) == low)
+        count = jnp.where(mine, table.counts.at[place].get(mode="fill", fill_value=0), 0)
+        return jnp.zeros(N, jnp.int32).at[own_low & np.uint32(mask)].add(count, mode="drop")
+
+    def in_block(place: Array) -> Array:
+        """Which positions of the block stand before a place and have its context."""
+        return ((group == group[place]) & (jnp.arange(len(group), dtype=jnp.int32) < place)).astype(jnp.float32)
+
+    before = jax.vmap(functools.partial(after, runs))(*of_text) + jax.vmap(functools.partial(after, begun))(*of_begun)
+    one_hot = jax.nn.one_hot(tokens, N, dtype=jnp.float32)
+    return before[group[m]] + (jax.vmap(in_block)(m) @ one_hot).astype(jnp.int32)
+
+
+def _search(words: tuple[Array, ...], high: Array, low: Array) -> Int[Array, ""]:
+    """How many cells come before one."""
+
+    def step(_, bounds):
+        first, end = bounds
+        middle = (first + end) // 2
+        less = (words[0][middle] < high) | ((words[0][middle] == high) & (words[1][middle] < low))
+        less &= first < end
+        return jnp.where(less, middle + 1, first), jnp.where(less, end, middle)
+
+    size = len(words[0])
+    return jax.lax.fori_loop(0, size.bit_length(), step, (jnp.int32(0), jnp.int32(size)))[0]
