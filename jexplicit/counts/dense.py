@@ -18,7 +18,7 @@ from jexplicit.counts.merging import INT32_CELLS, Counts, add_tables
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.checks import is_concrete
-from jexplicit.runs.devices import AXIS, check_memory, data_mesh, on_cpu
+from jexplicit.runs.devices import AXIS, check_memory, default_mesh, on_cpu
 from jexplicit.runs.processes import part_of_process, sum_over_processes
 
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
@@ -45,7 +45,7 @@ def count(
             `jexplicit.data.corpus.shards.Shards`, of which one window is in memory at a time.
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
-        mesh: devices of this process to share its part of the work; default, the first one.
+        mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.
         chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.
         saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
         progress: called with (positions done, positions in all), of this process, after every step.
@@ -76,7 +76,7 @@ class DenseCounter:
     Args:
         radius: K.
         vocab_size: N.
-        mesh: default, the first device.
+        mesh: default, that of `count`.
         chunk: positions of a device per window; default as in `count`.
         positions: how many there are in all, if known: a short stream gets smaller chunks.
 
@@ -102,7 +102,7 @@ class DenseCounter:
                 f"{int(np.sqrt(INT32_CELLS - 1))}"
             )
         self.radius, self.vocab_size = K, N
-        self._mesh = mesh or data_mesh(1)
+        self._mesh = mesh or default_mesh()
         if chunk is None:
             chunk = _chunk_positions if on_cpu(self._mesh) else _chunk_elsewhere
         if chunk < 1:

@@ -45,7 +45,7 @@ from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
 from jexplicit.lm.tables.reader import log_p_of_all, log_p_of_targets, read_positions
 from jexplicit.lm.tables.storage import Sparse, SparseRows, as_table
-from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.devices import default_mesh
 
 K = TypeVar("K")
 _positions_per_call = 1 << 16  # of a device
@@ -241,7 +241,7 @@ def read_on(
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, Any]:
     """`f` of all positions of a model with tables, a call at a time; and what the text is counted to after them."""
-    mesh, exponents = mesh or data_mesh(1), np.asarray(model.exponents)
+    mesh, exponents = mesh or default_mesh(), np.asarray(model.exponents)
     own = [isinstance(kind, TableRows) for kind in model.rows for _ in kind.names]
     prepared, found, growth = _prepared(model, mesh), [], past and past.growth
     call = (_positions_per_call if all(own) and f is log_p_of_targets else _positions_with_a_past) * mesh.size

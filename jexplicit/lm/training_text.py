@@ -26,7 +26,7 @@ from jexplicit.lm.core.options import FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
 from jexplicit.lm.rows.sharded import ShardedCounts
 from jexplicit.lm.rows.sparse import targets_of
-from jexplicit.runs.devices import data_mesh, on_cpu
+from jexplicit.runs.devices import default_mesh, on_cpu
 from jexplicit.runs.host import trim_heap
 
 THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
@@ -82,7 +82,7 @@ class TrainingText:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         vocab_size: N.
         eos: predict `<pad>` as the end of a document.
-        mesh: devices to share the work; default, the first.
+        mesh: devices to share the work; default, all accelerators, or one CPU.
         counts: C_1 .. C_K of the stream, if known.
         sparse_counts: the same as sparse tables.
         sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
@@ -122,7 +122,7 @@ class TrainingText:
         check_stream(stream)
         self.disk, self.contexts = disk, contexts
         self.letters, self.tokenizer = letters, tokenizer
-        self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or data_mesh(1)
+        self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or default_mesh()
         self.device_contexts = not on_cpu(self.mesh) if device_contexts is None else device_contexts
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.nn.samplers import Order, shorter_epochs
 from jexplicit.nn.training import epoch_order
-from jexplicit.runs.devices import AXIS, data_mesh, replicate
+from jexplicit.runs.devices import AXIS, default_mesh, replicate
 
 _logits_per_call = 1 << 24  # of a device
 
@@ -54,7 +54,7 @@ def window_batch(
 
     base: `places [B, W] -> [B, W, N]` log p of the tokens there, for a network over a base: then X is (tokens, base).
     """
-    place = NamedSharding(mesh or data_mesh(1), PartitionSpec(AXIS))
+    place = NamedSharding(mesh or default_mesh(), PartitionSpec(AXIS))
 
     def batch(starts: np.ndarray) -> tuple[Any, Array]:
         tokens = np.asarray(stream)[starts[:, None] + np.arange(window + 1)].astype(np.int32)
@@ -160,7 +160,7 @@ def _of_windows(
     """`f` of the window of every place."""
     if not 1 <= stride <= window:
         raise ValueError(f"a stride of {stride} in windows of {window}: use 1 .. {window}")
-    mesh, first = mesh or data_mesh(1), np.maximum(0, -(-(places - window) // stride))
+    mesh, first = mesh or default_mesh(), np.maximum(0, -(-(places - window) // stride))
     padded = np.zeros(int(first.max(initial=0)) * stride + window + 1, np.int32)
     padded[: len(stream)] = stream[: len(padded)]
     wanted, which = np.unique(first, return_inverse=True)

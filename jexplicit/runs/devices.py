@@ -52,6 +52,11 @@ def data_mesh(devices: int | None = None) -> Mesh:
     return jax.make_mesh((devices or len(available),), (AXIS,), axis_types=(AxisType.Auto,), devices=available[:devices])
 
 
+def default_mesh() -> Mesh:
+    """The mesh of a function that is given none: all accelerators of this process; or one CPU, whose threads use all cores."""
+    return data_mesh() if on_accelerator() else data_mesh(1)
+
+
 def on_cpu(mesh: Mesh) -> bool:
     """Whether the devices of a mesh are CPUs."""
     return mesh.devices.flat[0].platform == "cpu"

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from jexplicit.runs.devices import AXIS, full_precision
+from jexplicit.runs.devices import AXIS, default_mesh, full_precision
 from jexplicit.solvers.checks import as_float
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
@@ -45,7 +45,7 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         X: [M, r] inputs of the features.
         Y: [M, N] targets.
         block: maximum number of examples whose features are in memory at a time.
-        mesh: devices to split them over; default, the first only.
+        mesh: devices to split them over; default, all accelerators, or one CPU.
 
     Raises:
         ValueError: no examples, unequal numbers of them, targets that are not finite, or a block below 1.
@@ -60,7 +60,8 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         )
     if not np.isfinite(np.asarray(Y)).all():
         raise ValueError("targets that are not finite: give one-hot rows or a distribution per row")
-    devices = mesh.size if mesh else 1
+    mesh = mesh or default_mesh()
+    devices = mesh.size
     number = -(-len(X) // (devices * block))
     m = -(-len(X) // (devices * number))
 
@@ -69,7 +70,7 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         rows = rows if np.issubdtype(rows.dtype, np.inexact) else np.asarray(as_float(rows))  # sums of integers would wrap
         padded = np.pad(rows, [(0, devices * number * m - len(rows)), *[(0, 0)] * (rows.ndim - 1)])
         whole = padded.reshape(devices, number, m, *rows.shape[1:])
-        return jax.device_put(whole, NamedSharding(mesh, PartitionSpec(AXIS)) if mesh else None)
+        return jax.device_put(whole, NamedSharding(mesh, PartitionSpec(AXIS)))
 
     return ExampleBlocks(cut(X), cut(Y), cut(np.ones(len(X), as_float(X[:1]).dtype)))
 

@@ -5,10 +5,13 @@ import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jexplicit.runs.devices import AXIS, compile_quickly, data_mesh, slurm_gpus, use_devices
+from jexplicit.counts.dense import count
+from jexplicit.runs import devices as devices_module
+from jexplicit.runs.devices import AXIS, compile_quickly, data_mesh, default_mesh, slurm_gpus, use_devices
 
 
 @pytest.mark.parametrize("devices", [None, 1, 2, 8])
@@ -22,6 +25,16 @@ def test_a_mesh_has_the_devices_asked_for_on_one_axis(devices):
 def test_more_devices_than_present_or_none_are_refused(devices):
     with pytest.raises(ValueError, match=f"{devices} devices requested, 8 available: use --devices 8 or fewer"):
         data_mesh(devices)
+
+
+def test_functions_take_all_accelerators_and_one_cpu(monkeypatch):
+    assert default_mesh().size == 1
+    monkeypatch.setattr(devices_module, "on_accelerator", lambda: True)
+    assert default_mesh() == data_mesh(8)
+    stream = np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0])
+    np.testing.assert_array_equal(
+        count(stream, radius=2, vocab_size=3), count(stream, radius=2, vocab_size=3, mesh=data_mesh(1))
+    )
 
 
 @pytest.mark.parametrize("devices, size", [(None, 8), (3, 3)])

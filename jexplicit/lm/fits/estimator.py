@@ -14,7 +14,7 @@ from jexplicit.lm.measures import positions_in_all
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import RADIUS, Options, TrainingText, Watch
-from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import host_bytes
 
 _no_features = ("unigram", "bigram", "ngram")
@@ -80,7 +80,7 @@ def fit(
     tables = choose_tables([method], N, K, host_bytes())
     if tables == "sparse" and method in DENSE and method != "explicit":
         raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
-    shape: Any = {"eos": eos, "mesh": data_mesh(), "letters": letters_of(own), "tokenizer": own}
+    shape: Any = {"eos": eos, "mesh": default_mesh(), "letters": letters_of(own), "tokenizer": own}
     text = TrainingText(stream, N, **shape)
     if tables == "sparse":
         text = TrainingText(stream, N, sparse_counts=text.sparse_counts(K), **shape)

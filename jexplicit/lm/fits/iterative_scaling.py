@@ -59,7 +59,7 @@ from jexplicit.lm.core.model import Features, LanguageModel
 from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
 from jexplicit.lm.rows.explicit import token_counts, with_targets
-from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.devices import check_memory, default_mesh
 from jexplicit.runs.iterate import History, iterate
 
 
@@ -107,7 +107,7 @@ def sweep_tables(
             its penalty. `kneser_ney_discount` estimates it.
         weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
         intercept: the tables stay, and what moves is one number per token, `v += log(f / E)`; needs `noise=False`.
-        mesh: devices to split the tables' columns over; default, the first device.
+        mesh: devices to split the tables' columns over; default, all accelerators, or one CPU.
         chunk: contexts at a time; it changes the memory, not the result.
         checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
         checkpoint_seconds: time between two checkpoints.
@@ -129,7 +129,7 @@ def sweep_tables(
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
     """
-    K, tables, mesh = model.radius, model.tables, mesh or data_mesh(1)
+    K, tables, mesh = model.radius, model.tables, mesh or default_mesh()
     if sweeps < 0 or chunk < 1:
         raise ValueError(f"{sweeps} sweeps of {chunk} contexts at a time: use at least 0 and 1")
     if not 0 <= discount < np.inf or (discount or intercept) and noise:

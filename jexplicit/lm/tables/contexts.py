@@ -10,7 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Integer
 
 from jexplicit.data.contexts import pad_to
-from jexplicit.runs.devices import AXIS, data_mesh, on_cpu, replicate
+from jexplicit.runs.devices import AXIS, default_mesh, on_cpu, replicate
 from jexplicit.runs.processes import gather_over_processes, part_of_process
 
 _contexts_per_call = 1 << 15  # of one device, at most
@@ -32,7 +32,7 @@ def map_contexts(
     `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever pytree of
     arrays it reads, a language model for one; they are placed on every device.
     """
-    mesh = mesh or data_mesh(1)
+    mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
     block = 64 if on_cpu(mesh) else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
     calls = max(1, -(-len(X) // (_contexts_per_call * mesh.size)))

@@ -26,7 +26,7 @@ from jexplicit.lm.tables.placing import (
 )
 from jexplicit.lm.tables.reader import block_rows, map_positions, sum_positions
 from jexplicit.lm.tables.storage import as_table
-from jexplicit.runs.devices import data_mesh, full_precision
+from jexplicit.runs.devices import default_mesh, full_precision
 
 
 class Moments(NamedTuple):
@@ -58,7 +58,7 @@ def moments_of(
         positions: which rows and which exponents each position reads.
         Y: [M] targets.
         S: exponents.
-        mesh: devices to spread the positions over; default, the first.
+        mesh: devices to spread the positions over; default, all accelerators, or one CPU.
         most_of_hessian: the Hessian is that of every n-th position, about so many at most.
 
     Raises:
@@ -86,7 +86,7 @@ def place_rows(
     tables: Sequence[Any], positions: Positions, Y: Integer[np.ndarray, " M"], S: int, mesh: Mesh | None = None
 ) -> PlacedPositions:
     """Positions and their rows on the devices, for fits of S exponents."""
-    tables, mesh = list(map(as_table, tables)), mesh or data_mesh(1)
+    tables, mesh = list(map(as_table, tables)), mesh or default_mesh()
     check_positions(tables, positions)
     check_exponents(positions, S)
     return place(prepare(tables, tables[0].vocab_size, mesh), positions, Y, mesh)

@@ -27,7 +27,7 @@ from jexplicit.lm.tables.placing import (
     prepare,
 )
 from jexplicit.lm.tables.storage import as_table
-from jexplicit.runs.devices import AXIS, data_mesh, full_precision
+from jexplicit.runs.devices import AXIS, default_mesh, full_precision
 
 _segments = 8  # that are added at once, for each position of a block
 _whole, _split = PartitionSpec(), PartitionSpec(AXIS)
@@ -90,7 +90,7 @@ def log_probabilities(
         exponents: [S] the numbers that weigh their rows.
         positions: which rows, and which exponents.
         Y: [M] targets.
-        mesh: devices to spread the positions over; default, the first.
+        mesh: devices to spread the positions over; default, all accelerators, or one CPU.
 
     Raises:
         ValueError: positions that do not fit the tables or the exponents.
@@ -101,7 +101,7 @@ def log_probabilities(
         >>> np.exp(log_probabilities(tables, np.array([1.0]), one, np.array([0]))).round(6).tolist()
         [0.5]
     """
-    tables, mesh = list(map(as_table, tables)), mesh or data_mesh(1)
+    tables, mesh = list(map(as_table, tables)), mesh or default_mesh()
     check_positions(tables, positions)
     return read_positions(log_p_of_targets, prepare(tables, tables[0].vocab_size, mesh), exponents, positions, Y, mesh)
 

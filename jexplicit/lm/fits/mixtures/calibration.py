@@ -64,7 +64,7 @@ def fit_exponents(
         tolerance: of the largest entry of the gradient, where the iterations end.
         gain: they also end where the next step would lower the loss by less, in nats per position.
         iterations: at most; every one is a pass over the positions.
-        mesh: devices to spread the positions over; default, the first.
+        mesh: devices to spread the positions over; default, all accelerators, or one CPU.
         progress: called with (passes done, most passes).
 
     Raises:

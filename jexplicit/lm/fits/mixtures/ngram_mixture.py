@@ -27,7 +27,7 @@ from jexplicit.lm.tables.contexts import vmap_contexts
 from jexplicit.lm.tables.placing import Positions, prepare, prune_rows
 from jexplicit.lm.tables.reader import log_p_of_all, read_positions
 from jexplicit.lm.tables.storage import Dense
-from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.devices import default_mesh
 
 _positions_of_a_guess = 5000
 _least_gain = 1e-5  # nats per position: 0.001 % of a perplexity
@@ -169,7 +169,7 @@ def held_out_rows(rows: tuple[Any, ...], held_out: EncodedText, m: np.ndarray, s
 
 def prediction_row(read: HeldOutRows, exponents: Float[np.ndarray, " S"], mesh: Mesh | None = None) -> HeldOutRows:
     """The prediction of the rows with their exponents, as the one row "model"."""
-    mesh = mesh or data_mesh(1)
+    mesh = mesh or default_mesh()
     prepared = prepare(read.tables, read.tables[0].vocab_size, mesh)
     log_p = read_positions(log_p_of_all, prepared, exponents, read.positions, read.Y, mesh)
     one = np.arange(len(read.Y), dtype=np.int32)[:, None]
@@ -193,7 +193,7 @@ def fit_mixture(
         m: which of its positions.
         ridge: strength of the penalty on the distance from `starting_exponents`, or with several exponents per row, from the
             best single ones; default, that of `fit_exponents`.
-        mesh: devices to spread the positions over; default, the first.
+        mesh: devices to spread the positions over; default, all accelerators, or one CPU.
         progress: called with (passes done, most passes).
 
     Raises:
