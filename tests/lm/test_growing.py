@@ -79,6 +79,15 @@ def test_a_device_counts_the_same(seed, begin):
         np.testing.assert_array_equal(mine, same)
 
 
+def test_a_block_of_which_no_position_is_asked_for_has_no_rows():
+    keys, tokens = text(5)
+    none, many = np.zeros(0, np.int64), 300
+    for counting in (growing, on_devices):
+        of_text = keys, tokens, many, (), (), keys, none
+        row, _ = counting.counted_row(*of_text, base=np.zeros((0, many), np.float32), D=0.7)
+        assert not len(row.bucket)
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_a_device_reads_a_block_in_one_call_without_sorting(platform):
     shape: Any = jax.ShapeDtypeStruct

@@ -186,7 +186,7 @@ def _joined(tables: Sequence[Any]) -> Any:
 def _row_of(known: Followers, base: Any, D: float, N: int) -> tuple[Row, tuple[np.ndarray, np.ndarray]]:
     """The row of a context over a base, which is [n, N] or a shorter context's q; and its own q, where tokens were seen."""
     (start, tokens, counts, n), d = known, np.diff(known.start).astype(np.int32)
-    position = np.repeat(np.arange(len(n), dtype=np.min_scalar_type(-len(n) * N)), d)
+    position = np.repeat(np.arange(len(n), dtype=np.min_scalar_type(-max(len(n), 1) * N)), d)
     entry = position * N + tokens
     b = base[1][np.searchsorted(base[0], entry)] if isinstance(base, tuple) else base.reshape(-1)[entry]
     freed = np.repeat((D * d).astype(b.dtype), d) * b
