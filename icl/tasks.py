@@ -144,6 +144,7 @@ class QueryLoss:
         return half_mse(self.predict(params, batch), batch.y_q)
 
 
+@jax.jit
 def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[Array, ""]:
     """`½ mean_τ ||ŷ - y_q||²`, summed over outputs.
 
@@ -232,6 +233,7 @@ def map_pieces(function: Callable[[Sequence], Any], batch: Sequence, piece: int)
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=-1), *parts)
 
 
+@jax.jit
 @full_precision
 def tokens(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[Array, "tokens width"]:
     """The tokens of one sequence: `e_i = (x_i, y_i)`, and the query `(x_q, -W0 x_q)` last.

@@ -34,6 +34,7 @@ class AttentionLayer(NamedTuple):
     P: Float[Array, "*layers heads width key"]
 
 
+@functools.partial(jax.jit, static_argnames="softmax")
 @full_precision
 def attend(
     layer: AttentionLayer, context: Float[Array, "N width"], queries: Float[Array, "n width"], *, softmax: bool = False
@@ -62,6 +63,7 @@ def attend(
     return jax.vmap(head)(*layer).sum(axis=0)
 
 
+@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax", "layernorm"))
 def predict(
     layers: AttentionLayer,
     sequence: Sequence,
@@ -105,6 +107,7 @@ def predict(
     return -query[0, sequence.x_q.shape[0] :]
 
 
+@functools.partial(jax.jit, static_argnames=("steps", "y_only"))
 def roll_out(
     layer: AttentionLayer, sequence: Sequence, *, steps: int, damping: Any = 1.0, y_only: bool = False
 ) -> Float[Array, "steps m"]:
@@ -167,6 +170,7 @@ def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*
     return jax.nn.standardize(E, axis=axis)
 
 
+@jax.jit
 @full_precision
 def head_maps(
     layers: AttentionLayer,

@@ -14,10 +14,16 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.linear_systems import solve_rows
-from icl.models.recurrences import Penalty, PerToken, Stream, diagonal, finite, per_token
+from icl.models.recurrences import Penalty, PerToken, Stream, check_finite, check_rates, diagonal, per_token
+from jexplicit.runs.checks import checked
 from jexplicit.runs.devices import full_precision
 
 
+@checked(
+    lambda stream, penalty, *, steps, forgetting=1.0, chunk=64: check_rates(forgetting, penalty),
+    check_finite,
+    static=("steps", "chunk"),
+)
 @full_precision
 def mesa_conjugate_gradients(
     stream: Stream, penalty: Penalty, *, steps: int, forgetting: PerToken = 1.0, chunk: int = 64
@@ -74,7 +80,7 @@ def mesa_conjugate_gradients(
         X = solve_rows(product, Q, steps)
         return (D * (X @ K.T)) @ V + d * (X @ G.T)
 
-    return finite(jax.vmap(outputs)(chunks, decay, *moments).reshape(number * chunk, -1)[:T])
+    return jax.vmap(outputs)(chunks, decay, *moments).reshape(number * chunk, -1)[:T]
 
 
 def _moments_before(chunks: Stream, decay: Float[Array, "n C"]) -> tuple[Float[Array, "n d d"], Float[Array, "n m d"]]:

@@ -20,7 +20,7 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import checked
 from jexplicit.runs.devices import full_precision
 
 PerToken = Any  # a number, or one per token
@@ -35,6 +35,23 @@ class Stream(NamedTuple):
     Q: Float[Array, "T d"]
 
 
+def check_rates(forgetting: PerToken, penalty: Penalty = 1.0) -> None:
+    """Refuse forgetting outside (0, 1], and a penalty that is not positive."""
+    if not np.all((np.asarray(forgetting) > 0) & (np.asarray(forgetting) <= 1)):
+        raise ValueError(f"forgetting {forgetting}: use numbers above 0 and at most 1 (1: no forgetting)")
+    if not np.all((np.asarray(penalty) > 0) & np.isfinite(penalty)):
+        raise ValueError(f"penalty {penalty}: use numbers above 0 and finite; without one, the first tokens have no solution")
+
+
+def check_finite(outputs: Array, *args: Any, **kwargs: Any) -> None:
+    """Refuse outputs of a layer that solves for its weights, where they are not finite."""
+    if not bool(jnp.isfinite(outputs).all()):
+        raise ValueError(
+            "outputs that are not finite: give finite numbers, with keys of norm 1, and raise the penalty or the noise"
+        )
+
+
+@checked(lambda stream, *, forgetting=1.0: check_rates(forgetting))
 @full_precision
 def linear_attention(stream: Stream, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
     """`o_t = W_t q_t` of `W_t = γ_t W_{t-1} + v_t k_tᵀ`.
@@ -62,6 +79,7 @@ def linear_attention(stream: Stream, *, forgetting: PerToken = 1.0) -> Float[Arr
     return lax.scan(step, zero_weights(stream), (*stream, gamma))[1]
 
 
+@checked(lambda stream, rate, *, forgetting=1.0: check_rates(forgetting))
 @full_precision
 def delta_rule(stream: Stream, rate: PerToken, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
     """`o_t = W_t q_t` of `W_t = γ_t W_{t-1} + β_t (v_t - γ_t W_{t-1} k_t) k_tᵀ`: online gradient descent, Widrow and Hoff's.
@@ -91,7 +109,6 @@ def delta_rule(stream: Stream, rate: PerToken, *, forgetting: PerToken = 1.0) ->
     return lax.scan(step, zero_weights(stream), (*stream, gamma, beta))[1]
 
 
-@full_precision
 def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
     """The mesa layer, ridge regression at every token, by a recursion that is stable over long sequences in float32.
 
@@ -124,10 +141,20 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
     Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms; constant Λ: von Oswald et al. 2025, MesaNet; the
     square root: Potter (1963), in Bierman 1977; forgetting in that form: this package.
     """
+    forgets = not (isinstance(forgetting, float | int) and forgetting == 1)
+    return _mesa_recursion(stream, penalty, forgetting=forgetting, forgets=forgets)
+
+
+@checked(
+    lambda stream, penalty, *, forgetting, forgets: check_rates(forgetting, penalty),
+    check_finite,
+    static=("forgets",),
+)
+@full_precision
+def _mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken, forgets: bool) -> Float[Array, "T m"]:
     (gamma,) = per_token(stream, forgetting=forgetting)
     Lambda = diagonal(stream, penalty)
     identity = jnp.eye(len(Lambda), dtype=Lambda.dtype)
-    forgets = not (isinstance(forgetting, float | int) and forgetting == 1)
 
     def forget(S: Array, W: Array, gamma: Array) -> tuple[Array, Array]:
         L = jnp.linalg.cholesky(gamma * identity + (1 - gamma) * (S.T * Lambda[None]) @ S)
@@ -145,9 +172,10 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
         return (S, W), W @ q
 
     start = identity / jnp.sqrt(Lambda)[None], zero_weights(stream)
-    return finite(lax.scan(step, start, (*stream, gamma))[1])
+    return lax.scan(step, start, (*stream, gamma))[1]
 
 
+@checked(lambda stream, penalty, *, forgetting=1.0: check_rates(forgetting, penalty), check_finite)
 @full_precision
 def sherman_morrison(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
     """Recursive least squares in its textbook form, as a baseline; `mesa_recursion` is numerically stable.
@@ -180,7 +208,7 @@ def sherman_morrison(stream: Stream, penalty: Penalty, *, forgetting: PerToken =
         return ((P - jnp.outer(g, k @ P)) / gamma, W), W @ q
 
     start = jnp.diag(1 / diagonal(stream, penalty)), zero_weights(stream)
-    return finite(lax.scan(step, start, (*stream, gamma))[1])
+    return lax.scan(step, start, (*stream, gamma))[1]
 
 
 def zero_weights(stream: Stream) -> Float[Array, "m d"]:
@@ -189,7 +217,7 @@ def zero_weights(stream: Stream) -> Float[Array, "m d"]:
 
 
 def per_token(stream: Stream, *, forgetting: PerToken, **others: PerToken) -> tuple[Array, ...]:
-    """Forgetting and other numbers once per token; checks shapes and, outside jit, forgetting in (0, 1]."""
+    """Forgetting and other numbers once per token; checks shapes."""
     K, V, Q = stream
     if not (K.ndim == V.ndim == 2 and K.shape == Q.shape and len(K) == len(V) > 0):
         shapes = f"K {K.shape}, V {V.shape}, Q {Q.shape}"
@@ -198,25 +226,12 @@ def per_token(stream: Stream, *, forgetting: PerToken, **others: PerToken) -> tu
     for name, value in numbers.items():
         if jnp.shape(value) not in ((), (len(K),)):
             raise ValueError(f"{name} {jnp.shape(value)} for {len(K)} tokens: give one number, or one per token")
-    if is_concrete(forgetting) and not np.all((np.asarray(forgetting) > 0) & (np.asarray(forgetting) <= 1)):
-        raise ValueError(f"forgetting {forgetting}: use numbers above 0 and at most 1 (1: no forgetting)")
     return tuple(jnp.broadcast_to(jnp.asarray(value, K.dtype), (len(K),)) for value in numbers.values())
 
 
-def finite(outputs: Array) -> Array:
-    """The outputs of a layer that solves for its weights, which must be finite; under jit, vmap and grad nothing is checked."""
-    if is_concrete(outputs) and not bool(jnp.isfinite(outputs).all()):
-        raise ValueError(
-            "outputs that are not finite: give finite numbers, with keys of norm 1, and raise the penalty or the noise"
-        )
-    return outputs
-
-
 def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
-    """The diagonal of Λ; checks its shape and, outside jit, its sign."""
+    """The diagonal of Λ; checks its shape."""
     d = stream.K.shape[1]
     if jnp.shape(penalty) not in ((), (d,)):
         raise ValueError(f"penalty {jnp.shape(penalty)} for keys of {d} coordinates: give one number, or one per coordinate")
-    if is_concrete(penalty) and not np.all((np.asarray(penalty) > 0) & np.isfinite(penalty)):
-        raise ValueError(f"penalty {penalty}: use numbers above 0 and finite; without one, the first tokens have no solution")
     return jnp.broadcast_to(jnp.asarray(penalty, stream.K.dtype), (d,))

@@ -5,20 +5,23 @@
 All but the line search are functions of one sequence; batch them by `jax.vmap`.
 """
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, initial_weights, vmap_tasks
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import checked, is_concrete
 from jexplicit.runs.devices import full_precision
 
 Rate = Any  # a number, or one per step
 
 
+@jax.jit
 @full_precision
 def squared_error(W: Float[Array, "m d"], X: Float[Array, "N d"], Y: Float[Array, "N m"]) -> Float[Array, ""]:
     """`L(W) = 1/(2N) Σ_i ||W x_i - y_i||²`.
@@ -32,6 +35,7 @@ def squared_error(W: Float[Array, "m d"], X: Float[Array, "N d"], Y: Float[Array
     return jnp.sum((X @ W.T - Y) ** 2) / (2 * len(X))
 
 
+@functools.partial(jax.jit, static_argnames="steps")
 @full_precision
 def gradient_descent(
     sequence: Sequence,
@@ -75,6 +79,7 @@ def gradient_descent(
     return lax.scan(step, W, etas)[1]
 
 
+@functools.partial(jax.jit, static_argnames="steps")
 @full_precision
 def gd_plus_plus(sequence: Sequence, eta: Rate, gamma: Rate, *, steps: int) -> Float[Array, "steps m"]:
     """The predictions after 1, 2, .. steps of GD++: descent that also moves the inputs towards a sphere.
@@ -116,6 +121,7 @@ def _per_step(steps: int, dtype: Any, **rates: Rate) -> tuple[Array, ...]:
     return tuple(jnp.broadcast_to(jnp.asarray(rate, dtype), (steps,)) for rate in rates.values())
 
 
+@checked(after=lambda y, sequence, penalty: _check_ridge(y, penalty))
 @full_precision
 def ridge(sequence: Sequence, penalty: Any) -> Float[Array, " m"]:
     """The prediction of ridge regression, `W = Yᵀ X (XᵀX + penalty I)⁻¹`.
@@ -134,10 +140,12 @@ def ridge(sequence: Sequence, penalty: Any) -> Float[Array, " m"]:
     initial_weights(sequence)  # checks the shapes
     X, Y, x_q, _ = sequence
     A = X.T @ X + penalty * jnp.eye(X.shape[1], dtype=X.dtype)
-    y = Y.T @ X @ jnp.linalg.solve(A, x_q)
-    if is_concrete(y, penalty) and not (0 <= penalty < np.inf and bool(jnp.isfinite(y).all())):
+    return Y.T @ X @ jnp.linalg.solve(A, x_q)
+
+
+def _check_ridge(y: Float[Array, " m"], penalty: Any) -> None:
+    if not (0 <= penalty < np.inf and bool(jnp.isfinite(y).all())):
         raise ValueError(f"penalty {penalty}: use a finite number above 0, and finite numbers of the order of 1")
-    return y
 
 
 def line_search(

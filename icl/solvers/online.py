@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from icl.models.recurrences import Penalty, PerToken, Stream, diagonal, finite, per_token, zero_weights
+from icl.models.recurrences import Penalty, PerToken, Stream, check_finite, check_rates, diagonal, per_token, zero_weights
 from icl.models.streams import Streams
+from jexplicit.runs.checks import checked
 from jexplicit.runs.devices import full_precision
 
 _iterations = 500  # of a fixed point: each shrinks its error by a factor of at most d/T, or of the noise's share
@@ -106,6 +107,7 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
     return streams.noise**2 / 2 * lax.fori_loop(0, _iterations, update, start)
 
 
+@checked(lambda stream, penalty: check_rates(1.0, penalty), check_finite)
 @full_precision
 def prefix_ridge(stream: Stream, penalty: Penalty) -> Float[Array, "T m"]:
     """Ridge regression at every token, by separate solves: `o_t = (Σ_{s<=t} v_s k_sᵀ) (Σ_{s<=t} k_s k_sᵀ + Λ)⁻¹ q_t`.
@@ -127,9 +129,10 @@ def prefix_ridge(stream: Stream, penalty: Penalty) -> Float[Array, "T m"]:
     K, V, Q = stream
     H, G = (jnp.cumsum(A[:, :, None] * K[:, None], axis=0) for A in (K, V))
     X = jnp.linalg.solve(H + jnp.diag(diagonal(stream, penalty))[None], Q[..., None])
-    return finite((G @ X)[..., 0])
+    return (G @ X)[..., 0]
 
 
+@checked(after=check_finite)
 @full_precision
 def kalman_filter(stream: Stream, noise: PerToken, memory: PerToken) -> Float[Array, "T m"]:
     """The posterior means of `W_{t+1} q_t` after t pairs of a stream whose weights drift: no estimator has a lower loss.
@@ -159,4 +162,4 @@ def kalman_filter(stream: Stream, noise: PerToken, memory: PerToken) -> Float[Ar
         W = a * (W + jnp.outer(v - W @ k, g))
         return (a**2 * (P - jnp.outer(g, k @ P)) + (1 - a**2) * prior, W), W @ q
 
-    return finite(lax.scan(step, (prior, zero_weights(stream)), (*stream, sigma, a))[1])
+    return lax.scan(step, (prior, zero_weights(stream)), (*stream, sigma, a))[1]

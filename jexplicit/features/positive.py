@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import check_key, is_concrete
+from jexplicit.runs.checks import check_key, checked, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.checks import as_float
 
 
-def positive_parts(x: Float[Array, "... D"], threshold: float = 0.0) -> Float[Array, "... DD"]:
+@checked(lambda x, threshold=0.0: _check_threshold(threshold))
+def positive_parts(x: Float[Array, "... D"], threshold: float | Float[Array, ""] = 0.0) -> Float[Array, "... DD"]:
     """`[relu(x - t), relu(-x - t)]`: twice as many features, none negative; at t = 0 no information is lost.
 
     Raises:
@@ -25,12 +26,16 @@ def positive_parts(x: Float[Array, "... D"], threshold: float = 0.0) -> Float[Ar
         >>> positive_parts(jnp.array([1.0, -2.0])).tolist()
         [1.0, 0.0, 0.0, 2.0]
     """
-    if is_concrete(threshold) and bool(jnp.isnan(threshold)):
-        raise ValueError("threshold NaN: use a number")
     x = as_float(x)  # -x of unsigned integers wraps
     return jnp.concatenate([jax.nn.relu(x - threshold), jax.nn.relu(-x - threshold)], axis=-1)
 
 
+def _check_threshold(threshold: Any) -> None:
+    if bool(jnp.isnan(threshold)):
+        raise ValueError("threshold NaN: use a number")
+
+
+@checked(lambda H, *, K=1.0, floor=0.01: _check_norms(H), static=("K", "floor"))
 def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
     """Strictly positive features whose rows all have L1 norm K: `K (h/||h||_1 + floor/D) / (1 + floor)`.
 
@@ -54,13 +59,13 @@ def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) ->
     if 0 in H.shape:
         raise ValueError(f"features {H.shape}: give at least one example and one feature")
     H = as_float(H)
-    norms = H.sum(axis=1, keepdims=True)
-    if is_concrete(H):
-        _check_norms(float(H.min()), norms)
-    return (H / norms + floor / H.shape[1]) * (K / (1 + floor))
+    return (H / H.sum(axis=1, keepdims=True) + floor / H.shape[1]) * (K / (1 + floor))
 
 
-def _check_norms(lowest: float, norms: Array) -> None:
+def _check_norms(H: Float[Array, "M D"]) -> None:
+    if 0 in H.shape:
+        return  # it has a message of its own
+    lowest, norms = float(H.min()), as_float(H).sum(axis=1)
     if not lowest >= 0 or not bool(jnp.isfinite(norms).all()):
         raise ValueError(
             f"features down to {lowest}: rows of equal norm need finite features >= 0, with finite sums; "

@@ -15,14 +15,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Integer, Num
 
-from jexplicit.runs.checks import check_labels, is_concrete
+from jexplicit.runs.checks import check_labels, checked, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.checks import as_float
 
 
-def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
+@checked(lambda F, K: check_cooccurrences(F, K))
+def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
     `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
@@ -47,14 +48,13 @@ def explicit_solution(F: Any, K: float | Float[Array, ""]) -> Any:
     Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
     """
     F = jax.tree.map(as_float, F)
-    if is_concrete(F, K):
-        check_cooccurrences(F, K)
     column = column_sums(F)
     return jax.tree.map(lambda block: _solve(block, column, K), F)
 
 
-def check_cooccurrences(F: Any, K: float | Float[Array, ""]) -> None:
+def check_cooccurrences(F: Any, K: float | Num[Array, ""]) -> None:
     """Refuse K < 1, a negative, infinite or NaN co-occurrence, and an output that never occurs."""
+    F = jax.tree.map(as_float, F)
     if jnp.ndim(K) or not 1 <= K < jnp.inf:
         raise ValueError(f"priming number K = {K}: it is the features' L1 norm and at least 1; rescale the features")
     if not sum(block.size for block in jax.tree.leaves(F)):
@@ -129,6 +129,7 @@ def _outputs(labels: Integer[Array | np.ndarray, " M"], outputs: int | None) -> 
     return outputs
 
 
+@checked(after=lambda K, H: _check_norm(K, H.shape))
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
     """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm, for features that are not unit-normalised.
 
@@ -142,15 +143,16 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
 
     Source: paper, Sec. 2.1.
     """
-    K = jnp.abs(as_float(H)).sum(axis=1).mean()
-    if is_concrete(K) and not bool(jnp.isfinite(K)):
+    return jnp.abs(as_float(H)).sum(axis=1).mean()
+
+
+def _check_norm(K: Array, shape: tuple[int, ...]) -> None:
+    if not bool(jnp.isfinite(K)):
         raise ValueError(
-            f"a mean norm of {K} of features {H.shape}: give at least one example, of finite features of the order of 1"
+            f"a mean norm of {K} of features {shape}: give at least one example, of finite features of the order of 1"
         )
-    return K
 
 
-@jax.jit
-def _solve(F: Float[Array, "D N"], column: Float[Array, " N"], K: Array) -> Float[Array, "D N"]:
+def _solve(F: Float[Array, "D N"], column: Float[Array, " N"], K: float | Num[Array, ""]) -> Float[Array, "D N"]:
     dead = (F.max(axis=1) == 0)[:, None]
     return jnp.where(dead, 0, jnp.log(jnp.where(dead, 1, F)) - ((K - 1) / K * jnp.log(column))[None, :])

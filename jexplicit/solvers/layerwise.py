@@ -4,6 +4,7 @@ Every layer is solved for the same targets from its own inputs: `H⁽¹⁾ = H`,
 `H⁽ˡ⁺¹⁾ = φ⁽ˡ⁾(H⁽ˡ⁾ U⁽ˡ⁾)`. No layer depends on later layers, and the data pass through each layer once.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -81,6 +82,7 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
     return StackSolution(tuple(params), tuple(numbers))
 
 
+@functools.partial(jax.jit, static_argnames="activation")
 @full_precision
 def stack_logits(
     params: Sequence[Array], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax

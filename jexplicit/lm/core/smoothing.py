@@ -9,6 +9,7 @@ interchangeable.
 
 from typing import Any, NamedTuple, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
@@ -56,6 +57,7 @@ def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
     return Noise(q=f / (f + 1), one_minus_q=1 / (f + 1), p=p / p.sum())
 
 
+@jax.jit
 @full_precision
 def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     """Co-occurrences of the noisy embeddings, `F = Eᵀ C = diag(q) C + p ⊗ (1 - q)ᵀ C`.
@@ -74,6 +76,7 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     return q[:, None] * C + p[:, None] * (one_minus_q @ C)[None, :]
 
 
+@jax.jit
 @full_precision
 def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     """What a noisy embedding reads from a decoder, `Ũ = E U = diag(q) U + (1 - q) ⊗ pᵀU`.

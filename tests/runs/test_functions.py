@@ -1,0 +1,180 @@
+"""Public functions of arrays under jit, vmap and grad, and on arrays spread over 8 devices: the table of docs/functions.md.
+
+Each cell is a test; `python tests/runs/test_functions.py` writes the page. Tolerance: float64, sums in another order.
+"""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.test_util import check_grads
+
+import icl
+import jexplicit
+from icl.models.recurrences import Stream
+from jexplicit.features import scattering
+from jexplicit.lm.core import softmax
+from jexplicit.runs.devices import AXIS, data_mesh
+
+PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
+TRANSFORMATIONS = ("jit", "vmap", "grad", "8 devices")
+RNG = np.random.default_rng(0)
+
+
+def positive(*shape: int) -> jax.Array:
+    return jnp.asarray(RNG.uniform(0.5, 2, shape))
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(RNG.normal(size=shape))
+
+
+def labels(number: int, of: int) -> jax.Array:
+    return jnp.asarray(np.arange(number) % of)
+
+
+class Case(NamedTuple):
+    """A function with its static arguments, and its arrays, of which the first is differentiated.
+
+    compiled: whether a call of it is one compiled program, or what is.
+    no_gradient: why it has none.
+    """
+
+    f: Callable[..., Any]
+    args: tuple[Any, ...]
+    compiled: str
+    no_gradient: str
+
+
+def case(f: Any, *args: Any, compiled: str = "yes", no_gradient: str = "", **static: Any) -> Case:
+    return Case(functools.partial(f, **static), args, compiled, no_gradient)
+
+
+H, Y, F, LABELS = positive(16, 4), jnp.eye(3)[np.arange(16) % 3], positive(8, 3), labels(16, 3)
+ONE = icl.Sequence(normal(8, 3), normal(8, 2), normal(3), normal(2))
+TEXT = Stream(normal(8, 3) / 3, normal(8, 2), normal(8, 3))
+LAYERS = icl.init_layers(jax.random.key(0), 5, layers=2, dtype=jnp.float64)
+LAYER = jax.tree.map(lambda leaf: leaf[0], LAYERS)
+TASKS = icl.Tasks(dim=3, context=8)
+COUNTS = jnp.asarray(RNG.integers(1, 9, (8, 8)), float)
+NOISE = jexplicit.noise_model(np.arange(1, 9))
+
+CASES = {
+    "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0),
+    "jexplicit.dense_cooccurrence": case(jexplicit.dense_cooccurrence, H, Y, compiled="product"),
+    "jexplicit.dense_cooccurrence, of labels": case(
+        lambda H: jexplicit.dense_cooccurrence(H, LABELS, 3), H, compiled="its sums"
+    ),
+    "jexplicit.priming_number": case(jexplicit.priming_number, H),
+    "jexplicit.iterative_scaling_sweeps": case(
+        jexplicit.iterative_scaling_sweeps, H, Y, jnp.zeros((4, 3)), sweeps=2, slack=True, compiled="sweeps"
+    ),
+    "jexplicit.curvature_bound_sweeps": case(jexplicit.curvature_bound_sweeps, H, Y, sweeps=2, ridge=0.1, compiled="sweeps"),
+    "jexplicit.solve_layers": case(lambda H: jexplicit.solve_layers(H, Y, [jexplicit.SoftmaxLayer()])[0], H, compiled="layers"),
+    "jexplicit.stack_logits": case(lambda H: jexplicit.stack_logits([F[:4], F[4:7]], H), H),
+    "jexplicit.mean_loss": case(jexplicit.mean_loss, normal(16, 3), Y, compiled="returns a float"),
+    "jexplicit.accuracy": case(jexplicit.accuracy, normal(16, 3), LABELS, compiled="returns a float"),
+    "jexplicit.positive_parts": case(jexplicit.positive_parts, normal(8, 3)),
+    "jexplicit.unit_rows": case(jexplicit.unit_rows, H),
+    "jexplicit.random_features": case(jexplicit.random_features, normal(8, 6), normal(6, 5), compiled="no"),
+    "jexplicit.fourier_features": case(jexplicit.fourier_features, normal(8, 3), normal(3, 4), compiled="no"),
+    "jexplicit.scattering_pools": case(
+        lambda X: scattering.scattering_pools(X, scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)), positive(8, 8, 8)
+    ),
+    "jexplicit.logits": case(lambda U: softmax.logits((jnp.asarray(U),), jnp.array([2])), normal(8, 8), compiled="no"),
+    "jexplicit.kneser_ney": case(jexplicit.kneser_ney, COUNTS, no_gradient="counts are whole numbers", compiled="no"),
+    "jexplicit.noisy_counts": case(jexplicit.noisy_counts, positive(8, 8), NOISE),
+    "jexplicit.noisy_rows": case(jexplicit.noisy_rows, normal(8, 8), NOISE),
+    "icl.squared_error": case(icl.squared_error, normal(2, 3), ONE.X, ONE.Y),
+    "icl.gradient_descent": case(icl.gradient_descent, ONE, 0.1, steps=3),
+    "icl.gd_plus_plus": case(icl.gd_plus_plus, ONE, 0.1, 0.01, steps=3),
+    "icl.ridge": case(icl.ridge, ONE, 0.5),
+    "icl.tokens": case(icl.tokens, ONE),
+    "icl.attend": case(icl.attend, LAYER, normal(8, 5), normal(3, 5), softmax=True),
+    "icl.predict": case(icl.predict, LAYERS, ONE),
+    "icl.roll_out": case(icl.roll_out, LAYER, ONE, steps=3),
+    "icl.head_maps": case(icl.head_maps, LAYERS),
+    "icl.half_mse": case(icl.half_mse, normal(2, 8), normal(2, 8)),
+    "icl.linear_attention": case(icl.linear_attention, TEXT),
+    "icl.delta_rule": case(icl.delta_rule, TEXT, 0.5),
+    "icl.mesa_recursion": case(icl.mesa_recursion, TEXT, 1.0),
+    "icl.sherman_morrison": case(icl.sherman_morrison, TEXT, 1.0),
+    "icl.mesa_conjugate_gradients": case(icl.mesa_conjugate_gradients, TEXT, 1.0, steps=3, chunk=4),
+    "icl.prefix_ridge": case(icl.prefix_ridge, TEXT, 1.0),
+    "icl.kalman_filter": case(icl.kalman_filter, TEXT, 0.5, 0.9),
+}
+
+
+def assert_close(one: Any, other: Any) -> None:
+    for mine, same in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(mine, same, rtol=1e-9, atol=1e-11)
+
+
+def under_jit(f, args):
+    assert_close(jax.jit(f)(*args), f(*args))
+
+
+def under_vmap(f, args):
+    found = jax.vmap(f)(*jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), args))
+    for n in range(2):
+        assert_close(jax.tree.map(lambda leaf, n=n: leaf[n], found), f(*args))
+
+
+def under_grad(f, args):
+    def of_first(first):
+        return jax.tree.leaves(f(jax.tree.map(jnp.asarray, first), *args[1:]))
+
+    check_grads(of_first, args[:1], order=1, modes=["rev"], rtol=1e-4, atol=1e-4)  # beside differences of float64
+
+
+def on_devices(f, args):
+    mesh = data_mesh(8)
+
+    def spread(leaf):
+        whole = jnp.ndim(leaf) == 0 or leaf.shape[0] % mesh.size
+        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec() if whole else PartitionSpec(AXIS)))
+
+    assert_close(jax.jit(f)(*jax.tree.map(spread, args)), f(*args))
+
+
+CHECKS = dict(zip(TRANSFORMATIONS, (under_jit, under_vmap, under_grad, on_devices), strict=True))
+
+
+CELLS = [(name, what) for name, own in CASES.items() for what in TRANSFORMATIONS if not (what == "grad" and own.no_gradient)]
+
+
+@pytest.mark.parametrize("name, transformation", CELLS)
+def test_a_function_can_be_transformed(name, transformation):
+    CHECKS[transformation](CASES[name].f, CASES[name].args)
+
+
+def page() -> str:
+    """The table as the documentation shows it."""
+    lines = [
+        "# How functions of arrays transform",
+        "",
+        "Each cell is a test of `tests/runs/test_functions.py`, which writes this page. Under `jax.jit`, `jax.vmap` and",
+        "`jax.grad`, and on arrays whose first axis is spread over 8 devices, a function has the numbers that it has alone.",
+        "*Compiled*: a call is one compiled program, or what of it is. Values are checked outside of it, and not under a",
+        "transformation. A function with *no* looks at values on its way: put it under `jax.jit` where that costs too much.",
+        "",
+        f"| function | compiled | {' | '.join(TRANSFORMATIONS)} |",
+        "|---" * (2 + len(TRANSFORMATIONS)) + "|",
+    ]
+    for name, own in CASES.items():
+        lines.append(f"| `{name}` | {own.compiled} | yes | yes | {own.no_gradient or 'yes'} | yes |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_shows_the_table():
+    assert PAGE.read_text() == page()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
