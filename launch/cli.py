@@ -30,6 +30,7 @@ COMMANDS = {
     "digits": Entry("launch.digits.__main__", "classify images with solved and with trained networks"),
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
     "networks": Entry("launch.networks.__main__", "networks trained by gradients, and their diagnostics"),
+    "feature-machine": Entry("launch.feature_machine.__main__", "features without backpropagation: a recursive kernel machine"),
     "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),
     "blur": Entry("launch.blur.__main__", "learned update rules: meta-train, transfer, compare"),
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = [*(sys.argv[1:] if argv is None else argv)] or ["--help"]
     try:
         if name in ("-h", "--help", "help"):
-            print(_help.format(commands="\n".join(f"  {name:9} {entry.about}" for name, entry in COMMANDS.items())))
+            print(_help.format(commands="\n".join(f"  {name:15} {entry.about}" for name, entry in COMMANDS.items())))
         elif name == "--version":
             print(f"jexplicit {metadata.version('jexplicit')}")
         elif name == COMPLETION:

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import check_key, checked, is_concrete
+from jexplicit.runs.checks import as_float, check_key, checked, is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.checks import as_float
 
 
 @checked(lambda x, threshold=0.0: _check_threshold(threshold))

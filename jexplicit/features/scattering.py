@@ -19,9 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jexplicit.features.descriptors import unit_roots
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import as_float, is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.checks import as_float
 
 _finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per pixel
 _width = 0.8  # standard deviation of their envelopes, in pixels, and of the windows, in cells

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 from scipy.optimize import minimize_scalar
 
-from jexplicit.solvers.checks import check_labels, check_logits
+from jexplicit.runs.checks import check_labels_of, check_logits
 
 _most = 100.0  # upper bound of the temperature: the logits are uninformative beyond it
 
@@ -41,7 +41,7 @@ def reliability(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bi
     if not len(logits) or bins < 1 or bins % 1:
         raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
     check_logits(logits)
-    check_labels(labels, logits.shape)
+    check_labels_of(labels, logits.shape)
     P = np.asarray(jax.nn.softmax(logits), np.float64)
     confidence, right = P.max(axis=1), P.argmax(axis=1) == np.asarray(labels)
     place = np.minimum((confidence * bins).astype(int), bins - 1)
@@ -81,7 +81,7 @@ def fit_temperature(logits: Float[Array, "M N"], labels: Integer[Array, " M"]) -
     if not len(logits) or not bool(jnp.isfinite(logits).all()):
         raise ValueError(f"{len(logits)} examples: give at least one, with finite logits")
     check_logits(logits)
-    check_labels(labels, logits.shape)
+    check_labels_of(labels, logits.shape)
     z, rows = np.asarray(logits, np.float64), np.arange(len(logits))
     z = z - z.max(axis=1, keepdims=True)
     any_class = 1 / (len(z) + 1)

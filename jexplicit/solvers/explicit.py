@@ -17,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num
 
-from jexplicit.runs.checks import check_labels, checked, is_concrete
+from jexplicit.runs.checks import as_float, check_labels, checked, is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.checks import as_float
 
 
 @checked(lambda F, K: check_cooccurrences(F, K))

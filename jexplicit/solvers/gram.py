@@ -14,8 +14,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from jexplicit.runs.checks import as_float
 from jexplicit.runs.devices import AXIS, default_mesh, full_precision
-from jexplicit.solvers.checks import as_float
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 

@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import as_float, check_targets, is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.checks import as_float, check_targets
 from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.runs.checks import is_concrete
-from jexplicit.solvers.checks import check_labels, check_logits, check_targets
+from jexplicit.runs.checks import check_labels_of, check_logits, check_targets, is_concrete
 
 
 def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> Any:
@@ -39,7 +38,7 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
         0.5
     """
     check_logits(logits)
-    check_labels(labels, logits.shape)
+    check_labels_of(labels, logits.shape)
     guesses = jnp.argmax(logits, axis=1)
     return _measure(jnp.mean((guesses == jnp.asarray(labels, guesses.dtype)).astype(logits.dtype)), logits)
 

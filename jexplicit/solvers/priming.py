@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import as_float, check_labels_of, is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.checks import as_float, check_labels
 from jexplicit.solvers.explicit import column_sums
 from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
@@ -75,7 +74,7 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
     H, F = as_float(H), as_float(F)
     if H.ndim != 2 or F.shape[:1] != H.shape[1:] or 0 in H.shape or not K.size:
         raise ValueError(f"H {H.shape}, F {F.shape}, K {K.shape}: expected [M, D], [D, N] and [S], none of them empty")
-    check_labels(labels, (len(H), F.shape[1]))
+    check_labels_of(labels, (len(H), F.shape[1]))
     if is_concrete(H) and not (float(H.min()) >= 0 and bool(jnp.isfinite(H).all())):
         raise ValueError(f"features between {float(H.min())} and {float(H.max())}: the scan needs finite features >= 0")
     if is_concrete(F, K):

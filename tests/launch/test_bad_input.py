@@ -117,6 +117,12 @@ sample --run {{damaged}} | config.json is damaged
 sample --run {{text}} | is no model that can be read
 next --run {{run}} --radius 0 | has no model with radius 0
 next --run nowhere | no run at nowhere
+feature-machine --modulus 2 | --modulus 2: use at least 3
+feature-machine --train-share 1 | --train-share 1.0: use above 0 and below 1
+feature-machine --solves 0 | --solves 0: use at least 1
+feature-machine --ridge 0 | --ridge 0.0: use above 0
+feature-machine --kernel cubic | invalid choice 'cubic'
+feature-machine --power nan | --power nan: use above 0
 beside --first nowhere --second {{run}} --text {{text}} | no run at nowhere
 beside --first {{run}} --second {{text}} --text {{text}} | is no model that can be read
 beside --first {{run}} --second {{run}} --text missing.txt | no such file
@@ -263,7 +269,7 @@ networks mlp-lm --tokenizer {{text}} | no SentencePiece model
 lm --train {{pairs}} --field id | field 'id' holds int '0', not text
 """
 CASES = [tuple(line.split(" | ")) for line in CASES.strip().splitlines()]
-WITH_OUT = ("lm", "networks", "icl", "digits", "blur", "bench", "shards", "judge", "beside")  # into a new folder
+WITH_OUT = "lm networks icl digits blur bench shards judge beside feature-machine".split()  # into a new folder
 
 
 def main(line: list[str]) -> int:

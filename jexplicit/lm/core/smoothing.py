@@ -16,9 +16,8 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.counts.contexts import sum_runs
 from jexplicit.lm.core.names import Smoothing as Smoothing
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import as_float, is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers.checks import as_float
 
 SMOOTHINGS: tuple[str, ...] = get_args(Smoothing)
 

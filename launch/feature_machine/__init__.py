@@ -1,0 +1,1 @@
+"""Recursive feature machines: modular arithmetic."""
