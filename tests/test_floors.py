@@ -2,7 +2,8 @@
 
 Everything is read from the source by `ast`, imports inside functions included.
 
-    6  launch     5  icl     4  jexplicit.lm, jexplicit.nn     3  jexplicit.counts, jexplicit.features, jexplicit.solvers
+    6  launch     5  icl     4  jexplicit.lm, jexplicit.nn     3  jexplicit.counts, jexplicit.features, jexplicit.solvers, and
+    jexplicit.sklearn on them
     2  jexplicit.data        1  jexplicit.runs, jexplicit.experiments
 
 jexplicit.lm has floors of its own: what a model is, its kinds of rows, what is done with any model, ways to fit one.
@@ -24,6 +25,7 @@ FLOORS = {
     "jexplicit.counts": 3,
     "jexplicit.features": 3,
     "jexplicit.solvers": 3,
+    "jexplicit.sklearn": 3.5,
     "jexplicit.nn": 4.0,
     "jexplicit.lm.core.names": 4.1,
     "jexplicit.lm.core.options": 4.1,

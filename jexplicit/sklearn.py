@@ -1,0 +1,262 @@
+"""Estimators of scikit-learn on the solvers of this package: for pipelines, grid search and cross-validation.
+
+    from jexplicit.sklearn import FeatureMachineRegressor
+    make_pipeline(StandardScaler(), FeatureMachineRegressor()).fit(X, y).score(X_new, y_new)
+
+They compute in the float type of X. Parameters are checked when an estimator is fitted, as scikit-learn has it.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
+from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
+from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
+
+_floats = [np.float64, np.float32]
+
+
+class _Estimator(BaseEstimator):
+    """The part that all share: inputs and the precision they are computed in."""
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        own: Any = self
+        return np.asarray(validate_data(own, X, reset=False, dtype=_floats))
+
+    def _examples(self, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        own: Any = self
+        X, y = validate_data(own, X, y, dtype=_floats, **options)
+        return X, y
+
+
+class _Classifier(ClassifierMixin, _Estimator):
+    """A classifier that has logits."""
+
+    classes_: np.ndarray
+
+    def _one_hot(self, y: np.ndarray, dtype: Any) -> np.ndarray:
+        return np.asarray(y[:, None] == self.classes_[None], dtype)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probabilities of all classes."""
+        logits = self._logits(X).astype(np.float64)
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return p / p.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class."""
+        best = self._logits(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def _logits(self, X: Any) -> np.ndarray:
+        raise NotImplementedError
+
+
+class _WithDecisions(_Classifier):
+    """A classifier whose features may have any sign."""
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The logits of all classes; of two, the second one's above the first one's."""
+        logits = self._logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+
+class _FeatureMachine(_Estimator):
+    """What both feature machines share."""
+
+    def __init__(
+        self,
+        solves: Any = 5,
+        *,
+        kernel: Any = "laplace",
+        bandwidth: Any = 1.0,
+        ridge: Any = 1e-3,
+        power: Any = 1.0,
+        validation_fraction: Any = 0.1,
+        random_state: Any = None,
+    ):
+        self.solves, self.kernel, self.bandwidth, self.ridge, self.power = solves, kernel, bandwidth, ridge, power
+        self.validation_fraction, self.random_state = validation_fraction, random_state
+
+    def _fit(self, X: np.ndarray, Y: np.ndarray) -> None:
+        """Solve as often as is best for a held-out part, then of all examples."""
+        options: Any = {name: getattr(self, name) for name in ("kernel", "bandwidth", "ridge", "power")}
+        held = check_random_state(self.random_state).permutation(len(X))[: round(self.validation_fraction * len(X))]
+        rest = np.setdiff1d(np.arange(len(X)), held)
+        self.offset_ = Y.mean(axis=0)
+        Y = Y - self.offset_
+
+        def error(machine: FeatureMachine) -> dict[str, float]:
+            return {"held_out_error": float(jnp.mean((predict(machine, jnp.asarray(X[held]), kernel=kernel) - Y[held]) ** 2))}
+
+        kernel: Any = self.kernel
+        with jax.enable_x64(X.dtype == np.float64):
+            self.history_, self.solves_ = [], self.solves
+            if len(held) and self.solves > 1:
+                part = jnp.asarray(X[rest]), jnp.asarray(Y[rest])
+                self.history_ = feature_machine(*part, solves=self.solves, measure=error, **options)[1]
+                self.solves_ = 1 + int(np.argmin([entry["held_out_error"] for entry in self.history_]))
+            machine, _ = feature_machine(jnp.asarray(X), jnp.asarray(Y), solves=self.solves_, **options)
+        self.machine_ = jax.tree.map(np.asarray, machine)
+        self.metric_ = self.machine_.M
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X, kernel = self._inputs(X), self.kernel
+        machine: Any = self.machine_
+        with jax.enable_x64(machine.X.dtype == np.float64):
+            of_type = jnp.asarray(X.astype(machine.X.dtype))
+            found: Any = predict(jax.tree.map(jnp.asarray, machine), of_type, kernel=kernel)  # pyright: ignore[reportArgumentType]
+            return np.asarray(found) + self.offset_
+
+
+class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
+    """Kernel regression that learns its metric (`jexplicit.solvers.feature_machine`).
+
+    Args:
+        solves: at most how many; `solves_` is the best number for a held-out part.
+        kernel, bandwidth, ridge, power: those of `feature_machine`.
+        validation_fraction: of the examples that are held out to choose it; 0 for none.
+        random_state: of the held-out part.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(200, 5))
+        >>> machine = FeatureMachineRegressor(random_state=0).fit(X, X[:, 0] ** 2)
+        >>> int(np.argmax(np.diag(machine.metric_))), machine.score(X, X[:, 0] ** 2) > 0.9
+        (0, True)
+    """
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> "FeatureMachineRegressor":
+        """Fit to examples."""
+        X, y = self._examples(X, y, multi_output=True, y_numeric=True)
+        self._flat = y.ndim == 1
+        self._fit(X, np.asarray(y, X.dtype).reshape(len(X), -1))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The predicted targets."""
+        found = self._outputs(X)
+        return found[:, 0] if self._flat else found
+
+
+class FeatureMachineClassifier(_FeatureMachine, _WithDecisions):
+    """The same fitted to one-hot targets; its outputs are taken for logits, so that probabilities are not calibrated.
+
+    Args:
+        solves, kernel, bandwidth, ridge, power, validation_fraction, random_state: those of `FeatureMachineRegressor`.
+    """
+
+    def fit(self, X: Any, y: Any) -> "FeatureMachineClassifier":
+        """Fit to labelled examples."""
+        X, y = self._examples(X, y)
+        check_classification_targets(y)
+        self.classes_ = unique_labels(y)
+        self._fit(X, self._one_hot(y, X.dtype))
+        return self
+
+    def _logits(self, X: Any) -> np.ndarray:
+        return self._outputs(X)
+
+
+class ExplicitClassifier(_Classifier):
+    """The explicit solution of a softmax layer from co-occurrences (`jexplicit.solvers.explicit`), for features >= 0.
+
+    Args:
+        smoothing: added to every co-occurrence, in units of a feature.
+
+    Example:
+        >>> model = ExplicitClassifier().fit(np.array([[3.0, 1.0], [1.0, 3.0]]), ["a", "b"])
+        >>> model.predict([[2.0, 1.0]]).tolist()
+        ['a']
+    """
+
+    def __init__(self, *, smoothing: Any = 1e-3):
+        self.smoothing = smoothing
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.classifier_tags.poor_score = True  # as scikit-learn's multinomial naive Bayes: positions of points are no counts
+        return tags
+
+    def fit(self, X: Any, y: Any) -> "ExplicitClassifier":
+        """Count labelled examples."""
+        for name in ("classes_", "cooccurrences_"):
+            if hasattr(self, name):
+                delattr(self, name)
+        return self.partial_fit(X, y)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "ExplicitClassifier":
+        """Count more labelled examples; counts of parts add up to those of the whole.
+
+        Args:
+            X, y: examples and labels.
+            classes: all of them, at the first call, if the first part has not all.
+        """
+        first = not hasattr(self, "classes_")
+        X, y = self._examples(X, y, reset=first)
+        check_classification_targets(y)
+        if first:
+            self.classes_ = unique_labels(y) if classes is None else np.unique(classes)
+            self.cooccurrences_ = np.zeros((X.shape[1], len(self.classes_)))
+            self.examples_ = 0
+        if len(unknown := np.setdiff1d(y, self.classes_)):
+            raise ValueError(f"labels {unknown} that were not among the classes: give all classes at the first partial_fit")
+        if X.min() < 0:
+            raise ValueError("Negative values in data passed to ExplicitClassifier: split signed features by positive_parts")
+        with jax.enable_x64(True):
+            counted = dense_cooccurrence(jnp.asarray(X, jnp.float64), jnp.asarray(self._one_hot(y, np.float64)))
+            self.cooccurrences_ = self.cooccurrences_ + np.asarray(counted)
+            self.examples_ += len(X)
+            F = jnp.asarray(self.cooccurrences_ + self.smoothing)
+            self.K_ = max(1.0, float(F.sum()) / self.examples_)  # the mean norm of the features
+            self.coef_ = np.asarray(explicit_solution(F, self.K_))
+        return self
+
+    def _logits(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = self._inputs(X)
+        if X.min() < 0:
+            raise ValueError("Negative values in data passed to ExplicitClassifier: split signed features by positive_parts")
+        return X @ self.coef_
+
+
+class CurvatureBoundClassifier(_WithDecisions):
+    """Multinomial logistic regression by sweeps of the curvature bound (`jexplicit.solvers.curvature_bound`): no learning rate.
+
+    Args:
+        sweeps: how many.
+        ridge: of the weights and of the intercept, relative to the features.
+    """
+
+    def __init__(self, *, sweeps: Any = 200, ridge: Any = 1e-4):
+        self.sweeps, self.ridge = sweeps, ridge
+
+    def fit(self, X: Any, y: Any) -> "CurvatureBoundClassifier":
+        """Fit to labelled examples."""
+        X, y = self._examples(X, y)
+        check_classification_targets(y)
+        self.classes_ = unique_labels(y)
+        H = np.concatenate([X, np.ones((len(X), 1), X.dtype)], axis=1)
+        with jax.enable_x64(X.dtype == np.float64):
+            Y = jnp.asarray(self._one_hot(y, X.dtype))
+            fitted = curvature_bound_sweeps(jnp.asarray(H), Y, sweeps=self.sweeps, ridge=self.ridge)
+            self.coef_, self.losses_ = np.asarray(fitted.U), np.asarray(fitted.losses)
+        return self
+
+    def _logits(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = self._inputs(X)
+        return X @ self.coef_[:-1] + self.coef_[-1]
