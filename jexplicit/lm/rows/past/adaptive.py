@@ -239,7 +239,8 @@ class AdaptiveRows:
 
     def begun(self) -> Growth:
         """What the training text is counted to, at its first use."""
-        if "_begun" not in self.__dict__:
+        name = f"_begun_{on_accelerator()}"
+        if name not in self.__dict__:
             text, growth = np.zeros(1, np.int64) if self.text is None else np.asarray(self.text), self.nothing()
             cells: list[list[np.ndarray]] = [[] for _ in self.rows]
             for begin in range(1, len(text), _block << 4):
@@ -250,9 +251,11 @@ class AdaptiveRows:
                 for row, (key, _), own in zip(self.rows, keys, cells, strict=True):
                     if row.kind in _begun:
                         own.append(cells_of(key, tokens, self.vocabulary)[tokens >= 0])
-            counts = tuple((count_run(np.concatenate(own)),) if own else () for own in cells)
-            self.__dict__["_begun"] = growth._replace(counts=counts)
-        return self.__dict__["_begun"]
+            counts: Any = tuple((count_run(np.concatenate(own)),) if own else () for own in cells)
+            if on_accelerator():  # they stay there
+                counts = tuple(on_devices.on_device(runs) if runs else () for runs in counts)
+            self.__dict__[name] = growth._replace(counts=counts)
+        return self.__dict__[name]
 
 
 def _recency_row(facts: Latest, N: int) -> Row:
