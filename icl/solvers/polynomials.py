@@ -89,6 +89,47 @@ def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, 
     return N * gamma, gamma
 
 
+def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
+    """The least loss of any residual polynomial of a degree with r(0) = 1: K layers of GD++ have degree (3^K - 1)/2.
+
+        min_r (c² m/2) Σ_j w_j r(λ_j)² = (c² m/2) / Σ_k p_k(0)²,    k = 0 .. degree,
+
+    p_k the polynomials that are orthonormal for the weights w, by Lanczos' recurrence (Christoffel's function at 0).
+
+    Args:
+        law: of the contexts' eigenvalues.
+        tasks: their distribution, without noise.
+        degree: of r.
+
+    Raises:
+        ValueError: tasks with noise, or a negative degree.
+
+    Example:
+        >>> law = Spectrum(np.array([1.0, 2.0]), np.array([1.0, 1.0]), 2.0)
+        >>> round(least_loss(law, Tasks(dim=2), 1), 6)  # r = 1 - 0.6 λ: 0.4² + 0.2² = 0.2
+        0.1
+
+    Source: Szegő, Orthogonal polynomials, Sec. 3.1.
+    """
+    if degree < 0 or not (isinstance(tasks.noise, float | int) and tasks.noise == 0):
+        raise ValueError(f"degree {degree}, noise {tasks.noise}: the bound is of degrees from 0 on, without noise")
+    x, total = law.values / law.bound, law.weights.sum()
+    Q, b, p, p_before = [np.sqrt(law.weights / total)], 0.0, 1 / np.sqrt(total), 0.0
+    kernel = p**2
+    for _ in range(degree):
+        v = x * Q[-1]
+        a = Q[-1] @ v
+        for q in (*Q, *Q):  # twice, as rounding grows
+            v = v - (q @ v) * q
+        after = np.linalg.norm(v)
+        if after < 1e-13:  # as many polynomials as eigenvalues
+            break
+        p, p_before, b = (-a * p - b * p_before) / after, p, after
+        Q.append(v / after)
+        kernel += p**2
+    return float(tasks.weight_scale**2 * tasks.outputs / 2 / kernel)
+
+
 def losses_by_context(
     values: Float[Array, "T d"], eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks
 ) -> Float[Array, " T"]:

@@ -17,6 +17,7 @@ from icl.solvers.polynomials import (
     Polynomial,
     chebyshev_rates,
     evaluate_polynomial,
+    least_loss,
     losses_by_context,
     residual,
     spectral_errors,
@@ -217,3 +218,32 @@ def test_noise_keeps_layers_from_fitting_small_eigenvalues():
     ridge = float(np.sum(law.weights / 2 / (law.values + 1)))  # ½ Σ weight v/(λ + v), the Bayes risk
     assert all(deeper <= shallower for shallower, deeper in itertools.pairwise(losses))
     assert ridge <= losses[-1] <= 1.01 * ridge
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 4, 9])
+def test_the_least_loss_of_a_degree_is_that_of_least_squares(degree):
+    """r = 1 + x q(x) with free coefficients of q; and a random law, where rounding has no order to follow."""
+    rng = np.random.default_rng(degree)
+    law = Spectrum(np.sort(rng.uniform(0, 3, 60)), rng.uniform(0.1, 1, 60), 3.0)
+    tasks = Tasks(dim=3, outputs=2, weight_scale=1.5)
+    A = (law.values[:, None] / 3) ** np.arange(1, degree + 1) * np.sqrt(law.weights)[:, None]
+    b = -np.sqrt(law.weights)
+    c = np.linalg.lstsq(A, b, rcond=None)[0]
+    wanted = 1.5**2 * 2 / 2 * ((A @ c - b) ** 2).sum()
+    assert least_loss(law, tasks, degree) == pytest.approx(wanted, rel=1e-7)  # the condition of the powers
+
+
+def test_no_solved_layers_are_below_the_least_loss_of_their_degree(law, by_depth):
+    for K, rates in enumerate(by_depth[False], 1):
+        least = least_loss(law, PAPER, (3**K - 1) // 2)
+        assert least <= rates.loss * (1 + 1e-9) and rates.loss < 1.05 * least
+    assert by_depth[False][0].loss == pytest.approx(least_loss(law, PAPER, 1), rel=1e-9)  # of degree 1 it is all there is
+
+
+def test_as_many_degrees_as_eigenvalues_fit_all_but_those_at_0():
+    law = Spectrum(np.array([0.0, 1.0, 2.0]), np.array([0.5, 1.0, 1.0]), 2.0)
+    assert least_loss(law, Tasks(), 2) == pytest.approx(0.25) and least_loss(law, Tasks(), 9) == pytest.approx(0.25)
+    with pytest.raises(ValueError, match="without noise"):
+        least_loss(law, Tasks(noise=0.1), 2)
+    with pytest.raises(ValueError, match="degree -1"):
+        least_loss(law, Tasks(), -1)
