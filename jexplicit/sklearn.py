@@ -27,6 +27,7 @@ class _Estimator(BaseEstimator):
     """The part that all share: inputs and the precision they are computed in."""
 
     def _inputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
         own: Any = self
         return np.asarray(validate_data(own, X, reset=False, dtype=_floats))
 
@@ -108,12 +109,10 @@ class _FeatureMachine(_Estimator):
         self.metric_ = self.machine_.M
 
     def _outputs(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        X, kernel = self._inputs(X), self.kernel
-        machine: Any = self.machine_
+        X, machine, kernel = self._inputs(X), self.machine_, self.kernel
         with jax.enable_x64(machine.X.dtype == np.float64):
             of_type = jnp.asarray(X.astype(machine.X.dtype))
-            found: Any = predict(jax.tree.map(jnp.asarray, machine), of_type, kernel=kernel)  # pyright: ignore[reportArgumentType]
+            found: Any = predict(jax.tree.map(jnp.asarray, machine), of_type, kernel=kernel)
             return np.asarray(found) + self.offset_
 
 
@@ -193,10 +192,7 @@ class ExplicitClassifier(_Classifier):
 
     def fit(self, X: Any, y: Any) -> "ExplicitClassifier":
         """Count labelled examples."""
-        for name in ("classes_", "cooccurrences_"):
-            if hasattr(self, name):
-                delattr(self, name)
-        return self.partial_fit(X, y)
+        return self._count(X, y, None, first=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "ExplicitClassifier":
         """Count more labelled examples; counts of parts add up to those of the whole.
@@ -205,7 +201,9 @@ class ExplicitClassifier(_Classifier):
             X, y: examples and labels.
             classes: all of them, at the first call, if the first part has not all.
         """
-        first = not hasattr(self, "classes_")
+        return self._count(X, y, classes, first=not hasattr(self, "classes_"))
+
+    def _count(self, X: Any, y: Any, classes: Any, *, first: bool) -> "ExplicitClassifier":
         X, y = self._examples(X, y, reset=first)
         check_classification_targets(y)
         if first:
@@ -214,10 +212,10 @@ class ExplicitClassifier(_Classifier):
             self.examples_ = 0
         if len(unknown := np.setdiff1d(y, self.classes_)):
             raise ValueError(f"labels {unknown} that were not among the classes: give all classes at the first partial_fit")
-        if X.min() < 0:
-            raise ValueError("Negative values in data passed to ExplicitClassifier: split signed features by positive_parts")
+        _check_positive(X)
+        labels = np.searchsorted(self.classes_, y)
         with jax.enable_x64(True):
-            counted = dense_cooccurrence(jnp.asarray(X, jnp.float64), jnp.asarray(self._one_hot(y, np.float64)))
+            counted = dense_cooccurrence(jnp.asarray(X, jnp.float64), labels, len(self.classes_))
             self.cooccurrences_ = self.cooccurrences_ + np.asarray(counted)
             self.examples_ += len(X)
             F = jnp.asarray(self.cooccurrences_ + self.smoothing)
@@ -226,11 +224,14 @@ class ExplicitClassifier(_Classifier):
         return self
 
     def _logits(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
         X = self._inputs(X)
-        if X.min() < 0:
-            raise ValueError("Negative values in data passed to ExplicitClassifier: split signed features by positive_parts")
+        _check_positive(X)
         return X @ self.coef_
+
+
+def _check_positive(X: np.ndarray) -> None:
+    if X.min() < 0:
+        raise ValueError("Negative values in data passed to ExplicitClassifier: split signed features by positive_parts")
 
 
 class CurvatureBoundClassifier(_WithDecisions):
@@ -257,6 +258,5 @@ class CurvatureBoundClassifier(_WithDecisions):
         return self
 
     def _logits(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
         X = self._inputs(X)
         return X @ self.coef_[:-1] + self.coef_[-1]

@@ -123,7 +123,7 @@ def count_contexts_on_devices(
         part[: len(Y)] = column
     runs, of_first = _count_parts(mesh, radices)(padded, np.arange(mesh.size * each) < len(Y))
     if mesh.size == 1:
-        return _on_host([_levels(mesh, radices)(runs)], sizes, vocab_size)
+        return _on_host([_levels(runs, radices)], sizes, vocab_size)
     until = np.cumsum(np.asarray(of_first), axis=1, dtype=np.int64)  # rows of each device up to each first id
     cuts = np.searchsorted(until.sum(axis=0), until[:, -1].sum() * np.arange(1, mesh.size) / mesh.size)
     starts = np.concatenate([np.zeros((mesh.size, 1), np.int64), until[:, cuts], until[:, -1:]], axis=1).astype(np.int32)
@@ -146,15 +146,11 @@ def _count_parts(mesh: Mesh, radices: tuple[int, ...]):
     return jax.jit(jax.shard_map(of_part, mesh=mesh, in_specs=own, out_specs=own))
 
 
-@functools.cache
-def _levels(mesh: Mesh, radices: tuple[int, ...]):
-    """Compiled `runs -> levels`."""
-
-    def levels(runs):
-        *ids, y = _unpacked(runs.words, radices)
-        return context_levels(ids, y, runs.counts, radices[0])
-
-    return jax.jit(levels)
+@functools.partial(jax.jit, static_argnames="radices")
+def _levels(runs: Runs, radices: tuple[int, ...]) -> list[DeviceLevel]:
+    """The levels of different positions in their order."""
+    *ids, y = _unpacked(runs.words, radices)
+    return context_levels(ids, y, runs.counts, radices[0])
 
 
 @functools.cache
@@ -169,9 +165,7 @@ def _exchange(mesh: Mesh, radices: tuple[int, ...], most: int):
 
         received = jax.vmap(sent)(starts[0, :-1], starts[0, 1:])
         *words, counts = (jax.lax.all_to_all(part, AXIS, 0, 0, tiled=True).reshape(-1) for part in received)
-        runs = count_runs(words, counts)
-        *ids, y = _unpacked(runs.words, radices)
-        return jax.tree.map(lambda x: x[None], context_levels(ids, y, runs.counts, radices[0]))
+        return jax.tree.map(lambda x: x[None], _levels(count_runs(words, counts), radices))
 
     own = PartitionSpec(AXIS)
     return jax.jit(jax.shard_map(of_range, mesh=mesh, in_specs=own, out_specs=own))

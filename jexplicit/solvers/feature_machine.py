@@ -64,13 +64,11 @@ def kernel_and_slope(
         return inner**2, 2 * inner
     away = X - x[None]
     square = jnp.maximum(((away @ M) * away).sum(axis=1), 0)
+    K = _of_square(square, kernel, bandwidth)
     if kernel == "gaussian":
-        K = jnp.exp(-square / (2 * bandwidth**2))
         return K, K / bandwidth**2
     near = square <= 1e-12 * jnp.trace(M)  # at x itself there is no gradient
-    distance = jnp.sqrt(jnp.where(near, 1, square))
-    K = jnp.where(near, 1, jnp.exp(-distance / bandwidth))
-    return K, jnp.where(near, 0, K / (bandwidth * distance))
+    return K, jnp.where(near, 0, K / (bandwidth * jnp.sqrt(jnp.where(near, 1, square))))
 
 
 @functools.partial(jax.jit, static_argnames="kernel")
@@ -244,4 +242,12 @@ def _kernel_matrix(X: Array, Z: Array, M: Array, kernel: Kernel, bandwidth: Any)
         return (X @ M @ Z.T) ** 2
     XM = X @ M
     square = jnp.maximum((XM * X).sum(axis=1)[:, None] - 2 * XM @ Z.T + ((Z @ M) * Z).sum(axis=1)[None], 0)
-    return jnp.exp(-square / (2 * bandwidth**2)) if kernel == "gaussian" else jnp.exp(-jnp.sqrt(square) / bandwidth)
+    return _of_square(square, kernel, bandwidth)
+
+
+def _of_square(square: Array, kernel: Kernel, bandwidth: Any) -> Array:
+    """A kernel of a distance, of its square."""
+    if kernel == "gaussian":
+        return jnp.exp(-square / (2 * bandwidth**2))
+    apart = square > 0  # the root has no gradient at 0
+    return jnp.where(apart, jnp.exp(-jnp.sqrt(jnp.where(apart, square, 1)) / bandwidth), 1)

@@ -61,14 +61,14 @@ def test_it_is_one_sort_a_length_and_one_exchange_on_accelerators(platform):
     count = _count_parts(mesh, radices)
     runs, _ = jax.eval_shape(count, columns, jax.ShapeDtypeStruct((M,), jnp.bool_))
 
-    def lowered(f, *shapes):
-        return f.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
+    def lowered(f, *shapes, **static):
+        return f.trace(*shapes, **static).lower(lowering_platforms=(platform,)).as_text()
 
     counting = lowered(count, columns, jax.ShapeDtypeStruct((M,), jnp.bool_))
     exchange = lowered(_exchange(mesh, radices, 1 << 11), runs, jax.ShapeDtypeStruct((2, 3), jnp.int32))
     assert counting.count("stablehlo.sort") == 1 and "all_to_all" not in counting
     assert exchange.count("stablehlo.sort") == 1 + 2  # of what is received, and of the pairs of both shorter lengths
     assert exchange.count("stablehlo.all_to_all") == 2  # a word holds all four digits; and the counts
-    assert lowered(_levels(data_mesh(1), radices), runs).count("stablehlo.sort") == 2
+    assert lowered(_levels, runs, radices=radices).count("stablehlo.sort") == 2
     for text in (counting, exchange):  # nothing is quadratic in the positions
         assert f"{M}x{M}" not in text and f"{M // 2}x{M // 2}" not in text

@@ -160,7 +160,15 @@ def counted_row(
         base: [n, N] probabilities, or the q of a shorter context.
         D: the discount.
     """
-    return _row_of(followers(keys, tokens, N, *known), base, D, N)
+    start, followed, counts, n = followers(keys, tokens, N, *known)
+    d = np.diff(start).astype(np.int32)
+    position = np.repeat(np.arange(len(n), dtype=np.min_scalar_type(-max(len(n), 1) * N)), d)
+    entry = position * N + followed
+    b = base[1][np.searchsorted(base[0], entry)] if isinstance(base, tuple) else base.reshape(-1)[entry]
+    freed = np.repeat((D * d).astype(b.dtype), d) * b
+    kept = np.maximum(counts - b.dtype.type(D), 0)
+    rows = SparseRows(start, followed.astype(np.min_scalar_type(N - 1)), np.log1p(kept / freed))
+    return Row(rows, confidence_of(n, d)), (entry, (kept + freed) / np.repeat(n.astype(b.dtype), d))
 
 
 def add_block(runs: Sequence[Run], keys: UInt64[np.ndarray, " B"], tokens: Int[np.ndarray, " B"], N: int) -> tuple[Run, ...]:
@@ -181,15 +189,3 @@ def _joined(tables: Sequence[Any]) -> Any:
         return (np if isinstance(tables[0], np.ndarray) else jnp).concatenate(tables)
     start = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(table.start) for table in tables]))])
     return SparseRows(start, *(np.concatenate([table[i] for table in tables]) for i in (1, 2)))
-
-
-def _row_of(known: Followers, base: Any, D: float, N: int) -> tuple[Row, tuple[np.ndarray, np.ndarray]]:
-    """The row of a context over a base, which is [n, N] or a shorter context's q; and its own q, where tokens were seen."""
-    (start, tokens, counts, n), d = known, np.diff(known.start).astype(np.int32)
-    position = np.repeat(np.arange(len(n), dtype=np.min_scalar_type(-max(len(n), 1) * N)), d)
-    entry = position * N + tokens
-    b = base[1][np.searchsorted(base[0], entry)] if isinstance(base, tuple) else base.reshape(-1)[entry]
-    freed = np.repeat((D * d).astype(b.dtype), d) * b
-    kept = np.maximum(counts - b.dtype.type(D), 0)
-    rows = SparseRows(start, tokens.astype(np.min_scalar_type(N - 1)), np.log1p(kept / freed))
-    return Row(rows, confidence_of(n, d)), (entry, (kept + freed) / np.repeat(n.astype(b.dtype), d))

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, UInt32, UInt64
 from jexplicit.counts.runs import NO_KEY, Runs, count_runs
 from jexplicit.lm.rows.ngrams import confidence_of
 from jexplicit.lm.rows.past.growing import Row, Run, cells_of, merge_runs, token_bits
+from jexplicit.lm.tables.contexts import few_sizes
 from jexplicit.runs.devices import full_precision
 
 _least = 1 << 12  # cells of a table at first
@@ -27,8 +28,8 @@ def add_block(runs: Sequence[Any], keys: UInt64[np.ndarray, " B"], tokens: Int[n
     """The cells of a text with those of its next block."""
     (known,) = on_device(runs)
     cells = cells_of(keys, tokens, N)[tokens >= 0]
-    size = padded_size(len(cells))
-    room = _room(int((known.counts > 0).sum()) + len(cells))
+    size = few_sizes(len(cells), 1)
+    room = few_sizes(int((known.counts > 0).sum()) + len(cells), _least)
     words = [_padded(word, size, NO_KEY) for word in _words(cells)]
     return (_merged(known, words, np.arange(size) < len(cells), room=room),)
 
@@ -45,12 +46,12 @@ def dense_counts(
     """What `growing.followers` finds, as dense counts; rows past those of m are of no position."""
     bits = token_bits(N)
     distinct, some, group = np.unique(keys >> bits, return_index=True, return_inverse=True)
-    B = padded_size(len(keys))
+    B = few_sizes(len(keys), 1)
     of_text, of_begun = (
         [_padded(word, B, NO_KEY) for word in _words(contexts << bits)] for contexts in (distinct, own_keys[some] >> bits)
     )
     padded = (_padded(ids.astype(np.int32), B, -1) for ids in (group, tokens))
-    wanted = _padded(m.astype(np.int32), padded_size(len(m)), 0)
+    wanted = _padded(m.astype(np.int32), few_sizes(len(m), 1), 0)
     return _counts_before(on_device(runs)[0], on_device(begun)[0], of_text, of_begun, *padded, wanted, N=N)
 
 
@@ -82,8 +83,9 @@ def on_device(runs: Sequence[Any]) -> tuple[Runs]:
     if len(runs) == 1 and isinstance(runs[0], Runs):
         return (runs[0],)
     cells, counts = functools.reduce(merge_runs, runs, Run(np.zeros(0, np.uint64), np.zeros(0, np.int32)))
-    words: Any = tuple(_padded(word, _room(len(cells)), NO_KEY) for word in _words(cells))
-    table: Any = _padded(counts, _room(len(cells)), 0)
+    room = few_sizes(len(cells), _least)
+    words: Any = tuple(_padded(word, room, NO_KEY) for word in _words(cells))
+    table: Any = _padded(counts, room, 0)
     return (jax.device_put(Runs(words, table)),)
 
 
@@ -96,15 +98,6 @@ def _host_run(run: Runs) -> Run:
     high, low = (np.asarray(word).astype(np.uint64) for word in run.words)
     some = np.asarray(run.counts) > 0
     return Run((high << np.uint64(32) | low)[some], np.asarray(run.counts)[some])
-
-
-def padded_size(n: int) -> int:
-    """The next power of two, so that few shapes are compiled."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def _room(E: int) -> int:
-    return max(_least, padded_size(E))
 
 
 def _padded(x: np.ndarray, size: int, value: Any) -> np.ndarray:
