@@ -8,7 +8,7 @@ from jexplicit.experiments.command import Preset
 from launch.shared.groups import Run
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
-Data = Literal["diabetes", "friedman", "breast-cancer", "wine", "digits"]
+Data = Literal["diabetes", "friedman", "breast-cancer", "wine"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,6 @@ def read_table(name: str, seed: int, limit: int | None) -> tuple[np.ndarray, np.
         "friedman": lambda: datasets.make_friedman1(1000, noise=1.0, random_state=seed),
         "breast-cancer": lambda: datasets.load_breast_cancer(return_X_y=True),
         "wine": lambda: datasets.load_wine(return_X_y=True),
-        "digits": lambda: datasets.load_digits(return_X_y=True),
     }
     X, y = loaders[name]()
     order = np.random.default_rng(seed).permutation(len(X))[:limit]
@@ -144,5 +143,6 @@ EXPERIMENT = Experiment(
     measure,
     [RESULTS],
     check=check,
+    extend=("data",),
     title="launch.feature_machine tables: is a learned metric of use?",
 )
