@@ -26,6 +26,7 @@ DATA = {
     "icl/py.typed",
     "jexplicit/py.typed",
     "launch/bench/kernels.json",
+    "launch/shared/page.html",
     *(f"icl/blur/genomes/{name}.json" for name in ("boolean", "digits", "hebbian", "mnist")),
 }
 FOLDERS = (*PACKAGES, "docs", "notebooks", "tests", "tools")

@@ -152,6 +152,11 @@ explain --run {{run}} --text 'the cat' --figure {{tmp}} | it is a folder; give t
 explain --run {{run}} --text 'the cat' --figure {{text}}/x.png | cannot be written
 explain --run {{run}} --text 'the cat' --figure {{tmp}}/x.foo | give a name that ends in .png, .pdf or .svg
 explain --run {{run}} --text 'the cat' --figure '' | give a path
+explain --run {{run}} --text 'the cat' --html {{tmp}} | it is a folder; give the file to write
+explain --run {{run}} --text 'the cat' --html {{text}}/x.html | cannot be written
+explain --run {{run}} --text 'the cat' --html {{tmp}}/x.png | give a name that ends in .html
+explain --run {{run}} --text 'the cat' --html '' | give a path
+explain --run {{run}} --text 'the cat' --html {{tmp}}/x.html --figure {{tmp}}/x.png | leave one of them out
 explain --run nowhere --text x | no run at nowhere
 judge --run nowhere --pairs {{pairs}} | no run at nowhere
 judge --run {{run}} --pairs missing.jsonl | no such file
