@@ -49,9 +49,9 @@ def run(config: Config) -> dict[str, Any]:
     place = join_others(config)
     presented = EXPERIMENT.run(config)
     if is_first():
-        said, text = shlex.quote(config.out), '--text "the list is sorted"'
-        print_hint(as_typed(f'next: python -m launch.sample --run {said} --prompt "Return the"'))
-        print_hint(as_typed(f"      python -m launch.explain --run {said} {text}"))
+        said, page = shlex.quote(config.out), shlex.quote(f"{config.out}/explain.html")
+        print_hint(as_typed(f'next: python -m launch.sample --run {said} --history none --prompt "Return the"'))
+        print_hint(as_typed(f'      python -m launch.explain --run {said} --text "the list is sorted" --html {page}'))
     del place
     return presented
 
