@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import scipy
 from jaxtyping import Array
 
 from icl.solvers.polynomials import Polynomial, chebyshev_rates, spectral_errors

@@ -6,12 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (after the choice of backend)
 
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -32,6 +28,10 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
 
     Log axes with values that have no logarithm become symmetrical log axes. size: inches. options: of matplotlib's `subplots`.
     """
+    import matplotlib
+    import matplotlib.pyplot as plt  # half a second, which commands that draw nothing need not wait for
+
+    matplotlib.use("Agg")
     with plt.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Data has no positive values")  # _show_zeros changes the scale
         fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **options)

@@ -3,6 +3,7 @@
 With several processes all of them call these functions, which orbax synchronises; the first one writes.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -12,18 +13,23 @@ from typing import Any
 import jax
 import numpy as np
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # orbax imports its own deprecated names
-    from orbax.checkpoint import v1 as ocp
-
 _empty = (1,) * 7  # represents an empty vector, which orbax does not save
 _series_name = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, finished or interrupted
+
+
+@functools.cache
+def orbax() -> Any:
+    """Orbax, imported when it is first needed: it takes a third of a second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it imports its own deprecated names
+        from orbax.checkpoint import v1
+    return v1
 
 
 def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
     """Write a pytree of arrays; an interrupted write keeps the previous checkpoint."""
     try:
-        ocp.save(os.path.abspath(path), tree, overwrite=True)
+        orbax().save(os.path.abspath(path), tree, overwrite=True)
     except OSError as error:
         raise ValueError(f"checkpoint {path} cannot be written ({error}): choose another --out") from error
 
@@ -34,7 +40,7 @@ def load_checkpoint(path: str | os.PathLike) -> Any:
     if not is_checkpoint(path):
         raise ValueError(f"no checkpoint at {path}: finish the run first (--resume continues an interrupted one)")
     try:
-        return ocp.load(path)
+        return orbax().load(path)
     except Exception as error:  # orbax and tensorstore raise many types for damaged files
         raise ValueError(f"checkpoint {path} cannot be read ({error}): delete it and run again") from error
 
@@ -42,7 +48,7 @@ def load_checkpoint(path: str | os.PathLike) -> Any:
 def is_checkpoint(path: str | os.PathLike) -> bool:
     """Whether there is a finished checkpoint at a path."""
     path = os.path.abspath(path)
-    return os.path.isdir(path) and ocp.is_orbax_checkpoint(path)
+    return os.path.isdir(path) and orbax().is_orbax_checkpoint(path)
 
 
 def save_latest(folder: str | os.PathLike, number: int, tree: Any) -> None:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, Integer
-from scipy.optimize import minimize_scalar
 
 from jexplicit.runs.checks import check_labels_of, check_logits
 
@@ -92,5 +92,5 @@ def fit_temperature(logits: Float[Array, "M N"], labels: Integer[Array, " M"]) -
         return float(np.mean(np.log(np.exp(z * scaled).sum(axis=1)) - wanted * scaled))
 
     most = float(np.log(_most))
-    found: Any = minimize_scalar(loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-6})
+    found: Any = scipy.optimize.minimize_scalar(loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-6})
     return float(np.exp(found.x))

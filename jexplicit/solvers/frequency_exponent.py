@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import scipy.optimize
+import scipy
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.runs.devices import full_precision

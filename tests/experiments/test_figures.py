@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from jexplicit.experiments import figures
 from jexplicit.experiments.figures import figure, legend_outside, plain_ticks
 from jexplicit.runs.files import save_arrays, write_whole
 from launch.explain import draw_attribution
@@ -37,7 +36,7 @@ def test_zeros_on_a_log_axis_are_drawn(tmp_path, y, scale):
 @pytest.mark.parametrize(("tokens", "lines"), [(25, 1), (26, 2), (60, 3)])
 def test_a_long_attribution_map_wraps(tmp_path, monkeypatch, tokens, lines):
     drawn = []
-    monkeypatch.setattr(figures.plt, "close", drawn.append)
+    monkeypatch.setattr(plt, "close", drawn.append)
     words, evidence = [f"w{n}" for n in range(tokens)], np.linspace(-1, 1, 2 * tokens).reshape(tokens, 2)
     why: Any = SimpleNamespace(names=["x1", "x2"], evidence=evidence)
     draw_attribution(words, [["a", "$b"]] * tokens, why, tmp_path / "a.png")

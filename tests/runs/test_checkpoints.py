@@ -93,7 +93,7 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     save_latest(tmp_path, 1, a_tree(1))
-    monkeypatch.setattr(checkpoints.ocp, "save", full)
+    monkeypatch.setattr(checkpoints.orbax(), "save", full)
     with pytest.raises(ValueError, match="cannot be written .No space left on device.: choose another --out"):
         save_latest(tmp_path, 2, a_tree(2))
     assert_equal(load_latest(tmp_path, like()), a_tree(1))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import scipy
 from jax import lax
 
 from icl.models.mesa_chunks import mesa_conjugate_gradients
