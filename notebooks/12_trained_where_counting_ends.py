@@ -142,10 +142,11 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# The table of bigrams is the best start before the first step, and the worst one after some hundred: what is easy to learn is
-# there already, and its gradient with it. The constructed heads are ahead at once: the first shows each position the character
-# before, which random weights need long to find, and the second copies (the documentation has a control: on characters the
-# first is what counts). Over the mixture there is little left to learn.
+# Of the networks without a mixture, the one with the table of bigrams is the best before the first step, and the worst after
+# some three hundred: what is easy to learn is there already, and its gradient with it. The constructed heads are ahead of
+# random weights from the start: the first shows each position the character before, which random weights need long to find, and
+# the second copies (the documentation has a control: on characters the first is what counts). Over the mixture there is little
+# left to learn.
 #
 # ## Beside the counts
 #
