@@ -33,7 +33,8 @@ def install() -> None:
     importlib.invalidate_caches()
     loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("jax", "matplotlib", "numpy", "scipy")}
     if stale := [name for name, version in loaded.items() if version and version != metadata.version(name)]:
-        raise ImportError(f"{', '.join(stale)} changed its version under this kernel: restart it (Colab: Runtime, Restart session) and run all cells")
+        remedy = "restart it (Colab: Runtime, Restart session) and run all cells"
+        raise ImportError(f"{', '.join(stale)} changed its version under this kernel: {remedy}")
 
 
 if __name__ == "__main__":
