@@ -23,7 +23,7 @@ import glob, runpy, sys
 
 sys.path += ["..", "../..", *sorted(glob.glob("jexplicit-*-any.whl"))[-1:]]
 # If this fails: open this notebook in a clone of its repository, or put the wheel of `make dist` beside it (Colab: upload it)
-runpy.run_module("jexplicit.notebook", run_name="__main__")
+_ = runpy.run_module("jexplicit.notebook", run_name="__main__")
 
 # %%
 import os

@@ -1,5 +1,6 @@
 """The notebooks: scripts that start alike, kept with the outputs of these very cells; and the program that keeps them."""
 
+import ast
 import json
 import re
 import subprocess
@@ -113,9 +114,13 @@ def test_the_first_cell_installs_what_there_is_where_the_package_is_missing(plac
     assert run_first_cell(places / place, path, str(places / "site")) == ""
 
 
+def test_the_first_cell_displays_nothing():
+    assert isinstance(ast.parse(FIRST_CELL).body[-1], ast.Assign)  # of an expression, a notebook would show the value
+
+
 def test_the_first_cell_of_a_notebook_alone_fails_beside_the_remedy(places):
     assert "No module named 'jexplicit'" in run_first_cell(places / "empty").splitlines()[-1]
-    assert re.search(r"# If this fails: .*clone of its repository.*make dist.*Colab.*\nrunpy", FIRST_CELL)
+    assert re.search(r"# If this fails: .*clone of its repository.*make dist.*Colab.*\n_ = runpy", FIRST_CELL)
 
 
 def test_after_its_installation_a_wheel_is_imported_from_where_it_was_installed(places):
