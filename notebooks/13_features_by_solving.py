@@ -100,7 +100,7 @@ for name in ("given", "other"):
 ax.set(xlabel="solve", ylabel="accuracy")
 ax.legend()
 plt.show()
-print(f"after {solves} solves {history[-1]['other']:.4f} of the other half, {history[-1]['cpu_seconds']:.0f} CPU seconds")
+print(f"after {solves} solves {history[-1]['other']:.4f} of the other half")
 
 # %% [markdown]
 # ## What has been learned
