@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := .venv-extras
 JOBS ?= 2
+SENTENCE := Return the number of items in the list.
 # Notebooks compile much and compute little; tests/conftest.py says the same of the tests.
 FAST_COMPILATION := JAX_DISABLE_MOST_OPTIMIZATIONS=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false"
@@ -39,6 +40,7 @@ $(BIN)/.docs: $(BIN)/.demo
 demo: $(BIN)/.demo
 	rm -rf runs/demo
 	$(BIN)/python -m launch.lm --preset demo --out runs/demo
+	$(BIN)/python -m launch.explain --run runs/demo --method mixture --history none --text "$(SENTENCE)" --quiet
 
 lint: style types
 

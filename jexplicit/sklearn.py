@@ -80,16 +80,19 @@ class _FeatureMachine(_Estimator):
         bandwidth: Any = 1.0,
         ridge: Any = 1e-3,
         power: Any = 1.0,
+        landmarks: Any = 5000,
         validation_fraction: Any = 0.1,
         random_state: Any = None,
     ):
         self.solves, self.kernel, self.bandwidth, self.ridge, self.power = solves, kernel, bandwidth, ridge, power
-        self.validation_fraction, self.random_state = validation_fraction, random_state
+        self.landmarks, self.validation_fraction, self.random_state = landmarks, validation_fraction, random_state
 
     def _fit(self, X: np.ndarray, Y: np.ndarray) -> None:
         """Solve as often as is best for a held-out part, then of all examples."""
         options: Any = {name: getattr(self, name) for name in ("kernel", "bandwidth", "ridge", "power")}
-        held = check_random_state(self.random_state).permutation(len(X))[: round(self.validation_fraction * len(X))]
+        draws = check_random_state(self.random_state)
+        held = draws.permutation(len(X))[: round(self.validation_fraction * len(X))]
+        options |= {"landmarks": self.landmarks, "seed": int(draws.randint(2**31))}
         rest = np.setdiff1d(np.arange(len(X)), held)
         self.offset_ = Y.mean(axis=0)
         Y = Y - self.offset_
@@ -122,8 +125,9 @@ class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
     Args:
         solves: at most how many; `solves_` is the best number for a held-out part.
         kernel, bandwidth, ridge, power: those of `feature_machine`.
-        validation_fraction: of the examples that are held out to choose it; 0 for none.
-        random_state: of the held-out part.
+        landmarks: examples whose kernels the predictor is made of, if there are more.
+        validation_fraction: of the examples that are held out to choose the number of solves; 0 for none.
+        random_state: of the held-out part and the landmarks.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 5))
@@ -154,7 +158,7 @@ class FeatureMachineClassifier(_FeatureMachine, _WithDecisions):
     """The same fitted to one-hot targets; its outputs are taken for logits, so that probabilities are not calibrated.
 
     Args:
-        solves, kernel, bandwidth, ridge, power, validation_fraction, random_state: those of `FeatureMachineRegressor`.
+        solves, kernel, bandwidth, ridge, power, landmarks, validation_fraction, random_state: of `FeatureMachineRegressor`.
     """
 
     def fit(self, X: Any, y: Any) -> "FeatureMachineClassifier":

@@ -5,7 +5,8 @@
 The logits of the model are a sum over rows, so the attribution is exact. `logit` is a context token's contribution to the
 logit of the observed token. `evidence` is that contribution minus its mean under the model's prediction; it is positive if the
 context token favours the observed token. A row of several tokens is attributed to the one furthest back; --by row shows every
-row on its own.
+row on its own. --html writes a page instead, on which one moves over the text and sees, for each token, the likeliest
+alternatives and what every row added to the logits of the token and of an alternative.
 """
 
 import sys
@@ -21,6 +22,7 @@ from jexplicit.experiments.command import entry_point
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
 from launch.shared.choose import ModelChoice, load_choice, visible
+from launch.shared.page import explain_alternatives, write_page
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
@@ -41,22 +43,34 @@ class Config(ModelChoice):
     """token: the contribution of each context token, summed over its rows. row: of every row: offsets, contexts, caches."""
     figure: str | None = None
     """Heat map to write, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a file."""
+    html: str | None = None
+    """Page to write instead of the table and the heat map, .html: for each token the likeliest alternatives, and the exact
+    contribution of every row to the logits of both. One file, which needs no network and no server."""
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Load, attribute, print a table and draw the heat map."""
+    """Load, attribute, print a table and draw the heat map; or write the page."""
     from jexplicit.lm.attribution import explain
     from jexplicit.lm.evaluation import read_text
 
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")
-    model, tokenizer, _ = load_choice(config, config.text)
+    if config.html is not None and config.figure is not None:
+        raise ValueError(f"--figure {config.figure} with --html: the page stands for the heat map; leave one of them out")
+    page = None if config.html is None else check_writable(config.html, "--html")
+    if page and page.suffix != ".html":
+        raise ValueError(f"--html {page}: give a name that ends in .html")
+    model, tokenizer, _ = saved = load_choice(config, config.text)
+    text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)
+    if page:
+        write_page(page, explained := explain_alternatives(saved, text))
+        show(f"page {page}")
+        return explained | {"html": str(page)}
     folder = Path(config.run).expanduser()
     place = (folder / "figures" if folder.is_dir() else Path()) / "explain.png"
     figure = check_writable(place if config.figure is None else config.figure, "--figure")
     if figure.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--figure {figure}: give a name that ends in .png, .pdf or .svg")
-    text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)
     why = explain(model, text.X, text.Y, past=text.past)
     why = why.by_token(model.radius) if config.by == "token" else why
     predicted = [tokenizer.piece(int(i)) for i in text.Y]

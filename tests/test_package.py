@@ -27,6 +27,7 @@ DATA = {
     "icl/py.typed",
     "jexplicit/py.typed",
     "launch/bench/kernels.json",
+    "launch/shared/page.html",
     *(f"icl/blur/genomes/{name}.json" for name in ("boolean", "digits", "hebbian", "mnist")),
 }
 FOLDERS = (*PACKAGES, "docs", "notebooks", "tests", "tools")

@@ -48,6 +48,8 @@ class Model(NamedTuple):
     known: fields that its results lack, and those that are not comparable, as None.
     drawn: whether it is in the picture, or in the table alone.
     end: whether the loss of its rows is drawn, too, as a hollow point: that of its curve is measured in another way.
+    test: the results of its test text, and the fields of its row there; empty without any.
+    pair: whether it is in the short table of README.md.
     """
 
     task: str
@@ -63,6 +65,8 @@ class Model(NamedTuple):
     known: Mapping[str, Any] = MappingProxyType({})
     drawn: bool = True
     end: bool = False
+    test: tuple[str, dict[str, Any]] | tuple[()] = ()
+    pair: bool = False
 
     def chosen(self, found: Sequence[Row]) -> list[Row]:
         """The rows, or the evaluations, that are its own: a field that they lack tells nothing apart."""
@@ -89,6 +93,18 @@ class Model(NamedTuple):
             {**row, **about, "error": row[str(self.loss)], "cpu": cpu and before + cpu, **self.known}
             for row, cpu in zip(own, times, strict=True)
         ]
+
+    def on_test(self) -> str:
+        """Its loss, perplexity or accuracy on a text or on images that chose nothing, with the standard error of a loss."""
+        if not self.test:
+            return ""
+        results, where = self.test
+        row = self._replace(results=results, where=where).chosen(tables.kept(results).rows)[0]
+        if "test_accuracy" in row:
+            return f"{100 * (row.get('part_test_accuracy') or row['test_accuracy']):.2f} %"
+        if self.task == WORDS:
+            return f"{row['test_perplexity']:.1f} ± {row['test_perplexity'] * row['test_loss_se']:.1f}"
+        return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
 
     def points(self) -> list[tuple[float | None, float]]:
         """CPU seconds of one seed, None for a line across, and loss: of a point, or of the evaluations of training."""
@@ -128,8 +144,28 @@ MODELS = (
     Model(CHARACTERS, "Kneser-Ney 5-gram", "4 characters", "shakespeare", {"method": "ngram"}, "dev_loss"),
     Model(CHARACTERS, "9-gram with a cache", "256 characters", "shakespeare-cache", {"radius": 8}, "dev_loss", left=True),
     Model(CHARACTERS, "mixture", "80 characters", "shakespeare", NONE, "dev_loss", left=True),
-    Model(CHARACTERS, "mixture, last 256", "256 characters", "shakespeare", LAST, "dev_loss", on=(NONE,)),
-    Model(CHARACTERS, "adaptive mixture", "all text before", "shakespeare", ADAPTIVE, "dev_loss", on=(NONE, LAST)),
+    Model(
+        CHARACTERS,
+        "mixture, last 256",
+        "256 characters",
+        "shakespeare",
+        LAST,
+        "dev_loss",
+        on=(NONE,),
+        test=("shakespeare-dev-test", LAST),
+        pair=True,
+    ),
+    Model(CHARACTERS, "adaptive mixture", "all text before", "shakespeare", ADAPTIVE, "dev_loss", on=(NONE, LAST), pair=True),
+    Model(
+        CHARACTERS,
+        "PPMd, order 6, which learns as it reads",
+        "all text before",
+        "compressors-shakespeare",
+        {"method": "PPMd, order 6"},
+        "nats_per_character",
+        drawn=False,
+        pair=True,
+    ),
     Model(
         CHARACTERS,
         "transformer, 0.8 M weights",
@@ -152,6 +188,7 @@ MODELS = (
         ("epoch", "dev_loss"),
         trained=True,
         end=True,
+        pair=True,
     ),
     Model(
         CHARACTERS,
@@ -162,6 +199,7 @@ MODELS = (
         1.4697,
         trained=True,
         known={"bytes": 42e6, "cpu": "3 minutes on an A100"},
+        pair=True,
     ),
     Model(
         CHARACTERS,
@@ -185,11 +223,34 @@ MODELS = (
         known={"cpu": "1 minute on an H100"},
         drawn=False,
     ),
-    Model(WORDS, "Kneser-Ney 5-gram", "4 tokens", "babylm-mixture", {"method": "ngram"}, "dev_perplexity"),
-    Model(WORDS, "mixture", "16 tokens", "babylm-mixture", NONE, "dev_perplexity"),
-    Model(WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity", known={"cpu": None}),
-    Model(WORDS, "mixture, all before", "all text before", "babylm-mixture", ALL, "dev_perplexity", on=(NONE,), left=True),
-    Model(WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", on=(NONE, ALL)),
+    Model(
+        WORDS,
+        "Kneser-Ney 5-gram",
+        "4 tokens",
+        "babylm-mixture",
+        {"method": "ngram"},
+        "dev_perplexity",
+        test=("babylm-tested", {"method": "ngram"}),
+        pair=True,
+    ),
+    Model(WORDS, "mixture", "16 tokens", "babylm-mixture", NONE, "dev_perplexity", test=("babylm-tested", NONE), pair=True),
+    Model(
+        WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity", known={"cpu": None}, pair=True
+    ),
+    Model(
+        WORDS,
+        "mixture, all before",
+        "all text before",
+        "babylm-mixture",
+        ALL,
+        "dev_perplexity",
+        on=(NONE,),
+        left=True,
+        test=("babylm-tested", ALL),
+    ),
+    Model(
+        WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", on=(NONE, ALL), pair=True
+    ),
     Model(
         WORDS,
         "the paper's layer by Adagrad, 3 epochs",
@@ -220,6 +281,7 @@ MODELS = (
         "dev_perplexity",
         trained=True,
         known={"cpu": "2 minutes on an H100"},
+        pair=True,
     ),
     Model(
         WORDS,
@@ -230,9 +292,19 @@ MODELS = (
         "dev_perplexity",
         trained=True,
         known={"cpu": "2 minutes on an H100"},
+        pair=True,
     ),
     Model(DIGITS, "explicit solution", "pixels", "mnist-pixels", {"method": "explicit", "layers": 1}, "dev_loss"),
-    Model(DIGITS, "layer solved", "scattering features", "mnist-readout", {"solver": "softmax"}, "dev_loss"),
+    Model(
+        DIGITS,
+        "layer solved",
+        "scattering features",
+        "mnist-readout",
+        {"solver": "softmax"},
+        "dev_loss",
+        test=("mnist-readout", {"solver": "softmax"}),
+        pair=True,
+    ),
     Model(
         DIGITS,
         "layer trained",
@@ -243,6 +315,8 @@ MODELS = (
         ("epoch", "dev_loss"),
         trained=True,
         end=True,
+        test=("mnist-readout", {"method": "trained_readout"}),
+        pair=True,
     ),
     Model(
         DIGITS,
@@ -253,6 +327,8 @@ MODELS = (
         "dev_loss",
         ("epoch", "dev_loss"),
         trained=True,
+        test=("mnist-cnn", {"method": "cnn"}),
+        pair=True,
     ),
     Model(CONTEXTS, "GD, one rate", TEN, "icl-five-decayed", {"predictor": "gd"}, "loss", REFERENCE, known=FIVE_LAYERS),
     Model(
@@ -264,6 +340,7 @@ MODELS = (
         "loss",
         REFERENCE,
         known=FIVE_LAYERS,
+        pair=True,
     ),
     Model(
         CONTEXTS,
@@ -275,6 +352,7 @@ MODELS = (
         ("evaluation", "loss"),
         trained=True,
         known=FIVE_LAYERS,
+        pair=True,
     ),
     Model(
         CONTEXTS,
@@ -297,6 +375,7 @@ MODELS = (
         trained=True,
         known={**FIVE_LAYERS, "cpu": "2 minutes on an H100"},
         drawn=False,
+        pair=True,
     ),
 )
 
@@ -318,7 +397,7 @@ def compared(results: Results) -> list[Row]:
         means = {"error": mean(row["error"] for row in own), "cpu": cpu}
         spread = max(row["error"] for row in own) - min(row["error"] for row in own)
         rows.append(
-            {**own[0], **means, "spread": spread if len(own) > 1 else None, "by": "trained" if model.trained else "counted"}
+            {**own[0], **means, "spread": spread if len(own) > 1 else None, "test": model.on_test(), "pair": model.pair}
         )
     return rows
 
@@ -333,11 +412,38 @@ COMPARED = Table(
         Column("TFLOP", "flops", ",.2f", 1e-12),
         Column("CPU s", "cpu", ",.0f"),
         Column("loss", "error", ".4g"),
+        Column("on test", "test"),
         Column("seeds, highest less lowest", "spread", ".2g"),
     ],
     rows=compared,
     note="CPU seconds are of one seed and of both cores: measured, or else twice those of the clock. MB are those of the model "
     "in memory. TFLOP are those of training, by formula where there is one. An empty cell is a number that is not known.",
+)
+
+
+def pairs(results: Results) -> list[Row]:
+    """The models of README.md; a task stands at its first one."""
+    found = groups([row for row in compared(results) if row["pair"]], lambda row: row["task"]).values()
+    return [{**row, "task": "" if n else row["task"]} for rows in found for n, row in enumerate(rows)]
+
+
+def compute(row: Row) -> str:
+    """CPU seconds or minutes of all cores, or what is known of another machine."""
+    cpu = row["cpu"]
+    return cpu or "" if not isinstance(cpu, float | int) else f"{cpu:.2g} CPU s" if cpu < 100 else f"{cpu / 60:.0f} CPU min"
+
+
+PAIRS = Table(
+    [
+        Column("", "task"),
+        Column("model", lambda row: row["model"] if row["found"] == "trained" else f"**{row['model']}**"),
+        Column("reads", "reads"),
+        Column("MB", "bytes", ",.4g", 1e-6),
+        Column("compute", compute),
+        Column("loss", "error", ".4g"),
+        Column("on test", "test"),
+    ],
+    rows=pairs,
 )
 
 

@@ -63,7 +63,7 @@ def _events(path: Path, size: int, changed: int) -> list[dict[str, Any]]:
 def experiment_of(config: type) -> str:
     """The name of the experiment of a config class: "lm" for launch.lm.config."""
     parts = config.__module__.split(".")
-    return parts[1] if parts[0] == "launch" and len(parts) > 1 else parts[-1]
+    return parts[1].replace("_", "-") if parts[0] == "launch" and len(parts) > 1 else parts[-1]
 
 
 def check_experiment(path: Path, experiment: str, remedy: str) -> None:

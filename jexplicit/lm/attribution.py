@@ -11,26 +11,27 @@ from jexplicit.lm.core.model import HISTORY, LanguageModel
 from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.evaluation import Past, check_positions, histories, read_tables
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
+from jexplicit.lm.rows.past.online import begin_online, fit_on
 from jexplicit.lm.tables.moments import place_rows, position_slopes
 from jexplicit.runs.devices import full_precision, map_rows
 
 
 class Attribution(NamedTuple):
-    """Why each of M tokens was predicted as it was.
+    """Why each of M tokens was predicted as it was; or, with a second axis, each of several tokens of M positions.
 
     names: what each of the G rows is, such as "offset 2" or "cache 400".
     tokens: which token of the context each row speaks for, 1 for the nearest; HISTORY for the past, None for none.
-    logits: [M, G] what each row adds to the token's logit, nats; their sum is the logit.
-    evidence: [M, G] the same less its mean under the model's prediction: how much the row speaks for this token rather than for
-        the others. Unlike the bare logits it does not change when a row is shifted.
-    log_probability: [M] nats.
+    logits: [M, ..., G] what each row adds to the token's logit, nats; their sum is the logit.
+    evidence: [M, ..., G] the same less its mean under the model's prediction: how much the row speaks for this token rather
+        than for the others. Unlike the bare logits it does not change when a row is shifted.
+    log_probability: [M, ...] nats.
     """
 
     names: tuple[str, ...]
     tokens: tuple[int | None, ...]
-    logits: Float[np.ndarray, "M G"]
-    evidence: Float[np.ndarray, "M G"]
-    log_probability: Float[np.ndarray, " M"]
+    logits: Float[np.ndarray, "M *A G"]
+    evidence: Float[np.ndarray, "M *A G"]
+    log_probability: Float[np.ndarray, "M *A"]
 
     def by_token(self, K: int) -> "Attribution":
         """The same, summed over the rows of each context token; rows tied to no token come last, if any.
@@ -45,14 +46,14 @@ class Attribution(NamedTuple):
 
 
 def explain(
-    model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, past: Past | None = None
+    model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, "M *A"], *, past: Past | None = None
 ) -> Attribution:
     """The exact contribution of every row to each prediction.
 
     Args:
         model: of any kind but a network.
         X: [M, K] contexts, nearest token first.
-        Y: [M] the predicted tokens.
+        Y: [M] the predicted tokens; or [M, A] several tokens for each position, such as the likeliest.
         past: where the positions stand in their text, for models that read the past.
 
     Raises:
@@ -64,8 +65,7 @@ def explain(
         >>> explain(model, np.array([[1]]), np.array([0])).evidence.round(3).tolist()  # log 2 less its mean, half of it
         [[0.347]]
     """
-    if any(isinstance(kind, NetworkRows | SequenceRows) for kind in model.rows):
-        raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
+    check_explainable(model)
     check_positions(model, X, Y)
     if model.history and past is None:
         raise ValueError(f"a model that reads the last {model.history} tokens: say where the positions stand (past)")
@@ -76,13 +76,32 @@ def explain(
     return Attribution(model.names, model.tokens, *(np.asarray(part) for part in parts))
 
 
+def check_explainable(model: LanguageModel) -> None:
+    """Refuse a network.
+
+    Raises:
+        ValueError: its logits are no sum over rows.
+    """
+    if any(isinstance(kind, NetworkRows | SequenceRows) for kind in model.rows):
+        raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
+
+
 def _of_tables(model: LanguageModel, X: np.ndarray, Y: np.ndarray, past: Past) -> Attribution:
     """The same of a model with rows that are made for each position of a text."""
-    exponents = np.asarray(model.exponents)
     tables, positions, _ = read_tables(model, X, past)
-    log_p, slopes, means = position_slopes(place_rows(tables, positions, Y, len(exponents)), exponents)
-    weights = exponents[positions.parts].sum(axis=2)
-    return Attribution(model.names, model.tokens, weights * (slopes + means), weights * slopes, log_p.astype(np.float32))
+    A, found = int(np.prod(Y.shape[1:])), []
+    parts = [(slice(None), np.asarray(model.exponents), None)]
+    if model.curvature is not None and past.starts is None:
+        fit = begin_online(np.asarray(model.exponents), np.asarray(model.curvature))
+        parts = fit_on(fit, tables, positions, past.stream[past.places], past.places)
+    for some, exponents, _ in parts:
+        read = positions.take(some).take(np.repeat(np.arange(len(Y[some])), A))
+        log_p, slopes, means = position_slopes(place_rows(tables, read, Y[some].ravel(), len(exponents)), exponents)
+        weights = exponents[read.parts].sum(axis=2)
+        found.append((weights * (slopes + means), weights * slopes, log_p.astype(np.float32)))
+    logits, evidence, log_p = (np.concatenate(part) for part in zip(*found, strict=True))
+    rows = (*Y.shape, len(model.names))
+    return Attribution(model.names, model.tokens, logits.reshape(rows), evidence.reshape(rows), log_p.reshape(Y.shape))
 
 
 @jax.jit
@@ -97,6 +116,7 @@ def attribute_positions(model: LanguageModel, X: Array, read: Array, Y: Array) -
         log_p = jax.nn.log_softmax(rows.sum(axis=0))
         p = jnp.exp(log_p)
         mean = jnp.where(p == 0, 0, rows) @ p  # a row of -inf has no weight in it
-        return rows[:, y], rows[:, y] - mean, log_p[y]
+        mine = rows[:, y]  # [G], or of several tokens [G, A]
+        return mine.T, (mine - mean.reshape(-1, *(1,) * y.ndim)).T, log_p[y]
 
     return map_rows(one, (X, read, Y), cpu=16, elsewhere=1024)

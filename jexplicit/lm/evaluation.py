@@ -40,7 +40,7 @@ from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_c
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows
-from jexplicit.lm.rows.past.online import begin_online, by_block, exponents_at, learn
+from jexplicit.lm.rows.past.online import begin_online, fit_on
 from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
 from jexplicit.lm.tables.reader import log_p_of_all, log_p_of_targets, read_positions
@@ -254,13 +254,10 @@ def read_on(
         read = PreparedTables(
             prepared.dense, tuple(next(known) if mine else table for mine, table in zip(own, tables, strict=True))
         )
-        for some in by_block(past.places[m]) if fit and past else [slice(None)]:
-            if fit and past:
-                fit = exponents_at(fit, int(past.places[m][some][0]))
-                exponents = fit.exponents
-            found.append(read_positions(f, read, exponents, positions.take(some), Y[m][some], mesh))
-            if fit and past:
-                fit = learn(fit, tables, positions.take(some), Y[m][some], past.places[m][some], mesh)
+        parts = fit_on(fit, tables, positions, Y[m], past.places[m], mesh) if fit and past else [(slice(None), exponents, None)]
+        for some, a, after in parts:
+            found.append(read_positions(f, read, a, positions.take(some), Y[m][some], mesh))
+            fit = after
         growth = growth and growth._replace(online=fit)
         if progress:
             progress(min(first + call, len(Y)), len(Y))

@@ -16,14 +16,17 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.iterate import Entry, iterate
+from jexplicit.solvers.gram import ExampleBlocks, Gram, gram_matrix, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
-_block = 256  # examples whose gradients are in memory at a time
+_block = 512  # examples whose kernels and gradients are in memory at a time
 
 
 class FeatureMachine(NamedTuple):
@@ -59,16 +62,20 @@ def kernel_and_slope(
         >>> K.tolist()
         [4.0]
     """
+    Mx = M @ x
+    inner = X @ Mx
     if kernel == "quadratic":
-        inner = X @ (M @ x)
         return inner**2, 2 * inner
-    away = X - x[None]
-    square = jnp.maximum(((away @ M) * away).sum(axis=1), 0)
-    K = _of_square(square, kernel, bandwidth)
+    norms = x @ Mx + ((X @ M) * X).sum(axis=1)
+    square = norms - 2 * inner
+    apart = square > 8 * jnp.finfo(X.dtype).eps * norms  # else x itself, where a root has no gradient
+    square = jnp.where(apart, square, 1)
     if kernel == "gaussian":
+        K = jnp.where(apart, jnp.exp(-square / (2 * bandwidth**2)), 1)
         return K, K / bandwidth**2
-    near = square <= 1e-12 * jnp.trace(M)  # at x itself there is no gradient
-    return K, jnp.where(near, 0, K / (bandwidth * jnp.sqrt(jnp.where(near, 1, square))))
+    root = jnp.sqrt(square)
+    K = jnp.where(apart, jnp.exp(-root / bandwidth), 1)
+    return K, jnp.where(apart, K / (bandwidth * root), 0)
 
 
 @functools.partial(jax.jit, static_argnames="kernel")
@@ -103,65 +110,111 @@ def solve(
     return FeatureMachine(X, jax.scipy.linalg.cho_solve(factor, Y), M, jnp.asarray(bandwidth, X.dtype))
 
 
+def solve_on_landmarks(
+    blocks: ExampleBlocks,
+    Z: Float[Array, "m d"],
+    M: Float[Array, "d d"],
+    *,
+    kernel: Kernel = "quadratic",
+    bandwidth: float | Float[Array, ""] = 1.0,
+    ridge: float | Float[Array, ""] = 1e-6,
+) -> FeatureMachine:
+    """The same regression with kernels of m landmarks alone (Nyström), which costs `n m²` and no kernel matrix of n x n:
+
+        phi(x) = L⁻¹ K_M(Z, x),  K_M(Z, Z) = L Lᵀ,     w = (PhiᵀPhi + ridge k I)⁻¹ PhiᵀY,     alpha = L⁻ᵀ w
+
+    Args:
+        blocks: n examples and targets, over devices.
+        Z: [m, d] landmarks, such as some of the examples; with all of them it is `solve`.
+        M, kernel, bandwidth, ridge: those of `solve`.
+
+    Source: Williams & Seeger, Using the Nyström method to speed up kernel machines, 2000.
+    """
+    bandwidth = jnp.asarray(bandwidth, Z.dtype)
+    factor, size = _landmark_factor(Z, M, bandwidth, kernel=kernel)
+    features = jax.tree_util.Partial(_landmark_features(kernel), Z, M, bandwidth, factor)
+    gram = gram_matrix(blocks, features)
+    return FeatureMachine(Z, _landmark_weights(gram, factor, ridge * size), M, bandwidth)
+
+
 @functools.partial(jax.jit, static_argnames="kernel")
 @full_precision
 def predict(machine: FeatureMachine, X: Float[Array, "m d"], *, kernel: Kernel = "quadratic") -> Float[Array, "m c"]:
-    """`f(x) = sum_i alpha_i K_M(x, x_i)` of every row of X."""
-    return _kernel_matrix(X, machine.X, machine.M, kernel, machine.bandwidth) @ machine.alpha
+    """`f(x) = sum_i alpha_i K_M(x, x_i)` of every row of X, some of them at a time."""
+    Z, alpha, M, bandwidth = machine
+    return jax.lax.map(lambda x: kernel_and_slope(x, Z, M, kernel, bandwidth)[0] @ alpha, X, batch_size=_block)
 
 
 @functools.partial(jax.jit, static_argnames="kernel")
 @full_precision
-def agop(machine: FeatureMachine, *, kernel: Kernel = "quadratic") -> Float[Array, "d d"]:
-    """The average gradient outer product of the predictor at its examples: `1/n sum_j Df(x_j)ᵀ Df(x_j)`, Df: [c, d].
+def agop(
+    machine: FeatureMachine, examples: ExampleBlocks | None = None, *, kernel: Kernel = "quadratic"
+) -> Float[Array, "d d"]:
+    """The average gradient outer product of the predictor at n examples: `1/n sum_j Df(x_j)ᵀ Df(x_j)`, Df: [c, d].
+
+    Args:
+        machine: the predictor.
+        examples: over devices; default, the machine's own.
+        kernel: of the machine.
 
     Example:
         >>> machine = FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))  # f(x) = x²
         >>> agop(machine).tolist()
         [[4.0]]
     """
-    total = _quadratic_sum(machine) if kernel == "quadratic" else _radial_sum(machine, kernel)
-    return machine.M @ total @ machine.M / len(machine.X)
+    X, weight = (examples.X, examples.weight) if examples else _in_blocks(machine.X)
+    total = _quadratic_sum(machine, X, weight) if kernel == "quadratic" else _radial_sum(machine, X, weight, kernel)
+    return machine.M @ total @ machine.M / weight.sum()
 
 
-def _quadratic_sum(machine: FeatureMachine) -> Float[Array, "d d"]:
-    """`M⁻¹ sum_j Df(x_j)ᵀDf(x_j) M⁻¹` of `f_c(x) = (Mx)ᵀ S_c Mx`, `S_c = sum_i alpha_ic x_i x_iᵀ`: `Df_c(x) = 2 M S_c M x`."""
-    X, alpha, M, _ = machine
-    C = M @ (X.T @ X) @ M
+def _quadratic_sum(machine: FeatureMachine, X: Array, weight: Array) -> Float[Array, "d d"]:
+    """`M⁻¹ sum_j Df(x_j)ᵀDf(x_j) M⁻¹` of `f_c(x) = (Mx)ᵀ S_c Mx`, `S_c = sum_i alpha_ic z_i z_iᵀ`: `Df_c(x) = 2 M S_c M x`."""
+    Z, alpha, M, _ = machine
+    C = M @ jnp.einsum("kbmd,kbme,kbm->de", X, X, weight) @ M
 
     def add(total: Array, weights: Float[Array, " n"]) -> tuple[Array, None]:
-        S = (X * weights[:, None]).T @ X
+        S = (Z * weights[:, None]).T @ Z
         return total + 4 * S @ C @ S, None
 
     return jax.lax.scan(add, jnp.zeros_like(M), alpha.T)[0]
 
 
-def _radial_sum(machine: FeatureMachine, kernel: Kernel) -> Float[Array, "d d"]:
-    """The same of kernels of a distance, of some examples at a time, so that memory does not grow with their number."""
-    X, alpha, M, bandwidth = machine
-    n = len(X)
+def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel) -> Float[Array, "d d"]:
+    """The same of kernels of a distance: every device adds up its own blocks, so that memory does not grow with n."""
+    Z, alpha, M, bandwidth = machine
+    (m, d), c = Z.shape, alpha.shape[1]
+    weighted = (alpha[:, :, None] * Z[:, None, :]).reshape(m, c * d)
 
     def gradients(x: Float[Array, " d"]) -> Float[Array, "c d"]:
-        """`Df(x) M⁻¹`."""
-        weights = alpha * kernel_and_slope(x, X, M, kernel, bandwidth)[1][:, None]
-        return weights.T @ X - weights.sum(axis=0)[:, None] * x[None]
+        """`Df(x) M⁻¹ = sum_i s_i alpha_i (z_i - x)ᵀ`."""
+        slope = kernel_and_slope(x, Z, M, kernel, bandwidth)[1]
+        return (slope @ weighted).reshape(c, d) - (slope @ alpha)[:, None] * x[None]
 
     def add(total: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
         x, known = block
-        G = (jax.vmap(gradients)(x) * known[:, None, None]).reshape(-1, X.shape[1])
+        G = (jax.vmap(gradients)(x) * known[:, None, None]).reshape(-1, d)
         return total + G.T @ G, None
 
-    size = min(_block, n)
+    return jax.vmap(lambda *blocks: jax.lax.scan(add, jnp.zeros_like(M), blocks)[0])(X, weight).sum(axis=0)
+
+
+def _in_blocks(X: Float[Array, "n d"]) -> tuple[Array, Array]:
+    """Examples in blocks, and which are not padding, as `split_examples` has them on one device."""
+    n, size = len(X), min(_block, len(X))
     blocks = -(-n // size)
-    padded = jnp.pad(X, ((0, blocks * size - n), (0, 0))).reshape(blocks, size, -1)
-    known = (jnp.arange(blocks * size) < n).astype(X.dtype).reshape(blocks, size)
-    return jax.lax.scan(add, jnp.zeros_like(M), (padded, known))[0]
+    padded = jnp.pad(X, ((0, blocks * size - n), (0, 0))).reshape(1, blocks, size, -1)
+    return padded, (jnp.arange(blocks * size) < n).astype(X.dtype).reshape(1, blocks, size)
+
+
+def matrix_power(M: Float[Array, "d d"], power: float) -> Float[Array, "d d"]:
+    """`M^power` of a symmetric positive semidefinite matrix."""
+    values, vectors = jnp.linalg.eigh((M + M.T) / 2)
+    return (vectors * jnp.maximum(values, 0)[None] ** power) @ vectors.T
 
 
 def metric_power(M: Float[Array, "d d"], power: float) -> Float[Array, "d d"]:
-    """`M^power` of a symmetric positive semidefinite matrix, scaled so that its largest entry is 1."""
-    values, vectors = jnp.linalg.eigh((M + M.T) / 2)
-    raised = (vectors * jnp.maximum(values, 0)[None] ** power) @ vectors.T
+    """`M^power`, scaled so that its largest entry is 1."""
+    raised = matrix_power(M, power)
     return raised / jnp.maximum(jnp.abs(raised).max(), jnp.finfo(M.dtype).tiny)
 
 
@@ -175,6 +228,9 @@ def feature_machine(
     bandwidth: float = 1.0,
     ridge: float = 1e-6,
     power: float = 0.5,
+    landmarks: int | None = None,
+    seed: int = 0,
+    mesh: Mesh | None = None,
     measure: Callable[[FeatureMachine], Mapping[str, Any]] = lambda machine: {},
     **options: Any,
 ) -> tuple[FeatureMachine, list[Entry]]:
@@ -187,6 +243,10 @@ def feature_machine(
         kernel, ridge: of `solve`.
         bandwidth: L, relative to the root mean square of the distances between examples, by the metric of each solve.
         power: of the average gradient outer product.
+        landmarks: examples, drawn at random, whose kernels the predictor is made of; default, all. Fewer bound memory and time
+            where examples are many.
+        seed: of the draw.
+        mesh: devices that share the examples; default, all accelerators, or one CPU.
         measure: what the history has of every solve, such as its accuracy.
         options: checkpoints and callbacks of `jexplicit.runs.iterate`.
 
@@ -205,11 +265,15 @@ def feature_machine(
         [1.0, 0.0, 0.0, 0.0]
     """
     check_examples(X, Y)
-    if solves < 1 or kernel not in KERNELS or not (bandwidth > 0 and ridge > 0 and power > 0):
+    few = landmarks is not None and landmarks < 1
+    if solves < 1 or few or kernel not in KERNELS or not (bandwidth > 0 and ridge > 0 and power > 0):
         raise ValueError(
-            f"{solves} solves, kernel {kernel!r}, bandwidth {bandwidth}, ridge {ridge}, power {power}: use at least one solve, "
-            f"{' or '.join(KERNELS)}, and numbers above 0"
+            f"{solves} solves, kernel {kernel!r}, bandwidth {bandwidth}, ridge {ridge}, power {power}, {landmarks} landmarks: "
+            f"use at least one solve, {' or '.join(KERNELS)}, and numbers above 0"
         )
+    blocks = split_examples(X, Y, block=_block, mesh=mesh)
+    some = landmarks is not None and landmarks < len(X)
+    Z = X[np.sort(np.random.default_rng(seed).permutation(len(X))[:landmarks])] if some else X
     C = jnp.cov(X.T, bias=True).reshape(X.shape[1], X.shape[1])
 
     def scale(M: Array) -> Array:
@@ -218,15 +282,16 @@ def feature_machine(
     def step(state: tuple[Array, Array], history: Any) -> tuple[tuple[Array, Array], dict[str, Any]]:
         M, alpha = state
         if history:
-            M = metric_power(agop(FeatureMachine(X, alpha, M, scale(M)), kernel=kernel), power)
-        machine = solve(X, Y, M, kernel=kernel, bandwidth=scale(M), ridge=ridge)
+            M = metric_power(agop(FeatureMachine(Z, alpha, M, scale(M)), blocks, kernel=kernel), power)
+        regression: Any = {"kernel": kernel, "bandwidth": scale(M), "ridge": ridge}
+        machine = solve_on_landmarks(blocks, Z, M, **regression) if some else solve(X, Y, M, **regression)
         if not bool(jnp.isfinite(machine.alpha).all()):
             raise FloatingPointError(f"solve {len(history) + 1} is not finite: use a ridge above {ridge:g}, or smaller inputs")
         return (M, machine.alpha), {"solve": len(history) + 1, **measure(machine)}
 
-    start = jnp.eye(X.shape[1], dtype=X.dtype), jnp.zeros(Y.shape, X.dtype)
+    start = jnp.eye(X.shape[1], dtype=X.dtype), jnp.zeros((len(Z), Y.shape[1]), X.dtype)
     (M, alpha), history = iterate(step, start, done=lambda history: len(history) >= solves, **options)
-    return FeatureMachine(X, alpha, M, scale(M)), history
+    return FeatureMachine(Z, alpha, M, scale(M)), history
 
 
 def check_examples(X: Any, Y: Any) -> None:
@@ -238,16 +303,31 @@ def check_examples(X: Any, Y: Any) -> None:
 
 
 def _kernel_matrix(X: Array, Z: Array, M: Array, kernel: Kernel, bandwidth: Any) -> Float[Array, "m n"]:
-    if kernel == "quadratic":
-        return (X @ M @ Z.T) ** 2
-    XM = X @ M
-    square = jnp.maximum((XM * X).sum(axis=1)[:, None] - 2 * XM @ Z.T + ((Z @ M) * Z).sum(axis=1)[None], 0)
-    return _of_square(square, kernel, bandwidth)
+    return jax.vmap(lambda x: kernel_and_slope(x, Z, M, kernel, bandwidth)[0])(X)
 
 
-def _of_square(square: Array, kernel: Kernel, bandwidth: Any) -> Array:
-    """A kernel of a distance, of its square."""
-    if kernel == "gaussian":
-        return jnp.exp(-square / (2 * bandwidth**2))
-    apart = square > 0  # the root has no gradient at 0
-    return jnp.where(apart, jnp.exp(-jnp.sqrt(jnp.where(apart, square, 1)) / bandwidth), 1)
+@functools.cache
+def _landmark_features(kernel: Kernel) -> Callable[..., Array]:
+    """`phi(x) = L⁻¹ K_M(Z, x)` of every row of X: one function for each kernel, so that it is compiled once."""
+
+    def features(Z: Array, M: Array, bandwidth: Array, factor: Array, X: Array) -> Float[Array, "n m"]:
+        return jax.scipy.linalg.solve_triangular(factor, _kernel_matrix(Z, X, M, kernel, bandwidth), lower=True).T
+
+    return features
+
+
+@functools.partial(jax.jit, static_argnames="kernel")
+@full_precision
+def _landmark_factor(Z: Array, M: Array, bandwidth: Array, *, kernel: Kernel) -> tuple[Array, Array]:
+    """L of `K_M(Z, Z)`, with as much on its diagonal as rounding may take, and the mean of that diagonal."""
+    K, m = _kernel_matrix(Z, Z, M, kernel, bandwidth), len(Z)
+    size = jnp.trace(K) / m
+    return jnp.linalg.cholesky(K + m * jnp.finfo(K.dtype).eps * size * jnp.eye(m, dtype=K.dtype)), size
+
+
+@jax.jit
+@full_precision
+def _landmark_weights(gram: Gram, factor: Array, ridge: Array) -> Float[Array, "m c"]:
+    places = jnp.arange(len(factor))
+    root = jax.lax.linalg.cholesky(gram.HH.at[places, places].add(ridge), symmetrize_input=False)
+    return jax.scipy.linalg.solve_triangular(factor, jax.scipy.linalg.cho_solve((root, True), gram.HY), trans=1, lower=True)

@@ -25,7 +25,7 @@ from launch.digits.config import Config
 
 Parts = Iterator[Part]
 SCAN, PICTURES = "scan.csv", "pictures.npz"
-WITH_FEATURES = ("features", "kernel", "trained_readout")
+WITH_FEATURES = ("features", "kernel", "feature-machine", "trained_readout")
 """Methods whose features have weights of their own, in a checkpoint by the name of the features."""
 
 
@@ -100,8 +100,8 @@ def row_name(row: Row) -> str:
         >>> row_name({"method": "warm", "layers": 2, "features": "pixels", "stop": "rise"})
         'warm, 2 layers, rise'
     """
-    if row["method"] == "kernel":
-        return f"kernel, {row['solver'].replace('_', ' ')}"
+    if row["method"] in ("kernel", "feature-machine"):
+        return f"{row['method']}, {row['solver'].replace('_', ' ')}"
     if row["method"] == "solved_second":
         return f"second layer over {row['features']}, {row['solver']}"
     if row["method"] == "features":
@@ -112,7 +112,7 @@ def row_name(row: Row) -> str:
 
 def model_name(row: Row) -> str:
     """The checkpoint of a row's model; rows that differ in when training stopped share one."""
-    several = row["method"] in ("features", "kernel", "solved_second")
+    several = row["method"] in ("features", "kernel", "feature-machine", "solved_second")
     return f"{row['features']}_{row['solver']}" if several else f"{row['method']}_{row['layers']}"
 
 

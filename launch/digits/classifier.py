@@ -64,7 +64,7 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
     weights = load_model(folder / row["features"]) if row["method"] in WITH_FEATURES else {}
 
     def logits(X: np.ndarray) -> Array:
-        if row["features"] == "kernel":
+        if row["features"] in ("kernel", "feature-machine"):
             return kernel_logits(config, weights, params, X, row["levels"])
         if row["method"] == "features":
             return _logits(row, params, explicit_features(X, row["levels"], weights, config))

@@ -8,9 +8,9 @@ from jexplicit.experiments.command import Preset
 from launch.shared.groups import Images, Run
 
 Closed = Literal["explicit", "wrapped", "delta", "mean_cooccurrence", "eq_14"]
-Solved = Literal[Closed, "intercept", "scaling", "quadratic", "features", "kernel"]
+Solved = Literal[Closed, "intercept", "scaling", "quadratic", "features", "kernel", "feature-machine"]
 Method = Literal[Solved, "logistic_regression", "trained_readout", "network", "cnn", "cold", "warm", "solved_second"]
-METHODS: tuple[Method, ...] = tuple(method for method in get_args(Method) if method != "wrapped")  # of bytes alone
+METHODS: tuple[Method, ...] = tuple(name for name in get_args(Method) if name not in ("wrapped", "feature-machine"))
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,17 @@ class Config(Images, Run):
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and at most as many test images."""
     methods: tuple[Method, ...] = METHODS
-    """The models to fit. explicit: the closed form. wrapped: explicit on pixels whose highest level wraps around to 0, as that
-    of bytes does where 1 is added to them. delta: explicit, its exponent corrected by one fitted number. eq_14: explicit with
-    the column weights of Eq. 14 before its last step. mean_cooccurrence: those with each image's own norm in the place of K.
-    intercept: log F frozen, the intercept log w fitted.
-    scaling: iterative scaling from the explicit solution. quadratic: sweeps with a bound on the curvature. features: explicit,
-    scaling and quadratic on explicit features. kernel: least squares and a softmax layer on random Fourier features of
-    --descriptor. logistic_regression: scikit-learn's. trained_readout: a softmax layer on the features of kernel, trained by
-    AdamW. network: one hidden layer, trained by backpropagation. cnn: a convolutional network, trained by AdamW. cold, warm:
-    trained by --optimizer from random parameters or from the explicit solution. solved_second: a second layer, solved in closed
-    form and by sweeps, on the first layer of each trained model."""
+    """The models to fit; default, all but wrapped and feature-machine. explicit: the closed form. wrapped: explicit on
+    pixels whose highest level wraps around to 0, as that of bytes does where 1 is added to them. delta: explicit, its
+    exponent corrected by one fitted number. eq_14: explicit with the column weights of Eq. 14 before its last step.
+    mean_cooccurrence: those with each image's own norm in the place of K. intercept: log F frozen, the intercept log w
+    fitted. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a bound on the curvature.
+    features: explicit, scaling and quadratic on explicit features. kernel: least squares and a softmax layer on random
+    Fourier features of --descriptor. feature-machine: the same with a metric learned by a recursive feature machine.
+    logistic_regression: scikit-learn's. trained_readout: a softmax layer on the features of kernel, trained by AdamW.
+    network: one hidden layer, trained by backpropagation. cnn: a convolutional network, trained by AdamW. cold, warm:
+    trained by --optimizer from random parameters or from the explicit solution. solved_second: a second layer, solved in
+    closed form and by sweeps, on the first layer of each trained model."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """explicit, cold, warm: numbers of softmax layers, one model each."""
     priming_number: Annotated[float, Bounds(at_least=1)] | None = None
@@ -86,6 +87,13 @@ class Config(Images, Run):
     kernel_sweeps: PositiveInt = 6
     """kernel: number of sweeps of the softmax layer with the bound on the curvature: first on nine tenths of the training
     images, from the least-squares solution, then as many on all of them."""
+    solves: PositiveInt = 3
+    """feature-machine: at most this many solves, the first by the identity as metric. Their number is chosen by the squared
+    error on a held-out tenth of the training images."""
+    landmarks: PositiveInt = 2000
+    """feature-machine: training images whose kernels its predictor is made of while the metric is learned."""
+    powers: tuple[PositiveFloat, ...] = (0.5, 1.0)
+    """feature-machine: powers of the average gradient outer product to choose from, in the same way."""
     epochs: PositiveInt = 100
     """Training: maximum number of passes over the data."""
     batch_size: PositiveInt = 128

@@ -21,6 +21,7 @@ from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.calibration import fit_temperature
+from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, matrix_power, predict
 from jexplicit.solvers.gram import Gram, add_grams, gram_matrix, split_examples
 from jexplicit.solvers.metrics import accuracy
 from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
@@ -30,6 +31,7 @@ from launch.digits.config import Config
 from launch.digits.descriptors import descriptors, fit_descriptors, pools
 from launch.digits.solved import linear
 
+_metric_ridge = 1e-3
 _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32
 
 
@@ -55,18 +57,24 @@ class Readout(NamedTuple):
     seconds: float
 
 
-def kernel(problem: Problem) -> Parts:
-    """Least squares and a softmax layer on the same features, a row for each."""
-    key = {"method": "kernel", "layers": 1, "features": "kernel"}
+def kernel(problem: Problem, method: str = "kernel") -> Parts:
+    """Least squares and a softmax layer on the same features, a row for each.
+
+    method: kernel, or feature-machine, whose kernel has a learned metric.
+    """
+    key = {"method": method, "layers": 1, "features": method}
     yield key, functools.partial(_both_readouts, problem, key)
 
 
 def _both_readouts(problem: Problem, key: Row) -> list[Row]:
     config, described = problem.config, describe_images(problem.config)
+    about: Any = {}
+    if key["method"] == "feature-machine":
+        described, about = with_metric(problem, described)
     train, test, weights, feature_seconds, _ = described
-    save_model(problem, "kernel", weights)
+    save_model(problem, key["features"], weights)
     features, own, tenth = kernel_features(weights), train[: len(problem.train.labels)], held_out_tenth(problem)
-    about: Any = {"dimensions": 2 * config.frequencies, "feature_seconds": feature_seconds}
+    about |= {"dimensions": 2 * config.frequencies, "feature_seconds": feature_seconds}
     ridge, readouts = _fit(problem, train, features)
     about |= {"ridge": ridge, "peak_bytes": peak_bytes()}
     rows = []
@@ -94,6 +102,45 @@ def describe_images(config: Config) -> Described:
     products = 2 * weights["axes"].size  # of pooled responses and axes
     cost = flops(pools(config, image.shape, weights), image) + products
     return Described(train, test, {**weights, "W": W}, seconds, cost * len(train))
+
+
+def with_metric(problem: Problem, described: Described) -> tuple[Described, Row]:
+    """The same with the frequencies of a kernel whose metric a feature machine has learned, `W <- M^(1/2) W`.
+
+    The machine reads nine tenths of the training images; the others choose the number of solves and the power.
+    """
+    config, tenth, start = problem.config, held_out_tenth(problem), time.perf_counter()
+    X, Y = described.train[: len(tenth)], problem.train.Y - problem.train.Y[~tenth].mean(axis=0)[None]
+    found: list[tuple[Row, Array]] = []
+
+    def measure(machine: FeatureMachine) -> Row:
+        guess = predict(machine, X[tenth], kernel="gaussian")
+        right = accuracy(guess, problem.train.labels[tenth])
+        entry = {"power": power, "held_out_error": float(jnp.mean((guess - Y[tenth]) ** 2)), "dev_accuracy": right}
+        found.append((entry, machine.M))
+        return entry
+
+    for power in config.powers:
+        with stage(f"metric, power {power:g}", "solves") as progress:
+
+            def report(entry: Any, progress: Any = progress) -> None:
+                problem.folder.log(event="metric", **entry)
+                progress(entry["solve"], config.solves)
+
+            options: Any = {"power": power, "landmarks": config.landmarks, "seed": config.seed, "measure": measure}
+            options |= {"solves": config.solves, "kernel": "gaussian", "ridge": _metric_ridge, "mesh": data_mesh()}
+            feature_machine(X[~tenth], Y[~tenth], callback=report, **options)
+    best = min(range(len(found)), key=lambda n: found[n][0]["held_out_error"])
+    entry, M = found[best]
+    C = jnp.cov(X[~tenth].T, bias=True)
+    M = M * jnp.trace(C) / jnp.sum(M * C)  # distances as large as they were
+    weights = {**described.weights, "W": matrix_power(M, 0.5) @ described.weights["W"]}
+    seconds, (n, d) = time.perf_counter() - start, X[~tenth].shape
+    m, c = min(config.landmarks, n), problem.images.outputs
+    regression = n * (2 * m * d + m**2 * (2 + 1 / 8)) + m**3
+    cost = len(found) * regression + (len(found) - len(config.powers)) * n * 2 * m * d * (1 + c)
+    both = described._replace(weights=weights, seconds=described.seconds + seconds, flops=described.flops + cost)
+    return both, {"solve": best % config.solves + 1, "power": entry["power"], "metric_seconds": seconds}
 
 
 def _solve_flops(config: Config, examples: int, solver: str) -> float:

@@ -28,6 +28,7 @@ METHODS: dict[str, Callable[[Problem], Parts]] = {
     **{name: functools.partial(solved.pixels, method=name) for name in solved.PIXELS},
     "features": solved.features,
     "kernel": kernel,
+    "feature-machine": functools.partial(kernel, method="feature-machine"),
     "trained_readout": scheduled.trained_readout,
     "network": trained.network,
     "cnn": scheduled.cnn,
@@ -53,7 +54,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         "wrapped" in methods and config.data == "digits",
         "--methods wrapped with --data digits: it is of images of 256 levels",
     )
-    yield "kernel" in methods and not config.ridges, "--ridges needs at least one value"
+    yield bool({"kernel", "feature-machine"} & set(methods)) and not config.ridges, "--ridges needs at least one value"
+    yield "feature-machine" in methods and not config.powers, "--powers needs at least one value"
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)
 
@@ -73,7 +75,7 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
     stages = len(config.channels)
     shallow = f"--channels of {stages} layers {wide}, each of which halves it: use at most {side.bit_length() - 1}"
     yield "cnn" in config.methods and side < 2**stages, shallow
-    if not {"kernel", "trained_readout"} & set(config.methods):
+    if not {"kernel", "feature-machine", "trained_readout"} & set(config.methods):
         return
     sizes, most, octaves = config.patch_sizes or default_sizes(side), side, most_octaves(side)
     if config.descriptor == "patches":

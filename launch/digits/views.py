@@ -89,9 +89,10 @@ def table(**fields: Any) -> Table:
 ALL = Table(COLUMNS, lambda results: sorted(results.rows, key=lambda row: row["test_accuracy"]))
 PAPER = table(method=("explicit", "wrapped", "delta", "eq_14", "mean_cooccurrence", "intercept", "cold", "warm"))
 SOLVED = table(method=("explicit", "scaling", "quadratic", "features"), layers=1)
-KERNEL = table(method="kernel")
+KERNEL = table(method=("kernel", "feature-machine"))
 SECOND = table(method="solved_second")
-OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=("kernel", "trained_readout", "cnn", "network")))
+_FITTED = ("kernel", "feature-machine", "trained_readout", "cnn", "network")
+OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=_FITTED))
 
 
 def by_epoch(results: Results) -> list[Row]:

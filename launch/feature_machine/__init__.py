@@ -1,1 +1,1 @@
-"""Recursive feature machines: modular arithmetic."""
+"""Recursive feature machines: modular arithmetic, and tables."""

@@ -1,170 +1,24 @@
 """Features without backpropagation: a kernel machine that takes its metric from its own gradients, solve after solve.
 
-    python -m launch.feature_machine --out runs/feature_machine
-    python -m launch.feature_machine --modulus 31 --operation multiply --out runs/multiply
-
-Modular arithmetic is learned late and all at once: from half of the table of a + b mod p, the first solves predict nothing
-of the other half, and the last ones all of it. What is learned is the metric, whose blocks become circulant.
+python -m launch.feature_machine modular --out runs/modular
+python -m launch.feature_machine modular --modulus 31 --operation multiply --out runs/multiply
+python -m launch.feature_machine tables --out runs/tables
 """
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Float
+from jexplicit.experiments.command import Command, run_subcommand
+from launch.feature_machine import config as configs
 
-from jexplicit.experiments.bounds import Bounds, PositiveFloat, PositiveInt
-from jexplicit.experiments.command import Preset
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Images, Lines, Table
-from jexplicit.runs.progress import stage
-from jexplicit.solvers.feature_machine import FeatureMachine, Kernel, feature_machine, predict
-from launch.shared.groups import Run
-
-OPERATIONS = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
-_drawn = 4  # metrics of the figure
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(Run):
-    """Learn modular arithmetic by a recursive feature machine: kernel regression, and the metric from its gradients."""
-
-    GROUPS: ClassVar = {"modulus": "task", "solves": "machine"}
-
-    modulus: Annotated[int, Bounds(at_least=3)] = 61
-    """p: the table has p x p entries, a and b as two one-hot vectors."""
-    operation: Literal["add", "subtract", "multiply"] = "add"
-    """What is learned, modulo p."""
-    train_share: Annotated[float, Bounds(above=0, below=1)] = 0.5
-    """Share of the table that is trained on; the rest is the test."""
-    seeds: PositiveInt = 3
-    """Number of splits of the table."""
-    solves: PositiveInt = 30
-    """How many times the regression is solved."""
-    kernel: Kernel = "quadratic"
-    """Kernel. quadratic: (xᵀMz)². gaussian, laplace: of the distance by the metric M."""
-    bandwidth: PositiveFloat = 1.0
-    """Bandwidth L of the gaussian and the laplace kernel, relative to the root mean square of the examples' distances."""
-    ridge: PositiveFloat = 1e-6
-    """Ridge, relative to the mean of the kernel's diagonal."""
-    power: PositiveFloat = 0.5
-    """Power of the average gradient outer product that becomes the metric."""
-
-
-def modular_table(p: int, operation: str) -> tuple[Float[np.ndarray, "pp 2p"], np.ndarray]:
-    """All pairs (a, b) as two one-hot vectors, and the result modulo p."""
-    a, b = np.divmod(np.arange(p * p), p)
-    one_hot = np.eye(p, dtype=np.float32)
-    return np.concatenate([one_hot[a], one_hot[b]], axis=1), OPERATIONS[operation](a, b) % p
-
-
-def circulant_share(B: Float[np.ndarray, "p p"]) -> float:
-    """How much of a matrix is circulant: the share of its variance that the means of its wrapped diagonals have.
-
-    Example:
-        >>> circulant_share(np.array([[1.0, 2.0, 3.0], [3.0, 1.0, 2.0], [2.0, 3.0, 1.0]]))
-        1.0
-    """
-    p = len(B)
-    diagonal = (np.arange(p)[None] - np.arange(p)[:, None]) % p
-    means = np.bincount(diagonal.ravel(), B.ravel()) / p
-    return float(np.var(means) / max(np.var(B), np.finfo(B.dtype).tiny))
-
-
-def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
-    """A machine for each split of the table."""
-    for seed in range(config.seed, config.seed + config.seeds):
-        yield {"method": "feature-machine", "seed": seed}, lambda seed=seed: _measured(config, folder, seed)
-
-
-def _measured(config: Config, folder: RunFolder, seed: int) -> list[Row]:
-    p = config.modulus
-    X, y = modular_table(p, config.operation)
-    order = np.random.default_rng(seed).permutation(len(X))
-    train, test = np.split(order, [max(1, min(len(X) - 1, round(config.train_share * len(X))))])
-    inputs, metrics = {"train": jnp.asarray(X[train]), "test": jnp.asarray(X[test])}, {}
-    targets = {"train": y[train], "test": y[test]}
-
-    def accuracies(machine: FeatureMachine) -> Row:
-        metrics[str(len(metrics) + 1)] = M = np.asarray(machine.M)
-        guesses = {name: jnp.argmax(predict(machine, x, kernel=config.kernel), axis=1) for name, x in inputs.items()}
-        found = {f"{name}_accuracy": float((np.asarray(guess) == targets[name]).mean()) for name, guess in guesses.items()}
-        return found | {"circulant": max(map(circulant_share, (M[:p, p:], M[:p, : p - 1 : -1])))}
-
-    with stage(f"seed {seed}", "solves") as progress:
-        _, history = feature_machine(
-            inputs["train"],
-            jax.nn.one_hot(y[train], p, dtype=jnp.float32),
-            solves=config.solves,
-            kernel=config.kernel,
-            bandwidth=config.bandwidth,
-            ridge=config.ridge,
-            power=config.power,
-            measure=accuracies,
-            callback=lambda entry: progress(entry["solve"], config.solves),
-        )
-    drawn: Any = {str(solve): metrics[str(solve)] for solve in np.linspace(1, len(metrics), _drawn).round().astype(int)}
-    np.savez_compressed(folder.path / f"metrics_{seed}.npz", **drawn)
-    sizes = {"modulus": p, "operation": config.operation, "train_examples": len(train), "test_examples": len(test)}
-    return [{**sizes, **entry} for entry in history]
-
-
-def _last(results: Results) -> list[Row]:
-    return [rows[-1] for rows in groups(results.rows, lambda row: row["seed"]).values()]
-
-
-def _curves(results: Results) -> Iterator[Row]:
-    names = {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"}
-    for row in results.rows:
-        yield from ({"solve": row["solve"], "y": row[field], "of": label} for field, label in names.items())
-
-
-def _metrics(results: Results) -> dict[str, dict[Any, np.ndarray]]:
-    files = sorted(results.path.glob("metrics_*.npz"))
-    if not files:
-        return {}
-    with np.load(files[0]) as stored:
-        return {"": {f"solve {name}": stored[name] - np.diag(np.diag(stored[name])) for name in stored.files}}
-
-
-RESULTS = Table(
-    [
-        Column("seed", "seed", "d"),
-        Column("solves", "solve", "d"),
-        Column("train %", "train_accuracy", ".2f", 100),
-        Column("test %", "test_accuracy", ".2f", 100),
-        Column("circulant", "circulant", ".3f"),
-        Column("s", "seconds", ".1f"),
-        Column("CPU s", "cpu_seconds", ".1f"),
-    ],
-    rows=_last,
-    note="*Circulant*: how much of the variance of the metric's block of a and b is constant along wrapped diagonals.",
-)
-FIGURE = Lines("grokking", "solve", "y", "of", rows=_curves, axes={"xlabel": "solve", "ylabel": "accuracy, and share"})
-METRICS = Images(
-    "metrics",
-    _metrics,
-    shared="row",
-    caption="The metric without its diagonal after some solves; rows and columns are the values of a, then of b.",
-)
-PRESETS = {
-    "tiny": Preset(Config(out="runs/feature_machine", modulus=7, seeds=2, solves=4, train_share=0.8), "p = 7; seconds."),
+COMMANDS = {
+    "modular": Command(configs.ModularConfig, "launch.feature_machine.modular", configs.PRESETS["modular"]),
+    "tables": Command(configs.TablesConfig, "launch.feature_machine.tables", configs.PRESETS["tables"]),
 }
-EXPERIMENT = Experiment(
-    "feature-machine", Config, measure, [RESULTS, FIGURE, METRICS], PRESETS, title="launch.feature_machine: features by solving"
-)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return EXPERIMENT.main(argv, description=__doc__ or "")
+    """Entry point: the first argument names the subcommand."""
+    return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
 
 
 if __name__ == "__main__":

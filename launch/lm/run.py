@@ -20,7 +20,7 @@ from jexplicit.data.sizes import TextSizes
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder, write_json
 from jexplicit.experiments.program import as_typed
-from jexplicit.lm.checkpoints import export_model, load_model
+from jexplicit.lm.checkpoints import export_model, load_model, load_row, model_rows
 from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
@@ -49,9 +49,9 @@ def run(config: Config) -> dict[str, Any]:
     place = join_others(config)
     presented = EXPERIMENT.run(config)
     if is_first():
-        said, text = shlex.quote(config.out), '--text "the list is sorted"'
-        print_hint(as_typed(f'next: python -m launch.sample --run {said} --prompt "Return the"'))
-        print_hint(as_typed(f"      python -m launch.explain --run {said} {text}"))
+        said, page = shlex.quote(config.out), shlex.quote(f"{config.out}/explain.html")
+        print_hint(as_typed(f'next: python -m launch.sample --run {said} --history none --prompt "Return the"'))
+        print_hint(as_typed(f'      python -m launch.explain --run {said} --text "the list is sorted" --html {page}'))
     del place
     return presented
 
@@ -123,17 +123,21 @@ def counted_tokens(training: TrainingText) -> int:
 
 
 def finish(config: Config, folder: RunFolder) -> None:
-    """Sample from the model with the lowest dev perplexity, and export it."""
-    best = load_model(folder.path) if config.samples or config.export else None
-    samples = []
-    if config.samples and best:
+    """Sample from the model with the lowest dev perplexity, and export it.
+
+    A model that counts what it reads counts its own samples, and repeats itself: where there is another one, that is sampled.
+    """
+    samples, rows = [], model_rows(folder.path)
+    if config.samples:
+        calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
+        best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
         key, length = jax.random.key(config.seed), 400 if best.tokenizer.kind == "char" else 40
         samples = generate_text(key, best.model, best.tokenizer, [""] * config.samples, length, temperature=0.8, top_k=50)
     write_json(folder.path / "samples.json", samples)
     for sample in samples:
         console.print(f"[dim]>[/] {escape(sample[:300])}", soft_wrap=True)
-    if config.export and best:
-        export_model(Path(config.export).expanduser(), best)
+    if config.export:
+        export_model(Path(config.export).expanduser(), load_model(folder.path))
         console.print(f"exported {config.export}", soft_wrap=True)
 
 

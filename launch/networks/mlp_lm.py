@@ -257,7 +257,8 @@ def _perplexities(rows: list[Row]) -> list[Column]:
 
 def _compared(results: Results) -> list[Row]:
     """The closed forms and the network from random parameters, once each."""
-    return list({model_name(row): row for row in where(results.rows, method=("explicit", "log-linear", "mlp-cold"))}.values())
+    rows = where(results.rows, method=("explicit", "log-linear", "mlp-cold"))
+    return list({(model_name(row), row["radius"]): row for row in rows}.values())
 
 
 _models = [Column("", model_name), Column("K", lambda row: 0 if row["method"] == "unigram" else row["radius"], "d")]

@@ -119,12 +119,19 @@ sample --run {{damaged}} | config.json is damaged
 sample --run {{text}} | is no model that can be read
 next --run {{run}} --radius 0 | has no model with radius 0
 next --run nowhere | no run at nowhere
-feature-machine --modulus 2 | --modulus 2: use at least 3
-feature-machine --train-share 1 | --train-share 1.0: use above 0 and below 1
-feature-machine --solves 0 | --solves 0: use at least 1
-feature-machine --ridge 0 | --ridge 0.0: use above 0
-feature-machine --kernel cubic | invalid choice 'cubic'
-feature-machine --power nan | --power nan: use above 0
+feature-machine modular --modulus 2 | --modulus 2: use at least 3
+feature-machine modular --train-share 1 | --train-share 1.0: use above 0 and below 1
+feature-machine modular --solves 0 | --solves 0: use at least 1
+feature-machine modular --ridge 0 | --ridge 0.0: use above 0
+feature-machine modular --kernel cubic | invalid choice 'cubic'
+feature-machine modular --power nan | --power nan: use above 0
+feature-machine tables --folds 1 | --folds 1: use at least 2
+feature-machine tables --limit 5 | --limit 5: use at least 50
+feature-machine tables --data nothing | invalid choice 'nothing'
+feature-machine tables --data | --data needs at least one table
+digits --methods feature-machine --powers | --powers needs at least one value
+digits --methods feature-machine --ridges | --ridges needs at least one value
+digits --methods feature-machine --landmarks 0 | --landmarks 0: use at least 1
 beside --first nowhere --second {{run}} --text {{text}} | no run at nowhere
 beside --first {{run}} --second {{text}} --text {{text}} | is no model that can be read
 beside --first {{run}} --second {{run}} --text missing.txt | no such file
@@ -147,6 +154,11 @@ explain --run {{run}} --text 'the cat' --figure {{tmp}} | it is a folder; give t
 explain --run {{run}} --text 'the cat' --figure {{text}}/x.png | cannot be written
 explain --run {{run}} --text 'the cat' --figure {{tmp}}/x.foo | give a name that ends in .png, .pdf or .svg
 explain --run {{run}} --text 'the cat' --figure '' | give a path
+explain --run {{run}} --text 'the cat' --html {{tmp}} | it is a folder; give the file to write
+explain --run {{run}} --text 'the cat' --html {{text}}/x.html | cannot be written
+explain --run {{run}} --text 'the cat' --html {{tmp}}/x.png | give a name that ends in .html
+explain --run {{run}} --text 'the cat' --html '' | give a path
+explain --run {{run}} --text 'the cat' --html {{tmp}}/x.html --figure {{tmp}}/x.png | leave one of them out
 explain --run nowhere --text x | no run at nowhere
 judge --run nowhere --pairs {{pairs}} | no run at nowhere
 judge --run {{run}} --pairs missing.jsonl | no such file

@@ -1,12 +1,24 @@
-"""launch.feature_machine: rows of every solve, the figures, resumption, and what it measures."""
+"""launch.feature_machine: rows of every solve, the figures, resumption, tables, and the metric of launch.digits."""
+
+from typing import get_args
 
 import numpy as np
 import pytest
 from run_folders import rows
+from sklearn.datasets import load_wine
 
+from jexplicit.data.images import read_images
+from jexplicit.experiments.results import read_events
+from jexplicit.experiments.rows import only
+from jexplicit.solvers.feature_machine import KERNELS
+from launch.digits.__main__ import main as digits
+from launch.digits.classifier import load_classifier
 from launch.feature_machine import __main__ as command
+from launch.feature_machine.config import Kernel
+from launch.feature_machine.modular import circulant_share, modular_table
+from launch.feature_machine.tables import read_table
 
-FLAGS = ["--modulus", "7", "--train-share", "0.8", "--solves", "6", "--seeds", "2"]
+FLAGS = ["modular", "--modulus", "7", "--train-share", "0.8", "--solves", "6", "--seeds", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +39,13 @@ def test_every_solve_of_every_seed_has_a_row(run):
 
 def test_a_run_is_resumed_with_more_seeds_by_none_of_those_it_has(run, capsys):
     before = rows(run)
-    assert command.main(["--out", str(run), "--resume"]) == 0
+    assert command.main(["modular", "--out", str(run), "--resume"]) == 0
     assert rows(run) == before
 
 
 def test_the_table_is_that_of_the_operation():
     for name, f in (("add", lambda a, b: a + b), ("subtract", lambda a, b: a - b), ("multiply", lambda a, b: a * b)):
-        X, y = command.modular_table(5, name)
+        X, y = modular_table(5, name)
         for x, result in zip(X, y, strict=True):
             a, b = x[:5].argmax(), x[5:].argmax()
             assert x.sum() == 2 and result == f(int(a), int(b)) % 5
@@ -42,13 +54,71 @@ def test_the_table_is_that_of_the_operation():
 def test_a_circulant_matrix_has_share_1_and_noise_has_little():
     row = np.random.default_rng(0).normal(size=9)
     circulant = np.stack([np.roll(row, n) for n in range(9)])
-    assert command.circulant_share(circulant) == pytest.approx(1)
-    assert command.circulant_share(np.random.default_rng(1).normal(size=(9, 9))) < 0.4  # 8 of 80 degrees of freedom
-    assert command.circulant_share(np.zeros((9, 9))) == 0
+    assert circulant_share(circulant) == pytest.approx(1)
+    assert circulant_share(np.random.default_rng(1).normal(size=(9, 9))) < 0.4  # 8 of 80 degrees of freedom
+    assert circulant_share(np.zeros((9, 9))) == 0
+
+
+def test_the_flags_name_the_kernels_of_the_solver():
+    assert get_args(Kernel) == KERNELS
+
+
+def test_every_model_has_a_row_for_every_fold_of_every_table(tmp_path):
+    out = tmp_path / "tables"
+    flags = ["tables", "--data", "wine", "diabetes", "--folds", "2", "--inner-folds", "2", "--limit", "60"]
+    assert command.main([*flags, "--out", str(out)]) == 0
+    found = rows(out)
+    of_both = ["feature machine", "the same, one solve", "gradient boosting"]
+    wanted = {*(("wine", name) for name in [*of_both, "support vectors"])}
+    wanted |= {*(("diabetes", name) for name in [*of_both, "kernel ridge"])}
+    assert {(row["data"], row["method"]) for row in found} == wanted and len(found) == 2 * len(wanted)
+    assert all(row["measure"] == ("accuracy" if row["data"] == "wine" else "R2") and row["examples"] == 60 for row in found)
+    assert min(row["score"] for row in found if (row["data"], row["method"]) == ("wine", "feature machine")) > 0.85
+    assert "| wine | 60 | 13 | feature machine | accuracy |" in (out / "report.md").read_text()
+
+
+def test_a_table_is_drawn_without_repetition():
+    X, y = read_table("wine", 0, 100)
+    assert len(np.unique(X, axis=0)) == len(X) == len(y) == 100
+    whole, labels = load_wine(return_X_y=True)
+    places = [np.flatnonzero((whole == x).all(axis=1))[0] for x in X]
+    np.testing.assert_array_equal(labels[places], y)
+
+
+@pytest.fixture(scope="module")
+def of_images(tmp_path_factory):
+    """Small runs of launch.digits with one solve, and with up to three."""
+    flags = ["--methods", "kernel", "feature-machine", "--limit", "300", "--frequencies", "128", "--landmarks", "60"]
+    outs = {solves: tmp_path_factory.mktemp("images") / "run" for solves in (1, 3)}
+    for solves, out in outs.items():
+        assert digits([*flags, "--solves", str(solves), "--powers", "0.5", "--out", str(out)]) == 0
+    return outs
+
+
+def test_with_one_solve_the_metric_is_the_identity(of_images):
+    for solver in ("least_squares", "softmax"):
+        plain, machine = (only(rows(of_images[1]), method=name, solver=solver) for name in ("kernel", "feature-machine"))
+        assert machine["solve"] == 1 and machine["feature_seconds"] > plain["feature_seconds"]
+        for field in ("dev_accuracy", "test_accuracy", "bytes", "dimensions", "ridge"):
+            assert machine[field] == plain[field], field
+        assert machine["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-3)  # float32, through an eigendecomposition
+
+
+def test_held_out_images_choose_the_metric_and_the_classifier_has_it(of_images):
+    events = list(read_events(of_images[3], "metric"))
+    assert [(event["power"], event["solve"]) for event in events] == [(0.5, solve) for solve in (1, 2, 3)]
+    best = min(events, key=lambda event: event["held_out_error"])
+    row = only(rows(of_images[3]), method="feature-machine", solver="softmax")
+    assert (row["solve"], row["power"]) == (best["solve"], best["power"]) and row["flops"] > 0
+    images = read_images("digits", None, limit=300)
+    guesses = np.asarray(
+        load_classifier(str(of_images[3]), method="feature-machine", solver="softmax").logits(images.test_images)
+    )
+    assert (guesses.argmax(axis=1) == images.test_labels).mean() == pytest.approx(row["test_accuracy"])
 
 
 @pytest.mark.slow
 def test_the_other_half_of_modular_addition_is_found(tmp_path):
-    assert command.main(["--seeds", "1", "--solves", "24", "--out", str(tmp_path / "run")]) == 0
+    assert command.main(["modular", "--seeds", "1", "--solves", "24", "--out", str(tmp_path / "run")]) == 0
     found = [row["test_accuracy"] for row in rows(tmp_path / "run")]
     assert max(found[:8]) < 0.05 and found[-1] > 0.99

@@ -25,7 +25,7 @@ from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel, Rows, exponent_offsets
-from jexplicit.lm.evaluation import evaluate, histories, read_text, score
+from jexplicit.lm.evaluation import evaluate, histories, log_distributions, read_text, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.fits.mixtures import mixture_rows
 from jexplicit.lm.generation import generate, next_token
@@ -177,6 +177,12 @@ def check_explain(kind, tmp_path):
     why = explain(model, read.X[m], read.Y[m], past=read.past.take(m))
     np.testing.assert_allclose(why.log_probability, score(model, dev(3))[m], **CLOSE)
     assert why.logits.shape == (16, len(why.names)) == why.evidence.shape
+    log_P = log_distributions(model, read.X[m], past=read.past.take(m))
+    likeliest = np.argsort(-log_P, axis=1)[:, :3]
+    several = explain(model, read.X[m], likeliest, past=read.past.take(m))
+    np.testing.assert_allclose(several.log_probability, np.take_along_axis(log_P, likeliest, axis=1), **CLOSE)
+    log_Z = (why.logits.sum(axis=1) - why.log_probability)[:, None]
+    np.testing.assert_allclose(several.logits.sum(axis=2) - log_Z, several.log_probability, **CLOSE)
     by_token = why.by_token(model.radius)
     np.testing.assert_allclose(by_token.logits.sum(axis=1), why.logits.sum(axis=1), **CLOSE)
     np.testing.assert_allclose(by_token.evidence.sum(axis=1), why.evidence.sum(axis=1), **CLOSE)

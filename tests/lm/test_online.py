@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jexplicit.data.tokenizers import encode_documents
+from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.past import read_text
 from jexplicit.lm.evaluation import log_distributions, read_tables, score
 from jexplicit.lm.fits.estimator import fit
@@ -75,6 +76,16 @@ def test_a_block_is_a_newton_step_from_the_exponents_before_it(made):
     first = text.past.places < SIZE
     np.testing.assert_allclose(np.concatenate(own)[first], frozen[first], atol=ATOL)
     assert abs(np.concatenate(own) - frozen)[~first].max() > 1e-3
+
+
+def test_the_parts_of_its_logits_add_up_to_the_scores_of_every_block():
+    model, text = fitted().model, read_text(stream(), fitted().model.radius)
+    why = explain(model, text.X, text.Y, past=text.past)
+    np.testing.assert_allclose(why.log_probability, score(model, stream()), atol=ATOL)
+    several = explain(model, text.X, np.stack([text.Y, text.Y[::-1]], axis=1), past=text.past)
+    np.testing.assert_allclose(several.logits[:, 0], why.logits, atol=ATOL)
+    log_Z = several.logits.sum(axis=2) - several.log_probability  # the same for any token of a position
+    np.testing.assert_allclose(log_Z[:, 1], log_Z[:, 0], atol=ATOL)
 
 
 def test_a_fit_beside_another_model_knows_its_own_curvature():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sklearn.kernel_ridge import KernelRidge
 
+from jexplicit.runs.devices import data_mesh
 from jexplicit.solvers.feature_machine import (
     KERNELS,
     FeatureMachine,
@@ -21,7 +22,9 @@ from jexplicit.solvers.feature_machine import (
     metric_power,
     predict,
     solve,
+    solve_on_landmarks,
 )
+from jexplicit.solvers.gram import split_examples
 
 RNG = np.random.default_rng(0)
 X, Z, Y = (jnp.asarray(RNG.normal(size=shape)) for shape in ((30, 5), (7, 5), (30, 3)))
@@ -36,14 +39,17 @@ OF_LOOPS = {
 }
 
 
+def of_loops(A: Any, B: Any, kernel: str) -> np.ndarray:
+    return np.array([[OF_LOOPS[kernel](x, z) for z in np.asarray(B)] for x in np.asarray(A)])
+
+
 @ALL
 def test_predictions_are_sums_of_kernels_and_solve_the_regression(kernel):
     machine = solve(X, Y, M, kernel=kernel, bandwidth=L, ridge=1e-3)
-    K = np.array([[OF_LOOPS[kernel](x, z) for z in np.asarray(X)] for x in np.asarray(X)])
+    K = of_loops(X, X, kernel)
     alpha = np.linalg.solve(K + 1e-3 * np.trace(K) / len(X) * np.eye(len(X)), Y)
     np.testing.assert_allclose(machine.alpha, alpha, rtol=1e-6)  # the condition of K times float64
-    wanted = [sum(OF_LOOPS[kernel](x, z) * a for z, a in zip(np.asarray(X), alpha, strict=True)) for x in np.asarray(Z)]
-    np.testing.assert_allclose(predict(machine, Z, kernel=kernel), wanted, rtol=1e-6)
+    np.testing.assert_allclose(predict(machine, Z, kernel=kernel), of_loops(Z, X, kernel) @ alpha, rtol=1e-6)
 
 
 @ALL
@@ -138,6 +144,7 @@ def test_constant_duplicate_and_single_examples_have_finite_machines():
         ({"kernel": "cubic"}, "kernel 'cubic'.* quadratic or gaussian or laplace"),
         ({"ridge": 0.0}, "ridge 0.0"),
         ({"power": float("nan")}, "power nan"),
+        ({"landmarks": 0}, "0 landmarks: use .* numbers above 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given, message):
@@ -148,3 +155,43 @@ def test_what_makes_no_sense_is_refused(given, message):
 def test_a_solution_that_is_not_finite_says_which_solve():
     with pytest.raises(FloatingPointError, match="solve . is not finite: use a ridge above"):
         feature_machine(1e200 * X, Y, solves=2)
+
+
+@ALL
+def test_landmarks_are_the_least_squares_of_their_kernels(kernel):
+    blocks, ridge, few = split_examples(X, Y, block=4), 1e-2, X[:9]
+    machine = solve_on_landmarks(blocks, few, M, kernel=kernel, bandwidth=L, ridge=ridge)
+    Kxz, Kzz = of_loops(X, few, kernel), of_loops(few, few, kernel)
+    alpha = np.linalg.solve(Kxz.T @ Kxz + ridge * np.trace(Kzz) / 9 * Kzz, Kxz.T @ np.asarray(Y))
+    # the diagonal of K_M(Z, Z) has 9 roundings more: times its condition, 1e-7 of the predictions
+    np.testing.assert_allclose(predict(machine, Z, kernel=kernel), of_loops(Z, few, kernel) @ alpha, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
+def test_all_examples_as_landmarks_are_the_whole_regression(kernel):
+    options: Any = {"kernel": kernel, "bandwidth": L, "ridge": 1e-2}
+    some, whole = solve_on_landmarks(split_examples(X, Y), X, M, **options), solve(X, Y, M, **options)
+    np.testing.assert_allclose(predict(some, Z, kernel=kernel), predict(whole, Z, kernel=kernel), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("devices", [3, 8])
+@ALL
+def test_devices_change_nothing(kernel, devices):
+    options: Any = {"solves": 3, "kernel": kernel, "ridge": 1e-2, "landmarks": 11}
+    one, _ = feature_machine(X, Y, mesh=data_mesh(1), **options)
+    several, _ = feature_machine(X, Y, mesh=data_mesh(devices), **options)
+    assert one.X.shape == (11, 5) and (np.asarray(one.X)[:, None] == np.asarray(X)[None]).all(axis=2).any(axis=1).all()
+    for a, b in zip(one, several, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)  # sums in another order, twice through a solve
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
+def test_landmarks_find_the_coordinates_that_matter_in_float32(kernel):
+    with jax.enable_x64(False):
+        X = jax.random.normal(jax.random.key(0), (3000, 6), jnp.float32)
+        y = (X[:, 0] * X[:, 1])[:, None]
+        machine, _ = feature_machine(X[:2500], y[:2500], solves=4, kernel=kernel, ridge=1e-3, power=1.0, landmarks=300)
+        error = jnp.mean((predict(machine, X[2500:], kernel=kernel) - y[2500:]) ** 2) / jnp.mean(y[2500:] ** 2)
+        weight = jnp.diagonal(machine.M)
+    assert machine.alpha.dtype == jnp.float32 and weight[2:].max() < 0.01 * weight[:2].min()
+    assert error < 0.05  # of the variance; by the identity as metric, five times as much

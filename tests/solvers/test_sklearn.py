@@ -65,6 +65,15 @@ def test_the_feature_machine_is_that_of_the_solvers_with_the_best_number_of_solv
     np.testing.assert_allclose(fitted.predict(X[300:]), wanted, rtol=1e-7)
 
 
+def test_with_fewer_landmarks_than_examples_the_machine_is_smaller_and_as_good():
+    X = np.random.default_rng(0).normal(size=(1500, 6))
+    y = X[:, 0] * X[:, 1]
+    machines = (FeatureMachineRegressor(kernel="gaussian", landmarks=m, random_state=0) for m in (5000, 200))
+    whole, some = (machine.fit(X[:1200], y[:1200]) for machine in machines)
+    assert whole.machine_.X.shape == (1200, 6) and some.machine_.X.shape == (200, 6)
+    assert some.score(X[1200:], y[1200:]) > 0.99 < whole.score(X[1200:], y[1200:])
+
+
 def test_they_work_in_pipelines_and_grid_search():
     X, y = of(load_breast_cancer)
     search: Any = GridSearchCV(

@@ -9,6 +9,7 @@ before it.
 Source: Hazan, Agarwal & Kale 2007 (online Newton step), here with exact Hessians and no forgetting.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -64,6 +65,22 @@ def exponents_at(online: Online, place: int) -> Online:
     step = cho_solve(cho_factor(online.hessian), online.gradient)
     exponents = (online.exponents - step).astype(online.exponents.dtype)
     return Online(exponents, online.hessian, np.zeros_like(step), place // BLOCK)
+
+
+def fit_on(
+    fit: Online,
+    tables: Any,
+    positions: Positions,
+    Y: Integer[np.ndarray, " M"],
+    places: Int[np.ndarray, " M"],
+    mesh: Mesh | None = None,
+) -> Iterator[tuple[slice, np.ndarray, Online]]:
+    """The positions of each block with the exponents [S] that they share, and the state after them."""
+    for some in by_block(places):
+        fit = exponents_at(fit, int(places[some][0]))
+        after = learn(fit, tables, positions.take(some), Y[some], places[some], mesh)
+        yield some, fit.exponents, after
+        fit = after
 
 
 def learn(

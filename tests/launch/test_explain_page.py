@@ -1,0 +1,142 @@
+"""The page of `launch.explain --html`: what it says adds up, text stays text, and it works in a browser, where there is one."""
+
+import functools
+import html
+import json
+import re
+import shutil
+import subprocess
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jexplicit.data.tokenizers import encode_documents
+from jexplicit.lm.core.model import token_model
+from jexplicit.lm.core.past import read_text
+from jexplicit.lm.fits.estimator import fit
+from jexplicit.lm.fits.mixtures.adaptive_mixture import chain
+from jexplicit.lm.rows.network import network_model
+from jexplicit.nn.networks import MLPLanguageModel, init_variables
+from launch import explain
+from launch.shared import page
+
+TEXT = 'the cat </script><b>sat</b>\n\ton "the" mat\\n & \u202ecat\'s <!-- {{explained}} 😀'
+WORDS = ["the cat sat on the mat", "a cat on a mat ran", "the mat sat"]
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ROUNDING = 1e-4  # of log-probabilities in float32, some 10 in size, of a sum over some 20 rows
+
+
+@functools.cache
+def fitted(kind):
+    """A model of characters; one has fewer tokens than a page shows, and two of them cannot occur."""
+    texts = [f"{words} {TEXT}" for words in WORDS for _ in range(8)]
+    if kind == "absent":
+        table = jnp.log(jnp.array([[0, 0, 0.75, 0.25]] * 4, jnp.float32))
+        return fit(["ab", "ba"], "unigram", tokenizer="char")._replace(model=token_model([table, table / 2], "cat", False))
+    if kind == "adaptive":
+        with mock.patch("jexplicit.lm.fits.mixtures.adaptive_mixture.CHARACTER_CONTEXTS", chain((1, 2, 4))):
+            return fit(texts, rows=("contexts-4", "adaptive"), tokenizer="char", history="adaptive")
+    return fit(texts, kind, tokenizer="char")
+
+
+def written(kind, text, folder):
+    """The page of a text, and what it has embedded."""
+    model = fitted(kind)
+    read = read_text(encode_documents(model.tokenizer, [text]), model.model.radius)
+    page.write_page(folder / "page.html", page.explain_alternatives(model, read))
+    found = (folder / "page.html").read_text(encoding="utf-8")
+    (embedded,) = re.findall(r'<script type="application/json" id="explained">(.*?)</script>', found, re.DOTALL)
+    return found, json.loads(embedded)
+
+
+@pytest.mark.parametrize("kind", ["absent", "explicit", "mixture", "adaptive"])
+def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
+    model, text = fitted(kind), "abba" if kind == "absent" else TEXT
+    _, explained = written(kind, text, tmp_path)
+    scores, found = model.score([text])[0], []
+    for of_one, log_p in zip(explained["predictions"], scores, strict=True):
+        for rows, own in zip(of_one["rows"], of_one["log_p"], strict=True):
+            assert len(rows) == len(explained["rows"]) == len(explained["back"])
+            if own is None:
+                assert None in rows
+            else:
+                assert sum(rows) - of_one["log_Z"] == pytest.approx(own, abs=1e-9)  # both have six digits
+        known = np.array([-np.inf if own is None else own for own in of_one["log_p"]])
+        assert known[of_one["observed"]] == pytest.approx(log_p, abs=ROUNDING)
+        likeliest = np.delete(known, of_one["observed"])
+        assert np.all(likeliest[1:] <= likeliest[:-1] + ROUNDING) and np.exp(known).sum() <= 1 + ROUNDING
+        assert of_one["rank"] > 10 or of_one["rank"] == pytest.approx(1 + (known > log_p + ROUNDING).sum(), abs=1)
+        found.append(of_one["tokens"][of_one["observed"]])
+    assert np.exp(explained["loss"]) == pytest.approx(model.perplexity([text]), rel=ROUNDING)
+    assert "".join(found).replace("▁", " ").strip().replace("\\u202e", "\u202e") == text
+    absent = any(None in of_one["log_p"] for of_one in explained["predictions"])
+    assert absent == (kind == "absent") and explained["vocabulary"] == model.model.vocab_size
+
+
+def test_a_text_of_tags_is_a_text(tmp_path):
+    found, _ = written("explicit", TEXT, tmp_path)
+    assert found.count("</script>") == 2 and "<b>" not in found and "\u202e" not in found
+    assert not re.search(r"\b(src|href)=|url\(|@import|https?:", found)  # nothing from elsewhere
+
+
+def test_long_texts_and_networks_are_refused_and_a_shorter_text_is_not(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(page, "_most_tokens", 3)
+    fitted("explicit").save(tmp_path / "m.safetensors")
+    flags = ["--run", str(tmp_path / "m.safetensors"), "--html", str(tmp_path / "page.html")]
+    assert explain.main([*flags, "--text", "the cat"]) == 2
+    assert "a page holds 3; give a shorter --text, or leave out --html" in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "page.html").exists()
+    assert explain.main([*flags, "--text", "the"]) == 0
+    network = MLPLanguageModel(vocab_size=fitted("explicit").tokenizer.vocab_size, embedding=3, hidden=(5,), direct="tokens")
+    model = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
+    with pytest.raises(ValueError, match="its logits are no sum over tokens"):
+        page.explain_alternatives(fitted("explicit")._replace(model=model), read_text(np.array([0, 2, 3, 0]), 2))
+
+
+FRAME = """<iframe src="page.html" style="width: 360px; height: 900px; border: 0"></iframe><pre></pre>
+<script>addEventListener("message", event => document.querySelector("pre").textContent = event.data)</script>"""
+PROBE = """<script>
+const press = key => spans[current].dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})), found = {};
+const cells = selector => [...document.querySelectorAll(selector)].map(cell => cell.textContent);
+press("Home");
+press("ArrowRight");
+spans[5].dispatchEvent(new MouseEvent("mouseenter"));  // a key holds the token
+found.at = [current, document.activeElement === spans[1], spans[1].getAttribute("aria-selected")];
+press("Escape");
+spans[5].dispatchEvent(new MouseEvent("mouseenter"));
+found.hovered = current;
+press("ArrowDown");
+found.below = spans[current].offsetTop > spans[5].offsetTop;
+press("Home");
+document.querySelectorAll("input:enabled")[1].click();
+found.heads = cells("table:last-child th");
+found.sums = cells("tfoot td");
+found.text = at("text").textContent;
+found.tags = at("text").querySelectorAll("b").length;
+found.width = document.documentElement.scrollWidth;
+parent.postMessage(JSON.stringify(found), "*");
+</script>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_keys_the_mouse_and_a_phone(tmp_path):
+    content, explained = written("mixture", TEXT, tmp_path)
+    (tmp_path / "page.html").write_text(content + PROBE, encoding="utf-8")
+    (tmp_path / "frame.html").write_text(FRAME)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", f"--user-data-dir={tmp_path}/profile"]
+    command = [str(BROWSER), *flags, "--dump-dom", (tmp_path / "frame.html").as_uri()]
+    shown = subprocess.run(command, check=True, capture_output=True, timeout=300).stdout.decode()
+    found = json.loads(html.unescape(shown.split("<pre>")[1].split("</pre>")[0]))
+    assert found["at"] == [1, True, "true"] and found["hovered"] == 5 and found["below"]
+    assert found["text"].strip() == TEXT.replace("\n", "⏎\n").replace("\t", "⇥\t").replace("\u202e", "\\u202e")
+    assert found["tags"] == 0 and found["width"] <= 360
+    first = explained["predictions"][0]
+    other = [a for a in range(10) if a != first["observed"]][1]
+    assert found["heads"] == ["row", first["tokens"][first["observed"]], first["tokens"][other], "difference"]
+    sums = [float(cell.replace("−", "-")) for cell in found["sums"] if re.match(r"−?\d", cell)]
+    (mine, others, by), (log_Z, _), (log_p, log_other, odds) = sums[:3], sums[3:5], sums[5:]
+    assert mine + log_Z == pytest.approx(log_p, abs=2e-3) and others + log_Z == pytest.approx(log_other, abs=2e-3)  # 3 digits
+    assert by == pytest.approx(odds, abs=2e-3) and log_p == pytest.approx(first["log_p"][first["observed"]], abs=1e-3)
