@@ -20,7 +20,7 @@ help:
 	@echo "make docs         the documentation as a site (build/site); a broken link fails"
 	@echo "make tables       write the tables of README.md and docs/ again, and its picture, from docs/results/"
 	@echo "make notebooks    run the notebooks and keep them, with their outputs, in docs/notebooks/"
-	@echo "make dist         the package as a wheel and as sources (dist/)"
+	@echo "make dist         the package as a wheel and as sources (dist/), tested"
 	@echo "make clean        remove the environments and runs/"
 
 $(BIN)/.demo: pyproject.toml constraints.txt
@@ -87,7 +87,9 @@ notebooks: $(BIN)/.test
 	$(BIN)/python -m tools.notebooks
 
 dist: $(BIN)/.test
+	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/python -m pytest tests/test_package.py
 
 clean:
 	rm -rf $(VENV) $(EXTRAS) build dist runs

@@ -1,6 +1,7 @@
 """Write one language model of a run to a self-contained safetensors file, with its tokenizer and its origin.
 
     python -m launch.export --run runs/demo --method explicit --out model.safetensors
+    python -m launch.export --run runs/demo --out demo-model        # a folder to share, with a model card
     python -m launch.export --run runs/demo --method bigram --out model.arpa.gz
 
 A file NAME.arpa or NAME.arpa.gz holds an n-gram model whose words are the tokens, for KenLM and other decoders.
@@ -12,7 +13,7 @@ from typing import Any
 
 from jexplicit.experiments.command import entry_point
 from jexplicit.lm.arpa.words import is_arpa
-from jexplicit.runs.files import check_writable
+from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.progress import console, show
 from launch.shared.choose import ModelChoice, load_choice
 
@@ -22,17 +23,19 @@ class Config(ModelChoice):
     """Write one language model of a run to a self-contained safetensors file."""
 
     out: str
-    """File to write: NAME.safetensors; for models of the methods ngram, bigram and unigram also NAME.arpa or NAME.arpa.gz."""
+    """File to write, NAME.safetensors, or a folder to share; of the methods ngram, bigram and unigram also NAME.arpa or
+    NAME.arpa.gz."""
 
 
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
     from jexplicit.lm.checkpoints import export_model
-    from jexplicit.lm.text_model import check_file_name
+    from jexplicit.lm.text_model import model_path
 
-    check_file_name(out := check_writable(config.out, "--out"))
+    given = local_path(config.out)
+    out = check_writable(model_path(given), "--out")
     saved = load_choice(config)
-    export_model(out, saved)
+    export_model(given, saved)
     if is_arpa(out) and not saved.model.eos:
         remedy = "</s> has log10 p = -99; score without it (eos=False)"
         console.print(f"[yellow]warning:[/] the model was fitted without --eos: {remedy}")

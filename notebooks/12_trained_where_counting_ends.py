@@ -18,25 +18,11 @@
 # log-probabilities are added to its logits. Then a trained network becomes one more row of the mixture.
 
 # %%
-# If the package is missing, install it: from the clone around this notebook, or from a wheel beside it.
-import importlib.metadata
-import subprocess
-import sys
-from pathlib import Path
+import glob, runpy, sys
 
-try:
-    importlib.metadata.version("jexplicit")
-except ModuleNotFoundError:
-    here = Path.cwd()
-    clones = [str(folder) for folder in (here, *here.parents) if (folder / "jexplicit" / "__init__.py").is_file()]
-    found = ["--editable", clones[0]] if clones else sorted(map(str, here.glob("jexplicit-*.whl")))[-1:]
-    if not found:
-        remedy = f"put the wheel that `make dist` writes into {here}; in Colab, upload it under Files"
-        raise ModuleNotFoundError(
-            f"jexplicit is missing: open this notebook in a clone of its repository, or {remedy}"
-        ) from None
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *found], check=True)
-    sys.path += clones[:1]  # for this kernel; the next one finds the clone by itself
+sys.path += ["..", "../..", *sorted(glob.glob("jexplicit-*-any.whl"))[-1:]]
+# If this fails: open this notebook in a clone of its repository, or put the wheel of `make dist` beside it (Colab: upload it)
+_ = runpy.run_module("jexplicit.notebook", run_name="__main__")
 
 # %%
 import os
@@ -156,10 +142,11 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# The table of bigrams is the best start before the first step, and the worst one after some hundred: what is easy to learn is
-# there already, and its gradient with it. The constructed heads are ahead at once: the first shows each position the character
-# before, which random weights need long to find, and the second copies (the documentation has a control: on characters the
-# first is what counts). Over the mixture there is little left to learn.
+# Of the networks without a mixture, the one with the table of bigrams is the best before the first step, and the worst after
+# some three hundred: what is easy to learn is there already, and its gradient with it. The constructed heads are ahead of
+# random weights from the start: the first shows each position the character before, which random weights need long to find, and
+# the second copies (the documentation has a control: on characters the first is what counts). Over the mixture there is little
+# left to learn.
 #
 # ## Beside the counts
 #

@@ -19,25 +19,11 @@
 # for ten solves nothing is understood, and then everything.
 
 # %%
-# If the package is missing, install it: from the clone around this notebook, or from a wheel beside it.
-import importlib.metadata
-import subprocess
-import sys
-from pathlib import Path
+import glob, runpy, sys
 
-try:
-    importlib.metadata.version("jexplicit")
-except ModuleNotFoundError:
-    here = Path.cwd()
-    clones = [str(folder) for folder in (here, *here.parents) if (folder / "jexplicit" / "__init__.py").is_file()]
-    found = ["--editable", clones[0]] if clones else sorted(map(str, here.glob("jexplicit-*.whl")))[-1:]
-    if not found:
-        remedy = f"put the wheel that `make dist` writes into {here}; in Colab, upload it under Files"
-        raise ModuleNotFoundError(
-            f"jexplicit is missing: open this notebook in a clone of its repository, or {remedy}"
-        ) from None
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *found], check=True)
-    sys.path += clones[:1]  # for this kernel; the next one finds the clone by itself
+sys.path += ["..", "../..", *sorted(glob.glob("jexplicit-*-any.whl"))[-1:]]
+# If this fails: open this notebook in a clone of its repository, or put the wheel of `make dist` beside it (Colab: upload it)
+_ = runpy.run_module("jexplicit.notebook", run_name="__main__")
 
 # %%
 import os
@@ -114,7 +100,7 @@ for name in ("given", "other"):
 ax.set(xlabel="solve", ylabel="accuracy")
 ax.legend()
 plt.show()
-print(f"after {solves} solves {history[-1]['other']:.4f} of the other half, {history[-1]['cpu_seconds']:.0f} CPU seconds")
+print(f"after {solves} solves {history[-1]['other']:.4f} of the other half")
 
 # %% [markdown]
 # ## What has been learned

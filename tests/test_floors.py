@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jexplicit", "icl", "launch")
 FLOORS = {
+    "jexplicit.notebook": 1,
     "jexplicit.runs": 1,
     "jexplicit.experiments": 1.5,
     "jexplicit.data": 2,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from packaging.metadata import Metadata
 
 import jexplicit
 
@@ -99,6 +100,16 @@ def test_the_wheel_says_what_it_is(archives, metadata):
     assert "jexplicit = launch.cli:main" in wheel_file(archives, "entry_points.txt").splitlines()
 
 
+def test_both_archives_have_metadata_that_a_package_index_takes(archives):
+    with tarfile.open(archives.sdist) as archive:
+        member = archive.extractfile(f"jexplicit-{PROJECT['version']}/PKG-INFO")
+        assert member is not None
+        sdist = member.read()
+    for text in (wheel_file(archives, "METADATA").encode(), sdist):
+        checked = Metadata.from_email(text, validate=True)
+        assert checked.project_urls == PROJECT.get("urls") and checked.classifiers == PROJECT["classifiers"]
+
+
 def test_the_readme_is_the_wheels_description(metadata):
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
@@ -117,6 +128,8 @@ def test_the_installed_wheel_runs(archives, tmp_path):
 
     files = run("-c", "import icl, jexplicit, launch\nfor package in (icl, jexplicit, launch): print(package.__file__)").split()
     assert files == [str(target / name / "__init__.py") for name in PACKAGES]
+    first = "import jexplicit; print(jexplicit.fit(['to be or not to be'], 'explicit', tokenizer='char').next_token('t')[0][0])"
+    assert run("-c", first).split() == ["o"]
     assert run("-m", "launch.cli", "--help").startswith("usage: jexplicit")
     assert run("-m", "launch.cli", "--version").strip() == f"jexplicit {PROJECT['version']}"
 
@@ -136,9 +149,16 @@ def test_the_changelog_and_the_citation_are_of_this_version():
 def test_the_citation_is_a_valid_one():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     known = {"abstract", "authors", "cff-version", "date-released", "keywords", "license", "message", "preferred-citation"}
-    assert set(citation) <= known | {"references", "title", "type", "version"}  # of those that version 1.2.0 of the format has
+    assert set(citation) <= known | {
+        "references",
+        "repository-code",
+        "title",
+        "type",
+        "version",
+    }  # of those that version 1.2.0 of the format has
     assert citation["cff-version"] == "1.2.0" and citation["type"] == "software"
     assert citation["license"] == PROJECT["license"]
+    assert citation.get("repository-code") == PROJECT.get("urls", {}).get("Repository")  # the address stands in pyproject.toml
     for entry in (citation, citation["preferred-citation"], *citation["references"]):
         assert entry["title"] and entry["type"]
         assert all(author.get("name") or author.get("family-names") for author in entry["authors"])

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,20 @@ def test_a_notebook_is_listed_by_its_first_heading(tmp_path):
     cells = [{"cell_type": "code", "source": ["# no\n"]}, {"cell_type": "markdown", "source": ["text\n", "# Digits\n"]}]
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
     assert title_of_notebook(tmp_path / "a.ipynb") == "Digits"
+
+
+def test_the_addresses_of_the_site_are_those_of_the_package(tmp_path, monkeypatch):
+    pytest.importorskip("mkdocs")
+    from mkdocs.config.defaults import MkDocsConfig  # pyright: ignore[reportMissingImports]
+
+    from tools import site
+
+    monkeypatch.setattr(site, "ROOT", tmp_path)
+    for urls, expected in (("", ("", None)), ("[project.urls]\nDocumentation = 'd'\nRepository = 'r'", ("d", "r"))):
+        (tmp_path / "pyproject.toml").write_text(f"[project]\n{urls}")
+        config: Any = MkDocsConfig()
+        site.on_config(config)
+        assert (config.site_url, config.repo_url) == expected
 
 
 def test_the_site_is_built_without_a_warning(tmp_path):

@@ -6,6 +6,7 @@ of the Python interface, from its docstrings.
 
 import json
 import logging
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,9 +19,15 @@ from tools.command_pages import command_pages
 from tools.formulas import render_formulas
 from tools.links import link_commands, link_names
 
+ROOT = Path(__file__).parents[1]
+
 
 def on_config(config: MkDocsConfig) -> None:
-    """Leave out what nbconvert says of figures without a text of their own; the cell above each says what it shows."""
+    """Addresses are those of pyproject.toml. Warnings of figures without a text are left out; the cell above has it."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+    config.site_url = urls.get("Documentation", "")
+    if "Repository" in urls:
+        config.repo_url, config.repo_name = urls["Repository"], "Source"
     logging.getLogger("traitlets").setLevel(logging.ERROR)
 
 

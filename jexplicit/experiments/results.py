@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path} is damaged (no `rows`, a list of objects): {remedy}")
     return rows
+
+
+def read_command(out: str | os.PathLike) -> str | None:
+    """The command of a run, from its environment.json, where there is one."""
+    path = local_path(out) / "environment.json"
+    return shlex.join(_read_object(path, "delete it").get("command", [])) if path.exists() else None
 
 
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from jexplicit.counts.dense import Counts
 from jexplicit.counts.sparse import SparseCounts, sparse_table
 from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.experiments.results import read_config, read_rows
+from jexplicit.experiments.results import read_command, read_config, read_rows, read_stored
 from jexplicit.lm.arpa.reading import read_arpa
 from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.core.model import LanguageModel
@@ -30,9 +30,9 @@ FROM_COUNTS = ("unigram", "bigram", "explicit")
 
 
 def export_model(path: str | os.PathLike, saved: TextModel) -> None:
-    """Write one model, its tokenizer and its provenance to a safetensors file that stands alone.
+    """Write one model, its tokenizer and its provenance to a safetensors file that stands alone, or to a folder to share.
 
-    To a file NAME.arpa or NAME.arpa.gz, an n-gram model with its tokens as words, for other decoders (jexplicit.lm.arpa).
+    To a file NAME.arpa or NAME.arpa.gz, an n-gram model with its tokens as words; see `TextModel.save`.
 
     Raises:
         ValueError: a file that cannot be written; a model that is none of n-grams, for an ARPA file.
@@ -80,10 +80,10 @@ def load_model(
     radius: int | None = None,
     history: str | None = None,
 ) -> TextModel:
-    """Load a language model of a run folder, or of an exported file.
+    """Load a language model of a run folder, or of an exported file or folder.
 
     Args:
-        path: the folder of a run of `launch.lm` or `launch.networks`, a file of `export_model`, or an ARPA file.
+        path: the folder of a run of `launch.lm` or `launch.networks`, a file or a folder of `TextModel.save`, or an ARPA file.
         method: how the model was fitted; default, that of the run's lowest dev perplexity.
         features: of the model wanted; default likewise.
         radius: K of the model wanted; default likewise.
@@ -98,7 +98,7 @@ def load_model(
         model = load_model("runs/demo")
         model.generate("Return the", 20)
     """
-    path = Path(path).expanduser()
+    path = model_file(path)
     wanted = {"method": method, "features": features, "radius": radius, "history": history}
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if is_input(path):
@@ -108,6 +108,27 @@ def load_model(
         return saved
     row = min(model_rows(path, **{name: (value,) for name, value in wanted.items()}), key=lambda row: row["dev_perplexity"])
     return load_row(path, row)
+
+
+def model_file(path: str | os.PathLike) -> Path:
+    """The file of the model that a folder shares, see `TextModel.save`; any other path, such as a run's, as it is.
+
+    It is the file that config.json names, or the only .safetensors file.
+
+    Raises:
+        ValueError: a folder with several files; a config.json of another program.
+    """
+    path = Path(path).expanduser()
+    files = sorted(file.name for file in path.glob("*.safetensors"))
+    if not files or (path / "results.json").exists():  # no folder, or that of a run, which may have its export in it
+        return path
+    config = read_stored(path) if (path / "config.json").exists() else None
+    if config is not None and config.get("library_name") != "jexplicit":
+        remedy = "pass a folder that TextModel.save wrote, or a file of one"
+        raise ValueError(f"{path / 'config.json'} is of another program (no library_name jexplicit): {remedy}")
+    if len(files) > 1 and "file" not in (config or {}):
+        raise ValueError(f"{path} has {', '.join(files)}: pass one of them, such as {path / files[0]}")
+    return path / (config or {}).get("file", files[0])
 
 
 def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
@@ -140,7 +161,7 @@ def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
     file = _file_of(path, row)
     model = read_model_file(file)[0] if file else _solve_again(path, row)
     check_sizes(path, model, tokenizer)
-    return TextModel(model, tokenizer, dict(row))
+    return TextModel(model, tokenizer, {**row, "command": read_command(path)})
 
 
 def model_name(row: Mapping[str, Any]) -> str:

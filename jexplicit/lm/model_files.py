@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
@@ -122,8 +123,8 @@ def save_model(
     if tokenizer is not None:
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     _check_numbers(path, tensors)
-    header = {"format": _format, "model": description, "tokenizer": tokenizer and tokenizer.kind, "about": dict(about or {})}
-    text = json.dumps(header)
+    header = {"format": _format, **library(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
+    text = json.dumps(header | {"about": dict(about or {})})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
@@ -132,6 +133,15 @@ def save_model(
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be written ({error}): make room, or choose another place") from error
+
+
+def library() -> dict[str, Any]:
+    """The version of this library and the licence of its code; None where it is not installed."""
+    try:
+        found = metadata.metadata("jexplicit").json
+    except metadata.PackageNotFoundError:
+        found = {}
+    return {f"library_{name}": found.get(key) for name, key in (("version", "version"), ("license", "license_expression"))}
 
 
 def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
@@ -197,13 +207,13 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
     """
     with _one_line_errors(path):
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-        if "jexplicit" not in metadata:
+            stored = file.metadata() or {}
+        if "jexplicit" not in stored:
             raise ValueError("it was not written by jexplicit")
         tensors = _Tensors(path)
-        if _checksum(metadata["jexplicit"], tensors) != metadata.get("sha256"):
+        if _checksum(stored["jexplicit"], tensors) != stored.get("sha256"):
             raise ValueError("its checksum is another one: it is damaged")
-        header = json.loads(metadata["jexplicit"])
+        header = json.loads(stored["jexplicit"])
         if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
             raise ValueError("its header is incomplete")
     if unknown := sorted(_types_of(header["model"]) - set(_known)):

@@ -1,7 +1,8 @@
 """A language model with its tokenizer: text in, text and numbers out."""
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +11,15 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
+from jexplicit.experiments.results import read_stored
 from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import evaluate, read_text, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
-from jexplicit.lm.model_files import save_model
+from jexplicit.lm.model_files import library, save_model
+from jexplicit.runs.files import write_whole
 
 
 class TextModel(NamedTuple):
@@ -130,32 +133,100 @@ class TextModel(NamedTuple):
         return generate_text(key, self.model, self.tokenizer, prompt, length, **options)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the model to a file that `jexplicit.load_model` reads.
+        """Write the model to a file, or a folder to share, that `jexplicit.load_model` reads.
 
         NAME.safetensors has the model, its tokenizer and its provenance; NAME.arpa and NAME.arpa.gz have an n-gram model, with
-        its tokens as words, for other decoders (jexplicit.lm.arpa).
+        its tokens as words, for other decoders (jexplicit.lm.arpa). A name without an ending is a folder: model.safetensors,
+        config.json with the provenance, and a model card, README.md, unless there is one.
 
         Raises:
-            ValueError: another ending; a file that cannot be written; a model that is none of n-grams, for an ARPA file.
+            ValueError: another ending; the folder of a run; a file that cannot be written; a model that is none of n-grams, for
+                an ARPA file.
         """
-        check_file_name(path)
-        if is_arpa(path):
-            write_arpa(path, self.model, self.tokenizer)
-        else:
-            save_model(path, self.model, tokenizer=self.tokenizer, about=self.about)
+        file = model_path(path)
+        if is_arpa(file):
+            write_arpa(file, self.model, self.tokenizer)
+            return
+        save_model(file, self.model, tokenizer=self.tokenizer, about=self.about)
+        if file != Path(path):
+            own = {"library_name": "jexplicit", **library(), "file": file.name, "bytes": file.stat().st_size}
+            config = own | self.about | own
+            _write(file.with_name("config.json"), json.dumps(config, indent=1) + "\n")
+            if not (card := file.with_name("README.md")).exists():
+                _write(card, model_card(file.parent.resolve().name, config))
 
 
-def check_file_name(path: str | os.PathLike) -> None:
-    """Raise ValueError for the name of a file that no model is written to.
+def model_path(path: str | os.PathLike) -> Path:
+    """The file that `TextModel.save` writes a model to, in a folder where the name has no ending.
+
+    Raises:
+        ValueError: the name of a file that no model is written to; a folder with a config.json of another program or of a run.
 
     Example:
-        >>> check_file_name("model.pt")
+        >>> str(model_path("shakespeare"))
+        'shakespeare/model.safetensors'
+        >>> model_path("model.pt")
         Traceback (most recent call last):
         ...
-        ValueError: model.pt: give a file name that ends in .safetensors, .arpa or .arpa.gz
+        ValueError: model.pt: give a folder, or a file name that ends in .safetensors, .arpa or .arpa.gz
     """
-    if not is_arpa(path) and Path(path).suffix.lower() != ".safetensors":
-        raise ValueError(f"{path}: give a file name that ends in .safetensors, .arpa or .arpa.gz")
+    path = Path(path)
+    if is_arpa(path) or path.suffix.lower() == ".safetensors":
+        return path
+    if path.suffix and not path.is_dir():
+        raise ValueError(f"{path}: give a folder, or a file name that ends in .safetensors, .arpa or .arpa.gz")
+    if (path / "config.json").exists() and read_stored(path).get("library_name") != "jexplicit":
+        raise ValueError(f"{path} has a config.json of a run or of another program: choose another folder for the model")
+    return path / "model.safetensors"
+
+
+_shown = {  # fields of a model card
+    "method": "method",
+    "radius": "tokens of context",
+    "history": "text before these",
+    "vocab_size": "vocabulary",
+    "corpus": "text",
+    "corpus_sha256": "sha256 of the text",
+    "train_tokens": "tokens that were counted or trained on",
+    "dev_loss": "dev loss, nats per token",
+    "dev_perplexity": "dev perplexity",
+    "test_loss": "test loss, nats per token",
+    "test_perplexity": "test perplexity",
+    "command": "command",
+    "bytes": "bytes of the file",
+    "library_version": "version of jexplicit",
+    "library_license": "licence of its code",
+}
+
+
+def model_card(name: str, config: Mapping[str, Any]) -> str:
+    """The README.md of a shared model, Markdown with the front matter of Hugging Face, from the fields of its config.json."""
+    shown = {word: config[field] for field, word in _shown.items() if config.get(field) is not None}
+    lines = [f"* {word}: {f'{value:.4f}' if isinstance(value, float) else value}" for word, value in shown.items()]
+    return f"""---
+library_name: jexplicit
+pipeline_tag: text-generation
+---
+
+# {name}
+
+A language model with its tokenizer, in one safetensors file. What else is known of it is in [config.json](config.json).
+
+{chr(10).join(lines)}
+
+```python
+import jexplicit
+
+model = jexplicit.load_model("{name}")  # this folder
+model.generate("", 40)
+```
+
+Whoever shares the model says under which licence: the text that it was made of may have one (`license:` in the first lines).
+"""
+
+
+def _write(path: Path, text: str) -> None:
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _documents(texts: Sequence[Any]) -> list[str]:

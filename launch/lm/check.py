@@ -7,9 +7,9 @@ from jexplicit.experiments.bounds import refuses
 from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.core.model import window_of
 from jexplicit.lm.fits.mixtures.mixture_rows import COUNTED_ROWS, check_rows
-from jexplicit.lm.text_model import check_file_name
+from jexplicit.lm.text_model import model_path
 from jexplicit.nn.optimizers import optax_optimizer
-from jexplicit.runs.files import check_writable
+from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.processes import check_process
 from launch.lm.config import Config
@@ -49,7 +49,9 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         yield _beyond("--methods", config.methods, (*_served, "mixture"), "--corpus shards:DIR")
         yield _beyond("--rows", config.rows if "mixture" in methods else (), COUNTED_ROWS, "--corpus shards:DIR")
     if config.export is not None:
-        check_file_name(check_writable(config.export, "--export"))
+        export = local_path(config.export, "--export")
+        yield export == local_path(config.out), f"--export {config.export}: it is the run folder; give another, or a file"
+        check_writable(model_path(export), "--export")
     check_text(config)
     check_test_files(config)
     for name in _given:

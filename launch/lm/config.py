@@ -90,7 +90,7 @@ class Config(FitOptions, Models):
     """Show the numbers of the paper's Table 1 beside those of the run; on in the presets starts, babylm and table1. The paper's
     text has 10 M words, and its tokenizer 4098 subwords."""
     export: str | None = None
-    """Also write the model with the lowest dev perplexity to this .safetensors file."""
+    """Also write the model with the lowest dev perplexity to this .safetensors file, or to a folder to share."""
     devices: int | None = None
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
     rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal pairs, use one."""

@@ -5,7 +5,6 @@ JAX is imported where a model is loaded, so that `--help` does without.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.markup import escape
@@ -26,7 +25,7 @@ class ModelChoice:
     GROUPS: ClassVar = {"run": "model"}
 
     run: str
-    """Run folder of launch.lm or launch.networks, an exported .safetensors file, or any n-gram model in an .arpa or
+    """Run folder of launch.lm or launch.networks, an exported .safetensors file or folder, or any n-gram model in an .arpa or
     .arpa.gz file, whose tokens are separated by white space."""
     method: Method | str | None = None
     """Method that fitted the model. Default: the model with the lowest dev perplexity of those that match the other flags."""
@@ -84,11 +83,11 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
     Raises:
         ValueError: no such model.
     """
-    from jexplicit.lm.checkpoints import load_model, load_row, model_rows
+    from jexplicit.lm.checkpoints import load_model, load_row, model_file, model_rows
 
     keep_compiled()
     wanted = {f.name: getattr(choices, f.name) for f in fields(ModelChoices) if getattr(choices, f.name)}
-    if not is_input(Path(run).expanduser()) and (wanted or not best):
+    if not is_input(model_file(run)) and (wanted or not best):
         yield from (load_row(run, row) for row in model_rows(run, **wanted))
         return
     saved = load_model(run)

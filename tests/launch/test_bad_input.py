@@ -55,7 +55,9 @@ lm {TRAIN} --methods cold --learning-rate inf | --learning-rate inf: use above 0
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --seed {LARGE} | use whole numbers below 2^63
 lm {TRAIN} --batch-size {10**400} | use whole numbers below 2^63
-lm {TRAIN} --export {{tmp}} | it is a folder; give the file to write
+lm {TRAIN} --export {{tmp}}/model.pt | give a folder, or a file name that ends in .safetensors
+lm {TRAIN} --export {{run}} | has a config.json of a run or of another program: choose another folder
+lm {TRAIN} --out {{tmp}}/new --export {{tmp}}/new | it is the run folder; give another, or a file
 lm {TRAIN} --export {{text}}/x.safetensors | cannot be written
 lm {TRAIN} --export s3://bucket/x | give a path on this machine
 lm --train {{two}} | give more text
@@ -179,7 +181,7 @@ compare --run {{run}} --text {{text}} --documents word | invalid choice
 classify --run nowhere --images x.png | no run at nowhere
 classify --run {{run}} --images x.png | this command reads runs of
 classify --run {{run}} --images | --images needs at least one file or folder
-export --run {{run}} --out {{tmp}} | it is a folder; give the file to write
+export --run {{run}} --out {{run}} | has a config.json of a run or of another program: choose another folder
 export --run {{run}} --out '' | give a path
 export --run {{run}} --out {{text}}/x.safetensors | cannot be written
 export --run {{run}} --out gs://bucket/x.safetensors | give a path on this machine

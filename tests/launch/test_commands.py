@@ -165,6 +165,25 @@ def test_an_export_scores_as_its_run_does(method, files, tmp_path, capsys):
     assert "holds one model, with method" in refusal(sample, capsys, "--run", file, "--method", "cold")
 
 
+def test_an_export_to_a_folder_has_the_losses_and_the_command_of_its_run(files, tmp_path, capsys):
+    out = tmp_path / "shared"
+    answer(export, capsys, "--method", "ngram", "--out", out)
+    assert scored(capsys, "--text", files / "dev.txt", source=out) == scored(
+        capsys, "--method", "ngram", "--text", files / "dev.txt"
+    )
+    (row,) = [row for row in rows(finished()) if row["method"] == "ngram"]
+    config = json.loads((out / "config.json").read_text())
+    assert row.items() <= (config | {"bytes": row["bytes"]}).items()
+    assert config["command"] == load_model(finished()).about["command"]
+    assert f"* dev loss, nats per token: {row['dev_loss']:.4f}" in (out / "README.md").read_text().splitlines()
+    assert "config.json of a run or of another program: choose another folder" in refusal(
+        export, capsys, "--run", finished(), "--out", finished()
+    )
+    shutil.copy(out / "model.safetensors", finished())  # beside the results of a run, whose other models are found as before
+    assert load_model(finished(), method="unigram").about["method"] == "unigram"
+    (finished() / "model.safetensors").unlink()
+
+
 def test_the_ngram_model_as_an_arpa_file_is_scored_sampled_and_explained(files, tmp_path, capsys):
     arpa = tmp_path / "lm.arpa.gz"
     assert export.main(["--run", str(finished()), "--method", "ngram", "--out", str(arpa)]) == 0

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.core.model import Features, History
@@ -95,6 +96,7 @@ def fit(
         "history": settings.history,
         "vocab_size": N,
         "train_tokens": positions_in_all(stream),
+        "corpus_sha256": Corpus("texts", read, []).sha256,
         "tokenizer": own.kind if isinstance(tokenizer, Tokenizer) or tokenizer in KINDS else str(tokenizer),
         **info,
     }
