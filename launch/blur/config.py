@@ -233,8 +233,8 @@ class TasksConfig(GenomeConfig):
     baselines: str | None = None
     """Run folder of an earlier `launch.blur tasks`, with the same flags and versions, to take baselines from."""
     against: Literal["descent", "adam"] = "descent"
-    """descent: the best of six tuned optimisers after as many updates. adam: how many updates tuned Adam needs to reach the rule,
-    and classifiers of the same examples."""
+    """descent: the best of six tuned optimisers after as many updates. adam: the number of updates that tuned Adam needs for
+    the rule's accuracy, and classifiers of the same examples."""
 
 
 def hidden_layers(network: str) -> tuple[int, ...]:
@@ -267,7 +267,7 @@ def check(config: Any) -> None:
             raise ValueError(f"{_written(flag, given)}: give at least two classes, each once, or leave the flag out")
     if isinstance(config, TasksConfig) and config.against == "adam" and config.baselines:
         raise ValueError(
-            f"--against adam with --baselines {config.baselines}: they are of --against descent; leave one flag out"
+            f"--baselines {config.baselines} with --against adam, which measures no baselines: leave --baselines out"
         )
     for network in getattr(config, "networks", ()):
         hidden_layers(network)

@@ -1,7 +1,7 @@
-"""Learners by a genome on every task of the suite, beside the best of six tuned baselines, or against the clock of tuned Adam.
+"""Learners by a genome on every task of the suite: beside the best of six tuned baselines, or their speed-up over tuned Adam.
 
-Against Adam: the number of updates that it needs to reach the rule's accuracy after n updates, divided by n. An update of either
-reads one minibatch, so that this is the ratio of examples read, too; the ratio of FLOPs is that times the costs of an update.
+The speed-up is the number of updates that Adam needs to reach the rule's accuracy after n updates, divided by n. An update of
+either reads one minibatch, so this is the ratio of examples, too. In FLOPs it is divided by the ratio of costs of an update.
 
 No genome changes the baselines: baselines.json of a run folder keeps them, with the settings that all tasks share, and for each
 task what identifies its data and network, and rows.
@@ -167,7 +167,7 @@ def task_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, ba
 
 
 def speeds(config: TasksConfig) -> Iterator[Part]:
-    """For each task how many updates Adam needs to be as good as the rule, and how good classifiers of the same examples are."""
+    """For each task the updates that Adam needs to be as good as the rule, and the accuracy of classifiers of its examples."""
     rule = load_genome(config.genome)
 
     @functools.cache
@@ -191,9 +191,8 @@ def adam_curve(config: TasksConfig, task: Task, sets: Sets) -> list[float]:
     data = task.hidden, sets.train, (sets.dev, sets.test)
     kinds = itertools.product((False, True), ACTIVATIONS)
     grids = [descent_grid(rates, *data, normalised=how, hidden_activation=a, **options) for how, a in kinds]
-    dev, test = (
-        np.concatenate([curves[0] for curves in parts]) for parts in zip(*grids, strict=True)
-    )  # [choices, learners, at]
+    # [choices, learners, at]
+    dev, test = (np.concatenate([curves[0] for curves in parts]) for parts in zip(*grids, strict=True))
     best = dev.mean(axis=1).argmax(axis=0).tolist()
     return [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best)]
 
@@ -206,12 +205,8 @@ def speed_rows(
     curves = learning_curves(*rule[:2], task.hidden, sets.train, sets.test, **options)
     adam, sizes, B = adam_curve(config, task, sets), (sets.inputs, *task.hidden, sets.outputs), options["batch_size"]
     cost = rule_flops(*rule[:2], sizes, B) / descent_flops(sizes, B)
-    network = {
-        **place_of(sets, task.hidden),
-        **design_of(rule),
-        "learners": config.learners,
-        "known_from": known_from(rule, task),
-    }
+    network = {**place_of(sets, task.hidden), **design_of(rule), "width": task.width, "depth": task.depth}
+    network |= {"learners": config.learners, "known_from": known_from(rule, task)}
     rows = []
     for n, accuracies in zip(UPDATES, curves.accuracy.T, strict=True):
         ours, spread = mean_and_spread(accuracies, len(sets.test.X))
@@ -356,17 +351,15 @@ SPEED = Table(
     [
         *(Column("updates n", "n"), Column("tasks", "tasks")),
         *(Column(f"speed-up in {name}", name, ".2f") for name in ("updates", "FLOPs")),
-        *(
-            Column("faster in updates", "faster"),
-            Column("never reached", "never"),
-            Column("rule, %", "rule_accuracy", ".1f", 100),
-        ),
+        *(Column("faster in updates", "faster"), Column("never reached", "never")),
+        Column("rule, %", "rule_accuracy", ".1f", 100),
         *(Column(f"{name}, %", name, ".1f", 100) for name in CLASSIFIERS),
     ],
     speed_lines,
-    note=f"Speed-up: updates that Adam needs for the rule's test accuracy after n updates, divided by n, and the same for FLOPs: "
-    f"interquartile means over tasks. Above 1 the rule is faster. Where Adam never reaches it within {REACHED[-1]} updates, these "
-    "are counted. Accuracies are means over tasks; classifiers have the examples of the first n minibatches.",
+    note="Speed-up: updates that Adam needs for the rule's test accuracy after n updates, divided by n, and the same in FLOPs. "
+    "Interquartile means over tasks; above 1 the rule is faster. Where Adam does not reach the accuracy within "
+    f"{REACHED[-1]} updates, {REACHED[-1]} are counted. Accuracies are means over tasks; classifiers have the examples of the "
+    "first n minibatches.",
 )
 _speed = {"ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
 TERMINAL = Table(
@@ -377,28 +370,18 @@ _lines = functools.partial(Lines, axes={"ylabel": "share of the tasks"}, size=(6
 _axes = {"xlabel": "", "ylabel": "rule less best baseline, points"}
 _bars = functools.partial(Bars, rows={"n": (10, 100)}, axes=_axes, size=(14, 4.5), finish=_finish)
 _fields = {"depth": "hidden layers", "width": "width"}
+_curve = Lines("speed", "n", "speed-up", "in", rows=speed_ups, axes=_speed, size=(6.5, 3.6), finish=_finish_speed)
+_descent = {"experiment": "tasks"}
 views = [
     Section(
         "Against tuned descent",
         [SUMMARY, _lines("wins", "n", "share", "tasks", rows=shares, finish=lambda axes: by_updates(axes[0, 0]))],
-        {"experiment": "tasks"},
+        _descent,
     ),
-    Section("New tasks", [NEW], {"experiment": "tasks"}, note=_new),
-    *(
-        Section(f"After {n} updates", [summary(*field) for field in _fields.items()], {"experiment": "tasks", "n": n})
-        for n in (10, 100)
-    ),
-    Section(
-        "All tasks",
-        [TASKS, _bars("tasks", "task", _points, lambda row: f"after {row['n']} updates")],
-        {"experiment": "tasks"},
-        note=_about,
-    ),
-    Section(
-        "Against Adam",
-        [SPEED, Lines("speed", "n", "speed-up", "in", rows=speed_ups, axes=_speed, size=(6.5, 3.6), finish=_finish_speed)],
-        {"experiment": "speed"},
-    ),
+    Section("New tasks", [NEW], _descent, _new),
+    *(Section(f"After {n} updates", [summary(*field) for field in _fields.items()], _descent | {"n": n}) for n in (10, 100)),
+    Section("All tasks", [TASKS, _bars("tasks", "task", _points, lambda row: f"after {row['n']} updates")], _descent, _about),
+    Section("Against Adam", [SPEED, _curve], {"experiment": "speed"}),
 ]
 EXPERIMENT = Experiment(
     "blur", TasksConfig, measure, views, PRESETS["tasks"], check, title="A learned rule on small tasks", terminal=TERMINAL
