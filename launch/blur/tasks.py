@@ -49,7 +49,7 @@ REACHED = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)
 
 _file = "baselines.json"
 _adam = 1.5  # above the learning rates of Adam
-_classified = (1, 10, 100)  # numbers of updates of the rule whose examples classifiers learn from
+_classified = (1, 10)  # numbers of updates of the rule whose examples classifiers learn from
 _large = 60_000  # weights from which on the grid of rates is half as dense
 _libraries = ("jax", "jaxlib", "numpy", "optax")  # whose versions may change a baseline
 _tie = 1e-9  # between accuracies that are the same fraction
