@@ -264,11 +264,18 @@ def one_formula(c: Coefficients) -> optax.GradientTransformation:
 
 
 def descent_grid(
-    rates: tuple[float, ...], hidden: tuple[int, ...], train: Examples, test: Any, *, at: tuple[int, ...], **options: Any
+    rates: tuple[float, ...],
+    hidden: tuple[int, ...],
+    train: Examples,
+    test: Any,
+    *,
+    at: tuple[int, ...],
+    optimizers: tuple[OptimizerName, ...] = GRID_OPTIMIZERS,
+    **options: Any,
 ) -> PyTree[Float[np.ndarray, "optimizers rates seeds at"]]:
-    """Accuracies of every one of GRID_OPTIMIZERS at every rate, after `at` updates; options and errors of `grid_curves`."""
-    grid = [coefficients(optimizer, rate) for optimizer in GRID_OPTIMIZERS for rate in rates]
+    """Accuracies of some of GRID_OPTIMIZERS at every rate, after `at` updates; options and errors of `grid_curves`."""
+    grid = [coefficients(optimizer, rate) for optimizer in optimizers for rate in rates]
     stacked = Coefficients(*(np.stack(field) for field in zip(*grid, strict=True)))
     stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf, None if leaf.dtype == bool else np.float32), stacked)
     found = grid_curves(one_formula, stacked, hidden, train, test, steps=max(at, default=0), at=at, **options)
-    return jax.tree.map(lambda curves: curves.reshape(len(GRID_OPTIMIZERS), len(rates), *curves.shape[1:]), found)
+    return jax.tree.map(lambda curves: curves.reshape(len(optimizers), len(rates), *curves.shape[1:]), found)

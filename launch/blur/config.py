@@ -232,6 +232,9 @@ class TasksConfig(GenomeConfig):
     """Examples per update."""
     baselines: str | None = None
     """Run folder of an earlier `launch.blur tasks`, with the same flags and versions, to take baselines from."""
+    against: Literal["descent", "adam"] = "descent"
+    """descent: the best of six tuned optimisers after as many updates. adam: the number of updates that tuned Adam needs for
+    the rule's accuracy, and classifiers of the same examples."""
 
 
 def hidden_layers(network: str) -> tuple[int, ...]:
@@ -262,6 +265,10 @@ def check(config: Any) -> None:
     for flag in ("classes", "to_classes"):
         if (given := getattr(config, flag, ())) and len(set(given)) < max(2, len(given)):
             raise ValueError(f"{_written(flag, given)}: give at least two classes, each once, or leave the flag out")
+    if isinstance(config, TasksConfig) and config.against == "adam" and config.baselines:
+        raise ValueError(
+            f"--baselines {config.baselines} with --against adam, which measures no baselines: leave --baselines out"
+        )
     for network in getattr(config, "networks", ()):
         hidden_layers(network)
     if getattr(config, "data", None) == "xor":

@@ -1,16 +1,20 @@
-"""Learners by a genome on every task of the suite, beside the best of six tuned baselines.
+"""Learners by a genome on every task of the suite: beside the best of six tuned baselines, or their speed-up over tuned Adam.
+
+The speed-up is the number of updates that Adam needs to reach the rule's accuracy after n updates, divided by n. An update of
+either reads one minibatch, so this is the ratio of examples, too. In FLOPs it is divided by the ratio of costs of an update.
 
 No genome changes the baselines: baselines.json of a run folder keeps them, with the settings that all tasks share, and for each
 task what identifies its data and network, and rows.
 """
 
 import functools
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -18,6 +22,9 @@ import numpy as np
 from icl.blur.baselines import GRID_OPTIMIZERS, descent_grid
 from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
+from icl.blur.judging.classifiers import CLASSIFIERS, classifier_accuracies
+from icl.blur.judging.flops import descent_flops, rule_flops
+from icl.blur.judging.speed import interquartile_mean, updates_to_reach
 from icl.blur.judging.suite import SUITE, Task, known_from, select_tasks, task_sets
 from icl.blur.learning import learning_curves
 from icl.names import RATES
@@ -37,8 +44,12 @@ UPDATES = (1, 2, 5, 10, 20, 50, 100)
 """Numbers of updates that learners are compared after."""
 ACTIVATIONS: tuple[Activation, ...] = ("tanh", "relu")
 """Hidden activations of the baselines; for each number of updates the better one on dev."""
+REACHED = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)
+"""Numbers of updates that the accuracy of Adam is known after."""
 
 _file = "baselines.json"
+_adam = 1.5  # above the learning rates of Adam
+_classified = (1, 10)  # numbers of updates of the rule whose examples classifiers learn from
 _large = 60_000  # weights from which on the grid of rates is half as dense
 _libraries = ("jax", "jaxlib", "numpy", "optax")  # whose versions may change a baseline
 _tie = 1e-9  # between accuracies that are the same fraction
@@ -64,7 +75,10 @@ def check(config: TasksConfig) -> None:
 
 
 def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
-    """Baselines, unless they are known, and learners of every task."""
+    """Learners of every task, with baselines, unless they are known, or with Adam and classifiers."""
+    if config.against == "adam":
+        yield from speeds(config)
+        return
     rule, tasks, file = load_genome(config.genome), read(config), folder.path / _file
     baselines = read_baselines(Path(config.baselines), config) if config.baselines else {}
     baselines |= read_baselines(folder.path, config) if file.exists() else {}
@@ -152,6 +166,58 @@ def task_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, ba
     return rows
 
 
+def speeds(config: TasksConfig) -> Iterator[Part]:
+    """For each task the updates that Adam needs to be as good as the rule, and the accuracy of classifiers of its examples."""
+    rule = load_genome(config.genome)
+
+    @functools.cache
+    def classified(data: str) -> dict[str, dict[int, float]]:  # they do not depend on the network
+        sets = next(sets for task, sets, _ in read(config) if task.data == data)
+        at = tuple(n for n in UPDATES if n in _classified)
+        options, among = learner_options(config, sets), (sets.train, sets.test)
+        found = {name: classifier_accuracies(name, *among, at=at, **options).mean(axis=0).tolist() for name in CLASSIFIERS}
+        return {name: dict(zip(at, values, strict=True)) for name, values in found.items()}
+
+    for task, sets, _ in read(config):
+        compare = functools.partial(speed_rows, config, rule, task, sets, classified)
+        yield part(compare, experiment="speed", genome=config.genome, task=task.name)
+        jax.clear_caches()  # as above
+
+
+def adam_curve(config: TasksConfig, task: Task, sets: Sets) -> list[float]:
+    """Mean test accuracy after each of REACHED of the Adam that is best on dev then: rate, activation, normalised or not."""
+    rates = tuple(rate for rate in task_rates(task, sets) if rate < _adam)
+    options: Any = {"at": REACHED, "optimizers": ("adam",), **learner_options(config, sets)}
+    data = task.hidden, sets.train, (sets.dev, sets.test)
+    kinds = itertools.product((False, True), ACTIVATIONS)
+    grids = [descent_grid(rates, *data, normalised=how, hidden_activation=a, **options) for how, a in kinds]
+    # [choices, learners, at]
+    dev, test = (np.concatenate([curves[0] for curves in parts]) for parts in zip(*grids, strict=True))
+    best = dev.mean(axis=1).argmax(axis=0).tolist()
+    return [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best)]
+
+
+def speed_rows(
+    config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets, classified: Callable[[str], dict[str, dict[int, float]]]
+) -> list[dict[str, Any]]:
+    """A row for each number of updates: the rule's accuracy, the updates of Adam to reach it, costs and classifiers."""
+    options: Any = {"steps": UPDATES[-1], "at": UPDATES, **learner_options(config, sets)}
+    curves = learning_curves(*rule[:2], task.hidden, sets.train, sets.test, **options)
+    adam, sizes, B = adam_curve(config, task, sets), (sets.inputs, *task.hidden, sets.outputs), options["batch_size"]
+    cost = rule_flops(*rule[:2], sizes, B) / descent_flops(sizes, B)
+    network = {**place_of(sets, task.hidden), **design_of(rule), "width": task.width, "depth": task.depth}
+    network |= {"learners": config.learners, "known_from": known_from(rule, task)}
+    rows = []
+    for n, accuracies in zip(UPDATES, curves.accuracy.T, strict=True):
+        ours, spread = mean_and_spread(accuracies, len(sets.test.X))
+        needed = updates_to_reach(ours, REACHED, adam)
+        found = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours, "reached": needed <= REACHED[-1]}
+        found |= {"adam_updates": min(needed, REACHED[-1]), "cost": cost, "adam_accuracy": adam[-1]}
+        others = {name: values[n] for name, values in classified(task.data).items() if n in values}
+        rows.append({**network, "n": n, "step": n, **found, **others})
+    return rows
+
+
 def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
     """Mean and standard deviation over learners, from whole numbers of examples: equal means are equal to the last bit.
 
@@ -208,6 +274,25 @@ def summary(by: str, heading: str, of: Callable[[Sequence[Row]], Sequence[Row]] 
     return Table([*columns, Column("on", "worst_task")], lambda results: summaries(of(results.rows), by))
 
 
+def speed_lines(results: Results) -> list[Row]:
+    """For each number of updates: interquartile means over tasks of the speed-up against Adam, and mean accuracies."""
+    lines = []
+    for (n,), own in sorted(groups(results.rows, ["n"]).items()):
+        speed = [row["adam_updates"] / n for row in own]
+        ratios = {"updates": speed, "FLOPs": [x / row["cost"] for x, row in zip(speed, own, strict=True)]}
+        line = {"n": n, "tasks": len(own), **{name: interquartile_mean(values) for name, values in ratios.items()}}
+        line |= {"faster": sum(x > 1 for x in speed), "never": sum(not row["reached"] for row in own)}
+        known = [name for name in ("rule_accuracy", *CLASSIFIERS) if all(name in row for row in own)]
+        lines.append(line | {name: fmean(row[name] for row in own) for name in known})
+    return lines
+
+
+def speed_ups(results: Results) -> list[Row]:
+    """The speed-up by number of updates, in updates and in FLOPs."""
+    words = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
+    return [{**line, "in": words[name], "speed-up": line[name]} for line in speed_lines(results) for name in words]
+
+
 def shares(results: Results) -> list[Row]:
     """The share of the tasks that the rule wins by number of updates: of all, of new ones, and by number of hidden layers."""
     depths = {f"{depth} hidden layers": where(results.rows, depth=depth) for depth in (1, 2, 3)}
@@ -224,6 +309,11 @@ def _finish(axes: np.ndarray) -> None:
     axes[0, 0].tick_params("x", rotation=90)
     axes[0, 0].set_yscale("symlog", linthresh=5)
     axes[0, 0].set_yticks(ticks := (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50), ticks)
+
+
+def _finish_speed(axes: np.ndarray) -> None:
+    axes[0, 0].axhline(1, color="black", linewidth=0.8)
+    by_updates(axes[0, 0])
 
 
 def _accuracy(row: Row) -> str:
@@ -257,16 +347,43 @@ _new = (
 )
 SUMMARY = summary("n", "updates n")
 NEW = summary("n", "updates n", new_tasks)
+SPEED = Table(
+    [
+        *(Column("updates n", "n"), Column("tasks", "tasks")),
+        *(Column(f"speed-up in {name}", name, ".2f") for name in ("updates", "FLOPs")),
+        *(Column("faster in updates", "faster"), Column("never reached", "never")),
+        Column("rule, %", "rule_accuracy", ".1f", 100),
+        *(Column(f"{name}, %", name, ".1f", 100) for name in CLASSIFIERS),
+    ],
+    speed_lines,
+    note="Speed-up: updates that Adam needs for the rule's test accuracy after n updates, divided by n, and the same in FLOPs. "
+    "Interquartile means over tasks; above 1 the rule is faster. Where Adam does not reach the accuracy within "
+    f"{REACHED[-1]} updates, {REACHED[-1]} are counted. Accuracies are means over tasks; classifiers have the examples of the "
+    "first n minibatches.",
+)
+_speed = {"ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
+TERMINAL = Table(
+    lambda lines: cast(Sequence[Column], (SPEED if "never" in lines[0] else SUMMARY).columns),
+    lambda results: speed_lines(results.where(experiment="speed")) or summaries(results.rows, "n"),
+)
 _lines = functools.partial(Lines, axes={"ylabel": "share of the tasks"}, size=(6.5, 3.6))
 _axes = {"xlabel": "", "ylabel": "rule less best baseline, points"}
 _bars = functools.partial(Bars, rows={"n": (10, 100)}, axes=_axes, size=(14, 4.5), finish=_finish)
 _fields = {"depth": "hidden layers", "width": "width"}
+_curve = Lines("speed", "n", "speed-up", "in", rows=speed_ups, axes=_speed, size=(6.5, 3.6), finish=_finish_speed)
+_descent = {"experiment": "tasks"}
 views = [
-    SUMMARY,
-    _lines("wins", "n", "share", "tasks", rows=shares, finish=lambda axes: by_updates(axes[0, 0])),
-    Section("New tasks", [NEW], note=_new),
-    *(Section(f"After {n} updates", [summary(*field) for field in _fields.items()], {"n": n}) for n in (10, 100)),
-    Section("All tasks", [TASKS, _bars("tasks", "task", _points, lambda row: f"after {row['n']} updates")], note=_about),
+    Section(
+        "Against tuned descent",
+        [SUMMARY, _lines("wins", "n", "share", "tasks", rows=shares, finish=lambda axes: by_updates(axes[0, 0]))],
+        _descent,
+    ),
+    Section("New tasks", [NEW], _descent, _new),
+    *(Section(f"After {n} updates", [summary(*field) for field in _fields.items()], _descent | {"n": n}) for n in (10, 100)),
+    Section("All tasks", [TASKS, _bars("tasks", "task", _points, lambda row: f"after {row['n']} updates")], _descent, _about),
+    Section("Against Adam", [SPEED, _curve], {"experiment": "speed"}),
 ]
-EXPERIMENT = Experiment("blur", TasksConfig, measure, views, PRESETS["tasks"], check, title="A learned rule on small tasks")
+EXPERIMENT = Experiment(
+    "blur", TasksConfig, measure, views, PRESETS["tasks"], check, title="A learned rule on small tasks", terminal=TERMINAL
+)
 run = EXPERIMENT.run

@@ -15,6 +15,7 @@ from icl.blur import Examples, descent_curves, load_genome, minibatches
 from icl.blur.judging import classifiers
 from icl.blur.judging.classifiers import classifier_accuracies, fit_classifier
 from icl.blur.judging.flops import descent_flops, matrix_flops, rule_flops
+from icl.blur.judging.speed import interquartile_mean, updates_to_reach
 from icl.blur.judging.suite import SUITE, known_from
 
 A, B, C = jnp.ones((2, 3)), jnp.ones((3, 5)), jnp.ones((4, 3, 3))
@@ -165,3 +166,25 @@ def test_tasks_are_marked_by_what_the_rule_knows_them_from():
     }
     unknown = load_genome("digits")._replace(provenance={})
     assert known_from(unknown, SUITE[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "updates"),
+    [(0.2, 1), (0.5, 1), (0.6, 2), (0.65, np.sqrt(2 * 8)), (0.7, 8), (0.75, np.inf)],
+)
+def test_updates_to_reach_an_accuracy_by_hand(accuracy, updates):
+    """From 2 to 8 updates a curve rises by 0.1, so that half of it is reached after 4; a later fall does not matter."""
+    assert updates_to_reach(accuracy, (1, 2, 8, 16), (0.5, 0.6, 0.7, 0.65)) == pytest.approx(updates)
+
+
+def test_the_interquartile_mean_by_hand():
+    assert interquartile_mean([9.0, 1.0, 2.0, 3.0, 4.0]) == 3.0  # of five, one is left out at each end
+    assert interquartile_mean([1.0, 5.0, 3.0]) == 3.0
+    with pytest.raises(ValueError, match="no values: give at least one"):
+        interquartile_mean([])
+
+
+@pytest.mark.parametrize(("at", "curve"), [((1, 2), (0.5,)), ((), ()), ((0, 1), (0.1, 0.2)), ((2, 1), (0.1, 0.2))])
+def test_a_curve_without_ascending_updates_is_refused(at, curve):
+    with pytest.raises(ValueError, match="give one for each, ascending from 1 on"):
+        updates_to_reach(0.5, at, curve)

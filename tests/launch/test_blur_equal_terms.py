@@ -11,11 +11,12 @@ from icl.blur.data import image_sets
 from icl.blur.descent import network_loss, sgd_rules
 from icl.blur.genome_files import load_genome
 from icl.blur.judging.flops import descent_flops, rule_flops
+from icl.blur.judging.suite import select_tasks, task_sets
 from icl.blur.learning import minibatches
 from jexplicit.data.images import read_images
 from jexplicit.experiments.rows import Results
 from launch.blur import tasks
-from launch.blur.config import TransferConfig
+from launch.blur.config import TasksConfig, TransferConfig
 from launch.blur.opponents import descent_at_equal_cost
 
 
@@ -61,3 +62,24 @@ def test_wins_are_counted_with_and_without_the_tasks_that_the_rule_knows(tmp_pat
     assert any(line.startswith("| wine/32 | design | 90.0 ± 0.0 | +20.0 |") for line in tasks.TASKS(results))
     kept = [{"genome": "digits", "n": 10, "tasks": 9, "wins": 3, "ties": 2, "mean": 0.1, "median": 0.0}]
     assert "| digits | 10 | 9 | 3 | 2 | 4 | +10.0 | +0.0 |" in tasks.SUMMARY(Results(tmp_path, {}, kept))
+
+
+def test_speed_ups_are_interquartile_means_over_tasks_by_hand(tmp_path):
+    """Of four tasks the middle two count: 20 and 40 updates of Adam for 10 of the rule, each of which costs 8 of Adam's."""
+    fields = {"experiment": "speed", "n": 10, "cost": 8.0, "rule_accuracy": 0.9, "nearest neighbour": 0.8}
+    rows = [{**fields, "task": str(x), "adam_updates": x, "reached": x < 256} for x in (5.0, 20.0, 40.0, 256.0)]
+    found = tasks.SPEED(Results(tmp_path, {}, rows))
+    speed = "updates n | tasks | speed-up in updates | speed-up in FLOPs | faster in updates | never reached"
+    assert f"| {speed} | rule, % | nearest neighbour, % |" in found
+    assert "| 10 | 4 | 3.00 | 0.38 | 3 | 1 | 90.0 | 80.0 |" in found
+
+
+def test_adam_is_chosen_on_dev_for_each_number_of_updates(monkeypatch):
+    """Two rates, both activations, normalised or not: the better one on dev, whatever its test accuracy."""
+    dev = np.zeros((1, 2, 1, 2))
+    test = np.stack([np.full((1, 1, 2), 0.5), np.full((1, 1, 2), 0.25)], axis=1)
+    dev[0, 1, 0, 0], dev[0, 0, 0, 1] = 1.0, 1.0  # the second rate after 1 update, the first one after 2
+    monkeypatch.setattr(tasks, "REACHED", (1, 2))
+    monkeypatch.setattr(tasks, "descent_grid", lambda rates, *data, **options: (dev, test))
+    (task, *_), sets = select_tasks(["iris/128"]), task_sets("iris")
+    assert tasks.adam_curve(TasksConfig("out"), task, sets) == pytest.approx([0.25, 0.5], abs=0.02)  # of 38 examples

@@ -36,6 +36,7 @@ RUNS = {
     "grid": f"grid {NETWORKS} --steps 12 --genome hebbian --rates 0.1 1 --momenta 0 0.9",
     "sgd-check": "sgd-check --preset tiny",
     "tasks": "tasks --learners 1 --batch-size 8 --tasks iris/128 xor/64",
+    "speed": "tasks --learners 1 --batch-size 8 --tasks iris/128 --against adam",
 }
 
 
@@ -248,6 +249,7 @@ REFUSED = {
     "tasks --genome nothing.json": "neither a file nor one of boolean, digits",
     "tasks --learners 0": "--learners 0: use at least 1",
     "tasks --tasks iris --baselines nowhere": "cannot be read as baselines",
+    "tasks --against adam --baselines runs/a": "--baselines runs/a with --against adam, which measures no baselines: leave",
 }
 
 
