@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.experiment import Part as Step
-from jexplicit.experiments.figures import figure, legend_outside, plt
+from jexplicit.experiments.figures import figure, legend_outside
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, groups, mean_std, means, where
 from jexplicit.experiments.tables import Column
@@ -202,7 +202,7 @@ def codes_figure(results: Results) -> list[str]:
         for ax, code in zip(axes[0], codes, strict=True):
             points, labels = np.array(code["axes"]), np.array(code["labels"])
             for n, label in enumerate(np.unique(labels)):
-                ax.plot(*points[labels == label].T, ".", color=plt.cm.tab10(n % 10), markersize=3, label=str(label))
+                ax.plot(*points[labels == label].T, ".", color=f"C{n % 10}", markersize=3, label=str(label))
             ax.set(xticks=[], yticks=[], title=f"{code['name']} ({code['agreement']:.2f})")
         legend_outside(axes[0, -1], fontsize=8)
     return picture(results, "codes")
