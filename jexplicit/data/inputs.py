@@ -46,7 +46,7 @@ _refused = {  # by the first bytes, in lower case
     b"%pdf-": "is a PDF: convert it to text (pdftotext)",
     b"{\\rtf": "is rich text: save it as plain text",
     b"\xd0\xcf\x11\xe0": "is a file of Word or Excel: save it as plain text or .csv",
-    b"\x89png": "is an image, not text",
+    b"\x89png": "is an image, not text: jexplicit digits and classify read images",
     b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: fetch it (git lfs pull)",
     b"mmap lm http://kheafield": "is a binary file of KenLM: give the ARPA file that it was made from",
     b"<!doctype html": _html,

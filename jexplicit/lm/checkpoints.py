@@ -143,7 +143,9 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
     """
     path = Path(path).expanduser()
     if read_config(path) is None:
-        raise ValueError(f"no run at {path}: pass the folder of a run of launch.lm, or an exported .safetensors or .arpa file")
+        raise ValueError(
+            f"no run at {path}: pass the folder of a run of jexplicit lm, or an exported .safetensors or .arpa file"
+        )
     rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
     if not rows:
         raise ValueError(f"{path} has no language model: pass the folder of a run of launch.lm, or of launch.networks")

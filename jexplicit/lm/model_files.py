@@ -232,7 +232,7 @@ def _one_line_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        remedy = "fit or export the model again (python -m launch.export)"
+        remedy = "fit or export the model again (jexplicit export)"
         raise ValueError(f"{path} is no model that can be read ({error}): {remedy}") from error
 
 

@@ -41,6 +41,9 @@ class TextModel(NamedTuple):
     tokenizer: Tokenizer
     about: dict[str, Any]
 
+    def __repr__(self) -> str:
+        return f"TextModel({self.model!r}, {self.tokenizer!r}, about: {len(self.about)} fields)"
+
     def score(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[np.ndarray]:
         """`log p(token | what the model sees before it)` in nats, an array for every text.
 

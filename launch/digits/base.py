@@ -174,8 +174,9 @@ def dev_scores(problem: Problem, held_out: Array) -> dict[str, float]:
 
 
 def most_accurate(rows: Sequence[Row]) -> Row:
-    """The row whose model has the highest accuracy on held-out training images; one trained on all of them comes last."""
-    return max(rows, key=lambda row: row.get("dev_accuracy") or 0.0)
+    """The row whose model has the highest accuracy on held-out training images, then the lowest loss there; one trained on
+    all of them comes last."""
+    return max(rows, key=lambda row: (row.get("dev_accuracy") or 0.0, -(row.get("dev_loss") or 0.0)))
 
 
 def held_out_tenth(problem: Problem) -> np.ndarray:

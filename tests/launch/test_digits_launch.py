@@ -26,7 +26,7 @@ from jexplicit.solvers.metrics import mean_loss
 from launch.classify import main as classify
 from launch.digits import __main__ as digits
 from launch.digits import trained
-from launch.digits.base import row_name
+from launch.digits.base import most_accurate, row_name
 from launch.digits.classifier import load_classifier
 from launch.digits.config import METHODS, Config
 from launch.digits.run import EXPERIMENT, check
@@ -409,3 +409,8 @@ def test_images_and_models_that_do_not_fit_are_refused(finished, tmp_path, capsy
     assert classify(["--run", str(finished), "--images", str(tmp_path / "wrong.npy"), *flags]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert re.search(message, error), error
+
+
+def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
+    rows = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((None, None), (0.9, 1.5), (0.9, 0.2), (0.8, 0.1))]
+    assert most_accurate(rows)["dev_loss"] == 0.2
