@@ -1,5 +1,4 @@
 """launch.lm, end to end on a small text: its rows, its files and its report, and that it resumes exactly.
-from unittest.mock import ANY
 
 Tolerances: the same tables and positions give the same perplexity up to the order of a float32 sum, 1e-6.
 """
@@ -13,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import ANY
 
 import jax
 import numpy as np
