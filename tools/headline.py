@@ -141,9 +141,17 @@ FIVE_LAYERS = {"bytes": 5 * 4 * 11 * 11 * 4}  # four matrices of 11 x 11 each, i
 FOUR_TABLES = {"bytes": 4 * 4098 * 4098 * 4, "cpu": "21 to 49 minutes on 2 shared cores"}
 _trained_layers = {"predictor": "trained", "start": "cold", "model": "cold_K5_layers_d10_N10"}
 MODELS = (
-    Model(CHARACTERS, "Kneser-Ney 5-gram", "4 characters", "shakespeare", {"method": "ngram"}, "dev_loss"),
+    Model(
+        CHARACTERS,
+        "Kneser-Ney 5-gram",
+        "4 characters",
+        "shakespeare",
+        {"method": "ngram"},
+        "dev_loss",
+        test=("shakespeare-dev-test", {"method": "ngram"}),
+    ),
     Model(CHARACTERS, "9-gram with a cache", "256 characters", "shakespeare-cache", {"radius": 8}, "dev_loss", left=True),
-    Model(CHARACTERS, "mixture", "80 characters", "shakespeare", NONE, "dev_loss"),
+    Model(CHARACTERS, "mixture", "80 characters", "shakespeare", NONE, "dev_loss", test=("shakespeare-dev-test", NONE)),
     Model(
         CHARACTERS,
         "mixture, last 256",
@@ -155,7 +163,17 @@ MODELS = (
         test=("shakespeare-dev-test", LAST),
         pair=True,
     ),
-    Model(CHARACTERS, "adaptive mixture", "all text before", "shakespeare", ADAPTIVE, "dev_loss", on=(NONE, LAST), pair=True),
+    Model(
+        CHARACTERS,
+        "adaptive mixture",
+        "all text before",
+        "shakespeare",
+        ADAPTIVE,
+        "dev_loss",
+        on=(NONE, LAST),
+        test=("shakespeare-dev-test", ADAPTIVE),
+        pair=True,
+    ),
     Model(
         CHARACTERS,
         "PPMd, order 6, which learns as it reads",
