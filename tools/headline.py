@@ -103,7 +103,8 @@ class Model(NamedTuple):
         if "test_accuracy" in row:
             return f"{100 * (row.get('part_test_accuracy') or row['test_accuracy']):.2f} %"
         if self.task == WORDS:
-            return f"{row['test_perplexity']:.1f} ± {row['test_perplexity'] * row['test_loss_se']:.1f}"
+            error = row.get("test_loss_se")
+            return f"{row['test_perplexity']:.1f}" + (f" ± {row['test_perplexity'] * error:.1f}" if error else "")
         return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
 
     def points(self) -> list[tuple[float | None, float]]:
@@ -277,6 +278,7 @@ MODELS = (
         on=(NONE,),
         left=True,
         test=("babylm-tested", ALL),
+        pair=True,
     ),
     Model(
         WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", on=(NONE, ALL), pair=True
@@ -305,23 +307,25 @@ MODELS = (
     Model(
         WORDS,
         "transformer, 4.2 M weights, H100",
-        "96 to 128 tokens",
+        "96 to 128 tokens of its document",
         "transformer-babylm",
         {},
         "dev_perplexity",
         trained=True,
         known={"cpu": "2 minutes on an H100"},
+        test=("babylm-networks-tested", {"model": "transformer-babylm"}),
         pair=True,
     ),
     Model(
         WORDS,
         "transformer, 21 M weights, H100",
-        "192 to 256 tokens",
+        "192 to 256 tokens of its document",
         "transformer-babylm-gpu",
         {},
         "dev_perplexity",
         trained=True,
         known={"cpu": "2 minutes on an H100"},
+        test=("babylm-networks-tested", {"model": "transformer-babylm-gpu"}),
         pair=True,
     ),
     Model(DIGITS, "explicit solution", "pixels", "mnist-pixels", {"method": "explicit", "layers": 1}, "dev_loss"),
