@@ -4,6 +4,7 @@ Every model chooses its settings from a grid of its own, by cross-validation wit
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ import numpy as np
 from sklearn import datasets
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
@@ -47,8 +51,8 @@ def read_table(name: str, seed: int, limit: int | None) -> tuple[np.ndarray, np.
     return X[order], y[order]
 
 
-def models(classes: bool, seed: int) -> dict[str, Model]:
-    """The models of a table of classes or of numbers, by name."""
+def models(classes: bool, inputs: int, seed: int) -> dict[str, Model]:
+    """The models of a table of classes or of numbers, by name; a Gaussian process fits a scale of each input by likelihood."""
     ridges, scales = [1e-3, 1e-2, 1e-1, 1.0], [0.5, 1.0, 2.0]
     machine = FeatureMachineClassifier if classes else FeatureMachineRegressor
     boosting = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
@@ -56,10 +60,13 @@ def models(classes: bool, seed: int) -> dict[str, Model]:
     gammas = {"gamma": [0.25, 1.0, 4.0]}  # in units of 1/d, of inputs of variance 1
     kernel = Model(SVC(), {"C": [0.1, 1.0, 10.0, 100.0], **gammas}) if classes else None
     kernel = kernel or Model(KernelRidge(), {"alpha": ridges, "kernel": ["rbf", "laplacian"], **gammas})
+    scales_of_inputs: Any = np.ones(inputs)
+    process = GaussianProcessRegressor(1.0 * RBF(scales_of_inputs) + WhiteKernel(), normalize_y=True, random_state=seed)
     return {
         "feature machine": Model(machine(random_state=seed), of_machine),
         "the same, one solve": Model(machine(solves=1), of_machine),
         "support vectors" if classes else "kernel ridge": kernel,
+        **({} if classes else {"Gaussian process, a scale for each input": Model(process, {})}),
         "gradient boosting": Model(
             boosting(random_state=seed), {"learning_rate": [0.03, 0.1, 0.3], "max_leaf_nodes": [4, 8, 16, 31]}
         ),
@@ -77,12 +84,12 @@ def measure(config: TablesConfig, folder: RunFolder) -> Iterator[Part]:
     for data in config.data:
         X, y = read_table(data, config.seed, config.limit)
         classes = y.dtype.kind in "iu"
-        for method in models(classes, config.seed):
+        for method in models(classes, X.shape[1], config.seed):
             yield {"data": data, "method": method}, lambda t=(X, y), name=method: _measured(config, *t, name)
 
 
 def _measured(config: TablesConfig, X: np.ndarray, y: np.ndarray, method: str) -> list[Row]:
-    estimator, grid = models(y.dtype.kind in "iu", config.seed)[method]
+    estimator, grid = models(y.dtype.kind in "iu", X.shape[1], config.seed)[method]
     folds = (StratifiedKFold if is_classifier(estimator) else KFold)(config.folds, shuffle=True, random_state=config.seed)
     grid = {**grid, **({"gamma": [gamma / X.shape[1] for gamma in grid["gamma"]]} if "gamma" in grid else {})}
     own = {f"{type(estimator).__name__.lower()}__{name}": values for name, values in grid.items()}
@@ -91,7 +98,9 @@ def _measured(config: TablesConfig, X: np.ndarray, y: np.ndarray, method: str) -
         for fold, (train, test) in enumerate(folds.split(X, y)):
             start, used = time.perf_counter(), time.process_time()
             search = GridSearchCV(make_pipeline(StandardScaler(), estimator), own, cv=config.inner_folds)
-            search.fit(X[train], y[train])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the scale of an input that does not matter has no limit
+                search.fit(X[train], y[train])
             chosen = {name.split("__")[1]: value for name, value in search.best_params_.items()}
             fitted: Any = search.best_estimator_[-1]
             score = {"score": search.score(X[test], y[test]), "measure": "accuracy" if is_classifier(estimator) else "R2"}
@@ -105,8 +114,8 @@ def _measured(config: TablesConfig, X: np.ndarray, y: np.ndarray, method: str) -
 
 def _means(results: Results) -> list[Row]:
     """Of every model on every table, the mean over folds, and the standard deviation."""
-    found = []
-    for rows in groups(results.rows, ["data", "method"]).values():
+    found, tables = [], groups(results.rows, ["data"]).values()
+    for rows in (rows for table in tables for rows in groups(table, ["method"]).values()):
         scores, solves = [row["score"] for row in rows], [row["solve"] for row in rows if "solve" in row]
         found.append(
             {
