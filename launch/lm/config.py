@@ -137,7 +137,8 @@ _PRESETS: dict[str, tuple[str, Any]] = {
     ),
     "demo": (
         "1000 documents of docs: the explicit solution, models that generalise, and one that learns as it reads; 40 s on 2 CPU "
-        "cores, 23 s once its functions are compiled. Dev perplexity of explicit, cat, K = 1, 2: 77, 144; of the mixtures: 18, 13.",
+        "cores, 23 s once its functions are compiled. Dev perplexity of explicit, cat, K = 1, 2: 77, 144; of the mixtures: 18 "
+        "and 13.",
         dict(methods=("explicit", "log-linear", "ngram", "mixture"), features=("cat",), radius=(1, 2), samples=3)
         | dict(history=("none", "adaptive"), rows=("offsets", "contexts-4", "adaptive"), calibration_positions=5_000)
         | dict(limit=1000, vocab_size=2050),
