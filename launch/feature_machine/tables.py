@@ -57,7 +57,7 @@ def models(classes: bool, inputs: int, seed: int) -> dict[str, Model]:
     machine = FeatureMachineClassifier if classes else FeatureMachineRegressor
     boosting = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     of_machine = {"ridge": ridges, "bandwidth": scales}
-    gammas = {"gamma": [0.25, 1.0, 4.0]}  # in units of 1/d, of inputs of variance 1
+    gammas = {"gamma": [scale / inputs for scale in (0.25, 1.0, 4.0)]}  # of inputs of variance 1
     kernel = Model(SVC(), {"C": [0.1, 1.0, 10.0, 100.0], **gammas}) if classes else None
     kernel = kernel or Model(KernelRidge(), {"alpha": ridges, "kernel": ["rbf", "laplacian"], **gammas})
     scales_of_inputs: Any = np.ones(inputs)
@@ -91,7 +91,6 @@ def measure(config: TablesConfig, folder: RunFolder) -> Iterator[Part]:
 def _measured(config: TablesConfig, X: np.ndarray, y: np.ndarray, method: str) -> list[Row]:
     estimator, grid = models(y.dtype.kind in "iu", X.shape[1], config.seed)[method]
     folds = (StratifiedKFold if is_classifier(estimator) else KFold)(config.folds, shuffle=True, random_state=config.seed)
-    grid = {**grid, **({"gamma": [gamma / X.shape[1] for gamma in grid["gamma"]]} if "gamma" in grid else {})}
     own = {f"{type(estimator).__name__.lower()}__{name}": values for name, values in grid.items()}
     rows = []
     with stage(method, "folds") as progress:

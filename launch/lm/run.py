@@ -127,8 +127,9 @@ def finish(config: Config, folder: RunFolder) -> None:
 
     A model that counts what it reads counts its own samples, and repeats itself: where there is another one, that is sampled.
     """
-    samples, rows = [], model_rows(folder.path)
+    samples = []
     if config.samples:
+        rows = model_rows(folder.path)
         calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
         best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
         key, length = jax.random.key(config.seed), 400 if best.tokenizer.kind == "char" else 40
