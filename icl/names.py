@@ -2,12 +2,11 @@
 
 from typing import Literal, get_args
 
-import numpy as np
-
 from jexplicit.nn.parts.names import Activation
 
 Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+BlockKind = Literal["softmax", "softmax-layernorm", "linear", "linear-layernorm"]
 
 # Learned update rules.
 BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
@@ -20,7 +19,7 @@ Objective = Literal["end", "curve"]
 Feedback = Literal["label", "squared_error", "cross_entropy"]
 Start = Literal["random", "backprop", "ridge"]
 Families = Literal["digits", "boolean"]
-RATES = tuple(float(f"{rate:.3g}") for rate in np.geomspace(1e-3, 32, 16))
+RATES = tuple(float(f"{1e-3 * 32_000 ** (n / 15):.3g}") for n in range(16))
 """Learning rates from 1e-3 to 32."""
 TaskGroup = Literal["digits", "mnist", "tables", "planes", "mixtures"]
 TASK_GROUPS: tuple[TaskGroup, ...] = get_args(TaskGroup)

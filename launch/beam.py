@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus
-from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.text import train_and_dev_files
 from jexplicit.data.tfds import tfds_text
 from jexplicit.experiments.bounds import Bounds, PositiveInt

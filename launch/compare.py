@@ -18,10 +18,8 @@ from rich.markup import escape
 
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import read_documents
-from jexplicit.data.tokenizers import encode_documents
 from jexplicit.experiments.command import entry_point
 from jexplicit.experiments.tables import Column, rich_table
-from jexplicit.lm.comparison import paired_difference
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage
 from launch.shared.choose import ModelChoices, load_choices
@@ -45,6 +43,8 @@ class Config(Reading, ModelChoices):
 
 def run(config: Config) -> dict[str, Any]:
     """Score the text with each model, and show a table."""
+    from jexplicit.data.tokenizers import encode_documents
+    from jexplicit.lm.comparison import paired_difference
     from jexplicit.lm.measures import comparable_measures, positions_in_all, score_documents, unknown_share
 
     documents = read_documents(config.text, field=config.field, documents=config.documents)

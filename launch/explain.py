@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from rich.table import Table
 
-from jexplicit.data.tokenizers import encode_documents
 from jexplicit.experiments.command import entry_point
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
 from launch.shared.choose import ModelChoice, load_choice, visible
-from launch.shared.page import explain_alternatives, write_page
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
@@ -50,6 +48,7 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load, attribute, print a table and draw the heat map; or write the page."""
+    from jexplicit.data.tokenizers import encode_documents
     from jexplicit.lm.attribution import explain
     from jexplicit.lm.evaluation import read_text
 
@@ -63,6 +62,8 @@ def run(config: Config) -> dict[str, Any]:
     model, tokenizer, _ = saved = load_choice(config, config.text)
     text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)
     if page:
+        from launch.shared.page import explain_alternatives, write_page
+
         write_page(page, explained := explain_alternatives(saved, text))
         show(f"page {page}")
         return explained | {"html": str(page)}

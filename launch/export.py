@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from jexplicit.experiments.command import entry_point
-from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.progress import console, show
 from launch.shared.choose import ModelChoice, load_choice
@@ -29,6 +28,7 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
+    from jexplicit.lm.arpa.words import is_arpa
     from jexplicit.lm.checkpoints import export_model
     from jexplicit.lm.text_model import model_path
 

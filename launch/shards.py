@@ -14,18 +14,20 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus, sample_documents
-from jexplicit.data.corpus.shards import Shards, write_shards
 from jexplicit.data.corpus.sources import read_corpus
 from jexplicit.data.sizes import text_sizes, write_sizes
-from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.experiments.command import Preset, entry_point
 from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, si_format, stage
 from launch.shared.groups import Text, check_text
+
+if TYPE_CHECKING:
+    from jexplicit.data.corpus.shards import Shards
+    from jexplicit.data.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,8 @@ PRESETS = {
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
+    from jexplicit.data.corpus.shards import write_shards
+
     check_text(config)
     corpus = open_corpus(config)
     corpus = corpus.limit(config.limit) if config.limit else corpus
@@ -101,12 +105,14 @@ def open_corpus(config: Source) -> Corpus:
         return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options, progress=progress)
 
 
-def tokenizer_in(config: Source, corpus: Corpus) -> tuple[Tokenizer, int]:
+def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
     """The tokenizer of the folder, trained where there is none yet, and the number of training documents.
 
     Raises:
         ValueError: the folder was written with other flags or of other text, or cannot be written.
     """
+    from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
+
     out, settings = Path(config.out), {n: value for n, value in asdict(config).items() if n not in _no_effect}
     settings = json.loads(json.dumps({**settings, "source": corpus.identity}))
     if stored := _stored(out / "config.json"):
@@ -129,7 +135,7 @@ def tokenizer_in(config: Source, corpus: Corpus) -> tuple[Tokenizer, int]:
     return tokenizer, documents
 
 
-def describe(folder: Path, shards: Shards) -> dict[str, int]:
+def describe(folder: Path, shards: "Shards") -> dict[str, int]:
     """One line on what was written, and the numbers in it."""
     files = f"{len(shards.shards)} file{'s' * (len(shards.shards) != 1)}"
     about = f"{shards.documents} documents, {len(shards)} tokens of {shards.vocab_size} in {files}"

@@ -22,7 +22,8 @@ from jexplicit.counts.merging import MergeTree, sparse_table
 from jexplicit.counts.stream import checksums, windows
 from jexplicit.data.contexts import PAD, Stream, check_stream, check_token_ids, context_columns
 from jexplicit.data.corpus.shards import Shards
-from jexplicit.runs.files import load_arrays, make_folder, save_arrays, write_whole
+from jexplicit.runs.arrays import load_arrays, save_arrays
+from jexplicit.runs.files import make_folder, write_whole
 from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first
 
 _bytes_per_position = 128  # while the contexts of a range are counted, or smoothed

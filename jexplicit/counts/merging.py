@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Integer
 from scipy.sparse import csr_array
 
-from jexplicit.runs.files import ArrayFile
+from jexplicit.runs.arrays import ArrayFile
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""

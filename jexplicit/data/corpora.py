@@ -14,8 +14,6 @@ from functools import cached_property, partial
 from itertools import chain, islice
 from typing import Any, Generic, Literal, TypeVar
 
-import numpy as np
-
 T = TypeVar("T")
 D = TypeVar("D", bound=Iterable[str], covariant=True)
 
@@ -128,6 +126,8 @@ def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], l
 
     For unrelated documents, such as the lines of a list; use `split_documents` if neighbours are related.
     """
+    import numpy as np  # local import: --help does not need it
+
     M = len(documents)
     if M < 3:
         raise ValueError(f"{M} document(s) cannot be split into train, dev and test: use a text of 3 or more lines")
@@ -147,6 +147,8 @@ def sample_documents(
     """
     if size < 1:
         raise ValueError(f"a sample of {size} documents: draw at least 1")
+    import numpy as np  # local import: --help does not need it
+
     seen = 0
 
     def counted() -> Iterator[tuple[int, str]]:

@@ -32,7 +32,7 @@ from jexplicit.experiments.program import as_started
 C = TypeVar("C")
 
 _first_group, _general = "command", "general"
-FLAT = (tyro.conf.OmitArgPrefixes,)  # --epochs, not --training.epochs
+FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
 _alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
 
 

@@ -15,24 +15,20 @@ python -m launch.bench compile --platform h100
 python -m launch.bench counting --preset tiny
 """
 
-import importlib
 import os
-import pkgutil
 import sys
-from pathlib import Path
 
 for _threads in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # read when NumPy is imported; an idle BLAS thread spins and burns CPU time
 
-from jexplicit.experiments.command import run_subcommand  # noqa: E402
+from jexplicit.experiments.command import Command, run_subcommand  # noqa: E402
+from launch.bench.config import PRESETS  # noqa: E402
 
-# Every other module of this folder is a bench.
-_names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if not module.ispkg]
-COMMANDS = {name: importlib.import_module(f"launch.bench.{name}").BENCH for name in _names if name != "__main__"}
+COMMANDS = {name: Command(type(presets["tiny"].config), f"launch.bench.{name}", presets) for name, presets in PRESETS.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point: the first argument names the bench."""
+    """Entry point: the first argument names the bench; JAX is imported once the arguments are read."""
     return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
 
 

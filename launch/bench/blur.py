@@ -1,7 +1,6 @@
 """The bench of icl.blur: meta-steps, beside the same steps with the state axis last and beside all genomes under one vmap."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,32 +15,10 @@ from icl.blur.genome import Genome, random_genome
 from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
 from icl.blur.rules import Rules, init_synapses
 from jexplicit.data.images import read_images
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.devices import data_mesh
-from launch.bench.shared.harness import BenchConfig, Comparison, bench, losses_differ, step_by_step
-
-
-@dataclass(frozen=True)
-class Blur(BenchConfig):
-    """Meta-steps of bidirectional update rules on the 8x8 digits, each with the update of all genomes: icl.blur.meta against
-    plain implementations of the same step. All have the same losses, which is checked first."""
-
-    layers: tuple[PositiveInt, ...] = (1,)
-    """Numbers of hidden layers, a comparison for each."""
-    width: PositiveInt = 32
-    """Neurons per hidden layer."""
-    genomes: PositiveInt = 4
-    """Number of genomes in the population."""
-    states: int = 4
-    """Number of states per neuron and synapse, k."""
-    unroll: PositiveInt = 10
-    """Number of updates of a learner, T."""
-    batch_size: PositiveInt = 64
-    """Examples per update."""
-    steps: PositiveInt = 5
-    """Number of meta-steps per timed call."""
+from launch.bench.config import Blur
+from launch.bench.shared.harness import Comparison, bench, losses_differ, step_by_step
 
 
 class Task(NamedTuple):
@@ -182,11 +159,6 @@ def _task(config: Blur, K: int) -> Task:
     return Task(_rules(config), recipe, Stage(config.unroll, config.steps), genomes, keys[1], source)
 
 
-_tiny = Blur(width=4, genomes=2, states=2, unroll=2, batch_size=8, steps=2, rounds=2)
-PRESETS = {
-    "tiny": Preset(_tiny, "half a minute on 2 CPU cores."),
-    "full": Preset(Blur(layers=(1, 2), rounds=9), "3 minutes on 2 CPU cores."),
-}
 PEERS = {"ratio_to_states_last": ("vs. last", [PEER]), "ratio_to_vmap": ("vs. vmap", [VMAPPED])}
 COLUMNS = [Column("CPU ms", "cpu_ms_per_step", ".1f")]
-BENCH = bench("blur", Blur, comparisons, COLUMNS, PRESETS, sizes=["layers"], ours=[OURS], peers=PEERS, check=_rules)
+run = bench("blur", comparisons, COLUMNS, sizes=["layers"], ours=[OURS], peers=PEERS, check=_rules)

@@ -10,9 +10,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,7 +30,6 @@ from icl.models.batched import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts.dense import counting_step
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
@@ -55,6 +54,7 @@ from jexplicit.solvers.explicit import explicit_solution
 from jexplicit.solvers.gram import ExampleBlocks, Gram, add_block
 from jexplicit.solvers.iterative_scaling import ScalingProblem, scaling_sweep
 from jexplicit.solvers.streamed import StreamedProblem, streamed_sweep
+from launch.bench.config import Compile
 from launch.bench.shared.harness import free_folder
 
 BASELINE = Path(__file__).with_name("kernels.json")  # platform -> function -> kernels
@@ -264,23 +264,6 @@ PLATFORMS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {  # name -> argum
 _no_tpu = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}  # none to ask
 
 
-@dataclass(frozen=True)
-class Compile:
-    """Compile the most expensive functions for an accelerator that need not be present, and count their kernels. It is an error
-    if a function starts more kernels than before."""
-
-    out: str | None = None
-    """New run folder. Default: the first free one of runs/bench-compile, runs/bench-compile-2, ..."""
-    platform: Literal["h100", "v5e"] = "h100"
-    """Device to compile for: an NVIDIA H100, or a TPU v5e."""
-    functions: tuple[str, ...] = ()
-    """Names of the functions to compile. Default: all of them."""
-    update: bool = False
-    """Write the kernels counted now to launch/bench/kernels.json, with which later counts are compared."""
-    resume: bool = False
-    """Continue the interrupted run in --out."""
-
-
 def described_mesh(platform: str) -> Mesh:
     """A mesh of one described device, which need not be there.
 
@@ -342,5 +325,4 @@ def finish(config: Compile, folder: RunFolder) -> None:
 
 
 KERNELS = Table([Column("compiled for", "platform"), Column("function", "function"), Column("kernels", "kernels", ",d")])
-PRESETS = {"tiny": Preset(Compile(functions=("explicit solution", "attribution")), "5 s on 2 CPU cores.")}
-BENCH = Experiment("bench", Compile, measure, [KERNELS], presets=PRESETS, check=prepare, title="Bench: compile", after=finish)
+EXPERIMENT = Experiment("bench", Compile, measure, [KERNELS], check=prepare, title="Bench: compile", after=finish)

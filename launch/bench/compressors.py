@@ -5,21 +5,19 @@ import importlib.util
 import lzma
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from jexplicit.data.corpus.docstrings import docs_corpus
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import text_corpus
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.rows import Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Table
 from jexplicit.lm.measures import comparable_measures
 from jexplicit.runs.progress import console
-from launch.bench.shared.harness import BenchConfig, Comparison, bench
+from launch.bench.config import Compressors
+from launch.bench.shared.harness import Comparison, bench
 from launch.bench.shared.streams import refuse_dev_alone
 
 Compressor = Callable[[bytes], bytes]
@@ -29,19 +27,6 @@ STANDARD: dict[str, Compressor] = {
 }
 ORDERS = (5, 6, 8)
 MEMORY = 256 << 20  # bytes: PPMd forgets all that it has read when they are full
-
-
-@dataclass(frozen=True)
-class Compressors(BenchConfig):
-    """Lossless compressors: the bits per character of new text, after the training text."""
-
-    train: tuple[str, ...] = ()
-    """Your own text to read first: files, .gz files, globs or folders. Default: the documentation that comes with Python."""
-    dev: tuple[str, ...] = ()
-    """Text to compress after it. Default: the last tenth of the characters of --train, as launch.lm --split end has it, or
-    the documents held out of the documentation."""
-    rounds: PositiveInt = 3
-    """Number of rounds. Each runs every compressor once. More rounds give steadier medians of the seconds."""
 
 
 def ppmd(order: int, data: bytes) -> bytes:
@@ -95,7 +80,6 @@ COLUMNS = [
     Column("bits per character", "bits_per_character", ".3f"),
     Column("bits per byte", "bits_per_byte", ".3f"),
 ]
-PRESETS = {"tiny": Preset(Compressors(rounds=1), "the documentation of Python; 10 s on 2 CPU cores.")}
-BENCH = bench("compressors", Compressors, comparisons, COLUMNS, PRESETS, sizes=(), check=refuse_dev_alone)
+run = bench("compressors", comparisons, COLUMNS, sizes=(), check=refuse_dev_alone)
 # Of the documentation.
 RESULTS = Table([Column("text", "corpus"), Column("compressor", "method"), *COLUMNS, Column("CPU s", "cpu_seconds", ".2f")])

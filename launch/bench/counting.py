@@ -3,7 +3,6 @@
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +15,11 @@ from jexplicit.counts.contexts import ContextLevel, count_contexts
 from jexplicit.counts.dense import count
 from jexplicit.counts.runs import count_contexts_on_devices
 from jexplicit.data.contexts import context_columns, contexts, with_leading_pads
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.devices import data_mesh
+from launch.bench.config import Counting
 from launch.bench.shared.harness import Comparison, bench
-from launch.bench.shared.streams import StreamFlags, StreamTokens, load_stream
-
-
-@dataclass(frozen=True)
-class Counting(StreamFlags):
-    """Counting pairs, jexplicit against NumPy and SciPy, and contexts of several tokens, on the host and on devices. All count
-    the same tables from the same stream, which is checked first."""
-
-    tokens: StreamTokens = 10_000_000
-    """Number of positions to count, document ends included; of a file, at most so many from its start."""
-    radius: tuple[PositiveInt, ...] = (4,)
-    """Context lengths K, in tokens, a comparison for each; K pairs per position."""
-    contexts: tuple[PositiveInt, ...] = (4,)
-    """Tokens of the longest context that is counted whole, with all shorter ones, at the first million positions; a comparison
-    for each."""
-
+from launch.bench.shared.streams import load_stream
 
 # A method does what is off the clock and returns the call to time.
 
@@ -159,16 +142,10 @@ def _table_bytes(tables: Sequence[Any], tokens: int) -> int:
 
 
 COLUMNS = [Column("M pairs / CPU s", "pairs_per_second", ".1f", 1e-6), Column("table MB", "peak_table_bytes", ",.0f", 1e-6)]
-PRESETS = {
-    "tiny": Preset(
-        Counting(tokens=20_000, vocab_size=200, radius=(1, 2), contexts=(2,), rounds=2), "20,000 tokens; 5 s on 2 CPU cores."
-    ),
-    "full": Preset(Counting(radius=(1, 2, 4), rounds=9), "10 M tokens; 2 minutes and 4 GB on 2 CPU cores."),
-}
 PEERS = {
     "ratio_to_bincount": ("vs. NumPy", [PEER]),
     "ratio_to_limit": ("vs. limit", [LIMIT]),
     "ratio_to_host": ("vs. host", [HOST]),
 }
 SIZES = ("radius", "contexts")
-BENCH = bench("counting", Counting, comparisons, COLUMNS, PRESETS, sizes=SIZES, ours=["jexplicit"], peers=PEERS)
+run = bench("counting", comparisons, COLUMNS, sizes=SIZES, ours=["jexplicit"], peers=PEERS)

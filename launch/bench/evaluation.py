@@ -5,9 +5,8 @@ And of scoring, with every kind of model, beside KenLM where it is installed.
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +14,6 @@ from jexplicit.counts.dense import count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts, distinct_contexts
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.lm.arpa.words import arpa_words
 from jexplicit.lm.arpa.writing import write_arpa
@@ -30,25 +27,9 @@ from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows, with_history
 from jexplicit.lm.fits.mixtures.ngram_mixture import starting_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model, with_targets
 from jexplicit.lm.training_text import Options, TrainingText
+from launch.bench.config import Evaluation
 from launch.bench.shared.harness import Comparison, bench, losses_differ
-from launch.bench.shared.streams import StreamTokens, TextFlags, first_positions, text_streams, zipf_stream
-
-
-@dataclass(frozen=True)
-class Evaluation(TextFlags):
-    """The loss of one model on the same positions: computed from its distinct contexts or from counts, against position by
-    position. Also scores of every token by every kind of model, beside KenLM where it is installed."""
-
-    corpus: Literal["docs", "zipf"] = "docs"
-    """Text to fit and to evaluate. docs: the documentation that comes with Python. zipf: independent draws from Zipf's law; its
-    contexts repeat less than those of text, so ratios are lower at K > 1."""
-    positions: StreamTokens = 200_000
-    """Number of positions to evaluate, from the start of the text of the fit. Ratios grow with their number."""
-    radius: tuple[PositiveInt, ...] = (1, 2, 4)
-    """Context lengths K of the Cat models, in tokens, a comparison for each."""
-    scored: NonNegativeInt = 20_000
-    """Number of positions that every kind of model scores, from the start of the text that it was fitted to; 0: none."""
-
+from launch.bench.shared.streams import first_positions, text_streams, zipf_stream
 
 # A method does what is off the clock and returns the call to time.
 
@@ -182,10 +163,5 @@ COLUMNS = [
     Column("distinct", "distinct", ",d"),
     Column("k pos. / CPU s", "positions_per_second", ",.0f", 1e-3),
 ]
-_tiny = Evaluation(positions=5_000, vocab_size=512, radius=(1, 2), scored=1_000, rounds=2)
-PRESETS = {
-    "tiny": Preset(_tiny, "40 s on 2 CPU cores."),
-    "full": Preset(Evaluation(rounds=9), "200,000 positions, 20,000 of them scored; about 5 minutes on 2 CPU cores."),
-}
 PEERS = {"ratio_to_brute_force": ("vs. brute force", [BRUTE]), "ratio_to_kenlm": ("vs. kenlm", [KENLM])}
-BENCH = bench("evaluation", Evaluation, comparisons, COLUMNS, PRESETS, ours=(DISTINCT, *FROM_COUNTS), peers=PEERS)
+run = bench("evaluation", comparisons, COLUMNS, ours=(DISTINCT, *FROM_COUNTS), peers=PEERS)

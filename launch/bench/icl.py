@@ -1,7 +1,6 @@
 """The bench of icl.training: the same steps written plainly, one sequence at a time under vmap."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,28 +13,10 @@ from icl.models.attention import AttentionLayer, init_layers, predict
 from icl.models.batched import Regression
 from icl.tasks import Sequence, Tasks, sequences
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.devices import data_mesh
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, losses_differ, step_by_step
-
-
-@dataclass(frozen=True)
-class Icl(BenchConfig):
-    """Training steps of linear attention on fresh regression tasks, each with its update: icl.training against plain
-    implementations of the same step. Cases that draw the same tasks have the same losses, which is checked first."""
-
-    layers: tuple[PositiveInt, ...] = (1, 2, 5)
-    """Numbers of layers K, a comparison for each. Up to two layers share their weights, as in the paper."""
-    dim: PositiveInt = 10
-    """Input dimension d."""
-    context: PositiveInt = 10
-    """Number of pairs (x, y) in the context, N."""
-    batch_size: PositiveInt = 2048
-    """Number of fresh tasks per step."""
-    steps: PositiveInt = 20
-    """Number of steps per timed call."""
+from launch.bench.config import Icl
+from launch.bench.shared.harness import Comparison, Timings, bench, losses_differ, step_by_step
 
 
 class Task(NamedTuple):
@@ -120,9 +101,5 @@ def _task(config: Icl, K: int) -> Task:
 
 
 COLUMNS = [Column("steps / CPU s", "steps_per_second", ",.1f"), Column("CPU ms", "cpu_ms_per_step", ".2f")]
-PRESETS = {
-    "tiny": Preset(Icl(layers=(1, 2), dim=3, context=4, batch_size=64, steps=3, rounds=2), "20 s on 2 CPU cores."),
-    "full": Preset(Icl(rounds=9), "2 minutes on 2 CPU cores."),
-}
 PEERS = {"ratio_to_plain": ("vs. vmap", [PEER]), "ratio_to_sampled": ("vs. keys", [SAMPLED])}
-BENCH = bench("icl", Icl, comparisons, COLUMNS, PRESETS, sizes=["layers"], ours=[OURS], peers=PEERS)
+run = bench("icl", comparisons, COLUMNS, sizes=["layers"], ours=[OURS], peers=PEERS)

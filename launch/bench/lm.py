@@ -9,40 +9,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jexplicit.data.contexts import PAD
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
-from jexplicit.lm.core.names import SUBWORD_ROWS
 from jexplicit.runs.host import resident_bytes
 from jexplicit.runs.progress import console
+from launch.bench.config import LanguageModels
 from launch.bench.shared.harness import Comparison, Timings, bench, job_columns
-from launch.bench.shared.streams import TextFlags, refuse_dev_alone, text_streams
+from launch.bench.shared.streams import refuse_dev_alone, text_streams
 
 PROGRAMS = ("lmplz", "build_binary", "query")
 KENLM, METHODS = "kenlm", ("ngram", "mixture")
-
-
-@dataclass(frozen=True)
-class LanguageModels(TextFlags):
-    """Fitting and evaluating a 5-gram model and a mixture, beside KenLM's `lmplz`, `build_binary` and `query` on the same
-    tokens, where these programs are on PATH."""
-
-    peer: Literal["kenlm", "none"] = "kenlm"
-    """Peer to compare with. kenlm: the programs of KenLM on PATH; without them there are no ratios. none: no peer."""
-    dev: tuple[str, ...] = ()
-    """Text to evaluate. Default: documents held out of the training text."""
-    rows: tuple[str, ...] = SUBWORD_ROWS
-    """The rows of the mixture, as in launch.lm."""
-    rounds: PositiveInt = 3
-    """Number of rounds. Each runs every job once. More rounds give steadier medians."""
 
 
 class Job(NamedTuple):
@@ -165,16 +147,10 @@ COLUMNS = [
     *job_columns("s", "CPU s", "GB peak"),
     Column("perplexity", "perplexity", ".2f"),
 ]
-PRESETS = {
-    "tiny": Preset(LanguageModels(vocab_size=512, rounds=1), "the documentation of Python; 1 minute on 2 CPU cores."),
-    "full": Preset(LanguageModels(rounds=5), "a vocabulary of 4098; about 4 minutes on 2 CPU cores."),
-}
-BENCH = bench(
+run = bench(
     "lm",
-    LanguageModels,
     comparisons,
     COLUMNS,
-    PRESETS,
     sizes=(),
     ours=METHODS,
     peers={"ratio": ("vs. kenlm", [KENLM])},

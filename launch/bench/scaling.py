@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -10,35 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.rows import Results, Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from jexplicit.runs.timing import cpu_cores
-from launch.bench.shared.harness import BenchConfig, Comparison, Timings, bench, job_columns, ratio_columns
-from launch.bench.shared.streams import StreamTokens, VocabSize, zipf_stream
+from launch.bench.config import Scaling
+from launch.bench.shared.harness import Comparison, Timings, bench, job_columns, ratio_columns
+from launch.bench.shared.streams import zipf_stream
+from launch.bench.shared.timing import cpu_cores
 from launch.bench.shared.workers import Answer, Setting, working
 
 _batch = 8192  # positions per step of the training that counting is compared with
-
-
-@dataclass(frozen=True)
-class Scaling(BenchConfig):
-    """Weak and strong scaling of counting a Zipf stream over virtual CPU devices and processes, and the bytes that counting and
-    data-parallel training exchange. All configurations count the same tables, which is checked first."""
-
-    tokens: StreamTokens = 16_000_000
-    """Number of positions per device in weak scaling; in strong scaling, all count as many as the largest one in weak."""
-    vocab_size: VocabSize = 2050
-    """Vocabulary size, including <pad>. The default is small, so that there are four times as many pairs as table cells."""
-    radius: PositiveInt = 4
-    """Context length K, in tokens: K pairs per position."""
-    devices: tuple[PositiveInt, ...] = (1, 2, 4, 8)
-    """Numbers of virtual CPU devices, of all processes together. One device in one process is always measured."""
-    processes: tuple[PositiveInt, ...] = (1, 2)
-    """Numbers of processes, which share the devices evenly; combinations that do not divide are left out."""
 
 
 class Case(NamedTuple):
@@ -175,10 +156,5 @@ MEASURED = Lines(
     sharey=True,
     finish=lambda axes: [ax.xaxis.get_major_locator().set_params(integer=True) for ax in axes.flat],
 )
-_tiny = Scaling(tokens=5_000, vocab_size=100, radius=2, devices=(1, 2), processes=(1,), rounds=2)
-PRESETS = {
-    "tiny": Preset(_tiny, "5,000 tokens per device on 1 and 2 devices; half a minute on 2 CPU cores."),
-    "full": Preset(Scaling(rounds=9), "16 M tokens per device; 6 minutes and 4 GB on 2 CPU cores."),
-}
 VIEWS = [MEASURED, Table(SENT, rows={"mode": "strong", "processes": 1})]
-BENCH = bench("scaling", Scaling, comparisons, COLUMNS, PRESETS, sizes=(), jobs=True, more=VIEWS)
+run = bench("scaling", comparisons, COLUMNS, sizes=(), jobs=True, more=VIEWS)

@@ -4,7 +4,6 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,37 +14,15 @@ from jexplicit.counts.stream import Saving
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpus.shards import ShardWriter
 from jexplicit.data.tokenizers import Progress
-from jexplicit.experiments.bounds import PositiveFloat, PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import stage
+from launch.bench.config import Streaming
 from launch.bench.shared.harness import Comparison, Timings, bench, job_columns
-from launch.bench.shared.streams import StreamTokens, Vocabulary, zipf_stream
+from launch.bench.shared.streams import zipf_stream
 from launch.bench.shared.workers import Answer, Setting, working
 
 _block = 1 << 22  # tokens drawn at a time
-
-
-@dataclass(frozen=True)
-class Streaming(Vocabulary):
-    """Counting a Zipf stream in shards within a memory budget, with checkpoints of partial counts, against counting the same
-    stream in memory on as many devices. Both count the same tables, which is checked first."""
-
-    shards: str | None = None
-    """Folder of the stream's shards, written if missing, and kept. Default: in the run folder, deleted at the end."""
-    tokens: StreamTokens = 200_000_000
-    """Number of positions to count: independent draws from Zipf's law in documents of 40 tokens on average."""
-    radius: PositiveInt = 4
-    """Context length K, in tokens: K pairs per position."""
-    memory: str = "2GB"
-    """Memory budget of the process that counts from shards."""
-    checkpoint_seconds: PositiveFloat = 60.0
-    """Seconds between checkpoints of partial counts, as in launch.lm; the last is at the end."""
-    devices: PositiveInt = 2
-    """Number of virtual CPU devices; fewer are used if their tables do not fit into the memory budget."""
-    rounds: PositiveInt = 3
-    """Number of rounds. Each times both methods once. More rounds give steadier medians."""
 
 
 STREAMED, IN_MEMORY = "streamed", "in memory"
@@ -126,17 +103,10 @@ COLUMNS = [
     *job_columns("GB peak"),
     Column("GB allowed", "memory", ".2f", 1e-9),
 ]
-_tiny = Streaming(tokens=200_000, vocab_size=100, radius=2, memory="700MB", rounds=2)
-PRESETS = {
-    "tiny": Preset(_tiny, "200,000 tokens; 20 s on 2 CPU cores."),
-    "full": Preset(Streaming(), "200 M tokens; 5 minutes, 4 GB of memory and 0.4 GB of disk on 2 CPU cores."),
-}
-BENCH = bench(
+run = bench(
     "streaming",
-    Streaming,
     comparisons,
     COLUMNS,
-    PRESETS,
     sizes=(),
     ours=[STREAMED],
     peers={"ratio_to_memory": ("vs. memory", [IN_MEMORY])},

@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,31 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import contexts
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.experiments.tables import Column
 from jexplicit.lm.core.smoothing import Noise, noise_model
 from jexplicit.lm.fits.gradient import cold_start, initial_state, make_batch, training_step
 from jexplicit.nn.optimizers import adagrad
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.progress import console
+from launch.bench.config import Training
 from launch.bench.shared.harness import Comparison, bench
-from launch.bench.shared.streams import StreamFlags, load_stream
+from launch.bench.shared.streams import load_stream
 
 _rate = 0.01
 _steps = 3  # per call, each on its own batch: a step touches other rows than the one before
 _tolerance = 1e-6
-
-
-@dataclass(frozen=True)
-class Training(StreamFlags):
-    """Adagrad steps of a Cat model from random tables, on the summed loss of a batch: jexplicit against PyTorch, where it is
-    installed (pip install 'jexplicit[torch]'). All reach the same tables, which is checked first."""
-
-    batch_size: tuple[PositiveInt, ...] = (1024, 8192)
-    """Positions per step, a comparison for each."""
-    radius: tuple[PositiveInt, ...] = (1, 4)
-    """Context lengths K, in tokens, a comparison for each; K tables."""
 
 
 class Task(NamedTuple):
@@ -168,17 +155,11 @@ def _difference(tables: Sequence[Any], reference: Sequence[Any]) -> str:
 
 
 COLUMNS = [Column("k pos. / CPU s", "positions_per_second", ",.1f", 1e-3)]
-PRESETS = {
-    "tiny": Preset(Training(batch_size=(64, 256), vocab_size=200, radius=(1, 2), rounds=2), "10 s on 2 CPU cores."),
-    "full": Preset(Training(rounds=10), "5 minutes and 6 GB on 2 CPU cores."),
-}
 PEERS = {"ratio_to_torch": ("vs. torch", TORCH), "ratio_to_fastest_torch": ("vs. fastest", TORCH + STRICTER)}
-BENCH = bench(
+run = bench(
     "training",
-    Training,
     comparisons,
     COLUMNS,
-    PRESETS,
     sizes=["radius", "batch_size"],
     ours=[REFERENCE, ROWS, OTHER_MODEL],
     peers=PEERS,

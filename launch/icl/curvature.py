@@ -13,7 +13,8 @@ from jexplicit.experiments.rows import Results, Row, cell, means, pivot, points,
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.checkpoints import is_checkpoint
-from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Job, Model, Sizes, make_tasks, parts, random_key
+from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Job, Model, make_tasks, parts, random_key
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent, trained_family, with_descent_rates
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
@@ -101,4 +102,4 @@ FIGURE = Lines(
     axes={"ylabel": "", "xscale": "log", "yscale": "log", "xlabel": "pairs N"},
     by_panel={_eigenvalues: {"xscale": "linear", "xlabel": "eigenvalue"}},
 )
-EXPERIMENT = Experiment("curvature", Sizes, measure, [CURVATURE, FIGURE], title="Curvature")
+EXPERIMENT = Experiment("curvature", Config, measure, [CURVATURE, FIGURE], title="Curvature")

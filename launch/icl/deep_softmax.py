@@ -9,8 +9,9 @@ from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Table
-from launch.icl.linear_regression import LinearFlags, several_layers
+from launch.icl.linear_regression import several_layers
 from launch.icl.shared.base import Job, effort, make_regression
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import (
     Family,
     constructed_layers,
@@ -28,7 +29,7 @@ _names = {"cold": "softmax_cold", "warm": "softmax_warm"}
 _levels = (0.2, 0.15, 0.1, 0.05)
 
 
-def measure(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     """--layers layers of softmax attention with two heads, from random weights and from GD++."""
     job, model = Job(config, folder), several_layers(config)
 
@@ -63,4 +64,4 @@ STEPS = Table(
     [Column("start", "start"), Column("validation loss", "level", "g"), Column("steps of each seed", "steps")], rows=_steps
 )
 VIEWS = [measures(), STEPS, loss_by_step("deep_softmax", {"cold": _names["cold"], "from GD++": _names["warm"]})]
-DEEP_SOFTMAX = Experiment("deep-softmax", LinearFlags, measure, VIEWS, title="Layers of softmax attention from GD++")
+DEEP_SOFTMAX = Experiment("deep-softmax", Config, measure, VIEWS, title="Layers of softmax attention from GD++")

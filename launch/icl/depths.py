@@ -12,7 +12,8 @@ from jexplicit.experiments.rows import Row, cell, pivot
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import COLOURS, LOSS, TEST, Flags, Job, Model, make_tasks, parts, random_key
+from launch.icl.shared.base import COLOURS, LOSS, TEST, Job, Model, make_tasks, parts, random_key
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import spectrum
 
 BOUND = "any polynomial of the degree"
@@ -82,4 +83,4 @@ _styles = {
 }
 AXES = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
 FIGURE = Lines("depths", "layers", "loss", _series, styles=_styles, axes=AXES)
-EXPERIMENT = Experiment("depths", Flags, measure, [DEPTHS, FIGURE], title="Depth")
+EXPERIMENT = Experiment("depths", Config, measure, [DEPTHS, FIGURE], title="Depth")

@@ -3,8 +3,8 @@
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from icl.models.attention import AttentionLayer, head_maps, roll_out
 from icl.problems.comparison import path_losses
 from icl.solvers.descent import gradient_descent
 from icl.tasks import Sequence, sample_tasks
-from jexplicit.experiments.bounds import Bounds, NonNegativeInt
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, cell, means, melt, pivot, points, where
@@ -29,7 +28,6 @@ from launch.icl.shared.base import (
     Effort,
     Job,
     Model,
-    Sizes,
     effort,
     first_layer,
     make_tasks,
@@ -38,6 +36,7 @@ from launch.icl.shared.base import (
     parts,
     random_key,
 )
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import (
     Family,
     constructed_layers,
@@ -55,32 +54,18 @@ from launch.icl.shared.tables import COMPARISON, curve, reference_losses
 _dampings, _rollout_steps = (0.5, 0.75, 1.0), 50
 
 
-@dataclass(frozen=True)
-class LinearFlags(Sizes):
-    """Layers of linear attention."""
-
-    GROUPS: ClassVar = {"layers": "task", "warm_steps": "training"}
-
-    layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
-    """multi-step, deep-softmax, out-of-distribution: number of layers K."""
-    recurrent: bool = True
-    """multi-step, deep-softmax, out-of-distribution: whether the layers share their weights."""
-    warm_steps: NonNegativeInt = 1000
-    """multi-step, deep-softmax: number of training steps from the weights that were solved for; 0: no warm start."""
-
-
-def one_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+def one_step(config: Config, folder: RunFolder) -> Iterator[Part]:
     """One layer against one step of gradient descent (GD)."""
     yield _compared(Job(config, folder), _one_layer(config), {"cold": effort(config)})
 
 
-def multi_step(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+def multi_step(config: Config, folder: RunFolder) -> Iterator[Part]:
     """--layers layers against steps of GD and GD++."""
     warm = {"warm": effort(config)._replace(steps=config.warm_steps)} if config.warm_steps else {}
     yield _compared(Job(config, folder), several_layers(config), {"cold": effort(config), **warm})
 
 
-def scaling_n(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+def scaling_n(config: Config, folder: RunFolder) -> Iterator[Part]:
     """one-step with other sizes."""
     models = [Model(make_tasks(config, dim=n, context=n), 1, True) for n in config.dims]
     models += [Model(make_tasks(config, context=N), 2, True) for N in config.contexts]
@@ -88,11 +73,11 @@ def scaling_n(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
     yield from (_compared(Job(config, folder), model, runs, save=False) for model in models)
 
 
-def _one_layer(config: LinearFlags) -> Model:
+def _one_layer(config: Config) -> Model:
     return Model(make_tasks(config), 1, True)
 
 
-def several_layers(config: LinearFlags) -> Model:
+def several_layers(config: Config) -> Model:
     return Model(make_tasks(config), config.layers, config.recurrent or config.layers == 1)
 
 
@@ -135,7 +120,7 @@ def _maps_and_scores(layers: AttentionLayer, batch: Sequence) -> dict[str, jax.A
     return {"M": M[:, 0] / b, "R": R[:, 0] * b, "scores": scores[..., 0], "mean scores": jnp.mean(scores, axis=-1)}
 
 
-def out_of_distribution(config: LinearFlags, folder: RunFolder) -> Iterator[Part]:
+def out_of_distribution(config: Config, folder: RunFolder) -> Iterator[Part]:
     """One layer and --layers layers on shifted tasks."""
     for model in dict.fromkeys((_one_layer(config), several_layers(config))):
         yield model.sizes, functools.partial(_shifted, Job(config, folder), model)
@@ -260,8 +245,8 @@ _paths_drawn = Lines("rollout", "step", "loss", "predictor", "panel", _paths, ST
 _sizes = Bars("scaling", "context", "loss", "predictor", "", {"layers": 1, "predictor": ("closed_form", "trained")}, STYLES)
 SIZES = _sizes._replace(axes={"xlabel": "N = d", "ylabel": LOSS}, form=".3f")
 COMPARED = [COMPARISON, training, weights]
-ONE_STEP = Experiment("one-step", LinearFlags, one_step, COMPARED, title="One layer is one step")
-MULTI_STEP = Experiment("multi-step", LinearFlags, multi_step, COMPARED, title="Several layers are steps of GD++")
-OUT_OF_DISTRIBUTION = Experiment("out-of-distribution", LinearFlags, out_of_distribution, [shifts], title="Shifted tasks")
-ROLL_OUT = Experiment("rollout", LinearFlags, rollout, [ROLLOUT, _paths_drawn], title="Roll-out")
-SCALING = Experiment("scaling-N", LinearFlags, scaling_n, [COMPARISON, SIZES], title="Other sizes")
+ONE_STEP = Experiment("one-step", Config, one_step, COMPARED, title="One layer is one step")
+MULTI_STEP = Experiment("multi-step", Config, multi_step, COMPARED, title="Several layers are steps of GD++")
+OUT_OF_DISTRIBUTION = Experiment("out-of-distribution", Config, out_of_distribution, [shifts], title="Shifted tasks")
+ROLL_OUT = Experiment("rollout", Config, rollout, [ROLLOUT, _paths_drawn], title="Roll-out")
+SCALING = Experiment("scaling-N", Config, scaling_n, [COMPARISON, SIZES], title="Other sizes")

@@ -16,7 +16,8 @@ from jexplicit.experiments.rows import Results, Row, cell, means, pivot
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, TEST, Flags, Job, Model, first_layer, make_tasks, parts, random_key
+from launch.icl.shared.base import LOSS, TEST, Job, Model, first_layer, make_tasks, parts, random_key
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import spectrum, trained_family
 
 SOLVED_FOR = (1, 2, 5, 10)
@@ -72,4 +73,4 @@ LOOPED = Table(
 )
 AXES = {"xscale": "log", "yscale": "log", "xlabel": "loops run", "ylabel": LOSS, "ylim": (5e-3, 10)}
 FIGURE = Lines("looped", "loops", "loss", _layer, lambda row: _layer(row).split(",")[0], axes=AXES, sharey=True)
-EXPERIMENT = Experiment("looped", Flags, measure, [LOOPED, FIGURE], title="Looped layers")
+EXPERIMENT = Experiment("looped", Config, measure, [LOOPED, FIGURE], title="Looped layers")

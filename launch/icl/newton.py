@@ -18,7 +18,8 @@ from jexplicit.experiments.rows import Results, Row, points
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, TEST, Flags, Job, Model, make_tasks, parts, random_key
+from launch.icl.shared.base import LOSS, TEST, Job, Model, make_tasks, parts, random_key
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import spectrum
 
 CONDITION = 100.0  # of the covariance of ill-conditioned inputs, as in Fu et al.
@@ -88,4 +89,4 @@ STEPS = Table(
 )
 AXES = {"xlabel": "layers or steps", "yscale": "log", "ylabel": LOSS}
 FIGURE = Lines("newton", "x", "y", "series", "inputs", _curves, {"layers of GD++, solved": {"marker": "o"}}, AXES, sharey=True)
-EXPERIMENT = Experiment("newton", Flags, measure, [STEPS, FIGURE], title="Newton's iteration")
+EXPERIMENT = Experiment("newton", Config, measure, [STEPS, FIGURE], title="Newton's iteration")

@@ -2,8 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,6 @@ from icl.problems.mixed_noise import (
 from icl.solvers.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.solvers.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
-from jexplicit.experiments.bounds import NonNegativeFloat, PositiveInt
 from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, where
 from jexplicit.experiments.tables import Column
@@ -37,7 +35,6 @@ from launch.icl.shared.base import (
     SPECTRUM,
     TEST,
     VALIDATION,
-    Flags,
     Job,
     effort,
     init_scale,
@@ -47,6 +44,7 @@ from launch.icl.shared.base import (
     train_or_load,
     validation_loss,
 )
+from launch.icl.shared.config import Config
 from launch.icl.shared.tables import measures, over_seeds
 
 ANISOTROPIC, MIXED = "anisotropic, noisy", "mixed noise"
@@ -55,19 +53,6 @@ _fit_tasks, _coarse_tasks = 20_000, 2000
 _block = 10_000  # test tasks per evaluation
 
 Predict = Callable[[Sequence], Any]
-
-
-@dataclass(frozen=True)
-class Noisy(Flags):
-    """Noise."""
-
-    GROUPS: ClassVar = {"noise_levels": "measurements"}
-
-    noise_levels: tuple[NonNegativeFloat, ...] = (5.0,)
-    """noisy: standard deviations of the noise; each task has one of them. A single number is the upper bound of a uniform
-    distribution."""
-    diagonal_layers: tuple[PositiveInt, ...] = (1, 2, 3, 4)
-    """noisy: numbers K of layers, each with four scalar parameters."""
 
 
 @parts(lambda config: [{"task": ANISOTROPIC}, {"task": MIXED}])
@@ -111,7 +96,7 @@ def anisotropic(job: Job) -> list[Row]:
         ]
 
 
-def mixed_noise(config: Noisy) -> list[Row]:
+def mixed_noise(config: Config) -> list[Row]:
     """Fitted layers of two and of four scalars, and ridge regressions, all less ridge regression that knows the noise."""
     levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
     distribution = MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
@@ -136,7 +121,7 @@ def mixed_noise(config: Noisy) -> list[Row]:
     return rows
 
 
-def fit_layers(config: Noisy, distribution: MixedNoise, fitted: Sequence) -> dict[tuple[str, int], DiagonalFit]:
+def fit_layers(config: Config, distribution: MixedNoise, fitted: Sequence) -> dict[tuple[str, int], DiagonalFit]:
     """The rates of layers with two scalars, gd++, and with four, diagonal, for each number of layers."""
     few, found = jax.tree.map(lambda leaf: leaf[..., :_coarse_tasks], fitted), {}
     for K in sorted(config.diagonal_layers):
@@ -154,7 +139,7 @@ def fit_layers(config: Noisy, distribution: MixedNoise, fitted: Sequence) -> dic
     return found
 
 
-def mean_losses(config: Noisy, distribution: MixedNoise, predictors: Mapping[Any, Predict]) -> dict[Any, float]:
+def mean_losses(config: Config, distribution: MixedNoise, predictors: Mapping[Any, Predict]) -> dict[Any, float]:
     """Mean losses on the same fresh tasks, first that of ridge regression that knows the noise."""
     size = min(_block, config.test_tasks)
     blocks = -(-min(config.test_tasks, 100_000) // size)
@@ -194,4 +179,4 @@ VIEWS = [
     NOISE._replace(note=NOTE),
     Lines("noisy", "layers", "adjusted_loss", "predictor", "", by_layers, STYLES, AXES, size=(5.6, 4.2), legend="below"),
 ]
-EXPERIMENT = Experiment("noisy", Noisy, measure, VIEWS, title="Noise")
+EXPERIMENT = Experiment("noisy", Config, measure, VIEWS, title="Noise")

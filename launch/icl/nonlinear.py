@@ -2,8 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ from icl.problems.comparison import difference, predictions
 from icl.problems.sine_waves import Network, NonlinearRegression, Waves, init_network, predict_waves, ridge_on_features
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.experiments.bounds import PositiveInt
 from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, points, where
 from jexplicit.experiments.views import Lines
@@ -23,13 +21,13 @@ from launch.icl.shared.base import (
     LOSS,
     TEST,
     VALIDATION,
-    Flags,
     Job,
     effort,
     parts,
     random_key,
     train_or_load,
 )
+from launch.icl.shared.config import Config
 from launch.icl.shared.tables import curve, measures
 
 _penalties = 10.0 ** np.arange(-8, 3)
@@ -39,19 +37,6 @@ _styles = {
     for name, colour in (("trained", "trained"), ("control", "gd"))
     for when, line in (("after", "-"), ("before", ":"))
 } | {"context": {"color": "black", "linestyle": "", "marker": "o", "markersize": 4}}
-
-
-@dataclass(frozen=True)
-class Nonlinear(Flags):
-    """Sine waves."""
-
-    GROUPS: ClassVar = {"waves": "measurements"}
-
-    waves: Literal["code", "paper"] = "code"
-    """nonlinear: distribution of the sine waves. code: as in the paper's code, amplitudes 0.1 to 0.5 that also determine the
-    phase. paper: as in its text, amplitudes 0.1 to 5 and independent phases."""
-    wave_layers: tuple[PositiveInt, ...] = (1,)
-    """nonlinear: numbers of attention layers after the MLP."""
 
 
 @parts(lambda config: [{"layers": layers} for layers in config.wave_layers])
@@ -150,4 +135,4 @@ def figures(results: Results) -> list[str]:
 
 NOTE = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."
 VIEWS = [measures()._replace(note=NOTE), figures]
-EXPERIMENT = Experiment("nonlinear", Nonlinear, measure, VIEWS, title="Nonlinear regression")
+EXPERIMENT = Experiment("nonlinear", Config, measure, VIEWS, title="Nonlinear regression")

@@ -3,8 +3,7 @@
 import functools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ from icl.problems.task_diversity import FiniteTasks, crossing, discrete_mmse, di
 from icl.solvers.descent import ridge
 from icl.solvers.single_layer import gaussian_tasks, heads_loss, token_moments
 from icl.tasks import Sequence, Tasks, half_mse, sequences
-from jexplicit.experiments.bounds import PositiveInt
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, cell, melt, pivot, where
@@ -30,7 +28,6 @@ from launch.icl.shared.base import (
     LOSS,
     TEST,
     Job,
-    Sizes,
     check_memory,
     effort,
     init_scale,
@@ -40,6 +37,7 @@ from launch.icl.shared.base import (
     train_or_load,
     validation_loss,
 )
+from launch.icl.shared.config import Config
 
 _noise = 0.5  # standard deviation, of Raventós et al.
 _test_tasks, _at_once = 20_000, 250  # sequences of the Bayes-optimal predictors, which have no exact losses
@@ -48,26 +46,14 @@ _tolerance = 0.05
 _copies = 64  # bytes for each entry of the fourth moments of tokens: eight arrays in float64
 
 
-@dataclass(frozen=True)
-class DiversityFlags(Sizes):
-    """Pretraining tasks."""
-
-    GROUPS: ClassVar = {"pretraining_tasks": "measurements"}
-
-    pretraining_tasks: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-    """task-diversity: numbers of pretraining tasks for which the best layer is solved."""
-    diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
-    """task-diversity: numbers of pretraining tasks on which layers are trained."""
-
-
-def check(config: DiversityFlags) -> None:
+def check(config: Config) -> None:
     """Refuse more inputs than fit."""
     flags = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
     needed = _copies * (max(config.dim, *config.dims) + 1) ** 4
     check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
 
 
-def measure(config: DiversityFlags, folder: RunFolder) -> Iterator[Part]:
+def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     """Few or many pretraining tasks."""
     tasks = _make_tasks(config.dim, config.context)
     yield {"start": None}, functools.partial(_untrained, config, folder, tasks)
@@ -92,7 +78,7 @@ def _row(tasks: Tasks, predictor: str, M: int | None, **more: Any) -> Row:
     return about | {"predictor": predictor, "training_tasks": M} | more
 
 
-def _untrained(config: DiversityFlags, folder: RunFolder, tasks: Tasks) -> list[Row]:
+def _untrained(config: Config, folder: RunFolder, tasks: Tasks) -> list[Row]:
     """Exact losses of the best layers, and the Bayes optima for the M tasks and for all of them, on both.
 
     A row without a number of tasks is of the best layer for all of them.
@@ -130,7 +116,7 @@ def _bayes_predictions(batch: Sequence, W: jax.Array, v: Any) -> dict[str, jax.A
     return jax.tree.map(jnp.transpose, lax.map(one, sequences(batch), batch_size=_at_once))
 
 
-def _trained(config: DiversityFlags, folder: RunFolder, few: FiniteTasks, heads: int) -> list[Row]:
+def _trained(config: Config, folder: RunFolder, few: FiniteTasks, heads: int) -> list[Row]:
     """Layers trained on M tasks, and their exact losses on fresh tasks and on these."""
     name, width, problem = f"diversity_{few.number}_{heads}_heads", config.dim + 1, Regression(few)
     init = functools.partial(init_layers, width=width, heads=heads, scale=init_scale(config, 1, width))
@@ -147,7 +133,7 @@ def _trained(config: DiversityFlags, folder: RunFolder, few: FiniteTasks, heads:
     return rows
 
 
-def _log_threshold(config: DiversityFlags, folder: RunFolder, tasks: Tasks) -> None:
+def _log_threshold(config: Config, folder: RunFolder, tasks: Tasks) -> None:
     """The excess losses on fresh tasks, mean over draws of the tasks, and the numbers where they come within the tolerance."""
     numbers, curves = sorted(set(config.pretraining_tasks)), []
     with stage(f"threshold, d = {tasks.dim}", "draws") as progress:
@@ -217,6 +203,4 @@ STYLES = {
 _lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, STYLES, finish=one_legend)
 AXES = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
 FIGURE = _lines._replace(axes=AXES, by_panel={"fresh tasks": {"yscale": "log"}})
-EXPERIMENT = Experiment(
-    "task-diversity", DiversityFlags, measure, [LOSSES, THRESHOLDS, FIGURE], check=check, title="Task diversity"
-)
+EXPERIMENT = Experiment("task-diversity", Config, measure, [LOSSES, THRESHOLDS, FIGURE], check=check, title="Task diversity")

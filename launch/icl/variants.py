@@ -1,8 +1,8 @@
 """One-layer attention changed in one respect: softmax, layer normalisation, several heads, few training tasks."""
 
 import functools
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ import numpy as np
 from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer
 from icl.tasks import Tasks, sample_tasks
-from jexplicit.experiments.bounds import PositiveInt
 from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, groups, melt, points, where
 from jexplicit.experiments.views import Images, Lines, Table
@@ -20,7 +19,6 @@ from launch.icl.shared.base import (
     LOSS,
     STYLES,
     VALIDATION,
-    Flags,
     Job,
     Model,
     batch_loss,
@@ -31,6 +29,7 @@ from launch.icl.shared.base import (
     parts,
     random_key,
 )
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import (
     Family,
     descent_families,
@@ -42,16 +41,6 @@ from launch.icl.shared.predictors import (
     trained_family,
 )
 from launch.icl.shared.tables import curve, curves, first_steps, loss_by_step, measures, reference_losses
-
-
-@dataclass(frozen=True)
-class FiniteData(Flags):
-    """Training on few tasks."""
-
-    GROUPS: ClassVar = {"training_tasks": "measurements"}
-
-    training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
-    """finite-data: numbers of training tasks; every step uses all of them."""
 
 
 @parts()
@@ -91,7 +80,7 @@ def models_by_heads(experiment: str) -> dict[str, str]:
 
 
 @full_precision
-def centred_rate(config: Flags, tasks: Tasks) -> float:
+def centred_rate(config: Config, tasks: Tasks) -> float:
     """The best η of a step on centred inputs, `E tr S / E tr S²` with S of those inputs."""
     X = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks).X
     centred = X - jnp.mean(X, axis=0, keepdims=True)
@@ -198,7 +187,7 @@ LAYERNORM_VIEWS = [TABLES["layernorm"], *RANGES, loss_by_step("layernorm", {f"K 
 PHASE_VIEWS = [TABLES["phase"], Table(rows=half_way), loss_by_step("phase", {})._replace(rows=by_seed)]
 FINITE_VIEWS = [TABLES["finite-data"], SIZES, loss_by_step("finite_curves", models_by_size)]
 
-SOFTMAX = Experiment("softmax", Flags, softmax, SOFTMAX_VIEWS, title="Softmax")
-LAYERNORM = Experiment("layernorm", Flags, layernorm, LAYERNORM_VIEWS, title="Layer normalisation")
-PHASE = Experiment("phase", Flags, phase, PHASE_VIEWS, title="Phase transitions")
-FINITE_DATA = Experiment("finite-data", FiniteData, finite_data, FINITE_VIEWS, title="Finite training sets")
+SOFTMAX = Experiment("softmax", Config, softmax, SOFTMAX_VIEWS, title="Softmax")
+LAYERNORM = Experiment("layernorm", Config, layernorm, LAYERNORM_VIEWS, title="Layer normalisation")
+PHASE = Experiment("phase", Config, phase, PHASE_VIEWS, title="Phase transitions")
+FINITE_DATA = Experiment("finite-data", Config, finite_data, FINITE_VIEWS, title="Finite training sets")

@@ -17,7 +17,7 @@ from jexplicit.lm.model_files import read_model_file, save_model
 from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.sequences import LogP
-from jexplicit.runs.files import load_arrays, save_arrays
+from jexplicit.runs.arrays import load_arrays, save_arrays
 from jexplicit.runs.progress import stage
 
 _most_bytes, _cells_at_once = 8 << 30, 1 << 26

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jexplicit.data.text import Unit
-from jexplicit.data.tokenizers import KINDS, make_tokenizer
 from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt, refuses
 
 
@@ -77,6 +76,8 @@ class Text(Reading, Files):
 @refuses
 def check_text(config: Any) -> Iterator[tuple[Any, str]]:
     """Refuse flags of text that exclude each other, and a --tokenizer that is not there, before anything is read or written."""
+    from jexplicit.data.tokenizers import KINDS, make_tokenizer  # local import: --help does not need NumPy
+
     train = bool(config.train)
     yield train and config.corpus not in ("docs", "text"), f"--train with --corpus {config.corpus}: give one of the two"
     yield config.corpus == "text" and not train, "--corpus text without --train: name the training files, --train FILES"

@@ -18,7 +18,7 @@ from jexplicit.data.corpora import split_documents
 from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.runs.files import load_arrays
+from jexplicit.runs.arrays import load_arrays
 from launch.beam import main
 from launch.shards import main as shards_main
 

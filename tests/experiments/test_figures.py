@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jexplicit.experiments.figures import figure, legend_outside, plain_ticks
-from jexplicit.runs.files import save_arrays, write_whole
+from jexplicit.runs.arrays import save_arrays
+from jexplicit.runs.files import write_whole
 from launch.explain import draw_attribution
 
 

@@ -17,11 +17,12 @@ from jexplicit.data.corpus.shards import ShardWriter, read_shards
 from jexplicit.experiments.results import read_events, read_rows
 from jexplicit.experiments.rows import where
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
 from launch.bench import counting, evaluation, icl, scaling, streaming, training
 from launch.bench.__main__ import main
-from launch.bench.shared.harness import BenchConfig, Comparison, bench, check_agreement, losses_differ
+from launch.bench.config import BenchConfig
+from launch.bench.shared.harness import Comparison, bench, check_agreement, losses_differ
 from launch.bench.shared.streams import first_positions, zipf_stream
+from launch.bench.shared.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
 from launch.bench.shared.workers import Setting, Workers
 
 has_torch, has_kenlm = (importlib.util.find_spec(name) is not None for name in ("torch", "kenlm"))
@@ -205,8 +206,8 @@ def test_the_harness_compares_with_the_fastest_peer_and_leaves_out_cases_without
         yield Comparison({name: functools.partial(next, own) for name, own in rounds.items()}, {"number": 1})
 
     peers = {"ratio_to_slow": ("vs. slow", ["slow"]), "ratio_to_fastest": ("vs. fastest", ["slow", "fast", "absent"])}
-    fake: Any = bench("fake", BenchConfig, comparisons, [], {}, sizes=(), peers=peers, without_peer=["alone"], jobs=True)
-    fake.run(BenchConfig(out=str(tmp_path / "run"), rounds=3))
+    fake: Any = bench("fake", comparisons, [], sizes=(), peers=peers, without_peer=["alone"], jobs=True)
+    fake(BenchConfig(out=str(tmp_path / "run"), rounds=3))
     rows = {row["method"]: row for row in read_rows(tmp_path / "run")}
     # rounds: 4/1, 4/2, 4/4 and 2/1, 2/2, 2/4
     assert [rows["ours"][f"ratio_to_slow{end}"] for end in ("_low", "", "_high")] == [1.5, 2, 3]
@@ -370,7 +371,7 @@ REFUSED = {
     "training --stream short.npy --vocab-size 9 --batch-size 4 --out run": "fewer than 3 batches of 4",
     "streaming --memory 2": "memory '2'",
     "lm --dev text": "--dev without --train",
-    "countin": "countin: choose one of blur, compile, compressors, counting",
+    "countin": "countin: choose one of counting, evaluation, training",
     "compile --functions sorting": "sorting: choose from counting",
 }
 

@@ -10,7 +10,8 @@ from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.core.past import read_text
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.fits.mixtures.beside import beside
-from launch import beside as command
+from launch.beside import __main__ as command
+from launch.beside.run import halves
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +65,9 @@ def test_models_of_other_tokens_and_missing_files_are_refused(tmp_path, files, c
 
 def test_one_document_has_a_first_and_a_second_half_and_one_token_has_none(files, tmp_path, capsys):
     past = read_text(np.array([0, 4, 5, 6, 7, 0]), 1).past
-    assert command.halves(past).tolist() == [True, True, False, False]
+    assert halves(past).tolist() == [True, True, False, False]
     past = read_text(np.array([0, 4, 5, 0, 6, 0, 7, 0]), 1).past
-    assert command.halves(past).tolist() == [True, True, False, True]
+    assert halves(past).tolist() == [True, True, False, True]
     short = tmp_path / "short.txt"
     short.write_text("the\n")
     assert command.main(flags({**files, "text": short}, out=str(tmp_path / "d"))) == 2

@@ -16,12 +16,15 @@ from icl import training
 from icl.solvers.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.experiments.bounds import check_bounds
+from jexplicit.experiments.flags import flags
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.results import read_events, read_rows
 from jexplicit.experiments.rows import groups, only, where
-from launch.icl import __main__ as icl
+from launch.icl import __main__ as command
+from launch.icl import run as icl
 from launch.icl.shared import base
-from launch.icl.shared.base import TEST, Flags, Job, Model, init_scale, make_recipe, make_regression, make_tasks, random_key
+from launch.icl.shared.base import TEST, Job, Model, init_scale, make_recipe, make_regression, make_tasks, random_key
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent_families, measure_families
 
 SLOW = ("nonlinear", "layernorm", "phase", "blocks", "function-classes", "mesa", "markov")
@@ -66,7 +69,7 @@ def runs(tmp_path_factory):
     def run(experiments):
         out = tmp_path_factory.mktemp("runs") / "run"
         steps = ["--steps", "8"] if experiments is SLOW else []
-        assert icl.main(["--out", str(out), "--experiment", *experiments, *FLAGS, *steps]) == 0
+        assert command.main(["--out", str(out), "--experiment", *experiments, *FLAGS, *steps]) == 0
         return out
 
     return run
@@ -123,7 +126,7 @@ def test_constructions_are_what_they_construct(rows):
 
 def test_a_loss_has_the_standard_error_of_its_tasks(tmp_path):
     """Of several blocks of tasks, beside NumPy on the single losses."""
-    config = Flags(out=str(tmp_path / "run"), dim=2, context=3, test_tasks=20_000, solver_contexts=100)
+    config = Config(out=str(tmp_path / "run"), dim=2, context=3, test_tasks=20_000, solver_contexts=100)
     job, model = Job(config, RunFolder(config.out, config)), Model(make_tasks(config), 1, True)
     told = measure_families(job, model, descent_families(job, model))[0]
     step = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, *(np.full(1, rate) for rate in (told["eta"], 0.0)), steps=1)[-1]))
@@ -242,11 +245,11 @@ def test_a_run_leaves_the_files_of_the_contract_and_a_report_that_is_made_of_the
     assert not list((finished / "checkpoints").glob("*.partial"))
     before, told = (finished / "report.md").read_text(), read_rows(finished)
     (finished / "report.md").unlink()
-    assert icl.main(["--out", str(finished), "--resume", "--json"]) == 0  # nothing else is left to do
+    assert command.main(["--out", str(finished), "--resume", "--json"]) == 0  # nothing else is left to do
     assert json.loads(capsys.readouterr().out)["rows"] == told == read_rows(finished)
     assert (finished / "report.md").read_text() == before
-    assert icl.main(["--out", str(finished), *FLAGS]) == 2 and "--resume" in capsys.readouterr().err
-    assert icl.main(["--out", str(finished), "--resume", "--steps", "300"]) == 2
+    assert command.main(["--out", str(finished), *FLAGS]) == 2 and "--resume" in capsys.readouterr().err
+    assert command.main(["--out", str(finished), "--resume", "--steps", "300"]) == 2
     assert "steps = 100 (now 300)" in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -263,19 +266,19 @@ def test_layers_of_their_own_are_interpolated_and_all_are_shown_and_an_interrupt
 
         return train(*args, on_evaluation=counted, **more)
 
-    def command(out):
+    def words(out):
         own = "--layers 2 --no-recurrent --warm-steps 0 --steps 200"
         return ["--out", str(out), "--preset", "ten-steps", *FLAGS, *own.split()]
 
     whole, out = tmp_path / "whole", tmp_path / "run"
-    assert icl.main(command(whole)) == 0
+    assert command.main(words(whole)) == 0
     told = where(read_rows(whole), predictor="interpolated")
     assert {row["seed"] for row in told} == {0, 1} and not any(row["recurrent"] for row in told)
     assert (whole / "figures" / "layers_K2_layers_d2_N3.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(base, "train_layers", stopped)
-    assert icl.main(command(out)) == 130
+    assert command.main(words(out)) == 130
     monkeypatch.setattr(base, "train_layers", train)
-    assert icl.main([*command(out), "--resume"]) == 0
+    assert command.main([*words(out), "--resume"]) == 0
     assert without_seconds(out) == without_seconds(whole)
 
 
@@ -315,7 +318,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("wrong", REFUSED)
 def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong):
-    assert icl.main(["--out", str(tmp_path / "run"), *wrong.split()]) == 2
+    assert command.main(["--out", str(tmp_path / "run"), *wrong.split()]) == 2
     assert REFUSED[wrong] in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "run").exists()
 
@@ -325,14 +328,16 @@ def test_presets_are_valid_and_groups_name_experiments_that_help_explains():
         check_bounds(preset.config)
         icl.check(preset.config)
         assert preset.note and preset.config.out.startswith("runs/icl")
+    assert tuple(icl.EXPERIMENTS) == icl.NAMES
+    flag_help = next(flag.help for flag in flags(Config) if flag.name == "experiment").replace("\n", " ")
     for group, names in icl.GROUPS.items():
-        chosen = icl.selected_experiments(icl.Config(out="", experiment=(group,)))
+        chosen = icl.selected_experiments(Config(out="", experiment=(group,)))
         assert [experiment.name for experiment in chosen] == list(names)
-        assert all(f" {name}: " in icl.Config.HELP["experiment"] for name in names)
+        assert all(f" {name}: " in flag_help for name in names)
 
 
 def test_the_paper_s_text_is_a_setting():
-    code, text = Flags(out=""), Flags(out="", settings="paper")
+    code, text = Config(out=""), Config(out="", settings="paper")
     assert (make_tasks(code).input_range, make_tasks(text).input_range) == (1.0, 2.0)
     assert (make_recipe(code, 2).b2, make_recipe(text, 2).b2) == (0.98, 0.999)
     assert (make_recipe(code, 2).gradient_clip, make_recipe(text, 2).gradient_clip) == (1e-3, 10.0)

@@ -16,7 +16,7 @@ from reference import random_documents, stream_of
 
 from jexplicit.counts.dense import count
 from jexplicit.runs import processes
-from jexplicit.runs.files import load_arrays
+from jexplicit.runs.arrays import load_arrays
 from jexplicit.runs.processes import (
     check_equal_across_processes,
     gather_over_processes,

@@ -28,7 +28,7 @@ from jexplicit.counts.runs import count_contexts_on_devices
 from jexplicit.lm.core.model import TableRows, pytree, static
 from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies
 from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
-from jexplicit.runs.files import ArrayFile, ArrayParts
+from jexplicit.runs.arrays import ArrayFile, ArrayParts
 
 _pairs_per_block = 1 << 20
 

@@ -1,13 +1,13 @@
 """The one mechanism of the benches: an `Experiment` whose rows are named cases, timed in interleaved rounds.
 
-A ratio to a peer is the median over rounds of the ratios within a round, with its quartiles (jexplicit.runs.timing).
+A ratio to a peer is the median over rounds of the ratios within a round, with its quartiles (launch.bench.shared.timing).
 """
 
 import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.experiments.bounds import NonNegativeInt, PositiveInt
-from jexplicit.experiments.command import Command, Preset
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.figures import COLOURS, figure
 from jexplicit.experiments.folder import RunFolder
@@ -25,21 +23,7 @@ from jexplicit.experiments.rows import Results, Row, groups
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Table, View, picture
 from jexplicit.runs.progress import console, stage
-from jexplicit.runs.timing import Ratio, cpu_cores, interleave_calls, kept_memory, one_thread, paired_ratio
-
-
-@dataclass(frozen=True)
-class BenchConfig:
-    """Flags of every bench."""
-
-    out: str | None = None
-    """New run folder. Default: the first free one of runs/bench-NAME, runs/bench-NAME-2, ..."""
-    rounds: PositiveInt = 5
-    """Number of rounds. Each times every case once. More rounds give steadier medians."""
-    seed: NonNegativeInt = 0
-    """Seed of the data, of initial parameters, and of the order of the cases in each round."""
-    resume: bool = False
-    """Continue the interrupted run in --out; what it has timed is not timed again."""
+from launch.bench.shared.timing import Ratio, cpu_cores, interleave_calls, kept_memory, one_thread, paired_ratio
 
 
 class Timings(NamedTuple):
@@ -128,10 +112,8 @@ def ratio_columns(heading: str, field: str) -> list[Column]:
 
 def bench(
     name: str,
-    config: type,
     comparisons: Callable[[Any, Path], Iterator[Comparison]],
     columns: Sequence[Column],
-    presets: Mapping[str, Preset],
     *,
     sizes: Sequence[str] = ("radius",),
     peers: Mapping[str, tuple[str, Sequence[str]]] = {},
@@ -141,15 +123,13 @@ def bench(
     jobs: bool = False,
     check: Callable[[Any], object] = lambda config: None,
     more: Sequence[View] = (),
-) -> Command:
-    """A subcommand of launch.bench.
+) -> Callable[[Any], dict[str, Any]]:
+    """The `run` of a subcommand of launch.bench.
 
     Args:
         name: the subcommand.
-        config: a `BenchConfig`.
         comparisons: `config, run folder -> comparisons`; its docstring says in the report what is timed.
         columns: of the table, beside those of the method, the sizes and the ratios.
-        presets: named configs.
         sizes: flags with several values, each a comparison of its own.
         peers: ratio field -> heading, and peers of which the fastest counts. The figure draws the first field.
         ours: the cases that the figure highlights.
@@ -203,7 +183,7 @@ def bench(
     about_cases = [inspect.getdoc(comparisons) or "", ""]
     note = "" if jobs else (_of_ratios if peers else "") + _of_seconds
     views = [_rounds, Table(shown, note=note), *bars, lambda results: about_cases, *more]
-    return Command(config, run, presets)
+    return run
 
 
 def check_agreement(comparison: Comparison, where: str = "") -> dict[str, Row]:

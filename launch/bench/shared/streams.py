@@ -1,48 +1,14 @@
 """Token streams that the benches read: draws from Zipf's law, files of token ids, and text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from jexplicit.counts.dense import INT32_CELLS
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpus.cache import cached_streams
 from jexplicit.data.corpus.docstrings import docs_corpus
 from jexplicit.data.text import text_corpus
-from jexplicit.experiments.bounds import Bounds
-from launch.bench.shared.harness import BenchConfig
-
-StreamTokens = Annotated[int, Bounds(at_least=2)]
-"""Positions of a stream: at least one token and the end of its document."""
-VocabSize = Annotated[int, Bounds(at_least=2, at_most=int(np.sqrt(INT32_CELLS - 1)))]
-"""Token ids: at least `<pad>` and one token; ids of pairs must fit int32."""
-
-
-@dataclass(frozen=True)
-class Vocabulary(BenchConfig):
-    """The vocabulary of a stream."""
-
-    vocab_size: VocabSize = 4098
-    """Vocabulary size, including <pad> and, of text, <unk>."""
-
-
-@dataclass(frozen=True)
-class StreamFlags(Vocabulary):
-    """A stream that is drawn or read."""
-
-    stream: str = "zipf"
-    """Token stream. zipf: independent draws from Zipf's law in documents of 40 tokens on average. Otherwise a .npy file with
-    the token ids `<pad> document <pad> ... <pad>`, <pad> = 0, such as train.npy in the cache of launch.lm."""
-
-
-@dataclass(frozen=True)
-class TextFlags(Vocabulary):
-    """Text that is read."""
-
-    train: tuple[str, ...] = ()
-    """Your own text to fit: files, .gz files, globs or folders. Default: the documentation that comes with Python."""
 
 
 def refuse_dev_alone(config: Any) -> None:

@@ -2,19 +2,18 @@
 
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import jax
 
 from icl.models.blocks import BlockRegression, Blocks, init_blocks, linear_blocks
 from icl.training import Recipe
-from jexplicit.experiments.bounds import PositiveFloat, PositiveInt
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, where
 from jexplicit.experiments.views import Lines
-from launch.icl.shared.base import STYLES, Flags, Job, Model, effort, make_recipe, make_regression, make_tasks
+from launch.icl.shared.base import STYLES, Job, Model, effort, make_recipe, make_regression, make_tasks
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import (
     Family,
     constructed_layers,
@@ -26,42 +25,17 @@ from launch.icl.shared.predictors import (
 )
 from launch.icl.shared.tables import BY_STEP, curves, loss_by_step, measures
 
-BlockKind = Literal["softmax", "softmax-layernorm", "linear", "linear-layernorm"]
 _evaluations = 30  # of a training; one of twelve blocks takes as long as 30 steps
 
 
-@dataclass(frozen=True)
-class BlockFlags(Flags):
-    """Transformers of many blocks."""
-
-    GROUPS: ClassVar = {"blocks": "measurements"}
-
-    blocks: tuple[PositiveInt, PositiveInt] = (12, 4)
-    """blocks: number of blocks, and number of heads in each."""
-    block_kinds: tuple[BlockKind, ...] = ("softmax",)
-    """blocks: attention with or without softmax, and with or without layer normalisation. The paper has softmax without layer
-    normalisation."""
-    block_batch_size: PositiveInt = 512
-    """blocks: number of tasks per step. The paper has 2048."""
-    block_rate: PositiveFloat = 2e-3
-    """blocks: learning rate of Adam. The paper's code has 0.0005 for many layers."""
-    block_scale: PositiveFloat = 0.1
-    """blocks: variance of the initial weights times fan-in. The paper's code has 0.002 / K, which only makes training
-    slower."""
-    block_tasks: tuple[PositiveInt, ...] = (8192,)
-    """blocks: sizes of a fixed set of training tasks, for a smaller network of --small-blocks blocks."""
-    small_blocks: PositiveInt = 3
-    """blocks: number of blocks of the network that is trained on a fixed set of tasks."""
-
-
-def check(config: BlockFlags) -> None:
+def check(config: Config) -> None:
     """Refuse tasks that do not fill batches."""
     batch = config.block_batch_size
     if uneven := [tasks for tasks in config.block_tasks if tasks > batch and tasks % batch]:
         raise ValueError(f"--block-tasks {uneven[0]} in batches of {batch}: use a multiple of --block-batch-size")
 
 
-def measure(config: BlockFlags, folder: RunFolder) -> Iterator[Part]:
+def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     """Transformers of many blocks, with MLPs."""
     tasks = make_tasks(config)
     many, few = Model(tasks, config.blocks[0], False), Model(tasks, config.small_blocks, False)
@@ -148,4 +122,4 @@ VIEWS = [
     loss_by_step("blocks", functools.partial(trained_models, same=False)),
     Lines("blocks_memory", "step", "loss", "series", "label", memory_curves, MEMORY_STYLES, BY_STEP, sharey=True),
 ]
-EXPERIMENT = Experiment("blocks", BlockFlags, measure, VIEWS, check=check, title="Blocks with MLPs")
+EXPERIMENT = Experiment("blocks", Config, measure, VIEWS, check=check, title="Blocks with MLPs")

@@ -16,7 +16,6 @@ from launch.icl.shared.base import (
     STYLES,
     TEST,
     VALIDATION,
-    Flags,
     Job,
     Measure,
     Model,
@@ -27,6 +26,7 @@ from launch.icl.shared.base import (
     random_key,
     train_or_load,
 )
+from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent_family
 from launch.icl.shared.tables import BY_STEP, curve, curves, measures
 
@@ -39,7 +39,7 @@ def measure(job: Job, attention: str | None) -> list[Row]:
     return train_copying(job, attention) if attention else untrained(job)
 
 
-def test_set(config: Flags) -> tuple[Row, Sequence]:
+def test_set(config: Config) -> tuple[Row, Sequence]:
     """Fields of all rows, and the tasks that they are about."""
     tasks, number = make_tasks(config), min(config.test_tasks, 100_000)
     about = {"task": "tokens apart", "recurrent": False, "dim": tasks.dim, "context": tasks.context, "test_tasks": number}
@@ -126,4 +126,4 @@ VIEWS = [
     measures({"attention": "first layer"})._replace(note=NOTE),
     Lines("copy", "step", "loss", "series", "label", figure_rows, STYLES, AXES, SENSITIVITY),
 ]
-EXPERIMENT = Experiment("copy", Flags, measure, VIEWS, title="Copying")
+EXPERIMENT = Experiment("copy", Config, measure, VIEWS, title="Copying")

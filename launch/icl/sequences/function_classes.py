@@ -2,15 +2,14 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from icl.models.transformer import CausalTransformer
-from icl.names import KINDS, Kind
 from icl.problems.function_classes import (
     SHIFTS,
     FunctionClass,
@@ -22,14 +21,14 @@ from icl.problems.function_classes import (
     prefix_losses,
 )
 from icl.training import Recipe
-from jexplicit.experiments.bounds import PositiveInt
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Results, Row, groups, means, points, where
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, pivot_table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import TEST, Flags, Job, effort, random_key, train_or_load, validation_loss
+from launch.icl.shared.base import TEST, Job, effort, random_key, train_or_load, validation_loss
+from launch.icl.shared.config import Config
 
 _batch = 64  # prompts per step, as in Garg et al.
 _prompts = 1280  # of the test
@@ -38,28 +37,14 @@ _two_dimensional = ("orthogonal query", "half subspace")  # shifts that need at 
 Predictors = list[tuple[Row, Callable[[Prompt], jax.Array]]]  # row fields, predictions [prompts, T]
 
 
-@dataclass(frozen=True)
-class FunctionFlags(Flags):
-    """Classes of functions."""
-
-    GROUPS: ClassVar = {"functions": "measurements"}
-
-    functions: tuple[Kind, ...] = KINDS
-    """function-classes: which classes of functions."""
-    function_dim: PositiveInt = 5
-    """function-classes: input dimension d. The paper has d = 20, and 2 d + 1 points as here."""
-    transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
-    """function-classes: width, number of layers and number of heads of the transformer. The paper has 256 12 8."""
-
-
-def check(config: FunctionFlags) -> None:
+def check(config: Config) -> None:
     """Refuse a width that heads do not divide."""
     width, layers, heads = config.transformer
     if width % heads:
         raise ValueError(f"--transformer {width} {layers} {heads}: use a width that is a multiple of the heads")
 
 
-def measure(config: FunctionFlags, folder: RunFolder) -> Iterator[Part]:
+def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     """A causal transformer on other classes of functions."""
     for kind in config.functions:  # linear functions also on shifted prompts
         d = config.function_dim
@@ -71,7 +56,7 @@ def measure(config: FunctionFlags, folder: RunFolder) -> Iterator[Part]:
                 yield {"task": kind, "shift": shift}, part
 
 
-def make_predictors(config: FunctionFlags, folder: RunFolder, functions: FunctionClass) -> Predictors:
+def make_predictors(config: Config, folder: RunFolder, functions: FunctionClass) -> Predictors:
     """All baselines of a class and every seed's transformer, each compiled once."""
     name, runs, (width, layers, heads) = f"functions_{functions.kind}", effort(config, 3000, 1), config.transformer
     model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
@@ -98,7 +83,7 @@ def init_model(model: CausalTransformer, functions: FunctionClass, key: jax.Arra
 
 
 def measure_prompts(
-    config: FunctionFlags, folder: RunFolder, functions: FunctionClass, shift: Shift, predictors: Callable[[], Predictors]
+    config: Config, folder: RunFolder, functions: FunctionClass, shift: Shift, predictors: Callable[[], Predictors]
 ) -> list[Row]:
     """Losses at some prefixes of test prompts; those at every prefix over E[f²] are an event.
 
@@ -155,4 +140,4 @@ VIEWS = [
     CLASSES._replace(note=NOTE),
     Lines("function_classes", "x", "y", "predictor", "task", figure_rows, STYLES, AXES, row="row", sharey=True, legend="below"),
 ]
-EXPERIMENT = Experiment("function-classes", FunctionFlags, measure, VIEWS, check=check, title="Classes of functions")
+EXPERIMENT = Experiment("function-classes", Config, measure, VIEWS, check=check, title="Classes of functions")

@@ -2,8 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,6 @@ from icl.problems.markov import (
     unigram_posterior,
 )
 from icl.training import Recipe
-from jexplicit.experiments.bounds import Bounds, PositiveFloat
 from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.figures import figure
 from jexplicit.experiments.rows import Results, Row, means
@@ -31,7 +29,6 @@ from jexplicit.runs.progress import stage
 from launch.icl.shared.base import (
     TEST,
     VALIDATION,
-    Flags,
     Job,
     Measure,
     Member,
@@ -40,6 +37,7 @@ from launch.icl.shared.base import (
     random_key,
     train_or_load,
 )
+from launch.icl.shared.config import Config
 from launch.icl.shared.tables import curve, curves, first_step
 
 MODELS = {"no symbol at the start": "markov", "a symbol at the start": "markov_start"}  # names in files and events, by label
@@ -49,20 +47,6 @@ _exact_sequences = 100  # on which constructions are compared in float64
 _shown = 24  # tokens in the figure of attention
 
 Predict = Callable[..., jax.Array]  # (weights, if any, and a sequence x) -> logarithms of predictions [T, k]
-
-
-@dataclass(frozen=True)
-class Markov(Flags):
-    """Markov chains."""
-
-    GROUPS: ClassVar = {"chain_states": "measurements"}
-
-    chain_states: Annotated[int, Bounds(at_least=2)] = 3
-    """markov: number of states of a chain, k."""
-    chain_length: Annotated[int, Bounds(at_least=2)] = 64
-    """markov: length of a sequence, T."""
-    chain_alpha: PositiveFloat = 1.0
-    """markov: parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
 
 
 @parts()
@@ -126,7 +110,7 @@ def exact_differences(chains: Chains, key: jax.Array) -> list[float]:
         return jnp.max(jax.lax.map(of_sequence, chains.sample(key, _exact_sequences).x.T), axis=0).tolist()
 
 
-def block_size(config: Markov) -> int:
+def block_size(config: Config) -> int:
     """Sequences of the validation, and of each block of the test."""
     return min(config.validation_tasks, config.test_tasks, _sequences)
 
@@ -262,4 +246,4 @@ that attends to what followed the same state. Phases of training, by seed:"""
 PHASES = Table(rows=phases)
 FIGURE = Lines("markov", "step", "loss", "series", "label", figure_rows, axes=AXES, row="row", sharey=True)
 VIEWS = [CHAINS._replace(note=NOTE), PHASES, FIGURE, attention]
-EXPERIMENT = Experiment("markov", Markov, measure, VIEWS, title="Markov chains")
+EXPERIMENT = Experiment("markov", Config, measure, VIEWS, title="Markov chains")

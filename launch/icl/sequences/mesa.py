@@ -3,8 +3,8 @@
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,13 @@ from icl.models.mesa_chunks import mesa_conjugate_gradients
 from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion, sherman_morrison
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
-from jexplicit.experiments.bounds import PositiveInt
 from jexplicit.experiments.experiment import Experiment
 from jexplicit.experiments.rows import Results, Row, points
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, pivot_table
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, SWEEP, TEST, VALIDATION, Flags, Job, parts, random_key
+from launch.icl.shared.base import LOSS, SWEEP, TEST, VALIDATION, Job, parts, random_key
+from launch.icl.shared.config import Config
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
 STREAMS = ("regression", "ill-conditioned", "drift", "dynamics")
@@ -47,16 +47,6 @@ class Estimator(NamedTuple):
     factor: Any = 1.0
     expected: Any = None
     steps: int = 0
-
-
-@dataclass(frozen=True)
-class Mesa(Flags):
-    """Layers that estimate a regression online."""
-
-    GROUPS: ClassVar = {"tokens": "measurements"}
-
-    tokens: PositiveInt = 100_000
-    """mesa: number of tokens over which rounding errors are measured."""
 
 
 def make_streams(task: str, d: int) -> Streams | Dynamics:
@@ -214,7 +204,7 @@ def measure_rounding(job: Job, inputs: str) -> Iterator[Row]:
                 yield about | measured | {"seconds": seconds}
 
 
-def long_stream(config: Mesa, inputs: str) -> Stream:
+def long_stream(config: Config, inputs: str) -> Stream:
     """One sequence in float32 whose keys, in rotated coordinates, are white, have condition number 10⁶, or have half a span."""
     T, d = config.tokens, config.dim
     scales = {
@@ -285,4 +275,4 @@ SECONDS = pivot_table(KEYS, "predictor", "seconds", ".3f", rows={"task": "roundi
 NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
 Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs, then CPU seconds."""
 VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE._replace(legend="below", finish=limit_errors)]
-EXPERIMENT = Experiment("mesa", Mesa, measure, VIEWS, title="Layers as online estimators")
+EXPERIMENT = Experiment("mesa", Config, measure, VIEWS, title="Layers as online estimators")

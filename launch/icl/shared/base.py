@@ -1,14 +1,13 @@
 """What experiments of launch.icl share: flags, tasks, random keys, rows, and trained parameters.
 
-An experiment is one file of this folder: flags in a dataclass that extends `Flags`, `measure`, views, and `EXPERIMENT`. The
-command finds it there.
+An experiment is one file of launch.icl: `measure`, views, and `EXPERIMENT`, which the command finds there. Its name and its
+flags are in launch.icl.shared.config, which does not import JAX.
 """
 
 import functools
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +17,14 @@ from jaxtyping import Array
 from icl.models.batched import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingProblem, train_layers
-from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.experiments.experiment import Part
 from jexplicit.experiments.figures import legend_below
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
-from jexplicit.nn.parts.names import ScheduleName
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
+from launch.icl.shared.config import Config
 
 # Streams of random numbers that depend on --seed; none of them is a training seed's own.
 VALIDATION, TEST, SPECTRUM, SWEEP = 101, 102, 103, 104
@@ -57,80 +55,6 @@ Measure = Callable[[Any], Row]  # parameters of one seed -> numbers
 Member = tuple[Any, Row]  # parameters, and the fields of rows that do not depend on a test: seed, steps and seconds
 
 
-@dataclass(frozen=True)
-class Flags:
-    """Does attention learn in context by gradient descent? Layers are constructed, solved, and trained."""
-
-    GROUPS: ClassVar = {
-        "out": "run",
-        "experiment": "experiments",
-        "dim": "task",
-        "seeds": "training",
-        "validation_tasks": "measurements",
-        "devices": "run",
-    }
-
-    out: str
-    """Run folder to write: config, results, figures, report.md and the trained layers."""
-    experiment: tuple[str, ...] = ("one-step",)
-    """Which experiments to run."""
-    dim: PositiveInt = 10
-    """Input dimension d."""
-    context: PositiveInt = 10
-    """Number of pairs (x, y) in the context, N."""
-    seeds: PositiveInt | None = None
-    """Number of training runs, with seeds --seed, --seed + 1, .. Default: 5; 10 for phase, 3 for softmax and layernorm, 2 for
-    blocks, nonlinear and markov, 1 for finite-data, noisy, function-classes and task-diversity."""
-    steps: PositiveInt | None = None
-    """Number of training steps from random weights, each on --batch-size fresh tasks. Default: 5000; 6000 for copy, 4000 for
-    nonlinear and markov, 3000 for blocks and function-classes, 2000 for task-diversity."""
-    batch_size: PositiveInt = 2048
-    """Number of fresh tasks per step."""
-    learning_rate: PositiveFloat = 1e-3
-    """Learning rate of Adam at the first step. The paper's code has 0.0005 for more than three layers."""
-    cooling: ScheduleName = "cosine"
-    """Schedule of the learning rate over the steps of a training. cosine, linear: down to 0. exponential: down to a hundredth.
-    step: a tenth after two thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the
-    solution."""
-    settings: Literal["code", "paper"] = "code"
-    """Which settings to use where the paper's text and its published code differ. code: inputs U(-1/2, 1/2), Adam's b2 0.98,
-    gradients clipped to 0.001 (10 for K > 2), initial weights of variance 0.002/(K fan-in), tokens clipped to 10 for K > 3.
-    paper: inputs U(-1, 1), b2 0.999, gradients clipped to 10, initial weights of standard deviation 0.002/K, tokens clipped for
-    K > 2. The paper's numbers are those of its code."""
-    gd_rate: Literal["optimal", "line-search"] = "optimal"
-    """Learning rate of gradient descent. optimal: the best for the distribution of tasks. line-search: the best of the paper's
-    250 rates on the validation tasks."""
-    validation_tasks: PositiveInt = 10_000
-    """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
-    test_tasks: PositiveInt = 200_000
-    """Number of fresh tasks that results are computed on."""
-    solver_contexts: PositiveInt = 200_000
-    """Number of contexts whose eigenvalues the rates of the best K layers are fitted to, by least squares."""
-    depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
-    """depths, newton: largest number of layers; the best 1, 2, .. up to it are solved."""
-    devices: int | None = None
-    """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
-    seed: NonNegativeInt = 0
-    """First random seed; also the seed of the validation and test tasks."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
-
-
-@dataclass(frozen=True)
-class Sizes(Flags):
-    """Sizes that several experiments go through."""
-
-    GROUPS: ClassVar = {"contexts": "measurements"}
-
-    contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
-    """curvature, scaling-N: context lengths N."""
-    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
-    """scaling-N: sizes N = d of the one-step comparison. task-diversity: input dimensions for which the threshold is computed,
-    besides --dim."""
-    scaling_steps: NonNegativeInt = 2000
-    """scaling-N: number of training steps, with the first seed only; 0: no training."""
-
-
 class Job(NamedTuple):
     """A run: its flags, also those of the experiment, and its folder."""
 
@@ -159,7 +83,7 @@ class Effort(NamedTuple):
     seeds: int
 
 
-def effort(config: Flags, steps: int = 5000, seeds: int = 5) -> Effort:
+def effort(config: Config, steps: int = 5000, seeds: int = 5) -> Effort:
     """What --steps and --seeds say, or these defaults of an experiment."""
     return Effort(config.steps or steps, config.seeds or seeds)
 
@@ -170,23 +94,23 @@ def check_memory(needed: float, what: str, remedy: str) -> None:
         raise ValueError(f"{what} {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: {remedy}")
 
 
-def random_key(config: Flags, stream: int) -> Array:
+def random_key(config: Config, stream: int) -> Array:
     """The key of a stream of random numbers."""
     return jax.random.fold_in(jax.random.key(config.seed), stream)
 
 
-def make_tasks(config: Flags, *, dim: int | None = None, context: int | None = None) -> Tasks:
+def make_tasks(config: Config, *, dim: int | None = None, context: int | None = None) -> Tasks:
     """The distribution of the tasks: U(-1/2, 1/2) inputs by default."""
     input_range = 2.0 if config.settings == "paper" else 1.0
     return Tasks(dim=dim or config.dim, context=context or config.context, input_range=input_range)
 
 
-def make_regression(config: Flags, tasks: Tasks, depth: int) -> Regression:
+def make_regression(config: Config, tasks: Tasks, depth: int) -> Regression:
     """K layers on tasks, with the token clip of the paper's code or text."""
     return Regression(tasks, depth, clip=10.0 if depth > (3 if config.settings == "code" else 2) else None)
 
 
-def make_recipe(config: Flags, depth: int) -> Recipe:
+def make_recipe(config: Config, depth: int) -> Recipe:
     """The hyperparameters for K layers, from the paper's code or text."""
     code = config.settings == "code"
     return Recipe(
@@ -197,7 +121,7 @@ def make_recipe(config: Flags, depth: int) -> Recipe:
     )
 
 
-def init_scale(config: Flags, depth: int, width: int) -> float:
+def init_scale(config: Config, depth: int, width: int) -> float:
     """Variance times fan-in of random weights."""
     return 0.002 / depth if config.settings == "code" else (0.002 / depth) ** 2 * width
 
@@ -326,7 +250,7 @@ def batch_loss(problem: TrainingProblem, params: Any, batch: Any) -> Array:
     return problem.loss(params, batch)
 
 
-def validation_loss(config: Flags, problem: TrainingProblem, tasks: int) -> Callable[[], Measure]:
+def validation_loss(config: Config, problem: TrainingProblem, tasks: int) -> Callable[[], Measure]:
     """An evaluation of the loss alone, on so many validation tasks."""
 
     def evaluation() -> Measure:

@@ -38,7 +38,6 @@ from launch.icl.shared.base import (
     TEST,
     VALIDATION,
     Effort,
-    Flags,
     Job,
     Measure,
     Member,
@@ -51,6 +50,7 @@ from launch.icl.shared.base import (
     random_key,
     train_or_load,
 )
+from launch.icl.shared.config import Config
 
 _block = 10_000  # test tasks per evaluation
 _piece = 500  # of these at a time: what deep models keep of 10,000 tasks for their sensitivities takes gigabytes
@@ -77,13 +77,13 @@ class Family(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def spectrum(config: Flags, tasks: Tasks) -> Spectrum:
+def spectrum(config: Config, tasks: Tasks) -> Spectrum:
     """The law of the eigenvalues that layers are solved for."""
     return spectral_law(random_key(config, SPECTRUM), tasks, config.solver_contexts)
 
 
 @functools.lru_cache(maxsize=64)
-def _solve(config: Flags, model: Model, name: str) -> tuple[Polynomial, float]:
+def _solve(config: Config, model: Model, name: str) -> tuple[Polynomial, float]:
     tasks, K = model.tasks, model.layers
     start = time.perf_counter()
     with stage(f"best rates of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
@@ -104,7 +104,7 @@ def _solve(config: Flags, model: Model, name: str) -> tuple[Polynomial, float]:
 
 
 @functools.lru_cache(maxsize=16)
-def _other_contexts(config: Flags, tasks: Tasks) -> np.ndarray:
+def _other_contexts(config: Config, tasks: Tasks) -> np.ndarray:
     """Eigenvalues of other contexts than those that layers were solved for."""
     number = min(config.solver_contexts, _quantile_contexts)
     return context_eigenvalues(jax.random.fold_in(random_key(config, SPECTRUM), 1 << 20), tasks, number)

@@ -1,17 +1,7 @@
-"""Two language models as one: the prediction of the second is one more row of the first, with fitted exponents.
-
-    python -m launch.beside --first runs/mine --second runs/transformer --text held_out.txt --out runs/both
-    python -m launch.sample --run runs/both --prompt "Return the"
-
-Exponents are fitted on a text that neither model has seen. The table has the loss on each half of it, every second document (of
-one document, its first and its second half), with the exponents of the other half; the model that is saved has those of all.
-"""
+"""Both models alone, and as one: the losses of a text, and the model of both."""
 
 import hashlib
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import numpy as np
 from jaxtyping import Bool
@@ -19,37 +9,19 @@ from jaxtyping import Bool
 from jexplicit.data.contexts import PAD
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.experiments.bounds import Bounds
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row
 from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Table
+from jexplicit.lm.checkpoints import load_model, save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.names import History, label
+from jexplicit.lm.core.names import label
 from jexplicit.lm.core.past import Past, read_text
+from jexplicit.lm.evaluation import score
+from jexplicit.lm.fits.mixtures.beside import beside, with_model
 from jexplicit.runs.progress import stage
-from launch.shared.groups import Reading, Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(Reading, Run):
-    """Make one language model of two, with exponents fitted on a new text."""
-
-    GROUPS: ClassVar = {"first": "models", "text": "text"}
-
-    first: str
-    """Run folder of launch.lm, or an exported .safetensors file: a model of counts, such as a mixture, whose rows each have
-    exponents of their own."""
-    second: str
-    """Run folder of launch.lm or launch.networks, or an exported file, with the same tokenizer."""
-    history: History | None = None
-    """What the mixture of --first sees beyond its context. Default: the model of the run with the lowest dev perplexity."""
-    text: tuple[str, ...]
-    """Text that neither model has seen: files (compressed or not), pipes, globs or folders; plain text, or records (see
-    --field)."""
-    calibration_positions: Annotated[int, Bounds(at_least=10)] = 100_000
-    """How many positions exponents are fitted on, at most, spread evenly over the text."""
+from launch.beside.config import Config
 
 
 def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
@@ -58,10 +30,6 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 
 def _measured(config: Config, folder: RunFolder) -> Iterator[Row]:
-    from jexplicit.lm.checkpoints import load_model, save_run_model, save_tokenizer
-    from jexplicit.lm.evaluation import score
-    from jexplicit.lm.fits.mixtures.beside import beside, with_model
-
     first, second = load_model(config.first, history=config.history), load_model(config.second)
     if first.tokenizer.sha256 != second.tokenizer.sha256:
         raise ValueError(f"{config.first} and {config.second} have different tokenizers: fit both with the same one")
@@ -121,12 +89,3 @@ RESULTS = Table(
     "Both as one: each half with the exponents of the other half.",
 )
 EXPERIMENT = Experiment("beside", Config, measure, [RESULTS], title="launch.beside: two language models as one")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
-    return EXPERIMENT.main(argv, description=__doc__ or "")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
