@@ -261,7 +261,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     table_seconds, begin = time.perf_counter() - begin, time.perf_counter()
     with watch.stage(f"mixture: exponents, history {history}") as progress:
         letters = text.letters if reads_words(options.rows) else None
-        caches = with_history((Constant(read.tables[0].rows[0]),), history, letters)[1:]
+        caches = with_history((Constant(np.asarray(read.tables[0].rows)[0]),), history, letters)[1:]
         read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
         read = read.with_selectors() if SELECTORS in options.rows else read
         fit = functools.partial(fit_rows, read, mesh=text.mesh, progress=progress)
