@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import check_key, is_concrete
+from jexplicit.runs.checks import check_key, checked
 from jexplicit.runs.devices import full_precision
 
 _terms = 7  # of the two Taylor series: errors below 6e-8 up to a quarter turn
@@ -31,6 +31,7 @@ def fourier_directions(
     return scale * jax.random.normal(key, (inputs, number), dtype)
 
 
+@checked(lambda X, W: _refuse_phases(X, W), fine=lambda X, W: _largest(X, W) * jnp.finfo(jnp.result_type(X, W)).eps < 1)
 @full_precision
 def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, "M nn"]:
     """`[cos XW, sin XW] / sqrt(n)`: rows of norm 1 whose inner products converge to the kernel as n grows.
@@ -52,10 +53,16 @@ def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Ar
 
     Source: Rahimi & Recht, Random features for large-scale kernel machines, 2007.
     """
-    Z = X @ W
-    if is_concrete(Z) and not float(jnp.abs(Z).max(initial=0)) * float(jnp.finfo(Z.dtype).eps) < 1:
-        raise ValueError(f"phases up to {float(jnp.abs(Z).max())}: scale X to the order of 1")
-    return jnp.concatenate(cos_sin(Z), axis=1) / math.sqrt(W.shape[1])
+    return jnp.concatenate(cos_sin(X @ W), axis=1) / math.sqrt(W.shape[1])
+
+
+@full_precision
+def _largest(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, ""]:
+    return jnp.abs(X @ W).max(initial=0)
+
+
+def _refuse_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:
+    raise ValueError(f"phases up to {float(_largest(X, W))}: scale X to the order of 1")
 
 
 def cos_sin(x: Array) -> tuple[Array, Array]:

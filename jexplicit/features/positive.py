@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float, check_key, checked, is_concrete
+from jexplicit.runs.checks import as_float, check_key, checked
 from jexplicit.runs.devices import full_precision
 
 
@@ -86,6 +86,9 @@ def random_directions(key: Any, inputs: int, number: int, dtype=jnp.float32) -> 
     return W / jnp.linalg.norm(W, axis=0, keepdims=True)
 
 
+@checked(
+    lambda X, W, *, threshold=0.0: _refuse_rows(threshold), fine=lambda X, W, *, threshold=0.0: _have_spread(X, W, threshold)
+)
 @full_precision
 def random_features(X: Float[Array, "M P"], W: Float[Array, "P n"], *, threshold: float = 0.0) -> Float[Array, "M nn"]:
     """Random positive features: positive parts of standardised random projections.
@@ -108,12 +111,27 @@ def random_features(X: Float[Array, "M P"], W: Float[Array, "P n"], *, threshold
         >>> random_features(jnp.arange(8, dtype="f4").reshape(2, 4), W).shape
         (2, 6)
     """
+    z, spread = _projections(X, W)
+    return positive_parts(z / jnp.where(spread > 0, spread, 1), threshold)
+
+
+def _projections(X: Float[Array, "M P"], W: Float[Array, "P n"]) -> tuple[Float[Array, "M n"], Float[Array, "M 1"]]:
+    """The projections of each row less its mean, and their standard deviation."""
     X = as_float(X)
     centred = X - X.mean(axis=1, keepdims=True)
     size, rounding = jnp.abs(X).max(axis=1, keepdims=True, initial=0), jnp.finfo(X.dtype).eps * X.shape[1] ** 0.5
     flat = jnp.abs(centred).max(axis=1, keepdims=True, initial=0) <= rounding * size
     z = jnp.where(flat, 0, centred) @ W
-    spread = jnp.sqrt(jnp.mean(z**2, axis=1, keepdims=True))
-    if is_concrete(z) and not bool((jnp.isfinite(spread) & ((spread > 0) == (z != 0).any(axis=1, keepdims=True))).all()):
-        raise ValueError("rows without a finite standard deviation: give finite numbers, of the order of 1")
-    return positive_parts(z / jnp.where(spread > 0, spread, 1), threshold)
+    return z, jnp.sqrt(jnp.mean(z**2, axis=1, keepdims=True))
+
+
+@full_precision
+def _have_spread(X: Float[Array, "M P"], W: Float[Array, "P n"], threshold: Any) -> Array:
+    z, spread = _projections(X, W)
+    known = jnp.isfinite(spread) & ((spread > 0) == (z != 0).any(axis=1, keepdims=True))
+    return known.all() & ~jnp.isnan(threshold)
+
+
+def _refuse_rows(threshold: Any) -> None:
+    _check_threshold(threshold)
+    raise ValueError("rows without a finite standard deviation: give finite numbers, of the order of 1")

@@ -7,6 +7,7 @@ from, and a checksum.
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,9 +37,6 @@ from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.rows.views import ViewRows
 from jexplicit.lm.rows.words import LineView, WordView
 from jexplicit.lm.tables.storage import SparseRows
-from jexplicit.nn.lstm import LSTM
-from jexplicit.nn.networks import MLPLanguageModel, TokenStack
-from jexplicit.nn.transformer import Transformer
 
 _format = 2
 _alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
@@ -66,15 +63,19 @@ _types = (
     PlaceInWord,
     NetworkRows,
     SequenceRows,
-    MLPLanguageModel,
-    TokenStack,
-    Transformer,
-    LSTM,
     SparseRows,
     Children,
     Cache,
 )
 _known: dict[str, type] = {cls.__name__: cls for cls in _types}
+_networks = {"MLPLanguageModel": "networks", "TokenStack": "networks", "Transformer": "transformer", "LSTM": "lstm"}
+
+
+def _class_of(name: str) -> type | None:
+    """The class of a name in a file; those of flax are imported with the first network."""
+    if name in _networks and name not in _known:
+        _known[name] = getattr(importlib.import_module(f"jexplicit.nn.{_networks[name]}"), name)
+    return _known.get(name)
 
 
 def register_types(*types: type) -> None:
@@ -88,7 +89,7 @@ def register_types(*types: type) -> None:
             raise ValueError(
                 f"{cls.__name__} has no fields that files can hold: put jexplicit.lm.core.model.pytree before the class"
             )
-        known = _known.get(cls.__name__, cls)
+        known = _class_of(cls.__name__) or cls
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"{cls.__name__} of {cls.__module__}: files hold that of {known.__module__}; choose another name")
     _known.update({cls.__name__: cls for cls in types})
@@ -151,7 +152,7 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     if isinstance(value, jax.Array | np.ndarray):
         tensors[name] = np.ascontiguousarray(value)
         return {"array": name}
-    if _known.get(type(value).__name__) is type(value):
+    if _class_of(type(value).__name__) is type(value):
         return {"type": type(value).__name__, "fields": describe(_fields(value), name, tensors)}
     if isinstance(value, dict):
         return {key: describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
@@ -168,7 +169,7 @@ def _fields(value: Any) -> dict[str, Any]:
     if isinstance(value, tuple):
         return cast(Any, value)._asdict()
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.metadata.get("saved", True)}
-    if isinstance(value, nn.Module):
+    if "parent" in fields:  # of flax's modules
         fields = {k: np.dtype(v).name if k == "dtype" else v for k, v in fields.items() if k not in ("name", "parent")}
     return fields
 
@@ -195,7 +196,7 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
         fields = {key: rebuild(item, tensors, host=host) for key, item in described["fields"].items()}
         if described["type"] in ("MLPLanguageModel", "TokenStack"):
             fields["dtype"] = jnp.dtype(fields["dtype"])
-        return _known[described["type"]](**fields)
+        return cast(Any, _class_of(described["type"]))(**fields)
     return {key: rebuild(item, tensors, host=host) for key, item in described.items()}
 
 
@@ -216,7 +217,7 @@ def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[s
         header = json.loads(stored["jexplicit"])
         if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
             raise ValueError("its header is incomplete")
-    if unknown := sorted(_types_of(header["model"]) - set(_known)):
+    if unknown := sorted(name for name in _types_of(header["model"]) if _class_of(name) is None):
         remedy = "import what registers it (jexplicit.register_rows) before the file is read"
         raise ValueError(f"{path} has a {', '.join(unknown)}, which is not registered here: {remedy}")
     _check_numbers(path, tensors)

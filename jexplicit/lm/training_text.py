@@ -247,3 +247,9 @@ class TrainingText:
         self._predictions = None
         gc.collect()  # arrays in references that go in circles
         trim_heap()
+
+
+def draw_positions(options: Options, positions: int | np.ndarray) -> np.ndarray:
+    """Which held-out positions the exponents are fitted on."""
+    size = min(options.calibration_positions, positions if isinstance(positions, int) else len(positions))
+    return np.sort(np.random.default_rng(options.seed).choice(positions, size, replace=False))

@@ -26,7 +26,13 @@ def check_labels(labels: Any, outputs: int) -> None:
 
 def is_concrete(*trees: Any) -> bool:
     """Whether all arrays of some pytrees are concrete, so that checks can read their values."""
-    return not any(isinstance(leaf, Tracer) for leaf in (jnp.zeros(()), *jax.tree.leaves(trees)))  # zeros: under jit
+    return not any(isinstance(leaf, Tracer) for leaf in (_zero(), *jax.tree.leaves(trees)))
+
+
+@jax.jit
+def _zero() -> Array:
+    """A number that is traced under jit, whatever the arguments are."""
+    return jnp.zeros(())
 
 
 def as_float(x: Any) -> Array:
@@ -51,6 +57,11 @@ def check_logits(logits: Any) -> None:
         )
 
 
+def logits_are_fine(logits: Any) -> Array:
+    """What `check_logits` asks of values: pure."""
+    return jnp.isfinite(jnp.max(logits, axis=1)).all()  # NaN is the largest
+
+
 def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
     """Refuse labels that are not M whole numbers 0 .. N - 1, for logits [M, N]."""
     M, N = shape
@@ -65,29 +76,50 @@ def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
             raise ValueError(f"label {known[wrong][0]} for {N} outputs: labels are the numbers 0 .. {N - 1}; renumber them")
 
 
+def labels_are_fine(labels: Any, outputs: int) -> Array:
+    """What `check_labels_of` asks of values: pure."""
+    labels = as_float(labels)  # no number of outputs overflows its type
+    return ((labels >= 0) & (labels < outputs) & (labels % 1 == 0)).all()
+
+
 def check_targets(Y: Any, shape: tuple[int, ...]) -> None:
     """Refuse targets of another shape, and rows that are no distribution."""
     if jnp.shape(Y) != shape:
         raise ValueError(
             f"targets {jnp.shape(Y)}: expected {shape}, one-hot or a distribution per row (jax.nn.one_hot of labels)"
         )
-    if is_concrete(Y):
-        lowest, off = float(jnp.min(Y)), float(jnp.max(jnp.abs(jnp.sum(as_float(Y), axis=1) - 1)))
-        if not (lowest >= 0 and off < 1e-2):
-            raise ValueError(
-                f"targets down to {lowest}, and rows with sums up to {off:g} from 1: give one-hot rows, or divide each row "
-                "of numbers >= 0 by its sum"
-            )
+    if is_concrete(Y) and not bool(targets_are_fine(Y)):
+        raise ValueError(
+            f"targets down to {float(jnp.min(Y))}, and rows with sums up to {float(_distance_from_one(Y)):g} from 1: give "
+            "one-hot rows, or divide each row of numbers >= 0 by its sum"
+        )
+
+
+@jax.jit
+def targets_are_fine(Y: Any) -> Array:
+    """What `check_targets` asks of values: pure."""
+    return (jnp.min(Y) >= 0) & (_distance_from_one(Y) < 1e-2)
+
+
+def _distance_from_one(Y: Any) -> Array:
+    """How far the sum of a row is from 1, at most."""
+    return jnp.max(jnp.abs(jnp.sum(as_float(Y), axis=1) - 1))
 
 
 def checked(
-    before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None, *, static: Sequence[str] = ()
+    before: Callable[..., Any] | None = None,
+    after: Callable[..., Any] | None = None,
+    *,
+    fine: Callable[..., Any] | None = None,
+    static: Sequence[str] = (),
 ) -> Callable[[Any], Any]:
     """A decorator: the function compiled by `jax.jit`, and checks of values outside of it.
 
     Args:
         before: called with the arguments; raises ValueError.
         after: called with the result and the arguments; raises ValueError.
+        fine: whether arguments are allowed, a pure function: it is compiled into the same program, which shares its values with
+            the function, and `before` is called for others alone, to say what is wrong with them.
         static: names of arguments that are no arrays.
 
     Example:
@@ -102,12 +134,22 @@ def checked(
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
         compiled = jax.jit(f, static_argnames=static)
 
+        @functools.partial(jax.jit, static_argnames=static)
+        @functools.wraps(f)
+        def judged(*args: Any, **kwargs: Any) -> Any:
+            return f(*args, **kwargs), cast(Any, fine)(*args, **kwargs)
+
         @functools.wraps(f)
         def call(*args: Any, **kwargs: Any) -> Any:
             known = is_concrete(args, kwargs)
-            if before and known:
-                before(*args, **kwargs)
-            result = compiled(*args, **kwargs)
+            if not known or not fine:
+                if before and known:
+                    before(*args, **kwargs)
+                result = compiled(*args, **kwargs)
+            else:
+                result, allowed = judged(*args, **kwargs)
+                if before and not allowed:
+                    before(*args, **kwargs)
             if after and known:
                 after(result, *args, **kwargs)
             return result

@@ -82,7 +82,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
     whole = NamedSharding(mesh, PartitionSpec())
 
     def place(leaf: Any) -> jax.Array:
-        return jax.device_put(np.asarray(jax.numpy.asarray(leaf)) if on_cpu(mesh) else leaf, whole)
+        return jax.device_put(np.asarray(jax.device_put(leaf)) if on_cpu(mesh) else leaf, whole)
 
     placed = {id(leaf): place(leaf) for leaf in jax.tree.leaves(tree)}
     return jax.tree.map(lambda leaf: placed[id(leaf)], tree)

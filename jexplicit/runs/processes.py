@@ -21,7 +21,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jexplicit.runs.devices import runs_on_cpu, slurm_gpus
 from jexplicit.runs.files import local_path
-from jexplicit.runs.progress import console
 
 AUTOMATIC = "auto"
 _heartbeat_seconds = 30  # after the death of a process the others end
@@ -186,6 +185,8 @@ def lock_run_folder(out: str | os.PathLike, process_id: int) -> FolderLock:
 
 
 def _give_up(coordinator: str, num_processes: int | None, process_id: int | None, seconds: int) -> None:
+    from jexplicit.runs.progress import console  # rich is not for every program
+
     # The main thread waits inside the runtime, which exceptions do not interrupt.
     console.print(
         f"[bold red]error:[/] process {process_id} of {num_processes}: not all processes have joined at {coordinator} within "

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num
 
-from jexplicit.runs.checks import as_float, check_labels, checked, is_concrete
+from jexplicit.runs.checks import as_float, check_labels, checked, is_concrete, labels_are_fine
 from jexplicit.runs.devices import full_precision
 
 
@@ -75,7 +75,6 @@ def column_sums(F: Any) -> Float[Array, " N"]:
     return functools.reduce(jnp.add, [jnp.sum(block, axis=0) for block in jax.tree.leaves(F)])
 
 
-@full_precision
 def dense_cooccurrence(
     H: Float[Array, "M D"], Y: Float[Array, "M N"] | Integer[Array | np.ndarray, " M"], outputs: int | None = None
 ) -> Float[Array, "D N"]:
@@ -103,29 +102,51 @@ def dense_cooccurrence(
         raise ValueError(
             f"features {jnp.shape(H)}, targets {jnp.shape(Y)}: expected [M, D] and [M, N], or [M] integers; at least one"
         )
-    if is_concrete(H):
-        lowest, highest = float(jnp.min(H)), float(jnp.max(H))
-        if not 0 <= lowest <= highest < np.inf:
-            raise ValueError(
-                f"features between {lowest} and {highest}: co-occurrences need finite features >= 0; "
-                "split signed features into relu(x) and relu(-x)"
-            )
-    if labels:
-        return jax.ops.segment_sum(as_float(H), Y, _outputs(Y, outputs)).T
-    if is_concrete(Y) and not bool(((Y >= 0) & jnp.isfinite(Y)).all()):
-        raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
+    if not labels:
+        return _product(H, Y)
+    if outputs is None:
+        if not is_concrete(Y):
+            raise ValueError("labels without the number of outputs, under jit: give outputs=N")
+        outputs = max(1, int(Y.max()) + 1)
+    return _sums_of_labels(H, Y, outputs)
+
+
+def _are_sums(x: Array) -> Array:
+    """Whether all numbers are at least 0 and finite."""
+    return ((x >= 0) & (x < jnp.inf)).all()
+
+
+def _check_features(H: Float[Array, "M D"]) -> None:
+    if not bool(_are_sums(H)):
+        raise ValueError(
+            f"features between {float(jnp.min(H))} and {float(jnp.max(H))}: co-occurrences need finite features >= 0; "
+            "split signed features into relu(x) and relu(-x)"
+        )
+
+
+def _refuse_targets(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> None:
+    _check_features(H)
+    raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
+
+
+def _check_labelled(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"], outputs: int) -> None:
+    _check_features(H)
+    check_labels(Y, outputs)
+
+
+@checked(_refuse_targets, fine=lambda H, Y: _are_sums(H) & _are_sums(Y))
+@full_precision
+def _product(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
     return as_float(H).T @ as_float(Y)
 
 
-def _outputs(labels: Integer[Array | np.ndarray, " M"], outputs: int | None) -> int:
-    """How many outputs labels have."""
-    if not is_concrete(labels):
-        if outputs is None:
-            raise ValueError("labels without the number of outputs, under jit: give outputs=N")
-        return outputs
-    outputs = int(labels.max()) + 1 if outputs is None else outputs
-    check_labels(labels, outputs)
-    return outputs
+@checked(
+    _check_labelled,
+    fine=lambda H, Y, outputs: _are_sums(H) & labels_are_fine(Y, outputs),
+    static=("outputs",),
+)
+def _sums_of_labels(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"], outputs: int) -> Float[Array, "D N"]:
+    return jax.ops.segment_sum(as_float(H), Y, outputs).T
 
 
 @checked(after=lambda K, H: _check_norm(K, H.shape))

@@ -1,14 +1,43 @@
 """Loss and accuracy of logits."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.runs.checks import check_labels_of, check_logits, check_targets, is_concrete
+from jexplicit.runs.checks import (
+    check_labels_of,
+    check_logits,
+    check_targets,
+    checked,
+    is_concrete,
+    labels_are_fine,
+    logits_are_fine,
+    targets_are_fine,
+)
 
 
+def _number(f: Callable[..., Array]) -> Callable[..., Any]:
+    """A decorator: a measure as a number; an array under jit, vmap and grad."""
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        value = f(*args, **kwargs)
+        return float(value) if is_concrete(value, args, kwargs) else value
+
+    return call
+
+
+def _check_targets_of(logits: Any, Y: Any) -> None:
+    check_logits(logits)
+    check_targets(Y, logits.shape)
+
+
+@_number
+@checked(_check_targets_of, fine=lambda logits, Y: logits_are_fine(logits) & targets_are_fine(Y))
 def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> Any:
     """Mean negative log-likelihood of targets Y, one-hot or a distribution per row, in nats: a float, an array under jit.
 
@@ -20,12 +49,18 @@ def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> Any:
         >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
         0.6931
     """
-    check_logits(logits)
-    check_targets(Y, logits.shape)
+    _check_targets_of(logits, Y)
     nats = jnp.where(Y == 0, 0, Y * jax.nn.log_softmax(logits))  # 0 log 0 = 0
-    return _measure(-jnp.mean(jnp.sum(nats, axis=1)), logits)
+    return -jnp.mean(jnp.sum(nats, axis=1))
 
 
+def _check_labelled(logits: Any, labels: Any) -> None:
+    check_logits(logits)
+    check_labels_of(labels, logits.shape)
+
+
+@_number
+@checked(_check_labelled, fine=lambda logits, labels: logits_are_fine(logits) & labels_are_fine(labels, logits.shape[1]))
 def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
     """The fraction of rows whose largest logit is that of their label: a float, an array under jit.
 
@@ -37,15 +72,9 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
         >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
         0.5
     """
-    check_logits(logits)
-    check_labels_of(labels, logits.shape)
+    _check_labelled(logits, labels)
     guesses = jnp.argmax(logits, axis=1)
-    return _measure(jnp.mean((guesses == jnp.asarray(labels, guesses.dtype)).astype(logits.dtype)), logits)
-
-
-def _measure(value: Array, logits: Array) -> Any:
-    """A measure of logits as a number; an array under jit, vmap and grad."""
-    return float(value) if is_concrete(value, logits) else value
+    return jnp.mean((guesses == jnp.asarray(labels, guesses.dtype)).astype(logits.dtype))
 
 
 class Closeness(NamedTuple):

@@ -22,7 +22,6 @@ from jexplicit.lm.core.model import HISTORY, LanguageModel, window_of
 from jexplicit.lm.core.smoothing import SMOOTHINGS
 from jexplicit.lm.evaluation import evaluate, log_probabilities, read_tables, read_text, score
 from jexplicit.lm.fits.fit import _new_positions, fit_model
-from jexplicit.lm.fits.log_linear_fits import draw_positions
 from jexplicit.lm.fits.mixtures.mixture_rows import CACHES, CHAIN, GAPS, mixture_rows, with_history
 from jexplicit.lm.fits.mixtures.ngram_mixture import (
     exponent_names,
@@ -34,7 +33,7 @@ from jexplicit.lm.fits.mixtures.ngram_mixture import (
 )
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.tables.storage import Sparse
-from jexplicit.lm.training_text import RADIUS, Options, TrainingText
+from jexplicit.lm.training_text import RADIUS, Options, TrainingText, draw_positions
 
 N = 7
 KINDS = ("unigram", "offset", "context", "gap", "cache")

@@ -89,7 +89,7 @@ class TableRows:
     normalised = False  # whether target_logits are log-probabilities
     history = 0
     vocab_size = property(lambda self: self.row_tables[0].vocab_size)
-    exponents_per_row = property(lambda self: (1,) * len(self.row_tables))
+    exponents_per_row = property(lambda self: (1,) * len(self.names))  # no table is made
 
     def index(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
         """The row of each table, -1 for none."""
@@ -101,10 +101,9 @@ class TableRows:
 
     def buckets(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
         """Which exponent each row takes; without a row, any."""
-        numbers = self.index(context)
         if not self.confidence:
-            return jnp.zeros(len(numbers), jnp.int32)
-        chosen = [jnp.asarray(known)[r] for known, r in zip(self.confidence, numbers, strict=True)]
+            return jnp.zeros(len(self.names), jnp.int32)
+        chosen = [jnp.asarray(known)[r] for known, r in zip(self.confidence, self.index(context), strict=True)]
         return jnp.stack(chosen).astype(jnp.int32)
 
     def log_partition(

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.counts.contexts import sum_runs
 from jexplicit.lm.core.names import Smoothing as Smoothing
-from jexplicit.runs.checks import as_float, is_concrete
+from jexplicit.runs.checks import as_float, checked
 from jexplicit.runs.devices import full_precision
 
 SMOOTHINGS: tuple[str, ...] = get_args(Smoothing)
@@ -122,6 +122,7 @@ def unigram(f: Float[Array, " I"]) -> Float[Array, " I"]:
     return f / f.sum()
 
 
+@checked(lambda C, *, modified=False: _refuse_counts(), fine=lambda C, *, modified=False: _are_whole(C), static=("modified",))
 def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array, "N I"]:
     """Kneser-Ney bigram: `P(i|j) = (C[j, i] - D(C[j, i])) / C(j) + γ(j) P_cont(i)`.
 
@@ -145,14 +146,20 @@ def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array
     Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26 (interpolated).
     """
     C = as_float(C)
-    if is_concrete(C) and not bool(((C >= 0) & (C % 1 == 0)).all()):
-        raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
     n = jnp.stack([jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4)])
     D = jnp.concatenate([jnp.zeros(1, C.dtype), discounts_of(n, modified=modified)])
     P_cont, total = unigram(jnp.sum(C > 0, axis=0).astype(C.dtype)), C.sum(axis=1)
     taken = D[jnp.clip(C, 0, 3).astype(jnp.int32)]
     gamma = jnp.where(total > 0, taken.sum(axis=1) / jnp.maximum(total, 1), 1)
     return (C - taken) / jnp.maximum(total, 1)[:, None] + gamma[:, None] * P_cont[None, :]
+
+
+def _are_whole(C: Float[Array, "N I"]) -> Array:
+    return ((C >= 0) & (C % 1 == 0)).all()
+
+
+def _refuse_counts() -> None:
+    raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
 
 
 def discounts_of(n: Any, *, modified: bool) -> Any:

@@ -22,6 +22,7 @@ from jexplicit.lm.tables.contexts import map_contexts as map_contexts
 Tables = Sequence[Float[Array, "N N"]]
 
 
+@jax.jit
 def logits(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, " N"]:
     """Logits of one context, `sum_k U_k[x_k]` = H U for one-hot H, in nats.
 

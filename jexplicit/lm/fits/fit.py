@@ -3,7 +3,8 @@
     fitted = fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4))
     evaluate(fitted.model, dev).perplexity
 
-What several methods share, the counts and the held-out part of a text, is made once and kept by its `TrainingText`.
+What several methods share, the counts and the held-out part of a text, is made once and kept by its `TrainingText`. A method
+imports what it alone needs: optax takes as long as a small fit.
 """
 
 import functools
@@ -22,8 +23,6 @@ from jexplicit.lm.core.names import ADAPTIVE
 from jexplicit.lm.core.names import Method as Method
 from jexplicit.lm.evaluation import EncodedText, log_probabilities, read_text
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
-from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.fits.log_linear_fits import draw_positions, fit_iterative_scaling, fit_log_linear
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
 from jexplicit.lm.fits.mixtures.adaptive_mixture import (
     adaptive_model,
@@ -42,16 +41,13 @@ from jexplicit.lm.fits.mixtures.mixture_rows import (
     with_history,
 )
 from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
-from jexplicit.lm.fits.mixtures.pair_exponents import fit_to_pairs, pairs_of_text
-from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
-from jexplicit.lm.fits.training import train_language_model
 from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.rows.selectors import SELECTORS, selectors_of
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
-from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.host import trim_heap
 
 # Methods that are solved from dense tables [N, N].
@@ -168,6 +164,8 @@ def _explicit_tables(text: TrainingText, options: Options) -> LanguageModel:
 
 def _fit_intercept(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """The explicit solution with its tables frozen, and the intercept that fits the training text best."""
+    from jexplicit.lm.fits.iterative_scaling import sweep_tables
+
     K, start = options.radius, _explicit_tables(text, options)
     with watch.stage(f"intercept, {options.features}, K = {K}", "sweeps") as progress:
         shape: Any = {"sweeps": options.sweeps, "mesh": text.mesh, "progress": progress}
@@ -202,6 +200,8 @@ def _fit_word_vectors(text: TrainingText, options: Options, watch: Watch) -> Fit
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """The minimum of the convex training loss: in closed form at K = 1, by L-BFGS on the counts at K = 2."""
+    from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
+
     K, eos = options.radius, text.eos
     if K > 2:
         raise ValueError(
@@ -261,7 +261,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     table_seconds, begin = time.perf_counter() - begin, time.perf_counter()
     with watch.stage(f"mixture: exponents, history {history}") as progress:
         letters = text.letters if reads_words(options.rows) else None
-        caches = with_history((Constant(read.tables[0].rows[0]),), history, letters)[1:]
+        caches = with_history((Constant(np.asarray(read.tables[0].rows)[0]),), history, letters)[1:]
         read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
         read = read.with_selectors() if SELECTORS in options.rows else read
         fit = functools.partial(fit_rows, read, mesh=text.mesh, progress=progress)
@@ -314,6 +314,8 @@ def _exponents_of_pairs(
     m: np.ndarray,
 ) -> tuple[np.ndarray, float, dict[str, Any]]:
     """The exponents for minimal pairs of the held-out text, from those of the text, and the loss that they have on it."""
+    from jexplicit.lm.fits.mixtures.pair_exponents import fit_to_pairs, pairs_of_text
+
     most = options.calibration_positions // _positions_of_a_pair
     stream = held_out.past.stream
     with watch.stage("mixture: minimal pairs"):
@@ -329,7 +331,21 @@ def _exponents_of_pairs(
 _positions_of_a_pair = 5
 
 
+def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    from jexplicit.lm.fits.log_linear_fits import fit_log_linear
+
+    return FitResult(*fit_log_linear(text, options, watch))
+
+
+def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    from jexplicit.lm.fits.log_linear_fits import fit_iterative_scaling
+
+    return FitResult(*fit_iterative_scaling(text, options, watch))
+
+
 def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    from jexplicit.lm.fits.training import train_language_model
+
     return FitResult(*train_language_model(start, text, options, watch))
 
 
@@ -350,8 +366,8 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "cold": functools.partial(_fit_trained, "cold"),
     "warm": functools.partial(_fit_trained, "warm"),
     "optimum": _fit_optimum,
-    "log-linear": lambda text, options, watch: FitResult(*fit_log_linear(text, options, watch)),
-    "iterative-scaling": lambda text, options, watch: FitResult(*fit_iterative_scaling(text, options, watch)),
+    "log-linear": _fit_log_linear,
+    "iterative-scaling": _fit_iterative_scaling,
     "mixture": _fit_mixture,
     "bitcipher": _fit_bitcipher,
     "word-vectors": _fit_word_vectors,

@@ -23,7 +23,7 @@ from jexplicit.lm.fits.log_linear import (
 )
 from jexplicit.lm.fits.mixtures.calibration import Calibration, fit_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model
-from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 
 
 def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
@@ -161,9 +161,3 @@ def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponen
     best = {"sweeps": int(np.argmin(losses)), "held_out_perplexity": float(np.exp(min(losses)))}
     watch.log(event="held_out_sweeps", **mine, **best, perplexities=[float(np.exp(loss)) for loss in losses])
     return best
-
-
-def draw_positions(options: Options, positions: int | np.ndarray) -> np.ndarray:
-    """Which held-out positions the exponents are fitted on."""
-    size = min(options.calibration_positions, positions if isinstance(positions, int) else len(positions))
-    return np.sort(np.random.default_rng(options.seed).choice(positions, size, replace=False))

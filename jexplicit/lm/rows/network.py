@@ -1,4 +1,7 @@
-"""A flax network as a language model, behind the same functions as all others."""
+"""A flax network as a language model, behind the same functions as all others.
+
+flax and optax are imported where a network is read: other models do without.
+"""
 
 from typing import Any
 
@@ -7,10 +10,6 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, pytree, static
-from jexplicit.nn.lstm import LSTM
-from jexplicit.nn.networks import MLPLanguageModel, TokenStack, network_outputs
-from jexplicit.nn.sequences import stream_distributions, stream_log_probabilities
-from jexplicit.nn.transformer import Transformer
 
 _overlaps = 4  # windows that read a token of a text
 
@@ -25,7 +24,7 @@ class NetworkRows:
     """
 
     variables: Any
-    network: MLPLanguageModel | TokenStack = static()
+    network: Any = static()
     context: int = static()
 
     names = property(lambda self: ("network",))
@@ -35,6 +34,8 @@ class NetworkRows:
     vocab_size = property(lambda self: self.network.vocab_size)
 
     def read(self, context, history=None):
+        from jexplicit.nn.networks import network_outputs
+
         return [network_outputs(self.network, self.variables, context[None])[0]]
 
 
@@ -47,7 +48,7 @@ class SequenceRows:
     """
 
     variables: Any
-    network: Transformer | LSTM = static()
+    network: Any = static()
 
     names = property(lambda self: ("network",))
     tokens = property(lambda self: (None,))
@@ -57,6 +58,8 @@ class SequenceRows:
 
     def read(self, context, history: Any = None):
         """The row after the tokens of a history, nearest first, up to the `<pad>` that its document begins with."""
+        from jexplicit.nn.networks import network_outputs
+
         W = self.history
         known = jnp.where(history == NO_TOKEN, PAD, history)
         n = jnp.argmax(jnp.append(known == PAD, True))  # tokens of the document
@@ -66,18 +69,20 @@ class SequenceRows:
 
     def stream_log_probabilities(self, stream: Any, **options: Any) -> np.ndarray:
         """`log p` of every token of a stream but its first; each sees at least three quarters of a window of its document."""
+        from jexplicit.nn.sequences import stream_log_probabilities
+
         return stream_log_probabilities(self.network, self.variables, stream, **self._windows, **options)
 
     def stream_distributions(self, stream: Any, places: np.ndarray, **options: Any) -> np.ndarray:
         """`log p` of all tokens at some places, from the same windows."""
+        from jexplicit.nn.sequences import stream_distributions
+
         return stream_distributions(self.network, self.variables, stream, places, **self._windows, **options)
 
     _windows = property(lambda self: {"window": self.history, "stride": -(-self.history // _overlaps)})
 
 
-def network_model(
-    network: MLPLanguageModel | TokenStack | Transformer | LSTM, variables: Any, *, context: int = 0, eos: bool = True
-) -> LanguageModel:
+def network_model(network: Any, variables: Any, *, context: int = 0, eos: bool = True) -> LanguageModel:
     """The language model of a network.
 
     Args:
@@ -88,12 +93,12 @@ def network_model(
 
     Example:
         >>> import jax
-        >>> from jexplicit.nn.networks import init_variables
+        >>> from jexplicit.nn.networks import MLPLanguageModel, init_variables
         >>> network = MLPLanguageModel(vocab_size=4, embedding=2, hidden=(3,))
         >>> model = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
         >>> model.logits(jnp.array([1, 3])).shape
         (4,)
     """
-    sequence = isinstance(network, Transformer | LSTM)
+    sequence = hasattr(network, "window")
     kind = SequenceRows(variables, network) if sequence else NetworkRows(variables, network, context)
     return LanguageModel((kind,), np.ones(1, np.float32), "none", eos)

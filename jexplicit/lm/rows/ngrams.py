@@ -280,7 +280,7 @@ def _smoothed_levels(
     return Ngrams(
         offsets,
         (
-            *(Children(jnp.asarray(starts), _on_device(ids)) for ids in pairs),
+            *(Children(jax.device_put(starts), _on_device(ids)) for ids in pairs),
             *(Children(*level.arrays()) for level in children),
         ),
         tuple(SparseRows(*level.arrays()) for level in rows),

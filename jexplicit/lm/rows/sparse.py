@@ -13,6 +13,7 @@ Outputs that were never seen share one column of pseudo-observations and so one 
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_array
@@ -169,7 +170,7 @@ def smoothed_offset_rows(
 def sparse_rows(C: Any) -> SparseRows:
     """A scipy.sparse.csr_array as sparse rows, with token ids of the smallest type."""
     outputs = C.indices.astype(np.uint16 if C.shape[1] < 1 << 16 else np.int32)
-    return SparseRows(jnp.asarray(C.indptr, jnp.int32), jnp.asarray(outputs), jnp.asarray(C.data))
+    return SparseRows(*jax.device_put((C.indptr.astype(np.int32), outputs, C.data)))  # jnp.asarray compiles for each shape
 
 
 def _noise_rows(counts: SparseCounts, eos: bool, over: Any, dtype: type) -> SparseTables:

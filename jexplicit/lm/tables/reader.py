@@ -143,6 +143,7 @@ def map_positions(f: Callable[..., Any], placed: PlacedPositions, exponents: Flo
 @functools.cache
 def compiled_map(f: Callable[..., Any], dense: int, mesh: Mesh) -> Any:
     """`f` of all blocks of placed positions, compiled once for each function, dense part and mesh."""
+    f = jax.jit(f, static_argnums=3, inline=True)  # traced once, for its shapes and in the loop
 
     def run(shared: Shared, blocks: PositionBlocks, used: Array, a: Array) -> Any:
         def of_block(b: Any) -> Any:
@@ -169,6 +170,7 @@ def sum_positions(
 @functools.cache
 def compiled_sums(f: Callable[..., Array], mesh: Mesh) -> Any:
     """Compiled sums, and what their additions round away."""
+    f = jax.jit(f, inline=True)  # traced once, for its shape and in the loop
 
     def run(shared: Shared, blocks: PositionBlocks, used: Array, a: Array) -> Array:
         def of_block(b: Any) -> Array:

@@ -383,7 +383,7 @@ def _classes(view: Any, columns: np.ndarray, Y: np.ndarray, text: TrainingText) 
 
 def unigram_row(f: np.ndarray) -> Constant:
     """The log frequencies of the targets."""
-    return Constant(jnp.asarray(np.log(relative_frequencies(f)), jnp.float32))
+    return Constant(jnp.asarray(np.log(relative_frequencies(f)).astype(np.float32), jnp.float32))
 
 
 def chain_rows(chain: Ngrams, f: np.ndarray, *, confidence: bool = False) -> tuple[Any, ...]:
