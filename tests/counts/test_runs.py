@@ -5,18 +5,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.counts.contexts import count_contexts
-from jexplicit.counts.runs import NO_KEY, _count_parts, _exchange, _levels, count_contexts_on_devices, count_runs
+from jexplicit.counts.contexts import count_contexts, starts_of
+from jexplicit.counts.runs import NO_KEY, _count_parts, _count_ranges, count_contexts_on_devices, count_runs, join_ranges
 from jexplicit.runs.devices import data_mesh
 
 DEVICES = pytest.mark.parametrize("devices", [1, 3, 8])
 
 
 def assert_same(columns, Y, sizes, N, devices):
-    found = count_contexts_on_devices(columns, Y, sizes, N, data_mesh(devices))
-    for level, expected in zip(found, count_contexts(columns, Y, sizes, N), strict=True):
-        for mine, other in zip(level, expected, strict=True):
-            assert mine.dtype == other.dtype
+    """Whole levels, and their numbers, which count from the first context of a device's range."""
+    mesh = data_mesh(devices)
+    levels = count_contexts_on_devices(columns, Y, sizes, N, mesh)
+    wanted = [((level.totals,) if n == 0 else level[:3], level[3:]) for n, level in enumerate(levels)]
+    joined = join_ranges(levels, wanted, mesh)
+    assert all(x.sharding.is_fully_replicated and x.devices() == set(mesh.devices.flat) for x in jax.tree.leaves(joined))
+    joined, before = jax.tree.map(lambda x: np.asarray(x, int), joined), np.zeros(devices, int)
+    for n, (expected, level) in enumerate(zip(count_contexts(columns, Y, sizes, N), levels, strict=True)):
+        (*context, totals), (numbers, outputs, counts) = joined[n]
+        contexts, pairs = (np.count_nonzero(of, axis=1) for of in (level.totals, level.counts))
+        first = (np.cumsum(contexts) - contexts) * (n > 0)
+        keys = (context[0] + np.repeat(before, contexts)) * sizes[n] + context[1] if n else np.arange(sizes[0])
+        start, before = starts_of(numbers + np.repeat(first, pairs), len(keys)), first
+        for mine, other in zip((keys, totals, start, outputs, counts), expected, strict=True):
             np.testing.assert_array_equal(mine, other)
 
 
@@ -59,16 +69,17 @@ def test_it_is_one_sort_a_length_and_one_exchange_on_accelerators(platform):
     mesh, radices, M = data_mesh(2), (100, 100, 100, 100), 1 << 12
     columns = [jax.ShapeDtypeStruct((M,), jnp.int32)] * 4
     count = _count_parts(mesh, radices)
-    runs, _ = jax.eval_shape(count, columns, jax.ShapeDtypeStruct((M,), jnp.bool_))
+    runs, *_ = jax.eval_shape(count, columns, jax.ShapeDtypeStruct((M,), jnp.bool_))
 
-    def lowered(f, *shapes, **static):
-        return f.trace(*shapes, **static).lower(lowering_platforms=(platform,)).as_text()
+    def lowered(f, *shapes):
+        return f.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
 
     counting = lowered(count, columns, jax.ShapeDtypeStruct((M,), jnp.bool_))
-    exchange = lowered(_exchange(mesh, radices, 1 << 11), runs, jax.ShapeDtypeStruct((2, 3), jnp.int32))
+    exchange = lowered(_count_ranges(mesh, radices, 1 << 11), runs, jax.ShapeDtypeStruct((2, 3), jnp.int32))
+    alone = lowered(_count_ranges(data_mesh(1), radices, 1), runs, jax.ShapeDtypeStruct((1, 2), jnp.int32))
     assert counting.count("stablehlo.sort") == 1 and "all_to_all" not in counting
     assert exchange.count("stablehlo.sort") == 1 + 2  # of what is received, and of the pairs of both shorter lengths
     assert exchange.count("stablehlo.all_to_all") == 2  # a word holds all four digits; and the counts
-    assert lowered(_levels, runs, radices=radices).count("stablehlo.sort") == 2
-    for text in (counting, exchange):  # nothing is quadratic in the positions
+    assert alone.count("stablehlo.sort") == 2 and "all_to_all" not in alone
+    for text in (counting, exchange, alone):  # nothing is quadratic in the positions
         assert f"{M}x{M}" not in text and f"{M // 2}x{M // 2}" not in text

@@ -52,9 +52,40 @@ def assert_same_ngrams(one: Ngrams, other: Ngrams):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_contexts_that_devices_count_give_the_same_rows():
-    for offsets in OFFSETS:
-        assert_same_ngrams(ngrams_of(offsets, mesh=data_mesh(3)), ngrams_of(offsets))
+def assert_rounded(found: Ngrams, expected: Ngrams):
+    """The same integers, and rows to the rounding of float32. A level makes about ten roundings, each of 2^-24 of its result,
+    of which the next ones take over what their P is off by; a logarithm adds one of its own size."""
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        if np.issubdtype(getattr(theirs, "dtype", int), np.floating):
+            np.testing.assert_allclose(mine, theirs, rtol=2**-23, atol=10 * len(found.rows) * 2**-24)
+        else:
+            np.testing.assert_array_equal(mine, theirs)
+    stored = [jax.tree.leaves((ngrams.rows, ngrams.children)) for ngrams in (found, expected)]
+    assert [array.dtype for array in stored[0]] == [array.dtype for array in stored[1]]
+
+
+DEVICES = pytest.mark.parametrize("devices", [1, 3, 8])
+
+
+@DEVICES
+def test_devices_smooth_what_they_count(devices):
+    mesh = data_mesh(devices)
+    found = ngrams_of((1, 2, 3, 4), mesh=mesh)
+    assert_rounded(found, ngrams_of((1, 2, 3, 4)))
+    arrays = [leaf for leaf in jax.tree.leaves(found) if not isinstance(leaf, int)]
+    assert all(isinstance(leaf, jax.Array) and leaf.devices() == set(mesh.devices.flat) for leaf in arrays)
+
+
+@pytest.mark.parametrize("devices, M, size", [(3, 1, 3), (3, 300, 70_000), (8, 5, 2**16), (1, 40, 2**16)])
+@pytest.mark.parametrize("draw", ["random", "equal", "different"])
+def test_devices_smooth_any_contexts(devices, M, size, draw):
+    """Rare and frequent ids, a single position, one context alone, as many as positions, and ids with all bits of a word."""
+    rng = np.random.default_rng(M)
+    ids = {"random": size - np.minimum(rng.geometric(0.2, (M, 2)), size), "different": np.arange(M)[:, None] + [[0, 1]]}
+    x = ids.get(draw, np.full((M, 2), size - 1)) % size
+    y = np.full(M, size - 1) if draw == "equal" else rng.integers(0, size, M)
+    many = {"offsets": (2, 1), "vocab_size": size}
+    assert_rounded(smoothed_ngrams(x, y, **many, mesh=data_mesh(devices)), smoothed_ngrams(x, y, **many))
 
 
 # The chain

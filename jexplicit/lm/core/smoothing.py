@@ -7,12 +7,13 @@ Every smoothing of counts gives rows that are positive and sum to 1, including r
 interchangeable.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Integer
 
 from jexplicit.counts.contexts import sum_runs
 from jexplicit.lm.core.names import Smoothing as Smoothing
@@ -187,9 +188,45 @@ def discounts_of(n: Any, *, modified: bool) -> Any:
     return xp.where(some & (three > 0), three, xp.where(known, one, xp.asarray([0.5, 1.0, 1.5], dtype=one.dtype)))
 
 
-def counts_of_counts(counts: Integer[np.ndarray, "..."]) -> Int[np.ndarray, "4"]:
-    """How many counts are 1, 2, 3 and 4."""
-    return np.array([np.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
+def counts_of_counts(counts: Any) -> Any:
+    """How many counts are 1, 2, 3 and 4: NumPy and JAX alike."""
+    xp = counts.__array_namespace__()
+    return xp.stack([xp.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
+
+
+class Smoothed(NamedTuple):
+    """Smoothed contexts h of one length, and the pairs (h, i) that occurred.
+
+    P: [E] `P(i|h)`.
+    values: [E] `log(P(i|h) / (γ(h) P(i|h')))`, float32.
+    log_gamma: [C] `log γ(h)`; 0 for a context that never occurred; float32.
+    """
+
+    P: Any
+    values: Any
+    log_gamma: Any
+
+
+def smooth_pairs(counts: Any, P_lower: Any, D: Any, sums: Callable[[Any], Any], of_pairs: Callable[[Any], Any]) -> Smoothed:
+    """Interpolated Kneser-Ney, `P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h')`, of the pairs that occurred: NumPy and JAX alike.
+
+    Args:
+        counts: [E] integers of at least 1.
+        P_lower: [E] `P(i|h')` of the context h' that h extends.
+        D: [3] what is taken from counts of 1, of 2, and of 3 and more, in the precision of the result.
+        sums: adds the values of the pairs of each context.
+        of_pairs: the value of its context for every pair.
+
+    Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated).
+    """
+    xp = counts.__array_namespace__()
+    kind = xp.minimum(counts, 3)
+    freed = sum(D[c - 1] * sums(kind == c).astype(D.dtype) for c in (1, 2, 3))  # no sum depends on other contexts
+    total = sums(counts).astype(D.dtype)
+    kept, backed_off = counts.astype(D.dtype) - D[kind - 1], of_pairs(freed) * P_lower
+    gamma = xp.where(total > 0, freed / xp.maximum(total, 1), 1)
+    values, log_gamma = (x.astype(np.float32) for x in (xp.log1p(kept / backed_off), xp.log(gamma)))
+    return Smoothed((kept + backed_off) / of_pairs(total), values, log_gamma)
 
 
 class RowSmoothing(NamedTuple):

@@ -18,17 +18,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 from numpy.typing import DTypeLike
 
 from jexplicit.counts.context_ranges import merge_nearest, read_levels
 from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
-from jexplicit.counts.runs import count_contexts_on_devices
+from jexplicit.counts.runs import DeviceLevel, count_contexts_on_devices, join_ranges
 from jexplicit.lm.core.model import TableRows, pytree, static
-from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies
+from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies, smooth_pairs
 from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
 from jexplicit.runs.arrays import ArrayFile, ArrayParts
+from jexplicit.runs.devices import AXIS
 
 _pairs_per_block = 1 << 20
 
@@ -47,7 +48,7 @@ class Ngrams(NamedTuple):
     offsets: of the tokens, in the order in which they are added to the context.
     children: of every level but the last.
     rows: of every level.
-    lower: [N] the distribution that the first level backs off to.
+    lower: [N] the distribution that the first level backs off to, in the precision of the smoothing.
     totals: of every level, how often each context occurred.
     log_gamma: of every level, the log of what each context leaves to the shorter one; 0 where it never occurred.
     """
@@ -55,8 +56,8 @@ class Ngrams(NamedTuple):
     offsets: tuple[int, ...]
     children: tuple[Children, ...]
     rows: tuple[SparseRows, ...]
-    lower: Float[np.ndarray, " N"]
-    totals: tuple[Int[np.ndarray, " _"], ...]
+    lower: Any
+    totals: tuple[Any, ...]
     log_gamma: tuple[Float[Array, " _"], ...]
 
 
@@ -169,7 +170,8 @@ def smoothed_ngrams(
         vocab_size: N.
         sizes: for each offset how many ids its column of X has, where these are no tokens but what a view makes of them;
             default, N.
-        mesh: devices to count on; default, the host, which is the fastest on CPUs. The counts are the same.
+        mesh: devices to count and to smooth on, where the arrays stay, whole on each; default, the host, which is the fastest
+            on CPUs. The contexts and their order are the same; the host smooths in float64, devices in float32.
 
     Raises:
         ValueError: offsets that are not different, or outside 1 .. K; no position.
@@ -188,8 +190,10 @@ def smoothed_ngrams(
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
     sizes = sizes or (N,) * len(offsets)
-    counting = count_contexts if mesh is None else functools.partial(count_contexts_on_devices, mesh=mesh)
-    one, *longer = counting([X[:, offset - 1] for offset in offsets], Y, sizes, N)
+    columns = [X[:, offset - 1] for offset in offsets]
+    if mesh is not None:
+        return _smoothed_on_devices(count_contexts_on_devices(columns, Y, sizes, N, mesh), offsets, sizes, N, mesh)
+    one, *longer = count_contexts(columns, Y, sizes, N)
     n = [counts_of_counts(level.counts) for level in longer]
     return _smoothed_levels(one, n, iter([(0, longer)]), offsets, sizes, N, ArrayParts)
 
@@ -248,10 +252,11 @@ def _smoothed_levels(
         P = []
         for c in _blocks(level):
             block = level.part(c)
-            P_block, values, left = _smoothed(block, P_lower(c, block), D[n])
-            P.append(P_block)
-            rows[n].append(block.start, block.outputs, values)
-            log_gamma[n].append(left)
+            sums = functools.partial(sum_runs, start=block.start)
+            smoothed = smooth_pairs(block.counts, P_lower(c, block), D[n], sums, block.of_pairs)
+            P.append(smoothed.P)
+            rows[n].append(block.start, block.outputs, smoothed.values)
+            log_gamma[n].append(smoothed.log_gamma)
         totals[n].append(level.totals)
         return P
 
@@ -290,6 +295,82 @@ def _smoothed_levels(
     )
 
 
+class _OfContexts(NamedTuple):
+    """What is kept of the contexts of a level: the id that each adds, how many longer ones and how many pairs it has, ..."""
+
+    ids: Any
+    longer: Any
+    pairs: Any
+    totals: Any
+    log_gamma: Any
+
+
+def _smoothed_on_devices(
+    levels: list[DeviceLevel], offsets: tuple[int, ...], sizes: tuple[int, ...], N: int, mesh: Mesh
+) -> Ngrams:
+    """`_smoothed_levels` where the levels are, in float32: their sizes and counts of counts alone come to the host."""
+    D = [discounts_of(n, modified=True).astype(np.float32) for n in jax.device_get(_counts_of_counts(levels))]
+    lower, smoothed = _smooth_ranges(mesh, N)(levels, D)
+    children, rows, totals, log_gamma = _stored(join_ranges(levels, smoothed, mesh), sizes, N)
+    return Ngrams(offsets, children, rows, lower, totals, log_gamma)
+
+
+@jax.jit
+def _counts_of_counts(levels: Sequence[DeviceLevel]) -> list[Int[Array, "4"]]:
+    return [counts_of_counts(level.counts) for level in levels]
+
+
+@functools.cache
+def _smooth_ranges(mesh: Mesh, N: int) -> Any:
+    """Compiled `levels, D -> lower, [(of contexts, (outputs, values)) of each level]`."""
+
+    def sums(numbers: Array, R: int, values: Array) -> Array:
+        return jax.ops.segment_sum(values.astype(jnp.int32), numbers, R, indices_are_sorted=True)
+
+    def of_range(levels: list[DeviceLevel], D: list[Array]) -> Any:
+        levels, found = jax.tree.map(lambda x: x[0], levels), []
+        occurred = [jnp.where(level.counts > 0, level.outputs, N) for level in levels]  # N is dropped
+        f = jnp.maximum(jax.lax.psum(jnp.bincount(occurred[0], length=N).astype(jnp.int32), AXIS), 1)
+        P_lower = lower = f.astype(jnp.float32) / f.sum(dtype=jnp.int32).astype(jnp.float32)
+        place, above = occurred[0], ()
+        for n, level in enumerate(levels):
+            R = len(level.totals)
+            numbers = jnp.where(level.counts > 0, level.numbers, R - 1)
+            own, of_pairs = functools.partial(sums, numbers, R), lambda x, numbers=numbers: x[numbers]
+            if n:
+                find = functools.partial(find_entry, *above, most=N)  # what occurred after h occurred after h' too
+                place = jax.vmap(find)(of_pairs(level.shorter), occurred[n])
+            smoothed = smooth_pairs(level.counts, P_lower[place], D[n], own, of_pairs)
+            P_lower, pairs, longer = smoothed.P, own(level.counts > 0), None
+            above = _starts(pairs), level.outputs
+            if n + 1 < len(levels):
+                some = levels[n + 1].totals > 0
+                longer = sums(jnp.where(some, levels[n + 1].shorter, R - 1), R, some)
+            of_contexts = _OfContexts(level.ids if n else None, longer, pairs, level.totals, smoothed.log_gamma)
+            found.append((of_contexts, (level.outputs, smoothed.values)))
+        return lower, jax.tree.map(lambda x: x[None], found)
+
+    own, whole = PartitionSpec(AXIS), PartitionSpec()
+    return jax.jit(jax.shard_map(of_range, mesh=mesh, in_specs=(own, whole), out_specs=(whole, own)))
+
+
+@functools.partial(jax.jit, static_argnames=("sizes", "N"))
+def _stored(joined: list[Any], sizes: tuple[int, ...], N: int) -> tuple[Any, ...]:
+    """Children, rows, totals and log γ, in the types in which they are stored."""
+    levels, pairs = zip(*joined, strict=True)
+    each = zip(levels, levels[1:], sizes[1:], strict=False)
+    return (
+        tuple(Children(_starts(shorter.longer), level.ids.astype(_small(size))) for shorter, level, size in each),
+        tuple(SparseRows(_starts(level.pairs), i.astype(_small(N)), x) for level, (i, x) in zip(levels, pairs, strict=True)),
+        tuple(level.totals for level in levels),
+        tuple(level.log_gamma for level in levels),
+    )
+
+
+def _starts(lengths: Int[Array, " R"]) -> Int[Array, " R_plus_1"]:
+    return jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(lengths)])
+
+
 class _RowsInParts:
     """Rows one after the other in some columns, and where each starts."""
 
@@ -324,22 +405,6 @@ def _blocks(level: ContextLevel) -> list[slice]:
 def _shorter_P(keys: np.ndarray, P: np.ndarray, shorter_of: np.ndarray, N: int, c: slice, block: ContextLevel) -> np.ndarray:
     """`P(i|h')` of every pair (h, i) of contexts c: what occurred after h occurred after h' too, and has a key there."""
     return P[np.searchsorted(keys, block.keys(shorter_of[c], N))]
-
-
-def _smoothed(level: ContextLevel, P_lower: np.ndarray, D: Float[np.ndarray, "3"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`P(i|h)` and `log(P(i|h) / (γ(h) P(i|h')))` of every pair that occurred, and `log γ(h)` of every context."""
-    taken = D[np.minimum(level.counts, 3) - 1]
-    once, twice = (sum_runs(level.counts == c, level.start) for c in (1, 2))
-    freed = D[0] * once + D[1] * twice + D[2] * (np.diff(level.start) - once - twice)  # no sum depends on other contexts
-    total = sum_runs(level.counts, level.start)
-    log_gamma = np.log(np.divide(freed, total, out=np.ones(len(total)), where=total > 0)).astype(np.float32)
-    kept = level.counts - taken
-    backed_off = taken  # its place
-    np.multiply(level.of_pairs(freed), P_lower, out=backed_off)
-    values = np.log1p(kept / backed_off).astype(np.float32)
-    kept += backed_off
-    kept /= level.of_pairs(total)
-    return kept, values, log_gamma
 
 
 def _small(size: int) -> DTypeLike:
