@@ -42,7 +42,7 @@ class ContextLevel(NamedTuple):
 
     def keys(self, contexts: Int[np.ndarray, " C"], N: int) -> Int[np.ndarray, " E"]:
         """`context * N + target` of every pair, with other numbers for the contexts."""
-        keys = self.of_pairs(contexts * N)
+        keys = self.of_pairs(np.multiply(contexts, N, dtype=np.int64))
         keys += self.outputs
         return keys
 
@@ -74,15 +74,20 @@ def count_contexts(
     (number, *longer), y, n = distinct_positions(columns, Y, sizes, N, times)
     begins = np.concatenate([[True], number[1:] != number[:-1]])
     contexts = [np.arange(sizes[0])]
-    totals = [np.bincount(number, n, minlength=sizes[0]).astype(np.int32)]
+    totals, start = [np.bincount(number, n, minlength=sizes[0]).astype(np.int32)], starts_of(number, sizes[0])
     for c, size in zip(longer, sizes[1:], strict=True):
         begins[1:] |= c[1:] != c[:-1]
-        first = np.flatnonzero(begins)
-        contexts.append(number[first].astype(np.int64) * size + c[first])
-        number = np.cumsum(begins, dtype=np.int32) - 1
-        totals.append(sum_runs(n, np.append(first, len(n))).astype(np.int32))
-    pairs = [(starts_of(number, len(contexts[-1])), y.astype(np.min_scalar_type(N - 1)), n)]
-    del number, y, n, longer, begins  # large, as is all that follows
+        first = np.flatnonzero(begins).astype(start.dtype)
+        key = number[first].astype(np.int64)
+        key *= size
+        key += c[first]
+        contexts.append(key)
+        number = np.cumsum(begins, dtype=np.int32)
+        number -= 1
+        totals.append(np.add.reduceat(n, first, dtype=np.int32))
+        start = np.append(first, start[-1:])
+    pairs = [(start, y.astype(np.min_scalar_type(N - 1)), n)]
+    del number, y, n, longer, begins, start  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
         keys = ContextLevel(contexts[level], totals[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
         pairs.append(rows_of_keys(*tally(keys), len(contexts[level - 1]), N))
@@ -104,7 +109,9 @@ def rows_of_keys(
 
 def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
     """Where each of n numbers starts among sorted ones."""
-    return np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=n))])
+    start = np.zeros(n + 1, np.int32 if len(numbers) < 1 << 31 else np.int64)
+    np.cumsum(np.bincount(numbers, minlength=n), out=start[1:])
+    return start
 
 
 def tally(
@@ -124,8 +131,12 @@ def tally(
         order = np.argsort(keys)
         keys, times = keys[order], times[order]
     first = np.flatnonzero(np.concatenate([np.ones(min(len(keys), 1), bool), keys[1:] != keys[:-1]]))
-    n = np.diff(first, append=len(keys)) if times is None else sum_runs(times, np.append(first, len(keys)))
-    return keys[first], n.astype(np.int32)
+    if times is not None:
+        return keys[first], np.add.reduceat(times, first, dtype=np.int32)
+    n = np.full(len(first), len(keys), np.int32)
+    n[:-1] = first[1:]
+    n -= first.astype(np.int32)
+    return keys[first], n
 
 
 def sum_runs(values: np.ndarray, start: Int[np.ndarray, " C_plus_1"]) -> np.ndarray:
@@ -142,7 +153,8 @@ def sum_runs(values: np.ndarray, start: Int[np.ndarray, " C_plus_1"]) -> np.ndar
 def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Quotient and remainder; NumPy's own take ten times as long."""
     quotient = keys // size
-    return quotient, keys - quotient * size
+    rest = quotient * size
+    return quotient, np.subtract(keys, rest, out=rest)
 
 
 def distinct_positions(
@@ -168,7 +180,9 @@ def distinct_positions(
             values, key = np.unique(key, return_inverse=True)
             steps.append(values)
             bound = len(values)
-        key, bound = key * size + digit, bound * size
+        key *= size
+        key += digit
+        bound *= size
         steps.append(size)
     key, n = tally(key, times)
     digits: list[np.ndarray] = []

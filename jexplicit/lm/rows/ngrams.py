@@ -248,19 +248,21 @@ def _smoothed_levels(
     rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
     totals, log_gamma = ([array(dtype) for _ in sizes] for dtype in (np.int32, np.float32))
 
-    def smooth(n: int, level: ContextLevel, P_lower: Callable[[slice, ContextLevel], np.ndarray]) -> list[np.ndarray]:
-        P = []
+    def smooth(n: int, level: ContextLevel, P_lower: Callable[[ContextLevel], np.ndarray]) -> np.ndarray:
+        longest = n == len(sizes) - 1
+        P = np.empty(0 if longest else len(level.outputs))  # nothing backs off to the longest contexts
         for c in _blocks(level):
             block = level.part(c)
             sums = functools.partial(sum_runs, start=block.start)
-            smoothed = smooth_pairs(block.counts, P_lower(c, block), D[n], sums, block.of_pairs)
-            P.append(smoothed.P)
+            smoothed = smooth_pairs(block.counts, P_lower(block), D[n], sums, block.of_pairs)
+            if not longest:
+                P[level.start[c.start] : level.start[c.stop]] = smoothed.P
             rows[n].append(block.start, block.outputs, smoothed.values)
             log_gamma[n].append(smoothed.log_gamma)
         totals[n].append(level.totals)
         return P
 
-    P_one = smooth(0, one, lambda _, block: lower[block.outputs])
+    P_one = smooth(0, one, lambda block: lower[block.outputs])
     of_one, pairs = np.zeros(sizes[0], np.int64), [array(_small(size)) for size in sizes[1:2]]  # parts may share a nearest id
     children = [_RowsInParts(array, _small(size)) for size in sizes[2:]]
 
@@ -269,14 +271,16 @@ def _smoothed_levels(
         for n, size in enumerate(sizes[1:], start=1):
             level = levels.pop(0)  # and so no level is kept for longer than it is needed
             shorter_of, ids = quotient_and_rest(level.contexts, size)
+            shorter_of = shorter_of.astype(np.int32)
+            level = level._replace(contexts=shorter_of)  # as the keys are large
             if n == 1:
                 shorter_of += first
                 of_one[:] += np.bincount(shorter_of, minlength=sizes[0])
                 pairs[0].append(ids)
             else:
                 children[n - 2].append(starts_of(shorter_of, len(shorter.contexts)), ids)
-            keys = shorter.keys(np.arange(len(shorter.contexts)), N)
-            P = smooth(n, level, functools.partial(_shorter_P, keys, np.concatenate(P), shorter_of, N))
+            del ids
+            P = smooth(n, level, functools.partial(_shorter_P, shorter, P, N))
             shorter = level
 
     for part in parts:
@@ -402,9 +406,13 @@ def _blocks(level: ContextLevel) -> list[slice]:
     return [slice(*block) for block in pairwise(cuts)]
 
 
-def _shorter_P(keys: np.ndarray, P: np.ndarray, shorter_of: np.ndarray, N: int, c: slice, block: ContextLevel) -> np.ndarray:
-    """`P(i|h')` of every pair (h, i) of contexts c: what occurred after h occurred after h' too, and has a key there."""
-    return P[np.searchsorted(keys, block.keys(shorter_of[c], N))]
+def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
+    """`P(i|h')` of every pair (h, i) of a block, whose contexts h have the numbers of their h': what occurred after h occurred
+    after h' too, and has a key there."""
+    near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
+    some = shorter.part(near)
+    keys = some.keys(np.arange(len(some.contexts)), N)
+    return P[shorter.start[near.start] :][np.searchsorted(keys, block.keys(block.contexts - near.start, N))]
 
 
 def _small(size: int) -> DTypeLike:
