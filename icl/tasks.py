@@ -199,6 +199,7 @@ def _sample(keys: tuple[Array, ...], tasks: Tasks, batch: tuple[int, ...], dtype
     return Sequence(X, Y, x_q, y_q)
 
 
+@jax.jit
 def sequences(batch: Sequence) -> Sequence:
     """A batch with its batch axis first, for `jax.vmap` over functions of one sequence.
 

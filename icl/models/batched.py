@@ -41,6 +41,7 @@ class Regression(QueryLoss):
         return predict_batch(params, batch, depth=self.depth, clip=self.clip, softmax=self.softmax, layernorm=self.layernorm)
 
 
+@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax", "layernorm"))
 def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Float[Array, "m batch"]:
     """The predictions of a stack of layers for a batch, batch last: `icl.predict` of each sequence, up to rounding.
 

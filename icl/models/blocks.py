@@ -8,6 +8,7 @@ The query is not a key, and the prediction is minus its last coordinates, as in 
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -53,6 +54,7 @@ class BlockRegression(QueryLoss):
         return predict_blocks(params, batch, softmax=self.softmax, layernorm=self.layernorm, clip=self.clip)
 
 
+@functools.partial(jax.jit, static_argnames=("softmax", "layernorm", "clip"))
 def predict_blocks(
     blocks: Blocks, batch: Sequence, *, softmax: bool = True, layernorm: bool = False, clip: float | None = None
 ) -> Float[Array, "m batch"]:
@@ -140,6 +142,7 @@ def init_blocks(
     return Blocks(attention, init_mlp(of_mlp, (blocks,), width, hidden, scale=scale, dtype=dtype))
 
 
+@functools.partial(jax.jit, static_argnames=("heads", "hidden"))
 def linear_blocks(layers: AttentionLayer, *, heads: int = 4, hidden: int | None = None) -> Blocks:
     """Linear layers of attention as blocks, padded by heads of zeros, with MLPs of zeros.
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from icl.models.attention import AttentionLayer, head_maps, layers_from_maps
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import checked, is_concrete
 from jexplicit.runs.devices import full_precision
 
 Rate = Any  # a number, or one per layer
@@ -113,6 +113,7 @@ def softmax_descent_layer(
     return softmax_layers(descent_layers(dim, context, eta, outputs=outputs, dtype=dtype), context, sharpness=sharpness)
 
 
+@checked(lambda linear, context, *, sharpness=0.01: _check_sharpness(sharpness), static=("context",))
 def softmax_layers(linear: AttentionLayer, context: int, *, sharpness: Any = 0.01) -> AttentionLayer:
     """Two heads of softmax attention for each head of linear layers, which do the same with keys centred over the context.
 
@@ -127,13 +128,16 @@ def softmax_layers(linear: AttentionLayer, context: int, *, sharpness: Any = 0.0
 
     Source: this package.
     """
-    if is_concrete(sharpness) and not np.all(np.asarray(sharpness) > 0):
-        raise ValueError(f"sharpness {sharpness}: use numbers above 0")
     W_K, W_Q, W_V, P = (jnp.repeat(weights, 2, axis=1) for weights in linear)
     epsilon = jnp.broadcast_to(jnp.asarray(sharpness, P.dtype), len(P))[:, None, None, None]
     root = (epsilon * W_K.shape[2] ** 0.5) ** 0.5  # scores are divided by the root of the key size
     signs = jnp.tile(jnp.array([1.0, -1.0], P.dtype), P.shape[1] // 2)[None, :, None, None]
     return AttentionLayer(root * W_K, signs * root * W_Q, W_V, signs * context / (2 * epsilon) * P)
+
+
+def _check_sharpness(sharpness: Any) -> None:
+    if not np.all(np.asarray(sharpness) > 0):
+        raise ValueError(f"sharpness {sharpness}: use numbers above 0")
 
 
 def diagonal_layers(rates: Float[Array, "L 4"] | Float[np.ndarray, "L 4"], dim: int, *, dtype: Any = None) -> AttentionLayer:
@@ -151,6 +155,7 @@ def diagonal_layers(rates: Float[Array, "L 4"] | Float[np.ndarray, "L 4"], dim: 
     return layers_from_maps(M, jnp.stack([xx * x[None] + yx * y[None], xy * x[None] + yy * y[None]], axis=1))
 
 
+@functools.partial(jax.jit, static_argnames="context")
 def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> AttentionLayer:
     """A layer of one head with the prediction `ŷ = pᵀ (1/N) Σ_i e_i e_iᵀ A x_q`, e.g. of `icl.one_head_solution`.
 
@@ -173,6 +178,7 @@ def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> A
     return layers_from_maps(empty.at[..., : D - 1].set(A), empty.at[..., D - 1, :].set(-p / context))
 
 
+@functools.partial(jax.jit, static_argnames="context")
 @full_precision
 def head_tensor(layer: AttentionLayer, context: int) -> Float[Array, "D D d"]:
     """The H of one layer of any weights, whose prediction is `ŷ = Σ_abj H_abj Z_ab x_q,j`, with `Z = (1/N) Σ_i e_i e_iᵀ`.

@@ -52,6 +52,7 @@ def predictions(predictor: Predictor, batch: Sequence) -> Predictions:
     return Predictions(y, sensitivity, jnp.sum((y - batch.y_q) ** 2, axis=0) / 2)
 
 
+@jax.jit
 def difference(ours: Predictions, theirs: Predictions) -> PredictorDifference:
     """Prediction difference, model difference and sensitivity cosine of two predictors on the same tasks.
 
@@ -71,6 +72,7 @@ def difference(ours: Predictions, theirs: Predictions) -> PredictorDifference:
     )
 
 
+@functools.partial(jax.jit, static_argnames="dim")
 def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: int) -> AttentionLayer:
     """The means of trained and constructed layers of one head, layer by layer, with matched free scales.
 

@@ -31,7 +31,7 @@ from icl.solvers.single_layer import (
     token_moments,
 )
 from icl.tasks import Sequence, Tasks, initial_weights, sample_tasks
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import checked, is_concrete
 from jexplicit.runs.devices import full_precision
 
 _nodes = 2000  # of the integral over eigenvalues, whose error falls faster than any power
@@ -84,6 +84,7 @@ class FiniteTasks:
         return noise._replace(Y=contract(transpose(noise.X), w) + noise.Y, y_q=y_q)
 
 
+@checked(lambda sequence, W, v, *, block=256: _check_noise(v, block), static=("block",))
 @full_precision
 def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: int = 256) -> Float[Array, " 1"]:
     """The prediction with the lowest mean squared error given that the task is one of M, all equally likely.
@@ -110,8 +111,7 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
     X, Y, x_q, _ = sequence
     if W.ndim != 2 or not len(W) or W.shape[1] != len(x_q) or Y.shape[1] != 1:
         raise ValueError(f"W {W.shape}, Y {Y.shape}: wanted [M, {len(x_q)}] for at least one task, and one output")
-    if block < 1 or (is_concrete(v) and not v > 0):
-        raise ValueError(f"variance {v}, block {block}: use numbers above 0; without noise the tasks are told apart exactly")
+    _check_noise(v, block)
     M, d = W.shape
     block = min(block, M)
     missing = -M % block
@@ -129,6 +129,11 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
     start = jnp.asarray(-jnp.inf, X.dtype), jnp.zeros((), X.dtype), jnp.zeros(d, X.dtype)
     (_, total, mean), _ = lax.scan(add, start, (blocks, present))
     return ((mean / total) @ x_q)[None]
+
+
+def _check_noise(v: Any, block: int) -> None:
+    if block < 1 or (is_concrete(v) and not v > 0):
+        raise ValueError(f"variance {v}, block {block}: use numbers above 0; without noise the tasks are told apart exactly")
 
 
 class LayerLosses(NamedTuple):

@@ -10,8 +10,10 @@ For independent symmetric coordinates of variance s and kurtosis κ, and C = c²
 `η = N / (s (κ + d + N - 2) + v/c²)`; for Gaussian inputs of any covariance it is the optimum of Zhang et al. 2024.
 """
 
+import functools
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -125,7 +127,6 @@ def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None =
     return Moments(S.mean(axis=0), C, jnp.einsum("tij,jk,tkl->il", S, C, S) / T, N, v)
 
 
-@full_precision
 def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     """The G of the best single layer `ŷ = x_qᵀ G Xᵀ y / N`: `G = C L (E[S C S] + (v/N) L)⁻¹`.
 
@@ -139,14 +140,21 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
         >>> bool(jnp.allclose(optimal_solution(exact_moments(tasks)), optimal_rate(tasks) * jnp.eye(10), atol=1e-4))
         True
     """
-    L, C, SCS, N, v = moments
-    A = SCS + v / N * L
-    G = jnp.linalg.solve(A.T, (C @ L).T).T
+    G, A = _solve_moments(moments)
     if not _determined(A, G):
         raise ValueError(
             "E[S C S] cannot be inverted: draw more contexts, drop inputs that are 0, or scale them to the order of 1"
         )
     return G
+
+
+@jax.jit
+@full_precision
+def _solve_moments(moments: Moments) -> tuple[Array, Array]:
+    """The solution, and the matrix of its equations."""
+    L, C, SCS, N, v = moments
+    A = SCS + v / N * L
+    return jnp.linalg.solve(A.T, (C @ L).T).T, A
 
 
 def _determined(A: Array, G: Array) -> bool:
@@ -165,7 +173,6 @@ def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, 
     return jnp.trace((L if query is None else query) @ error) / 2
 
 
-@full_precision
 def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Array, "d d"]:
     """G of `optimal_solution`, fitted to sampled tasks: least squares of y_q on the products of x_q and `Xᵀ y / N`.
 
@@ -186,6 +193,17 @@ def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Ar
     d, examples = batch.x_q.shape[0], batch.y_q.size
     if examples < (1 if scalar else d * d):
         raise ValueError(f"{examples} examples for {d * d} parameters: draw more tasks, or fit one scalar")
+    G, A = _solve_least_squares(batch, scalar)
+    if not _determined(A, G):
+        raise ValueError(f"{examples} examples do not determine G: draw more different tasks, with inputs of the order of 1")
+    return G
+
+
+@functools.partial(jax.jit, static_argnums=1)
+@full_precision
+def _solve_least_squares(batch: Sequence, scalar: bool) -> tuple[Array, Array]:
+    """The solution, and the matrix of its equations."""
+    d = batch.x_q.shape[0]
     moment = jnp.einsum("nib,nmb->mbi", batch.X, batch.Y) / len(batch.X)
     target = batch.y_q.reshape(-1)
     if scalar:
@@ -195,6 +213,4 @@ def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Ar
         features = jnp.einsum("ib,mbj->mbij", batch.x_q, moment).reshape(-1, d * d)
     A = features.T @ features
     G = jnp.linalg.solve(A, features.T @ target)
-    if not _determined(A, G):
-        raise ValueError(f"{examples} examples do not determine G: draw more different tasks, with inputs of the order of 1")
-    return G[0] * jnp.eye(d, dtype=target.dtype) if scalar else G.reshape(d, d)
+    return (G[0] * jnp.eye(d, dtype=target.dtype) if scalar else G.reshape(d, d)), A

@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import Sequence, initial_weights, vmap_tasks
-from jexplicit.runs.checks import checked, is_concrete
+from jexplicit.runs.checks import checked
 from jexplicit.runs.devices import full_precision
 
 Rate = Any  # a number, or one per step
@@ -148,6 +148,7 @@ def _check_ridge(y: Float[Array, " m"], penalty: Any) -> None:
         raise ValueError(f"penalty {penalty}: use a finite number above 0, and finite numbers of the order of 1")
 
 
+@checked(after=lambda found, batch, *, steps, rates: _check_losses(found[1]), static=("steps",))
 def line_search(
     batch: Sequence, *, steps: int, rates: Float[Array, " rates"]
 ) -> tuple[Float[Array, ""], Float[Array, " rates"]]:
@@ -176,9 +177,12 @@ def line_search(
         return jnp.mean(jnp.sum((y - batch.y_q) ** 2, axis=0)) / 2
 
     losses = lax.map(loss, rates)
-    if is_concrete(losses) and not bool(jnp.isfinite(losses).any()):
-        raise ValueError(f"no finite loss at {len(rates)} rates: give smaller rates, and at least one task")
     return rates[jnp.nanargmin(losses)], losses
+
+
+def _check_losses(losses: Float[Array, " rates"]) -> None:
+    if not bool(jnp.isfinite(losses).any()):
+        raise ValueError(f"no finite loss at {len(losses)} rates: give smaller rates, and at least one task")
 
 
 def paper_rates(dtype: Any = None) -> Float[Array, " rates"]:

@@ -17,13 +17,14 @@ is quadratic in p and in A.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import Tasks
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import checked
 from jexplicit.runs.devices import full_precision
 
 
@@ -51,6 +52,7 @@ class Head(NamedTuple):
         return self.p[:, None, None] * self.A[None]
 
 
+@jax.jit
 @full_precision
 def token_moments(
     tasks: Tasks, W: Float[Array, "M d"], probabilities: Float[Array, " probabilities"] | None = None
@@ -117,6 +119,7 @@ def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M 
     return jnp.asarray(tasks.weight_scale, dtype) * jnp.asarray(W, dtype), jnp.asarray(probabilities, dtype)
 
 
+@jax.jit
 @full_precision
 def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, ""]:
     """Half the mean squared error of `ŷ = Σ_abj H_abj Z_ab x_q,j`, exactly.
@@ -137,6 +140,7 @@ def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, 
     return (jnp.sum(L * ww) - 2 * jnp.sum(HL * Zw) + jnp.einsum("abi,abcd,cdi->", HL, ZZ, H)) / 2
 
 
+@checked(lambda moments: _check_invertible(moments))
 @full_precision
 def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
     """The H of the best single layer with any number of heads (d + 1 are enough): least squares of w on Z.
@@ -152,7 +156,6 @@ def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
         True
     """
     ZZ, Zw, *_ = moments
-    _check_invertible(moments)
     D = len(ZZ)
     a, b = np.triu_indices(D)  # Z is symmetric
     half = np.where(a == b, 1.0, 0.5)[:, None]
@@ -160,6 +163,7 @@ def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
     return jnp.zeros(Zw.shape, ZZ.dtype).at[a, b].set(found).at[b, a].set(found)
 
 
+@checked(after=lambda head, moments, *, sweeps=100: _check_invertible(moments), static=("sweeps",))
 @full_precision
 def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
     """The best single layer with one head, by alternating least squares.
@@ -185,7 +189,6 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
     if sweeps < 1:
         raise ValueError(f"{sweeps} sweeps: use at least 1")
     ZZ, Zw, _, L = moments
-    _check_invertible(moments)
 
     def scores(p: Array) -> Array:
         return jnp.linalg.solve(jnp.einsum("a,abcd,c->bd", p, ZZ, p), jnp.einsum("abj,a->bj", Zw, p))
@@ -201,8 +204,6 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
 
 
 def _check_invertible(moments: TokenMoments) -> None:
-    if not is_concrete(moments):
-        return
     a, b = np.triu_indices(len(moments.ZZ))
     values = jnp.linalg.eigvalsh(moments.ZZ[a, b][:, a, b])
     if not values[0] > len(a) * jnp.finfo(values.dtype).eps * values[-1]:

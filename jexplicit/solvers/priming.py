@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float, check_labels_of, is_concrete
+from jexplicit.runs.checks import as_float, check_labels_of, checked, labels_are_fine
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import column_sums
 from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
@@ -48,6 +48,12 @@ def intercept_logits(H: Float[Array, "M D"], F: Float[Array, "D N"], log_w: Floa
     return H @ jnp.log(F) + H.sum(axis=1)[:, None] * log_w[None, :]
 
 
+def _scan_is_fine(H: Array, F: Array, labels: Array, K: Array) -> Array:
+    of_H, of_F, of_K = (((low <= x) & (x < jnp.inf)).all() for low, x in ((0, H), (0, F), (1, K)))
+    return of_H & of_F & of_K & (F != 0).all() & labels_are_fine(labels, F.shape[1])
+
+
+@checked(lambda H, F, labels, K: _check_scan(H, F, labels, K), fine=_scan_is_fine)
 def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, K: Float[Array, " S"]) -> PrimingScan:
     """Accuracy of the explicit solution at every K, in one compiled call.
 
@@ -75,18 +81,21 @@ def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, 
     if H.ndim != 2 or F.shape[:1] != H.shape[1:] or 0 in H.shape or not K.size:
         raise ValueError(f"H {H.shape}, F {F.shape}, K {K.shape}: expected [M, D], [D, N] and [S], none of them empty")
     check_labels_of(labels, (len(H), F.shape[1]))
-    if is_concrete(H) and not (float(H.min()) >= 0 and bool(jnp.isfinite(H).all())):
-        raise ValueError(f"features between {float(H.min())} and {float(H.max())}: the scan needs finite features >= 0")
-    if is_concrete(F, K):
-        if not 1 <= float(K.min()) <= float(K.max()) < jnp.inf:
-            raise ValueError(f"priming numbers between {float(K.min())} and {float(K.max())}: use finite numbers of at least 1")
-        if not 0 < float(F.min()) <= float(F.max()) < jnp.inf:
-            raise ValueError(
-                f"co-occurrences between {float(F.min())} and {float(F.max())}: the scan takes logarithms; add 1 to the grey "
-                "levels or smooth F"
-            )
     K = K.astype(H.dtype)
     return PrimingScan(K, _correct(H, F, labels, K).astype(H.dtype) / len(H))
+
+
+def _check_scan(H: Array, F: Array, labels: Array, K: Array) -> None:
+    check_labels_of(labels, (len(H), F.shape[1]))
+    if not (float(H.min()) >= 0 and bool(jnp.isfinite(H).all())):
+        raise ValueError(f"features between {float(H.min())} and {float(H.max())}: the scan needs finite features >= 0")
+    if not 1 <= float(K.min()) <= float(K.max()) < jnp.inf:
+        raise ValueError(f"priming numbers between {float(K.min())} and {float(K.max())}: use finite numbers of at least 1")
+    if not 0 < float(F.min()) <= float(F.max()) < jnp.inf:
+        raise ValueError(
+            f"co-occurrences between {float(F.min())} and {float(F.max())}: the scan takes logarithms; add 1 to the grey "
+            "levels or smooth F"
+        )
 
 
 @full_precision

@@ -61,34 +61,48 @@ ONE = icl.Sequence(normal(8, 3), normal(8, 2), normal(3), normal(2))
 TEXT = Stream(normal(8, 3) / 3, normal(8, 2), normal(8, 3))
 LAYERS = icl.init_layers(jax.random.key(0), 5, layers=2, dtype=jnp.float64)
 LAYER = jax.tree.map(lambda leaf: leaf[0], LAYERS)
-TASKS = icl.Tasks(dim=3, context=8)
+TASKS = icl.Tasks(dim=3, context=8, noise=0.5, input_range=3.0)  # inputs of the order of 1
+BATCH = icl.Sequence(normal(8, 3, 16), normal(8, 2, 16), normal(3, 16), normal(2, 16))
+SINGLE = icl.Sequence(normal(8, 3), normal(8, 1), normal(3), normal(1))
+BLOCKS = icl.init_blocks(jax.random.key(1), 5, blocks=2, dtype=jnp.float64)
+ONE_LAYER = jax.tree.map(lambda leaf: leaf[:1], LAYERS)
+OURS, THEIRS = (icl.Predictions(normal(2, 16), normal(2, 3, 16), positive(16)) for _ in range(2))
+MOMENTS = icl.sampled_moments(normal(20, 8, 3))
+TOKEN_MOMENTS = icl.token_moments(TASKS, normal(200, 3))
 COUNTS = jnp.asarray(RNG.integers(1, 9, (8, 8)), float)
 NOISE = jexplicit.noise_model(np.arange(1, 9))
 
 CASES = {
     "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0),
-    "jexplicit.dense_cooccurrence": case(jexplicit.dense_cooccurrence, H, Y, compiled="product"),
-    "jexplicit.dense_cooccurrence, of labels": case(
-        lambda H: jexplicit.dense_cooccurrence(H, LABELS, 3), H, compiled="its sums"
-    ),
+    "jexplicit.dense_cooccurrence": case(jexplicit.dense_cooccurrence, H, Y),
+    "jexplicit.dense_cooccurrence, of labels": case(lambda H: jexplicit.dense_cooccurrence(H, LABELS, 3), H),
     "jexplicit.priming_number": case(jexplicit.priming_number, H),
     "jexplicit.iterative_scaling_sweeps": case(
-        jexplicit.iterative_scaling_sweeps, H, Y, jnp.zeros((4, 3)), sweeps=2, slack=True, compiled="sweeps"
+        jexplicit.iterative_scaling_sweeps, H, Y, jnp.zeros((4, 3)), sweeps=2, slack=True, compiled="each sweep"
     ),
-    "jexplicit.curvature_bound_sweeps": case(jexplicit.curvature_bound_sweeps, H, Y, sweeps=2, ridge=0.1, compiled="sweeps"),
-    "jexplicit.solve_layers": case(lambda H: jexplicit.solve_layers(H, Y, [jexplicit.SoftmaxLayer()])[0], H, compiled="layers"),
+    "jexplicit.curvature_bound_sweeps": case(
+        jexplicit.curvature_bound_sweeps, H, Y, sweeps=2, ridge=0.1, compiled="each sweep"
+    ),
+    "jexplicit.solve_layers": case(
+        lambda H: jexplicit.solve_layers(H, Y, [jexplicit.SoftmaxLayer()])[0], H, compiled="each layer"
+    ),
     "jexplicit.stack_logits": case(lambda H: jexplicit.stack_logits([F[:4], F[4:7]], H), H),
-    "jexplicit.mean_loss": case(jexplicit.mean_loss, normal(16, 3), Y, compiled="returns a float"),
-    "jexplicit.accuracy": case(jexplicit.accuracy, normal(16, 3), LABELS, compiled="returns a float"),
+    "jexplicit.mean_loss": case(jexplicit.mean_loss, normal(16, 3), Y, compiled="yes, then a float"),
+    "jexplicit.accuracy": case(jexplicit.accuracy, normal(16, 3), LABELS, compiled="yes, then a float"),
     "jexplicit.positive_parts": case(jexplicit.positive_parts, normal(8, 3)),
     "jexplicit.unit_rows": case(jexplicit.unit_rows, H),
-    "jexplicit.random_features": case(jexplicit.random_features, normal(8, 6), normal(6, 5), compiled="no"),
-    "jexplicit.fourier_features": case(jexplicit.fourier_features, normal(8, 3), normal(3, 4), compiled="no"),
+    "jexplicit.random_features": case(jexplicit.random_features, normal(8, 6), normal(6, 5)),
+    "jexplicit.fourier_features": case(jexplicit.fourier_features, normal(8, 3), normal(3, 4)),
     "jexplicit.scattering_pools": case(
         lambda X: scattering.scattering_pools(X, scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)), positive(8, 8, 8)
     ),
-    "jexplicit.logits": case(lambda U: softmax.logits((jnp.asarray(U),), jnp.array([2])), normal(8, 8), compiled="no"),
-    "jexplicit.kneser_ney": case(jexplicit.kneser_ney, COUNTS, no_gradient="counts are whole numbers", compiled="no"),
+    "jexplicit.logits": case(lambda U: softmax.logits((jnp.asarray(U),), jnp.array([2])), normal(8, 8)),
+    "jexplicit.priming_scan": case(
+        lambda H: jexplicit.priming_scan(H, F[:4], LABELS, jnp.array([1.0, 3.0])).accuracy,
+        H,
+        no_gradient="it counts what is right",
+    ),
+    "jexplicit.kneser_ney": case(jexplicit.kneser_ney, COUNTS, no_gradient="counts are whole numbers"),
     "jexplicit.noisy_counts": case(jexplicit.noisy_counts, positive(8, 8), NOISE),
     "jexplicit.noisy_rows": case(jexplicit.noisy_rows, normal(8, 8), NOISE),
     "icl.squared_error": case(icl.squared_error, normal(2, 3), ONE.X, ONE.Y),
@@ -100,7 +114,25 @@ CASES = {
     "icl.predict": case(icl.predict, LAYERS, ONE),
     "icl.roll_out": case(icl.roll_out, LAYER, ONE, steps=3),
     "icl.head_maps": case(icl.head_maps, LAYERS),
+    "icl.predict_batch": case(icl.predict_batch, LAYERS, BATCH),
+    "icl.predict_blocks": case(icl.predict_blocks, BLOCKS, BATCH),
+    "icl.linear_blocks": case(icl.linear_blocks, LAYERS),
+    "icl.descent_layers": case(functools.partial(icl.descent_layers, 3, 8), jnp.array([0.1, 0.2])),
+    "icl.softmax_layers": case(lambda layers: icl.softmax_layers(layers, 8), LAYERS),
+    "icl.head_layer": case(lambda p, A: icl.head_layer(p, A, 8), normal(4), normal(4, 3)),
+    "icl.head_tensor": case(lambda layers: icl.head_tensor(layers, 8), ONE_LAYER),
+    "icl.interpolate": case(icl.interpolate, ONE_LAYER, icl.descent_layers(3, 8, 0.1, outputs=2), dim=3),
+    "icl.difference": case(icl.difference, OURS, THEIRS),
+    "icl.sequences": case(icl.sequences, BATCH),
     "icl.half_mse": case(icl.half_mse, normal(2, 8), normal(2, 8)),
+    "icl.line_search": case(lambda batch: icl.line_search(batch, steps=2, rates=jnp.array([0.01, 0.1]))[1], BATCH),
+    "icl.optimal_solution": case(lambda C: icl.optimal_solution(MOMENTS._replace(C=C)), MOMENTS.C),
+    "icl.least_squares_solution": case(icl.least_squares_solution, BATCH),
+    "icl.token_moments": case(lambda W: icl.token_moments(TASKS, W), normal(9, 3)),
+    "icl.heads_loss": case(icl.heads_loss, normal(4, 4, 3), TOKEN_MOMENTS),
+    "icl.all_heads_solution": case(icl.all_heads_solution, TOKEN_MOMENTS),
+    "icl.one_head_solution": case(icl.one_head_solution, TOKEN_MOMENTS, sweeps=3),
+    "icl.discrete_mmse": case(lambda W: icl.discrete_mmse(SINGLE, W, 0.5), normal(9, 3)),
     "icl.linear_attention": case(icl.linear_attention, TEXT),
     "icl.delta_rule": case(icl.delta_rule, TEXT, 0.5),
     "icl.mesa_recursion": case(icl.mesa_recursion, TEXT, 1.0),
@@ -161,8 +193,9 @@ def page() -> str:
         "",
         "Each cell is a test of `tests/runs/test_functions.py`, which writes this page. Under `jax.jit`, `jax.vmap` and",
         "`jax.grad`, and on arrays whose first axis is spread over 8 devices, a function has the numbers that it has alone.",
-        "*Compiled*: a call is one compiled program, or what of it is. Values are checked outside of it, and not under a",
-        "transformation. A function with *no* looks at values on its way: put it under `jax.jit` where that costs too much.",
+        "*Compiled*: a call is one compiled program, and checks of values read what comes out of it; under a transformation",
+        "values are not checked. *Each sweep*, *each layer*: a loop on the host calls compiled programs, as sweeps are saved",
+        "and resumed, and a layer may have a solver of its own.",
         "",
         f"| function | compiled | {' | '.join(TRANSFORMATIONS)} |",
         "|---" * (2 + len(TRANSFORMATIONS)) + "|",
