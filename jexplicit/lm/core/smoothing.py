@@ -187,7 +187,7 @@ def counts_of_counts(counts: Any) -> Any:
     return xp.stack([xp.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
 
 
-class Smoothed(NamedTuple):
+class SmoothedPairs(NamedTuple):
     """Smoothed contexts h of one length, and the pairs (h, i) that occurred.
 
     P: [E] `P(i|h)`.
@@ -200,7 +200,9 @@ class Smoothed(NamedTuple):
     log_gamma: Any
 
 
-def smooth_pairs(counts: Any, P_lower: Any, D: Any, sums: Callable[[Any], Any], of_pairs: Callable[[Any], Any]) -> Smoothed:
+def smooth_pairs(
+    counts: Any, P_lower: Any, D: Any, sums: Callable[[Any], Any], of_pairs: Callable[[Any], Any]
+) -> SmoothedPairs:
     """Interpolated Kneser-Ney, `P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h')`, of the pairs that occurred: NumPy and JAX alike.
 
     Args:
@@ -219,7 +221,7 @@ def smooth_pairs(counts: Any, P_lower: Any, D: Any, sums: Callable[[Any], Any], 
     kept, backed_off = counts.astype(D.dtype) - D[kind - 1], of_pairs(freed) * P_lower
     gamma = xp.where(total > 0, freed / xp.maximum(total, 1), 1)
     values, log_gamma = (x.astype(np.float32) for x in (xp.log1p(kept / backed_off), xp.log(gamma)))
-    return Smoothed((kept + backed_off) / of_pairs(total), values, log_gamma)
+    return SmoothedPairs((kept + backed_off) / of_pairs(total), values, log_gamma)
 
 
 class RowSmoothing(NamedTuple):
