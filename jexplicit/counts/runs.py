@@ -121,8 +121,8 @@ def count_contexts_on_devices(
     padded = [np.zeros(mesh.size * each, np.int32) for _ in radices]
     for part, column in zip(padded, (*columns, Y), strict=True):
         part[: len(Y)] = column
-    runs, starts, most = _count_parts(mesh, radices)(padded, np.arange(mesh.size * each) < len(Y))
-    return _count_ranges(mesh, radices, 1 << (int(jax.device_get(most)) - 1).bit_length())(runs, starts)
+    runs, starts, most = compiled_parts(mesh, radices)(padded, np.arange(mesh.size * each) < len(Y))
+    return compiled_levels(mesh, radices, 1 << (int(jax.device_get(most)) - 1).bit_length())(runs, starts)
 
 
 def join_ranges(levels: Sequence[DeviceLevel], wanted: Sequence[tuple[Any, Any]], mesh: Mesh) -> list[tuple[Any, Any]]:
@@ -145,7 +145,7 @@ def _sizes(levels: Sequence[DeviceLevel]) -> list[list[Int[Array, ""]]]:
 
 
 @functools.cache
-def _count_parts(mesh: Mesh, radices: tuple[int, ...]):
+def compiled_parts(mesh: Mesh, radices: tuple[int, ...]):
     """Compiled `columns, known -> runs, starts, most`: what each device has of the text, and where the rows start that it
     sends to each of them, at most so many."""
 
@@ -165,7 +165,7 @@ def _count_parts(mesh: Mesh, radices: tuple[int, ...]):
 
 
 @functools.cache
-def _count_ranges(mesh: Mesh, radices: tuple[int, ...], most: int):
+def compiled_levels(mesh: Mesh, radices: tuple[int, ...], most: int):
     """Compiled `runs, starts -> levels`: each device gets the rows of its range from all others, at most `most` from each."""
 
     def exchanged(runs, starts):

@@ -54,16 +54,16 @@ class TextFlags(Vocabulary):
 
 @dataclass(frozen=True)
 class Counting(StreamFlags):
-    """Counting pairs, jexplicit against NumPy and SciPy, and contexts of several tokens, on the host and on devices. All count
-    the same tables from the same stream, which is checked first."""
+    """Counting pairs, jexplicit against NumPy and SciPy, and counting and smoothing contexts of several tokens, on the host and
+    on devices. All count the same tables from the same stream, which is checked first."""
 
     tokens: StreamTokens = 10_000_000
     """Number of positions to count, document ends included; of a file, at most so many from its start."""
     radius: tuple[PositiveInt, ...] = (4,)
     """Context lengths K, in tokens, a comparison for each; K pairs per position."""
     contexts: tuple[PositiveInt, ...] = (4,)
-    """Tokens of the longest context that is counted whole, with all shorter ones, at the first million positions; a comparison
-    for each."""
+    """Tokens of the longest context that is counted whole and smoothed, with all shorter ones, at the first million positions;
+    a comparison for each."""
 
 
 @dataclass(frozen=True)

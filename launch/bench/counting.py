@@ -1,7 +1,6 @@
-"""The bench of counts: tables of pairs beside those of NumPy and SciPy, contexts of several tokens on host and devices."""
+"""The bench of counts: tables of pairs beside those of NumPy and SciPy, rows of contexts on host and devices."""
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from jexplicit.counts.contexts import ContextLevel, count_contexts
 from jexplicit.counts.dense import count
-from jexplicit.counts.runs import count_contexts_on_devices
 from jexplicit.data.contexts import context_columns, contexts, with_leading_pads
 from jexplicit.experiments.tables import Column
+from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
 from jexplicit.runs.devices import data_mesh
 from launch.bench.config import Counting
 from launch.bench.shared.harness import Comparison, bench
@@ -91,8 +89,8 @@ def comparisons(config: Counting, folder: Path) -> Iterator[Comparison]:
       NumPy or JAX; C is faster.
     * **jax.ops.segment_sum, ids given**: the same sums as `segment_sum` of ones, in a table of its own.
     * **scipy.sparse**: per offset, contexts, `scipy.sparse.coo_array` of ones, `.tocsr()`; the tables stay sparse.
-    * **contexts, host**: `jexplicit.counts.contexts.count_contexts`, NumPy's sort of packed keys.
-    * **contexts, devices**: `jexplicit.counts.runs.count_contexts_on_devices`: `jax.lax.sort` and `segment_sum`, on one device.
+    * **contexts, host**: `jexplicit.lm.rows.ngrams.smoothed_ngrams`: NumPy's sort of packed keys, smoothing in float64.
+    * **contexts, devices**: the same on one device, where the rows stay: `jax.lax.sort`, `segment_sum`, smoothing in float32.
     """
     x = load_stream(config.stream, config.tokens, config.vocab_size, config.seed)
     N, tokens = config.vocab_size, len(x) - 1
@@ -115,23 +113,24 @@ def comparisons(config: Counting, folder: Path) -> Iterator[Comparison]:
         )
     for L in config.contexts:
         X, Y = (part[:_positions_of_contexts] for part in contexts(x, L, eos=True))
-        counted: Any = [X[:, k] for k in range(L)], Y, (N,) * L, N
+        smoothed = functools.partial(smoothed_ngrams, X, Y, offsets=tuple(range(1, L + 1)), vocab_size=N)
         yield Comparison(
             cases={
-                HOST: functools.partial(count_contexts, *counted),
-                "contexts, devices": functools.partial(count_contexts_on_devices, *counted, data_mesh(1)),
+                HOST: smoothed,
+                "contexts, devices": lambda smoothed=smoothed: jax.block_until_ready(smoothed(mesh=data_mesh(1))),
             },
             fields={"contexts": L, "vocab_size": N, "tokens": len(Y), "stream": config.stream},
             row=lambda case, timings, pairs=Y.size * L: {"pairs_per_second": pairs / timings.median(case, "cpu_seconds")},
             reference=HOST,
-            difference=_levels_differ,
-            inspect=lambda case, levels: {"peak_table_bytes": sum(part.nbytes for level in levels for part in level)},
+            difference=_rows_differ,
+            inspect=lambda case, ngrams: {"peak_table_bytes": sum(part.nbytes for part in jax.tree.leaves(ngrams.rows))},
         )
 
 
-def _levels_differ(levels: Sequence[ContextLevel], reference: Sequence[ContextLevel]) -> str:
-    parts = zip(itertools.chain(*levels), itertools.chain(*reference), strict=True)
-    return "" if all(map(np.array_equal, *zip(*parts, strict=True))) else "the contexts differ"
+def _rows_differ(ngrams: Ngrams, reference: Ngrams) -> str:
+    """Contexts and outputs are integers; rows have some ten roundings of float32 a level."""
+    pairs = zip(*map(jax.tree.leaves, (ngrams, reference)), strict=True)
+    return "" if all(np.allclose(one, other, rtol=0, atol=1e-5) for one, other in pairs) else "the rows differ"
 
 
 def _table_bytes(tables: Sequence[Any], tokens: int) -> int:

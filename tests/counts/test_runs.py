@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jexplicit.counts.contexts import count_contexts, starts_of
-from jexplicit.counts.runs import NO_KEY, _count_parts, _count_ranges, count_contexts_on_devices, count_runs, join_ranges
+from jexplicit.counts.runs import NO_KEY, compiled_levels, compiled_parts, count_contexts_on_devices, count_runs, join_ranges
 from jexplicit.runs.devices import data_mesh
 
 DEVICES = pytest.mark.parametrize("devices", [1, 3, 8])
@@ -68,15 +68,15 @@ def test_runs_add_up_what_is_counted_several_times():
 def test_it_is_one_sort_a_length_and_one_exchange_on_accelerators(platform):
     mesh, radices, M = data_mesh(2), (100, 100, 100, 100), 1 << 12
     columns = [jax.ShapeDtypeStruct((M,), jnp.int32)] * 4
-    count = _count_parts(mesh, radices)
+    count = compiled_parts(mesh, radices)
     runs, *_ = jax.eval_shape(count, columns, jax.ShapeDtypeStruct((M,), jnp.bool_))
 
     def lowered(f, *shapes):
         return f.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
 
     counting = lowered(count, columns, jax.ShapeDtypeStruct((M,), jnp.bool_))
-    exchange = lowered(_count_ranges(mesh, radices, 1 << 11), runs, jax.ShapeDtypeStruct((2, 3), jnp.int32))
-    alone = lowered(_count_ranges(data_mesh(1), radices, 1), runs, jax.ShapeDtypeStruct((1, 2), jnp.int32))
+    exchange = lowered(compiled_levels(mesh, radices, 1 << 11), runs, jax.ShapeDtypeStruct((2, 3), jnp.int32))
+    alone = lowered(compiled_levels(data_mesh(1), radices, 1), runs, jax.ShapeDtypeStruct((1, 2), jnp.int32))
     assert counting.count("stablehlo.sort") == 1 and "all_to_all" not in counting
     assert exchange.count("stablehlo.sort") == 1 + 2  # of what is received, and of the pairs of both shorter lengths
     assert exchange.count("stablehlo.all_to_all") == 2  # a word holds all four digits; and the counts

@@ -273,10 +273,12 @@ def test_a_fit_begins_near_the_nearest_tokens():
 
 
 def test_all_rows_are_the_same_where_devices_count_their_contexts():
+    """To the rounding of float32, in which devices smooth: some 10 roundings of 6e-8 at each of 4 levels."""
     rows = ("offsets", "contexts-4", "gaps", "skips", "classes")
     made = [mixture_rows(TrainingText(STREAM, N, device_contexts=where), rows) for where in (False, True)]
     for mine, other in zip(*map(jax.tree.leaves, made), strict=True):
-        np.testing.assert_array_equal(mine, other)
+        assert mine.dtype == other.dtype
+        np.testing.assert_allclose(mine, other, rtol=2e-7, atol=3e-6 if np.issubdtype(mine.dtype, np.floating) else 0)
 
 
 def test_counting_in_threads_builds_each_group_once_and_says_so():

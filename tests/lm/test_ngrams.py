@@ -3,6 +3,8 @@
 Tolerances: rows are float32, and so are the discounts; a row is a logarithm of at most 10, right to 1e-6, and five add up.
 """
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +13,20 @@ from reference import Chain, random_documents, stream_of, windows
 
 from jexplicit.counts import context_ranges
 from jexplicit.counts.context_ranges import Disk, count_ranges
+from jexplicit.counts.runs import compiled_levels, compiled_parts
 from jexplicit.lm.rows import ngrams as ngrams_module
 from jexplicit.lm.rows.ngrams import (
     Ngrams,
+    compiled_smoothing,
     context_numbers,
     ngram_rows,
     smoothed_ngrams,
     smoothed_ranges,
 )
+from jexplicit.lm.tables import placing, storage
+from jexplicit.lm.tables.contexts import vmap_contexts
+from jexplicit.lm.tables.placing import Positions, prepare
+from jexplicit.lm.tables.reader import log_p_of_all, read_positions
 from jexplicit.runs.devices import data_mesh
 
 N = 9
@@ -76,9 +84,14 @@ def test_devices_smooth_what_they_count(devices):
     assert all(isinstance(leaf, jax.Array) and leaf.devices() == set(mesh.devices.flat) for leaf in arrays)
 
 
-@pytest.mark.parametrize("devices, M, size", [(3, 1, 3), (3, 300, 70_000), (8, 5, 2**16), (1, 40, 2**16)])
-@pytest.mark.parametrize("draw", ["random", "equal", "different"])
-def test_devices_smooth_any_contexts(devices, M, size, draw):
+@pytest.mark.parametrize(
+    "draw, devices, M, size",
+    [
+        *(("random", *sizes) for sizes in ((3, 1, 3), (3, 300, 70_000), (8, 5, 2**16))),
+        *(("equal", 3, 300, 2**16), ("different", 8, 300, 2**16), ("different", 1, 40, 2**16)),
+    ],
+)
+def test_devices_smooth_any_contexts(draw, devices, M, size):
     """Rare and frequent ids, a single position, one context alone, as many as positions, and ids with all bits of a word."""
     rng = np.random.default_rng(M)
     ids = {"random": size - np.minimum(rng.geometric(0.2, (M, 2)), size), "different": np.arange(M)[:, None] + [[0, 1]]}
@@ -86,6 +99,80 @@ def test_devices_smooth_any_contexts(devices, M, size, draw):
     y = np.full(M, size - 1) if draw == "equal" else rng.integers(0, size, M)
     many = {"offsets": (2, 1), "vocab_size": size}
     assert_rounded(smoothed_ngrams(x, y, **many, mesh=data_mesh(devices)), smoothed_ngrams(x, y, **many))
+
+
+@pytest.mark.parametrize("step", ["parts", "levels", "smoothing"])
+def test_nothing_that_devices_do_is_quadratic_in_the_positions(step):
+    """Four times the positions take four times the bytes and operations, and a sort's logarithm: 14/12 times that."""
+    mesh, radices = data_mesh(1), (100,) * 4
+
+    def costs(M):
+        shape = jax.ShapeDtypeStruct
+        parts = compiled_parts(mesh, radices), ([shape((M,), jnp.int32)] * 4, shape((M,), jnp.bool_))
+        runs, starts, _ = jax.eval_shape(parts[0], *parts[1])
+        levels = compiled_levels(mesh, radices, 1), (runs, starts)
+        smoothing = compiled_smoothing(mesh, 100), (jax.eval_shape(levels[0], *levels[1]), [shape((3,), jnp.float32)] * 3)
+        f, arguments = {"parts": parts, "levels": levels, "smoothing": smoothing}[step]
+        found = f.lower(*arguments).compile().cost_analysis()
+        return np.array([found["bytes accessed"], found["flops"]])
+
+    few, many = costs(1 << 12), costs(1 << 14)
+    assert (2 * few < many).all() and (many < 4 * 14 / 12 * few).all()
+
+
+@contextlib.contextmanager
+def no_copies(monkeypatch):
+    """No array of several devices gets to the host but by `jax.device_get`; gives the sizes and kinds of those. JAX's own
+    guard, which a CPU ignores, is on where there is an accelerator."""
+    explicit, asked, get = [False], [], jax.device_get
+
+    def asked_for(tree):
+        asked.extend((leaf.size, leaf.dtype.kind) for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+        explicit[0] = True
+        try:
+            return get(tree)
+        finally:
+            explicit[0] = False
+
+    def guarded(copy):
+        def checked(array, *arguments, **more):
+            assert explicit[0], "a copy that nobody asked for"
+            return copy(array, *arguments, **more)
+
+        return checked
+
+    kind = type(jnp.zeros(1))
+    with monkeypatch.context() as patch, jax.transfer_guard_device_to_host("disallow"):
+        patch.setattr(jax, "device_get", asked_for)
+        patch.setattr(kind, "__array__", guarded(kind.__array__))
+        patch.setattr(kind, "_value", property(guarded(kind._value.fget)))
+        yield asked
+
+
+def test_from_counts_to_logits_nothing_but_sizes_comes_to_the_host(elsewhere, monkeypatch):
+    mesh, names, exponents = data_mesh(3), ("one", "two", "three"), np.array([0.9, 0.7, 0.5])
+    monkeypatch.setattr(storage, "on_accelerator", lambda: True)
+    monkeypatch.setattr(placing, "_long", 3)  # of 9 outputs: some rows are read with their zeros, most from their entries
+
+    def logits(**more):
+        kind = ngram_rows(ngrams_of((1, 2, 3), **more), names, confidence=True)
+        return kind.row_tables, vmap_contexts(lambda kind, x: kind.index(x), kind, OTHERS)
+
+    def log_p(tables, rows):
+        read = Positions(rows, np.tile(np.arange(3), (len(rows), 1)))
+        return read_positions(log_p_of_all, prepare(tables, N, mesh), exponents, read, np.zeros(len(rows), int), mesh)
+
+    with no_copies(monkeypatch) as asked:
+        tables, rows = elsewhere(logits, mesh=mesh)
+        assert asked[-1] == (192, "i") and max(asked[:-1]) <= (4, "i")  # rows of positions; sizes, and counts of counts
+        asked.clear()
+        found = elsewhere(log_p, tables, rows)
+        with pytest.raises(AssertionError, match="nobody asked"):
+            np.asarray(tables[0].rows.values)
+    *sizes, (_, result) = asked  # which rows are long, and how many entries the rows have that the positions read
+    assert result == "f" and max(sizes) <= (64, "i") and max(len(table.rows.values) for table in tables) > 200
+    monkeypatch.undo()
+    np.testing.assert_allclose(found, log_p(*logits()), rtol=0, atol=SUM)
 
 
 # The chain

@@ -14,7 +14,7 @@ import pytest
 from reference import log_linear as log_linear_loop
 
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
-from jexplicit.lm.tables import placing, reader
+from jexplicit.lm.tables import placing, reader, storage
 from jexplicit.lm.tables.moments import moments_of, place_rows, position_slopes
 from jexplicit.lm.tables.placing import Positions, place, prepare, prune_rows
 from jexplicit.lm.tables.reader import add_compensated, log_probabilities
@@ -156,6 +156,22 @@ def test_long_rows_are_held_dense_up_to_some_bytes(monkeypatch):
     assert [list(table.long) for table in prepared.tables[2:]] == [[], [0, 3], []]
     monkeypatch.setattr(placing, "_most_bytes", 8 * N)
     assert [list(table.long) for table in prepare(tables, N, data_mesh(1)).tables[2:]] == [[], [0], []]  # the longest
+
+
+@pytest.mark.parametrize("devices, dtype, long", [(1, np.float64, 16), (2, np.float32, 10**9)])
+def test_tables_in_the_memory_of_an_accelerator_are_read_there(devices, dtype, long, elsewhere, monkeypatch):
+    """By the code of an accelerator, with rows of entries and rows with their zeros, and some rows alone."""
+    tables, read, Y, whole = problem(dtype)
+    there = tuple(jax.tree.map(jnp.asarray, table) for table in tables)
+    monkeypatch.setattr(placing, "_long", long)
+    monkeypatch.setattr(storage, "on_accelerator", lambda: True)
+    found = elsewhere(log_probabilities, there, EXPONENTS, read, Y, data_mesh(devices))
+    np.testing.assert_allclose(found, by_loop(whole, read, Y), rtol=0, atol=TOLERANCE[dtype])
+    few, own = prune_rows(there, read.take(np.arange(0, M, 3)))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves([table.rows for table in few[:2]]))
+    assert all(isinstance(x, jax.Array) for table in few[2:] for x in (table.rows.outputs, table.rows.values))
+    found = elsewhere(log_probabilities, few, EXPONENTS, own, Y[::3], data_mesh(devices))
+    np.testing.assert_allclose(found, by_loop(whole, read, Y)[::3], rtol=0, atol=TOLERANCE[dtype])
 
 
 def test_every_position_has_a_place_of_its_own_and_every_entry_is_read_once(monkeypatch):

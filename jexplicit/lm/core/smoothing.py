@@ -195,7 +195,7 @@ def counts_of_counts(counts: Any) -> Any:
 
 
 class SmoothedPairs(NamedTuple):
-    """SmoothedPairs contexts h of one length, and the pairs (h, i) that occurred.
+    """Smoothed contexts h of one length, and the pairs (h, i) that occurred.
 
     P: [E] `P(i|h)`.
     values: [E] `log(P(i|h) / (γ(h) P(i|h')))`, float32.

@@ -12,6 +12,7 @@ Source: Brown et al. 1992 for classes in n-gram models; as a log-linear row, thi
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Integer
@@ -107,8 +108,8 @@ class ChainTable:
         rows = np.tile(np.asarray(self.base, np.float32), (len(r), 1))
         for table, n in zip(self.chain.rows, self._levels(r), strict=True):
             known = np.flatnonzero(n >= 0)
-            start, outputs, values = take_rows(table, n[known])
-            rows[np.repeat(known, np.diff(start)), outputs] += values
+            start, outputs, values = jax.device_get(take_rows(table, n[known]))
+            rows[np.repeat(known, np.diff(start)), outputs[: start[-1]]] += values[: start[-1]]
         return Gathered(rows, self.class_of)
 
     def _levels(self, r: Any) -> list[Any]:
@@ -120,7 +121,8 @@ class ChainTable:
             if longer is None:
                 longer = xp.where(own, n, -1)
             else:
-                start = xp.asarray(self.chain.children[level].start)
+                start = self.chain.children[level].start
+                start = jax.device_get(start) if xp is np else start
                 shorter = xp.searchsorted(start, longer, side="right").astype(r.dtype) - 1
                 longer = xp.where(own, n, xp.where(longer >= 0, shorter, -1))
             found.append(longer)

@@ -118,18 +118,14 @@ def ngram_rows(ngrams: Ngrams, names: tuple[str, ...], *, confidence: bool = Fal
         raise ValueError(f"{len(names)} names of rows for {len(ngrams.rows)} levels: name from 1 to all of them, the last ones")
     rows, totals = ngrams.rows[-len(names) :], ngrams.totals[-len(names) :]
     longest = tuple(table.longest for table in rows)
-    known = tuple(_confidence(*level) for level in zip(totals, rows, strict=True)) if confidence else ()
+    each = (confidence_of(n, table.lengths) for n, table in zip(totals, rows, strict=True)) if confidence else ()
+    known = tuple(jnp.asarray(of_contexts, jnp.uint8) for of_contexts in each)
     return NgramRows(ngrams.children, rows, ngrams.offsets, longest, len(ngrams.lower), names, known)
 
 
-def _confidence(totals: np.ndarray, rows: SparseRows) -> Array:
-    """Which of CONFIDENCES each context has."""
-    return jnp.asarray(confidence_of(totals, np.diff(np.asarray(rows.start).astype(np.int64))), jnp.uint8)
-
-
-def confidence_of(totals: np.ndarray, different: np.ndarray) -> Int[np.ndarray, " R"]:
-    """Which of CONFIDENCES contexts have that occurred so often, with so many different tokens after them."""
-    return 2 * np.searchsorted(_times, totals, side="right") + (different > 1)
+def confidence_of(totals: Any, different: Any) -> Any:
+    """Which of CONFIDENCES contexts have that occurred so often, with so many different tokens after them; NumPy and JAX."""
+    return 2 * sum((totals >= times).astype(np.int32) for times in _times) + (different > 1).astype(np.int32)
 
 
 def context_numbers(
@@ -314,7 +310,7 @@ def _smoothed_on_devices(
 ) -> Ngrams:
     """`_smoothed_levels` where the levels are, in float32: their sizes and counts of counts alone come to the host."""
     D = [discounts_of(n, modified=True).astype(np.float32) for n in jax.device_get(_counts_of_counts(levels))]
-    lower, smoothed = _smooth_ranges(mesh, N)(levels, D)
+    lower, smoothed = compiled_smoothing(mesh, N)(levels, D)
     children, rows, totals, log_gamma = _stored(join_ranges(levels, smoothed, mesh), sizes, N)
     return Ngrams(offsets, children, rows, lower, totals, log_gamma)
 
@@ -325,7 +321,7 @@ def _counts_of_counts(levels: Sequence[DeviceLevel]) -> list[Int[Array, "4"]]:
 
 
 @functools.cache
-def _smooth_ranges(mesh: Mesh, N: int) -> Any:
+def compiled_smoothing(mesh: Mesh, N: int) -> Any:
     """Compiled `levels, D -> lower, [(of contexts, (outputs, values)) of each level]`."""
 
     def sums(numbers: Array, R: int, values: Array) -> Array:

@@ -43,7 +43,7 @@ def map_contexts(
     for start in range(0, max(1, len(X)), call):
         part = np.zeros((call, X.shape[1]), np.int32)
         part[: len(X) - start] = X[start : start + call]
-        out.append(np.asarray(apply(tables, part))[: len(X) - start])
+        out.append(jax.device_get(apply(tables, part))[: len(X) - start])
         if progress:
             progress(min(start + call, len(X)), len(X))
     return gather_over_processes(np.concatenate(out))
@@ -67,7 +67,7 @@ def vmap_contexts(f: Callable[..., Any], tables: Any, *columns: Integer[np.ndarr
         own = [column[m : m + _columns_per_call] for column in columns]
         size = few_sizes(len(own[0]), 64)
         found = _vmapped(f)(tables, *(pad_to(column, size, 0) for column in own))
-        parts.append(jax.tree.map(lambda part: np.asarray(part)[: len(own[0])], found))  # noqa: B023
+        parts.append(jax.tree.map(lambda part: part[: len(own[0])], jax.device_get(found)))  # noqa: B023
     return jax.tree.map(lambda *part: np.concatenate(part), *parts)
 
 

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Int, Integer
 
 from jexplicit.data.contexts import pad_to
 from jexplicit.lm.tables.contexts import few_sizes
-from jexplicit.lm.tables.storage import Dense, Gathered, Sparse, add_entries, take_dense, take_rows
+from jexplicit.lm.tables.storage import Dense, Gathered, Sparse, add_entries, stays, take_dense, take_rows
 from jexplicit.runs.devices import AXIS, on_cpu, replicate
 
 _cells = 1 << 19  # of all rows of a block on a CPU
@@ -146,16 +146,19 @@ def prepare(tables: Sequence[Any], N: int, mesh: Mesh) -> PreparedTables:
     return PreparedTables(replicate(whole, mesh), tuple(found))
 
 
-def _long_rows(table: Sparse, most: int) -> tuple[Float[np.ndarray, "L_and_base N"], Int[np.ndarray, " L"]]:
+def _long_rows(table: Sparse, most: int) -> tuple[Any, Int[np.ndarray, " L"]]:
     """The base row, and the long rows with their zeros, up to so many bytes; and their numbers. No rows of zeros alone."""
-    (start, _, values), N = map(np.asarray, table.rows), table.vocab_size
-    n = np.diff(start)
-    long = np.flatnonzero(n * _long > N)
-    longest = np.argsort(-n[long], kind="stable")[: most // (N * values.itemsize)]
+    n, N, dtype = table.rows.lengths, table.vocab_size, table.rows.values.dtype
+    is_long, on_device = n > N // _long, stays(n)
+    long = jnp.flatnonzero(is_long, size=int(jax.device_get(is_long.sum()))) if on_device else np.flatnonzero(is_long)
+    long, n = jax.device_get((long, n[long]))
+    longest = np.argsort(-n, kind="stable")[: most // (N * dtype.itemsize)]
     long = np.sort(long[longest])
     if not len(long) and table.base is None:
-        return np.zeros((0, N), values.dtype), long
-    whole = np.tile((np.zeros(N) if table.base is None else np.asarray(table.base)).astype(values.dtype), (1 + len(long), 1))
+        return np.zeros((0, N), dtype), long
+    if on_device:
+        return take_dense(table, np.append(-1, long)).rows, long
+    whole = np.tile((np.zeros(N) if table.base is None else np.asarray(table.base)).astype(dtype), (1 + len(long), 1))
     add_entries(whole[1:], take_rows(table.rows, long))
     return whole, long
 
@@ -289,12 +292,13 @@ def _by_class(table: Any) -> Gathered:
     """Rows made for a call, of few different sizes; those of a dense table are read as if each output were its own class."""
     if isinstance(table, Sparse):
         table = take_dense(table, np.arange(len(table.rows.start) - 1))
-    rows = np.asarray(table.rows)
+    rows, numpy = table.rows, jnp if stays(table.rows) else np
     columns = table.column_of_output if isinstance(table, Gathered) else np.arange(rows.shape[1])
-    return Gathered(np.pad(rows, ((0, few_sizes(len(rows), 1 << 8) - len(rows)), (0, 0))), columns)
+    return Gathered(numpy.pad(rows, ((0, few_sizes(len(rows), 1 << 8) - len(rows)), (0, 0))), columns)
 
 
-def _joined(parts: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """The parts end to end, filled up with zeros to some size."""
-    whole = np.zeros(size, np.result_type(*parts) if parts else np.int32)
-    return np.concatenate([*parts, whole[sum(map(len, parts)) :]])
+def _joined(parts: Sequence[Any], size: int) -> Any:
+    """The parts end to end, filled up with zeros to some size, where they are."""
+    numpy: Any = jnp if any(map(stays, parts)) else np
+    dtype = np.result_type(*(part.dtype for part in parts)) if parts else np.dtype(np.int32)
+    return numpy.concatenate([*(numpy.asarray(part, dtype) for part in parts), numpy.zeros(size - sum(map(len, parts)), dtype)])

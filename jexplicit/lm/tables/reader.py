@@ -136,8 +136,8 @@ def map_positions(f: Callable[..., Any], placed: PlacedPositions, exponents: Flo
     `f` is compiled once for each function object.
     """
     a = np.asarray(exponents, placed.shared.dense.dtype)
-    found = compiled_map(f, placed.dense, placed.mesh)(placed.shared, placed.blocks, placed.used, a)
-    return jax.tree.map(lambda part: np.asarray(part).reshape(-1, *part.shape[2:])[placed.order], found)
+    found = jax.device_get(compiled_map(f, placed.dense, placed.mesh)(placed.shared, placed.blocks, placed.used, a))
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[placed.order], found)
 
 
 @functools.cache
@@ -164,7 +164,8 @@ def sum_positions(
 ) -> Float[np.ndarray, " sums"]:
     """The sum over all blocks of what `f(shared, block, exponents)` gives of each, in twice the precision of its numbers."""
     a = np.asarray(exponents, placed.shared.dense.dtype)
-    return np.asarray(compiled_sums(f, placed.mesh)(placed.shared, placed.blocks, placed.used, a), np.float64).sum(axis=0)
+    sums = jax.device_get(compiled_sums(f, placed.mesh)(placed.shared, placed.blocks, placed.used, a))
+    return np.asarray(sums, np.float64).sum(axis=0)
 
 
 @functools.cache

@@ -1,9 +1,10 @@
 """How R rows of N logits are stored: dense, sparse over a base row, or by classes of outputs.
 
 A table is a pytree with `row(r)`, one row as a pure function, `entry(r, i)`, one logit of it, and `take(r)`, some rows as a
-table of their own, on the host. Row -1 is that of a context without entries.
+table of their own, on the host; those of an accelerator's arrays stay there. Row -1 is that of a context without entries.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import pad_to
+from jexplicit.lm.tables.contexts import few_sizes
 from jexplicit.lm.tables.pytrees import pytree, static
+from jexplicit.runs.devices import on_accelerator
 
 
 class SparseRows(NamedTuple):
@@ -30,7 +33,12 @@ class SparseRows(NamedTuple):
     @property
     def longest(self) -> int:
         """Entries of the longest row; at least 1, so that a row can always be read."""
-        return max(1, int(np.diff(np.asarray(self.start)).max(initial=0)))
+        return max(1, int(jax.device_get(self.lengths.max(initial=0))))
+
+    @property
+    def lengths(self) -> Any:
+        """Entries of each row, where the rows are."""
+        return jnp.diff(self.start) if stays(self.start) else np.diff(np.asarray(self.start))
 
 
 @pytree
@@ -123,6 +131,11 @@ class Gathered:
         return Gathered(self.rows[r], self.column_of_output)
 
 
+def stays(array: Any) -> bool:
+    """Whether an array is in the memory of an accelerator, of which the host gets no copy."""
+    return isinstance(array, jax.Array) and on_accelerator()
+
+
 def as_table(table: Any) -> Any:
     """A table unchanged; an array [R, N] as dense rows."""
     return Dense(table) if isinstance(table, np.ndarray | jax.Array) else table
@@ -131,7 +144,8 @@ def as_table(table: Any) -> Any:
 def take_dense(table: Any, r: Int[np.ndarray, " n"]) -> Dense:
     """Rows r of any table, made one by one."""
     size = 1 << (len(r) - 1).bit_length()  # few shapes are compiled
-    return Dense(np.asarray(_rows(table, pad_to(r.astype(np.int32), size, 0)))[: len(r)])
+    rows = _rows(table, pad_to(r.astype(np.int32), size, 0))
+    return Dense((rows if stays(rows) else np.asarray(rows))[: len(r)])
 
 
 def dense_rows(table: Any, r: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n N"]:
@@ -161,7 +175,7 @@ def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) ->
     r = r.astype(jnp.int32)
     start = jnp.asarray(rows.start)
     first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
-    e = first + jnp.arange(longest, dtype=jnp.int32)
+    e = first + jnp.arange(min(longest, len(rows.values)), dtype=jnp.int32)
     own = (e < last) & (r >= 0)
     i = jnp.where(own, jnp.asarray(rows.outputs).at[e].get(mode="clip").astype(jnp.int32), N)  # N is dropped
     values = jnp.asarray(rows.values)
@@ -200,7 +214,12 @@ def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most:
 
 
 def take_rows(rows: SparseRows, r: Int[np.ndarray, " n"]) -> SparseRows:
-    """Some of the rows, on the host."""
+    """Some of the rows, on the host; of an accelerator's rows the entries stay there, and zeros may follow the last of them."""
+    if stays(rows.values):
+        first, n = _bounds(rows.start, pad_to(r.astype(np.int32), few_sizes(len(r), 64), -1))
+        start = np.concatenate([[0], np.cumsum(jax.device_get(n)[: len(r)], dtype=np.int64)])
+        size = few_sizes(int(start[-1]), 1 << 10) if start[-1] else 0
+        return SparseRows(start, *_entries(rows, first, n, size=size))
     start, outputs, values = map(np.asarray, rows)
     first, last = start[r].astype(np.int64), start[r + 1]
     n = last - first
@@ -208,12 +227,29 @@ def take_rows(rows: SparseRows, r: Int[np.ndarray, " n"]) -> SparseRows:
     return SparseRows(np.concatenate([[0], np.cumsum(n)]), outputs[entry], values[entry])
 
 
+@jax.jit
+def _bounds(start: Array, r: Array) -> tuple[Array, Array]:
+    """The first entry of each row, and how many there are; none for -1."""
+    first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
+    return first, jnp.where(r < 0, 0, last - first)
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _entries(rows: SparseRows, first: Array, n: Array, *, size: int) -> tuple[Array, Array]:
+    """`n[0]` outputs and values from `first[0]` on, `n[1]` from `first[1]` on, ...; zeros up to a size."""
+    place = jnp.arange(size, dtype=jnp.int32)
+    entry = jnp.repeat(first - (jnp.cumsum(n) - n), n, total_repeat_length=size) + place
+    entry = jnp.where(place < n.sum(dtype=jnp.int32), entry, len(rows.values))
+    outputs, values = (x.at[entry].get(mode="fill", fill_value=0) for x in (rows.outputs, rows.values))
+    return outputs, values
+
+
 def add_entries(table: Float[np.ndarray, "R N"], rows: SparseRows) -> None:
     """`table[r, i] += value` for every entry of the rows, in place."""
-    start, outputs, values = map(np.asarray, rows)
+    start, outputs, values = jax.device_get(rows)
     places = np.repeat(np.arange(len(start) - 1) * table.shape[1], np.diff(start))
-    places += outputs
-    table.reshape(-1)[places] += values  # no place twice
+    places += outputs[: len(places)]
+    table.reshape(-1)[places] += values[: len(places)]  # no place twice
 
 
 def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
