@@ -125,6 +125,7 @@ class TrainingText:
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or default_mesh()
         self.device_contexts = not on_cpu(self.mesh) if device_contexts is None else device_contexts
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
+        self._known_sparse = sparse_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
         self._made: dict[Any, Any] = {}
         self._predictions: tuple[np.ndarray, np.ndarray] | None = None
@@ -198,7 +199,6 @@ class TrainingText:
                 X, Y = self.predictions(max(offsets))
                 found = self.smoothed(X, Y, offsets)
             self._ngrams[offsets] = found
-            trim_heap()
         return self._ngrams[offsets]
 
     def smoothed(
@@ -212,7 +212,9 @@ class TrainingText:
     ) -> Ngrams:
         """`smoothed_ngrams` of what was made of this text, counted where its contexts are."""
         mesh = self.mesh if self.device_contexts else None
-        return smoothed_ngrams(X, Y, offsets=offsets, vocab_size=vocab_size or self.vocab_size, sizes=sizes, mesh=mesh)
+        found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=vocab_size or self.vocab_size, sizes=sizes, mesh=mesh)
+        trim_heap()
+        return found
 
     def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
         """Count and smooth the contexts at several offsets, in memory some of them at once."""
@@ -244,7 +246,7 @@ class TrainingText:
         """Drop what was made of this text, to make room; it is made again where it is asked for."""
         self._made.clear()
         self._ngrams.clear()
-        self._predictions = None
+        self._predictions, self._sparse = None, self._known_sparse
         gc.collect()  # arrays in references that go in circles
         trim_heap()
 

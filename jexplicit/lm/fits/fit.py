@@ -110,6 +110,7 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
     options, start = options or Options(), time.perf_counter()
+    trim_heap()  # of what was evaluated before
     if options.calibration == "pairs" and method in ("log-linear", "iterative-scaling"):
         raise ValueError(f"calibration 'pairs' with method {method!r}: only a mixture is fitted on them; use 'held-out'")
     fitted = METHODS[method](text, options, watch or Watch())

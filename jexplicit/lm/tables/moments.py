@@ -17,12 +17,12 @@ from jexplicit.lm.tables.placing import (
     PlacedPositions,
     PositionBlocks,
     Positions,
+    PreparedTables,
     Shared,
     check_exponents,
     check_positions,
     place,
     prepare,
-    prune_rows,
 )
 from jexplicit.lm.tables.reader import block_rows, map_positions, sum_positions
 from jexplicit.lm.tables.storage import as_table
@@ -70,9 +70,10 @@ def moments_of(
         >>> round(moments_of(tables, one, np.array([0]), 1)(np.zeros(1)).loss, 5)  # log 2
         0.69315
     """
-    placed = place_rows(tables, positions, Y, S, mesh)
-    some = slice(None, None, -(-len(Y) // most_of_hessian))
-    curved = place_rows(*prune_rows(tables, positions.take(some)), Y[some], S, mesh) if some.step > 1 else None
+    some, mesh = slice(None, None, -(-len(Y) // most_of_hessian)), mesh or default_mesh()
+    prepared = prepare_rows(tables, positions, S, mesh)  # dense rows are large: both share them
+    placed = place(prepared, positions, Y, mesh)
+    curved = place(prepared, positions.take(some), Y[some], mesh) if some.step > 1 else None
 
     def measure(a: np.ndarray) -> Moments:
         sums = sum_positions(block_sums if curved is None else block_slopes, placed, a) / len(Y)
@@ -86,10 +87,16 @@ def place_rows(
     tables: Sequence[Any], positions: Positions, Y: Integer[np.ndarray, " M"], S: int, mesh: Mesh | None = None
 ) -> PlacedPositions:
     """Positions and their rows on the devices, for fits of S exponents."""
-    tables, mesh = list(map(as_table, tables)), mesh or default_mesh()
+    mesh = mesh or default_mesh()
+    return place(prepare_rows(tables, positions, S, mesh), positions, Y, mesh)
+
+
+def prepare_rows(tables: Sequence[Any], positions: Positions, S: int, mesh: Mesh) -> PreparedTables:
+    """Tables to be read by positions, which fit them and S exponents."""
+    tables = list(map(as_table, tables))
     check_positions(tables, positions)
     check_exponents(positions, S)
-    return place(prepare(tables, tables[0].vocab_size, mesh), positions, Y, mesh)
+    return prepare(tables, tables[0].vocab_size, mesh)
 
 
 def position_slopes(

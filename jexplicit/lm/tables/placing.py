@@ -141,9 +141,23 @@ def prepare(tables: Sequence[Any], N: int, mesh: Mesh) -> PreparedTables:
         found.append(table)
         dense.append(rows)
         R += len(rows)
-    numpy: Any = np if on_cpu(mesh) else jnp  # rows that were made on an accelerator stay there
-    whole = numpy.concatenate(dense, dtype=np.result_type(*(rows.dtype for rows in dense[1:] or dense)))
-    return PreparedTables(replicate(whole, mesh), tuple(found))
+    dtype = np.result_type(*(rows.dtype for rows in dense[1:] or dense))
+    if not on_cpu(mesh):  # rows that were made on an accelerator stay there
+        return PreparedTables(replicate(jnp.concatenate(dense, dtype=dtype), mesh), tuple(found))
+    whole = _aligned(R, N, dtype)
+    while dense:  # they are large: no two copies stand side by side
+        rows = dense.pop()
+        R -= len(rows)
+        whole[R : R + len(rows)] = rows
+    return PreparedTables(jax.device_put(whole, NamedSharding(mesh, PartitionSpec()), may_alias=True), tuple(found))
+
+
+def _aligned(R: int, N: int, dtype: Any) -> np.ndarray:
+    """An array to fill, [R, N], where devices of a CPU read it without a copy: at a multiple of 64 bytes."""
+    size = R * N * dtype.itemsize
+    memory = np.empty(size + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    return memory[first : first + size].view(dtype).reshape(R, N)
 
 
 def _long_rows(table: Sparse, most: int) -> tuple[Any, Int[np.ndarray, " L"]]:

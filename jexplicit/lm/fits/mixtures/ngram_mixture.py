@@ -118,9 +118,10 @@ class HeldOutRows(NamedTuple):
         return np.where(self.has(kinds), exponents, 0)
 
     def take(self, m: slice | np.ndarray) -> "HeldOutRows":
-        """Some of the positions."""
+        """Some of the positions, and what they read."""
         classes = None if self.classes is None else self.classes[m]
-        return self._replace(positions=self.positions.take(m), Y=self.Y[m], classes=classes)
+        tables, positions = prune_rows(self.tables, self.positions.take(m))
+        return self._replace(tables=tables, positions=positions, Y=self.Y[m], classes=classes)
 
     def of_kinds(self, kinds: Sequence[str]) -> "HeldOutRows":
         """What the rows of some kinds are; exponents keep their numbers."""
