@@ -84,6 +84,7 @@ class TableRows:
     confidence: for each row which of its exponents a row of its table takes, [R] each; empty for one exponent per row.
     """
 
+    names: Any
     row_tables: Any
     confidence: tuple[Any, ...] = ()
     normalised = False  # whether target_logits are log-probabilities
