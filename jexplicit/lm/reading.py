@@ -26,7 +26,7 @@ from jexplicit.lm.rows.past.adaptive import AdaptiveRows, Growth
 from jexplicit.lm.rows.past.balance import Balance
 from jexplicit.lm.rows.past.growing import Run
 from jexplicit.lm.rows.past.latest import Latest, LatestRun
-from jexplicit.lm.rows.past.on_devices import on_host
+from jexplicit.lm.rows.past.on_devices import balance_on_host, on_host
 from jexplicit.lm.rows.past.online import Online
 from jexplicit.lm.tables.reader import log_p_of_targets
 
@@ -111,7 +111,10 @@ def predict(model: LanguageModel, state: State) -> Float[np.ndarray, " N"]:
 def save_state(path: str | os.PathLike, state: State) -> None:
     """Write a state to a safetensors file, from which `load_state` goes on."""
     tensors: dict[str, np.ndarray] = {}
-    growth = state.growth and state.growth._replace(counts=tuple(map(on_host, state.growth.counts)))
+    growth = state.growth
+    if growth:
+        balances = tuple(map(balance_on_host, growth.balances))
+        growth = growth._replace(counts=tuple(map(on_host, growth.counts)), balances=balances)
     described = describe(state._replace(growth=growth), "state", tensors)
     save_file(tensors, Path(path), metadata={"state": json.dumps(described)})
 

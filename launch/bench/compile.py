@@ -42,6 +42,7 @@ from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.fits import gradient, optimum
 from jexplicit.lm.rows.ngrams import compiled_smoothing
+from jexplicit.lm.rows.past.on_devices import balance_block
 from jexplicit.lm.rows.sharded import compiled_log_partition
 from jexplicit.lm.tables import placing
 from jexplicit.lm.tables.contexts import compiled_map as of_contexts
@@ -172,6 +173,10 @@ _sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,)
 _streamed = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
 
 
+_balance = (_shape(1024, 2, N), _ints(4096), _ints(4096), _shape(4096, N), _shape())
+_balance_block = jax.jit(functools.partial(balance_block, room=1024))
+
+
 def _log_partition(tables: Any, x: Any) -> Any:
     return jax.nn.logsumexp(logits(tables, x))
 
@@ -181,6 +186,7 @@ HOT_FUNCTIONS = {
     "contexts, sorted": HotFunction(_context_parts),
     "contexts, counted": HotFunction(_context_levels),
     "contexts, smoothed": HotFunction(_context_rows, K - 1),
+    "observed over expected": HotFunction(lambda mesh: (_balance_block, _balance)),
     "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
     "log partition functions": HotFunction(lambda mesh: (of_contexts(_log_partition, mesh, 4096), _contexts), 1),
     "log partition by columns": HotFunction(lambda mesh: (compiled_log_partition(mesh), _contexts), 1),

@@ -9,8 +9,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from jexplicit.counts.runs import Runs
-from jexplicit.lm.rows.past import growing, on_devices
-from jexplicit.lm.rows.past.balance import balance_rows, empty_balance
+from jexplicit.lm.rows.past import balance, growing, on_devices
+from jexplicit.lm.rows.past.balance import empty_balance
 from jexplicit.lm.rows.past.growing import add_run, cells_of, count_run, followers
 from jexplicit.lm.rows.past.latest import latest, merge_latest
 
@@ -67,8 +67,8 @@ def test_a_device_counts_the_same(seed, begin):
         np.testing.assert_array_equal(on_devices.dense_counts(k, t, N, on_it, first, own, m)[: len(m)], dense)
         base = np.full((len(m), N), 1 / N, np.float32)
         mine, other = (
-            at.counted_row(k, t, N, so_far, first, own, m, base=base, D=0.7)[0]
-            for at, so_far in ((growing, runs), (on_devices, on_it))
+            at.counted_row(k, t, N, so_far, first, own, m, base=b, D=0.7)[0]
+            for at, so_far, b in ((growing, runs, base), (on_devices, on_it, on_devices.probabilities(np.log(base))))
         )
         rows = csr_array((mine.table.values, mine.table.outputs, mine.table.start), (len(m), N)).toarray()
         np.testing.assert_allclose(other.table[: len(m)], rows, rtol=1e-6)  # float32 logarithms of two libraries
@@ -84,7 +84,9 @@ def test_a_block_of_which_no_position_is_asked_for_has_no_rows():
     none, many = np.zeros(0, np.int64), 300
     for counting in (growing, on_devices):
         of_text = keys, tokens, many, (), (), keys, none
-        row, _ = counting.counted_row(*of_text, base=np.zeros((0, many), np.float32), D=0.7)
+        base = np.zeros((0, many), np.float32)
+        base = on_devices.probabilities(base) if counting is on_devices else base
+        row, _ = counting.counted_row(*of_text, base=base, D=0.7)
         assert not len(row.bucket)
 
 
@@ -128,18 +130,39 @@ def test_the_latest_tokens_are_those_of_a_loop(blocks):
 
 
 @BLOCKS
-def test_observed_over_expected_is_that_of_a_loop(blocks):
-    """Sums of float32 numbers below 60: 1e-5."""
+@pytest.mark.parametrize("where", [balance, on_devices])
+def test_observed_over_expected_is_that_of_a_loop(blocks, where):
+    """Sums of float32 numbers below 60: 1e-5. Contexts come in any order, and some tokens are not counted."""
     keys, tokens = text(4)
-    tokens = np.abs(tokens)
-    p = np.random.default_rng(5).dirichlet(np.ones(N), len(keys))
+    p = np.random.default_rng(5).dirichlet(np.ones(N), len(keys)).astype(np.float32)
     before, done = empty_balance(N), 0
     for B in blocks:
         m = slice(done, done + B)
-        rows, before = balance_rows(before, keys[m], tokens[m], p[m], 2.0)
+        own = on_devices.probabilities(np.log(p[m])) if where is on_devices else p[m]
+        rows, before = where.balance_rows(before, keys[m], tokens[m], own, 2.0)
         for n in range(B):
             same = [j for j in range(done + n) if keys[j] == keys[done + n]]
-            observed = np.bincount(tokens[same], minlength=N) if same else np.zeros(N)
+            observed = np.bincount([tokens[j] for j in same if tokens[j] >= 0] or [0], minlength=N)
+            observed = observed if any(tokens[j] >= 0 for j in same) else 0 * observed
             wanted = np.log((observed + 2) / (p[same].sum(axis=0) + 2))
             np.testing.assert_allclose(rows[n], wanted, atol=1e-5)
         done += B
+    if where is on_devices:  # what is saved is what the host has
+        host = balance.balance_rows(empty_balance(N), keys, tokens, p, 2.0)[1]
+        found = on_devices.balance_on_host(before)
+        np.testing.assert_array_equal(found.keys, host.keys)
+        np.testing.assert_allclose(found.sums, host.sums, atol=1e-5)
+        assert on_devices.balance_on_host(host) is host
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_a_device_corrects_a_block_in_one_call_and_two_scatters(platform):
+    shape: Any = jax.ShapeDtypeStruct
+    B, sums, p, ids = 64, shape((128, 2, N), jnp.float32), shape((64, N), jnp.float32), shape((64,), jnp.int32)
+    lowered = (
+        on_devices.balance_block.trace(sums, ids, ids, p, np.float32(2), room=128)
+        .lower(lowering_platforms=(platform,))
+        .as_text()
+    )
+    assert "stablehlo.sort" not in lowered and "stablehlo.while" not in lowered and "HIGHEST" in lowered
+    assert lowered.count("stablehlo.dot_general") == 1 and f"{B}x{B}x" in lowered  # contexts within the block

@@ -22,8 +22,8 @@ from jexplicit.lm.core.model import HISTORY, pytree, static
 from jexplicit.lm.core.names import AdaptiveKind
 from jexplicit.lm.core.past import Past, contexts_at
 from jexplicit.lm.rows.ngrams import CONFIDENCES
-from jexplicit.lm.rows.past import growing, on_devices
-from jexplicit.lm.rows.past.balance import Balance, balance_rows, empty_balance
+from jexplicit.lm.rows.past import balance, growing, on_devices
+from jexplicit.lm.rows.past.balance import empty_balance
 from jexplicit.lm.rows.past.growing import Row, Run, add_run, cells_of, count_run, joined_rows
 from jexplicit.lm.rows.past.keys import CONTEXTS, Block, hashed, mix
 from jexplicit.lm.rows.past.latest import Latest, LatestRun, latest, merge_latest
@@ -72,7 +72,7 @@ class Growth(NamedTuple):
 
     place: int
     counts: tuple[tuple[Run, ...], ...]
-    balances: tuple[Balance, ...]
+    balances: tuple[Any, ...]
     latest: tuple[tuple[LatestRun, ...], ...]
     online: Online | None = None
 
@@ -176,14 +176,16 @@ class AdaptiveRows:
         pads = np.flatnonzero(stream == PAD) if separate else None
         document = None if pads is None else pads[np.searchsorted(pads, places) - 1]
         keys, facts, newest = self._keys(growth, begun, self.block_of(stream, places), tokens, document)
-        p, q_of, rows, counts, balances = np.exp(log_p), {}, [], [], []
-        counting: Any = on_devices if on_accelerator() else growing
+        q_of, rows, counts, balances = {}, [], [], []
+        there: Any = (on_devices, on_devices, on_devices.probabilities)
+        counting, balancing, probabilities = there if on_accelerator() else (growing, balance, np.exp)
+        p = probabilities(log_p)
         for n, (row, (key, own_key)) in enumerate(zip(self.rows, keys, strict=True)):
-            counted, balance = (), growth.balances[n]
+            counted, balanced = (), growth.balances[n]
             if row.kind == "recency":
                 rows.append(_recency_row(facts[row.latest].take(m), N))
             elif row.kind == "observed-expected":
-                table, balance = balance_rows(balance, key[m], tokens[m], p, self.prior)
+                table, balanced = balancing.balance_rows(balanced, key[m], tokens[m], p, self.prior)
                 rows.append(Row(table, np.zeros(len(m), np.int64)))
             else:
                 first = begun.counts[n] if row.kind in _begun else ()
@@ -194,7 +196,7 @@ class AdaptiveRows:
                 rows.append(found)
                 counted = counting.add_block(growth.counts[n], key, tokens, N)
             counts.append(counted)
-            balances.append(balance)
+            balances.append(balanced)
         return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), newest, growth.online)
 
     def _keys(

@@ -38,7 +38,7 @@ def balance_rows(
     Args:
         before: sums of the text before the block.
         keys: [B] contexts.
-        tokens: [B] what follows each.
+        tokens: [B] what follows each; -1 for a token that is not counted.
         p: [B, N] the model's probabilities.
         prior: κ.
 
@@ -52,7 +52,8 @@ def balance_rows(
     distinct, group, often = np.unique(keys, return_inverse=True, return_counts=True)
     order, known = np.argsort(group, kind="stable"), before.find(distinct)
     both = np.zeros((B, 2, N))
-    both[np.arange(B), 0, tokens[order]] = 1
+    some = np.flatnonzero(tokens[order] >= 0)
+    both[some, 0, tokens[order][some]] = 1
     both[:, 1] = p[order]
     running = np.cumsum(both, axis=0)
     first = np.repeat(np.cumsum(often) - often, often)

@@ -3,12 +3,14 @@
     c[b, i] = count of (context of b, i) in the sorted cells + sum_{b' < b} [context of b' = context of b] [token of b' = i]
 
 Both are exact: the first by binary search, the second as a causal comparison of contexts times one-hot tokens, of whole numbers
-below 2^24. A cell has two words of 32 bits; the cells of a text are sorted again with those of a block.
+below 2^24. A cell has two words of 32 bits; the cells of a text are sorted again with those of a block. Observed and expected
+counts are the same comparison, times the model's probabilities too. Keys, their groups and what came last follow from the text
+alone: the host makes them, and of a block's counts only the confidences come back to it.
 """
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from jaxtyping import Array, Float, Int, UInt32, UInt64
 
 from jexplicit.counts.runs import NO_KEY, Runs, count_runs
 from jexplicit.lm.rows.ngrams import confidence_of
+from jexplicit.lm.rows.past.balance import Balance
 from jexplicit.lm.rows.past.growing import Row, Run, cells_of, merge_runs, token_bits
 from jexplicit.lm.tables.contexts import few_sizes
 from jexplicit.runs.devices import full_precision
@@ -29,7 +32,7 @@ def add_block(runs: Sequence[Any], keys: UInt64[np.ndarray, " B"], tokens: Int[n
     (known,) = on_device(runs)
     cells = cells_of(keys, tokens, N)[tokens >= 0]
     size = few_sizes(len(cells), 1)
-    room = few_sizes(int((known.counts > 0).sum()) + len(cells), _least)
+    room = few_sizes(int(jax.device_get((known.counts > 0).sum())) + len(cells), _least)
     words = [_padded(word, size, NO_KEY) for word in _words(cells)]
     return (_merged(known, words, np.arange(size) < len(cells), room=room),)
 
@@ -58,11 +61,10 @@ def dense_counts(
 def counted_row(
     keys: UInt64[np.ndarray, " B"], tokens: Int[np.ndarray, " B"], N: int, *known: Any, base: Any, D: float
 ) -> tuple[Row, Float[Array, "n_padded N"]]:
-    """`growing.counted_row` with dense rows on the device."""
+    """`growing.counted_row` with dense rows on the device, over `probabilities` or the q of a shorter context."""
     c, n = dense_counts(keys, tokens, N, *known), len(known[-1])
-    b = base if isinstance(base, jax.Array) else _padded(base, len(c), 1.0)
-    row, q, times, different = _adaptive_row(c, b, D)
-    return Row(row, confidence_of(np.asarray(times), np.asarray(different))[:n]), q
+    row, q, times, different = _adaptive_row(c, base, D)
+    return Row(row, jax.device_get(confidence_of(times, different))[:n]), q
 
 
 @functools.partial(jax.jit, static_argnames="D")
@@ -76,6 +78,55 @@ def _adaptive_row(c: Int[Array, "n N"], b: Float[Array, "n N"], D: float) -> tup
         return jnp.where(c > 0, jnp.log1p(kept / freed), 0), (kept + freed) / jnp.maximum(n, 1).astype(b.dtype), n, d
 
     return jax.vmap(of_position)(c, b)
+
+
+def probabilities(log_p: Float[np.ndarray, "n N"]) -> Float[Array, "n_padded N"]:
+    """A model's own, on the device once for all rows; 1 past the last position."""
+    return jnp.exp(_padded(log_p, few_sizes(len(log_p), 1), 0))
+
+
+class DeviceBalance(NamedTuple):
+    """`Balance` with the sums on a device: sorted contexts, the place of each among the sums, and these, with room for more."""
+
+    keys: UInt64[np.ndarray, " R"]
+    places: Int[np.ndarray, " R"]
+    sums: Float[Array, "room 2 N"]
+
+
+def balance_rows(
+    before: Any, keys: UInt64[np.ndarray, " n"], tokens: Int[np.ndarray, " n"], p: Float[Array, "n_padded N"], prior: float
+) -> tuple[Float[Array, "n_padded N"], DeviceBalance]:
+    """`balance.balance_rows` on the device, over `probabilities`."""
+    known = (
+        before if isinstance(before, DeviceBalance) else DeviceBalance(before.keys, np.arange(len(before.keys)), before.sums)
+    )
+    every, first = np.unique(np.concatenate([known.keys, keys]), return_index=True)
+    R = len(known.keys)
+    new = first >= R
+    places = np.where(new, R + np.cumsum(new) - 1, known.places[np.minimum(first, R - 1)])
+    own, after = (_padded(ids.astype(np.int32), len(p), -1) for ids in (places[np.searchsorted(every, keys)], tokens))
+    rows, sums = balance_block(known.sums, own, after, p, np.float32(prior), room=few_sizes(len(every), 64))
+    return rows, DeviceBalance(every, places, sums)
+
+
+@functools.partial(jax.jit, static_argnames="room")
+@full_precision
+def balance_block(sums: Array, place: Array, tokens: Array, p: Array, prior: Array, *, room: int) -> tuple[Array, Array]:
+    """The rows of a block, and the sums after it: both counts of a context so far, in the text and in the block."""
+    sums = jnp.zeros((room, *sums.shape[1:]), jnp.float32).at[: len(sums)].set(sums)
+    known, b = place >= 0, jnp.arange(len(place), dtype=jnp.int32)
+    expected = jnp.where(known[:, None], p, 0).astype(jnp.float32)
+    both = jnp.stack([jax.nn.one_hot(tokens, p.shape[1], dtype=jnp.float32), expected], axis=1)
+    earlier = ((place[:, None] == place[None]) & (b[:, None] > b[None])).astype(jnp.float32)
+    so_far = sums[place] + jnp.einsum("ab,bkn->akn", earlier, both) + prior
+    return jnp.log(so_far[:, 0] / so_far[:, 1]), sums.at[jnp.where(known, place, room)].add(both, mode="drop")
+
+
+def balance_on_host(balance: Any) -> Balance:
+    """The same sums on the host."""
+    if isinstance(balance, Balance):
+        return balance
+    return Balance(balance.keys, jax.device_get(balance.sums)[balance.places])
 
 
 def on_device(runs: Sequence[Any]) -> tuple[Runs]:
