@@ -195,6 +195,7 @@ class TrainingText:
                 ranges = count_ranges(self.stream, offsets=offsets, vocab_size=N, disk=counted, eos=self.eos, progress=progress)
                 disk.folder.mkdir(parents=True, exist_ok=True)
                 found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
+                trim_heap()
             else:
                 X, Y = self.predictions(max(offsets))
                 found = self.smoothed(X, Y, offsets)

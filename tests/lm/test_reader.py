@@ -197,6 +197,15 @@ def test_tables_of_only_the_rows_that_are_read_are_read_alike():
     np.testing.assert_allclose(found, by_loop(whole, read, Y), rtol=0, atol=1e-12)
 
 
+def test_the_curvature_of_every_third_position_is_that_of_these_alone():
+    tables, read, Y, _ = problem()
+    every, some = moments_of(tables, read, Y, 3)(EXPONENTS), slice(None, None, 3)
+    found = moments_of(tables, read, Y, 3, data_mesh(2), most_of_hessian=M // 3)(EXPONENTS)
+    alone = moments_of(tables, read.take(some), Y[some], 3)(EXPONENTS)
+    assert np.abs(alone.hessian - every.hessian).max() > 1e-3
+    agree(found, (every.loss, every.gradient, alone.hessian), 1e-12)
+
+
 @pytest.mark.parametrize("devices, dtype", [(1, np.float64), (8, np.float64), (2, np.float32)])
 def test_moments_are_the_derivatives_of_the_loss(devices, dtype):
     tables, read, Y, whole = problem(dtype)

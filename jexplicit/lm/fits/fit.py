@@ -264,6 +264,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         letters = text.letters if reads_words(options.rows) else None
         caches = with_history((Constant(np.asarray(read.tables[0].rows)[0]),), history, letters)[1:]
         read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
+        trim_heap()  # of what was counted for them
         read = read.with_selectors() if SELECTORS in options.rows else read
         fit = functools.partial(fit_rows, read, mesh=text.mesh, progress=progress)
         fitted = base = text.once((*name, "exponents", history), fit)
