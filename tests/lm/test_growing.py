@@ -159,10 +159,7 @@ def test_observed_over_expected_is_that_of_a_loop(blocks, where):
 def test_a_device_corrects_a_block_in_one_call_and_two_scatters(platform):
     shape: Any = jax.ShapeDtypeStruct
     B, sums, p, ids = 64, shape((128, 2, N), jnp.float32), shape((64, N), jnp.float32), shape((64,), jnp.int32)
-    lowered = (
-        on_devices.balance_block.trace(sums, ids, ids, p, np.float32(2), room=128)
-        .lower(lowering_platforms=(platform,))
-        .as_text()
-    )
+    traced = on_devices.balance_block.trace(sums, ids, ids, p, np.float32(2), room=128)
+    lowered = traced.lower(lowering_platforms=(platform,)).as_text()
     assert "stablehlo.sort" not in lowered and "stablehlo.while" not in lowered and "HIGHEST" in lowered
     assert lowered.count("stablehlo.dot_general") == 1 and f"{B}x{B}x" in lowered  # contexts within the block
