@@ -145,7 +145,8 @@ def no_copies(monkeypatch):
     with monkeypatch.context() as patch, jax.transfer_guard_device_to_host("disallow"):
         patch.setattr(jax, "device_get", asked_for)
         patch.setattr(kind, "__array__", guarded(kind.__array__))
-        patch.setattr(kind, "_value", property(guarded(kind._value.fget)))
+        value: Any = vars(kind)["_value"]
+        patch.setattr(kind, "_value", property(guarded(value.fget)))
         yield asked
 
 
