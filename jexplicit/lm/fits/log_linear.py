@@ -50,7 +50,7 @@ class OffsetRows(NamedTuple):
 def offset_rows(
     counts: Counts, *, features: Features, radius: int | None = None, eos: bool = False, smoothing: Smoothing = "kneser-ney"
 ) -> OffsetRows:
-    """SmoothedPairs rows of every offset over the unigram, `log(P_k(i|j) / p_i)`; for Sum, of one shared table with attention.
+    """Smoothed rows of every offset over the unigram, `log(P_k(i|j) / p_i)`; for Sum, of one shared table with attention.
 
     Sum's table mixes the offsets' rows, `P(i|j) = sum_k w_k(j) P_k(i|j)` with `w_k(j) ∝ I_k(j)^4`, where
     `I_k(j) = KL(P_k(.|j) || p)` is what token j says about the token k places on; an offset reads it with the attention

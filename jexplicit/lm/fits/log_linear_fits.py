@@ -27,7 +27,7 @@ from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positi
 
 
 def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
-    """SmoothedPairs rows of single tokens, with an exponent per offset that is fitted on text they have not seen."""
+    """Smoothed rows of single tokens, with an exponent per offset that is fitted on text they have not seen."""
     rows = offset_rows(
         text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
     )

@@ -43,7 +43,7 @@ class Children(NamedTuple):
 
 
 class Ngrams(NamedTuple):
-    """SmoothedPairs rows of the contexts of one, two, ... tokens, each found in the text at the given offsets.
+    """Smoothed rows of the contexts of one, two, ... tokens, each found in the text at the given offsets.
 
     offsets: of the tokens, in the order in which they are added to the context.
     children: of every level but the last.

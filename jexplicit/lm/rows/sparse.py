@@ -140,7 +140,7 @@ def sparse_bigram_model(counts: SparseCounts, *, eos: bool = False) -> LanguageM
 def smoothed_offset_rows(
     counts: SparseCounts, *, eos: bool = False, smoothing: str = "kneser-ney", over: Any = None, dtype: type = np.float32
 ) -> SparseTables:
-    """SmoothedPairs rows of every offset, `log P_k(i|j)` up to a constant of the row, with entries for pairs that occur alone.
+    """Smoothed rows of every offset, `log P_k(i|j)` up to a constant of the row, with entries for pairs that occur alone.
 
     Every smoothing gives an output that never followed j a share of one distribution b, so that
     `P(i|j) ∝ b_i (1 + s_ji)` with s zero for all other pairs: the row is `log b` and the sparse `log(1 + s_j)`.
