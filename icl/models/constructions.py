@@ -54,7 +54,7 @@ def descent_layers(
 
     Source: von Oswald et al. 2023, Prop. 1 and App. A.1, A.10; P as in their code (under GD its x entries act on zeros).
     """
-    dtype = dtype or jnp.zeros(()).dtype
+    dtype = dtype or jax.dtypes.canonicalize_dtype(float)
     m = outputs if W0 is None else W0.shape[0]
     L = max(layers, jnp.size(eta), jnp.size(gamma))
     if min(dim, context, layers, m) < 1:

@@ -204,9 +204,15 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
 
 
 def _check_invertible(moments: TokenMoments) -> None:
-    a, b = np.triu_indices(len(moments.ZZ))
-    values = jnp.linalg.eigvalsh(moments.ZZ[a, b][:, a, b])
-    if not values[0] > len(a) * jnp.finfo(values.dtype).eps * values[-1]:
+    if not _is_invertible(moments.ZZ):
         raise ValueError(
             "E[Z Z] cannot be inverted, as the labels follow from the inputs: give the tasks noise, more tasks, or float64"
         )
+
+
+@jax.jit
+def _is_invertible(ZZ: Float[Array, "D D D D"]) -> Array:
+    """Whether E[Z Z] of symmetric matrices has an inverse in this precision."""
+    a, b = np.triu_indices(len(ZZ))
+    values = jnp.linalg.eigvalsh(ZZ[a, b][:, a, b])
+    return values[0] > len(a) * jnp.finfo(values.dtype).eps * values[-1]

@@ -20,10 +20,13 @@ import jexplicit
 from icl.models.recurrences import Stream
 from jexplicit.features import scattering
 from jexplicit.lm.core import softmax
+from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import AXIS, data_mesh
 
 PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
 TRANSFORMATIONS = ("jit", "vmap", "grad", "8 devices")
+ONE_PROGRAM, WITH_CHECKS = "one program", "one, and checks"
+OF_CHECKS = {"isfinite", "isnan", "_reduce_sum", "_reduce_min", "_reduce_any", "_reduce_all", "matrix_rank", "_is_invertible"}
 RNG = np.random.default_rng(0)
 
 
@@ -42,7 +45,7 @@ def labels(number: int, of: int) -> jax.Array:
 class Case(NamedTuple):
     """A function with its static arguments, and its arrays, of which the first is differentiated.
 
-    compiled: whether a call of it is one compiled program, or what is.
+    compiled: which programs a call compiles.
     no_gradient: why it has none.
     """
 
@@ -52,7 +55,7 @@ class Case(NamedTuple):
     no_gradient: str
 
 
-def case(f: Any, *args: Any, compiled: str = "yes", no_gradient: str = "", **static: Any) -> Case:
+def case(f: Any, *args: Any, compiled: str = ONE_PROGRAM, no_gradient: str = "", **static: Any) -> Case:
     return Case(functools.partial(f, **static), args, compiled, no_gradient)
 
 
@@ -71,12 +74,14 @@ MOMENTS = icl.sampled_moments(normal(20, 8, 3))
 TOKEN_MOMENTS = icl.token_moments(TASKS, normal(200, 3))
 COUNTS = jnp.asarray(RNG.integers(1, 9, (8, 8)), float)
 NOISE = jexplicit.noise_model(np.arange(1, 9))
+DECODERS, CONTEXT, VALUES = [F[:4], F[4:7]], jnp.array([2]), jnp.array([1.0, 3.0])
+WAVELETS = scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)
 
 CASES = {
-    "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0),
+    "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
     "jexplicit.dense_cooccurrence": case(jexplicit.dense_cooccurrence, H, Y),
     "jexplicit.dense_cooccurrence, of labels": case(lambda H: jexplicit.dense_cooccurrence(H, LABELS, 3), H),
-    "jexplicit.priming_number": case(jexplicit.priming_number, H),
+    "jexplicit.priming_number": case(jexplicit.priming_number, H, compiled=WITH_CHECKS),
     "jexplicit.iterative_scaling_sweeps": case(
         jexplicit.iterative_scaling_sweeps, H, Y, jnp.zeros((4, 3)), sweeps=2, slack=True, compiled="each sweep"
     ),
@@ -86,19 +91,19 @@ CASES = {
     "jexplicit.solve_layers": case(
         lambda H: jexplicit.solve_layers(H, Y, [jexplicit.SoftmaxLayer()])[0], H, compiled="each layer"
     ),
-    "jexplicit.stack_logits": case(lambda H: jexplicit.stack_logits([F[:4], F[4:7]], H), H),
-    "jexplicit.mean_loss": case(jexplicit.mean_loss, normal(16, 3), Y, compiled="yes, then a float"),
-    "jexplicit.accuracy": case(jexplicit.accuracy, normal(16, 3), LABELS, compiled="yes, then a float"),
-    "jexplicit.positive_parts": case(jexplicit.positive_parts, normal(8, 3)),
-    "jexplicit.unit_rows": case(jexplicit.unit_rows, H),
+    "jexplicit.stack_logits": case(lambda H: jexplicit.stack_logits(DECODERS, H), H),
+    "jexplicit.mean_loss": case(jexplicit.mean_loss, normal(16, 3), Y),
+    "jexplicit.accuracy": case(jexplicit.accuracy, normal(16, 3), LABELS),
+    "jexplicit.positive_parts": case(jexplicit.positive_parts, normal(8, 3), compiled=WITH_CHECKS),
+    "jexplicit.unit_rows": case(jexplicit.unit_rows, H, compiled=WITH_CHECKS),
     "jexplicit.random_features": case(jexplicit.random_features, normal(8, 6), normal(6, 5)),
     "jexplicit.fourier_features": case(jexplicit.fourier_features, normal(8, 3), normal(3, 4)),
     "jexplicit.scattering_pools": case(
-        lambda X: scattering.scattering_pools(X, scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)), positive(8, 8, 8)
+        lambda X: scattering.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
     ),
-    "jexplicit.logits": case(lambda U: softmax.logits((jnp.asarray(U),), jnp.array([2])), normal(8, 8)),
+    "jexplicit.logits": case(lambda U: softmax.logits((U,), CONTEXT), normal(8, 8)),
     "jexplicit.priming_scan": case(
-        lambda H: jexplicit.priming_scan(H, F[:4], LABELS, jnp.array([1.0, 3.0])).accuracy,
+        lambda H: jexplicit.priming_scan(H, DECODERS[0], LABELS, VALUES).accuracy,
         H,
         no_gradient="it counts what is right",
     ),
@@ -108,7 +113,7 @@ CASES = {
     "icl.squared_error": case(icl.squared_error, normal(2, 3), ONE.X, ONE.Y),
     "icl.gradient_descent": case(icl.gradient_descent, ONE, 0.1, steps=3),
     "icl.gd_plus_plus": case(icl.gd_plus_plus, ONE, 0.1, 0.01, steps=3),
-    "icl.ridge": case(icl.ridge, ONE, 0.5),
+    "icl.ridge": case(icl.ridge, ONE, 0.5, compiled=WITH_CHECKS),
     "icl.tokens": case(icl.tokens, ONE),
     "icl.attend": case(icl.attend, LAYER, normal(8, 5), normal(3, 5), softmax=True),
     "icl.predict": case(icl.predict, LAYERS, ONE),
@@ -125,21 +130,21 @@ CASES = {
     "icl.difference": case(icl.difference, OURS, THEIRS),
     "icl.sequences": case(icl.sequences, BATCH),
     "icl.half_mse": case(icl.half_mse, normal(2, 8), normal(2, 8)),
-    "icl.line_search": case(lambda batch: icl.line_search(batch, steps=2, rates=jnp.array([0.01, 0.1]))[1], BATCH),
-    "icl.optimal_solution": case(lambda C: icl.optimal_solution(MOMENTS._replace(C=C)), MOMENTS.C),
-    "icl.least_squares_solution": case(icl.least_squares_solution, BATCH),
+    "icl.line_search": case(lambda batch: icl.line_search(batch, steps=2, rates=VALUES)[1], BATCH, compiled=WITH_CHECKS),
+    "icl.optimal_solution": case(lambda C: icl.optimal_solution(MOMENTS._replace(C=C)), MOMENTS.C, compiled=WITH_CHECKS),
+    "icl.least_squares_solution": case(icl.least_squares_solution, BATCH, compiled=WITH_CHECKS),
     "icl.token_moments": case(lambda W: icl.token_moments(TASKS, W), normal(9, 3)),
     "icl.heads_loss": case(icl.heads_loss, normal(4, 4, 3), TOKEN_MOMENTS),
-    "icl.all_heads_solution": case(icl.all_heads_solution, TOKEN_MOMENTS),
-    "icl.one_head_solution": case(icl.one_head_solution, TOKEN_MOMENTS, sweeps=3),
+    "icl.all_heads_solution": case(icl.all_heads_solution, TOKEN_MOMENTS, compiled=WITH_CHECKS),
+    "icl.one_head_solution": case(icl.one_head_solution, TOKEN_MOMENTS, sweeps=3, compiled=WITH_CHECKS),
     "icl.discrete_mmse": case(lambda W: icl.discrete_mmse(SINGLE, W, 0.5), normal(9, 3)),
     "icl.linear_attention": case(icl.linear_attention, TEXT),
     "icl.delta_rule": case(icl.delta_rule, TEXT, 0.5),
-    "icl.mesa_recursion": case(icl.mesa_recursion, TEXT, 1.0),
-    "icl.sherman_morrison": case(icl.sherman_morrison, TEXT, 1.0),
-    "icl.mesa_conjugate_gradients": case(icl.mesa_conjugate_gradients, TEXT, 1.0, steps=3, chunk=4),
-    "icl.prefix_ridge": case(icl.prefix_ridge, TEXT, 1.0),
-    "icl.kalman_filter": case(icl.kalman_filter, TEXT, 0.5, 0.9),
+    "icl.mesa_recursion": case(icl.mesa_recursion, TEXT, 1.0, compiled=WITH_CHECKS),
+    "icl.sherman_morrison": case(icl.sherman_morrison, TEXT, 1.0, compiled=WITH_CHECKS),
+    "icl.mesa_conjugate_gradients": case(icl.mesa_conjugate_gradients, TEXT, 1.0, steps=3, chunk=4, compiled=WITH_CHECKS),
+    "icl.prefix_ridge": case(icl.prefix_ridge, TEXT, 1.0, compiled=WITH_CHECKS),
+    "icl.kalman_filter": case(icl.kalman_filter, TEXT, 0.5, 0.9, compiled=WITH_CHECKS),
 }
 
 
@@ -175,6 +180,24 @@ def on_devices(f, args):
     assert_close(jax.jit(f)(*jax.tree.map(spread, args)), f(*args))
 
 
+def programs(f, args) -> list[str]:
+    """The programs that a call compiles which nothing was compiled before."""
+    compiled = []
+
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
+        if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
+            compiled.append(kwargs["fun_name"].removeprefix("jit(").removesuffix(")"))
+
+    jax.clear_caches()
+    is_concrete()  # which has a program of its own, for all functions
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        f(*args)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    return compiled
+
+
 CHECKS = dict(zip(TRANSFORMATIONS, (under_jit, under_vmap, under_grad, on_devices), strict=True))
 
 
@@ -186,6 +209,13 @@ def test_a_function_can_be_transformed(name, transformation):
     CHECKS[transformation](CASES[name].f, CASES[name].args)
 
 
+@pytest.mark.parametrize("name", [name for name, own in CASES.items() if own.compiled in (ONE_PROGRAM, WITH_CHECKS)])
+def test_a_call_is_one_program(name):
+    compiled = programs(CASES[name].f, CASES[name].args)
+    assert len([program for program in compiled if program not in OF_CHECKS]) == 1, compiled
+    assert CASES[name].compiled == (WITH_CHECKS if len(compiled) > 1 else ONE_PROGRAM), compiled
+
+
 def page() -> str:
     """The table as the documentation shows it."""
     lines = [
@@ -193,9 +223,9 @@ def page() -> str:
         "",
         "Each cell is a test of `tests/runs/test_functions.py`, which writes this page. Under `jax.jit`, `jax.vmap` and",
         "`jax.grad`, and on arrays whose first axis is spread over 8 devices, a function has the numbers that it has alone.",
-        "*Compiled*: a call is one compiled program, and checks of values read what comes out of it; under a transformation",
-        "values are not checked. *Each sweep*, *each layer*: a loop on the host calls compiled programs, as sweeps are saved",
-        "and resumed, and a layer may have a solver of its own.",
+        "*Compiled*: what a call compiles. *One program*: it computes and checks values. *One, and checks*: small programs",
+        "check values before or after it. Under a transformation values are not checked. *Each sweep*, *each layer*: a loop on",
+        "the host calls compiled programs, as sweeps are saved and resumed, and a layer may have a solver of its own.",
         "",
         f"| function | compiled | {' | '.join(TRANSFORMATIONS)} |",
         "|---" * (2 + len(TRANSFORMATIONS)) + "|",
