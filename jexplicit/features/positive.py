@@ -90,7 +90,9 @@ def random_directions(key: Any, inputs: int, number: int, dtype=jnp.float32) -> 
     lambda X, W, *, threshold=0.0: _refuse_rows(threshold), fine=lambda X, W, *, threshold=0.0: _have_spread(X, W, threshold)
 )
 @full_precision
-def random_features(X: Float[Array, "M P"], W: Float[Array, "P n"], *, threshold: float = 0.0) -> Float[Array, "M nn"]:
+def random_features(
+    X: Float[Array, "M P"], W: Float[Array, "P n"], *, threshold: float | Float[Array, ""] = 0.0
+) -> Float[Array, "M nn"]:
     """Random positive features: positive parts of standardised random projections.
 
     `positive_parts(z / std(z), t)` with `z = (x - mean(x)) W`, for each row x; mean over its pixels, std over its projections.

@@ -113,7 +113,7 @@ def dense_cooccurrence(
 
 def _are_sums(x: Array) -> Array:
     """Whether all numbers are at least 0 and finite."""
-    return ((x >= 0) & (x < jnp.inf)).all()
+    return ((x >= 0) & jnp.isfinite(x)).all()
 
 
 def _check_features(H: Float[Array, "M D"]) -> None:

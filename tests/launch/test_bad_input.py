@@ -247,7 +247,7 @@ blur train --states 0 | 0 states: neurons have at least 2
 blur transfer --genome nowhere.json | nowhere.json
 blur sgd_check --rate nan | --rate nan
 blur nothing | choose one of train, transfer
-bench nothing | choose one of blur, compile, compressors, counting
+bench nothing | choose one of counting, evaluation, training
 bench counting --tokens 0 | --tokens 0
 bench counting --radius 0 | --radius 0: use at least 1
 bench counting --seed {LARGE} | use whole numbers below 2^63
