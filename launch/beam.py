@@ -65,6 +65,7 @@ def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
     from jexplicit.counts.beam import check_beam, ingest
     from jexplicit.counts.files import read_tables
+    from jexplicit.data.corpus.shards import read_shards
 
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
