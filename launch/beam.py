@@ -12,7 +12,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import train_and_dev_files
@@ -23,9 +23,6 @@ from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import console, stage
 from launch.shards import Source, describe, open_corpus, tokenizer_in
 from launch.shared.groups import check_text
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +89,7 @@ def run(config: Config) -> dict[str, Any]:
     return {"out": config.out, "documents": documents, "vocab_size": tokenizer.vocab_size, "distinct_pairs": pairs}
 
 
-def parts_of(config: Config, corpus: Corpus) -> "list[Part]":
+def parts_of(config: Config, corpus: Corpus) -> list[Any]:
     """The corpus cut into parts, the units of work."""
     from jexplicit.counts.beam import file_parts, list_parts, tfds_parts
 

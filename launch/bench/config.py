@@ -1,5 +1,6 @@
 """The flags of launch.bench, and its presets."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,7 +10,7 @@ from jexplicit.lm.core.names import SUBWORD_ROWS
 
 StreamTokens = Annotated[int, Bounds(at_least=2)]
 """Positions of a stream: at least one token and the end of its document."""
-VocabSize = Annotated[int, Bounds(at_least=2, at_most=46_340)]
+VocabSize = Annotated[int, Bounds(at_least=2, at_most=math.isqrt(2**31 - 1))]
 """Token ids: at least `<pad>` and one token; ids of pairs must fit int32."""
 
 

@@ -114,10 +114,10 @@ def balance_rows(
 def balance_block(sums: Array, place: Array, tokens: Array, p: Array, prior: Array, *, room: int) -> tuple[Array, Array]:
     """The rows of a block, and the sums after it: both counts of a context so far, in the text and in the block."""
     sums = jnp.zeros((room, *sums.shape[1:]), jnp.float32).at[: len(sums)].set(sums)
-    known, b = place >= 0, jnp.arange(len(place), dtype=jnp.int32)
+    known = place >= 0
     expected = jnp.where(known[:, None], p, 0).astype(jnp.float32)
     both = jnp.stack([jax.nn.one_hot(tokens, p.shape[1], dtype=jnp.float32), expected], axis=1)
-    earlier = ((place[:, None] == place[None]) & (b[:, None] > b[None])).astype(jnp.float32)
+    earlier = _earlier(place, jnp.arange(len(place), dtype=jnp.int32))
     so_far = sums[place] + jnp.einsum("ab,bkn->akn", earlier, both) + prior
     return jnp.log(so_far[:, 0] / so_far[:, 1]), sums.at[jnp.where(known, place, room)].add(both, mode="drop")
 
@@ -182,13 +182,15 @@ def _counts_before(
         count = jnp.where(mine, table.counts.at[place].get(mode="fill", fill_value=0), 0)
         return jnp.zeros(N, jnp.int32).at[own_low & np.uint32(mask)].add(count, mode="drop")
 
-    def in_block(place: Array) -> Array:
-        """Which positions of the block stand before a place and have its context."""
-        return ((group == group[place]) & (jnp.arange(len(group), dtype=jnp.int32) < place)).astype(jnp.float32)
-
     before = jax.vmap(functools.partial(after, runs))(*of_text) + jax.vmap(functools.partial(after, begun))(*of_begun)
     one_hot = jax.nn.one_hot(tokens, N, dtype=jnp.float32)
-    return before[group[m]] + (jax.vmap(in_block)(m) @ one_hot).astype(jnp.int32)
+    return before[group[m]] + (_earlier(group, m) @ one_hot).astype(jnp.int32)
+
+
+def _earlier(group: Int[Array, " B"], m: Int[Array, " n"]) -> Float[Array, "n B"]:
+    """Which positions of a block stand before each of m and have its context, as 0 and 1."""
+    before = jnp.arange(len(group), dtype=jnp.int32)[None] < m[:, None]
+    return ((group[None] == group[m][:, None]) & before).astype(jnp.float32)
 
 
 def _search(words: tuple[Array, ...], high: Array, low: Array) -> Int[Array, ""]:
