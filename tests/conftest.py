@@ -1,8 +1,10 @@
 """Eight virtual CPU devices, float64 for the mathematics, and no silent broadcasting or promotion."""
 
+import atexit
 import gc
 import os
 import sys
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JEXPLICIT_COMPILED_LIMIT"] = "0"  # no command under test writes what it compiles into the user's cache
@@ -21,20 +23,45 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import jax
 import pytest
 from jaxtyping import install_import_hook
+from programs import listen, pytest_runtest_logreport, pytest_runtest_makereport, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401
 
 # pytest's own option (pyproject.toml) takes a single package where the checker has arguments
 install_import_hook("icl", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 jax.config.update("jax_num_cpu_devices", 8)
+listen()
 jax.devices()  # start JAX now, so that no launcher under test changes the number of devices
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_disable_most_optimizations", True)  # tests compile much and compute little
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-if folder := os.environ.get("COMPILED_BY_TESTS"):  # what a file of tests has compiled, the others read
-    jax.config.update("jax_compilation_cache_dir", os.path.abspath(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_sessionstart(session):
+    """Compiled programs of earlier runs, in a folder for each process, since JAX writes its files in place.
+
+    Before the workers start, each folder gets a link to every file that another one has: which worker has run a file of tests
+    does not matter to the next run.
+    """
+    from jexplicit.runs.compiled import claim, release
+
+    folder = os.environ.get("COMPILED_BY_TESTS")
+    workers = session.config.getoption("numprocesses", None)
+    if not folder:
+        return
+    if hasattr(session.config, "workerinput") or not workers:
+        own, lock = claim(Path(folder).absolute())
+        atexit.register(release, lock)
+        jax.config.update("jax_compilation_cache_dir", str(own))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        return
+    claims = [claim(Path(folder)) for _ in range(workers)]
+    compiled = {path.name: path for own, _ in claims for path in own.glob("*-cache")}
+    for own, lock in claims:
+        for name in compiled.keys() - set(os.listdir(own)):
+            (own / name).hardlink_to(compiled[name])
+        release(lock)
 
 
 def pytest_collection_finish():
@@ -72,14 +99,6 @@ def elsewhere(monkeypatch):
         return result
 
     return call
-
-
-@pytest.fixture(autouse=True, scope="module")
-def free_compiled_functions():
-    """After each test file, free what it compiled: a process that runs many files would keep gigabytes of it."""
-    yield
-    _free_compiled_functions()
-    gc.collect()
 
 
 def _free_compiled_functions():

@@ -2,11 +2,18 @@
 
 Files are in `compiled`, in the folder of the cache. JAX's file names are hashes of code, versions, XLA flags and the kind of
 device, which includes the instruction set of a CPU: machines that share a home folder do not load each other's code.
+
+JAX writes a file in place, and another process would read the half that is there. So a process has a folder of its own,
+`compiled/0`, or `compiled/1` while another process holds the first one, and so on.
 """
 
+import atexit
+import fcntl
+import itertools
 import logging
 import os
 from pathlib import Path
+from typing import TextIO
 
 from jexplicit.runs.cache_files import CacheEntry, cache_folder, cache_limit, shrink
 
@@ -26,10 +33,36 @@ def compiled_folder() -> Path:
     return cache_folder() / "compiled"
 
 
-def compiled_entries() -> list[CacheEntry]:
+def claim(folder: Path) -> tuple[Path, TextIO]:
+    """The first of the folders 0, 1, ... in a folder that no other process holds, and its lock, to be released.
+
+    If a process was killed while it held the folder, the file that it wrote last may be incomplete and is removed.
+    """
+    for n in itertools.count():
+        own = folder / str(n)
+        own.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = open(own / "lock", "a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            lock.close()
+    if lock.tell() and (entries := compiled_entries(own)):
+        max(entries, key=lambda entry: entry.path.stat().st_mtime).path.unlink()
+    print("held", file=lock, flush=True)
+    return own, lock
+
+
+def release(lock: TextIO) -> None:
+    """The folder of this lock is complete and free for another process."""
+    lock.truncate(0)
+    lock.close()
+
+
+def compiled_entries(folder: Path | None = None) -> list[CacheEntry]:
     """The files of compiled functions, least recently used first."""
     found = []
-    for path in compiled_folder().rglob("*"):
+    for path in (folder or compiled_folder()).rglob("*-cache"):
         try:
             about = path.stat()
         except OSError:  # removed by another process
@@ -40,7 +73,7 @@ def compiled_entries() -> list[CacheEntry]:
 
 
 def keep_compiled() -> None:
-    """Enable JAX's persistent compilation cache, and remove the least recently used files above the limit.
+    """Enable JAX's persistent compilation cache in a folder of this process, and remove its oldest files above the limit.
 
     No effect if the user has configured or disabled JAX's cache, if the limit is 0, or if the folder is not writable or belongs
     to another user: its files are executed.
@@ -59,8 +92,10 @@ def keep_compiled() -> None:
     if not own or not os.access(folder, os.W_OK):
         logger.info("compiled functions are not kept in %s: set JEXPLICIT_CACHE_DIR to a folder of yours", folder)
         return
-    shrink(compiled_entries(), limit)
-    jax.config.update("jax_compilation_cache_dir", str(folder.absolute()))
+    own_folder, lock = claim(folder)
+    atexit.register(release, lock)
+    shrink(compiled_entries(own_folder), limit)
+    jax.config.update("jax_compilation_cache_dir", str(own_folder.absolute()))
     for name, value in _EVERY_FUNCTION.items():
         if name.upper() not in os.environ:
             jax.config.update(name, value)

@@ -52,21 +52,35 @@ def answer(process: subprocess.Popen) -> tuple[float, int, str, str]:
 
 
 def files(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.is_file()}
+    return set(folder.rglob("*-cache"))
 
 
 def test_functions_are_compiled_once_for_several_processes_and_those_that_are_damaged_again(tmp_path):
     folder = tmp_path / "cache" / "compiled"
     together = [answer(process) for process in [start(), start()]]
     assert [total for total, *_ in together] == [48, 48]  # 16 sums of three ones
-    assert all(where == str(folder) and not errors for *_, where, errors in together)
-    kept = files(folder)
-    total, read, _, errors = answer(start())
-    assert total == 48 and read == len(kept) > 0 and not errors and files(folder) == kept
+    assert all(Path(where).parent == folder and not errors for *_, where, errors in together)
+    kept = files(folder / "0")
+    total, read, where, errors = answer(start())
+    assert total == 48 and read == len(kept) > 0 and not errors and files(folder / "0") == kept and where == str(folder / "0")
     for path in kept:
         path.write_bytes(path.read_bytes()[:50])  # a disk was full
     total, read, _, errors = answer(start())
     assert total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
+
+
+def test_processes_that_run_at_once_hold_a_folder_each_and_a_killed_one_leaves_nothing_half_written(tmp_path):
+    keep = "from jexplicit.runs.compiled import keep_compiled\nkeep_compiled()\nrun()"
+    hold = f"import time\n{COMPUTE}\n{keep}\ntime.sleep(600)"
+    folder = tmp_path / "cache" / "compiled"
+    with start(hold, PYTHONUNBUFFERED="1") as first:
+        assert first.stdout is not None and first.stdout.readline().split()[2] == str(folder / "0")
+        assert answer(start()) == (48, 0, str(folder / "1"), "")
+        first.kill()
+    last = max(files(folder / "0"), key=lambda path: path.stat().st_mtime)
+    last.write_bytes(last.read_bytes()[:50])  # killed while it wrote
+    total, _, where, errors = answer(start())
+    assert total == 48 and where == str(folder / "0") and not errors
 
 
 @pytest.fixture
@@ -96,7 +110,7 @@ def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tm
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1000")  # which JAX has read
     seconds = settings("persistent_cache_min_compile_time_secs")
     keep_compiled()
-    assert settings("compilation_cache_dir") == str(tmp_path / "cache" / "compiled")
+    assert settings("compilation_cache_dir") == str(tmp_path / "cache" / "compiled" / "0")
     assert settings("persistent_cache_min_compile_time_secs") == seconds
     assert settings("persistent_cache_min_entry_size_bytes") == -1
     assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not files(tmp_path)
@@ -104,13 +118,13 @@ def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tm
 
 def test_those_that_were_not_used_go_where_there_are_too_many(tmp_path, monkeypatch, settings):
     folder = tmp_path / "cache" / "compiled"
-    folder.mkdir(parents=True)
-    for n, name in enumerate(("oldest", "older", "newest")):
-        (folder / name).write_bytes(bytes(1000))
-        os.utime(folder / name, (n, n))
+    (folder / "0").mkdir(parents=True)
+    for n, name in enumerate(("oldest-cache", "older-cache", "newest-cache")):
+        (folder / "0" / name).write_bytes(bytes(1000))
+        os.utime(folder / "0" / name, (n, n))
     monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "2500B")
     keep_compiled()
-    assert {path.name for path in files(folder)} == {"older", "newest"}
+    assert {path.name for path in files(folder)} == {"older-cache", "newest-cache"}
     monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "much")
     with pytest.raises(ValueError, match="JEXPLICIT_COMPILED_LIMIT=much"):
         keep_compiled()

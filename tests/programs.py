@@ -1,0 +1,53 @@
+"""Programs that JAX compiles and seconds that tests take, by file; a run that compiles more programs than LIMIT fails.
+
+A program counts when a process needs it for the first time, compiled or read from a cache of an earlier run, so that the number
+does not depend on what the machine has kept. Workers of one run each count their own.
+"""
+
+import collections
+
+import jax
+import pytest
+
+LIMIT = 20_000  # of one run; a commit may only lower it
+_EVENT = "/jax/core/compile/backend_compile_duration"
+_compiled = [0]  # since the last report of this process
+_of_file: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0, 0.0])  # programs, seconds of tests, compiling
+
+
+def listen() -> None:
+    """Count in this process from now on."""
+
+    def count(event: str, seconds: float, **_: object) -> None:
+        if event == _EVENT:
+            _compiled[0] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    """What was compiled since the last report travels with this one, from a worker to the process that prints."""
+    item.user_properties.append(("programs", _compiled[0]))
+    _compiled[0] = 0
+
+
+def pytest_runtest_logreport(report):
+    entry = _of_file[report.nodeid.split("::")[0]]
+    entry[1] += report.duration
+    if report.when == "teardown":
+        entry[0] += sum(value for name, value in report.user_properties if name == "programs")
+
+
+def pytest_terminal_summary(terminalreporter):
+    total = int(sum(programs for programs, *_ in _of_file.values()))
+    terminalreporter.section("programs compiled, and seconds")
+    for column, unit in ((0, "programs"), (1, "seconds")):
+        for name, entry in sorted(_of_file.items(), key=lambda item: -item[1][column])[:10]:
+            terminalreporter.write_line(f"{entry[column]:8.0f} {unit} {name}")
+    terminalreporter.write_line(f"{total:8d} programs in all, at most {LIMIT}")
+
+
+def pytest_sessionfinish(session):
+    if sum(programs for programs, *_ in _of_file.values()) > LIMIT and not hasattr(session.config, "workerinput"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
