@@ -9,13 +9,12 @@ SENTENCE := Return the number of items in the list.
 FAST_COMPILATION := JAX_DISABLE_MOST_OPTIMIZATIONS=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false"
 
-.PHONY: demo test short-tests test-slow test-extras lint style types docs tables notebooks dist clean help
+.PHONY: demo test check lint style types short-tests all-tests run-notebooks beam-tests docs tables notebooks dist clean help
 
 help:
 	@echo "make demo         fit and measure language models on the embedded corpus (runs/demo)"
-	@echo "make test         lint, types, notebooks, and all tests but the long ones"
-	@echo "make test-slow    lint, types, and all tests with the long ones, without notebooks"
-	@echo "make test-extras  tests of Apache Beam, in an environment of its own (.venv-extras)"
+	@echo "make test         lint, types, and the tests that a change needs: five minutes"
+	@echo "make check        everything: the long tests, notebooks, the site, Apache Beam, the package"
 	@echo "make lint         lint and types alone"
 	@echo "make docs         the documentation as a site (build/site); a broken link fails"
 	@echo "make tables       write the tables of README.md and docs/ again, and its picture, from docs/results/"
@@ -51,20 +50,26 @@ style: $(BIN)/.test
 types: $(BIN)/.test
 	$(BIN)/pyright
 
-# A file's tests stay together: they share runs and compiled functions.
+# A file's tests stay together: they share runs and compiled functions. Compiled programs of earlier runs are read again.
 short-tests: $(BIN)/.test
-	rm -rf build/compiled
 	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+all-tests: $(BIN)/.test
+	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # Types are checked on one core, beside the tests.
 test: style
 	$(MAKE) --no-print-directory --jobs=2 types short-tests
+
+check: style
+	$(MAKE) --no-print-directory --jobs=2 types all-tests
+	$(MAKE) --no-print-directory run-notebooks
+	$(MAKE) --no-print-directory --jobs=2 docs beam-tests
+
+run-notebooks: $(BIN)/.test
 	rm -rf build/notebooks
 	$(BIN)/jupytext --quiet --to ../build/notebooks//ipynb notebooks/*.py
 	TINY=1 $(FAST_COMPILATION) $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 build/notebooks -p no:cacheprovider
-
-test-slow: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # Apache Beam wants older versions of several packages than constraints.txt has; the pins of what computes hold.
 $(EXTRAS)/.beam: pyproject.toml constraints.txt
@@ -73,7 +78,7 @@ $(EXTRAS)/.beam: pyproject.toml constraints.txt
 	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(EXTRAS)/constraints.txt --editable '.[beam]' beartype pytest
 	touch $@
 
-test-extras: $(EXTRAS)/.beam
+beam-tests: $(EXTRAS)/.beam
 	$(EXTRAS)/bin/python -m pytest tests/counts/test_beam.py
 
 docs: $(BIN)/.docs

@@ -23,7 +23,14 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import jax
 import pytest
 from jaxtyping import install_import_hook
-from programs import listen, pytest_runtest_logreport, pytest_runtest_makereport, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401
+from programs import (  # noqa: F401
+    listen,
+    pytest_make_collect_report,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
 
 # pytest's own option (pyproject.toml) takes a single package where the checker has arguments
 install_import_hook("icl", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")

@@ -12,17 +12,29 @@ import pytest
 LIMIT = 20_000  # of one run; a commit may only lower it
 _EVENT = "/jax/core/compile/backend_compile_duration"
 _compiled = [0]  # since the last report of this process
-_of_file: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0, 0.0])  # programs, seconds of tests, compiling
+_of_file: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0])  # programs, seconds
 
 
 def listen() -> None:
     """Count in this process from now on."""
 
-    def count(event: str, seconds: float, **_: object) -> None:
-        if event == _EVENT:
-            _compiled[0] += 1
+    def count(event: str, duration_secs: float, **_: str | int) -> None:
+        _compiled[0] += event == _EVENT
 
     jax.monitoring.register_event_duration_secs_listener(count)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A file that compiles something when it is imported fails: every worker imports every file."""
+    before = _compiled[0]
+    report = yield
+    if isinstance(collector, pytest.Module) and _compiled[0] > before:
+        report.outcome, report.result = "failed", []
+        report.longrepr = (
+            f"{collector.path}: {_compiled[0] - before} programs are compiled by its import; move them into a fixture"
+        )
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -40,7 +52,7 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_terminal_summary(terminalreporter):
-    total = int(sum(programs for programs, *_ in _of_file.values()))
+    total = int(sum(programs for programs, _ in _of_file.values()))
     terminalreporter.section("programs compiled, and seconds")
     for column, unit in ((0, "programs"), (1, "seconds")):
         for name, entry in sorted(_of_file.items(), key=lambda item: -item[1][column])[:10]:
@@ -49,5 +61,5 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_sessionfinish(session):
-    if sum(programs for programs, *_ in _of_file.values()) > LIMIT and not hasattr(session.config, "workerinput"):
+    if sum(programs for programs, _ in _of_file.values()) > LIMIT and not hasattr(session.config, "workerinput"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
