@@ -2,8 +2,8 @@
 
     python -m launch.gpu --out runs/gpu
 
-It needs a Python with JAX and this source tree, and reads nothing else. Two packages that name types in annotations have a
-stand-in where they are missing; a part that needs another missing package (optax, flax) says so, and the next one begins.
+It needs a Python with JAX and this source tree, and reads nothing else. Packages that are imported and not used here, for types
+and files, have stand-ins where they are missing; a part that calls a missing package (optax, flax) says so, and the next begins.
 
 * `tests.json`: every check, with its greatest difference and how much is allowed.
 * `gpu.json`: the device, its roofline, measured in the same run, and every part: median seconds of a step on the device and on
@@ -42,7 +42,7 @@ _late = "not started: the time is over"
 
 
 class AnyType:
-    """Stands for any class of a package that annotations alone name."""
+    """Stands for any class of a package that is not called."""
 
     def __class_getitem__(cls, shape: object) -> type:
         return cls
@@ -56,8 +56,8 @@ class Types(types.ModuleType):
 
 
 def name_missing_types() -> None:
-    """Stand in for packages that annotations name, where they are missing."""
-    for name in ("jaxtyping", "sentencepiece"):
+    """Stand in for packages that are named and not called here, where they are missing."""
+    for name in ("jaxtyping", "sentencepiece", "safetensors", "safetensors.numpy"):
         try:
             importlib.import_module(name)
         except ImportError:
