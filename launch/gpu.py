@@ -3,7 +3,8 @@
     python -m launch.gpu --out runs/gpu
 
 It needs a Python with JAX and this source tree, and reads nothing else. Packages that are imported and not used here, for types
-and files, have stand-ins where they are missing; a part that calls a missing package (optax, flax) says so, and the next begins.
+and files, have stand-ins where they are missing; a part that calls a missing package (optax, flax) says so, and the next one
+begins.
 
 * `tests.json`: every check, with its greatest difference and how much is allowed.
 * `gpu.json`: the device, its roofline, measured in the same run, and every part: median seconds of a step on the device and on
