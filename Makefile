@@ -9,10 +9,11 @@ SENTENCE := Return the number of items in the list.
 FAST_COMPILATION := JAX_DISABLE_MOST_OPTIMIZATIONS=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false"
 
-.PHONY: demo test check lint style types short-tests all-tests run-notebooks beam-tests docs tables notebooks dist clean help
+.PHONY: demo gpu test check lint style types short-tests all-tests run-notebooks beam-tests docs tables notebooks dist clean help
 
 help:
 	@echo "make demo         fit and measure language models on the embedded corpus (runs/demo)"
+	@echo "make gpu          check and time an accelerator beside the CPU, with any PYTHON that has JAX (runs/gpu)"
 	@echo "make test         lint, types, and the tests that a change needs: five minutes"
 	@echo "make check        everything: the long tests, notebooks, the site, Apache Beam, the package"
 	@echo "make lint         lint and types alone"
@@ -40,6 +41,10 @@ demo: $(BIN)/.demo
 	rm -rf runs/demo
 	$(BIN)/python -m launch.lm --preset demo --out runs/demo
 	$(BIN)/python -m launch.explain --run runs/demo --method mixture --history none --text "$(SENTENCE)" --quiet
+
+# Installs nothing: the machine of an accelerator may reach no registry.
+gpu:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m launch.gpu --out runs/gpu
 
 lint: style types
 

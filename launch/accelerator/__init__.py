@@ -1,0 +1,1 @@
+"""What `launch.gpu` checks and times."""

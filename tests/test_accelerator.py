@@ -1,0 +1,77 @@
+"""Checks that also run on accelerators (`make gpu`), here on a CPU, and the script that runs and times them."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from jexplicit.runs.devices import data_mesh
+from launch import gpu
+from launch.accelerator.checks import CHECKS
+from launch.accelerator.parts import PARTS, TINY, Sizes, blur_step
+
+BLOCK = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in "jaxtyping sentencepiece safetensors optax flax tyro cmaes rich PIL matplotlib".split():
+            raise ModuleNotFoundError(f"No module named {name!r}")
+"""
+
+
+@pytest.mark.accelerator
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_results_are_those_of_numpy(check):
+    difference, tolerance = check()
+    assert difference <= tolerance
+
+
+def out_of_memory(sizes: Sizes, mesh: jax.sharding.Mesh):
+    raise MemoryError("no room")
+
+
+def wrong():
+    return float("nan"), 1e-5
+
+
+def test_the_script_continues_past_what_fails(tmp_path, monkeypatch):
+    *parts, _ = PARTS
+    monkeypatch.setattr(gpu, "CHECKS", (CHECKS[0], wrong))
+    monkeypatch.setattr(gpu, "PARTS", (parts[0], out_of_memory, *parts[1:]))
+    assert gpu.main(["--tiny", "--out", str(tmp_path)]) == 1
+    tests, times = (json.loads((tmp_path / name).read_text()) for name in ("tests.json", "gpu.json"))
+    assert [(test["name"], test["passed"]) for test in tests["tests"]] == [("pairs_by_scatter", True), ("wrong", False)]
+    first, failed, *others = times["parts"]
+    assert failed == {"name": "out_of_memory", "error": "MemoryError: no room"}
+    roofline = times["roofline"]["device"]
+    for row, part in zip([first, *others], parts, strict=True):
+        assert row["name"] == part.__name__ and row["device_seconds"] > 0, row
+        share = row["bytes"] / row["device_seconds"] / roofline["copy_bytes_per_second"]
+        assert row["share_of_bandwidth"] == pytest.approx(share)
+    assert times["platform"] == "cpu" and set(times["roofline"]) == {"device"}  # the CPU is not measured twice
+
+
+@pytest.mark.slow
+def test_a_step_of_blur_is_timed():
+    assert PARTS[-1] is blur_step and gpu.measure_part(blur_step, TINY, data_mesh(1), {}, "device")["device_seconds"]
+
+
+def test_nothing_starts_once_the_time_is_over(tmp_path):
+    assert gpu.main(["--minutes", "-1", "--out", str(tmp_path)]) == 1
+    rows = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert len(rows) == len(PARTS) and all(row["error"].startswith("not started") for row in rows)
+
+
+def test_a_python_with_jax_alone_counts_and_a_part_names_what_it_misses():
+    script = BLOCK + (
+        "sys.meta_path.insert(0, Missing())\n"
+        "from launch import gpu\n"
+        "gpu.name_missing_types()\n"
+        "from jexplicit.lm.fits.mixtures import ngram_mixture\n"
+        "from icl.models import batched\n"
+        "print(gpu.attempt(lambda: gpu.run_check(gpu.CHECKS[-2]), float('inf')))"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert answer.returncode == 0 and "ModuleNotFoundError: No module named 'optax'" in answer.stdout, answer.stderr
