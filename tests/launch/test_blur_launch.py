@@ -26,6 +26,8 @@ from launch.blur.presets import PRESETS
 from launch.blur.tasks import mean_and_spread, task_rates
 from launch.blur.train import make_evolution_recipe
 
+pytestmark = pytest.mark.slow
+
 NETWORKS = "--limit 300 --widths 4 --batch-size 8 --learners 1 --steps 3"
 META = "--states 2 --population 2 --unroll 2 --meta-steps 4 --every 2 --episodes 1 --query-size 20"
 RUNS = {
@@ -70,7 +72,6 @@ def run(tmp_path_factory):
     return measure
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_has_rows_report_and_figures(run, name):
     out = run(name)
@@ -80,7 +81,6 @@ def test_a_run_has_rows_report_and_figures(run, name):
     assert (out / "environment.json").exists() and (out / "metrics.jsonl").exists()
 
 
-@pytest.mark.slow
 def test_a_genome_is_meta_trained_beside_descent(run):
     out = run("train")
     ours, theirs = (where(read_rows(out), baseline=kinds) for kinds in (None, ("sgd", "sgd, normalised")))
@@ -93,7 +93,6 @@ def test_a_genome_is_meta_trained_beside_descent(run):
     assert not list(out.rglob("*.partial")) and {event["step"] for event in read_events(out, "meta")} == {2, 4}
 
 
-@pytest.mark.slow
 def test_places_depths_designs_and_grids(run):
     elsewhere = read_rows(run("transfer"))
     assert {row["where"] for row in where(elsewhere, experiment="transfer")} == {
@@ -116,7 +115,6 @@ def test_places_depths_designs_and_grids(run):
     assert curls["sgd"]["curl"] < 1e-12 and curls["boolean"]["curl"] > 100 * curls["boolean"]["numerical_error"]
 
 
-@pytest.mark.slow
 def test_a_task_has_the_best_of_six_baselines_beside_the_rule(run):
     rows = read_rows(run("tasks"))
     assert [(row["task"], row["n"]) for row in rows] == [(task, n) for task in ("iris/128", "xor/64") for n in (1, 10)]
@@ -132,7 +130,6 @@ def test_a_task_has_the_best_of_six_baselines_beside_the_rule(run):
     assert max(row["rule_accuracy"] for row in where(rows, task="iris/128")) > 0.6  # it learns: three classes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "transfer"])
 def test_opponents_have_at_most_the_cost_of_the_rule_and_its_examples(run, name):
     """SGD makes as many updates as fit into the FLOPs of the rule; with its examples too, those are 8 n."""
@@ -160,7 +157,6 @@ def test_opponents_have_at_most_the_cost_of_the_rule_and_its_examples(run, name)
     )
 
 
-@pytest.mark.slow
 def test_an_interrupted_search_resumes_to_the_same_rows(run, tmp_path, monkeypatch):
     out, original = tmp_path / "run", train.meta_train
 
@@ -180,7 +176,6 @@ def test_an_interrupted_search_resumes_to_the_same_rows(run, tmp_path, monkeypat
     assert load_genome(out / "genome.json").genome.nu.tolist() == load_genome(run("train") / "genome.json").genome.nu.tolist()
 
 
-@pytest.mark.slow
 def test_baselines_of_another_run_are_taken_or_refused(run, tmp_path, monkeypatch, capfd):
     judged, flags = run("tasks"), [*RUNS["tasks"].split(), "--baselines"]
 
@@ -360,7 +355,6 @@ def test_only_large_networks_have_fewer_rates(monkeypatch):
     assert task_rates(select_tasks(["iris/128"])[0], sets["iris"]) == RATES
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", "boolean"])
 def test_the_shipped_genomes_can_be_made_again(tmp_path, name):
     """Few meta-steps of the presets: the rules are those of the shipped genome, and meta-training has changed the start."""
@@ -372,14 +366,12 @@ def test_the_shipped_genomes_can_be_made_again(tmp_path, name):
     assert made.genome.nu.tolist() != shipped.genome.nu.tolist()
 
 
-@pytest.mark.slow
 def test_evolution_is_a_method(tmp_path):
     flags = f"train {NETWORKS} {META} --far 0 --baselines --method evolution --population 4"
     assert blur.main([*flags.split(), "--out", str(tmp_path / "run")]) == 0
     assert load_genome(tmp_path / "run" / "genome.json").provenance["config"]["method"] == "evolution"
 
 
-@pytest.mark.slow
 def test_the_bench_times_steps_of_equal_losses(tmp_path):
     out = tmp_path / "run"
     assert bench.main(["blur", "--preset", "tiny", "--out", str(out)]) == 0

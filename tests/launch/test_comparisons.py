@@ -21,6 +21,8 @@ from launch.networks.comparisons.variants import Variant, train_variant
 from launch.networks.config import CompareConfig, ComparisonName
 from launch.networks.data import centred_data
 
+pytestmark = pytest.mark.slow
+
 TINY = "--limit 60 --seeds 2 --width 4 --epochs 2 --depths 1 --rates 0.1".split()
 
 
@@ -133,7 +135,6 @@ def test_a_comparison_writes_rows_report_and_figures_and_resumes(tmp_path, monke
     assert without_costs(out) == without_costs(whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "section"),
     [

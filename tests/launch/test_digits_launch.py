@@ -34,6 +34,8 @@ from launch.digits.solved import wrapped
 from launch.digits.trained import stopping_epoch
 from launch.digits.views import name
 
+pytestmark = pytest.mark.slow
+
 M = 100
 FLAGS = (
     f"--limit {M} --epochs 4 --batch-size 30 --sweeps 8 --feature-sweeps 6 --quadratic-sweeps 4 --filters 6 --directions 12 "
@@ -265,7 +267,6 @@ def test_an_interrupted_run_continues_to_the_same_rows_and_takes_more_methods(fi
     assert without_costs(out) == [{**r, **({"explicit_epoch": None} if r["method"] == "cold" else {})} for r in expected]
 
 
-@pytest.mark.slow
 def test_a_kernel_of_two_stages_and_copies_learns_every_class_where_labels_come_in_order_and_classifies(tmp_path):
     data = read_images("digits")
     order = np.argsort(data.train_labels[:600], kind="stable")
@@ -294,7 +295,6 @@ def test_every_preset_is_a_valid_configuration(preset):
     check(digits.PRESETS[preset].config)
 
 
-@pytest.mark.slow
 def test_the_same_command_works_on_another_idx_data_set(tmp_path):
     """The digits as idx files of another size and with other names: 8 x 10 pixels, 5 classes."""
     data = read_images("digits")
@@ -314,7 +314,6 @@ def test_the_same_command_works_on_another_idx_data_set(tmp_path):
     assert "82.86" not in (out / "report.md").read_text()  # the paper's numbers are of MNIST
 
 
-@pytest.mark.slow
 def test_the_reference_numbers_on_mnist(data_dir, tmp_path):
     out = tmp_path / "run"
     flags = ["--methods", "explicit", "features", "warm", "--featurizers", "patches", "--data-dir", f"{data_dir}/mnist"]

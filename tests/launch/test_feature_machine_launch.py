@@ -18,6 +18,8 @@ from launch.feature_machine.config import Kernel
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.feature_machine.tables import read_table
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ["modular", "--modulus", "7", "--train-share", "0.8", "--solves", "6", "--seeds", "2"]
 
 
@@ -117,7 +119,6 @@ def test_held_out_images_choose_the_metric_and_the_classifier_has_it(of_images):
     assert (guesses.argmax(axis=1) == images.test_labels).mean() == pytest.approx(row["test_accuracy"])
 
 
-@pytest.mark.slow
 def test_the_other_half_of_modular_addition_is_found(tmp_path):
     assert command.main(["modular", "--seeds", "1", "--solves", "24", "--out", str(tmp_path / "run")]) == 0
     found = [row["test_accuracy"] for row in rows(tmp_path / "run")]

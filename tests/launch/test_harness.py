@@ -23,7 +23,7 @@ from jexplicit.lm.reading import init, predict, read
 from jexplicit.lm.rows.past.cache import Cache, CacheRows
 from launch.harness import __main__ as harness
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of lm_eval's own imports
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of lm_eval's own imports
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 RNG = np.random.default_rng(0)
@@ -144,7 +144,6 @@ def tasks(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 def test_the_command_reports_our_own_numbers(lm, file, tasks, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))

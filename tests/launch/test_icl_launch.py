@@ -27,6 +27,8 @@ from launch.icl.shared.base import TEST, Job, Model, init_scale, make_recipe, ma
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent_families, measure_families
 
+pytestmark = pytest.mark.slow
+
 SLOW = ("nonlinear", "layernorm", "phase", "blocks", "function-classes", "mesa", "markov")
 QUICK = tuple(name for name in icl.EXPERIMENTS if name not in SLOW)
 FLAGS = (
@@ -90,7 +92,7 @@ def slow(runs):
     return read_rows(runs(SLOW))
 
 
-@pytest.mark.parametrize("experiments", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])
+@pytest.mark.parametrize("experiments", [QUICK, SLOW], ids=["quick", "slow"])
 def test_every_experiment_has_its_rows_and_its_section_of_the_report(runs, experiments):
     out = runs(experiments)
     rows = read_rows(out)
@@ -187,7 +189,6 @@ def test_rows_tell_models_and_seeds_apart(rows):
     assert all(row["train_loss"] > 0 for row in where(trained, experiment="finite-data"))
 
 
-@pytest.mark.slow
 def test_blocks_are_told_apart_and_constructed_ones_are_gd_plus_plus(slow):
     blocks = where(slow, experiment="blocks")
     trained = where(blocks, predictor="trained")
@@ -202,14 +203,12 @@ def test_blocks_are_told_apart_and_constructed_ones_are_gd_plus_plus(slow):
     assert row["constructed"]["cosine"] == pytest.approx(1, abs=1e-6)  # 1e-8 is added to norms of order 0.1
 
 
-@pytest.mark.slow
 def test_waves_have_layers_and_functions_prefixes_and_shifts(slow):
     assert {row["layers"] for row in where(slow, experiment="nonlinear")} == {1, 2}
     functions = where(slow, experiment="function-classes")
     assert {row["prefix"] for row in functions} >= {0, 1, 2, 4} and len({row["shift"] for row in functions}) == 12
 
 
-@pytest.mark.slow
 def test_mesa_layers_are_ridge_and_stay_exact_in_float32(slow):
     told = where(slow, experiment="mesa")
     streams = groups([row for row in told if row["task"] != "rounding"], ["task"])
@@ -226,7 +225,6 @@ def test_mesa_layers_are_ridge_and_stay_exact_in_float32(slow):
         assert row["predictor"] == "mesa, Sherman-Morrison" or (row["float32_error"] < 1e-3 and row["fails_at"] is None)
 
 
-@pytest.mark.slow
 def test_constructed_layers_are_the_posterior_mean_of_a_chain(slow):
     rows = where(slow, experiment="markov")
     by_name = {row["predictor"]: row for row in rows}
@@ -282,7 +280,6 @@ def test_layers_of_their_own_are_interpolated_and_all_are_shown_and_an_interrupt
     assert without_seconds(out) == without_seconds(whole)
 
 
-@pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     def command(out):
         return [sys.executable, "-m", "launch.icl", "--out", str(out), *FLAGS, "--steps", "3000", "--resume"]
@@ -346,7 +343,6 @@ def test_the_paper_s_text_is_a_setting():
     assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["one-step", "two-steps"])
 def test_trained_layers_reach_the_descent(tmp_path, preset):
     """In a process of its own: this one compiles without optimisations, and training would take ten times as long."""

@@ -30,6 +30,8 @@ from launch.networks import training as networks_training
 from launch.networks.data import centred_data
 from launch.networks.presets import PRESETS
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = "model start optimizer initializer sampler objective steps seconds".split()
 SCORES = "train_loss dev_loss test_loss dev_perplexity test_accuracy".split()
 MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 2 --batch-size 512 --samples 1".split()
@@ -99,7 +101,6 @@ def test_a_stack_of_softmax_layers_starts_cold_or_solved(tmp_path_factory, text)
     assert found["stack-layers"]["first_loss"] < found["stack-cold"]["first_loss"] - 0.1
 
 
-@pytest.mark.slow
 def test_a_run_interrupted_within_an_epoch_resumes_to_the_same_rows(tmp_path, text, monkeypatch):
     flags = ["--train", str(text), *MLP, "--no-baselines", "--norm", "batch", "--batch-size", "256"]
     out, whole = tmp_path / "run", tmp_path / "whole"
@@ -308,7 +309,6 @@ def test_sequences_refuse(tmp_path, text, flags, message, capsys):
     assert not (tmp_path / "run").exists() or "--window" in flags  # which the text is read for
 
 
-@pytest.mark.slow
 def test_a_network_on_images_and_balanced_batches(tmp_path_factory):
     flags = "--hidden 8 --epochs 3 --limit 200 --sampler balanced --norm batch".split()
     out = run(tmp_path_factory, "fcnn", *flags)
@@ -318,7 +318,6 @@ def test_a_network_on_images_and_balanced_batches(tmp_path_factory):
     assert "| explicit | logits |" in (out / "report.md").read_text()
 
 
-@pytest.mark.slow
 def test_the_search_for_a_rate(tmp_path_factory, text):
     sizes = "--hidden 4 --epochs 1 --batch-size 64 --sweep-steps 200 --grid 3 --grid-steps 10".split()
     out = run(tmp_path_factory, "lr-search", "--task", "mlp-lm", "--train", text, *MLP[2:8], *sizes)
@@ -327,7 +326,6 @@ def test_the_search_for_a_rate(tmp_path_factory, text):
     assert "search" in pictures(out)
 
 
-@pytest.mark.slow
 def test_autoencoders(tmp_path_factory):
     sizes = "--limit 120 --epochs 2 --memories 2 --memory-width 16 --memory-depth 1 --memory-steps 20 --iterations 5 --width 8"
     out = run(tmp_path_factory, "autoencoder", *sizes.split(), *"--bottleneck 4 --memory-scales 0.4".split())
@@ -342,7 +340,6 @@ def test_autoencoders(tmp_path_factory):
     assert "| bottleneck of 4 | 9 |" in (out / "report.md").read_text() and pictures(out) >= {"codes", "pictures"}
 
 
-@pytest.mark.slow
 def test_the_checklist_passes_and_says_what_fails(tmp_path_factory):
     small = "--limit 100 --width 64 --widths --depths 2 --learning-rate 0.003 --steps 150 --epochs 40".split()
     found = by_name(run(tmp_path_factory, "check", *small))
