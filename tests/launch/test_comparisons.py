@@ -9,7 +9,6 @@ from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.images import read_images
 from jexplicit.experiments.results import read_events
-from jexplicit.experiments.rows import Results
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.samplers import sampler
@@ -103,15 +102,6 @@ def test_imbalanced_classes_are_ever_rarer_and_nothing_else_changes(data):
     np.testing.assert_array_equal(rare.train.Y.argmax(axis=1), rare.labels)
     assert rare.dev is data.dev and rare.test is data.test
     np.testing.assert_array_equal(imbalance(data, smallest=1.0).labels.shape[0], 10 * most)
-
-
-def test_a_summary_has_the_mean_the_spread_and_no_number_where_a_seed_diverged(tmp_path):
-    base = {"variant": "a_b", "dev_loss": 1.0, "train_accuracy": 1.0, "test_accuracy": 0.5}
-    (line,) = compare.summaries(Results(tmp_path, {}, [base, {**base, "dev_loss": 3.0}]))
-    assert line["variant"] == "a b" and line["dev_loss"] == "2.000 ± 1.414" and line["test_accuracy"] == "50.0 ± 0.0"
-    (line,) = compare.summaries(Results(tmp_path, {}, [base, {**base, "dev_loss": None}]))
-    assert line["dev_loss"] == "all rates diverge" and line["test_accuracy"] == "50.0 ± 0.0"
-    assert compare.summaries(Results(tmp_path, {}, [base]))[0]["dev_loss"] == "1.000"  # one seed has no spread
 
 
 def test_a_comparison_writes_rows_report_and_figures_and_resumes(tmp_path, monkeypatch):

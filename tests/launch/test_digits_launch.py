@@ -16,7 +16,6 @@ from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.image_files import FILES
 from jexplicit.data.images import pixel_features, read_images
-from jexplicit.experiments.bounds import check_bounds
 from jexplicit.experiments.results import read_events
 from jexplicit.experiments.rows import only, where
 from jexplicit.nn import training
@@ -26,12 +25,11 @@ from jexplicit.solvers.metrics import mean_loss
 from launch.classify import main as classify
 from launch.digits import __main__ as digits
 from launch.digits import trained
-from launch.digits.base import most_accurate, row_name
+from launch.digits.base import row_name
 from launch.digits.classifier import load_classifier
 from launch.digits.config import METHODS, Config
-from launch.digits.run import EXPERIMENT, check
+from launch.digits.run import EXPERIMENT
 from launch.digits.solved import wrapped
-from launch.digits.trained import stopping_epoch
 from launch.digits.views import name
 
 pytestmark = pytest.mark.slow
@@ -232,21 +230,6 @@ def test_rows_of_trained_models_are_of_the_epoch_with_the_lowest_loss_before_the
     assert any(r["stop"] == "rise" and r["stopped"] for r in where(rows(finished), method=("cold", "warm")))
 
 
-@pytest.mark.parametrize(
-    ("losses", "patience", "expected"),
-    [
-        ([3, 2, 1], 1, (2, False)),
-        ([3, 2, 2.5, 1], 1, (2, True)),
-        ([3, 2, 2.5, 1, 1.1, 1.2], 2, (5, True)),
-        ([3, 4], 1, (1, True)),
-        ([3, 2, 2], 1, (2, True)),
-        ([3], 1, (0, False)),
-    ],
-)
-def test_rules_of_stopping(losses, patience, expected):
-    assert stopping_epoch(losses, patience=patience) == expected
-
-
 def test_an_interrupted_run_continues_to_the_same_rows_and_takes_more_methods(finished, tmp_path, monkeypatch, capsys):
     """Interrupted in an epoch, with checkpoints after every few steps."""
     out, make_step = tmp_path / "run", trained.training_step
@@ -287,12 +270,6 @@ def test_a_kernel_of_two_stages_and_copies_learns_every_class_where_labels_come_
         np.testing.assert_array_equal(labels, guesses(out, r))
         recall = [(labels[data.test_labels == digit] == digit).mean() for digit in range(10)]
         assert min(recall) > 0.7  # 0.78 to 1, of 36 images of each; a class that was held out as a whole would have 0
-
-
-@pytest.mark.parametrize("preset", sorted(digits.PRESETS))
-def test_every_preset_is_a_valid_configuration(preset):
-    check_bounds(digits.PRESETS[preset].config)
-    check(digits.PRESETS[preset].config)
 
 
 def test_the_same_command_works_on_another_idx_data_set(tmp_path):
@@ -408,8 +385,3 @@ def test_images_and_models_that_do_not_fit_are_refused(finished, tmp_path, capsy
     assert classify(["--run", str(finished), "--images", str(tmp_path / "wrong.npy"), *flags]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert re.search(message, error), error
-
-
-def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
-    rows = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((None, None), (0.9, 1.5), (0.9, 0.2), (0.8, 0.1))]
-    assert most_accurate(rows)["dev_loss"] == 0.2

@@ -15,7 +15,6 @@ from launch.digits.__main__ import main as digits
 from launch.digits.classifier import load_classifier
 from launch.feature_machine import __main__ as command
 from launch.feature_machine.config import Kernel
-from launch.feature_machine.modular import circulant_share, modular_table
 from launch.feature_machine.tables import read_table
 
 pytestmark = pytest.mark.slow
@@ -43,22 +42,6 @@ def test_a_run_is_resumed_with_more_seeds_by_none_of_those_it_has(run, capsys):
     before = rows(run)
     assert command.main(["modular", "--out", str(run), "--resume"]) == 0
     assert rows(run) == before
-
-
-def test_the_table_is_that_of_the_operation():
-    for name, f in (("add", lambda a, b: a + b), ("subtract", lambda a, b: a - b), ("multiply", lambda a, b: a * b)):
-        X, y = modular_table(5, name)
-        for x, result in zip(X, y, strict=True):
-            a, b = x[:5].argmax(), x[5:].argmax()
-            assert x.sum() == 2 and result == f(int(a), int(b)) % 5
-
-
-def test_a_circulant_matrix_has_share_1_and_noise_has_little():
-    row = np.random.default_rng(0).normal(size=9)
-    circulant = np.stack([np.roll(row, n) for n in range(9)])
-    assert circulant_share(circulant) == pytest.approx(1)
-    assert circulant_share(np.random.default_rng(1).normal(size=(9, 9))) < 0.4  # 8 of 80 degrees of freedom
-    assert circulant_share(np.zeros((9, 9))) == 0
 
 
 def test_the_flags_name_the_kernels_of_the_solver():

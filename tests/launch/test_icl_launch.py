@@ -15,15 +15,13 @@ from outlines import check_report
 from icl import training
 from icl.solvers.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
-from jexplicit.experiments.bounds import check_bounds
-from jexplicit.experiments.flags import flags
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.results import read_events, read_rows
 from jexplicit.experiments.rows import groups, only, where
 from launch.icl import __main__ as command
 from launch.icl import run as icl
 from launch.icl.shared import base
-from launch.icl.shared.base import TEST, Job, Model, init_scale, make_recipe, make_regression, make_tasks, random_key
+from launch.icl.shared.base import TEST, Job, Model, make_tasks, random_key
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent_families, measure_families
 
@@ -318,29 +316,6 @@ def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong):
     assert command.main(["--out", str(tmp_path / "run"), *wrong.split()]) == 2
     assert REFUSED[wrong] in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "run").exists()
-
-
-def test_presets_are_valid_and_groups_name_experiments_that_help_explains():
-    for preset in icl.PRESETS.values():
-        check_bounds(preset.config)
-        icl.check(preset.config)
-        assert preset.note and preset.config.out.startswith("runs/icl")
-    assert tuple(icl.EXPERIMENTS) == icl.NAMES
-    flag_help = next(flag.help for flag in flags(Config) if flag.name == "experiment").replace("\n", " ")
-    for group, names in icl.GROUPS.items():
-        chosen = icl.selected_experiments(Config(out="", experiment=(group,)))
-        assert [experiment.name for experiment in chosen] == list(names)
-        assert all(f" {name}: " in flag_help for name in names)
-
-
-def test_the_paper_s_text_is_a_setting():
-    code, text = Config(out=""), Config(out="", settings="paper")
-    assert (make_tasks(code).input_range, make_tasks(text).input_range) == (1.0, 2.0)
-    assert (make_recipe(code, 2).b2, make_recipe(text, 2).b2) == (0.98, 0.999)
-    assert (make_recipe(code, 2).gradient_clip, make_recipe(text, 2).gradient_clip) == (1e-3, 10.0)
-    assert [make_regression(code, make_tasks(code), K).clip for K in (2, 3, 4, 10)] == [None, None, 10.0, 10.0]
-    assert [make_regression(text, make_tasks(text), K).clip for K in (2, 3, 4)] == [None, 10.0, 10.0]
-    assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
 
 
 @pytest.mark.parametrize("preset", ["one-step", "two-steps"])
