@@ -206,6 +206,6 @@ def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
 
 def test_a_coordinator_that_never_answers_is_given_up_in_time():
     process = python("-c", f"from jexplicit.runs.processes import join; join('localhost:{free_port()}', 2, 1, seconds=2)")
-    message = " ".join(process.communicate(timeout=240)[1].split())  # JAX itself waits for 300 s
+    message = " ".join(process.communicate(timeout=240)[1].split())
     assert process.returncode == 2
     assert "error: process 1 of 2: not all processes have joined at localhost:" in message and "within 2 s" in message
