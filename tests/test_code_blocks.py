@@ -32,6 +32,8 @@ WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$
 CHOSEN = {"WHAT": "dropout", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
 SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
+SHORTER = {name: text[:500] for name, text in topics.items()}
+READING = ("docs/adaptive.md", "docs/recipes/beside.md")  # pages whose models count each token that they read
 OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model")  # flags of SLURM and of lm_eval
 
 
@@ -106,7 +108,7 @@ def shown(tmp_path_factory):
 def test_the_blocks_of_a_page_run(page, shown, tmp_path, monkeypatch):
     monkeypatch.chdir(shutil.copytree(shown, tmp_path / "shown"))
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "shown" / "cache"))
-    monkeypatch.setattr("pydoc_data.topics.topics", SHORT)
+    monkeypatch.setattr("pydoc_data.topics.topics", SHORTER if page in READING else SHORT)
     module = types.ModuleType("page_" + re.sub(r"\W", "_", page))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with plain_jax(optimised=page in COMPUTING):

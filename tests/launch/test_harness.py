@@ -170,7 +170,7 @@ def test_a_model_that_counts_what_it_reads_reads_each_request_alone(tmp_path, mo
     from launch.harness.model import JexplicitModel
 
     monkeypatch.setattr(adaptive_mixture, "TOKEN_CONTEXTS", adaptive_mixture.TOKEN_CONTEXTS[:2])
-    fit(SENTENCES[:60], rows=("contexts-4", "adaptive"), tokenizer="word", history="adaptive").save(tmp_path / "m.safetensors")
+    fit(SENTENCES[:12], rows=("contexts-4", "adaptive"), tokenizer="word", history="adaptive").save(tmp_path / "m.safetensors")
     of_file: Any = JexplicitModel
     lm = of_file(str(tmp_path / "m.safetensors"))
     tokenizer, model = lm.saved.tokenizer, lm.saved.model

@@ -7,23 +7,16 @@ import subprocess
 import sys
 import time
 
-import jax
 import numpy as np
 import pytest
 from outlines import check_report
 
 from icl import training
-from icl.solvers.descent import gd_plus_plus
-from icl.tasks import sample_tasks, vmap_tasks
-from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.results import read_events, read_rows
 from jexplicit.experiments.rows import groups, only, where
 from launch.icl import __main__ as command
 from launch.icl import run as icl
 from launch.icl.shared import base
-from launch.icl.shared.base import TEST, Job, Model, make_tasks, random_key
-from launch.icl.shared.config import Config
-from launch.icl.shared.predictors import descent_families, measure_families
 
 pytestmark = pytest.mark.slow
 
@@ -122,19 +115,6 @@ def test_constructions_are_what_they_construct(rows):
     assert loss["mixed noise", 2, "constructed"] == pytest.approx(loss["mixed noise", 2, "diagonal"], rel=1e-9)
     for row in where(rows, task="mixed noise"):
         assert row["adjusted_loss"] == pytest.approx(row["loss"] - loss["mixed noise", 0, "oracle"], abs=1e-12)
-
-
-def test_a_loss_has_the_standard_error_of_its_tasks(tmp_path):
-    """Of several blocks of tasks, beside NumPy on the single losses."""
-    config = Config(out=str(tmp_path / "run"), dim=2, context=3, test_tasks=20_000, solver_contexts=100)
-    job, model = Job(config, RunFolder(config.out, config)), Model(make_tasks(config), 1, True)
-    told = measure_families(job, model, descent_families(job, model))[0]
-    step = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, *(np.full(1, rate) for rate in (told["eta"], 0.0)), steps=1)[-1]))
-    keys = [jax.random.fold_in(random_key(config, TEST), block) for block in range(2)]
-    batches = [sample_tasks(key, model.tasks, 10_000) for key in keys]
-    losses = np.concatenate([np.sum((np.asarray(step(batch)) - batch.y_q) ** 2, axis=0) / 2 for batch in batches])
-    assert told["test_tasks"] == len(losses) and told["loss"] == pytest.approx(losses.mean(), rel=1e-9)
-    assert told["standard_error"] == pytest.approx(losses.std() / np.sqrt(len(losses)), rel=1e-6)
 
 
 def test_curvature_has_the_rates_solved_and_those_of_the_layers_that_are_trained_once(finished, rows):
@@ -322,10 +302,10 @@ def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong):
 def test_trained_layers_reach_the_descent(tmp_path, preset):
     """In a process of its own: this one compiles without optimisations, and training would take ten times as long."""
     out = tmp_path / "run"
-    flags = ["--preset", preset, "--out", str(out), "--test-tasks", "100000"]
+    flags = ["--preset", preset, "--out", str(out), "--test-tasks", "100000", "--seeds", "2"]
     subprocess.run([sys.executable, "-m", "launch.icl", *flags], check=True, stderr=subprocess.DEVNULL)
     told = where(read_rows(out), predictor="trained", start="cold")
     best = where(read_rows(out), predictor=told[0]["reference"])[0]["loss"]
-    assert len(told) == 5 and np.mean([row["loss"] for row in told]) <= 1.03 * best
+    assert len(told) == 2 and np.mean([row["loss"] for row in told]) <= 1.03 * best
     if preset == "one-step":
         assert all(row["loss"] <= 1.005 * best and row["cosine"] >= 0.999 for row in told)

@@ -339,7 +339,7 @@ def test_a_killed_run_resumes_to_the_same_rows(tmp_path):
     """Beside a run of the same command: another number of devices, as in this process, rounds sums otherwise."""
     flags = [*text_flags(), *SMALL, "--methods", "explicit"]
     command = [sys.executable, "-m", "launch.lm", *flags, "--out", str(tmp_path / "run"), "--resume"]
-    for seconds in (3.0, 5.0, 6.0, 7.0):
+    for seconds in (4.0, 7.0):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)

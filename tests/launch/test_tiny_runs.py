@@ -8,20 +8,30 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from lm_runs import DEV, SMALL, TRAIN, dev_stream
 from PIL import Image
 from run_folders import interrupted, rows, without_costs
 
+from icl.blur.genome_files import load_genome
+from icl.solvers.descent import gd_plus_plus
+from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.data.images import pixel_features, read_images
+from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.results import read_events
 from jexplicit.experiments.rows import only, where
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
+from jexplicit.nn import training
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
+from launch.digits import trained
 from launch.digits.base import row_name
 from launch.digits.classifier import load_classifier
+from launch.icl.shared.base import TEST, Job, Model, make_tasks, random_key
+from launch.icl.shared.config import Config
+from launch.icl.shared.predictors import descent_families, measure_families
 from launch.judge import __main__ as judge
 from launch.lm import models as lm_models
 
@@ -32,7 +42,7 @@ RUNS = {
     "digits": "digits --preset tiny --methods explicit warm --layers 1",
     "networks": "networks fcnn --preset tiny",
     "feature-machine": "feature-machine modular --preset tiny",
-    "blur": "blur grid --preset tiny",
+    "blur": "blur train --preset tiny --unroll 3 --meta-steps 4 --far 0 --baselines",
 }
 
 
@@ -123,6 +133,31 @@ def test_an_interrupted_run_resumes_to_the_same_rows(run, text, tmp_path, monkey
     assert without_costs(tmp_path / "run") == without_costs(run("lm"))
 
 
+def test_training_interrupted_within_an_epoch_resumes_to_the_same_rows(run, text, tmp_path, monkeypatch):
+    out, make_step = tmp_path / "run", trained.training_step
+    with monkeypatch.context() as patch:  # checkpoints after every few steps
+        patch.setattr(training, "_steps_between_checks", 2)
+        patch.setattr(trained, "train", functools.partial(training.train, checkpoint_seconds=0.0))
+        patch.setattr(trained, "training_step", lambda *args, **options: interrupted(make_step(*args, **options), 8))
+        assert started("digits", text, out) == 130
+    assert [row["method"] for row in rows(out)] == ["explicit"] and list(out.glob("checkpoints/warm_1.partial"))
+    assert main_of("digits")(["--out", str(out), "--resume"]) == 0
+    assert without_costs(out) == without_costs(run("digits"))
+
+
+def test_a_loss_has_the_standard_error_of_its_tasks(tmp_path):
+    """Of several blocks of tasks, beside NumPy on the single losses."""
+    config = Config(out=str(tmp_path / "run"), dim=2, context=3, test_tasks=20_000, solver_contexts=100)
+    job, model = Job(config, RunFolder(config.out, config)), Model(make_tasks(config), 1, True)
+    told = measure_families(job, model, descent_families(job, model))[0]
+    step = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, *(np.full(1, rate) for rate in (told["eta"], 0.0)), steps=1)[-1]))
+    keys = [jax.random.fold_in(random_key(config, TEST), block) for block in range(2)]
+    batches = [sample_tasks(key, model.tasks, 10_000) for key in keys]
+    losses = np.concatenate([np.sum((np.asarray(step(batch)) - batch.y_q) ** 2, axis=0) / 2 for batch in batches])
+    assert told["test_tasks"] == len(losses) and told["loss"] == pytest.approx(losses.mean(), rel=1e-9)
+    assert told["standard_error"] == pytest.approx(losses.std() / np.sqrt(len(losses)), rel=1e-6)
+
+
 def test_constructed_layers_are_the_descent_that_trained_ones_approach(run):
     found = rows(run("icl"))
     loss = {row["predictor"]: row["loss"] for row in where(found, seed=(None, 0))}
@@ -158,8 +193,10 @@ def test_rows_have_the_settings_that_were_asked_for(run):
     assert list(networks) == ["explicit", "fcnn"] and networks["fcnn"]["train_loss"] < networks["fcnn"]["first_loss"]
     solves = [(row["seed"], row["solve"]) for row in rows(run("feature-machine"))]
     assert solves == [(seed, solve) for seed in (0, 1) for solve in range(1, 5)]
-    cells = {(row["momentum"], row["learning_rate"], row["normalisation"]) for row in rows(run("blur")) if row["baseline"]}
-    assert cells == {(m, rate, kind) for m in (0.0, 0.9) for rate in (0.1, 1.0) for kind in ("none", "forward")}
+    learned = where(rows(run("blur")), baseline=None)
+    kept = load_genome(run("blur") / "genome.json").provenance
+    assert learned[0]["step"] == 0 and kept["config"]["limit"] == 400 and {row["unroll"] for row in learned} == {3}
+    assert kept["test_accuracy"][str(learned[-1]["step"])] == pytest.approx(learned[-1]["test_accuracy"], abs=1e-4)
 
 
 # Commands on a model of a run
