@@ -202,16 +202,6 @@ def test_rows_have_the_settings_that_were_asked_for(run):
 # Commands on a model of a run
 
 
-def made_pairs(folder: Path) -> Path:
-    (folder / "pairs.jsonl").write_text('{"sentence_good": "the cat sat", "sentence_bad": "sat cat the"}')
-    return folder / "pairs.jsonl"
-
-
-def made_image(folder: Path) -> Path:
-    Image.fromarray(np.full((8, 8), 255, np.uint8)).save(folder / "white.png")
-    return folder / "white.png"
-
-
 COMMANDS: dict[ModuleType, str] = {
     score: "--run {lm} --text {text}/dev.txt",
     next: "--run {lm} --prompt the",
@@ -227,7 +217,8 @@ COMMANDS: dict[ModuleType, str] = {
 
 
 def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(run, text, tmp_path, capfd):
-    made_pairs(tmp_path), made_image(tmp_path)
+    (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "the cat sat", "sentence_bad": "sat cat the"}')
+    Image.fromarray(np.full((8, 8), 255, np.uint8)).save(tmp_path / "white.png")
     said = {}
     for command, flags in COMMANDS.items():
         given = flags.format(lm=run("lm"), digits=run("digits"), text=text, out=tmp_path).split()
