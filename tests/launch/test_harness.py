@@ -174,7 +174,7 @@ def test_a_model_that_counts_what_it_reads_reads_each_request_alone(tmp_path, mo
     of_file: Any = JexplicitModel
     lm = of_file(str(tmp_path / "m.safetensors"))
     tokenizer, model = lm.saved.tokenizer, lm.saved.model
-    pairs = [("the cat", " sat on the mat the cat"), ("", "one dog ran"), ("the cat sat on", " the mat")]
+    pairs = [("the cat", " sat the cat"), ("", "one dog")]
     for (found, greedy), (context, continuation) in zip(lm.loglikelihood(ask(*pairs)), pairs, strict=True):
         ids, n = tokenizer.encode(context + continuation), len(tokenizer.encode(context))
         state, log_p, likeliest = init(model), [], []
