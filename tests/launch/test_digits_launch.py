@@ -104,18 +104,6 @@ def test_a_run_has_a_row_per_model_with_the_promised_fields(finished):
     assert all(r["flops"] > 0 for r in found if r["method"] in trained - {"logistic_regression"} | {"kernel"})
 
 
-def test_held_out_scores_are_of_the_solution_of_the_other_images(finished, explicit):
-    """The tenth is a part of the permutation of the seed, and no part of what the model was fitted to."""
-    held_out = np.random.default_rng(0).permutation(M)[: M // 10]
-    logits = np.asarray(pixel_features(DATA.train_images[held_out], 17), np.float64) @ explicit(
-        np.setdiff1d(np.arange(M), held_out)
-    )
-    row = only(rows(finished), method="explicit", layers=1)
-    assert row["dev_accuracy"] == pytest.approx((logits.argmax(axis=1) == DATA.train_labels[held_out]).mean())
-    targets = jnp.asarray(np.eye(10)[DATA.train_labels[held_out]])
-    assert row["dev_loss"] == pytest.approx(mean_loss(jnp.asarray(logits), targets), rel=0.01)  # K of all images, float32
-
-
 def test_a_readout_trained_on_the_features_of_the_kernel_has_its_size(finished):
     squares, readout = (
         only(rows(finished), **wanted) for wanted in ({"solver": "least_squares"}, {"method": "trained_readout"})
