@@ -1,6 +1,7 @@
 """The notebooks: scripts that start alike, kept with the outputs of these very cells; and the program that keeps them."""
 
 import ast
+import itertools
 import json
 import re
 import subprocess
@@ -15,44 +16,39 @@ import pytest
 from jexplicit import notebook
 from tools.notebooks import KEPT, SCRIPTS, main, read_script, run, without_noise
 
+pytestmark = pytest.mark.slow
 NOTEBOOKS = sorted(SCRIPTS.glob("*.py"))
 FIRST_CELL = read_script(NOTEBOOKS[0]).cells[1].source
-each_notebook = pytest.mark.parametrize("script", NOTEBOOKS, ids=lambda script: script.stem)
 
 
-@each_notebook
-def test_a_notebook_starts_with_a_title_and_the_cells_that_all_have(script):
-    notebook = jupytext.read(script)
-    title, first, setup = notebook.cells[:3]
-    assert notebook.metadata["kernelspec"]["name"] == "python3"
-    assert title.cell_type == "markdown" and re.match(r"# \w", title.source)
-    assert first.cell_type == setup.cell_type == "code"
-    assert first.source == FIRST_CELL
-    assert 'TINY = bool(os.environ.get("TINY"))' in setup.source
+def test_notebooks_start_with_a_title_and_the_cells_that_all_have():
+    for script in NOTEBOOKS:
+        notebook = jupytext.read(script)
+        title, first, setup = notebook.cells[:3]
+        assert notebook.metadata["kernelspec"]["name"] == "python3", script
+        assert title.cell_type == "markdown" and re.match(r"# \w", title.source), script
+        assert first.cell_type == setup.cell_type == "code" and first.source == FIRST_CELL, script
+        assert 'TINY = bool(os.environ.get("TINY"))' in setup.source, script
 
 
-@each_notebook
-def test_a_kept_notebook_is_its_script_with_outputs(script):
-    kept = nbformat.read(KEPT / f"{script.stem}.ipynb", as_version=4)
-    cells = read_script(script).cells
-    remedy = f"make notebooks, or python -m tools.notebooks {script.stem}"
-    assert [(cell.cell_type, cell.source) for cell in kept.cells] == [(cell.cell_type, cell.source) for cell in cells], remedy
-    code = [cell for cell in kept.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), remedy
-    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
-
-
-@each_notebook
-def test_a_kept_notebook_is_small_and_says_nothing_of_where_and_when_it_ran(script):
-    path = KEPT / f"{script.stem}.ipynb"
-    kept = nbformat.read(path, as_version=4)
-    assert path.stat().st_size < 400_000
-    assert [cell.id for cell in kept.cells] == [f"cell-{n}" for n in range(1, len(kept.cells) + 1)]
-    assert not any(cell.metadata for cell in kept.cells) and set(kept.metadata) == {"kernelspec", "language_info"}
-    for output in (output for cell in kept.cells for output in cell.get("outputs", [])):
-        text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
-        assert output.output_type in ("stream", "display_data") and output.get("name") != "stderr"
-        assert not re.search(r"0x[0-9a-f]{6}|/(home|root|tmp|Users|usr|work)/|site-packages|\r|\x1b", text), text
+def test_a_kept_notebook_is_its_script_with_outputs_and_says_nothing_of_where_and_when_it_ran():
+    for script in NOTEBOOKS:
+        path, cells = KEPT / f"{script.stem}.ipynb", read_script(script).cells
+        kept = nbformat.read(path, as_version=4)
+        remedy = f"make notebooks, or python -m tools.notebooks {script.stem}"
+        assert [(cell.cell_type, cell.source) for cell in kept.cells] == [(cell.cell_type, cell.source) for cell in cells], (
+            remedy
+        )
+        code = [cell for cell in kept.cells if cell.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), remedy
+        assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), script
+        assert path.stat().st_size < 400_000, script
+        assert [cell.id for cell in kept.cells] == [f"cell-{n}" for n in range(1, len(kept.cells) + 1)], script
+        assert not any(cell.metadata for cell in kept.cells) and set(kept.metadata) == {"kernelspec", "language_info"}, script
+        for output in (output for cell in code for output in cell.outputs):
+            text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
+            assert output.output_type in ("stream", "display_data") and output.get("name") != "stderr", script
+            assert not re.search(r"0x[0-9a-f]{6}|/(home|root|tmp|Users|usr|work)/|site-packages|\r|\x1b", text), text
 
 
 def test_every_kept_notebook_has_a_script():
@@ -98,20 +94,18 @@ def run_first_cell(place, path="", site="", *, before=SHOWN, after=""):
     return done.stdout.strip() or done.stderr.strip()
 
 
-@pytest.mark.parametrize(
-    ("place", "expected"),
-    [
-        ("clone", "--editable {}/clone"),
-        ("clone/notebooks", "--editable {}/clone"),
-        ("clone/docs/notebooks", "--editable {}/clone"),
-        ("wheel", "{}/wheel/jexplicit-0.2.0-py3-none-any.whl"),  # the newest
-    ],
-)
-@pytest.mark.parametrize(("path", "extra"), [("", ""), ("gpu", "[cuda]")])
-def test_the_first_cell_installs_what_there_is_where_the_package_is_missing(place, expected, path, extra, places):
-    path = str(places / path) if path else ""
-    assert run_first_cell(places / place, path) == expected.format(places) + extra
-    assert run_first_cell(places / place, path, str(places / "site")) == ""
+FOUND = {
+    "clone": "--editable {}/clone",
+    "clone/notebooks": "--editable {}/clone",
+    "clone/docs/notebooks": "--editable {}/clone",
+    "wheel": "{}/wheel/jexplicit-0.2.0-py3-none-any.whl",  # the newest
+}
+
+
+def test_the_first_cell_installs_what_there_is_where_the_package_is_missing(places):
+    for (place, expected), (path, extra) in itertools.product(FOUND.items(), (("", ""), (str(places / "gpu"), "[cuda]"))):
+        assert run_first_cell(places / place, path) == expected.format(places) + extra
+        assert run_first_cell(places / place, path, str(places / "site")) == ""
 
 
 def test_the_first_cell_displays_nothing():

@@ -177,6 +177,7 @@ def test_samples_continue_a_prompt_and_repeat(one, fitted):
     assert samples[0] == samples[1] != samples[2]
 
 
+@pytest.mark.slow
 def test_the_program_prints_a_loss_and_a_sample(one, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(one, "topics", {"one": TEXT[:8_000]})
     (tmp_path / "input.txt").write_text(TEXT[:8_000])

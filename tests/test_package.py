@@ -65,6 +65,7 @@ def files_in(folder: Path) -> set[str]:
     return {name for name in found if not re.search(r"\.pyc$|\.egg-info/", name)}
 
 
+@pytest.mark.slow
 def test_the_wheel_has_the_packages_with_their_data_and_nothing_else(archives):
     modules = {f"{name}/{file}" for name in PACKAGES for file in files_in(ROOT / name) if file.endswith(".py")}
     names = set(zipfile.ZipFile(archives.wheel).namelist())
@@ -73,6 +74,7 @@ def test_the_wheel_has_the_packages_with_their_data_and_nothing_else(archives):
     assert archives.wheel.name == f"jexplicit-{PROJECT['version']}-py3-none-any.whl"
 
 
+@pytest.mark.slow
 def test_the_source_archive_has_all_that_make_needs(archives):
     top = f"jexplicit-{PROJECT['version']}/"
     with tarfile.open(archives.sdist) as archive:
@@ -90,6 +92,7 @@ def metadata(archives) -> email.message.Message:
     return email.message_from_string(wheel_file(archives, "METADATA"))
 
 
+@pytest.mark.slow
 def test_the_wheel_says_what_it_is(archives, metadata):
     assert (metadata["Name"], metadata["Version"]) == ("jexplicit", PROJECT["version"])
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
@@ -100,6 +103,7 @@ def test_the_wheel_says_what_it_is(archives, metadata):
     assert "jexplicit = launch.cli:main" in wheel_file(archives, "entry_points.txt").splitlines()
 
 
+@pytest.mark.slow
 def test_both_archives_have_metadata_that_a_package_index_takes(archives):
     with tarfile.open(archives.sdist) as archive:
         member = archive.extractfile(f"jexplicit-{PROJECT['version']}/PKG-INFO")
@@ -110,11 +114,13 @@ def test_both_archives_have_metadata_that_a_package_index_takes(archives):
         assert checked.project_urls == PROJECT.get("urls") and checked.classifiers == PROJECT["classifiers"]
 
 
+@pytest.mark.slow
 def test_the_readme_is_the_wheels_description(metadata):
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
 
 
+@pytest.mark.slow
 def test_the_installed_wheel_runs(archives, tmp_path):
     target = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]

@@ -47,11 +47,11 @@ def run(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_has_the_numbers_of_its_results(page):
-    assert not tables.differences(PAGES[page]), "run `make tables`"
+def test_pages_have_the_numbers_of_their_results():
+    assert PAGES and not [name for name, page in PAGES.items() if tables.differences(page)], "run `make tables`"
 
 
+@pytest.mark.slow
 def test_the_picture_shows_the_results(tmp_path):
     headline.draw(tmp_path / "headline.png")
     drawn, kept = (np.asarray(Image.open(path).convert("L"), int) for path in (tmp_path / "headline.png", headline.PICTURE))
@@ -72,22 +72,22 @@ def results(tmp_path, monkeypatch):
     tables.kept.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
-        ("one loss method=a seed=1 .2f", "2.00"),
-        ('one loss method="b, c" .1f', "0.1"),
-        ('one = mean("loss", method="a") : .1f', "1.5"),
-        ('one = each("loss", method="a") : .0f', "1 and 2"),
-        ('one = 100 * the("loss", seed=1) / most("loss") : .0f', "100"),
-        ('one = len(rows(K=2, data="d")) + events("step")[0]["n"] : d', "4"),
-        ('one = find("math:floor")(least("loss")) : d', "0"),
-    ],
-)
-def test_a_number_carries_its_address(results, address, text):
-    assert tables.value(address) == text
-    page = f"a <!-- value: {address} -->old<!-- /value --> b"
-    assert tables.filled(page) == page.replace("old", text)
+NUMBERS = {
+    "one loss method=a seed=1 .2f": "2.00",
+    'one loss method="b, c" .1f': "0.1",
+    'one = mean("loss", method="a") : .1f': "1.5",
+    'one = each("loss", method="a") : .0f': "1 and 2",
+    'one = 100 * the("loss", seed=1) / most("loss") : .0f': "100",
+    'one = len(rows(K=2, data="d")) + events("step")[0]["n"] : d': "4",
+    'one = find("math:floor")(least("loss")) : d': "0",
+}
+
+
+def test_a_number_carries_its_address(results):
+    assert {address: tables.value(address) for address in NUMBERS} == NUMBERS
+    for address, text in NUMBERS.items():
+        page = f"a <!-- value: {address} -->old<!-- /value --> b"
+        assert tables.filled(page) == page.replace("old", text)
 
 
 def test_a_table_is_a_view_of_results(results):
@@ -97,19 +97,19 @@ def test_a_table_is_a_view_of_results(results):
     assert tables.commands("one") == "`jexplicit x`: 2 cores, JAX 1, today."
 
 
-@pytest.mark.parametrize(
-    ("page", "message"),
-    [
-        ("<!-- table: math:nonesuch of one --><!-- /table -->", "math:nonesuch"),
-        ("<!-- value: one loss .1f --><!-- /value -->", "3 rows with"),
-        ("<!-- value: one .1f --><!-- /value -->", "write NAME field key=value"),
-        ("<!-- value: x -->1", "close it with <!-- /value -->"),
-        ("<!-- table: x --> <!-- value: x --> <!-- /value -->", "<!-- table: x -->: close it"),
-    ],
-)
-def test_a_marker_that_is_unknown_or_not_closed_is_refused(results, page, message):
-    with pytest.raises(ValueError, match=message):
-        tables.filled(page)
+WRONG = {
+    "<!-- table: math:nonesuch of one --><!-- /table -->": "math:nonesuch",
+    "<!-- value: one loss .1f --><!-- /value -->": "3 rows with",
+    "<!-- value: one .1f --><!-- /value -->": "write NAME field key=value",
+    "<!-- value: x -->1": "close it with <!-- /value -->",
+    "<!-- table: x --> <!-- value: x --> <!-- /value -->": "<!-- table: x -->: close it",
+}
+
+
+def test_a_marker_that_is_unknown_or_not_closed_is_refused(results):
+    for page, message in WRONG.items():
+        with pytest.raises(ValueError, match=message):
+            tables.filled(page)
 
 
 def test_what_is_kept_of_a_run(run, tmp_path):

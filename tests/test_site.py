@@ -18,6 +18,7 @@ from tools.command_pages import command_page, command_pages
 from tools.links import link_commands, link_names
 from tools.markup import inline, prose
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 
 
@@ -29,9 +30,8 @@ def parts(name: str) -> list[tuple[str, Command]]:
     return [(page, Command(module.Config, "", getattr(module, "PRESETS", {})))] if hasattr(module, "Config") else []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_page_of_a_command_has_all_its_flags_and_presets(name):
-    for part, command in parts(name):
+def test_the_page_of_a_command_has_all_its_flags_and_presets():
+    for part, command in (part for name in COMMANDS for part in parts(name)):
         for flag in flags(command.config):
             assert f"--{'no-' if flag.value is True else ''}{flag.name.replace('_', '-')}`" in part, flag.name
         assert all(f"\n| `{preset}` | " in part for preset in command.presets)
@@ -60,10 +60,10 @@ def test_every_public_name_is_on_one_page():
     assert {f"icl.blur.{name}" for name in dir(icl.blur)} <= public
 
 
-@pytest.mark.parametrize("name", sorted(name for names in short_names().values() for name in names))
-def test_a_short_name_can_be_imported(name):
-    package, _, attribute = name.rpartition(".")
-    assert hasattr(importlib.import_module(package), attribute)
+def test_short_names_can_be_imported():
+    for name in (name for names in short_names().values() for name in names):
+        package, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(package), attribute), name
 
 
 def test_a_page_has_its_modules_with_what_they_say_of_themselves():
@@ -84,17 +84,14 @@ def test_names_and_commands_in_code_are_links_but_in_blocks():
     assert link_names(linked) == linked
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("a | b, *c* <pad>", r"a \| b, \*c\* &lt;pad&gt;"),
-        ("see --out-file.", "see `--out-file`."),
-        ("two - three -- four", "two - three -- four"),
-        ("`a|b` of `<unk>`", r"`a\|b` of `<unk>`"),
-    ],
-)
-def test_plain_text_stays_plain_text(text, expected):
-    assert inline(text) == expected
+def test_plain_text_stays_plain_text():
+    texts = {
+        "a | b, *c* <pad>": r"a \| b, \*c\* &lt;pad&gt;",
+        "see --out-file.": "see `--out-file`.",
+        "two - three -- four": "two - three -- four",
+        "`a|b` of `<unk>`": r"`a\|b` of `<unk>`",
+    }
+    assert {text: inline(text) for text in texts} == texts
 
 
 def test_the_commands_of_a_docstring_are_a_block():

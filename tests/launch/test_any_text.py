@@ -15,6 +15,8 @@ import jexplicit
 from launch import sample, score, shards
 from launch.lm import __main__ as lm
 
+pytestmark = pytest.mark.slow
+
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 FAST = ["--samples", "0", "--radius", "1", "--features", "cat", "--calibration-positions", "200"]
 

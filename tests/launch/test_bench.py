@@ -25,6 +25,8 @@ from launch.bench.shared.streams import first_positions, zipf_stream
 from launch.bench.shared.timing import Timing, interleave_calls, one_thread, paired_ratio, time_call
 from launch.bench.shared.workers import Setting, Workers
 
+pytestmark = pytest.mark.slow
+
 has_torch, has_kenlm = (importlib.util.find_spec(name) is not None for name in ("torch", "kenlm"))
 TIMED = {"bench", "method", "rounds", "threads", "memory", "cpu_seconds", "wall_seconds", "kernel_seconds"}
 FIELDS = {  # of the rows
@@ -305,7 +307,6 @@ def test_devices_exchange_nothing_while_they_count_and_reduce_each_table_once():
     assert re.findall(collective, reduction) == [("s32[100]", "all-reduce")]
 
 
-@pytest.mark.slow
 def test_workers_of_two_processes_count_what_one_call_counts(tmp_path):
     x = np.random.default_rng(0).integers(1, 30, 5001).astype(np.uint8)
     x[[0, 70, -1]] = PAD
@@ -352,7 +353,6 @@ def test_shards_are_the_same_in_any_number_of_goes(tmp_path, monkeypatch):
     assert count(read_shards(broken), radius=1, vocab_size=50)[0].sum() == 1000
 
 
-@pytest.mark.slow
 def test_every_kind_of_model_is_scored_beside_kenlm(tmp_path, monkeypatch):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
     flags = ["--preset", "tiny", "--radius", "2", "--scored", "300", "--rounds", "1"]

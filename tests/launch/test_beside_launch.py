@@ -13,6 +13,8 @@ from jexplicit.lm.fits.mixtures.beside import beside
 from launch.beside import __main__ as command
 from launch.beside.run import halves
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):

@@ -19,6 +19,8 @@ from launch.blur import tasks
 from launch.blur.config import TasksConfig, TransferConfig
 from launch.blur.opponents import descent_at_equal_cost
 
+pytestmark = pytest.mark.slow
+
 
 def test_descent_at_equal_cost_is_a_loop_over_the_minibatches_of_the_rule():
     """One rate, so nothing is chosen: `W -= rate dL/dW` by another loss of the same network, twice over two minibatches."""

@@ -7,17 +7,13 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
 import pytest
-from PIL import Image
 from run_folders import rows
 
 import jexplicit
 from jexplicit.lm.core import names
 from jexplicit.lm.fits.mixtures import mixture_rows
-from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
-from launch.digits import __main__ as digits
-from launch.judge import __main__ as judge
+from launch import cli
 from launch.lm import __main__ as lm
 
 ROOT = Path(cli.__file__).parents[1]
@@ -125,15 +121,15 @@ def test_a_typo_suggests_the_nearest_name(capsys):
     assert "networks mlp-ml: choose one of mlp-lm" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["lm", "digits", "networks mlp-lm", "next", "cache clear"])
-def test_help_of_a_command_names_it_and_groups_its_flags(name, capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main([*name.split(), "--help"])
-    printed = capsys.readouterr().out
-    assert end.value.code == 0 and f"usage: jexplicit {name}" in printed
-    assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
+def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
     groups = {"lm": ("run", "text", "models", "processes"), "next": ("model", "text"), "digits": ("images", "training")}
-    assert all(f"{title} options" in printed for title in groups.get(name, ()))
+    for name in (*groups, "networks mlp-lm", "cache clear"):
+        with pytest.raises(SystemExit) as end:
+            cli.main([*name.split(), "--help"])
+        printed = capsys.readouterr().out
+        assert end.value.code == 0 and f"usage: jexplicit {name}" in printed
+        assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
+        assert all(f"{title} options" in printed for title in groups.get(name, ())), name
 
 
 def test_completion_of_commands_and_flags(monkeypatch, capsys):
@@ -147,51 +143,8 @@ def test_completion_of_commands_and_flags(monkeypatch, capsys):
         assert all(word in script for word in ("--radius", "--top", "mlp-lm", "--older-than", "--preset", "harness"))
 
 
-def _pairs(tmp):
-    (tmp / "pairs.jsonl").write_text('{"sentence_good": "the cat sat", "sentence_bad": "sat cat the"}')
-    return tmp / "pairs.jsonl"
-
-
-def _digits(tmp):
-    flags = "--methods explicit --layers 1 --limit 100 --quiet --json"
-    assert digits.main(["--out", str(tmp / "digits"), *flags.split()]) == 0
-    return tmp / "digits"
-
-
-def _image(tmp):
-    Image.fromarray(np.full((8, 8), 255, np.uint8)).save(tmp / "white.png")
-    return tmp / "white.png"
-
-
-KINDS = {
-    "lm": lambda run, files, tmp: (lm, lm_flags(files, tmp / "again")),
-    "score": lambda run, files, tmp: (score, ["--run", run, "--text", str(files)]),
-    "next": lambda run, files, tmp: (next, ["--run", run, "--prompt", "the cat"]),
-    "sample": lambda run, files, tmp: (sample, ["--run", run, "--length", "3"]),
-    "explain": lambda run, files, tmp: (explain, ["--run", run, "--text", "the cat sat", "--figure", str(tmp / "x.png")]),
-    "export": lambda run, files, tmp: (export, ["--run", run, "--out", str(tmp / "x.safetensors")]),
-    "compare": lambda run, files, tmp: (compare, ["--run", run, "--text", str(files)]),
-    "judge": lambda run, files, tmp: (judge, ["--run", run, "--pairs", str(_pairs(tmp)), "--out", str(tmp / "j")]),
-    "classify": lambda run, files, tmp: (classify, ["--run", str(_digits(tmp)), "--images", str(_image(tmp))]),
-    "cache": lambda run, files, tmp: (cache, ["list"]),
-    "shards": lambda run, files, tmp: (shards, ["--out", str(tmp / "s"), "--train", str(files), "--tokenizer", "word"]),
-    "digits": lambda run, files, tmp: (
-        digits,
-        ["--out", str(tmp / "d"), "--methods", "explicit", "--layers", "1", "--limit", "100"],
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(kind, finished, files, tmp_path, capfd):
-    module, arguments = KINDS[kind](str(finished), files, tmp_path)
-    capfd.readouterr()
-    assert module.main([*arguments, "--json", "--quiet"]) == 0
-    printed = capfd.readouterr()
-    assert isinstance(json.loads(printed.out), dict) and not printed.err
-
-
-def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_path, environment):
+@pytest.mark.slow
+def test_a_closed_pipe_leaves_no_traceback(finished, tmp_path, environment):
     long = tmp_path / "long.txt"
     long.write_text("\n".join(TEXT * 40))
     arguments = command("score", "--run", str(finished), "--text", str(long))
@@ -201,6 +154,9 @@ def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
     assert process.returncode == 141
+
+
+def test_an_interrupt_leaves_no_traceback(tmp_path, environment):
     interrupt = "import signal; signal.raise_signal(signal.SIGINT)"  # while a module is imported
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which shells ignore in the background
     code = f"{heed}; from launch import cli; cli.COMMANDS['lm'] = cli.Entry('interrupted', ''); {SCRIPT}"
@@ -210,6 +166,7 @@ def test_a_closed_pipe_and_an_interrupt_leave_no_traceback(finished, files, tmp_
     assert (answer.returncode, answer.stderr.strip()) == (130, "interrupted")
 
 
+@pytest.mark.slow
 def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monkeypatch, capsys):
     def estimate(*flags) -> dict:
         assert lm.main([*lm_flags(files, tmp_path / "run"), *flags, "--dry-run", "--json"]) == 0

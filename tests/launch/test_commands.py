@@ -19,6 +19,8 @@ from launch import compare, explain, export, next, sample, score
 from launch.judge import __main__ as judge
 from launch.shared.choose import visible
 
+pytestmark = pytest.mark.slow
+
 MEASURES = ("log_probability", "perplexity", "bits_per_byte", "bits_per_character", "word_perplexity")
 CHOSEN = ["--method", "explicit", "--features", "cat", "--radius", "2"]
 

@@ -9,7 +9,6 @@ from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.images import read_images
 from jexplicit.experiments.results import read_events
-from jexplicit.experiments.rows import Results
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.samplers import sampler
@@ -20,6 +19,8 @@ from launch.networks.comparisons.choices import imbalance, saturate, variants_of
 from launch.networks.comparisons.variants import Variant, train_variant
 from launch.networks.config import CompareConfig, ComparisonName
 from launch.networks.data import centred_data
+
+pytestmark = pytest.mark.slow
 
 TINY = "--limit 60 --seeds 2 --width 4 --epochs 2 --depths 1 --rates 0.1".split()
 
@@ -103,15 +104,6 @@ def test_imbalanced_classes_are_ever_rarer_and_nothing_else_changes(data):
     np.testing.assert_array_equal(imbalance(data, smallest=1.0).labels.shape[0], 10 * most)
 
 
-def test_a_summary_has_the_mean_the_spread_and_no_number_where_a_seed_diverged(tmp_path):
-    base = {"variant": "a_b", "dev_loss": 1.0, "train_accuracy": 1.0, "test_accuracy": 0.5}
-    (line,) = compare.summaries(Results(tmp_path, {}, [base, {**base, "dev_loss": 3.0}]))
-    assert line["variant"] == "a b" and line["dev_loss"] == "2.000 ± 1.414" and line["test_accuracy"] == "50.0 ± 0.0"
-    (line,) = compare.summaries(Results(tmp_path, {}, [base, {**base, "dev_loss": None}]))
-    assert line["dev_loss"] == "all rates diverge" and line["test_accuracy"] == "50.0 ± 0.0"
-    assert compare.summaries(Results(tmp_path, {}, [base]))[0]["dev_loss"] == "1.000"  # one seed has no spread
-
-
 def test_a_comparison_writes_rows_report_and_figures_and_resumes(tmp_path, monkeypatch):
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert networks.main(["compare", "samplers", "--out", str(whole), *TINY]) == 0
@@ -133,7 +125,6 @@ def test_a_comparison_writes_rows_report_and_figures_and_resumes(tmp_path, monke
     assert without_costs(out) == without_costs(whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "section"),
     [

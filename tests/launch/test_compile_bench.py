@@ -11,6 +11,8 @@ import pytest
 from launch.bench import compile as bench
 from launch.bench.compile import HOT_FUNCTIONS, count_kernels
 
+pytestmark = pytest.mark.slow
+
 LOOP = """
 %body (p: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {
   %p = (s32[]{:T(128)}, f32[8,4]{1,0:T(8,128)}) parameter(0)

@@ -11,6 +11,8 @@ from launch.bench.__main__ import main
 from launch.lm.config import Config
 from launch.lm.text import read_corpus
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 CASES = [
     *compressors.STANDARD.items(),

@@ -23,6 +23,8 @@ from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from launch import explain
 from launch.shared import page
 
+pytestmark = pytest.mark.slow
+
 TEXT = 'the cat </script><b>sat</b>\n\ton "the" mat\\n & \u202ecat\'s <!-- {{explained}} 😀'
 WORDS = ["the cat sat on the mat", "a cat on a mat ran", "the mat sat"]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -15,8 +15,9 @@ from launch.digits.__main__ import main as digits
 from launch.digits.classifier import load_classifier
 from launch.feature_machine import __main__ as command
 from launch.feature_machine.config import Kernel
-from launch.feature_machine.modular import circulant_share, modular_table
 from launch.feature_machine.tables import read_table
+
+pytestmark = pytest.mark.slow
 
 FLAGS = ["modular", "--modulus", "7", "--train-share", "0.8", "--solves", "6", "--seeds", "2"]
 
@@ -41,22 +42,6 @@ def test_a_run_is_resumed_with_more_seeds_by_none_of_those_it_has(run, capsys):
     before = rows(run)
     assert command.main(["modular", "--out", str(run), "--resume"]) == 0
     assert rows(run) == before
-
-
-def test_the_table_is_that_of_the_operation():
-    for name, f in (("add", lambda a, b: a + b), ("subtract", lambda a, b: a - b), ("multiply", lambda a, b: a * b)):
-        X, y = modular_table(5, name)
-        for x, result in zip(X, y, strict=True):
-            a, b = x[:5].argmax(), x[5:].argmax()
-            assert x.sum() == 2 and result == f(int(a), int(b)) % 5
-
-
-def test_a_circulant_matrix_has_share_1_and_noise_has_little():
-    row = np.random.default_rng(0).normal(size=9)
-    circulant = np.stack([np.roll(row, n) for n in range(9)])
-    assert circulant_share(circulant) == pytest.approx(1)
-    assert circulant_share(np.random.default_rng(1).normal(size=(9, 9))) < 0.4  # 8 of 80 degrees of freedom
-    assert circulant_share(np.zeros((9, 9))) == 0
 
 
 def test_the_flags_name_the_kernels_of_the_solver():
@@ -117,7 +102,6 @@ def test_held_out_images_choose_the_metric_and_the_classifier_has_it(of_images):
     assert (guesses.argmax(axis=1) == images.test_labels).mean() == pytest.approx(row["test_accuracy"])
 
 
-@pytest.mark.slow
 def test_the_other_half_of_modular_addition_is_found(tmp_path):
     assert command.main(["modular", "--seeds", "1", "--solves", "24", "--out", str(tmp_path / "run")]) == 0
     found = [row["test_accuracy"] for row in rows(tmp_path / "run")]

@@ -7,25 +7,18 @@ import subprocess
 import sys
 import time
 
-import jax
 import numpy as np
 import pytest
 from outlines import check_report
 
 from icl import training
-from icl.solvers.descent import gd_plus_plus
-from icl.tasks import sample_tasks, vmap_tasks
-from jexplicit.experiments.bounds import check_bounds
-from jexplicit.experiments.flags import flags
-from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.results import read_events, read_rows
 from jexplicit.experiments.rows import groups, only, where
 from launch.icl import __main__ as command
 from launch.icl import run as icl
 from launch.icl.shared import base
-from launch.icl.shared.base import TEST, Job, Model, init_scale, make_recipe, make_regression, make_tasks, random_key
-from launch.icl.shared.config import Config
-from launch.icl.shared.predictors import descent_families, measure_families
+
+pytestmark = pytest.mark.slow
 
 SLOW = ("nonlinear", "layernorm", "phase", "blocks", "function-classes", "mesa", "markov")
 QUICK = tuple(name for name in icl.EXPERIMENTS if name not in SLOW)
@@ -90,7 +83,7 @@ def slow(runs):
     return read_rows(runs(SLOW))
 
 
-@pytest.mark.parametrize("experiments", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])
+@pytest.mark.parametrize("experiments", [QUICK, SLOW], ids=["quick", "slow"])
 def test_every_experiment_has_its_rows_and_its_section_of_the_report(runs, experiments):
     out = runs(experiments)
     rows = read_rows(out)
@@ -122,19 +115,6 @@ def test_constructions_are_what_they_construct(rows):
     assert loss["mixed noise", 2, "constructed"] == pytest.approx(loss["mixed noise", 2, "diagonal"], rel=1e-9)
     for row in where(rows, task="mixed noise"):
         assert row["adjusted_loss"] == pytest.approx(row["loss"] - loss["mixed noise", 0, "oracle"], abs=1e-12)
-
-
-def test_a_loss_has_the_standard_error_of_its_tasks(tmp_path):
-    """Of several blocks of tasks, beside NumPy on the single losses."""
-    config = Config(out=str(tmp_path / "run"), dim=2, context=3, test_tasks=20_000, solver_contexts=100)
-    job, model = Job(config, RunFolder(config.out, config)), Model(make_tasks(config), 1, True)
-    told = measure_families(job, model, descent_families(job, model))[0]
-    step = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, *(np.full(1, rate) for rate in (told["eta"], 0.0)), steps=1)[-1]))
-    keys = [jax.random.fold_in(random_key(config, TEST), block) for block in range(2)]
-    batches = [sample_tasks(key, model.tasks, 10_000) for key in keys]
-    losses = np.concatenate([np.sum((np.asarray(step(batch)) - batch.y_q) ** 2, axis=0) / 2 for batch in batches])
-    assert told["test_tasks"] == len(losses) and told["loss"] == pytest.approx(losses.mean(), rel=1e-9)
-    assert told["standard_error"] == pytest.approx(losses.std() / np.sqrt(len(losses)), rel=1e-6)
 
 
 def test_curvature_has_the_rates_solved_and_those_of_the_layers_that_are_trained_once(finished, rows):
@@ -187,7 +167,6 @@ def test_rows_tell_models_and_seeds_apart(rows):
     assert all(row["train_loss"] > 0 for row in where(trained, experiment="finite-data"))
 
 
-@pytest.mark.slow
 def test_blocks_are_told_apart_and_constructed_ones_are_gd_plus_plus(slow):
     blocks = where(slow, experiment="blocks")
     trained = where(blocks, predictor="trained")
@@ -202,14 +181,12 @@ def test_blocks_are_told_apart_and_constructed_ones_are_gd_plus_plus(slow):
     assert row["constructed"]["cosine"] == pytest.approx(1, abs=1e-6)  # 1e-8 is added to norms of order 0.1
 
 
-@pytest.mark.slow
 def test_waves_have_layers_and_functions_prefixes_and_shifts(slow):
     assert {row["layers"] for row in where(slow, experiment="nonlinear")} == {1, 2}
     functions = where(slow, experiment="function-classes")
     assert {row["prefix"] for row in functions} >= {0, 1, 2, 4} and len({row["shift"] for row in functions}) == 12
 
 
-@pytest.mark.slow
 def test_mesa_layers_are_ridge_and_stay_exact_in_float32(slow):
     told = where(slow, experiment="mesa")
     streams = groups([row for row in told if row["task"] != "rounding"], ["task"])
@@ -226,7 +203,6 @@ def test_mesa_layers_are_ridge_and_stay_exact_in_float32(slow):
         assert row["predictor"] == "mesa, Sherman-Morrison" or (row["float32_error"] < 1e-3 and row["fails_at"] is None)
 
 
-@pytest.mark.slow
 def test_constructed_layers_are_the_posterior_mean_of_a_chain(slow):
     rows = where(slow, experiment="markov")
     by_name = {row["predictor"]: row for row in rows}
@@ -282,7 +258,6 @@ def test_layers_of_their_own_are_interpolated_and_all_are_shown_and_an_interrupt
     assert without_seconds(out) == without_seconds(whole)
 
 
-@pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     def command(out):
         return [sys.executable, "-m", "launch.icl", "--out", str(out), *FLAGS, "--steps", "3000", "--resume"]
@@ -323,38 +298,14 @@ def test_wrong_flags_are_refused_with_the_remedy(tmp_path, capsys, wrong):
     assert not (tmp_path / "run").exists()
 
 
-def test_presets_are_valid_and_groups_name_experiments_that_help_explains():
-    for preset in icl.PRESETS.values():
-        check_bounds(preset.config)
-        icl.check(preset.config)
-        assert preset.note and preset.config.out.startswith("runs/icl")
-    assert tuple(icl.EXPERIMENTS) == icl.NAMES
-    flag_help = next(flag.help for flag in flags(Config) if flag.name == "experiment").replace("\n", " ")
-    for group, names in icl.GROUPS.items():
-        chosen = icl.selected_experiments(Config(out="", experiment=(group,)))
-        assert [experiment.name for experiment in chosen] == list(names)
-        assert all(f" {name}: " in flag_help for name in names)
-
-
-def test_the_paper_s_text_is_a_setting():
-    code, text = Config(out=""), Config(out="", settings="paper")
-    assert (make_tasks(code).input_range, make_tasks(text).input_range) == (1.0, 2.0)
-    assert (make_recipe(code, 2).b2, make_recipe(text, 2).b2) == (0.98, 0.999)
-    assert (make_recipe(code, 2).gradient_clip, make_recipe(text, 2).gradient_clip) == (1e-3, 10.0)
-    assert [make_regression(code, make_tasks(code), K).clip for K in (2, 3, 4, 10)] == [None, None, 10.0, 10.0]
-    assert [make_regression(text, make_tasks(text), K).clip for K in (2, 3, 4)] == [None, 10.0, 10.0]
-    assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["one-step", "two-steps"])
 def test_trained_layers_reach_the_descent(tmp_path, preset):
     """In a process of its own: this one compiles without optimisations, and training would take ten times as long."""
     out = tmp_path / "run"
-    flags = ["--preset", preset, "--out", str(out), "--test-tasks", "100000"]
+    flags = ["--preset", preset, "--out", str(out), "--test-tasks", "100000", "--seeds", "2"]
     subprocess.run([sys.executable, "-m", "launch.icl", *flags], check=True, stderr=subprocess.DEVNULL)
     told = where(read_rows(out), predictor="trained", start="cold")
     best = where(read_rows(out), predictor=told[0]["reference"])[0]["loss"]
-    assert len(told) == 5 and np.mean([row["loss"] for row in told]) <= 1.03 * best
+    assert len(told) == 2 and np.mean([row["loss"] for row in told]) <= 1.03 * best
     if preset == "one-step":
         assert all(row["loss"] <= 1.005 * best and row["cosine"] >= 0.999 for row in told)

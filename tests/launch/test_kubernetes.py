@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from jexplicit.experiments.flags import parse
 from launch.lm.check import check
 from launch.lm.config import Config
+
+pytestmark = pytest.mark.slow
 
 MANIFEST = Path(__file__).parents[2] / "launch" / "gke.yaml"
 

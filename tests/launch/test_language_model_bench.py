@@ -14,6 +14,8 @@ from launch.bench import lm
 from launch.bench.__main__ import main
 from launch.bench.shared.streams import zipf_stream
 
+pytestmark = pytest.mark.slow
+
 
 def programs(folder, **bodies):
     """Executable scripts of these names."""
@@ -37,7 +39,6 @@ def kenlm(tmp_path, monkeypatch):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("peer", ["kenlm", "none"])
 def test_language_models_beside_kenlm(peer, tmp_path, kenlm):
     documents = [f"the cat number {n % 17} sat on mat {n % 5}\n" for n in range(700)]

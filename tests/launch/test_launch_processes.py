@@ -11,6 +11,8 @@ import pytest
 
 from jexplicit.lm.checkpoints import FROM_COUNTS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 WORDS = "the cat sat on a mat and the dog ran far from home".split()
 COUNTED = ("method", "features", "radius", "train_positions", "dev_positions", "train_tokens")
@@ -23,7 +25,7 @@ def rows(out: Path, command: list[str], flags: list[str]) -> list[dict]:
     return json.loads((out / "results.json").read_text())["rows"]
 
 
-@pytest.mark.parametrize("tables", ["sparse", pytest.param("dense", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tables", ["sparse", "dense"])
 def test_two_processes_serve_every_method_of_counts_as_one_does(tables, tmp_path, monkeypatch):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
     lines, rng = tmp_path / "text.txt", np.random.default_rng(0)

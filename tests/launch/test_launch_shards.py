@@ -19,6 +19,8 @@ from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from launch import shards
 from launch.lm import __main__ as lm
 
+pytestmark = pytest.mark.slow
+
 FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0".split()
 CONTEXTS = "--methods ngram mixture --rows offsets contexts-4 gaps --radius 1 --train-sample 500 --samples 0 --seed 1".split()
 SAME = ("method", "train_perplexity", "dev_perplexity", "exponents", "held_out_perplexity")
@@ -98,7 +100,7 @@ def test_text_in_shards_is_not_read_again_for_what_is_known(folder, tmp_path, mo
     assert round(sum(read)) == 1 + 4 + 2 * 2 + 2
 
 
-@pytest.mark.parametrize("kind", [pytest.param("dense", marks=pytest.mark.slow), "sparse"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
@@ -129,7 +131,6 @@ def test_a_model_of_tables_of_every_kind_is_loaded_and_exported(kind, text, tmp_
         assert found == pytest.approx(best["dev_perplexity"], rel=1e-4)
 
 
-@pytest.mark.slow
 def test_methods_of_sparse_rows_need_no_dense_tables(text, tmp_path):
     flags = ["--train", str(text), "--tokenizer", "word", "--methods", "ngram", "mixture", "bitcipher", "--bits", "12", *FLAGS]
     assert lm.main([*flags, "--out", str(tmp_path / "dense"), "--tables", "dense"]) == 0
@@ -171,7 +172,6 @@ def on_disk(folder, out, *more):
     return lm.main(["--corpus", f"shards:{folder}", "--memory", "2MB", "--out", str(out), *CONTEXTS, *more])
 
 
-@pytest.mark.slow
 def test_a_run_beyond_memory_has_the_numbers_of_one_in_memory(folder, in_memory, several_ranges, tmp_path):
     """As one that is killed and continued has, too."""
     assert on_disk(folder, tmp_path / "run") == 0

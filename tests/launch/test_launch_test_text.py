@@ -20,6 +20,8 @@ from launch.lm import testing
 from launch.lm.run import EXPERIMENT
 from launch.lm.testing import chosen_models
 
+pytestmark = pytest.mark.slow
+
 ONE, OTHER = small_text(40, seed=2), [*small_text(30, seed=3), *DEV[-2:]]
 FLAGS = [*SMALL, "--methods", "explicit", "mixture", "--features", "cat", "--history", "none", "document"]
 

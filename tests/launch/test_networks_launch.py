@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +12,6 @@ from run_folders import interrupted, rows, without_costs
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.experiments.bounds import check_bounds
 from jexplicit.experiments.results import read_events
 from jexplicit.experiments.rows import Results
 from jexplicit.lm.checkpoints import load_model
@@ -21,14 +19,13 @@ from jexplicit.lm.core.model import unit_exponents
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.generation import next_token
 from jexplicit.nn import training
-from jexplicit.nn.studies.checklist import all_examples_verdict, one_example_verdict
 from jexplicit.runs.checkpoints import load_checkpoint
 from launch.networks import __main__ as networks
-from launch.networks import config as networks_config
 from launch.networks import mlp_lm, sequence_lm
 from launch.networks import training as networks_training
 from launch.networks.data import centred_data
-from launch.networks.presets import PRESETS
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = "model start optimizer initializer sampler objective steps seconds".split()
 SCORES = "train_loss dev_loss test_loss dev_perplexity test_accuracy".split()
@@ -99,7 +96,6 @@ def test_a_stack_of_softmax_layers_starts_cold_or_solved(tmp_path_factory, text)
     assert found["stack-layers"]["first_loss"] < found["stack-cold"]["first_loss"] - 0.1
 
 
-@pytest.mark.slow
 def test_a_run_interrupted_within_an_epoch_resumes_to_the_same_rows(tmp_path, text, monkeypatch):
     flags = ["--train", str(text), *MLP, "--no-baselines", "--norm", "batch", "--batch-size", "256"]
     out, whole = tmp_path / "run", tmp_path / "whole"
@@ -308,7 +304,6 @@ def test_sequences_refuse(tmp_path, text, flags, message, capsys):
     assert not (tmp_path / "run").exists() or "--window" in flags  # which the text is read for
 
 
-@pytest.mark.slow
 def test_a_network_on_images_and_balanced_batches(tmp_path_factory):
     flags = "--hidden 8 --epochs 3 --limit 200 --sampler balanced --norm batch".split()
     out = run(tmp_path_factory, "fcnn", *flags)
@@ -318,7 +313,6 @@ def test_a_network_on_images_and_balanced_batches(tmp_path_factory):
     assert "| explicit | logits |" in (out / "report.md").read_text()
 
 
-@pytest.mark.slow
 def test_the_search_for_a_rate(tmp_path_factory, text):
     sizes = "--hidden 4 --epochs 1 --batch-size 64 --sweep-steps 200 --grid 3 --grid-steps 10".split()
     out = run(tmp_path_factory, "lr-search", "--task", "mlp-lm", "--train", text, *MLP[2:8], *sizes)
@@ -327,7 +321,6 @@ def test_the_search_for_a_rate(tmp_path_factory, text):
     assert "search" in pictures(out)
 
 
-@pytest.mark.slow
 def test_autoencoders(tmp_path_factory):
     sizes = "--limit 120 --epochs 2 --memories 2 --memory-width 16 --memory-depth 1 --memory-steps 20 --iterations 5 --width 8"
     out = run(tmp_path_factory, "autoencoder", *sizes.split(), *"--bottleneck 4 --memory-scales 0.4".split())
@@ -342,7 +335,6 @@ def test_autoencoders(tmp_path_factory):
     assert "| bottleneck of 4 | 9 |" in (out / "report.md").read_text() and pictures(out) >= {"codes", "pictures"}
 
 
-@pytest.mark.slow
 def test_the_checklist_passes_and_says_what_fails(tmp_path_factory):
     small = "--limit 100 --width 64 --widths --depths 2 --learning-rate 0.003 --steps 150 --epochs 40".split()
     found = by_name(run(tmp_path_factory, "check", *small))
@@ -354,40 +346,7 @@ def test_the_checklist_passes_and_says_what_fails(tmp_path_factory):
     assert "**failed**" in (bad / "report.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("losses", "changes", "reason"),
-    [
-        ([1.0, 2.0], {}, "lower the learning rate"),
-        ([1.0, float("nan")], {}, "lower the learning rate"),
-        ([1.0, *np.linspace(0.9, 0.5, 40)], {}, "use more steps"),
-        ([1.0, *[0.5] * 40], {}, "look for a bug"),
-        ([0.5, 0.5], {"gradient_norm": 0.0}, "the gradient is 0"),
-        ([0.5, 0.5], {"input_norm": 0.0}, "use another example, or biases"),
-        ([0.5, 1e-5, 2e-5], {}, "reached at step 1"),
-    ],
-)
-def test_verdicts_name_the_fault(losses, changes, reason):
-    verdict = one_example_verdict(losses, **{"input_norm": 1.0, "gradient_norm": 1.0, "bias": False, **changes})
-    assert reason in verdict.reason and verdict.passed == reason.startswith("reached")
-
-
-def test_a_constant_answer_is_not_enough():
-    assert not all_examples_verdict(0.44, 0.45).passed and all_examples_verdict(0.2, 0.45).passed
-    assert not all_examples_verdict(0.1, 0.0).passed  # one class: the constant answer is right already
-
-
 def test_pixels_that_never_change_stay_finite():
     images = read_images("digits")
     images = images._replace(train_images=np.full_like(images.train_images, 3))
     assert np.isfinite(centred_data(images).train.X).all()
-
-
-@pytest.mark.parametrize("name", sorted(networks.COMMANDS))
-def test_every_preset_is_a_valid_configuration(name):
-    assert "tiny" in PRESETS[name]
-    for preset in PRESETS[name].values():
-        check_bounds(preset.config)
-        config: Any = preset.config
-        files = {"train": ("input.txt",)} if getattr(config, "corpus", "docs") == "text" else {}
-        networks_config.checked(dataclasses.replace(config, **files))
-        assert preset.note and isinstance(preset.config, networks.COMMANDS[name].config)

@@ -1,0 +1,136 @@
+"""What experiments compute on the host, by hand: rules, shares, means of seeds, verdicts; and that their presets are valid."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jexplicit.experiments.bounds import check_bounds
+from jexplicit.experiments.flags import flags
+from jexplicit.experiments.rows import Results
+from jexplicit.nn.studies.checklist import all_examples_verdict, one_example_verdict
+from launch.blur import presets as blur
+from launch.blur.config import check as check_blur
+from launch.blur.config import hidden_layers
+from launch.blur.tasks import mean_and_spread
+from launch.digits import config as digits
+from launch.digits.base import most_accurate
+from launch.digits.run import check as check_digits
+from launch.digits.trained import stopping_epoch
+from launch.feature_machine.modular import circulant_share, modular_table
+from launch.icl import run as icl
+from launch.icl.shared.base import init_scale, make_recipe, make_regression, make_tasks
+from launch.icl.shared.config import Config
+from launch.networks import __main__ as networks
+from launch.networks.comparisons import compare
+from launch.networks.config import checked
+from launch.networks.presets import PRESETS
+
+
+def test_presets_are_valid_configurations():
+    for preset in digits.PRESETS.values():
+        check_bounds(preset.config)
+        check_digits(preset.config)
+    for preset in icl.PRESETS.values():
+        check_bounds(preset.config)
+        icl.check(preset.config)
+        assert preset.note and preset.config.out.startswith("runs/icl")
+    for preset in (preset for presets in blur.PRESETS.values() for preset in presets.values()):
+        check_bounds(preset.config)
+        check_blur(preset.config)
+    for name, command in networks.COMMANDS.items():
+        assert "tiny" in PRESETS[name]
+        for preset in PRESETS[name].values():
+            check_bounds(preset.config)
+            config: Any = preset.config
+            files = {"train": ("input.txt",)} if getattr(config, "corpus", "docs") == "text" else {}
+            checked(dataclasses.replace(config, **files))
+            assert preset.note and isinstance(preset.config, command.config)
+    assert hidden_layers("16") == (16,) and hidden_layers("256x128") == (256, 128)
+
+
+def test_groups_name_experiments_that_help_explains():
+    assert tuple(icl.EXPERIMENTS) == icl.NAMES
+    flag_help = next(flag.help for flag in flags(Config) if flag.name == "experiment").replace("\n", " ")
+    for group, names in icl.GROUPS.items():
+        chosen = icl.selected_experiments(Config(out="", experiment=(group,)))
+        assert [experiment.name for experiment in chosen] == list(names)
+        assert all(f" {name}: " in flag_help for name in names)
+
+
+def test_the_paper_s_text_is_a_setting():
+    code, text = Config(out=""), Config(out="", settings="paper")
+    assert (make_tasks(code).input_range, make_tasks(text).input_range) == (1.0, 2.0)
+    assert (make_recipe(code, 2).b2, make_recipe(text, 2).b2) == (0.98, 0.999)
+    assert (make_recipe(code, 2).gradient_clip, make_recipe(text, 2).gradient_clip) == (1e-3, 10.0)
+    assert [make_regression(code, make_tasks(code), K).clip for K in (2, 3, 4, 10)] == [None, None, 10.0, 10.0]
+    assert [make_regression(text, make_tasks(text), K).clip for K in (2, 3, 4)] == [None, 10.0, 10.0]
+    assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
+
+
+def test_rules_of_stopping():
+    for losses, patience, expected in (
+        ([3, 2, 1], 1, (2, False)),
+        ([3, 2, 2.5, 1], 1, (2, True)),
+        ([3, 2, 2.5, 1, 1.1, 1.2], 2, (5, True)),
+        ([3, 4], 1, (1, True)),
+        ([3, 2, 2], 1, (2, True)),
+        ([3], 1, (0, False)),
+    ):
+        assert stopping_epoch(losses, patience=patience) == expected
+
+
+def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
+    rows = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((None, None), (0.9, 1.5), (0.9, 0.2), (0.8, 0.1))]
+    assert most_accurate(rows)["dev_loss"] == 0.2
+
+
+def test_verdicts_name_the_fault():
+    fine: dict[str, Any] = {"input_norm": 1.0, "gradient_norm": 1.0, "bias": False}
+    for losses, changes, reason in (
+        ([1.0, 2.0], {}, "lower the learning rate"),
+        ([1.0, float("nan")], {}, "lower the learning rate"),
+        ([1.0, *np.linspace(0.9, 0.5, 40)], {}, "use more steps"),
+        ([1.0, *[0.5] * 40], {}, "look for a bug"),
+        ([0.5, 0.5], {"gradient_norm": 0.0}, "the gradient is 0"),
+        ([0.5, 0.5], {"input_norm": 0.0}, "use another example, or biases"),
+        ([0.5, 1e-5, 2e-5], {}, "reached at step 1"),
+    ):
+        verdict = one_example_verdict(losses, **{**fine, **changes})
+        assert reason in verdict.reason and verdict.passed == reason.startswith("reached")
+    assert not all_examples_verdict(0.44, 0.45).passed and all_examples_verdict(0.2, 0.45).passed
+    assert not all_examples_verdict(0.1, 0.0).passed  # one class: the constant answer is right already
+
+
+def test_a_summary_has_the_mean_the_spread_and_no_number_where_a_seed_diverged(tmp_path):
+    base = {"variant": "a_b", "dev_loss": 1.0, "train_accuracy": 1.0, "test_accuracy": 0.5}
+    (line,) = compare.summaries(Results(tmp_path, {}, [base, {**base, "dev_loss": 3.0}]))
+    assert line["variant"] == "a b" and line["dev_loss"] == "2.000 ± 1.414" and line["test_accuracy"] == "50.0 ± 0.0"
+    (line,) = compare.summaries(Results(tmp_path, {}, [base, {**base, "dev_loss": None}]))
+    assert line["dev_loss"] == "all rates diverge" and line["test_accuracy"] == "50.0 ± 0.0"
+    assert compare.summaries(Results(tmp_path, {}, [base]))[0]["dev_loss"] == "1.000"  # one seed has no spread
+
+
+def test_the_table_is_that_of_the_operation():
+    for name, f in (("add", lambda a, b: a + b), ("subtract", lambda a, b: a - b), ("multiply", lambda a, b: a * b)):
+        X, y = modular_table(5, name)
+        for x, result in zip(X, y, strict=True):
+            a, b = x[:5].argmax(), x[5:].argmax()
+            assert x.sum() == 2 and result == f(int(a), int(b)) % 5
+
+
+def test_a_circulant_matrix_has_share_1_and_noise_has_little():
+    row = np.random.default_rng(0).normal(size=9)
+    circulant = np.stack([np.roll(row, n) for n in range(9)])
+    assert circulant_share(circulant) == pytest.approx(1)
+    assert circulant_share(np.random.default_rng(1).normal(size=(9, 9))) < 0.4  # 8 of 80 degrees of freedom
+    assert circulant_share(np.zeros((9, 9))) == 0
+
+
+def test_equal_numbers_of_correct_examples_are_ties():
+    """Means of single-precision fractions are not."""
+    one, other = (np.array(correct, np.float32) / np.float32(29) for correct in ((3, 7, 20), (10, 10, 10)))
+    assert one.mean() != other.mean() or one.astype(float).mean() != other.astype(float).mean()
+    assert mean_and_spread(one, 29)[0] == mean_and_spread(other, 29)[0] == pytest.approx(10 / 29, abs=1e-15)
+    assert mean_and_spread(one, 29)[1] == pytest.approx(one.std(), rel=1e-6) and mean_and_spread(other, 29)[1] == 0
