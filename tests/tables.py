@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from jexplicit.runs.checks import is_concrete
+
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -30,11 +32,11 @@ def each_row(check: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> Non
 
 @contextlib.contextmanager
 def compiled() -> Iterator[list[str]]:
-    """A list that gets an entry for every program that JAX compiles meanwhile."""
+    """A list that gets an entry for every program that JAX compiles meanwhile to compute something."""
     programs: list[str] = []
 
     def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
-        if event == _EVENT:
+        if event == _EVENT and kwargs.get("fun_name") != "jit(stage)":  # which places an array of NumPy on a device
             programs.append(str(kwargs.get("fun_name", "a program")))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
@@ -52,7 +54,7 @@ def refuse(
 ) -> None:
     """Each call of a table of parts of messages (regular expressions) and calls is refused with its message.
 
-    Nothing is compiled before the refusal, unless it is one of values that are on a device.
+    Nothing is compiled before the refusal, unless it is one of values that are on a device: of_values.
     """
 
     def check(message: str, call: Callable[..., Any]) -> None:
@@ -66,4 +68,5 @@ def refuse(
         assert re.search(message, said), f"refused in other words: {said}"
         assert of_values or not programs, f"compiled before the refusal: {programs}"
 
+    is_concrete()  # which has a program of its own, for all functions
     each_row(check, rows)
