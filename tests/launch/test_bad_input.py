@@ -381,6 +381,7 @@ def test_unknown_characters_to_explain_and_to_continue_are_named(places, tmp_pat
         assert "never seen ['zebra']" in " ".join(capfd.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_training_that_diverges_leaves_a_report_on_the_models_before(places, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(places["cache"]))
     out, training = tmp_path / "run", "--methods cold --optimizer sgd --learning-rate 3e38 --epochs 2 --batch-size 50"

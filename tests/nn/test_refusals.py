@@ -88,7 +88,7 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: cluster_agreement(np.eye(2), np.arange(2), clusters=3, seed=0), "3 clusters of 2 examples"),
     ]
     computed: list[tuple[Callable[[], Any], str]] = [
-        (lambda: optax_optimizer("lbfgs", 0.1), "optimizer 'lbfgs': optax has no plain optimiser of this name; try adagrad"),
+        (lambda: optax_optimizer("chain", 0.1), "optimizer 'chain': optax has no plain optimiser of this name; try adagrad"),
         (lambda: grid_search(lambda rate: rate * jnp.inf, np.array([0.6, 0.9])), "every rate from 0.6 to 0.9 diverged"),
         (lambda: noise([1], scale=0.0), "is 0"),
         (lambda: descend_linear(SQUARE, jax.device_put(np.zeros((3, 6))), 1), "examples that are not 0"),
