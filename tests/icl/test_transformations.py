@@ -95,7 +95,6 @@ SOLVERS = {
 }
 
 
-
 def drawn(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Parameters of the shapes that a function draws."""
     shapes = jax.eval_shape(lambda key: init(key, *args, **options), jax.random.key(0))
@@ -118,7 +117,8 @@ def predictors() -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def test_jit_vmap_and_grad_give_the_values_and_slopes_of_differences():
+@pytest.mark.parametrize("call", [jax.jit, pytest.param(lambda f: f, marks=pytest.mark.slow)], ids=["jit", "plain"])
+def test_jit_vmap_and_grad_give_the_values_and_slopes_of_differences(call):
     """Values and slopes at two rates and beside the first, in one program for each function."""
     h = 1e-5
     at = np.array([*RATES, RATES[0] + h, RATES[0] - h])
@@ -134,7 +134,7 @@ def test_jit_vmap_and_grad_give_the_values_and_slopes_of_differences():
         (numbers, mapped), slopes = jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.value_and_grad(value, has_aux=True)))(at))
         # the difference is off by h² times the third derivative, and by 1e-16 / h times the value
         assert slopes[0] == pytest.approx((numbers[2] - numbers[3]) / (2 * h), rel=1e-4, abs=1e-8)
-        for ours, theirs in zip(*map(jax.tree.leaves, (mapped, function(jax.device_put(RATES[0])))), strict=True):
+        for ours, theirs in zip(*map(jax.tree.leaves, (mapped, call(function)(jax.device_put(RATES[0])))), strict=True):
             np.testing.assert_allclose(ours[0], theirs, rtol=1e-10, atol=1e-12)  # float64; solves of 3 x 3 systems
 
     each_row(check, (CONSTRUCTIONS | SOLVERS).items())
@@ -168,7 +168,10 @@ def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_p
         of_waves = name == "waves"
         batch = jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
         if of_waves:
-            batch = jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape), jax.eval_shape(lambda key: sample_waves(key, Waves(context=6), 4), jax.random.key(0)))
+            batch = jax.tree.map(
+                lambda leaf: RNG.normal(size=leaf.shape),
+                jax.eval_shape(lambda key: sample_waves(key, Waves(context=6), 4), jax.random.key(0)),
+            )
         whole = predictor(jax.device_put(batch))
         other = jax.tree.map(lambda leaf: np.concatenate([leaf[..., 1:3], leaf[..., :2] + 1], axis=-1), batch)
         turned = batch._replace(X=batch.X[::-1], Y=batch.Y[::-1], y_q=batch.y_q + 5)
