@@ -45,8 +45,8 @@ KINDS = {
     "unigram": ("unigram", {}),
     "bigram": ("bigram", {}),
     "ngram": ("ngram", {}),
-    "explicit, Sum": ("explicit", {"features": "sum", "radius": 3}),
-    "explicit, Cat": ("explicit", {"features": "cat", "radius": 3}),
+    "explicit, Sum": ("explicit", {"features": "sum", "radius": 2}),
+    "explicit, Cat": ("explicit", {"features": "cat", "radius": 2}),
     "delta": ("delta", {"radius": 2}),
     "mean-cooccurrence": ("mean-cooccurrence", {"features": "sum", "radius": 2}),
     "intercept": ("intercept", {"radius": 2, "sweeps": 2}),
@@ -76,7 +76,7 @@ KINDS = {
 }
 NETWORKS = ("network (flax)", "transformer", "LSTM")
 # others take rows of the past, mixtures and codes, or repeat what another one of these runs
-LASTING = "unigram;bigram;ngram;explicit, Sum;explicit, Cat;delta;intercept;log-linear;cold;explicit, sparse tables;transformer"
+LASTING = "unigram;bigram;ngram;explicit, Sum;explicit, Cat;log-linear;explicit, sparse tables;transformer"
 LASTING = LASTING.split(";")
 CAPABILITIES = ("evaluate", "score", "next_token", "generate", "explain", "save, load", "export, import", "jit, vmap")
 COUNTING = "mixture, history adaptive"  # its state is no array of fixed shape
@@ -118,6 +118,13 @@ def fitted(kind: str) -> LanguageModel:
         return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
 
 
+def log_softmax(logits: Any) -> np.ndarray:
+    """In float64, of NumPy."""
+    logits = np.asarray(logits, np.float64)
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
 one_position = jax.jit(lambda model, x, history: model.logits(x, history if model.history else None))
 
 
@@ -131,7 +138,7 @@ def slow_scores(model: LanguageModel, stream: np.ndarray) -> np.ndarray:
         return np.array(found)
     X, Y = contexts(stream, model.radius, eos=model.eos)
     past = histories(read_text(stream, 1, eos=model.eos).past, max(model.history, 1))
-    log_p = [jax.nn.log_softmax(one_position(model, x, h)) for x, h in zip(X, past, strict=True)]
+    log_p = [log_softmax(one_position(model, x, h)) for x, h in zip(X, past, strict=True)]
     return np.array([row[y] for row, y in zip(log_p, Y, strict=True)])
 
 
@@ -216,11 +223,9 @@ def check_jit(kind, tmp_path):
     X, _ = contexts(stream, model.radius, eos=True)
     past = histories(read_text(stream, 1, eos=True).past, max(model.history, 1))
     batch: Any = jax.jit(jax.vmap(one_position, in_axes=(None, 0, 0)))
-    logits = batch(model, X, past)
+    logits = np.asarray(batch(model, X, past))
     for m in (0, len(X) - 1):
-        np.testing.assert_allclose(
-            jax.nn.log_softmax(logits[m]), jax.nn.log_softmax(one_position(model, X[m], past[m])), **CLOSE
-        )
+        np.testing.assert_allclose(log_softmax(logits[m]), log_softmax(one_position(model, X[m], past[m])), **CLOSE)
     if kind not in SPREAD:
         return
     np.testing.assert_array_equal(batch(model, X.astype(np.int64), past), logits)
