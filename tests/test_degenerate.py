@@ -75,7 +75,7 @@ def finite(tree):
     "fit, made",
     [
         *(pytest.param(fit, MADE, marks=pytest.mark.slow if fit == "layers" else ()) for fit in FITS),
-        *(pytest.param(fit, WIDE, marks=() if fit == "least squares" else pytest.mark.slow) for fit in FITS),
+        *(pytest.param(fit, WIDE, marks=pytest.mark.slow) for fit in FITS),
     ],
 )
 def test_a_fit_of_degenerate_features_is_finite_or_refused(fit, made):
@@ -209,8 +209,6 @@ def refusals():
             (lambda y=y: jexplicit.accuracy(LOGITS, device(np.array(y))), "label")
             for y in ([0], [[0], [1]], [0, 2], [-1, 0], [0, 0.5])
         ),
-        *((lambda y=y: jexplicit.calibration_error(LOGITS, device(np.array(y))), "label") for y in ([0], [0, 2], [-1, 0])),
-        *((lambda y=y: jexplicit.fit_temperature(LOGITS, device(np.array(y))), "label") for y in ([0], [0, 2], [-1, 0])),
         *(
             (
                 lambda x=x: jexplicit.accuracy(device(np.array([[x, x], [0.0, 2.0]])), device(np.array([0, 1]))),
@@ -294,6 +292,14 @@ def refusals():
     ]
 
 
+@pytest.mark.slow
+def test_labels_of_a_calibration_that_are_none_are_refused():
+    LOGITS = jax.device_put(np.array([[1.0, 0.0], [0.0, 2.0]]))
+    measures, wrong = (jexplicit.calibration_error, jexplicit.fit_temperature), ([0], [0, 2], [-1, 0])
+    rows = [("label", lambda f=f, y=y: f(LOGITS, jax.device_put(np.array(y)))) for f in measures for y in wrong]
+    refuse(rows, of_values=True)
+
+
 def test_what_has_no_answer_is_refused():
     refuse(((said, call) for call, said in refusals()), of_values=True)
 
@@ -324,11 +330,17 @@ def test_whole_numbers_do_not_wrap(dtype):
     expected = every(jax.device_put(WHOLE.astype(float)))
     for name, found in every(jax.device_put(WHOLE.astype(dtype))).items():
         np.testing.assert_allclose(found, expected[name], rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+def test_whole_numbers_do_not_wrap_in_least_squares():
     fits = (
         jexplicit.gram_least_squares(jexplicit.gram_matrix(jexplicit.split_examples(H, HALVES), identity)).U
-        for H in (WHOLE.astype(dtype), WHOLE.astype(float))
+        for H in (WHOLE.astype(np.uint8), WHOLE.astype(np.int32), WHOLE.astype(float))
     )
-    np.testing.assert_allclose(*fits, rtol=1e-6)
+    one, other, expected = fits
+    np.testing.assert_allclose(one, expected, rtol=1e-6)
+    np.testing.assert_allclose(other, expected, rtol=1e-6)
 
 
 def test_logits_of_minus_infinity_are_probabilities_of_0():

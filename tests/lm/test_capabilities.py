@@ -76,7 +76,7 @@ KINDS = {
 }
 NETWORKS = ("network (flax)", "transformer", "LSTM")
 # others take rows of the past, mixtures and codes, or repeat what another one of these runs
-LASTING = "unigram;bigram;ngram;explicit, Sum;explicit, Cat;log-linear;explicit, sparse tables;transformer"
+LASTING = "unigram;ngram;explicit, Cat;log-linear;explicit, sparse tables;transformer"
 LASTING = LASTING.split(";")
 CAPABILITIES = ("evaluate", "score", "next_token", "generate", "explain", "save, load", "export, import", "jit, vmap")
 COUNTING = "mixture, history adaptive"  # its state is no array of fixed shape

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator, parametri
 
 from jexplicit.sklearn import CurvatureBoundClassifier, ExplicitClassifier, FeatureMachineClassifier, FeatureMachineRegressor
 from jexplicit.solvers.explicit import explicit_solution
-from jexplicit.solvers.feature_machine import feature_machine, predict
+from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
 
 ESTIMATORS = [
     FeatureMachineRegressor(solves=2),
@@ -41,8 +41,8 @@ CHEAP = {
     f"check_{name}"
     for name in (
         "estimators_unfitted no_attributes_set_in_init estimator_cloneable get_params_invariance set_params valid_tag_types "
-        "parameters_default_constructible complex_data fit1d estimators_empty_data_messages supervised_y_no_nan requires_y_none "
-        "classifiers_regression_target fit_non_negative estimator_sparse_array"
+        "parameters_default_constructible complex_data fit1d estimators_empty_data_messages supervised_y_no_nan "
+        "requires_y_none classifiers_regression_target fit_non_negative estimator_sparse_array"
     ).split()
 }
 
@@ -74,6 +74,22 @@ def test_counts_of_parts_are_those_of_the_whole_and_give_the_explicit_solution()
         parts.partial_fit(X[:1], [11])
 
 
+def test_the_feature_machine_takes_the_number_of_solves_with_the_least_held_out_error(monkeypatch):
+    calls, rng = [], np.random.default_rng(0)
+
+    def solved(X, Y, *, solves, **options):
+        calls.append((X.shape, solves))
+        return FeatureMachine(X, Y, jax.device_put(np.eye(11))), [{"held_out_error": error} for error in (3.0, 1.0, 2.0)]
+
+    monkeypatch.setattr("jexplicit.sklearn.feature_machine", solved)
+    X, y = rng.normal(size=(64, 11)), rng.normal(size=64)
+    fitted = FeatureMachineRegressor(solves=3, validation_fraction=0.25, random_state=0).fit(X, y)
+    assert fitted.solves_ == 2 and calls == [((48, 11), 3), ((64, 11), 2)]
+    gaps = np.sqrt(((X[:, None] - X[None]) ** 2).sum(axis=2))
+    np.testing.assert_allclose(fitted.predict(X), np.exp(-gaps) @ (y - y.mean()) + y.mean(), rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_the_feature_machine_is_that_of_the_solvers_with_the_best_number_of_solves():
     X, y = of(load_diabetes)
     X = StandardScaler().fit_transform(X[:75])

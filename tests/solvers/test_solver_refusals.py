@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from reference import one_hot
 from tables import refuse
 
@@ -83,7 +84,6 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: scaling(U=device(np.zeros((2, N), "f4"))), r"U \(2, 2\)"),
         (lambda: scaling(H=changed(H, np.s_[1::N, 2], 0.0)), "feature 2 never co-occurs with output 1"),
         (lambda: scaling(U=changed(U, np.s_[0, 0], np.nan)), "finite parameters"),
-        (lambda: solve_layers(H, Y, [SoftmaxLayer(activation=lambda z: z - 100), SoftmaxLayer()]), "split signed features"),
         (lambda: priming_scan(H, F, device(LABELS), device(np.array([0.5, 3.0], "f4"))), "between 0.5 and 3.0"),
         (
             lambda: priming_scan(H, changed(F, np.s_[1, 1], 0.0), device(LABELS), device(np.array([2.0], "f4"))),
@@ -106,3 +106,10 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
 def test_what_does_not_fit_is_refused():
     for rows, of_values in zip(refusals(), (False, True), strict=True):
         refuse(((said, call) for call, said in rows), errors=(ValueError, FloatingPointError), of_values=of_values)
+
+
+@pytest.mark.slow
+def test_a_layer_whose_features_are_negative_is_refused():
+    H, Y = jax.device_put((np.random.default_rng(0).random((M, D), "f4"), one_hot(np.arange(M) % N, N).astype("f4")))
+    with pytest.raises(ValueError, match="split signed features"):
+        solve_layers(H, Y, [SoftmaxLayer(activation=lambda z: z - 100), SoftmaxLayer()])
