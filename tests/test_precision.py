@@ -5,6 +5,7 @@ An accelerator would round their factors to TF32 or bfloat16. What is asked of i
 
 import functools
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -146,8 +147,8 @@ def test_functions_of_a_class_and_shifted_points():
 
     key, functions = jax.random.key(0), function_classes.FunctionClass(dim=4, points=4)
     of_kind = (function_classes.FunctionClass(kind, dim=4, points=6) for kind in function_classes.KINDS)
-    rows = [(own.kind, lambda v, own=own: function_classes.sample_function(key, own)(v), ones(4)) for own in of_kind]
-    shifts = function_classes.SHIFTS
+    rows: list[Any] = [(own.kind, lambda v, own=own: function_classes.sample_function(key, own)(v), ones(4)) for own in of_kind]
+    shifts: Any = function_classes.SHIFTS
     each_row(check, rows + [(by, lambda key, by=by: function_classes.sample_prompt(key, functions, by), key) for by in shifts])
 
 

@@ -235,7 +235,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("1 states", lambda: traced(lambda: induction_model(1, 4, 1.0))),
         ("length 0", lambda: counting_model(3, 0)),
         (r"shape \(2,\) for 3 states", lambda: traced(lambda: induction_model(3, 4, np.ones(2)))),
-        ("above 0", lambda: traced(lambda: induction_model(3, 4, -1.0))),
         ("0 states", lambda: init_model(KEY, 0, 4)),
         (
             "6 tokens for a layer with 5 distances",
@@ -319,6 +318,7 @@ def test_values_that_have_no_answer_are_refused():
     quiet = token_moments(Tasks(dim=3, context=4), jax.device_put(np.ones((1, 3))))
     nothing = jax.jit(sampled_moments)(np.zeros((2, 3, 2)))
     rows: list[tuple[str, Callable[[], Any]]] = [
+        ("above 0", lambda: induction_model(3, 4, -1.0)),
         ("sharpness 0", lambda: softmax_descent_layer(3, 5, 0.7, sharpness=0.0)),
         ("cannot be inverted", lambda: optimal_solution(nothing)),
         ("cannot be inverted", lambda: all_heads_solution(quiet)),

@@ -36,10 +36,10 @@ class Inputs:
     def __init__(self):
         self.rng = np.random.default_rng(0)
 
-    def positive(self, *shape: int) -> np.ndarray:
+    def positive(self, *shape: int) -> Any:
         return self.rng.uniform(0.5, 2, shape)
 
-    def normal(self, *shape: int) -> np.ndarray:
+    def normal(self, *shape: int) -> Any:
         return self.rng.normal(size=shape)
 
     def like(self, init: Callable[..., Any], *args: Any, **static: Any) -> Any:
