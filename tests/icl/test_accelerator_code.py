@@ -72,7 +72,8 @@ def losses_of_training_steps():
         params = jax.vmap(lambda key: init_layers(key, 3))(jax.random.split(key, 2))
         return TrainingState(params, jax.vmap(make_optimizer(recipe, 3).init)(params)), jax.random.split(key)
 
-    return training_steps(problem, recipe, 3, data_mesh(1))(*start(jax.random.key(0)), jax.device_put(np.array(0)))[1]
+    state, keys = start(jax.random.key(0))
+    return training_steps(problem, recipe, 3, data_mesh(1))(state, keys, jax.device_put(np.array(0)))[1]
 
 
 @pytest.mark.parametrize(

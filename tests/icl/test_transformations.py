@@ -49,7 +49,7 @@ from icl.solvers.polynomials import losses_by_context
 TASKS = Tasks(dim=3, context=5)
 RATES = np.array([0.3, 0.8])
 DRIFT = Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
-RNG = np.random.default_rng(0)
+RNG: Any = np.random.default_rng(0)
 
 
 def regression(*batch: int) -> Sequence:

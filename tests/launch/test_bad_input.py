@@ -31,7 +31,7 @@ TRAIN = "--train {text} --tokenizer word"
 
 # command line | part of the message; {names} are files and folders of the fixture
 SECOND = "--coordinator localhost:1 --num-processes 2 --process-id 1"
-CASES = f"""
+LINES = f"""
 lm --train {{text}} --corpus installed | --train with --corpus installed: give one of the two
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
@@ -155,7 +155,7 @@ export --run {{run}} --out {{run}} | has a config.json of a run or of another pr
 shards --train missing.txt | no such file
 """
 # what other lines ask too, of another command or flag
-MORE_CASES = f"""
+MORE_LINES = f"""
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
 lm {TRAIN} --features | --features without a value
 lm {TRAIN} --methods | --methods without a value
@@ -288,7 +288,7 @@ networks mlp-lm --train {{pairs}} --field text | line 1 has no field 'text'
 networks mlp-lm --tokenizer syllable | no tokenizer at syllable: choose bpe, word or char
 networks mlp-lm --tokenizer {{text}} | no SentencePiece model
 """
-CASES, MORE_CASES = ([tuple(line.split(" | ")) for line in lines.strip().splitlines()] for lines in (CASES, MORE_CASES))
+CASES, MORE_CASES = ([tuple(line.split(" | ")) for line in lines.strip().splitlines()] for lines in (LINES, MORE_LINES))
 WITH_OUT = "lm networks icl digits blur bench shards judge beside feature-machine".split()  # into a new folder
 
 

@@ -251,7 +251,7 @@ CHECKS = dict(
     ],
 )
 def test_every_cell_is_as_claimed(kind, asked, tmp_path):
-    def check(what: str) -> None:
+    def check(what: Any) -> None:
         if CLAIMS[kind, what] == "yes":
             CHECKS[what](kind, tmp_path)
             return

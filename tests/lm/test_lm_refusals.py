@@ -247,7 +247,7 @@ OTHER_CASES: list[tuple[Any, str]] = [
     (lambda g: explain(g.two, np.array([[1, -1]]), g.Y[:1]), f"token id -1 and a model of {N}"),
     *each(BOTH, lambda g, f: f(g.caches, np.zeros((3, g.caches.radius), int), g.Y[:3]), f"{A_PAST}: say where the positions"),
     (lambda g: g.caches.logits(jnp.zeros(8, int)), f"a model that {A_PAST}, and no history"),
-    (lambda g: sharded_language_model(g.sharded, features="mean"), "features 'mean': choose sum .* or cat"),
+    *each(("mean",), lambda g, f: sharded_language_model(g.sharded, features=f), "features 'mean': choose sum .* or cat"),
     *each((0, 4), lambda g, R: sharded_language_model(g.sharded, features="cat", radius=R), f"radius {{}} {OF_THREE}"),
     (lambda g: bit_cipher(np.ones(14, int), 3), "3 bits make 7 different codes for a vocabulary of 14: use at least 4"),
     *each((0, 15), lambda g, b: bit_cipher(np.ones(14, int), b), "{} bits for a vocabulary of 14: use 1 to 14"),
