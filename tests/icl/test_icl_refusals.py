@@ -115,6 +115,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
     SINGLE = filled(sample_tasks, Tasks(dim=3, context=5))
     LAYERS, PAIR = filled(init_layers, 5), filled(init_layers, 5, layers=2)
     W = device(np.ones((5, 3)))
+    FIRST: Any = np.ones((2, 4))
     STREAM = Stream(*(device(np.ones((23, n))) for n in (4, 2, 4)))
     K, V, Q = STREAM
     REGRESSION, RECIPE = Regression(Tasks(dim=2, context=3)), Recipe(batch_size=24)
@@ -154,7 +155,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("softmax .* for 1 layers", lambda: predict(LAYERS, ONE, softmax=(True, False))),
         (r"X \(5, 3\): wanted \[N, d, batch\].*icl.predict", lambda: predict_batch(LAYERS, ONE)),
         ("give one rate", lambda: descent_layers(4, 6, np.ones(2), gamma=np.ones(3))),
-        ("start from zero", lambda: descent_layers(4, 6, 0.1, gamma=0.1, W0=device(np.ones((2, 4))))),
+        ("start from zero", lambda: descent_layers(4, 6, 0.1, gamma=0.1, W0=FIRST)),
         ("dim 0", lambda: descent_layers(0, 6, 0.1)),
         ("preconditioner", lambda: descent_layers(4, 6, 0.1, preconditioner=device(np.eye(3)))),
         ("0 steps", lambda: gradient_descent(ONE, 0.1, steps=0)),
