@@ -5,11 +5,12 @@ An accelerator would round their factors to TF32 or bfloat16. What is asked of i
 
 import functools
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from tables import each_row
 
 from icl import AttentionLayer, init_layers
 from icl.blur.descent import network_loss, sgd_rules
@@ -26,84 +27,103 @@ from jexplicit.runs.devices import full_precision
 from jexplicit.solvers import curvature_bound, explicit, gram, iterative_scaling, layerwise, priming, streamed
 from jexplicit.solvers.sweeps import SoftmaxFit
 
-X, Y, V = jnp.ones((3, 4)), jnp.ones((3, 2)), jnp.ones(4)
-H, T = jnp.ones((5, 4)), jnp.full((5, 3), 1 / 3)
-U = jnp.ones((4, 3))
-NOISE = smoothing.noise_model(np.array([3, 1, 2, 4]))
-LAYER = init_layers(jax.random.key(0), 3)
-BLOCKS = blocks.init_blocks(jax.random.key(0), 3, blocks=2)
-TASKS = Tasks(dim=2, context=5)
-ONE = Sequence(jnp.ones((5, 2)), jnp.ones((5, 1)), jnp.ones(2), jnp.ones(1))
-BATCH = sample_tasks(jax.random.key(0), TASKS, 7)
-MOMENTS = closed_form.Moments(jnp.eye(2), jnp.eye(2), jnp.eye(2), 5, 0.0)
-TOKEN_MOMENTS = single_layer.token_moments(Tasks(dim=2, context=5, noise=1.0), jnp.eye(2))
-RULES, GENOME = Rules(states=2), backprop_genome(2)
-x, y = (Z.astype(GENOME.f.dtype) for Z in (X, Y))
-SYNAPSES = init_synapses(jax.random.key(0), GENOME, RULES, (4, 3, 2))
-ENCODER = sine_waves.init_network(jax.random.key(0), channels=4, hidden=3).encoder
-PROMPT = (X, X[:, 0], jnp.ones(3), V)
-STREAM = gram.split_examples(H, T)
-IDENTITY = jax.tree_util.Partial(lambda X: X)
-PROBLEM = streamed.StreamedProblem(STREAM, IDENTITY, jnp.ones(4), jnp.eye(4), jnp.ones(()))
-FILTERS = patches.Filters(jnp.ones((9, 2)), jnp.ones(2))
-STAGE = second_stage.SecondStage(jnp.ones(4), jnp.ones((4, 1)), FILTERS)
-BANK = patch_pools.PatchBank((FILTERS,), STAGE)
-AXES = descriptors.Axes(jnp.ones(8), jnp.ones((8, 3)))
-WAVELETS = scattering.wavelets((6, 6), octaves=1, angles=2, grid=2)
-WAVES = jnp.ones((2, 3, 7))
 
-CASES = {
-    "noisy counts": (smoothing.noisy_counts, (jnp.ones((4, 4)), NOISE)),
-    "noisy rows": (smoothing.noisy_rows, (jnp.ones((4, 4)), NOISE)),
-    "co-occurrences": (explicit.dense_cooccurrence, (H, T)),
-    "stack of layers": (lambda H, Y: layerwise.solve_layers(H, Y, [layerwise.SoftmaxLayer()] * 2).params, (H, T)),
-    "logits of a stack": (layerwise.stack_logits, ([U, jnp.ones((3, 3))], H)),
-    "iterative scaling": (functools.partial(iterative_scaling.iterative_scaling_sweeps, sweeps=2), (H, T, U)),
-    "curvature bound": (functools.partial(curvature_bound.curvature_bound_sweeps, sweeps=2), (H, T)),
-    "logits of a fit": (lambda H, Y: curvature_bound.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
-    "intercept": (priming.intercept_logits, (H, U, jnp.ones(3))),
-    "priming scan": (priming.priming_scan, (H, U, jnp.zeros(5, int), jnp.ones(2))),
-    "random features": (positive.random_features, (H, jnp.ones((4, 6)))),
-    "Fourier features": (fourier.fourier_features, (H, jnp.ones((4, 6)))),
-    "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
-    "streamed sweep": (streamed.streamed_sweep, ((U, jnp.ones(3)), PROBLEM)),
-    "streamed logits": (lambda X: streamed.streamed_logits(SoftmaxFit(U, jnp.ones(3), ()), X, IDENTITY), (H,)),
-    "fine maps": (lambda X: patch_pools._fine_maps(X, (FILTERS,), threshold=0.5), (jnp.ones((2, 6, 6)),)),
-    "patch pools": (lambda X: patch_pools.patch_pools(X, BANK, grid=2, threshold=0.5), (jnp.ones((2, 6, 6)),)),
-    "scattering": (lambda X: scattering.scattering_pools(X, WAVELETS), (jnp.ones((2, 6, 6)),)),
-    "descriptors": (lambda H: descriptors._project(H, AXES), (jnp.ones((2, 8)),)),
-    "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
-    "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
-    "attention": (attention.attend, (AttentionLayer(*(leaf[0] for leaf in LAYER)), jnp.ones((5, 3)), jnp.ones((1, 3)))),
-    "attention, batch last": (batched.predict_batch, (LAYER, BATCH)),
-    "blocks": (functools.partial(blocks.predict_blocks, layernorm=True), (BLOCKS, BATCH)),
-    "gradient descent": (functools.partial(descent.gradient_descent, steps=2), (ONE, 0.1)),
-    "gradient": (jax.grad(descent.squared_error), (jnp.ones((1, 2)), ONE.X, ONE.Y)),
-    "GD++": (functools.partial(descent.gd_plus_plus, steps=2), (ONE, 0.1, 0.1)),
-    "ridge": (descent.ridge, (ONE, 1.0)),
-    "tokens": (tokens, (ONE, jnp.ones((1, 2)))),
-    "moments": (lambda A: closed_form.exact_moments(TASKS, factor=A)[:3], (jnp.eye(2),)),
-    "sampled moments": (lambda X: closed_form.sampled_moments(X)[:3], (jnp.ones((4, 5, 2)),)),
-    "optimal solution": (closed_form.optimal_solution, (MOMENTS,)),
-    "its loss": (closed_form.solution_loss, (jnp.eye(2), MOMENTS)),
-    "moments of tokens": (lambda W: single_layer.token_moments(TASKS, W), (jnp.eye(2),)),
-    "loss of heads": (single_layer.heads_loss, (jnp.ones((3, 3, 2)), TOKEN_MOMENTS)),
-    "one head": (lambda moments: single_layer.one_head_solution(moments).A, (TOKEN_MOMENTS,)),
-    "tensor of heads": (lambda layer: constructions.head_tensor(layer, 5), (LAYER,)),
-    "posterior mean over tasks": (task_diversity.discrete_mmse, (ONE, jnp.eye(2), 1.0)),
-    "least squares of tasks": (closed_form.least_squares_solution, (BATCH,)),
-    "noise variance": (mixed_noise.estimated_variance, (BATCH,)),
-    "posterior mean": (lambda b: mixed_noise.posterior_mean(b, mixed_noise.MixedNoise(dim=2, context=5)), (BATCH,)),
-    "wave features": (sine_waves.features, (ENCODER, WAVES)),
-    "least squares": (function_classes.least_squares, PROMPT),
-    "averaging": (function_classes.averaging_estimator, PROMPT),
-    "neighbours": (function_classes.nearest_neighbours, PROMPT),
-    "lasso": (function_classes.lasso, PROMPT),
-    "newton": (function_classes.newton, PROMPT),
-    "update rule": (lambda x, y: learn(GENOME, RULES, SYNAPSES, x, y), (x, y)),
-    "its gradient": (jax.grad(lambda genome: learn(genome, RULES, SYNAPSES, x, y)[1].sum()), (GENOME,)),
-    "descent of a network": (lambda W: network_loss(sgd_rules("tanh", "cross_entropy"), [W], X, Y), (jnp.ones((5, 2)),)),
-}
+def ones(shape):
+    return jax.device_put(np.ones(shape))
+
+
+def eye(size):
+    return jax.device_put(np.eye(size))
+
+
+def drawn(init, *args, **options):
+    """Of the shapes that a function draws: ones."""
+    shapes = jax.eval_shape(lambda key: init(key, *args, **options), jax.random.key(0))
+    return jax.tree.map(lambda leaf: jax.device_put(np.ones(leaf.shape, leaf.dtype)), shapes)
+
+
+def cases():
+    X, Y, V = ones((3, 4)), ones((3, 2)), ones(4)
+    H, T = ones((5, 4)), jax.device_put(np.full((5, 3), 1 / 3))
+    U = ones((4, 3))
+    NOISE = smoothing.noise_model(np.array([3, 1, 2, 4]))
+    LAYER = drawn(init_layers, 3)
+    BLOCKS = drawn(blocks.init_blocks, 3, blocks=2)
+    TASKS = Tasks(dim=2, context=5)
+    ONE = Sequence(ones((5, 2)), ones((5, 1)), ones(2), ones(1))
+    BATCH = drawn(sample_tasks, TASKS, 7)
+    MOMENTS = closed_form.Moments(eye(2), eye(2), eye(2), 5, 0.0)
+    TOKEN_MOMENTS = single_layer.token_moments(Tasks(dim=2, context=5, noise=1.0), eye(2))
+    RULES, GENOME = Rules(states=2), backprop_genome(2)
+    x, y = jax.device_put((np.ones((3, 4), GENOME.f.dtype), np.ones((3, 2), GENOME.f.dtype)))
+    SYNAPSES = drawn(init_synapses, GENOME, RULES, (4, 3, 2))
+    ENCODER = drawn(sine_waves.init_network, channels=4, hidden=3).encoder
+    PROMPT = (X, ones(3), ones(3), V)
+    STREAM = gram.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
+    IDENTITY = jax.tree_util.Partial(lambda X: X)
+    PROBLEM = streamed.StreamedProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
+    FILTERS = patches.Filters(ones((9, 2)), ones(2))
+    STAGE = second_stage.SecondStage(ones(4), ones((4, 1)), FILTERS)
+    BANK = patch_pools.PatchBank((FILTERS,), STAGE)
+    AXES = descriptors.Axes(ones(8), ones((8, 3)))
+    WAVELETS = scattering.wavelets((6, 6), octaves=1, angles=2, grid=2)
+    WAVES = ones((2, 3, 7))
+
+    return {
+        "noisy counts": (smoothing.noisy_counts, (ones((4, 4)), NOISE)),
+        "noisy rows": (smoothing.noisy_rows, (ones((4, 4)), NOISE)),
+        "co-occurrences": (explicit.dense_cooccurrence, (H, T)),
+        "stack of layers": (lambda H, Y: layerwise.solve_layers(H, Y, [layerwise.SoftmaxLayer()] * 2).params, (H, T)),
+        "logits of a stack": (layerwise.stack_logits, ([U, ones((3, 3))], H)),
+        "iterative scaling": (functools.partial(iterative_scaling.iterative_scaling_sweeps, sweeps=2), (H, T, U)),
+        "curvature bound": (functools.partial(curvature_bound.curvature_bound_sweeps, sweeps=2), (H, T)),
+        "logits of a fit": (lambda H, Y: curvature_bound.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
+        "intercept": (priming.intercept_logits, (H, U, ones(3))),
+        "priming scan": (priming.priming_scan, (H, U, jax.device_put(np.zeros(5, int)), ones(2))),
+        "random features": (positive.random_features, (H, ones((4, 6)))),
+        "Fourier features": (fourier.fourier_features, (H, ones((4, 6)))),
+        "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
+        "streamed sweep": (streamed.streamed_sweep, ((U, ones(3)), PROBLEM)),
+        "streamed logits": (lambda X: streamed.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
+        "fine maps": (lambda X: patch_pools._fine_maps(X, (FILTERS,), threshold=0.5), (ones((2, 6, 6)),)),
+        "patch pools": (lambda X: patch_pools.patch_pools(X, BANK, grid=2, threshold=0.5), (ones((2, 6, 6)),)),
+        "scattering": (lambda X: scattering.scattering_pools(X, WAVELETS), (ones((2, 6, 6)),)),
+        "descriptors": (lambda H: descriptors._project(H, AXES), (ones((2, 8)),)),
+        "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
+        "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
+        "attention": (
+            attention.attend,
+            (AttentionLayer(*(ones(leaf.shape[1:]) for leaf in LAYER)), ones((5, 3)), ones((1, 3))),
+        ),
+        "attention, batch last": (batched.predict_batch, (LAYER, BATCH)),
+        "blocks": (functools.partial(blocks.predict_blocks, layernorm=True), (BLOCKS, BATCH)),
+        "gradient descent": (functools.partial(descent.gradient_descent, steps=2), (ONE, 0.1)),
+        "gradient": (jax.grad(descent.squared_error), (ones((1, 2)), ONE.X, ONE.Y)),
+        "GD++": (functools.partial(descent.gd_plus_plus, steps=2), (ONE, 0.1, 0.1)),
+        "ridge": (descent.ridge, (ONE, 1.0)),
+        "tokens": (tokens, (ONE, ones((1, 2)))),
+        "moments": (lambda A: closed_form.exact_moments(TASKS, factor=A)[:3], (eye(2),)),
+        "sampled moments": (lambda X: closed_form.sampled_moments(X)[:3], (ones((4, 5, 2)),)),
+        "optimal solution": (closed_form.optimal_solution, (MOMENTS,)),
+        "its loss": (closed_form.solution_loss, (eye(2), MOMENTS)),
+        "moments of tokens": (lambda W: single_layer.token_moments(TASKS, W), (eye(2),)),
+        "loss of heads": (single_layer.heads_loss, (ones((3, 3, 2)), TOKEN_MOMENTS)),
+        "one head": (lambda moments: single_layer.one_head_solution(moments).A, (TOKEN_MOMENTS,)),
+        "tensor of heads": (lambda layer: constructions.head_tensor(layer, 5), (LAYER,)),
+        "posterior mean over tasks": (task_diversity.discrete_mmse, (ONE, eye(2), 1.0)),
+        "least squares of tasks": (closed_form.least_squares_solution, (BATCH,)),
+        "noise variance": (mixed_noise.estimated_variance, (BATCH,)),
+        "posterior mean": (lambda b: mixed_noise.posterior_mean(b, mixed_noise.MixedNoise(dim=2, context=5)), (BATCH,)),
+        "wave features": (sine_waves.features, (ENCODER, WAVES)),
+        "least squares": (function_classes.least_squares, PROMPT),
+        "averaging": (function_classes.averaging_estimator, PROMPT),
+        "neighbours": (function_classes.nearest_neighbours, PROMPT),
+        "lasso": (function_classes.lasso, PROMPT),
+        "newton": (function_classes.newton, PROMPT),
+        "update rule": (lambda x, y: learn(GENOME, RULES, SYNAPSES, x, y), (x, y)),
+        "its gradient": (jax.grad(lambda genome: learn(genome, RULES, SYNAPSES, x, y)[1].sum()), (GENOME,)),
+        "descent of a network": (lambda W: network_loss(sgd_rules("tanh", "cross_entropy"), [W], X, Y), (ones((5, 2)),)),
+    }
 
 
 def products(function, *arguments):
@@ -112,28 +132,27 @@ def products(function, *arguments):
     return [line.strip() for line in text.splitlines() if re.search(r"stablehlo\.(dot_general|convolution)\b", line)]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_products_are_in_full_precision(name):
-    function, arguments = CASES[name]
-    found = products(function, *arguments)
-    assert found
-    assert not [line for line in found if "HIGHEST" not in line]
+def test_products_are_in_full_precision():
+    def check(name, function, arguments):
+        found = products(function, *arguments)
+        assert found
+        assert not [line for line in found if "HIGHEST" not in line]
+
+    each_row(check, ((name, *case) for name, case in cases().items()))
 
 
-@pytest.mark.parametrize("kind", [*function_classes.KINDS])
-def test_functions_of_a_class(kind):
-    function = function_classes.sample_function(jax.random.key(0), function_classes.FunctionClass(kind, dim=4, points=6))
-    assert not [line for line in products(function, V) if "HIGHEST" not in line]
+def test_functions_of_a_class_and_shifted_points():
+    def check(name, function, argument):
+        assert not [line for line in products(function, argument) if "HIGHEST" not in line]
 
-
-@pytest.mark.parametrize("shift", function_classes.SHIFTS)
-def test_shifted_points(shift):
-    functions = function_classes.FunctionClass(dim=4, points=4)
-    found = products(lambda key: function_classes.sample_prompt(key, functions, shift), jax.random.key(0))
-    assert not [line for line in found if "HIGHEST" not in line]
+    key, functions = jax.random.key(0), function_classes.FunctionClass(dim=4, points=4)
+    of_kind = (function_classes.FunctionClass(kind, dim=4, points=6) for kind in function_classes.KINDS)
+    rows: list[Any] = [(own.kind, lambda v, own=own: function_classes.sample_function(key, own)(v), ones(4)) for own in of_kind]
+    shifts: Any = function_classes.SHIFTS
+    each_row(check, rows + [(by, lambda key, by=by: function_classes.sample_prompt(key, functions, by), key) for by in shifts])
 
 
 def test_default_precision_is_seen_and_outside_nothing_changes():
-    assert "HIGHEST" not in products(jnp.matmul, X, V)[0]
-    assert "HIGHEST" in products(full_precision(jnp.matmul), X, V)[0]
+    assert "HIGHEST" not in products(jnp.matmul, ones((3, 4)), ones(4))[0]
+    assert "HIGHEST" in products(full_precision(jnp.matmul), ones((3, 4)), ones(4))[0]
     assert jax.config.jax_default_matmul_precision is None  # pyright: ignore[reportAttributeAccessIssue]

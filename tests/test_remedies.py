@@ -53,7 +53,9 @@ def test_grey_with_a_transparent_level_is_refused(tmp_path):
     assert "with transparency" in refusal(read_png, tmp_path / "a.png")
 
 
-@pytest.mark.parametrize("name", ["lm.arpa", "lm.arpa.gz", "lm.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["lm.safetensors", *(pytest.param(n, marks=pytest.mark.slow) for n in ("lm.arpa", "lm.arpa.gz"))]
+)
 def test_a_model_is_read_from_the_file_that_save_wrote(tmp_path, name):
     model = jexplicit.fit(TEXTS, "ngram", tokenizer="word")
     model.save(tmp_path / name)
@@ -102,6 +104,7 @@ def test_an_animation_is_refused_and_the_orientation_of_a_photograph_is_followed
     np.testing.assert_array_equal(read_png(tmp_path / "b.png"), np.rot90(stored, -1))
 
 
+@pytest.mark.slow
 def test_features_without_a_factor_are_fitted_as_the_message_says():
     identity = jax.tree_util.Partial(lambda X: X)
     targets = jnp.eye(2, dtype="f4")[jnp.arange(20) % 2]
@@ -127,6 +130,7 @@ def test_targets_and_labels_are_read_after_what_the_messages_say(monkeypatch):
     assert jexplicit.mean_loss(logits, jax.nn.one_hot(jnp.array([0, 1]), 2)) == jexplicit.mean_loss(logits, jnp.eye(2))
 
 
+@pytest.mark.slow
 def test_layers_are_solved_after_unit_rows():
     H = Y = jnp.eye(2)[jnp.arange(12) % 2]
     layers = [jexplicit.SoftmaxLayer()] * 2

@@ -1,11 +1,18 @@
 """Constructions and solvers under jit, vmap and grad: the values of the plain calls, and no check of values on tracers."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tables import each_row
 
 from icl import (
+    Sequence,
+    Stream,
     Streams,
     Tasks,
     delta_losses,
@@ -28,7 +35,6 @@ from icl import (
     predict_batch,
     predict_blocks,
     ridge,
-    sample_tasks,
     softmax_descent_layer,
     vmap_tasks,
 )
@@ -41,11 +47,19 @@ from icl.solvers.descent import paper_rates
 from icl.solvers.polynomials import losses_by_context
 
 TASKS = Tasks(dim=3, context=5)
-BATCH = sample_tasks(jax.random.key(0), TASKS, 50)
-ONE = sample_tasks(jax.random.key(1), TASKS)
-RATES = jnp.array([0.3, 0.8])
+RATES = np.array([0.3, 0.8])
 DRIFT = Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
-STREAM = DRIFT.sample(jax.random.key(2))[0]
+RNG: Any = np.random.default_rng(0)
+
+
+def regression(*batch: int) -> Sequence:
+    """Linear regressions of uniform inputs in [-1, 1], of NumPy."""
+    X, W, x_q = RNG.uniform(-1, 1, (5, 3, *batch)), RNG.normal(size=(1, 3, *batch)), RNG.uniform(-1, 1, (3, *batch))
+    return Sequence(X, np.einsum("md...,nd...->nm...", W, X), x_q, np.einsum("md...,d...->m...", W, x_q))
+
+
+BATCH, ONE = regression(50), regression()
+STREAM = Stream(*(RNG.normal(size=(12, n)) for n in (3, 2, 3)))
 
 
 def scaled(tree, x):
@@ -80,41 +94,57 @@ SOLVERS = {
     "losses of the delta rule": lambda x: delta_losses(DRIFT, x / 2),
 }
 
-KEY, STACK = jax.random.key(0), init_layers(jax.random.key(1), 4, layers=2, heads=2, scale=0.5)
-BLOCKS, NETWORK = init_blocks(KEY, 4, blocks=3, heads=2, scale=0.5), init_network(KEY, channels=5, hidden=7, scale=1.0)
-PREDICTORS = {
-    "attention": lambda batch: predict_batch(of_type(STACK, batch), batch, clip=2.0),
-    "softmax": lambda batch: predict_batch(of_type(STACK, batch), batch, softmax=True, layernorm=True),
-    "blocks": lambda batch: predict_blocks(of_type(BLOCKS, batch), batch),
-    "normalised blocks": lambda batch: predict_blocks(of_type(BLOCKS, batch), batch, layernorm=True),
-    "gd++": vmap_tasks(lambda one: gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
-    "ridge": vmap_tasks(lambda one: ridge(one, 0.5)),
-    "posterior mean": lambda batch: posterior_mean(batch, MixedNoise(dim=3, context=5)),
-    "waves": lambda batch: predict_waves(of_type(NETWORK, batch), batch).final,
-}
+
+def drawn(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Parameters of the shapes that a function draws."""
+    shapes = jax.eval_shape(lambda key: init(key, *args, **options), jax.random.key(0))
+    return jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape) / 2, shapes)
 
 
-@pytest.mark.parametrize("name", CONSTRUCTIONS | SOLVERS)
-def test_jit_vmap_and_grad_give_the_values_and_slopes_of_the_plain_call(name):
-    function, h = (CONSTRUCTIONS | SOLVERS)[name], 1e-5
-    mapped, plain = jax.jit(jax.vmap(function))(RATES), [function(x) for x in RATES]
-    for n in range(2):
-        for ours, theirs in zip(*map(jax.tree.leaves, (mapped, plain[n])), strict=True):
-            np.testing.assert_allclose(ours[n], theirs, rtol=1e-10, atol=1e-12)  # float64; solves of 3 x 3 systems
+@functools.cache
+def predictors() -> dict[str, Callable[[Any], Any]]:
+    STACK, BLOCKS = drawn(init_layers, 4, layers=2, heads=2), drawn(init_blocks, 4, blocks=3, heads=2)
+    NETWORK = drawn(init_network, channels=5, hidden=7)
+    return {
+        "attention": lambda batch: predict_batch(of_type(STACK, batch), batch, clip=2.0),
+        "softmax": lambda batch: predict_batch(of_type(STACK, batch), batch, softmax=True, layernorm=True),
+        "blocks": lambda batch: predict_blocks(of_type(BLOCKS, batch), batch),
+        "normalised blocks": lambda batch: predict_blocks(of_type(BLOCKS, batch), batch, layernorm=True),
+        "gd++": vmap_tasks(lambda one: gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
+        "ridge": vmap_tasks(lambda one: ridge(one, 0.5)),
+        "posterior mean": lambda batch: posterior_mean(batch, MixedNoise(dim=3, context=5)),
+        "waves": lambda batch: predict_waves(of_type(NETWORK, batch), batch).final,
+    }
+
+
+@pytest.mark.parametrize("plain", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_jit_vmap_and_grad_give_the_values_and_slopes_of_differences(plain):
+    """Values and slopes at two rates and beside the first, in one program for each function."""
+    h = 1e-5
+    at = np.array([*RATES, RATES[0] + h, RATES[0] - h])
 
     def total(values):
-        return sum(jnp.sum(leaf * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)) for leaf in jax.tree.leaves(values))
+        return sum(jnp.sum(leaf * np.cos(np.arange(leaf.size)).reshape(leaf.shape)) for leaf in jax.tree.leaves(values))
 
-    slope = jax.jit(jax.value_and_grad(lambda x: total(function(x))))
-    at, ahead, behind = (slope(RATES[0] + step) for step in (0, h, -h))
-    assert float(at[0]) == pytest.approx(float(total(plain[0])), rel=1e-10, abs=1e-12)
-    # the difference is off by h² times the third derivative, and by 1e-16 / h times the value
-    assert float(at[1]) == pytest.approx(float(ahead[0] - behind[0]) / (2 * h), rel=1e-4, abs=1e-8)
+    def check(name, function):
+        def value(x):
+            values = function(x)
+            return total(values), values
+
+        (numbers, mapped), slopes = jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.value_and_grad(value, has_aux=True)))(at))
+        # the difference is off by h² times the third derivative, and by 1e-16 / h times the value
+        assert slopes[0] == pytest.approx((numbers[2] - numbers[3]) / (2 * h), rel=1e-4, abs=1e-8)
+        if not plain:
+            return
+        for ours, theirs in zip(*map(jax.tree.leaves, (mapped, function(jax.device_put(RATES[0])))), strict=True):
+            np.testing.assert_allclose(ours[0], theirs, rtol=1e-10, atol=1e-12)  # float64; solves of 3 x 3 systems
+
+    each_row(check, (CONSTRUCTIONS | SOLVERS).items())
 
 
 def test_the_best_rate_is_found_by_descent_on_the_construction():
     """The gradient of the loss of constructed layers in η is zero at the line search's rate, to the grid's spacing."""
-    eta, losses = jax.jit(lambda batch: line_search(batch, steps=1, rates=paper_rates()))(BATCH)
+    eta, losses = jax.jit(lambda batch: line_search(batch, steps=1, rates=paper_rates()))(jax.device_put(BATCH))
 
     @jax.jit
     @jax.value_and_grad
@@ -126,23 +156,32 @@ def test_the_best_rate_is_found_by_descent_on_the_construction():
 
 
 def test_values_are_not_checked_under_jit():
-    assert not jnp.isfinite(jax.jit(lambda X: optimal_solution(sampled_moments(X)))(jnp.zeros((2, 3, 2)))).all()
+    assert not jnp.isfinite(jax.jit(lambda X: optimal_solution(sampled_moments(X)))(np.zeros((2, 3, 2)))).all()
 
 
 def of_type(params, batch):
     """Parameters in the precision of a batch."""
-    return jax.tree.map(lambda leaf: leaf.astype(batch.X.dtype), params)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, batch.X.dtype), params)
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
-def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_precision_little(name):
-    predictor = jax.jit(PREDICTORS[name])
-    batch = sample_waves(KEY, Waves(context=6), 4) if name == "waves" else jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
-    whole = predictor(batch)
-    turned = batch._replace(X=batch.X[::-1], Y=batch.Y[::-1], y_q=batch.y_q + 5)
-    np.testing.assert_allclose(predictor(turned), whole, rtol=1e-10, atol=1e-11)  # float64, hundreds of terms of order 1
-    few = predictor(jax.tree.map(lambda leaf: leaf[..., 1:3], batch))
-    np.testing.assert_allclose(few, whole[:, 1:3], rtol=1e-10, atol=1e-11)
-    single = predictor(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), batch))
-    assert single.dtype == jnp.float32
-    np.testing.assert_allclose(single, whole, rtol=1e-4, atol=1e-4)  # a few hundred roundings of 6e-8
+def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_precision_little():
+    def check(name, predictor):
+        predictor = jax.jit(predictor)
+        of_waves = name == "waves"
+        batch = jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
+        if of_waves:
+            batch = jax.tree.map(
+                lambda leaf: RNG.normal(size=leaf.shape),
+                jax.eval_shape(lambda key: sample_waves(key, Waves(context=6), 4), jax.random.key(0)),
+            )
+        whole = predictor(jax.device_put(batch))
+        other = jax.tree.map(lambda leaf: np.concatenate([leaf[..., 1:3], leaf[..., :2] + 1], axis=-1), batch)
+        turned = batch._replace(X=batch.X[::-1], Y=batch.Y[::-1], y_q=batch.y_q + 5)
+        np.testing.assert_allclose(predictor(turned), whole, rtol=1e-10, atol=1e-11)  # float64, hundreds of terms of order 1
+        few = np.asarray(predictor(jax.device_put(other)))[:, :2]
+        np.testing.assert_allclose(few, np.asarray(whole)[:, 1:3], rtol=1e-10, atol=1e-11)
+        single = predictor(jax.device_put(jax.tree.map(lambda leaf: leaf.astype("f4"), batch)))
+        assert single.dtype == jnp.float32
+        np.testing.assert_allclose(single, whole, rtol=1e-4, atol=1e-4)  # a few hundred roundings of 6e-8
+
+    each_row(check, predictors().items())

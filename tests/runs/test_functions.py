@@ -1,6 +1,7 @@
 """Public functions of arrays under jit, vmap and grad, and on arrays spread over 8 devices: the table of docs/functions.md.
 
-Each cell is a test; `python tests/runs/test_functions.py` writes the page. Tolerance: float64, sums in another order.
+A row is two programs: jit of vmap of the values and the gradient, and a call with arrays on 8 devices. `python
+tests/runs/test_functions.py` writes the page. Tolerance: float64, sums in another order.
 """
 
 import functools
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from jax.test_util import check_grads
+from tables import each_row
 
 import icl
 import jexplicit
@@ -27,19 +28,24 @@ PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
 TRANSFORMATIONS = ("jit", "vmap", "grad", "8 devices")
 ONE_PROGRAM, WITH_CHECKS = "one program", "one, and checks"
 OF_CHECKS = {"isfinite", "isnan", "_reduce_sum", "_reduce_min", "_reduce_any", "_reduce_all", "matrix_rank", "_is_invertible"}
-RNG = np.random.default_rng(0)
 
 
-def positive(*shape: int) -> jax.Array:
-    return jnp.asarray(RNG.uniform(0.5, 2, shape))
+class Inputs:
+    """Random arrays of NumPy."""
 
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
 
-def normal(*shape: int) -> jax.Array:
-    return jnp.asarray(RNG.normal(size=shape))
+    def positive(self, *shape: int) -> Any:
+        return self.rng.uniform(0.5, 2, shape)
 
+    def normal(self, *shape: int) -> Any:
+        return self.rng.normal(size=shape)
 
-def labels(number: int, of: int) -> jax.Array:
-    return jnp.asarray(np.arange(number) % of)
+    def like(self, init: Callable[..., Any], *args: Any, **static: Any) -> Any:
+        """Parameters of the shapes that a function would draw."""
+        shapes = jax.eval_shape(lambda key: init(key, *args, dtype=jnp.float64, **static), jax.random.key(0))
+        return jax.tree.map(lambda leaf: self.normal(*leaf.shape) / 4, shapes)
 
 
 class Case(NamedTuple):
@@ -59,93 +65,115 @@ def case(f: Any, *args: Any, compiled: str = ONE_PROGRAM, no_gradient: str = "",
     return Case(functools.partial(f, **static), args, compiled, no_gradient)
 
 
-H, Y, F, LABELS = positive(16, 4), jnp.eye(3)[np.arange(16) % 3], positive(8, 3), labels(16, 3)
-ONE = icl.Sequence(normal(8, 3), normal(8, 2), normal(3), normal(2))
-TEXT = Stream(normal(8, 3) / 3, normal(8, 2), normal(8, 3))
-LAYERS = icl.init_layers(jax.random.key(0), 5, layers=2, dtype=jnp.float64)
-LAYER = jax.tree.map(lambda leaf: leaf[0], LAYERS)
-TASKS = icl.Tasks(dim=3, context=8, noise=0.5, input_range=3.0)  # inputs of the order of 1
-BATCH = icl.Sequence(normal(8, 3, 16), normal(8, 2, 16), normal(3, 16), normal(2, 16))
-SINGLE = icl.Sequence(normal(8, 3), normal(8, 1), normal(3), normal(1))
-BLOCKS = icl.init_blocks(jax.random.key(1), 5, blocks=2, dtype=jnp.float64)
-ONE_LAYER = jax.tree.map(lambda leaf: leaf[:1], LAYERS)
-OURS, THEIRS = (icl.Predictions(normal(2, 16), normal(2, 3, 16), positive(16)) for _ in range(2))
-MOMENTS = icl.sampled_moments(normal(20, 8, 3))
-TOKEN_MOMENTS = icl.token_moments(TASKS, normal(200, 3))
-COUNTS = jnp.asarray(RNG.integers(1, 9, (8, 8)), float)
-NOISE = jexplicit.noise_model(np.arange(1, 9))
-DECODERS, CONTEXT, VALUES = [F[:4], F[4:7]], jnp.array([2]), jnp.array([1.0, 3.0])
-WAVELETS = scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)
+@functools.cache
+def cases() -> dict[str, Case]:
+    """The rows of the table; what a function closes over is on a device."""
+    draw = Inputs()
+    positive, normal = draw.positive, draw.normal
+    H, Y, F, LABELS = positive(16, 4), np.eye(3)[np.arange(16) % 3], positive(8, 3), np.arange(16) % 3
+    ONE = icl.Sequence(normal(8, 3), normal(8, 2), normal(3), normal(2))
+    TEXT = Stream(normal(8, 3) / 3, normal(8, 2), normal(8, 3))
+    LAYERS = draw.like(icl.init_layers, 5, layers=2)
+    LAYER = jax.tree.map(lambda leaf: leaf[0], LAYERS)
+    TASKS = icl.Tasks(dim=3, context=8, noise=0.5, input_range=3.0)  # inputs of the order of 1
+    BATCH = icl.Sequence(normal(8, 3, 16), normal(8, 2, 16), normal(3, 16), normal(2, 16))
+    SINGLE = icl.Sequence(normal(8, 3), normal(8, 1), normal(3), normal(1))
+    BLOCKS = draw.like(icl.init_blocks, 5, blocks=2)
+    ONE_LAYER = jax.tree.map(lambda leaf: leaf[:1], LAYERS)
+    OURS, THEIRS = (icl.Predictions(normal(2, 16), normal(2, 3, 16), positive(16)) for _ in range(2))
+    MOMENTS = icl.sampled_moments(jax.device_put(normal(20, 8, 3)))
+    TOKEN_MOMENTS = icl.token_moments(TASKS, jax.device_put(normal(200, 3)))
+    COUNTS = draw.rng.integers(1, 9, (8, 8)).astype(float)
+    NOISE = jexplicit.noise_model(np.arange(1, 9))
+    DECODERS = [jax.device_put(F[:4]), jax.device_put(F[4:7])]
+    CONTEXT, VALUES = jax.device_put(np.array([2])), jax.device_put(np.array([1.0, 3.0]))
+    TARGETS, ANSWERS, QUERY = jax.device_put(Y), jax.device_put(LABELS), jax.device_put(SINGLE)
+    WAVELETS = scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)
+    return {
+        "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
+        "jexplicit.dense_cooccurrence": case(jexplicit.dense_cooccurrence, H, Y),
+        "jexplicit.dense_cooccurrence, of labels": case(lambda H: jexplicit.dense_cooccurrence(H, ANSWERS, 3), H),
+        "jexplicit.priming_number": case(jexplicit.priming_number, H, compiled=WITH_CHECKS),
+        "jexplicit.iterative_scaling_sweeps": case(
+            jexplicit.iterative_scaling_sweeps, H, Y, np.zeros((4, 3)), sweeps=2, slack=True, compiled="each sweep"
+        ),
+        "jexplicit.curvature_bound_sweeps": case(
+            jexplicit.curvature_bound_sweeps, H, Y, sweeps=2, ridge=0.1, compiled="each sweep"
+        ),
+        "jexplicit.solve_layers": case(
+            lambda H: jexplicit.solve_layers(H, TARGETS, [jexplicit.SoftmaxLayer()])[0], H, compiled="each layer"
+        ),
+        "jexplicit.stack_logits": case(lambda H: jexplicit.stack_logits(DECODERS, H), H),
+        "jexplicit.mean_loss": case(jexplicit.mean_loss, normal(16, 3), Y),
+        "jexplicit.accuracy": case(jexplicit.accuracy, normal(16, 3), LABELS),
+        "jexplicit.positive_parts": case(jexplicit.positive_parts, normal(8, 3), compiled=WITH_CHECKS),
+        "jexplicit.unit_rows": case(jexplicit.unit_rows, H, compiled=WITH_CHECKS),
+        "jexplicit.random_features": case(jexplicit.random_features, normal(8, 6), normal(6, 5)),
+        "jexplicit.fourier_features": case(jexplicit.fourier_features, normal(8, 3), normal(3, 4)),
+        "jexplicit.scattering_pools": case(
+            lambda X: scattering.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
+        ),
+        "jexplicit.logits": case(lambda U: softmax.logits((U,), CONTEXT), normal(8, 8)),
+        "jexplicit.priming_scan": case(
+            lambda H: jexplicit.priming_scan(H, DECODERS[0], ANSWERS, VALUES).accuracy,
+            H,
+            no_gradient="it counts what is right",
+        ),
+        "jexplicit.kneser_ney": case(jexplicit.kneser_ney, COUNTS, no_gradient="counts are whole numbers"),
+        "jexplicit.noisy_counts": case(jexplicit.noisy_counts, positive(8, 8), NOISE),
+        "jexplicit.noisy_rows": case(jexplicit.noisy_rows, normal(8, 8), NOISE),
+        "icl.squared_error": case(icl.squared_error, normal(2, 3), ONE.X, ONE.Y),
+        "icl.gradient_descent": case(icl.gradient_descent, ONE, 0.1, steps=3),
+        "icl.gd_plus_plus": case(icl.gd_plus_plus, ONE, 0.1, 0.01, steps=3),
+        "icl.ridge": case(icl.ridge, ONE, 0.5, compiled=WITH_CHECKS),
+        "icl.tokens": case(icl.tokens, ONE),
+        "icl.attend": case(icl.attend, LAYER, normal(8, 5), normal(3, 5), softmax=True),
+        "icl.predict": case(icl.predict, LAYERS, ONE),
+        "icl.roll_out": case(icl.roll_out, LAYER, ONE, steps=3),
+        "icl.head_maps": case(icl.head_maps, LAYERS),
+        "icl.predict_batch": case(icl.predict_batch, LAYERS, BATCH),
+        "icl.predict_blocks": case(icl.predict_blocks, BLOCKS, BATCH),
+        "icl.linear_blocks": case(icl.linear_blocks, LAYERS),
+        "icl.descent_layers": case(functools.partial(icl.descent_layers, 3, 8), np.array([0.1, 0.2])),
+        "icl.softmax_layers": case(lambda layers: icl.softmax_layers(layers, 8), LAYERS),
+        "icl.head_layer": case(lambda p, A: icl.head_layer(p, A, 8), normal(4), normal(4, 3)),
+        "icl.head_tensor": case(lambda layers: icl.head_tensor(layers, 8), ONE_LAYER),
+        "icl.interpolate": case(icl.interpolate, ONE_LAYER, icl.descent_layers(3, 8, 0.1, outputs=2), dim=3),
+        "icl.difference": case(icl.difference, OURS, THEIRS),
+        "icl.sequences": case(icl.sequences, BATCH),
+        "icl.half_mse": case(icl.half_mse, normal(2, 8), normal(2, 8)),
+        "icl.line_search": case(lambda batch: icl.line_search(batch, steps=2, rates=VALUES)[1], BATCH, compiled=WITH_CHECKS),
+        "icl.optimal_solution": case(lambda C: icl.optimal_solution(MOMENTS._replace(C=C)), MOMENTS.C, compiled=WITH_CHECKS),
+        "icl.least_squares_solution": case(icl.least_squares_solution, BATCH, compiled=WITH_CHECKS),
+        "icl.token_moments": case(lambda W: icl.token_moments(TASKS, W), normal(9, 3)),
+        "icl.heads_loss": case(icl.heads_loss, normal(4, 4, 3), TOKEN_MOMENTS),
+        "icl.all_heads_solution": case(icl.all_heads_solution, TOKEN_MOMENTS, compiled=WITH_CHECKS),
+        "icl.one_head_solution": case(icl.one_head_solution, TOKEN_MOMENTS, sweeps=3, compiled=WITH_CHECKS),
+        "icl.discrete_mmse": case(lambda W: icl.discrete_mmse(QUERY, W, 0.5), normal(9, 3)),
+        "icl.linear_attention": case(icl.linear_attention, TEXT),
+        "icl.delta_rule": case(icl.delta_rule, TEXT, 0.5),
+        "icl.mesa_recursion": case(icl.mesa_recursion, TEXT, 1.0, compiled=WITH_CHECKS),
+        "icl.sherman_morrison": case(icl.sherman_morrison, TEXT, 1.0, compiled=WITH_CHECKS),
+        "icl.mesa_conjugate_gradients": case(icl.mesa_conjugate_gradients, TEXT, 1.0, steps=3, chunk=4, compiled=WITH_CHECKS),
+        "icl.prefix_ridge": case(icl.prefix_ridge, TEXT, 1.0, compiled=WITH_CHECKS),
+        "icl.kalman_filter": case(icl.kalman_filter, TEXT, 0.5, 0.9, compiled=WITH_CHECKS),
+    }
 
-CASES = {
-    "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
-    "jexplicit.dense_cooccurrence": case(jexplicit.dense_cooccurrence, H, Y),
-    "jexplicit.dense_cooccurrence, of labels": case(lambda H: jexplicit.dense_cooccurrence(H, LABELS, 3), H),
-    "jexplicit.priming_number": case(jexplicit.priming_number, H, compiled=WITH_CHECKS),
-    "jexplicit.iterative_scaling_sweeps": case(
-        jexplicit.iterative_scaling_sweeps, H, Y, jnp.zeros((4, 3)), sweeps=2, slack=True, compiled="each sweep"
-    ),
-    "jexplicit.curvature_bound_sweeps": case(
-        jexplicit.curvature_bound_sweeps, H, Y, sweeps=2, ridge=0.1, compiled="each sweep"
-    ),
-    "jexplicit.solve_layers": case(
-        lambda H: jexplicit.solve_layers(H, Y, [jexplicit.SoftmaxLayer()])[0], H, compiled="each layer"
-    ),
-    "jexplicit.stack_logits": case(lambda H: jexplicit.stack_logits(DECODERS, H), H),
-    "jexplicit.mean_loss": case(jexplicit.mean_loss, normal(16, 3), Y),
-    "jexplicit.accuracy": case(jexplicit.accuracy, normal(16, 3), LABELS),
-    "jexplicit.positive_parts": case(jexplicit.positive_parts, normal(8, 3), compiled=WITH_CHECKS),
-    "jexplicit.unit_rows": case(jexplicit.unit_rows, H, compiled=WITH_CHECKS),
-    "jexplicit.random_features": case(jexplicit.random_features, normal(8, 6), normal(6, 5)),
-    "jexplicit.fourier_features": case(jexplicit.fourier_features, normal(8, 3), normal(3, 4)),
-    "jexplicit.scattering_pools": case(
-        lambda X: scattering.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
-    ),
-    "jexplicit.logits": case(lambda U: softmax.logits((U,), CONTEXT), normal(8, 8)),
-    "jexplicit.priming_scan": case(
-        lambda H: jexplicit.priming_scan(H, DECODERS[0], LABELS, VALUES).accuracy,
-        H,
-        no_gradient="it counts what is right",
-    ),
-    "jexplicit.kneser_ney": case(jexplicit.kneser_ney, COUNTS, no_gradient="counts are whole numbers"),
-    "jexplicit.noisy_counts": case(jexplicit.noisy_counts, positive(8, 8), NOISE),
-    "jexplicit.noisy_rows": case(jexplicit.noisy_rows, normal(8, 8), NOISE),
-    "icl.squared_error": case(icl.squared_error, normal(2, 3), ONE.X, ONE.Y),
-    "icl.gradient_descent": case(icl.gradient_descent, ONE, 0.1, steps=3),
-    "icl.gd_plus_plus": case(icl.gd_plus_plus, ONE, 0.1, 0.01, steps=3),
-    "icl.ridge": case(icl.ridge, ONE, 0.5, compiled=WITH_CHECKS),
-    "icl.tokens": case(icl.tokens, ONE),
-    "icl.attend": case(icl.attend, LAYER, normal(8, 5), normal(3, 5), softmax=True),
-    "icl.predict": case(icl.predict, LAYERS, ONE),
-    "icl.roll_out": case(icl.roll_out, LAYER, ONE, steps=3),
-    "icl.head_maps": case(icl.head_maps, LAYERS),
-    "icl.predict_batch": case(icl.predict_batch, LAYERS, BATCH),
-    "icl.predict_blocks": case(icl.predict_blocks, BLOCKS, BATCH),
-    "icl.linear_blocks": case(icl.linear_blocks, LAYERS),
-    "icl.descent_layers": case(functools.partial(icl.descent_layers, 3, 8), jnp.array([0.1, 0.2])),
-    "icl.softmax_layers": case(lambda layers: icl.softmax_layers(layers, 8), LAYERS),
-    "icl.head_layer": case(lambda p, A: icl.head_layer(p, A, 8), normal(4), normal(4, 3)),
-    "icl.head_tensor": case(lambda layers: icl.head_tensor(layers, 8), ONE_LAYER),
-    "icl.interpolate": case(icl.interpolate, ONE_LAYER, icl.descent_layers(3, 8, 0.1, outputs=2), dim=3),
-    "icl.difference": case(icl.difference, OURS, THEIRS),
-    "icl.sequences": case(icl.sequences, BATCH),
-    "icl.half_mse": case(icl.half_mse, normal(2, 8), normal(2, 8)),
-    "icl.line_search": case(lambda batch: icl.line_search(batch, steps=2, rates=VALUES)[1], BATCH, compiled=WITH_CHECKS),
-    "icl.optimal_solution": case(lambda C: icl.optimal_solution(MOMENTS._replace(C=C)), MOMENTS.C, compiled=WITH_CHECKS),
-    "icl.least_squares_solution": case(icl.least_squares_solution, BATCH, compiled=WITH_CHECKS),
-    "icl.token_moments": case(lambda W: icl.token_moments(TASKS, W), normal(9, 3)),
-    "icl.heads_loss": case(icl.heads_loss, normal(4, 4, 3), TOKEN_MOMENTS),
-    "icl.all_heads_solution": case(icl.all_heads_solution, TOKEN_MOMENTS, compiled=WITH_CHECKS),
-    "icl.one_head_solution": case(icl.one_head_solution, TOKEN_MOMENTS, sweeps=3, compiled=WITH_CHECKS),
-    "icl.discrete_mmse": case(lambda W: icl.discrete_mmse(SINGLE, W, 0.5), normal(9, 3)),
-    "icl.linear_attention": case(icl.linear_attention, TEXT),
-    "icl.delta_rule": case(icl.delta_rule, TEXT, 0.5),
-    "icl.mesa_recursion": case(icl.mesa_recursion, TEXT, 1.0, compiled=WITH_CHECKS),
-    "icl.sherman_morrison": case(icl.sherman_morrison, TEXT, 1.0, compiled=WITH_CHECKS),
-    "icl.mesa_conjugate_gradients": case(icl.mesa_conjugate_gradients, TEXT, 1.0, steps=3, chunk=4, compiled=WITH_CHECKS),
-    "icl.prefix_ridge": case(icl.prefix_ridge, TEXT, 1.0, compiled=WITH_CHECKS),
-    "icl.kalman_filter": case(icl.kalman_filter, TEXT, 0.5, 0.9, compiled=WITH_CHECKS),
-}
+
+def on_device(args: Any) -> Any:
+    """Arrays on a device; Python's numbers as they are."""
+    return jax.tree.map(lambda leaf: jax.device_put(leaf) if np.ndim(leaf) else leaf, args)
+
+
+def spread(args: Any) -> Any:
+    """Arrays on 8 devices, those parted whose first axis can be."""
+    mesh = data_mesh(8)
+
+    def place(leaf):
+        axes = () if leaf.shape[0] % mesh.size else (AXIS,)
+        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    return jax.tree.map(lambda leaf: place(np.asarray(leaf)) if np.ndim(leaf) else leaf, args)
 
 
 def assert_close(one: Any, other: Any) -> None:
@@ -153,67 +181,95 @@ def assert_close(one: Any, other: Any) -> None:
         np.testing.assert_allclose(mine, same, rtol=1e-9, atol=1e-11)
 
 
-def under_jit(f, args):
-    assert_close(jax.jit(f)(*args), f(*args))
+def programs_of(f: Any, args: Any) -> list[str]:
+    """What a call under jit is made of: functions compiled by themselves, and single operations."""
+    equations = jax.make_jaxpr(f)(*on_device(args)).jaxpr.eqns
+    names = [equation.params.get("name", equation.primitive.name) for equation in equations]
+    return [name for name in names if name != "_zero"]  # of is_concrete, for all functions
 
 
-def under_vmap(f, args):
-    found = jax.vmap(f)(*jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), args))
-    for n in range(2):
-        assert_close(jax.tree.map(lambda leaf, n=n: leaf[n], found), f(*args))
+STEP = 1e-5  # a difference errs by its square, and by 1e-16 over it
 
 
-def under_grad(f, args):
-    def of_first(first):
-        return jax.tree.leaves(f(jax.tree.map(jnp.asarray, first), *args[1:]))
+def transformed(f: Any, args: Any, differentiable: bool) -> Any:
+    """Values and slopes in one program, jit of vmap of grad, and what differences say of the slopes."""
+    rng = np.random.default_rng(1)
+    first = jax.tree.map(lambda leaf: np.asarray(leaf, float), args[0])
+    way = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), first)
 
-    check_grads(of_first, args[:1], order=1, modes=["rev"], rtol=1e-4, atol=1e-4)  # beside differences of float64
+    def weighed(first, others):
+        values = f(first, *others)
+        numbers = [jnp.sum(leaf * np.cos(np.arange(leaf.size)).reshape(leaf.shape)) for leaf in jax.tree.leaves(values)]
+        return sum(numbers), values
+
+    def one(first, others):
+        if not differentiable:
+            return f(first, *others)
+        (number, values), slopes = jax.value_and_grad(weighed, has_aux=True)(first, others)
+        return values, number, slopes
+
+    moved = jax.tree.map(lambda leaf, by: np.stack([leaf, leaf + STEP * by, leaf - STEP * by]), first, way)
+    others = jax.tree.map(lambda leaf: np.stack([leaf] * 3), args[1:])
+    found = jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(moved, others))
+    if not differentiable:
+        return jax.tree.map(lambda leaf: leaf[0], found)
+    values, number, slopes = found
+    slope = sum(np.vdot(leaf[0], by) for leaf, by in zip(*map(jax.tree.leaves, (slopes, way)), strict=True))
+    np.testing.assert_allclose(slope, (number[1] - number[2]) / (2 * STEP), rtol=1e-4, atol=1e-6)
+    return jax.tree.map(lambda leaf: leaf[0], values)
 
 
-def on_devices(f, args):
-    mesh = data_mesh(8)
-
-    def spread(leaf):
-        whole = jnp.ndim(leaf) == 0 or leaf.shape[0] % mesh.size
-        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec() if whole else PartitionSpec(AXIS)))
-
-    assert_close(jax.jit(f)(*jax.tree.map(spread, args)), f(*args))
+@functools.cache
+def values_of(name: str) -> Any:
+    """The values under jit and vmap; the gradient is compared with differences on the way."""
+    own = cases()[name]
+    return transformed(own.f, own.args, not own.no_gradient)
 
 
-def programs(f, args) -> list[str]:
-    """The programs that a call compiles which nothing was compiled before."""
+def test_under_jit_vmap_and_grad_and_on_8_devices_a_function_has_the_same_values():
+    def check(name: str, own: Case) -> None:
+        assert_close(jax.jit(own.f)(*spread(own.args)), values_of(name))
+
+    each_row(check, cases().items())
+
+
+def test_a_call_is_one_program():
+    def check(name: str, own: Case) -> None:
+        found = programs_of(own.f, own.args)
+        assert (len(found) == 1) == (own.compiled in (ONE_PROGRAM, WITH_CHECKS)), found
+
+    each_row(check, cases().items())
+
+
+def compiled_by(f: Any, args: Any) -> tuple[list[str], Any]:
+    """The programs that a call compiles which nothing was compiled before, and its values."""
     compiled = []
 
     def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
             compiled.append(kwargs["fun_name"].removeprefix("jit(").removesuffix(")"))
 
+    args = on_device(args)
     jax.clear_caches()
     is_concrete()  # which has a program of its own, for all functions
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        f(*args)
+        return compiled, f(*args)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-    return compiled
 
 
-CHECKS = dict(zip(TRANSFORMATIONS, (under_jit, under_vmap, under_grad, on_devices), strict=True))
+@pytest.mark.slow
+def test_a_call_outside_of_jit_has_the_values_and_compiles_one_program_and_the_checks_that_the_table_tells():
+    def check(name: str, own: Case) -> None:
+        compiled, values = compiled_by(own.f, own.args)
+        assert_close(values, values_of(name))
+        assert_close(own.f(*spread(own.args)), values_of(name))
+        if own.compiled in (ONE_PROGRAM, WITH_CHECKS):
+            assert len([program for program in compiled if program not in OF_CHECKS]) == 1, compiled
+            assert own.compiled == (WITH_CHECKS if len(compiled) > 1 else ONE_PROGRAM), compiled
 
-
-CELLS = [(name, what) for name, own in CASES.items() for what in TRANSFORMATIONS if not (what == "grad" and own.no_gradient)]
-
-
-@pytest.mark.parametrize("name, transformation", CELLS)
-def test_a_function_can_be_transformed(name, transformation):
-    CHECKS[transformation](CASES[name].f, CASES[name].args)
-
-
-@pytest.mark.parametrize("name", [name for name, own in CASES.items() if own.compiled in (ONE_PROGRAM, WITH_CHECKS)])
-def test_a_call_is_one_program(name):
-    compiled = programs(CASES[name].f, CASES[name].args)
-    assert len([program for program in compiled if program not in OF_CHECKS]) == 1, compiled
-    assert CASES[name].compiled == (WITH_CHECKS if len(compiled) > 1 else ONE_PROGRAM), compiled
+    each_row(check, cases().items())
 
 
 def page() -> str:
@@ -230,7 +286,7 @@ def page() -> str:
         f"| function | compiled | {' | '.join(TRANSFORMATIONS)} |",
         "|---" * (2 + len(TRANSFORMATIONS)) + "|",
     ]
-    for name, own in CASES.items():
+    for name, own in cases().items():
         lines.append(f"| `{name}` | {own.compiled} | yes | yes | {own.no_gradient or 'yes'} | yes |")
     return "\n".join(lines) + "\n"
 
