@@ -71,6 +71,12 @@ def pytest_sessionstart(session):
         release(lock)
 
 
+def pytest_collection_modifyitems(items):
+    """Files that use `elsewhere` come last: it drops what the files before have compiled."""
+    clearing = {item.path for item in items if "elsewhere" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path in clearing)
+
+
 def pytest_collection_finish():
     """What is imported stays: the collector looks at the objects of tests alone, and at all of them only after each file."""
     gc.collect()
