@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import random_documents, stream_of
+from reference import cooccurrences, random_documents, stream_of
 
-from jexplicit.counts.dense import count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.core.model import (
     NO_TOKEN,
@@ -29,7 +28,7 @@ from jexplicit.lm.evaluation import log_probabilities, read_text
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
 from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN
 from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model
-from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
+from jexplicit.lm.rows.bitcipher import coded_language_model
 from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
 from jexplicit.lm.rows.sparse import sparse_language_model
 from jexplicit.lm.training_text import TrainingText
@@ -37,8 +36,7 @@ from jexplicit.lm.training_text import TrainingText
 N = 9
 ATOL = 2e-5
 STREAM, HELD = stream_of(random_documents(1, 60, N, 10)), stream_of(random_documents(2, 12, N, 10))
-COUNTS = count(STREAM, radius=3, vocab_size=N)
-CODES = bit_cipher(np.bincount(STREAM[1:]), 5)
+COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(random_documents(1, 60, N, 10), 3, N))
 
 
 @functools.cache

@@ -4,6 +4,7 @@ Tolerances: rows are float32, and so are the discounts; a row is a logarithm of 
 """
 
 import contextlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +31,15 @@ from jexplicit.lm.tables.reader import log_p_of_all, read_positions
 from jexplicit.runs.devices import data_mesh
 
 N = 9
-OFFSETS = [(1,), (1, 2, 3, 4), (1, 3), (3, 1, 2)]
 ROW, SUM = 1e-6, 5e-6  # of a row; of a sum of them
 
 DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 1, longest=12)
 X, Y = windows(DOCUMENTS, 4)
 OTHERS, _ = windows(random_documents(seed=4, number=5, vocab_size=N, longest=12), 4)  # most long contexts are new, and a token
-EVERY_LEVEL = pytest.mark.parametrize("offsets", OFFSETS)
+SLOW = pytest.mark.slow
+EVERY_LEVEL = pytest.mark.parametrize(
+    "offsets", [(1, 2, 3, 4), (3, 1, 2), *(pytest.param(offsets, marks=SLOW) for offsets in ((1,), (1, 3)))]
+)
 
 
 def ngrams_of(offsets, **more):
@@ -72,7 +75,7 @@ def assert_rounded(found: Ngrams, expected: Ngrams):
     assert [array.dtype for array in stored[0]] == [array.dtype for array in stored[1]]
 
 
-DEVICES = pytest.mark.parametrize("devices", [1, 3, 8])
+DEVICES = pytest.mark.parametrize("devices", [8, *(pytest.param(d, marks=SLOW) for d in (1, 3))])
 
 
 @DEVICES
@@ -87,8 +90,10 @@ def test_devices_smooth_what_they_count(devices):
 @pytest.mark.parametrize(
     "draw, devices, M, size",
     [
-        *(("random", *sizes) for sizes in ((3, 1, 3), (3, 300, 70_000), (8, 5, 2**16))),
-        *(("equal", 3, 300, 2**16), ("different", 8, 300, 2**16), ("different", 1, 40, 2**16)),
+        ("random", 3, 300, 70_000),
+        *(pytest.param("random", *sizes, marks=SLOW) for sizes in ((3, 1, 3), (8, 5, 2**16))),
+        pytest.param("equal", 3, 300, 2**16, marks=SLOW),
+        *(pytest.param("different", *sizes, marks=SLOW) for sizes in ((8, 300, 2**16), (1, 40, 2**16))),
     ],
 )
 def test_devices_smooth_any_contexts(draw, devices, M, size):
@@ -101,6 +106,7 @@ def test_devices_smooth_any_contexts(draw, devices, M, size):
     assert_rounded(smoothed_ngrams(x, y, **many, mesh=data_mesh(devices)), smoothed_ngrams(x, y, **many))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["parts", "levels", "smoothing"])
 def test_nothing_that_devices_do_is_quadratic_in_the_positions(step):
     """Four times the positions take four times the bytes and operations, and a sort's logarithm: 14/12 times that."""
@@ -150,6 +156,7 @@ def no_copies(monkeypatch):
         yield asked
 
 
+@pytest.mark.slow
 def test_from_counts_to_logits_nothing_but_sizes_comes_to_the_host(elsewhere, monkeypatch):
     mesh, names, exponents = data_mesh(3), ("one", "two", "three"), np.array([0.9, 0.7, 0.5])
     monkeypatch.setattr(storage, "on_accelerator", lambda: True)
