@@ -168,9 +168,10 @@ def test_files_of_others_unsorted_with_spaces_and_pruned(tmp_path):
     assert model.about["method"] == "ngram" and model.model.eos
 
 
-def test_pieces_with_white_space_and_reserved_words(tmp_path):
+@pytest.mark.parametrize("kinds", [("word",), pytest.param(("bpe", "char"), marks=pytest.mark.slow)])
+def test_pieces_with_white_space_and_reserved_words(kinds, tmp_path):
     texts = ["a\u00a0b <s> c\n\\u000a x </s>", "<unk> ▁ a"] * 4
-    for kind in ("bpe", "word", "char"):
+    for kind in kinds:
         tokenizer = train_tokenizer(texts, kind=kind)
         words = arpa_words(tokenizer)
         assert len(set(words)) == len(words) == tokenizer.vocab_size

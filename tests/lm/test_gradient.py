@@ -402,7 +402,7 @@ def test_the_residual_is_zero_at_the_relative_frequencies():
     for devices in (1, 8):
         # the rounding of N^2 counts, over their sum
         assert kkt_residual(frequencies(), X, Y, mesh=data_mesh(devices)) < N * N * 1e-15
-    counted = explicit_language_model(count(STREAM, radius=1, vocab_size=N), features="cat", eos=True)
+    counted = explicit_language_model(count(STREAM, radius=1, vocab_size=N), features="cat", eos=True, dtype=np.float64)
     assert kkt_residual(counted, X, Y, mesh=data_mesh(1)) > 0.01  # the noise moves it
 
 

@@ -17,6 +17,7 @@ from jexplicit.solvers.gram import add_grams, gram_matrix, split_examples
 from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
 from jexplicit.solvers.sweeps import SoftmaxFit
 
+SLOW = pytest.mark.slow
 IDENTITY = jax.tree_util.Partial(lambda X: X)
 
 
@@ -31,7 +32,9 @@ def fourier(r=4, n=9, dtype=jnp.float64):
     return jax.tree_util.Partial(fourier_features, W=fourier_directions(jax.random.key(1), r, n, dtype=dtype))
 
 
-@pytest.mark.parametrize(("devices", "block"), [(None, 1), (None, 1000), (3, 5), (8, 53)])
+@pytest.mark.parametrize(
+    ("devices", "block"), [(None, 1000), (8, 5), *(pytest.param(*case, marks=SLOW) for case in ((None, 1), (3, 5), (8, 53)))]
+)
 def test_the_streamed_gram_is_the_dense_one(devices, block):
     X, Y = some_examples()
     features = fourier()
@@ -54,7 +57,7 @@ def test_the_sums_of_two_parts_are_those_of_the_whole():
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("devices", [None, 8])
+@pytest.mark.parametrize("devices", [8, pytest.param(None, marks=SLOW)])
 def test_least_squares_solve_the_normal_equations_of_centred_features(devices):
     X, Y = some_examples()
     features = fourier()
@@ -118,7 +121,7 @@ def test_a_tempered_layer_is_the_optimum_of_its_ridge_where_the_layer_is_that_of
     np.testing.assert_allclose(streamed_logits(start, X, IDENTITY), (X @ found[:12].reshape(4, 3) + found[12:]) / T)
 
 
-@pytest.mark.parametrize("devices", [None, 8])
+@pytest.mark.parametrize("devices", [8, pytest.param(None, marks=SLOW)])
 def test_sweeps_lower_the_loss_every_time_and_reach_the_optimum(devices):
     X, Y = some_examples(M=200)
     blocks = split_examples(X, Y, block=16, mesh=data_mesh(devices) if devices else None)
