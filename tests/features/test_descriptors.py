@@ -23,12 +23,16 @@ def some_images(M=60, height=9, width=7, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (M, height, width), np.uint8)
 
 
-def some_bank(images, sizes=(3, 4), **options):
-    return fit_patch_bank(images, 256, sizes=sizes, number=5, threshold=0.5, **options)
+@functools.cache
+def some_bank(sizes=(3, 4)):
+    return fit_patch_bank(some_images(), 256, sizes=sizes, number=5, threshold=0.5)
 
 
-def some_pools(images, **options):
-    return functools.partial(patch_pools, bank=some_bank(images, **options), **OPTIONS)
+@functools.cache
+def some_axes(sizes=(3, 4), dimensions=10):
+    """Pools of the images, and their axes."""
+    pools = functools.partial(patch_pools, bank=some_bank(sizes), **OPTIONS)
+    return pools, fit_axes(pools, some_images(), 256, dimensions=dimensions)
 
 
 def slow_roots(image, bank, grid, threshold):
@@ -42,25 +46,21 @@ def slow_roots(image, bank, grid, threshold):
 
 
 def test_descriptors_are_the_loop_over_images_sizes_and_places():
-    images = some_images()
-    bank = some_bank(images)
-    pools = functools.partial(patch_pools, bank=bank, **OPTIONS)
-    axes = fit_axes(pools, images, 256, dimensions=10)
+    images, (pools, axes) = some_images(), some_axes()
     Z = np.asarray(describe(pools, axes, images, 256))
-    slow = np.array([slow_roots(image, bank, **OPTIONS) for image in images])
+    slow = np.array([slow_roots(image, some_bank(), **OPTIONS) for image in images])
     np.testing.assert_allclose(Z, (slow - slow.mean(0)) @ np.asarray(axes.axes), rtol=0, atol=1e-4)
     assert Z.shape == (60, 10)
 
 
 def test_axes_are_principal_and_have_one_scale():
-    images = some_images()
-    pools = some_pools(images)
-    Z = np.asarray(describe(pools, fit_axes(pools, images, 256, dimensions=10), images, 256), np.float64)
+    pools, axes = some_axes()
+    Z = np.asarray(describe(pools, axes, some_images(), 256), np.float64)
     assert np.mean(np.sum(Z**2, axis=1)) == pytest.approx(1, rel=1e-4)
     covariance = Z.T @ Z / len(Z)
     np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), rtol=0, atol=1e-5)
     assert np.all(np.diff(np.diag(covariance)) >= -1e-6)
-    few = fit_axes(some_pools(images, sizes=(3,)), images, 256, dimensions=1000)  # more than responses: all of them
+    _, few = some_axes(sizes=(3,), dimensions=1000)  # more than responses: all of them
     assert few.axes.shape == (2 * 5 * 4, 40)
 
 

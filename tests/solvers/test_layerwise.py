@@ -18,7 +18,7 @@ from jexplicit.nn.steps import initial_state, network_step
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.layerwise import SoftmaxLayer, random_decoders, solve_layers, stack_logits
 
-M, D, N = 200, 7, 3
+M, D, N = 300, 6, 3
 SLOW, REST = pytest.mark.slow, [(1, np.float64, 1e-10), (3, np.float32, 1e-4)]
 
 
@@ -70,7 +70,7 @@ def test_information_flows_only_forward():
         np.testing.assert_array_equal(lower, same)
     changed = solve_layers(H, Y, [SoftmaxLayer(), SoftmaxLayer(K=5.0), SoftmaxLayer()])
     np.testing.assert_array_equal(changed.params[0], three.params[0])
-    assert float(jnp.abs(changed.params[2] - three.params[2]).max()) > 1e-3
+    assert np.abs(np.asarray(changed.params[2]) - np.asarray(three.params[2])).max() > 1e-3
 
 
 def test_layers_may_have_their_own_activation_and_solver():
