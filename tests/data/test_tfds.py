@@ -164,6 +164,7 @@ def test_refusals(prepared, call, said):
         call(prepared)
 
 
+@pytest.mark.slow
 def test_the_commands_read_text_by_name_and_by_folder(prepared, tmp_path, capsys):
     by_name = ["--corpus", "tfds:small", "--data-dir", str(prepared), "--tokenizer", "char"]
     assert shards(["--out", str(tmp_path / "shards"), *by_name]) == 0

@@ -74,15 +74,15 @@ def test_contrast_says_little_where_nothing_is_cut_off():
 
 
 def test_parts_have_one_norm_and_zeros_stay_zeros():
-    parts = [jnp.array([[[9.0], [16.0]], [[0.0], [0.0]]]), jnp.array([[4.0], [1.0]])]
-    rows = np.asarray(unit_roots(parts))
+    parts = [np.array([[[9.0], [16.0]], [[0.0], [0.0]]]), np.array([[4.0], [1.0]])]
+    rows = np.asarray(jax.jit(unit_roots)(list(map(jnp.asarray, parts))))
     np.testing.assert_allclose(rows * np.sqrt(2), [[0.6, 0.8, 1], [0, 0, 1]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-6), (np.float64, 2e-7)])
 def test_cosines_and_sines_by_series(dtype, error):
     x = np.linspace(-40, 40, 10_001).astype(dtype)  # float32 has angles of 40 to 4e-6, and NumPy sees the same ones
-    for part, exact in zip(cos_sin(jnp.asarray(x)), (np.cos, np.sin), strict=True):
+    for part, exact in zip(jax.jit(cos_sin)(jnp.asarray(x)), (np.cos, np.sin), strict=True):
         assert part.dtype == dtype
         # whole turns are taken away in the precision of x: 40 / 2 pi turns in float32 keep 2 pi 4e-7
         np.testing.assert_allclose(part, exact(x.astype(np.float64)), rtol=0, atol=max(error, 40 * np.finfo(dtype).eps))

@@ -150,10 +150,8 @@ def slow_left_out(C, x, y, smoothing):
     return (row - taken + sum(taken) * lower) / sum(row) if sum(row) else lower
 
 
-@pytest.mark.parametrize(
-    "smoothing, eos",
-    [(ROW_BY_ROW[1], True), *(pytest.param(s, n % 2 > 0, marks=SLOW) for n, s in enumerate(ROW_BY_ROW) if n != 1)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("smoothing, eos", [(s, n % 2 > 0) for n, s in enumerate(ROW_BY_ROW)])
 def test_left_out_rows_have_one_pair_less(smoothing, eos):
     X, Y = windows(DOCUMENTS, K, eos=eos)
     some = slice(0, 150)
