@@ -59,8 +59,8 @@ def test_ids_that_fill_a_word_are_not_taken_for_no_key(devices):
 
 
 def test_runs_add_up_what_is_counted_several_times():
-    words = [jnp.asarray(np.array(word, np.uint32)) for word in ([5, 1, 5, NO_KEY], [2, 9, 2, NO_KEY])]
-    runs = jax.jit(count_runs)(words, jnp.asarray(np.array([3, 1, 4, 0])))
+    words = [jax.device_put(np.array(word, np.uint32)) for word in ([5, 1, 5, NO_KEY], [2, 9, 2, NO_KEY])]
+    runs = jax.jit(count_runs)(words, jax.device_put(np.array([3, 1, 4, 0])))
     assert [word.tolist()[:2] for word in runs.words] == [[1, 5], [9, 2]] and runs.counts.tolist() == [1, 7, 0, 0]
 
 

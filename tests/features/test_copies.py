@@ -6,7 +6,6 @@ Tolerances: bilinear weights of float64 places are exact to some 1e-13.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
@@ -22,7 +21,7 @@ compiled_warp, compiled_draw = jax.jit(warp), jax.jit(draw_affine, static_argnum
 
 
 def warped(image, A, t):
-    return np.asarray(compiled_warp(*map(jnp.asarray, (image, A, t))))
+    return np.asarray(compiled_warp(*map(jax.device_put, (image, A, t))))
 
 
 def test_nothing_changes_by_the_identity_and_whole_shifts_move_pixels():

@@ -69,20 +69,22 @@ def test_contrast_says_little_where_nothing_is_cut_off():
     images = read_images("digits").train_images[:60]
     bank = fit_patch_bank(images, 17, sizes=(3,), number=8, threshold=0.0)
     bank = bank._replace(filters=tuple(each._replace(b=jnp.zeros_like(each.b)) for each in bank.filters))
-    bright, dark = (patch_pools(jnp.asarray(images, jnp.float32) / top, bank, grid=2, threshold=0.0) for top in (16, 32))
+    bright, dark = (
+        patch_pools(jax.device_put(np.asarray(images, np.float32)) / top, bank, grid=2, threshold=0.0) for top in (16, 32)
+    )
     np.testing.assert_allclose(dark, bright, rtol=0, atol=1e-5)
 
 
 def test_parts_have_one_norm_and_zeros_stay_zeros():
     parts = [np.array([[[9.0], [16.0]], [[0.0], [0.0]]]), np.array([[4.0], [1.0]])]
-    rows = np.asarray(jax.jit(unit_roots)(list(map(jnp.asarray, parts))))
+    rows = np.asarray(jax.jit(unit_roots)(list(map(jax.device_put, parts))))
     np.testing.assert_allclose(rows * np.sqrt(2), [[0.6, 0.8, 1], [0, 0, 1]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-6), (np.float64, 2e-7)])
 def test_cosines_and_sines_by_series(dtype, error):
     x = np.linspace(-40, 40, 10_001).astype(dtype)  # float32 has angles of 40 to 4e-6, and NumPy sees the same ones
-    for part, exact in zip(jax.jit(cos_sin)(jnp.asarray(x)), (np.cos, np.sin), strict=True):
+    for part, exact in zip(jax.jit(cos_sin)(jax.device_put(x)), (np.cos, np.sin), strict=True):
         assert part.dtype == dtype
         # whole turns are taken away in the precision of x: 40 / 2 pi turns in float32 keep 2 pi 4e-7
         np.testing.assert_allclose(part, exact(x.astype(np.float64)), rtol=0, atol=max(error, 40 * np.finfo(dtype).eps))
@@ -91,9 +93,9 @@ def test_cosines_and_sines_by_series(dtype, error):
 def test_inner_products_approach_the_gaussian_kernel_and_rows_have_norm_1():
     X = np.random.default_rng(0).normal(size=(6, 3))
     W = fourier_directions(jax.random.key(0), 3, 40_000, scale=0.7, dtype=jnp.float64)
-    H = np.asarray(fourier_features(jnp.asarray(X), W))
+    H = np.asarray(fourier_features(jax.device_put(X), W))
     kernel = np.exp(-(0.7**2) * np.sum((X[:, None] - X[None]) ** 2, axis=2) / 2)
     np.testing.assert_allclose(H @ H.T, kernel, rtol=0, atol=0.02)  # a mean of 40,000 cosines: 0.005, four deviations
     np.testing.assert_allclose(np.sum(H**2, axis=1), 1, rtol=1e-6)
-    shifted = np.asarray(fourier_features(jnp.asarray(X + 1.7), W))  # of all inputs, which changes no inner product
+    shifted = np.asarray(fourier_features(jax.device_put(X + 1.7), W))  # of all inputs, which changes no inner product
     np.testing.assert_allclose(shifted @ shifted.T, H @ H.T, rtol=0, atol=1e-6)

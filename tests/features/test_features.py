@@ -85,7 +85,7 @@ def rows_with(value, place=2):
     """Rows of ones, but for some numbers of row 1."""
     rows = ROWS.copy()
     rows[1, place] = value
-    return jnp.asarray(rows)
+    return jax.device_put(rows)
 
 
 WAVELETS = r"images of 9 x 12: use 1 to 2 octaves, at least 1 angle and 1 to 9 cells"
@@ -104,7 +104,7 @@ REFUSALS = [
     (lambda: unit_rows(rows_with(0.0, slice(None))), "row 1 has no feature above 0"),
     (lambda: unit_rows(rows_with(-1.0)), "features down to -1.0.*positive_parts"),
     (lambda: unit_rows(rows_with(np.inf)), "finite features"),
-    (lambda: unit_rows(jnp.asarray(ROWS), floor=0.0), "floor 0.0"),
+    (lambda: unit_rows(jax.device_put(ROWS), floor=0.0), "floor 0.0"),
     (lambda: patch_filters(IMAGES, 256, size=8, number=4), "8 x 8 in images of 9 x 7"),
     (lambda: patch_filters(IMAGES, 256, size=3, number=0), "0 patches"),
     (lambda: patch_filters(0 * IMAGES + 9, 256, size=3, number=4), "0 of 800 patches have any contrast"),

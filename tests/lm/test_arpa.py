@@ -186,6 +186,7 @@ def test_pieces_with_white_space_and_reserved_words(kinds, tmp_path):
         assert SlowArpa(tmp_path / "again.arpa").p.keys() == SlowArpa(tmp_path / "lm.arpa").p.keys()
 
 
+@pytest.mark.slow
 def test_models_of_other_rows_are_refused(tmp_path):
     text = TrainingText(stream_of(DOCUMENTS), N)
     with pytest.raises(ValueError, match="a model of TokenTables is no n-gram model.* choose the method ngram"):

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import random_documents, stream_of
@@ -38,7 +37,7 @@ def model_of(eos=True):
 
 
 def by_softmax(model, X):
-    return jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(X, jnp.int32))
+    return jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jax.device_put(np.asarray(X, np.int32)))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, *(pytest.param(d, marks=pytest.mark.slow) for d in (np.uint16, np.int32))])
@@ -55,9 +54,9 @@ def test_an_entry_is_found_where_a_dictionary_has_it(dtype):
     expected = np.array([known.get(pair, -1) for pair in zip(r.tolist(), i.tolist(), strict=True)])
     for most in (N, 100_000):
         find = jax.jit(jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most)))
-        found = find(jnp.asarray(r), jnp.asarray(i))
+        found = find(jax.device_put(r), jax.device_put(i))
         np.testing.assert_array_equal(found, expected)
-    values = jax.jit(jax.vmap(Sparse(rows, N, N).entry))(jnp.asarray(r), jnp.asarray(i))
+    values = jax.jit(jax.vmap(Sparse(rows, N, N).entry))(jax.device_put(r), jax.device_put(i))
     np.testing.assert_array_equal(values, np.where(expected >= 0, rows.values[expected], 0))
 
 

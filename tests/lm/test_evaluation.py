@@ -5,6 +5,7 @@ Tolerances: as for the loss, 1e-11 relative in float64; in float32 an evaluation
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_perplexity_is_the_exponential_of_the_mean_loss():
 
 @pytest.mark.parametrize("K", [1, 2])
 def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(K):
-    model = token_model((jnp.asarray(np.zeros((N, N))),) * K, "sum", True)
+    model = token_model((jax.device_put(np.zeros((N, N))),) * K, "sum", True)
     assert evaluate(model, stream_of(DEV)).perplexity == pytest.approx(N, rel=1e-12)
 
 
@@ -146,7 +147,7 @@ def test_attribution_equals_the_loop_over_context_tokens(kind, dtype):
 @pytest.mark.slow
 def test_the_attribution_of_a_context_of_two_is_that_worked_by_hand():
     # logits (log 3, 0) + (0, 0): probabilities (3/4, 1/4); the farther token says nothing
-    table = jnp.asarray(np.log([[3.0, 1.0], [1.0, 1.0]]))
+    table = jax.device_put(np.log([[3.0, 1.0], [1.0, 1.0]]))
     why = explain(token_model((table, table), "sum", True), np.array([[0, 1]]), np.array([0]))
     np.testing.assert_allclose(why.logits, [[np.log(3), 0]], rtol=1e-14)
     np.testing.assert_allclose(why.evidence, [[np.log(3) / 4, 0]], rtol=1e-14)
@@ -157,7 +158,9 @@ def test_the_attribution_of_a_context_of_two_is_that_worked_by_hand():
 def test_adding_a_constant_to_a_row_changes_logits_but_no_evidence():
     model = fit(2)
     X, Y = windows(DEV, 2)
-    shifted = token_model((jnp.asarray(np.asarray(model.tables[0]) + 4.0 * np.eye(N)[:, 1:2]), model.tables[1]), "cat", False)
+    shifted = token_model(
+        (jax.device_put(np.asarray(model.tables[0]) + 4.0 * np.eye(N)[:, 1:2]), model.tables[1]), "cat", False
+    )
     before, after = explain(model, X, Y), explain(shifted, X, Y)
     np.testing.assert_allclose(after.logits[:, 0] - before.logits[:, 0], 4.0 * (X[:, 0] == 1), rtol=0, atol=1e-11)
     np.testing.assert_allclose(after.evidence, before.evidence, rtol=0, atol=1e-11)
@@ -233,7 +236,7 @@ def test_the_spread_of_partition_functions_equals_the_loop_over_contexts(kind):
 
 def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_block_holds():
     rng = np.random.default_rng(5)
-    tables = tuple(jnp.asarray(rng.normal(size=(12, 12))) for _ in range(3))
+    tables = tuple(jax.device_put(rng.normal(size=(12, 12))) for _ in range(3))
     model, f = token_model(tables, "cat", True), np.sum(np.exp(tables), axis=(0, 1)) / 3
     X = rng.integers(0, 12, (2000, 3))
     assert len(np.unique(X, axis=0)) > 2 * 512

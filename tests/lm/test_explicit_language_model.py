@@ -94,7 +94,7 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored, kind, 
     found = evaluate(model, stream_of(DEV))
     assert found.positions == len(Y)
     np.testing.assert_allclose(found.nll, negative_log_likelihood(H, U, Y), rtol=1e-12)
-    one_by_one = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(X[:20]))
+    one_by_one = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jax.device_put(X[:20]))
     np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
     if (kind, K) == ("cat", 1):
         return

@@ -34,7 +34,7 @@ def log(p):
 
 def context_free(p, eos=False):
     """A model that draws every token from p, whatever came before."""
-    return token_model((jnp.asarray(np.tile(log(p), (len(p), 1))),), "cat", eos)
+    return token_model((jax.device_put(np.tile(log(p), (len(p), 1))),), "cat", eos)
 
 
 def random_key(seed=0):
@@ -143,7 +143,7 @@ def test_a_step_is_compiled_once_for_all_texts():
 def test_texts_of_several_prompts_are_those_of_the_tokens():
     tokenizer = train_tokenizer(["the cat sat on the mat", "a dog ran on the hill"], kind="word")
     rng = np.random.default_rng(0)
-    model = token_model([jnp.asarray(rng.normal(size=(tokenizer.vocab_size,) * 2))], "cat", False)
+    model = token_model([jax.device_put(rng.normal(size=(tokenizer.vocab_size,) * 2))], "cat", False)
     prompts = ["the cat", "", "a dog ran"]
     texts = generate_text(random_key(), model, tokenizer, prompts, 5, top_k=4)
     ids = generate(random_key(), model, [tokenizer.encode(text) for text in prompts], 5, top_k=4, banned=(tokenizer.unk_id,))
@@ -176,7 +176,7 @@ CACHED = (Cache(4), Cache(9), Cache(9, match=1))
 def model_with_caches(eos):
     """Two offsets, the unigram and three caches that weigh enough to change the text."""
     p = np.random.default_rng(0).dirichlet(np.full(N, 3.0))
-    kinds = (Constant(jnp.log(jnp.asarray(p))), fit(2).rows[0], CacheRows(jnp.log(jnp.asarray(p)), CACHED))
+    kinds = (Constant(jnp.log(jax.device_put(p))), fit(2).rows[0], CacheRows(jnp.log(jax.device_put(p)), CACHED))
     return LanguageModel(kinds, np.array([0.2, 0.3, 0.2, -0.4, 0.5, 0.9]), "cat", eos), p
 
 
@@ -257,7 +257,7 @@ def test_the_temperature_divides_the_logits():
 
 def test_each_next_token_is_drawn_from_the_row_of_the_one_before():
     P = np.array([[0, 0.5, 0.3, 0.2], [0, 0.7, 0.2, 0.1], [0, 0.2, 0.3, 0.5], [0, 0.1, 0.6, 0.3]])
-    model = token_model((jnp.asarray(log(P)),), "cat", False)
+    model = token_model((jax.device_put(log(P)),), "cat", False)
     text = generate(random_key(), model, prompt(1), 10_000)
     for j in (1, 2, 3):
         assert_frequencies(text[1:][text[:-1] == j], P[j])
@@ -274,7 +274,7 @@ def test_with_top_k_and_top_p_only_what_they_keep_is_drawn_in_its_own_proportion
 
 
 def kept_tokens(row, **options):
-    restricted = np.asarray(restrict(jnp.asarray(row), **options))
+    restricted = np.asarray(restrict(jax.device_put(row), **options))
     kept = np.isfinite(restricted)
     np.testing.assert_array_equal(restricted[kept], np.asarray(row)[kept])  # what is kept keeps its logit
     return set(np.flatnonzero(kept).tolist())

@@ -71,7 +71,9 @@ def positions(K):
 def random_tables(K, kind, dtype: Any = np.float64, seed=0, vocab_size=N):
     """The parameters: one table for Sum, K for Cat."""
     rng = np.random.default_rng(seed)
-    return tuple(jnp.asarray(rng.normal(size=(vocab_size, vocab_size)), dtype) for _ in range(1 if kind == "sum" else K))
+    return tuple(
+        jax.device_put(np.asarray(rng.normal(size=(vocab_size, vocab_size)), dtype)) for _ in range(1 if kind == "sum" else K)
+    )
 
 
 def embedding(noisy):
@@ -378,7 +380,7 @@ def test_a_cold_and_a_warm_start_reach_the_same_optimum():
     rng = np.random.default_rng(0)
     triples = np.concatenate([np.stack(np.meshgrid(*[np.arange(n)] * 3), -1).reshape(-1, 3), rng.integers(0, n, (M - n**3, 3))])
     X, Y = triples[:, :K], triples[:, K]
-    F = tuple(jnp.asarray(np.bincount(column * n + Y, minlength=n * n).reshape(n, n), float) for column in X.T)
+    F = tuple(jax.device_put(np.asarray(np.bincount(column * n + Y, minlength=n * n).reshape(n, n), float)) for column in X.T)
     H = features(X, np.eye(n), "cat")
     smoothness = np.linalg.eigvalsh(H.T @ H).max() / 2  # the covariance of a softmax is at most 1/2
     mesh, optimizer, ends = data_mesh(1), optax.sgd(1 / smoothness), []
@@ -424,9 +426,9 @@ def test_the_residual_equals_the_slow_loop(kind, K, dtype):
     # the mean over K M of errors of K M numbers: those of one of them
     np.testing.assert_allclose(kkt_residual(model, X, Y, mesh=data_mesh(1)), expected, rtol=10 * LOSS_TOLERANCE[dtype])
     if dtype == np.float64:
-        moved = as_model((jnp.asarray(tables[0] + 2.0 * np.eye(N)[1][:, None]), *tables[1:]), kind, K)  # a constant of a row
+        moved = as_model((jax.device_put(tables[0] + 2.0 * np.eye(N)[1][:, None]), *tables[1:]), kind, K)  # a constant of a row
         np.testing.assert_allclose(kkt_residual(moved, X, Y, mesh=data_mesh(1)), expected, rtol=1e-11)
-        large = as_model([jnp.asarray(20 * np.asarray(table)) for table in tables], kind, K)
+        large = as_model([jax.device_put(20 * np.asarray(table)) for table in tables], kind, K)
         assert kkt_residual(large, X, Y, mesh=data_mesh(1)) < 2
 
 
@@ -441,7 +443,7 @@ def test_neither_chunk_nor_devices_change_the_residual(kind, chunk, devices):
 def test_the_residual_of_a_model_that_is_always_wrong_is_just_below_two():
     X, Y = np.zeros((50, 2), np.uint8), np.full(50, 3, np.uint8)
     for logit in (-1.0, 5.0, 10.0):
-        tables = (jnp.asarray(logit * (np.arange(N) == 1) * np.ones((N, 1))),) * 2
+        tables = (jax.device_put(logit * (np.arange(N) == 1) * np.ones((N, 1))),) * 2
         p = 1 / (N - 1 + np.exp(2 * logit))  # of the target
         residual = kkt_residual(token_model(tables, "sum", True), X, Y, mesh=data_mesh(2))
         np.testing.assert_allclose(residual, 2 * (1 - p), rtol=1e-13)

@@ -7,6 +7,7 @@ Sweeps approach the optimum linearly, and the loss there is quadratic in the dis
 import functools
 from itertools import product
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_a_sweep_with_noise_is_the_loop_over_positions_with_noisy_features(kind,
     E = noisy_embedding(np.bincount(STREAM[1:], minlength=N))
     rng = np.random.default_rng(0)
     U = [rng.normal(size=(N, N)) for _ in range(1 if kind == "sum" else K)]
-    tables = tuple(jnp.asarray(E @ U_b) for U_b in U)
+    tables = tuple(jax.device_put(E @ U_b) for U_b in U)
     model = token_model(tables * (K // len(tables)), kind, False)
     X, Y = windows(DOCUMENTS, K)
     expected = scaling_sweep_of_pairs_that_occur(features(X, E, kind), np.concatenate(U), Y, K)
@@ -153,7 +154,7 @@ def test_at_k_1_one_sweep_from_anywhere_is_the_bigram_optimum():
     C = counts[0].astype(float)
     assert (C > 0).sum() == 15  # all but an empty document
     start = np.where(C > 0, np.random.default_rng(1).normal(size=(4, 4)), -np.inf)
-    swept = sweep_tables(token_model((jnp.asarray(start),), "cat", True), counts, stream, sweeps=1, noise=False)
+    swept = sweep_tables(token_model((jax.device_put(start),), "cat", True), counts, stream, sweeps=1, noise=False)
     best = C / C.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(swept.losses[1], -(C * np.log(np.where(C > 0, best, 1))).sum() / C.sum(), rtol=1e-13)
     np.testing.assert_allclose(np.exp([log_softmax(row) for row in np.asarray(swept.model.tables[0])]), best, rtol=1e-12)
@@ -302,7 +303,7 @@ WEIGHTS[1] *= 0.5
 def attentive():
     """Sum's table, which each offset weighs."""
     (V,) = blocks(explicit("sum", 2, eos=True))
-    return token_model([jnp.asarray(w[:, None] * V) for w in WEIGHTS], "sum", True)
+    return token_model([jax.device_put(w[:, None] * V) for w in WEIGHTS], "sum", True)
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.7])

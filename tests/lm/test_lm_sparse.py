@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import cooccurrences, log_softmax, random_documents, stream_of
@@ -92,7 +91,7 @@ def test_dense_tables_of_the_same_rows_are_the_same_model(kind, K):
     model = fit(features=kind, radius=K, eos=True)
     dense = token_model([take_dense(table, np.arange(N)).rows for table in model.rows[0].row_tables], kind, True)
     assert is_token_model(dense) and not is_token_model(model)
-    X = jnp.array(list(product(range(N), repeat=K))[::9])
+    X = jax.device_put(np.array(list(product(range(N), repeat=K))[::9]))
     found, expected = (jax.jit(jax.vmap(lambda x, m=m: jax.nn.log_softmax(m.logits(x))))(X) for m in (dense, model))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
 
@@ -116,7 +115,7 @@ def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row(smoothing,
     read_both = jax.jit(lambda context: (over.read(context), plain.read(context)))
     assert over.names == plain.names == ("offset 1", "offset 2", "offset 3") and not COUNTS[0][5].any()
     for j in range(N):
-        for table, row, own in zip(dense.tables, *read_both(jnp.asarray(np.full(3, j))), strict=True):
+        for table, row, own in zip(dense.tables, *read_both(jax.device_put(np.full(3, j))), strict=True):
             expected = log_softmax(np.asarray(table[j], np.float64) + log_p)
             assert row.dtype == own.dtype == np.float32
             np.testing.assert_allclose(log_softmax(np.asarray(row, np.float64) + log_p), expected, rtol=0, atol=2e-5)
@@ -149,5 +148,5 @@ def test_ids_of_a_small_type_are_the_same_up_to_the_largest(kind, K, dtype, size
     assert -scores.sum() == pytest.approx(evaluate(model, small).nll, rel=1e-12)
     x, y = (part[-1] for part in contexts(small, K))  # after the largest id came 2
     assert x[0] == last and y == 2
-    log_p = jax.jit(lambda x: jax.nn.log_softmax(model.logits(x)))(jnp.asarray(x))
+    log_p = jax.jit(lambda x: jax.nn.log_softmax(model.logits(x)))(jax.device_put(x))
     np.testing.assert_allclose(np.asarray(log_p)[int(y)], scores[-1], rtol=0, atol=1e-5)  # logits are float32

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import cooccurrences, log_softmax, random_documents, stream_of
@@ -51,7 +50,7 @@ def model_of(name):
 @pytest.mark.parametrize("name", ["token tables", "Sum", pytest.param("log-linear", marks=pytest.mark.slow)])
 def test_the_derivative_in_the_tables_is_a_softmax_less_the_target(name):
     model = model_of(name)
-    x, y = jnp.asarray(np.array([2, 1, 2])), 3
+    x, y = jax.device_put(np.array([2, 1, 2])), 3
 
     def loss(model):
         return -jax.nn.log_softmax(model.logits(x))[y]
@@ -72,7 +71,7 @@ def test_a_model_cannot_be_changed():
 
 
 def test_offsets_of_one_table_hold_it_once():
-    table, other = (jnp.asarray(np.full((N, N), value, np.float64)) for value in (0, 1))
+    table, other = (jax.device_put(np.full((N, N), value, np.float64)) for value in (0, 1))
     shared, mixed = token_model([table] * 3, "sum", True), token_model([table, other, table], "cat", True)
     assert len(shared.rows[0].tables) == 1 and shared.nbytes == table.nbytes + shared.exponents.nbytes
     assert mixed.rows[0].table_of_offset == (0, 1, 0) and len(mixed.rows[0].tables) == 2
@@ -114,11 +113,11 @@ def test_tables_with_exponents_are_no_plain_tables():
 
 def test_kinds_of_different_radius_are_one_model():
     rng = np.random.default_rng(0)
-    row, near, far = (jnp.asarray(rng.normal(size=shape)) for shape in ((N,), (N, N), (N, N)))
+    row, near, far = (jax.device_put(rng.normal(size=shape)) for shape in ((N,), (N, N), (N, N)))
     model = LanguageModel((Constant(row), TokenTables((near,), (0,), "near"), TokenTables((far,), (0, 0), "far")), np.ones(4))
     assert (model.radius, model.history, model.names) == (2, 0, ("unigram", "near 1", "far 1", "far 2"))
     expected = np.asarray(row) + np.asarray(near)[3] + np.asarray(far)[3] + np.asarray(far)[5]
-    np.testing.assert_allclose(jax.jit(model.logits)(jnp.asarray(np.array([3, 5]))), expected, rtol=1e-14)
+    np.testing.assert_allclose(jax.jit(model.logits)(jax.device_put(np.array([3, 5]))), expected, rtol=1e-14)
 
 
 def test_the_context_of_a_history_ends_where_its_document_begins():
@@ -129,4 +128,4 @@ def test_the_context_of_a_history_ends_where_its_document_begins():
         ([0, 6, 7, 1], 3, [0, 0, 0]),
         ([5, 6, NO_TOKEN, NO_TOKEN], 4, [5, 6, 0, 0]),
     ]:
-        assert compiled(jnp.asarray(np.array(history)), radius).tolist() == context
+        assert compiled(jax.device_put(np.array(history)), radius).tolist() == context

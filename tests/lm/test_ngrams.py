@@ -51,7 +51,7 @@ numbers_in_jax = jax.jit(jax.vmap(context_numbers, in_axes=(None, None, 0)), sta
 
 def numbers_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
     """[M, levels] numbers of many contexts."""
-    return np.asarray(numbers_in_jax(ngrams.children, ngrams.offsets, jnp.asarray(contexts)))
+    return np.asarray(numbers_in_jax(ngrams.children, ngrams.offsets, jax.device_put(contexts)))
 
 
 def context_of(x, offsets):
@@ -269,7 +269,7 @@ def test_rows_are_those_of_the_slow_chain_and_exponents_1_give_kneser_ney_probab
     kind = ngram_rows(ngrams, names)
     assert (kind.names, kind.tokens, kind.radius, kind.history, kind.vocab_size) == (names, offsets, max(offsets), 0, N)
     contexts, unseen = np.concatenate([X[:30], OTHERS]), 0
-    rows = np.stack(jax.jit(jax.vmap(kind.read))(jnp.asarray(contexts)), axis=1)
+    rows = np.stack(jax.jit(jax.vmap(kind.read))(jax.device_put(contexts)), axis=1)
     assert rows.dtype == np.float32
     for x, of_levels in zip(contexts, rows, strict=True):
         shorter = [context_of(x, offsets[: level + 1]) for level in range(len(offsets))]
@@ -284,7 +284,7 @@ def test_the_last_levels_alone_are_read_as_all_are():
     ngrams = ngrams_of((1, 2, 3, 4))
     every, last = ngram_rows(ngrams, ("a", "b", "c", "d")), ngram_rows(ngrams, ("c", "d"))
     assert last.tokens == (3, 4) and last.radius == 4
-    mine, theirs = (jax.jit(jax.vmap(lambda x, kind=kind: kind.read(x)))(jnp.asarray(OTHERS)) for kind in (last, every))
+    mine, theirs = (jax.jit(jax.vmap(lambda x, kind=kind: kind.read(x)))(jax.device_put(OTHERS)) for kind in (last, every))
     np.testing.assert_array_equal(mine, theirs[2:])
     assert [table.rows for table in last.row_tables] == [table.rows for table in every.row_tables[2:]]
 
@@ -296,7 +296,7 @@ def test_the_largest_id_of_a_small_type_is_found(dtype, size):
     ngrams = smoothed_ngrams(x, np.array([last, 1, last, 2, last], dtype), offsets=(1, 2), vocab_size=size)
     assert numbers_of(ngrams, x).tolist() == [[last, 3], [last, 2], [1, 1], [1, 0], [last, 3]]
     assert numbers_of(ngrams, np.array([[last, 2], [2, last]], dtype)).tolist() == [[last, -1], [2, -1]]
-    (rows,) = jax.jit(ngram_rows(ngrams, ("pair",)).read)(jnp.asarray(x[0]))
+    (rows,) = jax.jit(ngram_rows(ngrams, ("pair",)).read)(jax.device_put(x[0]))
     assert np.flatnonzero(rows).tolist() == [last]
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import chex
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from reference import features, log_softmax
@@ -34,7 +34,7 @@ SLOW = pytest.mark.slow
 def random_tables(K, kind="cat", dtype=np.float64, seed=0):
     """K tables, one for all offsets where kind is sum, and the decoder U that they are the blocks of."""
     U = [np.random.default_rng(seed + k).normal(size=(N, N)) * 2 for k in range(1 if kind == "sum" else K)]
-    tables = tuple(jnp.asarray(block, dtype) for block in U)
+    tables = tuple(jax.device_put(np.asarray(block, dtype)) for block in U)
     return (tables * K, U[0]) if kind == "sum" else (tables, np.concatenate(U))
 
 
@@ -51,7 +51,7 @@ def test_logits_equal_the_dense_product_of_features_and_decoder():
     for kind in ("sum", "cat"):
         tables, U = random_tables(3, kind)
         X, _ = random_positions(20, 3)
-        fast = [logits(tables, jnp.asarray(x)) for x in X]
+        fast = [logits(tables, jax.device_put(x)) for x in X]
         np.testing.assert_allclose(fast, identity_features(X, kind) @ U, rtol=0, atol=1e-14)
 
 
@@ -93,7 +93,7 @@ def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(mon
 def test_the_log_partition_function_of_equal_logits_is_log_n_more_than_each():
     X, _ = random_positions(300, 1)
     for logit in (0, 2.5):
-        flat = (jnp.asarray(np.full((N, N), logit, np.float64)),)
+        flat = (jax.device_put(np.full((N, N), logit, np.float64)),)
         np.testing.assert_allclose(log_partition(flat, X), np.log(N) + logit, rtol=1e-15)
 
 
@@ -133,14 +133,14 @@ def test_neither_the_order_of_a_context_nor_of_positions_changes_the_loss_of_sum
 
 def test_equal_logits_lose_log_n_at_every_position():
     X, Y = random_positions(300, 2)
-    loss = negative_log_likelihood((jnp.asarray(np.ones((N, N))),) * 2, X, Y)
+    loss = negative_log_likelihood((jax.device_put(np.ones((N, N))),) * 2, X, Y)
     np.testing.assert_allclose(loss, 300 * np.log(N), rtol=1e-13)
 
 
 def test_adding_a_constant_to_a_row_of_a_table_does_not_change_the_loss():
     tables, _ = random_tables(3)
     X, Y = random_positions(300, 3)
-    shifted = (jnp.asarray(np.asarray(tables[0]) + 3.0 * (np.arange(N) == 2)[:, None]), *tables[1:])
+    shifted = (jax.device_put(np.asarray(tables[0]) + 3.0 * (np.arange(N) == 2)[:, None]), *tables[1:])
     np.testing.assert_allclose(negative_log_likelihood(shifted, X, Y), negative_log_likelihood(tables, X, Y), rtol=1e-12)
 
 
@@ -168,7 +168,9 @@ def test_the_loss_from_counts_changes_by_expected_less_observed_counts():
     C = counts_of(*random_positions(300, 1))
     gradient = C.sum(axis=1)[:, None] * np.exp([log_softmax(row) for row in U]) - C
     direction, step = np.random.default_rng(2).normal(size=U.shape), 1e-5
-    up, down = (negative_log_likelihood_from_counts(jnp.asarray(np.asarray(table) + d * direction), C) for d in (step, -step))
+    up, down = (
+        negative_log_likelihood_from_counts(jax.device_put(np.asarray(table) + d * direction), C) for d in (step, -step)
+    )
     # central differences: error step^2 * third derivative (300 * 1e-10) + rounding 1e-13 * 600 / step (1e-5)
     np.testing.assert_allclose((up - down) / (2 * step), np.vdot(gradient, direction), rtol=0, atol=1e-4)
 
@@ -177,11 +179,11 @@ def test_the_loss_of_relative_frequencies_is_the_conditional_entropy():
     C = np.array([[3, 1, 0], [0, 4, 4], [0, 0, 0]])  # pairs and a context that never occur: log 0 costs nothing
     entropy = 3 * np.log(4 / 3) + np.log(4) + 8 * np.log(2)
     with np.errstate(divide="ignore"):
-        table = jnp.asarray(np.log(C))
+        table = jax.device_put(np.log(C))
     np.testing.assert_allclose(negative_log_likelihood_from_counts(table, C), entropy, rtol=1e-14)
 
 
 def test_a_pair_that_occurs_although_it_has_no_chance_costs_infinitely_much():
-    table = jnp.asarray(np.array([[0, -np.inf], [0, 0]]))
+    table = jax.device_put(np.array([[0, -np.inf], [0, 0]]))
     assert negative_log_likelihood_from_counts(table, np.array([[1, 1], [0, 0]])) == np.inf
     assert negative_log_likelihood((table,), np.array([[0], [0]]), np.array([0, 1])) == np.inf

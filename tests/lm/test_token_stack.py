@@ -47,7 +47,7 @@ def test_a_stack_is_its_formula():
     network = TokenStack(N, 3, dtype=jnp.float64)
     variables = init_variables(network, jax.random.key(0), X[:1])
     params = jax.tree.map(np.asarray, variables["params"])
-    z = network_outputs(network, variables, jnp.asarray(X))
+    z = network_outputs(network, variables, jax.device_put(X))
     for x, found in zip(X[:20], z, strict=False):
         expected = params["layer_1"][0][x[0]] + params["layer_1"][1][x[1]]
         for n in (2, 3):
@@ -80,4 +80,4 @@ def test_one_layer_is_the_explicit_language_model_and_is_saved_and_loaded(tmp_pa
     np.testing.assert_allclose(log_probabilities(model, X, Y), log_probabilities(solved(), X, Y), rtol=1e-5)
     export_model(tmp_path / "stack.safetensors", TextModel(model, train_tokenizer(["abcd"], kind="char"), {}))
     again = import_model(tmp_path / "stack.safetensors").model
-    np.testing.assert_allclose(again.logits(jnp.asarray(X[3])), model.logits(jnp.asarray(X[3])), rtol=1e-6)
+    np.testing.assert_allclose(again.logits(jax.device_put(X[3])), model.logits(jax.device_put(X[3])), rtol=1e-6)

@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
@@ -32,7 +31,7 @@ F, f, K = H.T @ Y, Y.sum(axis=0), float(H.sum(axis=1).mean())
 def compiled(function, *arguments, **options):
     """A function of arrays and numbers as one program."""
     given = dict(enumerate(arguments))
-    arrays = {n: jnp.asarray(a) for n, a in given.items() if isinstance(a, (np.ndarray, jax.Array))}
+    arrays = {n: jax.device_put(a) for n, a in given.items() if isinstance(a, (np.ndarray, jax.Array))}
     return jax.jit(lambda arrays: function(*(given | arrays).values(), **options))(arrays)
 
 
@@ -43,7 +42,7 @@ def loss(delta):
 
 @functools.cache
 def fitted():
-    return fit_image_delta(*map(jnp.asarray, (H, LABELS, F, f)), K)
+    return fit_image_delta(*map(jax.device_put, (H, LABELS, F, f)), K)
 
 
 def test_delta_is_the_lowest_of_a_scan():
@@ -69,7 +68,7 @@ def test_the_best_intercept_is_at_least_as_good():
 
 def test_outputs_that_are_equally_frequent_need_no_delta():
     zeros, ones, labels, threes = np.zeros((4, 2)), np.ones(4), np.array([0, 0, 1, 1]), np.full(2, 3.0)
-    fit = fit_delta(lambda x: x, *map(jnp.asarray, (zeros, ones, labels, threes)))
+    fit = fit_delta(lambda x: x, *map(jax.device_put, (zeros, ones, labels, threes)))
     assert fit.delta == 0 and fit.loss == fit.first_loss == pytest.approx(np.log(2))
 
 

@@ -28,7 +28,7 @@ def problem(K=None, dtype=np.float64):
     H = rng.gamma(1.0, 1.0, (M, D)) * (1 + rng.random((N, D)))[labels] + 0.05
     if K is not None:
         H *= K / H.sum(axis=1, keepdims=True)
-    return jnp.asarray(H, dtype), jnp.asarray(reference.one_hot(labels, N), dtype), labels
+    return jax.device_put(np.asarray(H, dtype)), jax.device_put(np.asarray(reference.one_hot(labels, N), dtype)), labels
 
 
 def log_predictions(logits):

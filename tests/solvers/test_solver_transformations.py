@@ -37,7 +37,7 @@ def arrays() -> Arrays:
     Y = one_hot(labels, N)
     F = H.T @ Y
     equal, K = 4 * H / H.sum(axis=1, keepdims=True), np.array([1.0, 3.0, 50.0])
-    return Arrays(*map(jnp.asarray, (H, Y, equal, F, explicit_solution_loop(F, 2.0), labels, K)))
+    return Arrays(*map(jax.device_put, (H, Y, equal, F, explicit_solution_loop(F, 2.0), labels, K)))
 
 
 def scaled(H, Y, U, slack):
@@ -69,9 +69,9 @@ FEW = ("explicit solution", "curvature bound", "iterative scaling", "layers", "p
 def test_jit_vmap_and_grad_give_the_values_and_slopes_of_the_plain_call(name):
     (of_arrays, rounding), at, h = FUNCTIONS[name], np.array([0.7, 1.1]), 1e-6
     function = functools.partial(of_arrays, arrays())
-    mapped = jax.jit(jax.vmap(function))(jnp.asarray(at))
+    mapped = jax.jit(jax.vmap(function))(jax.device_put(at))
     for n, x in enumerate(at):
-        for ours, plain in zip(*map(jax.tree.leaves, (mapped, function(jnp.asarray(x)))), strict=True):
+        for ours, plain in zip(*map(jax.tree.leaves, (mapped, function(jax.device_put(x)))), strict=True):
             np.testing.assert_allclose(np.asarray(ours)[n], plain, rtol=1e-12, atol=rounding)
 
     def total(x):
@@ -79,11 +79,11 @@ def test_jit_vmap_and_grad_give_the_values_and_slopes_of_the_plain_call(name):
 
     slope = jax.jit(jax.value_and_grad(total))
     # differences err by rounding, eps * value / h = 1e-10, and by h² times the third derivative
-    above, below, here = (slope(jnp.asarray(at[0] + d)) for d in (h, -h, 0))
+    above, below, here = (slope(jax.device_put(at[0] + d)) for d in (h, -h, 0))
     numeric = (float(above[0]) - float(below[0])) / (2 * h)
     assert float(here[1]) == pytest.approx(numeric, rel=1e-6, abs=1e-8)
 
 
 def test_values_are_not_checked_under_jit():
     F = np.where(np.arange(N) == 2, 0, np.asarray(arrays().F))
-    assert not np.isfinite(jax.jit(explicit_solution)(jnp.asarray(F), 2.0)).all()
+    assert not np.isfinite(jax.jit(explicit_solution)(jax.device_put(F), 2.0)).all()

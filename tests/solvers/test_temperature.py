@@ -1,6 +1,6 @@
 """Calibration: known gaps between confidence and accuracy, and temperatures that are known."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -30,7 +30,7 @@ def slow_reliability(logits, labels, bins):
 def test_reliability_and_the_error_are_the_loop_over_bins(bins):
     logits, labels = drawn(M=300)
     expected = slow_reliability(logits, labels, bins)
-    given = jnp.asarray(logits), jnp.asarray(labels)
+    given = jax.device_put(logits), jax.device_put(labels)
     np.testing.assert_allclose(reliability(*given, bins=bins), expected, rtol=0, atol=1e-12)
     confidence, right, share = expected
     assert calibration_error(*given, bins=bins) == pytest.approx(np.sum(share * np.abs(right - confidence)), abs=1e-12)
@@ -38,21 +38,21 @@ def test_reliability_and_the_error_are_the_loop_over_bins(bins):
 
 
 def test_sure_and_wrong_is_an_error_of_one():
-    logits = jnp.asarray(np.array([[1e4, 0.0]] * 5))
+    logits = jax.device_put(np.array([[1e4, 0.0]] * 5))
     for label in (1, 0):
-        assert calibration_error(logits, jnp.asarray(np.full(5, label))) == label
+        assert calibration_error(logits, jax.device_put(np.full(5, label))) == label
 
 
 def test_the_temperature_of_the_draw_is_found():
     for temperature in (0.25, 1.0, 3.0):
         logits, labels = drawn(temperature=temperature)
-        found = fit_temperature(jnp.asarray(logits), jnp.asarray(labels))
+        found = fit_temperature(jax.device_put(logits), jax.device_put(labels))
         assert found == pytest.approx(temperature, rel=0.05)  # 20,000 labels: 1 to 2 per cent
-        assert calibration_error(jnp.asarray(logits / found), jnp.asarray(labels)) < 0.02
-        assert fit_temperature(jnp.asarray(7 * logits), jnp.asarray(labels)) == pytest.approx(7 * found, rel=1e-4)
+        assert calibration_error(jax.device_put(logits / found), jax.device_put(labels)) < 0.02
+        assert fit_temperature(jax.device_put(7 * logits), jax.device_put(labels)) == pytest.approx(7 * found, rel=1e-4)
 
 
 def test_few_guesses_that_are_all_right_are_not_taken_for_certain():
-    found = fit_temperature(jnp.asarray(2 * np.eye(3)), jnp.asarray(np.arange(3)))
+    found = fit_temperature(jax.device_put(2 * np.eye(3)), jax.device_put(np.arange(3)))
     # of 4 labels one is any class: (3 + 1/3)/4 = 5/6 of them right, and 5/6 = e^(2/T) / (e^(2/T) + 2)
     assert found == pytest.approx(2 / np.log(10), rel=1e-4)
