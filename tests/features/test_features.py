@@ -81,7 +81,7 @@ def pools_of_cells(grid):
     return patch_pools(jnp.zeros((2, 9, 7), jnp.float32), bank(), grid=grid, threshold=0.5)
 
 
-def rows_with(value, place=2):
+def rows_with(value: float, place: Any = 2):
     """Rows of ones, but for some numbers of row 1."""
     rows = ROWS.copy()
     rows[1, place] = value

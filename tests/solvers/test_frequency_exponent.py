@@ -42,7 +42,8 @@ def loss(delta):
 
 @functools.cache
 def fitted():
-    return fit_image_delta(*map(jax.device_put, (H, LABELS, F, f)), K)
+    X, y, counts, totals = map(jax.device_put, (H, LABELS, F, f))
+    return fit_image_delta(X, y, counts, totals, K)
 
 
 def test_delta_is_the_lowest_of_a_scan():
