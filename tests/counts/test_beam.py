@@ -22,6 +22,8 @@ from jexplicit.runs.arrays import load_arrays
 from launch.beam import main
 from launch.shards import main as shards_main
 
+pytestmark = pytest.mark.slow
+
 
 def write_lines(path: Path, n: int, ending: str = "\n") -> str:
     text = "".join(f"line {line} of {n}, and {line * line % 97}{ending}" for line in range(n)) + f" {ending}last"

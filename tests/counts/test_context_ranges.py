@@ -44,9 +44,12 @@ def assert_same_levels(files, offsets, *, documents=DOCUMENTS, n=N, eos=False):
         np.testing.assert_array_equal(keys, whole.contexts)
 
 
-@pytest.mark.parametrize("eos", [False, True])
-@pytest.mark.parametrize("offsets", OFFSETS)
-@pytest.mark.parametrize("most", [130, 500, 10**6])
+EVERY = [(offsets, most, eos) for offsets in OFFSETS for most in (130, 500, 10**6) for eos in (False, True)]
+
+
+@pytest.mark.parametrize(
+    "offsets, most, eos", [case if n % 5 == 0 else pytest.param(*case, marks=pytest.mark.slow) for n, case in enumerate(EVERY)]
+)
 def test_ranges_of_any_size_are_stretches_of_all_contexts(offsets, most, eos, tmp_path):
     """The most frequent ids have more than 130 positions, and a document's first pair, `<pad>` twice, too."""
     disk = Disk(tmp_path, positions(most))
@@ -55,7 +58,7 @@ def test_ranges_of_any_size_are_stretches_of_all_contexts(offsets, most, eos, tm
     assert_same_levels(files, offsets, eos=eos)
 
 
-@pytest.mark.parametrize("window", [1, 7, 100])
+@pytest.mark.parametrize("window", [7, *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 100))])
 def test_windows_change_nothing_nor_do_shards(window, tmp_path, monkeypatch):
     monkeypatch.setattr(context_ranges, "_window", window)
     documents = DOCUMENTS[:40]

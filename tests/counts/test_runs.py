@@ -9,8 +9,6 @@ from jexplicit.counts.contexts import count_contexts, starts_of
 from jexplicit.counts.runs import NO_KEY, compiled_levels, compiled_parts, count_contexts_on_devices, count_runs, join_ranges
 from jexplicit.runs.devices import data_mesh
 
-DEVICES = pytest.mark.parametrize("devices", [1, 3, 8])
-
 
 def assert_same(columns, Y, sizes, N, devices):
     """Whole levels, and their numbers, which count from the first context of a device's range."""
@@ -30,41 +28,43 @@ def assert_same(columns, Y, sizes, N, devices):
             np.testing.assert_array_equal(mine, other)
 
 
-@DEVICES
-@pytest.mark.parametrize("N, length, M", [(3, 1, 40), (3, 4, 500), (300, 3, 500), (70_000, 3, 200), (4098, 5, 200)])
-def test_random_contexts(devices, N, length, M):
-    rng = np.random.default_rng(N + length)
-    columns = [np.minimum(rng.geometric(0.1, M), N - 1).astype(np.min_scalar_type(N)) for _ in range(length)]
-    assert_same(columns, rng.integers(0, N, M).astype(np.int32), (N,) * length, N, devices)
+def random_text(sizes, N, M=64):
+    """Ids of which the small ones are frequent, in the smallest types, and targets."""
+    rng = np.random.default_rng(N)
+    columns = [np.minimum(rng.geometric(0.1, M), size - 1).astype(np.min_scalar_type(size)) for size in sizes]
+    return columns, rng.integers(0, N, M).astype(np.int32), sizes, N
 
 
-@DEVICES
-@pytest.mark.parametrize("M", [1, 2, 9, 64])
+FEW = [(8, (70_000,) * 3, 70_000), (3, (3, 70_000, 2, 4), 6), (1, (3,) * 4, 3)]  # words of one digit and of all digits
+MANY = [(d, (n,) * k, n) for d in (1, 3, 8) for n, k in ((3, 1), (3, 4), (300, 3), (70_000, 3), (4098, 5))]
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("devices, sizes, N", [*FEW, *(pytest.param(*case, marks=SLOW) for case in MANY if case not in FEW)])
+def test_random_contexts(devices, sizes, N):
+    assert_same(*random_text(sizes, N), devices)
+
+
+@pytest.mark.parametrize("devices, M", [(8, 2), *(pytest.param(d, M, marks=SLOW) for d in (1, 3, 8) for M in (1, 9, 64))])
 def test_repeated_contexts_and_fewer_positions_than_devices(devices, M):
     assert_same([np.zeros(M, int)] * 3, np.zeros(M, int), (2, 2, 2), 2, devices)
     assert_same([np.full(M, 4), np.arange(M) % 2], np.arange(M) % 3, (5, 2), 3, devices)  # all of one device's range
 
 
-@DEVICES
+@pytest.mark.parametrize("devices", [3, *(pytest.param(d, marks=SLOW) for d in (1, 8))])
 def test_ids_that_fill_a_word_are_not_taken_for_no_key(devices):
     full, M = 2**16 - 1, 12
     first = np.where(np.arange(M) % 3, full, 0)
     assert_same([first, np.full(M, full)], np.zeros(M, int), (2**16, 2**16), 1, devices)  # every bit of the word is set
 
 
-def test_sizes_of_columns_may_differ(devices=3):
-    rng = np.random.default_rng(0)
-    sizes = (3, 70_000, 2, 4)
-    assert_same([rng.integers(0, size, 300) for size in sizes], rng.integers(0, 6, 300), sizes, 6, devices)
-
-
 def test_runs_add_up_what_is_counted_several_times():
-    words = [jnp.array([5, 1, 5, NO_KEY], jnp.uint32), jnp.array([2, 9, 2, NO_KEY], jnp.uint32)]
-    runs = jax.jit(count_runs)(words, jnp.array([3, 1, 4, 0]))
-    assert [word[:2].tolist() for word in runs.words] == [[1, 5], [9, 2]] and runs.counts.tolist() == [1, 7, 0, 0]
+    words = [jax.device_put(np.array(word, np.uint32)) for word in ([5, 1, 5, NO_KEY], [2, 9, 2, NO_KEY])]
+    runs = jax.jit(count_runs)(words, jax.device_put(np.array([3, 1, 4, 0])))
+    assert [word.tolist()[:2] for word in runs.words] == [[1, 5], [9, 2]] and runs.counts.tolist() == [1, 7, 0, 0]
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("platform", ["cuda", pytest.param("tpu", marks=SLOW)])
 def test_it_is_one_sort_a_length_and_one_exchange_on_accelerators(platform):
     mesh, radices, M = data_mesh(2), (100, 100, 100, 100), 1 << 12
     columns = [jax.ShapeDtypeStruct((M,), jnp.int32)] * 4

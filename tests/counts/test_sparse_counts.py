@@ -199,7 +199,7 @@ def test_damaged_foreign_and_unfinished_counts_are_refused(tmp_path):
     refused("counts of another tokenizer", tokenizer="xyz")
     path = tmp_path / "offset_2_00001-of-00002.npz"
     data = path.read_bytes()
-    for place in range(0, len(data), 7):  # most bytes matter; with those that do not, the counts are the same
+    for place in range(0, len(data), 31):  # most bytes matter; with those that do not, the counts are the same
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         try:
             assert_same_counts(read_tables(tmp_path), counts)

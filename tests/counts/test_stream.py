@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from files import shards_of
-from reference import random_documents, stream_of
+from reference import cooccurrences, random_documents, stream_of
 
 from jexplicit.counts.dense import DenseCounter, count
 from jexplicit.counts.stream import Saving, feed, windows
@@ -17,7 +17,7 @@ from jexplicit.runs.arrays import load_arrays, save_arrays
 N, K = 7, 2
 DOCUMENTS = random_documents(seed=3, number=40, vocab_size=N, longest=9)
 STREAM = stream_of(DOCUMENTS)
-COUNTS = count(STREAM, radius=K, vocab_size=N)
+COUNTS = cooccurrences(DOCUMENTS, K, N)
 
 
 def assert_same(a, b):

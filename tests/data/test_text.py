@@ -97,6 +97,7 @@ def test_the_last_characters_are_dev_and_a_document_across_the_boundary_is_in_bo
     assert parts == [["to be", "or"], [" not"]]
 
 
+@pytest.mark.slow
 def test_docs_corpus_is_large_unique_and_reproducible():
     corpus = docs_corpus()
     documents = corpus.train + corpus.dev

@@ -278,7 +278,7 @@ def test_default_cache_folder(tmp_path, monkeypatch, environment, folder):
 # Real text
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k == "char" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_real_text_round_trip(data_dir, kind):
     corpus = text_corpus([Path(data_dir, "tinyshakespeare/input.txt")]).in_memory()
     tokenizer = train_tokenizer(corpus.train, kind=kind)

@@ -6,7 +6,6 @@ Tolerances: bilinear weights of float64 places are exact to some 1e-13.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
@@ -18,24 +17,31 @@ def some_image(height=9, width=7, seed=0):
     return np.random.default_rng(seed).random((height, width))
 
 
+compiled_warp, compiled_draw = jax.jit(warp), jax.jit(draw_affine, static_argnums=1)
+
+
+def warped(image, A, t):
+    return np.asarray(compiled_warp(*map(jax.device_put, (image, A, t))))
+
+
 def test_nothing_changes_by_the_identity_and_whole_shifts_move_pixels():
     image = some_image()
-    np.testing.assert_allclose(warp(jnp.asarray(image), jnp.eye(2), jnp.zeros(2)), image, rtol=0, atol=1e-12)
-    shifted = np.asarray(warp(jnp.asarray(image), jnp.eye(2), jnp.array([2.0, -1.0])))
+    np.testing.assert_allclose(warped(image, np.eye(2), np.zeros(2)), image, rtol=0, atol=1e-12)
+    shifted = warped(image, np.eye(2), np.array([2.0, -1.0]))
     np.testing.assert_allclose(shifted[:-2, 1:], image[2:, :-1], rtol=0, atol=1e-12)
     np.testing.assert_allclose(shifted[-1, 1:], image[-1, :-1], rtol=0, atol=1e-12)  # the border goes on
-    turned = warp(jnp.asarray(image[:7]), jnp.array([[0.0, 1.0], [-1.0, 0.0]]), jnp.zeros(2))
+    turned = warped(image[:7], np.array([[0.0, 1.0], [-1.0, 0.0]]), np.zeros(2))
     np.testing.assert_allclose(turned, np.rot90(image[:7]), rtol=0, atol=1e-12)
 
 
 def test_warps_are_those_of_scipy():
     image = some_image()
     for seed in range(5):
-        A, t = draw_affine(jax.random.key(seed), 9)
+        A, t = compiled_draw(jax.random.key(seed), 9)
         centre = (np.array(image.shape) - 1) / 2
         offset: Any = centre - np.asarray(A) @ centre + np.asarray(t)
         expected = ndimage.affine_transform(image, np.asarray(A), offset, order=1, mode="nearest")
-        np.testing.assert_allclose(warp(jnp.asarray(image), A, t), expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(warped(image, A, t), expected, rtol=0, atol=1e-12)
 
 
 def test_draws_stay_within_their_bounds_and_fill_them():
@@ -49,18 +55,18 @@ def test_draws_stay_within_their_bounds_and_fill_them():
     assert TURN < np.abs(angles).max() <= TURN + np.arctan2(STRETCH, 1 - STRETCH)
 
 
-@pytest.mark.parametrize("M", [0, 1, 5])
+@pytest.mark.parametrize("M", [5, *(pytest.param(M, marks=pytest.mark.slow) for M in (0, 1))])
 def test_copies_are_warps_of_their_images(M):
     images = np.random.default_rng(0).integers(0, 256, (M, 8, 8), np.uint8)
     whole = draw_copies(jax.random.key(0), images)
     assert whole.shape == images.shape and whole.dtype == np.uint8
     for key, image, copy in zip(jax.random.split(jax.random.key(0), M), images, whole, strict=True):
-        expected = warp(jnp.asarray(image, jnp.float64), *draw_affine(key, 8))
-        assert np.abs(copy - np.asarray(expected)).max() <= 0.5 + 1e-3  # rounded; places are float32 there
+        expected = warped(image.astype(np.float64), *compiled_draw(key, 8))
+        assert np.abs(copy - expected).max() <= 0.5 + 1e-3  # rounded; places are float32 there
     if M:
         assert np.abs(whole.astype(int) - images).max() > 0
 
 
 def test_the_extremes_of_grey_stay():
-    images = np.full((3, 6, 6), 255, np.uint8)
+    images = np.full((5, 8, 8), 255, np.uint8)
     np.testing.assert_array_equal(draw_copies(jax.random.key(0), images), images)

@@ -15,6 +15,9 @@ from jexplicit.features.scattering import Wavelets, scattering, scattering_pools
 SHAPE = (9, 12)
 
 
+compiled = jax.jit(scattering)
+
+
 def some_image(shape=SHAPE, seed=0):
     return np.random.default_rng(seed).random(shape)
 
@@ -60,7 +63,9 @@ def slow_scattering(x, bank, octaves, angles, grid):
 def test_the_orders_are_the_loop_over_places_and_paths():
     bank = wavelets(SHAPE, octaves=2, angles=3, grid=2)
     x = some_image()
-    for found, slow in zip(scattering(jnp.asarray(x, jnp.float32), bank), slow_scattering(x, bank, 2, 3, 2), strict=True):
+    for found, slow in zip(
+        compiled(jax.device_put(np.asarray(x, np.float32)), bank), slow_scattering(x, bank, 2, 3, 2), strict=True
+    ):
         assert found.shape == slow.shape
         np.testing.assert_allclose(found, slow, rtol=0, atol=1e-5)
 
@@ -90,18 +95,20 @@ def test_wavelets_have_no_mean_and_lie_at_their_frequencies():
 
 def test_moduli_ignore_constants_and_follow_contrast():
     bank = wavelets(SHAPE, octaves=2, angles=3, grid=2)
-    x = jnp.asarray(some_image(), jnp.float32)
-    orders, inverted, bright = (scattering(image, bank) for image in (x, 1 - x, 3 * x))
+    x = some_image().astype(np.float32)
+    orders, inverted, bright, flat = (
+        list(map(np.asarray, compiled(jax.device_put(image), bank)))
+        for image in (x, 1 - x, 3 * x, np.full(SHAPE, 0.25, np.float32))
+    )
     for n in (1, 2):
         np.testing.assert_allclose(inverted[n], orders[n], rtol=0, atol=1e-5)
     for order, more in zip(orders, bright, strict=True):
         np.testing.assert_allclose(more, 3 * order, rtol=1e-4, atol=1e-5)
-    flat = scattering(jnp.full(SHAPE, 0.25, jnp.float32), bank)  # has its level and no moduli
-    for order, level in zip(flat, (0.25, 0, 0), strict=True):
+    for order, level in zip(flat, (0.25, 0, 0), strict=True):  # it has its level and no moduli
         np.testing.assert_allclose(order, level, rtol=1e-6, atol=1e-6 * (not level))
-    rows = scattering_pools(jnp.stack([x, 3 * x]), bank)
+    rows = np.asarray(scattering_pools(jax.device_put(np.stack([x, 3 * x])), bank))
     np.testing.assert_allclose(rows[1], rows[0], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(jnp.sum(rows**2, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(np.sum(rows**2, axis=1), 1, rtol=1e-5)
 
 
 def test_a_quarter_turn_turns_the_cells_and_exchanges_the_angles():
@@ -109,7 +116,9 @@ def test_a_quarter_turn_turns_the_cells_and_exchanges_the_angles():
     bank = wavelets((8, 8), octaves=1, angles=4, grid=2)
     x = np.pad(some_image((4, 4)), 2)
     x[3, 3] = 2.0
-    first, turned = (np.asarray(scattering(jnp.asarray(image, jnp.float32), bank)[1]) for image in (x, np.rot90(x).copy()))
+    first, turned = (
+        np.asarray(compiled(jax.device_put(np.asarray(image, np.float32)), bank)[1]) for image in (x, np.rot90(x).copy())
+    )
     expected = np.rot90(first, axes=(1, 2))[[2, 3, 0, 1]]  # angle 0 looks along rows, and π/2 along columns
     np.testing.assert_allclose(turned, expected, rtol=0, atol=1e-5)
 
@@ -117,17 +126,18 @@ def test_a_quarter_turn_turns_the_cells_and_exchanges_the_angles():
 def test_a_small_shift_moves_moduli_less_than_pixels():
     x = np.pad(some_image((12, 12)), 8)
     shifted = np.roll(x, 1, axis=1)
-    rows = scattering_pools(jnp.asarray(np.stack([x, shifted]), jnp.float32), wavelets((28, 28), octaves=3, angles=4, grid=7))
-    moved = float(jnp.linalg.norm(rows[0] - rows[1]))
+    images = jax.device_put(np.stack([x, shifted]).astype(np.float32))
+    rows = np.asarray(scattering_pools(images, wavelets((28, 28), octaves=3, angles=4, grid=7)))
+    moved = np.linalg.norm(rows[0] - rows[1])
     assert moved < 0.5 * np.linalg.norm(x - shifted) / np.linalg.norm(x)
 
 
-@pytest.mark.parametrize("octaves", [1, 3])
+@pytest.mark.parametrize("octaves", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_one_octave_has_no_second_order_and_jit_and_grad_pass(octaves):
     bank = wavelets((16, 16), octaves=octaves, angles=2, grid=3)
-    X = jnp.asarray(some_image((3, 16, 16)), jnp.float32)
+    X = jax.device_put(some_image((3, 16, 16)).astype(np.float32))
     rows = scattering_pools(X, bank)
     paths = 1 + 2 * octaves + 4 * octaves * (octaves - 1) // 2
     assert rows.shape == (3, paths * 9) and isinstance(bank, Wavelets)
-    slope = jax.jit(jax.grad(lambda X: jnp.sum(scattering(X, bank)[1])))(X[0])
-    assert bool(jnp.isfinite(slope).all()) and float(jnp.abs(slope).max()) > 0
+    slope = np.asarray(jax.jit(jax.grad(lambda X: jnp.sum(scattering(X[0], bank)[1])))(X))
+    assert np.isfinite(slope).all() and np.abs(slope).max() > 0

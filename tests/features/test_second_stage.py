@@ -13,6 +13,8 @@ from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
 from jexplicit.features.patches import Filters
 from jexplicit.features.second_stage import SecondStage, fit_second_stage, second_responses
 
+pytestmark = pytest.mark.slow
+
 
 def some_maps(M=30, side=5, channels=7, seed=0):
     return np.random.default_rng(seed).random((M, side, side, channels)).astype(np.float32)

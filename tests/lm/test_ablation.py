@@ -18,6 +18,8 @@ from jexplicit.lm.fits.mixtures.ngram_mixture import fit_mixture, fit_rows, held
 from jexplicit.lm.tables.reader import log_probabilities as read_log_probabilities
 from jexplicit.lm.training_text import RADIUS, TrainingText, Watch
 
+pytestmark = pytest.mark.slow
+
 N = 7
 GAIN, ROUNDING = 1e-4, 2e-5
 STREAM, HELD = (stream_of(random_documents(seed=s, number=70, vocab_size=N, longest=14)) for s in (11, 12))

@@ -27,6 +27,8 @@ from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
 from jexplicit.lm.rows.past.keys import CONTEXTS, Block
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 
+pytestmark = pytest.mark.slow
+
 ATOL = 5e-5
 RNG = np.random.default_rng(0)
 WORDS = "to be or not that is the question whether nobler in mind suffer".split()

@@ -31,8 +31,8 @@ N = 12
 DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 2, longest=12)  # two tokens are never seen
 NEW = [*random_documents(seed=4, number=12, vocab_size=N, longest=12), [N - 1], [1, 3, 1, 1, 4, 5]]  # 1 is <unk>
 WORDS = Tokenizer("\n".join(f"w{i}" for i in range(2, N)).encode(), "words")
-EOS = pytest.mark.parametrize("eos", [True, False])
-ORDERS = pytest.mark.parametrize("order", [1, 2, 3, 5])
+FEW = [(1, True), (2, False), (3, True), (5, False)]
+ORDERS = pytest.mark.parametrize("order, eos", [*FEW, *(pytest.param(n, not eos, marks=pytest.mark.slow) for n, eos in FEW)])
 
 
 def model_of(order: int, eos: bool, exponents: float = 1.0, dense: bool = False) -> LanguageModel:
@@ -90,7 +90,6 @@ def slow_scores(path, eos: bool) -> np.ndarray:
 
 
 @ORDERS
-@EOS
 def test_a_file_gives_the_models_own_numbers_and_what_is_read_again_scores_alike(order, eos, tmp_path):
     path, model = tmp_path / "lm.arpa", model_of(order, eos)
     write_arpa(path, model, WORDS)
@@ -108,7 +107,6 @@ def test_a_file_gives_the_models_own_numbers_and_what_is_read_again_scores_alike
 
 
 @ORDERS
-@EOS
 def test_kenlm_scores_every_token_alike(order, eos, tmp_path):
     kenlm = pytest.importorskip("kenlm")
     path, words, model = tmp_path / "lm.arpa", arpa_words(WORDS), model_of(order, eos)
@@ -170,9 +168,10 @@ def test_files_of_others_unsorted_with_spaces_and_pruned(tmp_path):
     assert model.about["method"] == "ngram" and model.model.eos
 
 
-def test_pieces_with_white_space_and_reserved_words(tmp_path):
+@pytest.mark.parametrize("kinds", [("word",), pytest.param(("bpe", "char"), marks=pytest.mark.slow)])
+def test_pieces_with_white_space_and_reserved_words(kinds, tmp_path):
     texts = ["a\u00a0b <s> c\n\\u000a x </s>", "<unk> ▁ a"] * 4
-    for kind in ("bpe", "word", "char"):
+    for kind in kinds:
         tokenizer = train_tokenizer(texts, kind=kind)
         words = arpa_words(tokenizer)
         assert len(set(words)) == len(words) == tokenizer.vocab_size
@@ -187,6 +186,7 @@ def test_pieces_with_white_space_and_reserved_words(tmp_path):
         assert SlowArpa(tmp_path / "again.arpa").p.keys() == SlowArpa(tmp_path / "lm.arpa").p.keys()
 
 
+@pytest.mark.slow
 def test_models_of_other_rows_are_refused(tmp_path):
     text = TrainingText(stream_of(DOCUMENTS), N)
     with pytest.raises(ValueError, match="a model of TokenTables is no n-gram model.* choose the method ngram"):

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import random_documents, stream_of
@@ -38,10 +37,10 @@ def model_of(eos=True):
 
 
 def by_softmax(model, X):
-    return jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(X, jnp.int32))
+    return jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jax.device_put(np.asarray(X, np.int32)))
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
+@pytest.mark.parametrize("dtype", [np.uint8, *(pytest.param(d, marks=pytest.mark.slow) for d in (np.uint16, np.int32))])
 def test_an_entry_is_found_where_a_dictionary_has_it(dtype):
     sizes = [0, 1, 7, 200, 0, 3, N]
     ids = [np.sort(RNG.choice(N, n, replace=False)) for n in sizes]
@@ -55,13 +54,13 @@ def test_an_entry_is_found_where_a_dictionary_has_it(dtype):
     expected = np.array([known.get(pair, -1) for pair in zip(r.tolist(), i.tolist(), strict=True)])
     for most in (N, 100_000):
         find = jax.jit(jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most)))
-        found = find(jnp.asarray(r), jnp.asarray(i))
+        found = find(jax.device_put(r), jax.device_put(i))
         np.testing.assert_array_equal(found, expected)
-    values = jax.jit(jax.vmap(Sparse(rows, N, N).entry))(jnp.asarray(r), jnp.asarray(i))
+    values = jax.jit(jax.vmap(Sparse(rows, N, N).entry))(jax.device_put(r), jax.device_put(i))
     np.testing.assert_array_equal(values, np.where(expected >= 0, rows.values[expected], 0))
 
 
-@pytest.mark.parametrize("eos", [True, False])
+@pytest.mark.parametrize("eos", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_look_ups_are_the_softmax_of_the_rows(eos):
     model, (X, Y, past) = model_of(eos), text(2, eos)
     log_p = by_softmax(model, X)
@@ -74,6 +73,7 @@ def test_look_ups_are_the_softmax_of_the_rows(eos):
     assert len(np.unique(expected)) > 20 and Y.max() == N - 1
 
 
+@pytest.mark.slow
 def test_the_same_rows_without_the_wrapper_are_read_by_partition_functions_and_agree():
     X, Y, _ = text(1)
     chain, f = smoothed_ngrams(X, Y, offsets=(1, 2, 3, 4), vocab_size=N), np.bincount(Y, minlength=N)
@@ -83,6 +83,7 @@ def test_the_same_rows_without_the_wrapper_are_read_by_partition_functions_and_a
     np.testing.assert_allclose(log_probabilities(plain, X, Y), log_probabilities(model_of(), X, Y), rtol=0, atol=ATOL)
 
 
+@pytest.mark.slow
 def test_other_exponents_are_not_a_distribution_by_construction():
     model, (X, Y, past) = model_of(), text(2)
     weighed = dataclasses.replace(model, exponents=np.array([1, 0.7, 0.6, 0.5, 0.4], np.float32))

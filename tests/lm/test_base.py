@@ -23,6 +23,8 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import next_token
 from jexplicit.lm.training_text import Options, TrainingText
 
+pytestmark = pytest.mark.slow
+
 ATOL = 5e-5
 OPTIONS = Options(rows=("contexts-4", "confidence"), calibration_positions=300)
 

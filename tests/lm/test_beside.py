@@ -25,6 +25,8 @@ from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.transformer import Transformer
 
+pytestmark = pytest.mark.slow
+
 ATOL = 5e-5
 
 

@@ -34,6 +34,8 @@ from jexplicit.lm.rows.bitcipher import (
     coded_language_model,
 )
 
+pytestmark = pytest.mark.slow
+
 N = 14  # with 4 bits: tokens of 1, 2 and 3 bits
 DOCUMENTS = random_documents(6, 40, N, 16)
 STREAM = stream_of(DOCUMENTS)

@@ -16,6 +16,8 @@ from jexplicit.lm.evaluation import Past, histories
 from jexplicit.lm.rows.past import cache as cache_module
 from jexplicit.lm.rows.past.cache import Cache, CacheRows, cache_rows
 
+pytestmark = pytest.mark.slow
+
 N = 9
 ROW = 1e-6
 STREAM = stream_of(random_documents(seed=6, number=12, vocab_size=N, longest=9))

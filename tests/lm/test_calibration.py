@@ -16,6 +16,8 @@ from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.tables.storage import Dense, Sparse, SparseRows
 
+pytestmark = pytest.mark.slow
+
 N, M = 6, 150  # outputs; positions, more than two blocks
 
 

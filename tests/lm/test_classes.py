@@ -20,6 +20,8 @@ from jexplicit.lm.rows.ngrams import NgramRows
 from jexplicit.lm.rows.views import ViewRows
 from jexplicit.lm.training_text import TrainingText
 
+pytestmark = pytest.mark.slow
+
 N = 9
 ROW = 1e-5
 STREAM = stream_of(random_documents(seed=21, number=80, vocab_size=N, longest=14))

@@ -19,6 +19,8 @@ from jexplicit.lm.rows.explicit import explicit_language_model, target_counts, u
 from jexplicit.lm.scaling_assumption import log_mean_cooccurrences
 from jexplicit.lm.training_text import Options, TrainingText
 
+pytestmark = pytest.mark.slow
+
 N = 9
 FEATURES: Any = ("sum", "cat")
 

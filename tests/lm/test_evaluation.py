@@ -5,11 +5,13 @@ Tolerances: as for the loss, 1e-11 relative in float64; in float32 an evaluation
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import (
     PAD,
+    cooccurrences,
     features,
     language_model,
     log_softmax,
@@ -20,7 +22,6 @@ from reference import (
 from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
 from scipy.stats import linregress
 
-from jexplicit.counts.dense import count
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.evaluation import Evaluation, Past, evaluate, histories, log_probabilities, read_text
@@ -32,11 +33,11 @@ from jexplicit.lm.rows.explicit import (
 )
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 
-N = 7
+N = 9
 TRAIN, DEV = random_documents(3, 40, N, 6), random_documents(4, 20, N, 8)
-COUNTS = count(stream_of(TRAIN), radius=3, vocab_size=N)
+COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(TRAIN, 3, N))
 TOLERANCE = {np.float64: 1e-11, np.float32: 1e-5}
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+SLOW = pytest.mark.slow
 
 
 def fit(K=2, kind: Features = "cat", eos=False, dtype=np.float64):
@@ -57,7 +58,7 @@ def test_perplexity_is_the_exponential_of_the_mean_loss():
 
 @pytest.mark.parametrize("K", [1, 2])
 def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(K):
-    model = token_model((jnp.zeros((N, N)),) * K, "sum", True)
+    model = token_model((jax.device_put(np.zeros((N, N))),) * K, "sum", True)
     assert evaluate(model, stream_of(DEV)).perplexity == pytest.approx(N, rel=1e-12)
 
 
@@ -86,9 +87,8 @@ def test_a_sample_is_drawn_by_its_seed_and_holds_no_position_twice():
     assert np.min(np.abs(losses - left_out)) < 1e-10
 
 
-@pytest.mark.parametrize("K", [1, 2])
-def test_the_order_of_documents_does_not_change_an_evaluation(K):
-    one, other = evaluate(fit(K), stream_of(DEV)), evaluate(fit(K), stream_of(DEV[::-1]))
+def test_the_order_of_documents_does_not_change_an_evaluation():
+    one, other = evaluate(fit(2), stream_of(DEV)), evaluate(fit(2), stream_of(DEV[::-1]))
     np.testing.assert_allclose(one.nll, other.nll, rtol=1e-13)
 
 
@@ -128,8 +128,8 @@ def test_no_positions_have_no_log_probabilities():
 # Attribution
 
 
-@DTYPES
-@pytest.mark.parametrize("kind", ["sum", "cat"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, dtype", [("cat", np.float64), ("sum", np.float32), ("sum", np.float64), ("cat", np.float32)])
 def test_attribution_equals_the_loop_over_context_tokens(kind, dtype):
     model, exact = fit(3, kind, dtype=dtype), fit(3, kind)
     X, Y = windows(DEV, 3)
@@ -144,24 +144,29 @@ def test_attribution_equals_the_loop_over_context_tokens(kind, dtype):
         assert why.log_probability[m] == pytest.approx(log_P[m, y], abs=30 * TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 def test_the_attribution_of_a_context_of_two_is_that_worked_by_hand():
     # logits (log 3, 0) + (0, 0): probabilities (3/4, 1/4); the farther token says nothing
-    table = jnp.log(jnp.array([[3.0, 1.0], [1.0, 1.0]]))
+    table = jax.device_put(np.log([[3.0, 1.0], [1.0, 1.0]]))
     why = explain(token_model((table, table), "sum", True), np.array([[0, 1]]), np.array([0]))
     np.testing.assert_allclose(why.logits, [[np.log(3), 0]], rtol=1e-14)
     np.testing.assert_allclose(why.evidence, [[np.log(3) / 4, 0]], rtol=1e-14)
     np.testing.assert_allclose(why.log_probability, [np.log(3 / 4)], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_adding_a_constant_to_a_row_changes_logits_but_no_evidence():
     model = fit(2)
     X, Y = windows(DEV, 2)
-    shifted = token_model((model.tables[0].at[1].add(4.0), model.tables[1]), "cat", False)
+    shifted = token_model(
+        (jax.device_put(np.asarray(model.tables[0]) + 4.0 * np.eye(N)[:, 1:2]), model.tables[1]), "cat", False
+    )
     before, after = explain(model, X, Y), explain(shifted, X, Y)
     np.testing.assert_allclose(after.logits[:, 0] - before.logits[:, 0], 4.0 * (X[:, 0] == 1), rtol=0, atol=1e-11)
     np.testing.assert_allclose(after.evidence, before.evidence, rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_evidence_is_zero_on_average_over_the_model_s_own_predictions():
     model = fit(2)
     x = np.array([2, 1])
@@ -169,6 +174,7 @@ def test_evidence_is_zero_on_average_over_the_model_s_own_predictions():
     np.testing.assert_allclose(np.exp(why.log_probability) @ why.evidence, 0, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_evidence_is_summed_by_token_and_a_row_that_no_token_changes_is_of_no_token():
     why = explain(fit(3), *windows(DEV, 3))
     by_token = why.by_token(3)
@@ -188,8 +194,14 @@ def test_evidence_is_summed_by_token_and_a_row_that_no_token_changes_is_of_no_to
 # The scaling assumption
 
 
-@DTYPES
-@pytest.mark.parametrize("kind, K, eos", [("cat", 1, False), ("sum", 2, False), ("cat", 3, True)])
+@pytest.mark.parametrize(
+    "kind, K, eos, dtype",
+    [
+        ("sum", 2, False, np.float64),
+        ("cat", 3, True, np.float32),
+        *(pytest.param(*c, marks=SLOW) for c in (("cat", 1, False, np.float64), ("cat", 3, True, np.float64))),
+    ],
+)
 def test_mean_cooccurrences_equal_the_loop_of_equations_11_to_13(kind, K, eos, dtype):
     E, F, _ = language_model(TRAIN, K, N, kind, eos=eos)
     X, _ = windows(TRAIN, K, eos=eos)
@@ -224,7 +236,7 @@ def test_the_spread_of_partition_functions_equals_the_loop_over_contexts(kind):
 
 def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_block_holds():
     rng = np.random.default_rng(5)
-    tables = tuple(jnp.asarray(rng.normal(size=(12, 12))) for _ in range(3))
+    tables = tuple(jax.device_put(rng.normal(size=(12, 12))) for _ in range(3))
     model, f = token_model(tables, "cat", True), np.sum(np.exp(tables), axis=(0, 1)) / 3
     X = rng.integers(0, 12, (2000, 3))
     assert len(np.unique(X, axis=0)) > 2 * 512

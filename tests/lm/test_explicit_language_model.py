@@ -44,7 +44,7 @@ from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.runs.devices import AXIS, data_mesh
 
-N = 7  # divided by none of the numbers of devices but 1, and fewer than the largest
+N = 9  # of no use to 8 devices: their last columns are fillers
 DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen
 DEV = random_documents(4, 25, N, 8)  # token 5 too, and pairs never seen
 STREAM = stream_of(DOCUMENTS)
@@ -53,7 +53,10 @@ KINDS = pytest.mark.parametrize("kind", ["sum", "cat"])
 EOS = pytest.mark.parametrize("eos", [False, True])
 ALL = list(product(["sum", "cat"], [1, 2, 3], [False, True]))
 SOME = [("cat", 1, False), ("sum", 3, True), ("cat", 3, False)]
-STORED = [(s, *c) for s, cases in {"dense": ALL, "sparse": ALL, 1: SOME[:1], 3: SOME, 8: SOME}.items() for c in cases]
+SLOW = pytest.mark.slow
+REST = [(s, *c) for s, cases in {"dense": ALL, "sparse": ALL, 1: SOME[:1], 3: SOME, 8: SOME}.items() for c in cases]
+FEW = [(s, *c) for s in ("dense", "sparse") for c in SOME]
+STORED = [*FEW, *(pytest.param(*case, marks=SLOW) for case in REST if case not in FEW)]
 
 
 @functools.cache
@@ -91,14 +94,16 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored, kind, 
     found = evaluate(model, stream_of(DEV))
     assert found.positions == len(Y)
     np.testing.assert_allclose(found.nll, negative_log_likelihood(H, U, Y), rtol=1e-12)
-    one_by_one = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(X[:20]))
+    one_by_one = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jax.device_put(X[:20]))
     np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
+    if (kind, K) == ("cat", 1):
+        return
     single = fit(stored, features=kind, radius=K, eos=eos, dtype=np.float32)
     assert any(leaf.dtype == np.float32 for leaf in jax.tree.leaves(single.rows))
     np.testing.assert_allclose(all_log_probabilities(single, X), expected, rtol=0, atol=1e-5 if stored == "sparse" else 1e-4)
 
 
-@pytest.mark.parametrize("stored", ["dense", "sparse", 3])
+@pytest.mark.parametrize("stored", ["dense", "sparse", pytest.param(3, marks=SLOW)])
 def test_a_model_knows_its_sizes_and_sum_holds_one_table_however_large_its_radius(stored):
     sum_model, cat_model = fit(stored, features="sum"), fit(stored, features="cat", radius=2, eos=True)
     assert (sum_model.radius, sum_model.vocab_size, sum_model.ordered, sum_model.eos) == (3, N, False, False)
@@ -106,7 +111,7 @@ def test_a_model_knows_its_sizes_and_sum_holds_one_table_however_large_its_radiu
     assert [len(model.rows[0].different) for model in (sum_model, cat_model)] == [1, 2]
 
 
-@pytest.mark.parametrize("kind, K, eos", ALL)
+@pytest.mark.parametrize("kind, K, eos", [*SOME, *(pytest.param(*case, marks=SLOW) for case in ALL if case not in SOME)])
 def test_the_decoder_below_the_noise_is_that_of_dense_features(kind, K, eos):
     _, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
     blocks, of_offset = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
@@ -114,11 +119,10 @@ def test_the_decoder_below_the_noise_is_that_of_dense_features(kind, K, eos):
     np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("noise", [False, True])
-@EOS
-def test_sum_equals_cat_at_k_1(eos, noise):
-    sum_model, cat_model = (fit(features=kind, radius=1, eos=eos, noise=noise) for kind in ("sum", "cat"))
-    assert_same_tables(sum_model, cat_model)
+def test_sum_equals_cat_at_k_1():
+    for eos, noise in ((False, True), (True, False)):
+        sum_model, cat_model = (fit(features=kind, radius=1, eos=eos, noise=noise) for kind in ("sum", "cat"))
+        assert_same_tables(sum_model, cat_model)
 
 
 def test_without_noise_the_model_at_k_1_is_the_bigram_maximum_likelihood():
@@ -129,8 +133,15 @@ def test_without_noise_the_model_at_k_1_is_the_bigram_maximum_likelihood():
     assert np.any(P == 0)  # <pad> after <pad>: a pair that never occurred
 
 
-@KINDS
-@pytest.mark.parametrize("eos, stored", [(False, "dense"), (True, "sparse")])
+@pytest.mark.parametrize(
+    "kind, eos, stored",
+    [
+        ("sum", False, "dense"),
+        ("cat", True, "sparse"),
+        pytest.param("cat", False, "dense", marks=SLOW),
+        pytest.param("sum", True, "sparse", marks=SLOW),
+    ],
+)
 def test_where_every_output_is_seen_the_model_equals_the_dense_loop(kind, eos, stored):
     """Without noise in dense tables, and with it in sparse ones."""
     documents = random_documents(3, 200, 4, 9)  # every pair of tokens occurs
@@ -168,11 +179,10 @@ def test_counts_of_a_larger_radius_and_of_the_stream_give_the_same_model(kind):
     assert_same_tables(fit(features=kind), fit(counts=count(STREAM, radius=3, vocab_size=N), features=kind))
 
 
-@KINDS
-def test_renaming_tokens_renames_the_model(kind):
-    new = np.array([0, 3, 6, 1, 2, 5, 4])  # <pad> stays <pad>
+def test_renaming_tokens_renames_the_model():
+    new = np.array([0, 3, 6, 1, 2, 8, 4, 5, 7])  # <pad> stays <pad>
     renamed, X = count(new[STREAM], radius=2, vocab_size=N), windows(DEV, 2)[0]
-    for stored in ("dense", "sparse"):
+    for stored, kind in (("dense", "cat"), ("sparse", "sum")):
         one, other = fit(stored, features=kind, radius=2), fit(stored, counts=renamed, features=kind)
         log_p = all_log_probabilities(other, new[X])[:, new]
         np.testing.assert_allclose(log_p, all_log_probabilities(one, X), rtol=0, atol=1e-11)
@@ -192,6 +202,7 @@ def test_baselines_are_relative_frequencies_and_kneser_ney(unigram, bigram, eos)
 # Columns spread over devices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 3, 8])
 @KINDS
 def test_tables_are_the_columns_of_the_dense_ones_and_stay_where_their_counts_are(devices, kind):
@@ -204,12 +215,14 @@ def test_tables_are_the_columns_of_the_dense_ones_and_stay_where_their_counts_ar
         assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * devices
 
 
+@pytest.mark.slow
 def test_an_accelerator_s_larger_blocks_change_no_log_partition(elsewhere):
     """Rows are apart from each other, so that blocks change nothing but the rounding of a vectorised exponential."""
     rows, X = fit(3, features="cat").rows[0], windows(DEV, 3)[0]
     np.testing.assert_allclose(elsewhere(rows.log_partition, X), rows.log_partition(X), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_softmax_exchanges_two_scalars_per_context_and_no_logits():
     mesh, contexts = data_mesh(8), 16
     table = jax.ShapeDtypeStruct((N, 8), np.float64, sharding=jax.NamedSharding(mesh, PartitionSpec(None, AXIS)))
@@ -219,6 +232,7 @@ def test_a_softmax_exchanges_two_scalars_per_context_and_no_logits():
     assert len(exchanged) == 2 and "all_gather" not in program  # the maximum and the sum
 
 
+@pytest.mark.slow
 def test_the_size_of_a_call_changes_the_loss_by_rounding_alone(monkeypatch):
     model, reports = fit(3, features="cat", radius=2), []
     whole, some = evaluate(model, stream_of(DEV)).nll, evaluate(model, stream_of(DEV), sample=20, seed=3).nll

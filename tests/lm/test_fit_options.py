@@ -33,7 +33,10 @@ def text():
     return TrainingText(np.append(stream, np.uint16(0)), 6)
 
 
-@pytest.mark.parametrize("method", METHODS)
+FEW = ("unigram", "explicit", "cold")
+
+
+@pytest.mark.parametrize("method", [m if m in FEW else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_a_method_reads_the_options_that_it_lists(method, text):
     read = set()
     for given in USED_AT.get(method, [{}]):
@@ -67,6 +70,7 @@ def test_the_options_that_the_message_names_fit():
     assert (model.about["features"], model.about["radius"]) == ("sum", 2)
 
 
+@pytest.mark.slow
 def test_scores_of_a_mixture_do_not_depend_on_the_order_of_texts_unless_its_history_is_all():
     texts = TEXTS[:4]
     shape: Any = {"tokenizer": "word", "rows": ("offsets",)}
@@ -77,12 +81,14 @@ def test_scores_of_a_mixture_do_not_depend_on_the_order_of_texts_unless_its_hist
         assert all(np.allclose(p, q, atol=1e-6) for p, q in zip(ahead, back, strict=True)) == same  # of float32 log p
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["cold", "warm"])
 def test_training_without_a_dev_text_keeps_the_best_epoch_on_a_held_out_part(method):
     model = jexplicit.fit(TEXTS, method, tokenizer="word", epochs=2, batch_size=32, learning_rate=0.1)
     assert model.about["epochs"] == 2 and np.isfinite(model.perplexity(TEXTS))
 
 
+@pytest.mark.slow
 def test_a_model_explains_a_text_by_itself():
     for history in ("document", "all"):
         model = jexplicit.fit(TEXTS, tokenizer="word", rows=("offsets",), history=history)

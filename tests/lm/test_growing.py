@@ -14,6 +14,8 @@ from jexplicit.lm.rows.past.balance import empty_balance
 from jexplicit.lm.rows.past.growing import add_run, cells_of, count_run, followers
 from jexplicit.lm.rows.past.latest import latest, merge_latest
 
+pytestmark = pytest.mark.slow
+
 N = 7
 BLOCKS = pytest.mark.parametrize("blocks", [(60,), (1,) * 60, (13, 1, 20, 26)])
 

@@ -3,6 +3,7 @@
 import json
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_what_is_not_known_or_not_representable_is_none():
 
 @pytest.mark.parametrize("eos", [False, True])
 def test_losses_of_documents_are_sums_of_their_scores_and_a_single_one_is_cut_in_blocks(eos):
-    U = jnp.asarray(np.random.default_rng(0).normal(size=(7, 7)), jnp.float32)
+    U = jax.device_put(np.asarray(np.random.default_rng(0).normal(size=(7, 7)), np.float32))
     model, stream = token_model([U], "cat", eos), np.array([0, 2, 3, 2, 0, 4, 0, 5, 6, 5, 0])
     log_p = score(model, stream).tolist()
     expected, positions = [], []

@@ -27,7 +27,7 @@ def tokenizer():
     return train_tokenizer(SENTENCES, kind="word")
 
 
-@pytest.fixture(scope="module", params=["explicit", "explicit and caches"])
+@pytest.fixture(scope="module", params=["explicit", pytest.param("explicit and caches", marks=pytest.mark.slow)])
 def model(request, tokenizer):
     counts = count(encode_documents(tokenizer, SENTENCES), radius=2, vocab_size=tokenizer.vocab_size)
     explicit = explicit_language_model(counts, features="cat", radius=2)

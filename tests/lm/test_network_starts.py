@@ -21,6 +21,8 @@ from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import scorer
 from jexplicit.solvers.explicit import explicit_solution
 
+pytestmark = pytest.mark.slow
+
 N, K = 7, 2
 STREAM = stream_of(random_documents(0, 60, N, 9))
 X, Y = (part.astype(np.int32) for part in contexts(STREAM, K, eos=True))

@@ -35,6 +35,8 @@ from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.tables.storage import Sparse
 from jexplicit.lm.training_text import RADIUS, Options, TrainingText, draw_positions
 
+pytestmark = pytest.mark.slow
+
 N = 7
 KINDS = ("unigram", "offset", "context", "gap", "cache")
 ATOL = 2e-5

@@ -4,6 +4,7 @@ Tolerances: rows are float32, and so are the discounts; a row is a logarithm of 
 """
 
 import contextlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +31,15 @@ from jexplicit.lm.tables.reader import log_p_of_all, read_positions
 from jexplicit.runs.devices import data_mesh
 
 N = 9
-OFFSETS = [(1,), (1, 2, 3, 4), (1, 3), (3, 1, 2)]
 ROW, SUM = 1e-6, 5e-6  # of a row; of a sum of them
 
 DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 1, longest=12)
 X, Y = windows(DOCUMENTS, 4)
 OTHERS, _ = windows(random_documents(seed=4, number=5, vocab_size=N, longest=12), 4)  # most long contexts are new, and a token
-EVERY_LEVEL = pytest.mark.parametrize("offsets", OFFSETS)
+SLOW = pytest.mark.slow
+EVERY_LEVEL = pytest.mark.parametrize(
+    "offsets", [(1, 2, 3, 4), (3, 1, 2), *(pytest.param(offsets, marks=SLOW) for offsets in ((1,), (1, 3)))]
+)
 
 
 def ngrams_of(offsets, **more):
@@ -48,7 +51,7 @@ numbers_in_jax = jax.jit(jax.vmap(context_numbers, in_axes=(None, None, 0)), sta
 
 def numbers_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
     """[M, levels] numbers of many contexts."""
-    return np.asarray(numbers_in_jax(ngrams.children, ngrams.offsets, jnp.asarray(contexts)))
+    return np.asarray(numbers_in_jax(ngrams.children, ngrams.offsets, jax.device_put(contexts)))
 
 
 def context_of(x, offsets):
@@ -72,7 +75,7 @@ def assert_rounded(found: Ngrams, expected: Ngrams):
     assert [array.dtype for array in stored[0]] == [array.dtype for array in stored[1]]
 
 
-DEVICES = pytest.mark.parametrize("devices", [1, 3, 8])
+DEVICES = pytest.mark.parametrize("devices", [8, *(pytest.param(d, marks=SLOW) for d in (1, 3))])
 
 
 @DEVICES
@@ -87,8 +90,10 @@ def test_devices_smooth_what_they_count(devices):
 @pytest.mark.parametrize(
     "draw, devices, M, size",
     [
-        *(("random", *sizes) for sizes in ((3, 1, 3), (3, 300, 70_000), (8, 5, 2**16))),
-        *(("equal", 3, 300, 2**16), ("different", 8, 300, 2**16), ("different", 1, 40, 2**16)),
+        ("random", 3, 300, 70_000),
+        *(pytest.param("random", *sizes, marks=SLOW) for sizes in ((3, 1, 3), (8, 5, 2**16))),
+        pytest.param("equal", 3, 300, 2**16, marks=SLOW),
+        *(pytest.param("different", *sizes, marks=SLOW) for sizes in ((8, 300, 2**16), (1, 40, 2**16))),
     ],
 )
 def test_devices_smooth_any_contexts(draw, devices, M, size):
@@ -101,6 +106,7 @@ def test_devices_smooth_any_contexts(draw, devices, M, size):
     assert_rounded(smoothed_ngrams(x, y, **many, mesh=data_mesh(devices)), smoothed_ngrams(x, y, **many))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["parts", "levels", "smoothing"])
 def test_nothing_that_devices_do_is_quadratic_in_the_positions(step):
     """Four times the positions take four times the bytes and operations, and a sort's logarithm: 14/12 times that."""
@@ -150,6 +156,7 @@ def no_copies(monkeypatch):
         yield asked
 
 
+@pytest.mark.slow
 def test_from_counts_to_logits_nothing_but_sizes_comes_to_the_host(elsewhere, monkeypatch):
     mesh, names, exponents = data_mesh(3), ("one", "two", "three"), np.array([0.9, 0.7, 0.5])
     monkeypatch.setattr(storage, "on_accelerator", lambda: True)
@@ -262,7 +269,7 @@ def test_rows_are_those_of_the_slow_chain_and_exponents_1_give_kneser_ney_probab
     kind = ngram_rows(ngrams, names)
     assert (kind.names, kind.tokens, kind.radius, kind.history, kind.vocab_size) == (names, offsets, max(offsets), 0, N)
     contexts, unseen = np.concatenate([X[:30], OTHERS]), 0
-    rows = np.stack(jax.jit(jax.vmap(kind.read))(jnp.asarray(contexts)), axis=1)
+    rows = np.stack(jax.jit(jax.vmap(kind.read))(jax.device_put(contexts)), axis=1)
     assert rows.dtype == np.float32
     for x, of_levels in zip(contexts, rows, strict=True):
         shorter = [context_of(x, offsets[: level + 1]) for level in range(len(offsets))]
@@ -277,19 +284,19 @@ def test_the_last_levels_alone_are_read_as_all_are():
     ngrams = ngrams_of((1, 2, 3, 4))
     every, last = ngram_rows(ngrams, ("a", "b", "c", "d")), ngram_rows(ngrams, ("c", "d"))
     assert last.tokens == (3, 4) and last.radius == 4
-    mine, theirs = (jax.jit(jax.vmap(lambda x, kind=kind: kind.read(x)))(jnp.asarray(OTHERS)) for kind in (last, every))
+    mine, theirs = (jax.jit(jax.vmap(lambda x, kind=kind: kind.read(x)))(jax.device_put(OTHERS)) for kind in (last, every))
     np.testing.assert_array_equal(mine, theirs[2:])
     assert [table.rows for table in last.row_tables] == [table.rows for table in every.row_tables[2:]]
 
 
-@pytest.mark.parametrize("dtype, size", [(np.uint8, 256), (np.uint16, 65_536)])
+@pytest.mark.parametrize("dtype, size", [(np.uint8, 256), pytest.param(np.uint16, 65_536, marks=SLOW)])
 def test_the_largest_id_of_a_small_type_is_found(dtype, size):
     last = size - 1
     x = np.array([[last, last], [last, 1], [1, last], [1, 1], [last, last]], dtype)
     ngrams = smoothed_ngrams(x, np.array([last, 1, last, 2, last], dtype), offsets=(1, 2), vocab_size=size)
     assert numbers_of(ngrams, x).tolist() == [[last, 3], [last, 2], [1, 1], [1, 0], [last, 3]]
     assert numbers_of(ngrams, np.array([[last, 2], [2, last]], dtype)).tolist() == [[last, -1], [2, -1]]
-    rows = ngram_rows(ngrams, ("pair",)).read(jnp.asarray(x[0]))[0]
+    (rows,) = jax.jit(ngram_rows(ngrams, ("pair",)).read)(jax.device_put(x[0]))
     assert np.flatnonzero(rows).tolist() == [last]
 
 

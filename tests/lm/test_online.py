@@ -26,6 +26,8 @@ from jexplicit.lm.tables.moments import moments_of
 from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.tables.storage import Dense
 
+pytestmark = pytest.mark.slow
+
 ATOL = 5e-5
 RNG = np.random.default_rng(1)
 WORDS = "to be or not that is the question whether nobler in mind suffer".split()

@@ -42,6 +42,8 @@ from jexplicit.lm.fits.optimum import (
 )
 from jexplicit.runs.devices import data_mesh
 
+pytestmark = pytest.mark.slow
+
 N, M = 4, 600
 KINDS = pytest.mark.parametrize("kind", ["sum", "cat"])
 

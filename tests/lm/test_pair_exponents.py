@@ -22,6 +22,8 @@ from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.training_text import Options, TrainingText
 from launch.lm import __main__ as lm
 
+pytestmark = pytest.mark.slow
+
 N, M, PAIRS = 6, 120, 30
 
 

@@ -21,6 +21,8 @@ from jexplicit.lm.tables.reader import add_compensated, log_probabilities
 from jexplicit.lm.tables.storage import Dense, Gathered, Sparse, SparseRows, ranges, sparse_row
 from jexplicit.runs.devices import data_mesh
 
+pytestmark = pytest.mark.slow
+
 N, M = 70, 150
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
 MEANS = {np.float64: 1e-12, np.float32: 1e-6}

@@ -21,6 +21,8 @@ from jexplicit.lm.rows.past.cache import RepeatRows
 from jexplicit.lm.tables.storage import Dense
 from jexplicit.lm.training_text import TrainingText
 
+pytestmark = pytest.mark.slow
+
 N = 7
 
 

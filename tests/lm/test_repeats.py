@@ -12,6 +12,8 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.evaluation import Past, read_text
 from jexplicit.lm.rows.past.cache import Cache, RepeatRows, cache_rows, repeat_rows
 
+pytestmark = pytest.mark.slow
+
 N = 256  # ids up to the largest of uint8
 RNG = np.random.default_rng(0)
 STREAM = np.concatenate([[PAD], RNG.integers(240, N, 60), [PAD], RNG.integers(240, N, 3), [PAD]]).astype(np.uint8)

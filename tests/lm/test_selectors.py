@@ -22,6 +22,8 @@ from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.tables.moments import moments_of
 from jexplicit.lm.training_text import TrainingText
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["to be", "or not", "that is\nthe", "question", "whether 'tis", "nobler in", "the mind", "to suffer"]
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join(RNG.choice(WORDS, 12)) for _ in range(30)]

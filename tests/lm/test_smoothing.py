@@ -4,6 +4,7 @@ Tolerances: every formula is a few sums of at most N = 9 terms of one sign (or, 
 rounding stays below some 30 eps: 1e-13 leaves room in float64, 1e-5 in float32.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,6 +50,9 @@ TOLERANCE = {np.float64: 1e-13, np.float32: 1e-5}
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 
 
+compiled_kneser_ney = jax.jit(kneser_ney, static_argnames="modified")
+
+
 def random_rows(seed=4, columns=6):
     return np.random.default_rng(seed).normal(size=(N, columns)) * 5
 
@@ -81,13 +85,13 @@ def test_the_error_of_a_very_frequent_token_is_not_lost_in_float32():
     noise = noise_model(np.array([10**9, 1]))
     assert 1 - np.float32(noise.q[0]) == 0
     assert noise.one_minus_q[0] == pytest.approx(1 / (10**9 + 1), rel=1e-15)  # 1 - q in float64 is off by 1e-7
-    U = noisy_rows(jnp.array([[0.0], [1.0]], jnp.float32), noise)
+    U = noisy_rows(jax.device_put(np.asarray([[0.0], [1.0]], np.float32)), noise)
     assert U[0, 0] == pytest.approx(1e-9 * noise.p[1], rel=1e-6)
 
 
 @DTYPES
 def test_noisy_counts_equal_the_dense_product_and_the_cooccurrences_of_noisy_embeddings(dtype):
-    F = noisy_counts(jnp.asarray(COUNTS, dtype), noise_model(F_TOKENS))
+    F = noisy_counts(jax.device_put(np.asarray(COUNTS, dtype)), noise_model(F_TOKENS))
     assert F.dtype == dtype
     np.testing.assert_allclose(F, noisy_embedding(F_TOKENS).T @ COUNTS, rtol=TOLERANCE[dtype])
     X, Y = windows(DOCUMENTS, 1, eos=True)
@@ -101,7 +105,7 @@ def test_noisy_counts_equal_the_dense_product_and_the_cooccurrences_of_noisy_emb
 @DTYPES
 def test_noisy_rows_equal_the_dense_product_with_the_embedding(dtype):
     U = random_rows()
-    rows = noisy_rows(jnp.asarray(U, dtype), noise_model(F_TOKENS))
+    rows = noisy_rows(jax.device_put(np.asarray(U, dtype)), noise_model(F_TOKENS))
     assert rows.dtype == dtype
     # relative to the size of U: sums of both signs may cancel
     np.testing.assert_allclose(rows, noisy_embedding(F_TOKENS) @ U, rtol=0, atol=TOLERANCE[dtype] * np.abs(U).max())
@@ -110,20 +114,20 @@ def test_noisy_rows_equal_the_dense_product_with_the_embedding(dtype):
 def test_noisy_rows_keep_constants_are_undone_by_sherman_morrison_and_are_a_mean_for_a_token_never_seen():
     U, constant, (q, one_minus_q, p) = random_rows(), np.arange(6.0), noise_model(F_TOKENS)
     assert np.all(F_TOKENS > 0)  # E has no inverse where two tokens were never seen
-    rows, scale = np.asarray(noisy_rows(jnp.asarray(U), noise_model(F_TOKENS))), np.abs(U).max()
-    shifted = noisy_rows(jnp.asarray(U + constant), noise_model(F_TOKENS))
+    rows, scale = np.asarray(noisy_rows(jax.device_put(U), noise_model(F_TOKENS))), np.abs(U).max()
+    shifted = noisy_rows(jax.device_put(U + constant), noise_model(F_TOKENS))
     np.testing.assert_allclose(shifted, rows + constant, rtol=0, atol=1e-13 * scale)
     undone = rows / q[:, None] - np.outer(one_minus_q / q, p @ (rows / q[:, None])) / (1 + p @ (one_minus_q / q))
     np.testing.assert_allclose(undone, U, rtol=0, atol=1e-12 * scale)  # 1/q <= 2 amplifies rounding a little
     unseen = noise_model(np.array([4, 0, 3, 2, 1, 1, 1, 1, 1]))
-    np.testing.assert_allclose(noisy_rows(jnp.asarray(U), unseen)[1], unseen.p @ U, rtol=0, atol=1e-13 * scale)
+    np.testing.assert_allclose(noisy_rows(jax.device_put(U), unseen)[1], unseen.p @ U, rtol=0, atol=1e-13 * scale)
 
 
 def test_noisy_rows_are_the_adjoint_of_noisy_counts():
     C, U = random_rows(5), random_rows(6)  # <EᵀC, U> = <C, E U>
     noise = noise_model(F_TOKENS)
-    left = np.vdot(noisy_counts(jnp.asarray(C), noise), U)
-    right = np.vdot(C, noisy_rows(jnp.asarray(U), noise))
+    left = np.vdot(noisy_counts(jax.device_put(C), noise), U)
+    right = np.vdot(C, noisy_rows(jax.device_put(U), noise))
     np.testing.assert_allclose(left, right, rtol=0, atol=1e-12 * np.abs(C).sum())
 
 
@@ -136,27 +140,27 @@ def test_the_column_of_an_unseen_output_equals_the_mean_feature(dtype):
     H = features(X, np.eye(N), "sum")
     C = generalized_cooccurrences(H, one_hot(Y, N))
     f = one_hot(Y, N).sum(axis=0)
-    filled = with_unseen_outputs(jnp.asarray(C, dtype), jnp.asarray(f, dtype))
+    filled = with_unseen_outputs(jax.device_put(np.asarray(C, dtype)), jax.device_put(np.asarray(f, dtype)))
     assert filled.dtype == dtype
     np.testing.assert_allclose(filled, column_for_unseen_outputs(C, H, f), rtol=TOLERANCE[dtype])
 
 
 def test_the_column_of_an_unseen_output_is_that_worked_by_hand():
-    C = jnp.array([[3.0, 0.0, 1.0], [2.0, 0.0, 2.0]])
-    assert with_unseen_outputs(C, jnp.array([5.0, 0.0, 3.0])).tolist() == [[3.0, 0.5, 1.0], [2.0, 0.5, 2.0]]
+    C, f = (jax.device_put(np.array(counts)) for counts in ([[3.0, 0.0, 1.0], [2.0, 0.0, 2.0]], [5.0, 0.0, 3.0]))
+    assert jax.jit(with_unseen_outputs)(C, f).tolist() == [[3.0, 0.5, 1.0], [2.0, 0.5, 2.0]]
 
 
 def test_an_unseen_output_gets_the_probability_of_one_observation_in_every_context():
     C = COUNTS.astype(np.float64)
     C[:, [2, 5]] = 0
     M = C.sum()
-    filled = np.asarray(with_unseen_outputs(jnp.asarray(C), jnp.asarray(C.sum(axis=0))))
+    filled = np.asarray(with_unseen_outputs(jax.device_put(C), jax.device_put(C.sum(axis=0))))
     np.testing.assert_allclose((filled / filled.sum(axis=1, keepdims=True))[:, [2, 5]], 1 / (M + 2), rtol=1e-13)
 
 
 def test_unigram_frequencies_count_unseen_outputs_once():
     f = np.array([6.0, 0.0, 3.0, 0.0])
-    np.testing.assert_allclose(unigram(jnp.asarray(f)), np.array([6, 1, 3, 1]) / 11, rtol=1e-15)
+    np.testing.assert_allclose(unigram(jax.device_put(f)), np.array([6, 1, 3, 1]) / 11, rtol=1e-15)
 
 
 # Kneser-Ney
@@ -165,7 +169,7 @@ def test_unigram_frequencies_count_unseen_outputs_once():
 def test_kneser_ney_of_a_table_of_four_is_that_worked_by_hand():
     # n1 = 2, n2 = 1: D = 1/2. Output 0 was seen in two contexts, output 1 in one: P_cont = (2/3, 1/3).
     # Row 0: (2 - 1/2 + 1/2 * 2 * 2/3) / 3 = 13/18. Row 1: (1 - 1/2 + 1/2 * 1 * 2/3) / 1 = 5/6.
-    P = kneser_ney(jnp.array([[2.0, 1.0], [1.0, 0.0]]))
+    P = compiled_kneser_ney(jax.device_put(np.array([[2.0, 1.0], [1.0, 0.0]])))
     np.testing.assert_allclose(P, [[13 / 18, 5 / 18], [5 / 6, 1 / 6]], rtol=1e-15)
 
 
@@ -184,25 +188,29 @@ def sparse_tables():
 
 @DTYPES
 @pytest.mark.parametrize("modified, loop", [(False, kneser_ney_loop), (True, modified_kneser_ney)])
-@pytest.mark.parametrize("name", sparse_tables())
-def test_kneser_ney_equals_its_loop_for_any_counts(name, modified, loop, dtype):
-    C = sparse_tables()[name]
-    P = kneser_ney(jnp.asarray(C, dtype), modified=modified)
-    assert P.dtype == dtype and len(set(modified_discounts(COUNTS.reshape(-1).tolist()))) == 4  # three discounts are at work
-    np.testing.assert_allclose(P, loop(C), rtol=TOLERANCE[dtype])
-    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=TOLERANCE[dtype])
-    assert np.all(np.asarray(P) > 0)
+def test_kneser_ney_equals_its_loop_for_any_counts(modified, loop, dtype):
+    assert len(set(modified_discounts(COUNTS.reshape(-1).tolist()))) == 4  # three discounts are at work
+    for name, C in sparse_tables().items():
+        P = np.asarray(compiled_kneser_ney(jax.device_put(C.astype(dtype)), modified=modified))
+        assert P.dtype == dtype
+        np.testing.assert_allclose(P, loop(C), rtol=TOLERANCE[dtype], err_msg=name)
+        np.testing.assert_allclose(P.sum(axis=1), 1, rtol=TOLERANCE[dtype])
+        assert np.all(P > 0)
 
 
 def test_without_a_pair_seen_once_half_a_count_is_discounted():
     # D = 1/2, P_cont = (1/2, 1/2): row 0 is (3 - 1/2 + 1/4, 0 + 1/4) / 3
-    np.testing.assert_allclose(kneser_ney(jnp.array([[3.0, 0.0], [0.0, 3.0]]))[0], [11 / 12, 1 / 12], rtol=1e-15)
+    np.testing.assert_allclose(
+        compiled_kneser_ney(jax.device_put(np.diag([3.0, 3.0]))).tolist()[0], [11 / 12, 1 / 12], rtol=1e-15
+    )
 
 
 def test_renaming_tokens_renames_kneser_ney_rows_and_columns():
     order = np.random.default_rng(1).permutation(N)
-    P = np.asarray(kneser_ney(jnp.asarray(COUNTS, jnp.float64)))
-    renamed = kneser_ney(jnp.asarray(COUNTS[np.ix_(order, order)], jnp.float64))
+    P, renamed = (
+        np.asarray(compiled_kneser_ney(jax.device_put(C.astype(np.float64)), modified=False))
+        for C in (COUNTS, COUNTS[np.ix_(order, order)])
+    )
     np.testing.assert_allclose(renamed, P[np.ix_(order, order)], rtol=1e-13)
 
 
@@ -237,7 +245,8 @@ def test_modified_discounts_are_those_worked_by_hand(counts, D):
     C = table_with(counts)
     n = counts_of_counts(C)
     np.testing.assert_allclose(discounts_of(n, modified=True), D, rtol=1e-14)
-    np.testing.assert_allclose(discounts_of(jnp.asarray(n, float), modified=True), D, rtol=1e-14)
+    compiled = jax.jit(discounts_of, static_argnames="modified")(jax.device_put(np.asarray(n, float)), modified=True)
+    np.testing.assert_allclose(compiled, D, rtol=1e-14)
     np.testing.assert_allclose(modified_discounts(C.reshape(-1).tolist())[1:], D, rtol=1e-14)
 
 
@@ -246,13 +255,13 @@ def test_a_row_of_modified_kneser_ney_is_that_worked_by_hand():
     # Row 0 (1, 2, 3, 0) frees 1/3 + 1 + 5/3 = 3 of 6, of which each output gets a quarter.
     C = np.zeros((4, 4))
     C[0, :3], C[1, 3] = [1, 2, 3], 4
-    P = kneser_ney(jnp.asarray(C), modified=True)
+    P = np.asarray(compiled_kneser_ney(jax.device_put(C), modified=True))
     np.testing.assert_allclose(P[0], np.array([2 / 3 + 3 / 4, 1 + 3 / 4, 4 / 3 + 3 / 4, 3 / 4]) / 6, rtol=1e-14)
 
 
 def test_without_modified_discounts_kneser_ney_has_one():
     C = np.where(COUNTS == 3, 2, COUNTS)  # no pair was seen three times
-    one, three = (kneser_ney(jnp.asarray(C, jnp.float64), modified=modified) for modified in (False, True))
+    one, three = (compiled_kneser_ney(jax.device_put(C.astype(float)), modified=modified) for modified in (False, True))
     np.testing.assert_array_equal(one, three)
 
 
@@ -279,17 +288,18 @@ def test_every_smoothing_equals_its_loop(name):
         rows_of(name, C[:, :4]), rows_of_smoothing(C[:, :4], name), rtol=1e-13
     )  # tables need not be square
     if name in ("dirichlet", "absolute-discount"):  # a context never seen
-        np.testing.assert_allclose(rows_of(name, C)[3], unigram(jnp.asarray(C.sum(axis=0), jnp.float64)), rtol=1e-14)
+        np.testing.assert_allclose(
+            rows_of(name, C)[3], unigram(jax.device_put(np.asarray(C.sum(axis=0), np.float64))), rtol=1e-14
+        )
 
 
-@pytest.mark.parametrize("table", ["unseen", "no pair seen once", "no estimate from three on", "nothing seen"])
 @EVERY
-def test_rows_of_every_smoothing_are_positive_and_sum_to_one(name, table):
+def test_rows_of_every_smoothing_are_positive_and_sum_to_one(name):
     # rows of counts above 2 only, whose modified discount would be negative
-    tables = sparse_tables() | {"no estimate from three on": np.diag([1, 1, 1, 2, 3, 4, 4, 4, 4])}
-    P = rows_of(name, tables[table])
-    assert np.all(np.isfinite(P)) and np.all(P > 0)
-    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-13)
+    for C in (*sparse_tables().values(), np.diag([1, 1, 1, 2, 3, 4, 4, 4, 4])):
+        P = rows_of(name, C)
+        assert np.all(np.isfinite(P)) and np.all(P > 0)
+        np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-13)
 
 
 @EVERY
@@ -325,6 +335,6 @@ def test_rows_of_a_small_table_are_those_worked_by_hand():
 def test_noise_rows_of_frequent_pairs_are_near_their_relative_frequencies():
     C = np.array([[4000, 6000], [7000, 3000]])
     noise = noise_model(C.sum(axis=1))
-    P = np.exp(noisy_rows(jnp.log(noisy_counts(jnp.asarray(C, jnp.float64), noise)), noise))
+    P = np.exp(noisy_rows(jnp.log(noisy_counts(jax.device_put(np.asarray(C, np.float64)), noise)), noise))
     # one wrong observation in 10^4: a pair moves by at most 10^-4 of the other row, here a factor of 7/4
     np.testing.assert_allclose(P / P.sum(axis=1, keepdims=True), C / 10**4, rtol=2e-4)

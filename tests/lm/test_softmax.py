@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import chex
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from reference import features, log_softmax
@@ -25,15 +25,16 @@ from jexplicit.lm.core.softmax import (
 from jexplicit.lm.tables import contexts as contexts_module
 from jexplicit.runs.devices import data_mesh
 
-N = 6
+N = 9
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-6}
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+SLOW = pytest.mark.slow
 
 
 def random_tables(K, kind="cat", dtype=np.float64, seed=0):
     """K tables, one for all offsets where kind is sum, and the decoder U that they are the blocks of."""
     U = [np.random.default_rng(seed + k).normal(size=(N, N)) * 2 for k in range(1 if kind == "sum" else K)]
-    tables = tuple(jnp.asarray(block, dtype) for block in U)
+    tables = tuple(jax.device_put(np.asarray(block, dtype)) for block in U)
     return (tables * K, U[0]) if kind == "sum" else (tables, np.concatenate(U))
 
 
@@ -46,16 +47,17 @@ def identity_features(X, kind):
     return features(X, np.eye(N), kind)
 
 
-@pytest.mark.parametrize("kind", ["sum", "cat"])
-@pytest.mark.parametrize("K", [1, 3])
-def test_logits_equal_the_dense_product_of_features_and_decoder(K, kind):
-    tables, U = random_tables(K, kind)
-    X, _ = random_positions(20, K)
-    fast = [logits(tables, jnp.asarray(x)) for x in X]
-    np.testing.assert_allclose(fast, identity_features(X, kind) @ U, rtol=0, atol=1e-14)
+def test_logits_equal_the_dense_product_of_features_and_decoder():
+    for kind in ("sum", "cat"):
+        tables, U = random_tables(3, kind)
+        X, _ = random_positions(20, 3)
+        fast = [logits(tables, jax.device_put(x)) for x in X]
+        np.testing.assert_allclose(fast, identity_features(X, kind) @ U, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("M, dtype", [(1, np.float64), (64, np.float64), (65, np.float64), (300, np.float32)])  # blocks: 64
+@pytest.mark.parametrize(
+    "M, dtype", [(65, np.float64), (300, np.float32), *(pytest.param(M, np.float64, marks=SLOW) for M in (1, 64))]
+)  # 64
 def test_log_partition_functions_equal_the_loop_for_any_number_of_contexts(M, dtype):
     tables, U = random_tables(2, dtype=dtype)
     X, _ = random_positions(M, 2)
@@ -65,7 +67,7 @@ def test_log_partition_functions_equal_the_loop_for_any_number_of_contexts(M, dt
     np.testing.assert_allclose(log_Z, [np.log(sum(np.exp(row))) for row in rows], rtol=0, atol=10 * TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("M", [5, 1100])
+@pytest.mark.parametrize("M", [5, pytest.param(1100, marks=SLOW)])
 def test_the_number_of_devices_does_not_change_log_partition_functions_and_the_loss(M):
     tables, _ = random_tables(3)
     X, Y = random_positions(M, 3)
@@ -89,10 +91,10 @@ def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(mon
 
 
 def test_the_log_partition_function_of_equal_logits_is_log_n_more_than_each():
-    flat = (jnp.zeros((N, N)),)
-    X, _ = random_positions(7, 1)
-    np.testing.assert_allclose(log_partition(flat, X), np.log(N), rtol=1e-15)
-    np.testing.assert_allclose(log_partition((flat[0] + 2.5,), X), np.log(N) + 2.5, rtol=1e-15)
+    X, _ = random_positions(300, 1)
+    for logit in (0, 2.5):
+        flat = (jax.device_put(np.full((N, N), logit, np.float64)),)
+        np.testing.assert_allclose(log_partition(flat, X), np.log(N) + logit, rtol=1e-15)
 
 
 @pytest.mark.parametrize("kind, per_call", [("sum", 7), ("cat", 1 << 18)])
@@ -105,7 +107,12 @@ def test_target_logits_equal_those_of_the_dense_product(kind, per_call, monkeypa
 
 
 @pytest.mark.parametrize(
-    "kind, K, dtype", [*product(["sum", "cat"], [1, 2, 3], [np.float64]), ("sum", 3, np.float32), ("cat", 2, np.float32)]
+    "kind, K, dtype",
+    [
+        *(("sum", 3, np.float64), ("cat", 3, np.float64), ("cat", 2, np.float32)),
+        *(pytest.param(kind, K, np.float64, marks=SLOW) for kind, K in product(["sum", "cat"], [1, 2])),
+        pytest.param("sum", 3, np.float32, marks=SLOW),
+    ],
 )
 def test_the_loss_by_distinct_contexts_equals_the_sum_over_positions(K, kind, dtype):
     tables, U = random_tables(K, kind, dtype)
@@ -126,15 +133,14 @@ def test_neither_the_order_of_a_context_nor_of_positions_changes_the_loss_of_sum
 
 def test_equal_logits_lose_log_n_at_every_position():
     X, Y = random_positions(300, 2)
-    loss = negative_log_likelihood((jnp.ones((N, N)),) * 2, X, Y)
+    loss = negative_log_likelihood((jax.device_put(np.ones((N, N))),) * 2, X, Y)
     np.testing.assert_allclose(loss, 300 * np.log(N), rtol=1e-13)
 
 
-@pytest.mark.parametrize("K", [1, 3])
-def test_adding_a_constant_to_a_row_of_a_table_does_not_change_the_loss(K):
-    tables, _ = random_tables(K)
-    X, Y = random_positions(300, K)
-    shifted = (tables[0].at[2].add(3.0), *tables[1:])
+def test_adding_a_constant_to_a_row_of_a_table_does_not_change_the_loss():
+    tables, _ = random_tables(3)
+    X, Y = random_positions(300, 3)
+    shifted = (jax.device_put(np.asarray(tables[0]) + 3.0 * (np.arange(N) == 2)[:, None]), *tables[1:])
     np.testing.assert_allclose(negative_log_likelihood(shifted, X, Y), negative_log_likelihood(tables, X, Y), rtol=1e-12)
 
 
@@ -162,7 +168,9 @@ def test_the_loss_from_counts_changes_by_expected_less_observed_counts():
     C = counts_of(*random_positions(300, 1))
     gradient = C.sum(axis=1)[:, None] * np.exp([log_softmax(row) for row in U]) - C
     direction, step = np.random.default_rng(2).normal(size=U.shape), 1e-5
-    up, down = (negative_log_likelihood_from_counts(table + d * jnp.asarray(direction), C) for d in (step, -step))
+    up, down = (
+        negative_log_likelihood_from_counts(jax.device_put(np.asarray(table) + d * direction), C) for d in (step, -step)
+    )
     # central differences: error step^2 * third derivative (300 * 1e-10) + rounding 1e-13 * 600 / step (1e-5)
     np.testing.assert_allclose((up - down) / (2 * step), np.vdot(gradient, direction), rtol=0, atol=1e-4)
 
@@ -170,10 +178,12 @@ def test_the_loss_from_counts_changes_by_expected_less_observed_counts():
 def test_the_loss_of_relative_frequencies_is_the_conditional_entropy():
     C = np.array([[3, 1, 0], [0, 4, 4], [0, 0, 0]])  # pairs and a context that never occur: log 0 costs nothing
     entropy = 3 * np.log(4 / 3) + np.log(4) + 8 * np.log(2)
-    np.testing.assert_allclose(negative_log_likelihood_from_counts(jnp.log(jnp.asarray(C)), C), entropy, rtol=1e-14)
+    with np.errstate(divide="ignore"):
+        table = jax.device_put(np.log(C))
+    np.testing.assert_allclose(negative_log_likelihood_from_counts(table, C), entropy, rtol=1e-14)
 
 
 def test_a_pair_that_occurs_although_it_has_no_chance_costs_infinitely_much():
-    table = jnp.log(jnp.array([[1.0, 0.0], [1.0, 1.0]]))
+    table = jax.device_put(np.array([[0, -np.inf], [0, 0]]))
     assert negative_log_likelihood_from_counts(table, np.array([[1, 1], [0, 0]])) == np.inf
     assert negative_log_likelihood((table,), np.array([[0], [0]]), np.array([0, 1])) == np.inf

@@ -3,9 +3,12 @@
 Float64 and loops over positions: 1e-10.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jexplicit.counts.dense import count
 from jexplicit.data.contexts import contexts
@@ -22,7 +25,11 @@ N, K = 6, 2
 RNG = np.random.default_rng(0)
 STREAM = np.concatenate([[0], *([*RNG.integers(1, N - 1, 7), 0] for _ in range(30))]).astype(np.uint8)  # N - 1 never occurs
 X, Y = contexts(STREAM, K, eos=True)
-SOLVED = explicit_language_model(count(STREAM, radius=K, vocab_size=N), features="cat", eos=True, dtype=jnp.float64)
+
+
+@functools.cache
+def solved():
+    return explicit_language_model(count(STREAM, radius=K, vocab_size=N), features="cat", eos=True, dtype=jnp.float64)
 
 
 def softmax(z):
@@ -33,13 +40,14 @@ def softmax(z):
 def start(layers):
     network = TokenStack(N, layers, dtype=jnp.float64)
     variables = init_variables(network, jax.random.key(0), X[:1])
-    return network, variables, stack_start(network, variables, SOLVED, X, Y)
+    return network, variables, stack_start(network, variables, solved(), X, Y)
 
 
 def test_a_stack_is_its_formula():
-    network, variables, _ = start(3)
+    network = TokenStack(N, 3, dtype=jnp.float64)
+    variables = init_variables(network, jax.random.key(0), X[:1])
     params = jax.tree.map(np.asarray, variables["params"])
-    z = network_outputs(network, variables, jnp.asarray(X))
+    z = network_outputs(network, variables, jax.device_put(X))
     for x, found in zip(X[:20], z, strict=False):
         expected = params["layer_1"][0][x[0]] + params["layer_1"][1][x[1]]
         for n in (2, 3):
@@ -48,10 +56,11 @@ def test_a_stack_is_its_formula():
     assert np.abs(params["layer_1"]).max() <= 1 / np.sqrt(K * N) and params["layer_1"].min() < 0
 
 
+@pytest.mark.slow
 def test_layers_are_solved_from_the_bottom_up(layers=3):
     """`U⁽¹⁾` the explicit tables, `U⁽ˡ⁾ = log F` with `F = sum_m H⁽ˡ⁾_m ⊗ y_m`, position by position."""
     _, _, found = start(layers)
-    tables = np.asarray(SOLVED.tables)
+    tables = np.asarray(solved().tables)
     np.testing.assert_allclose(found["params"]["layer_1"], tables, rtol=1e-12)
     H = [softmax(tables[0][x[0]] + tables[1][x[1]]) for x in X]
     for n in range(2, layers + 1):
@@ -64,10 +73,11 @@ def test_layers_are_solved_from_the_bottom_up(layers=3):
         H = [softmax(h @ U) for h in H]
 
 
+@pytest.mark.slow
 def test_one_layer_is_the_explicit_language_model_and_is_saved_and_loaded(tmp_path):
     network, _, found = start(1)
     model = network_model(network, found, context=K)
-    np.testing.assert_allclose(log_probabilities(model, X, Y), log_probabilities(SOLVED, X, Y), rtol=1e-5)
+    np.testing.assert_allclose(log_probabilities(model, X, Y), log_probabilities(solved(), X, Y), rtol=1e-5)
     export_model(tmp_path / "stack.safetensors", TextModel(model, train_tokenizer(["abcd"], kind="char"), {}))
     again = import_model(tmp_path / "stack.safetensors").model
-    np.testing.assert_allclose(again.logits(jnp.asarray(X[3])), model.logits(jnp.asarray(X[3])), rtol=1e-6)
+    np.testing.assert_allclose(again.logits(jax.device_put(X[3])), model.logits(jax.device_put(X[3])), rtol=1e-6)

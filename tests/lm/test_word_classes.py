@@ -7,6 +7,8 @@ from reference import PAD, random_documents, stream_of
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.fits.mixtures.word_classes import cluster, neighbour_ppmi, neighbour_vectors
 
+pytestmark = pytest.mark.slow
+
 N = 8
 STREAM = stream_of(random_documents(seed=3, number=40, vocab_size=N, longest=12))
 

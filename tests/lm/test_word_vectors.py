@@ -14,6 +14,8 @@ from jexplicit.lm.rows.explicit import explicit_language_model
 from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
 from jexplicit.lm.training_text import Options, TrainingText
 
+pytestmark = pytest.mark.slow
+
 N = 8
 RNG = np.random.default_rng(0)
 STREAM = np.concatenate([[0], *([*RNG.integers(1, N - 1, 7), 0] for _ in range(40))]).astype(np.uint8)  # N - 1 never occurs

@@ -19,6 +19,8 @@ from jexplicit.lm.rows.views import ViewRows, view_contexts
 from jexplicit.lm.rows.words import EMPTY, UNKNOWN, LineView, letters_of, word_view
 from jexplicit.lm.training_text import TrainingText
 
+pytestmark = pytest.mark.slow
+
 LETTERS = "abc"
 CHARACTERS = LETTERS + " ,\n"
 N = len(CHARACTERS) + 1

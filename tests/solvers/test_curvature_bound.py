@@ -2,7 +2,7 @@
 
 import functools
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 import reference
@@ -24,7 +24,7 @@ def signed(dtype=np.float64):
     labels = rng.permutation(np.arange(M) % N)
     X = rng.normal(size=(M, D)) + 0.7 * rng.normal(size=(N, D))[labels]
     X = np.concatenate([X * np.logspace(-1, 1, D), np.ones((M, 1))], axis=1)
-    return jnp.asarray(X, dtype), jnp.asarray(reference.one_hot(labels, N), dtype), labels
+    return jax.device_put(np.asarray(X, dtype)), jax.device_put(np.asarray(reference.one_hot(labels, N), dtype)), labels
 
 
 def test_a_sweep_is_the_formula():
@@ -35,7 +35,7 @@ def test_a_sweep_is_the_formula():
     P = np.exp(log_predictions(np.asarray(X) @ U))
     uphill = np.asarray(X).T @ (np.asarray(Y) - P) / M - penalty * U
     expected = U + 2 * np.linalg.inv(A + 2 * penalty * np.eye(D + 1)) @ uphill
-    fitted = curvature_bound_sweeps(X, Y, jnp.asarray(U), sweeps=1, ridge=ridge)
+    fitted = curvature_bound_sweeps(X, Y, jax.device_put(U), sweeps=1, ridge=ridge)
     np.testing.assert_allclose(fitted.U, expected, rtol=0, atol=1e-10)  # a condition number of about 100
     loss = -(np.asarray(Y) * np.log(P)).sum() / M + penalty / 2 * (U**2).sum()
     np.testing.assert_allclose(fitted.losses[0], loss, rtol=1e-12)
@@ -49,7 +49,7 @@ def test_a_sweep_is_the_formula():
 def test_every_sweep_lowers_the_loss(dtype, rounding, ridge):
     X, Y, _ = signed(dtype)
     begin = 3 * np.random.default_rng(6).normal(size=(D + 1, N))
-    losses = curvature_bound_sweeps(X, Y, jnp.asarray(begin, dtype), sweeps=100, ridge=ridge).losses
+    losses = curvature_bound_sweeps(X, Y, jax.device_put(np.asarray(begin, dtype)), sweeps=100, ridge=ridge).losses
     assert np.all(np.diff(losses) <= rounding * losses[0]) and losses[-1] < losses[0] / 2
 
 

@@ -3,7 +3,7 @@
 Tolerances: float64. Gradients add n terms in another order than reverse mode does: 1e-9 of their size.
 """
 
-import itertools
+import functools
 from typing import Any
 
 import jax
@@ -27,11 +27,11 @@ from jexplicit.solvers.feature_machine import (
 from jexplicit.solvers.gram import split_examples
 
 RNG = np.random.default_rng(0)
-X, Z, Y = (jnp.asarray(RNG.normal(size=shape)) for shape in ((30, 5), (7, 5), (30, 3)))
+X, Z, Y = (RNG.normal(size=shape) for shape in ((30, 5), (7, 5), (30, 3)))
 ROOT = RNG.normal(size=(5, 5))
-M = jnp.asarray(ROOT @ ROOT.T / 5)
+M = ROOT @ ROOT.T / 5
 L = 1.3
-ALL = pytest.mark.parametrize("kernel", KERNELS)
+ALL, SLOW = pytest.mark.parametrize("kernel", KERNELS), pytest.mark.slow
 OF_LOOPS = {
     "quadratic": lambda x, z: (x @ M @ z) ** 2,
     "gaussian": lambda x, z: np.exp(-((x - z) @ M @ (x - z)) / (2 * L**2)),
@@ -43,71 +43,91 @@ def of_loops(A: Any, B: Any, kernel: str) -> np.ndarray:
     return np.array([[OF_LOOPS[kernel](x, z) for z in np.asarray(B)] for x in np.asarray(A)])
 
 
+@functools.cache
+def arrays():
+    """X, Z, Y and M on the device."""
+    return tuple(map(jax.device_put, (X, Z, Y, M)))
+
+
 @ALL
 def test_predictions_are_sums_of_kernels_and_solve_the_regression(kernel):
-    machine = solve(X, Y, M, kernel=kernel, bandwidth=L, ridge=1e-3)
+    X_, Z_, Y_, M_ = arrays()
+    machine = solve(X_, Y_, M_, kernel=kernel, bandwidth=L, ridge=1e-3)
     K = of_loops(X, X, kernel)
     alpha = np.linalg.solve(K + 1e-3 * np.trace(K) / len(X) * np.eye(len(X)), Y)
     np.testing.assert_allclose(machine.alpha, alpha, rtol=1e-6)  # the condition of K times float64
-    np.testing.assert_allclose(predict(machine, Z, kernel=kernel), of_loops(Z, X, kernel) @ alpha, rtol=1e-6)
+    np.testing.assert_allclose(predict(machine, Z_, kernel=kernel), of_loops(Z, X, kernel) @ alpha, rtol=1e-6)
 
 
 @ALL
-def test_the_slopes_are_the_gradients_of_jax(kernel):
-    x = Z[0]
+def test_slopes_and_the_gradient_outer_product_are_those_of_the_gradients_of_jax(kernel):
+    X_, Z_, Y_, M_ = arrays()
 
-    def one(x, z):
-        return kernel_and_slope(x, z[None], M, kernel, L)[0][0]
+    @jax.jit
+    def slopes_and_jacobians(x, X, M):
+        def one(x, z):
+            return kernel_and_slope(x, z[None], M, kernel, L)[0][0]
 
-    _, slope = kernel_and_slope(x, X, M, kernel, L)
-    direction = X if kernel == "quadratic" else X - x[None]
-    wanted = jax.vmap(jax.grad(one), in_axes=(None, 0))(x, X)
+        of_all = jax.vmap(jax.grad(one), in_axes=(None, 0))
+        return kernel_and_slope(x, X, M, kernel, L)[1], of_all(x, X), jax.vmap(of_all, in_axes=(0, None))(X, X)
+
+    slope, wanted, gradients = map(np.asarray, slopes_and_jacobians(Z_[0], X_, M_))
+    direction = X if kernel == "quadratic" else X - Z[0]
     np.testing.assert_allclose(slope[:, None] * (direction @ M), wanted, rtol=1e-9, atol=1e-12)
+    J = np.einsum("nid,ic->ncd", gradients, Y)
+    found = agop(FeatureMachine(X_, Y_, M_, L), kernel=kernel)
+    np.testing.assert_allclose(found, np.einsum("ncd,nce->de", J, J) / len(X), rtol=1e-9)
 
 
-@ALL
-def test_the_gradient_outer_product_is_that_of_the_jacobians(kernel):
-    machine = FeatureMachine(X, Y, M, L)
-
-    def f(x):
-        return jnp.stack([kernel_and_slope(x, X, M, kernel, L)[0]]) @ Y
-
-    J = jax.vmap(jax.jacrev(lambda x: f(x)[0]))(X)
-    np.testing.assert_allclose(agop(machine, kernel=kernel), jnp.einsum("ncd,nce->de", J, J) / len(X), rtol=1e-9)
-
-
-def test_blocks_of_examples_change_nothing(monkeypatch):
-    whole = agop(FeatureMachine(X, Y, M, L), kernel="laplace")
+def test_neither_blocks_of_examples_nor_devices_change_the_gradient_outer_product(monkeypatch):
+    X_, _, Y_, M_ = arrays()
+    machine = FeatureMachine(X_, Y_, M_, L)
+    whole = agop(machine, kernel="laplace")
+    compiled: Any = agop
     monkeypatch.setattr("jexplicit.solvers.feature_machine._block", 7)
-    jax.clear_caches()
-    np.testing.assert_allclose(agop(FeatureMachine(X, Y, M, L), kernel="laplace"), whole, rtol=1e-10)
+    blocks = jax.jit(functools.partial(compiled.__wrapped__, kernel="laplace"))(machine)  # traced anew
+    np.testing.assert_allclose(blocks, whole, rtol=1e-10)
+    over_devices = split_examples(X, Y, block=2, mesh=data_mesh(8))
+    for kernel in ("laplace", "quadratic"):
+        np.testing.assert_allclose(agop(machine, over_devices, kernel=kernel), agop(machine, kernel=kernel), rtol=1e-10)
 
 
 def test_the_first_solve_is_scikit_learn_s_kernel_ridge():
-    machine, history = feature_machine(X, Y, solves=1, kernel="gaussian", bandwidth=L, ridge=0.1)
-    square = np.mean((np.asarray(X)[:, None] - np.asarray(X)[None]) ** 2, axis=(0, 1)).sum()  # of the distances
+    X_, Z_, Y_, _ = arrays()
+    machine, history = feature_machine(X_, Y_, solves=1, kernel="gaussian", bandwidth=L, ridge=0.1)
+    square = np.mean((X[:, None] - X[None]) ** 2, axis=(0, 1)).sum()  # of the distances
     alpha: Any = 0.1
     ridge = KernelRidge(alpha=alpha, kernel="rbf", gamma=1 / (2 * L**2 * square)).fit(X, Y)
-    np.testing.assert_allclose(predict(machine, Z, kernel="gaussian"), ridge.predict(Z), rtol=1e-9)
+    np.testing.assert_allclose(predict(machine, Z_, kernel="gaussian"), ridge.predict(Z), rtol=1e-9)
     assert [entry["solve"] for entry in history] == [1]
 
 
 def test_a_power_of_a_metric_is_that_of_its_eigenvalues():
     for power in (0.5, 1.0):
-        raised = metric_power(M, power)
-        assert float(jnp.abs(raised).max()) == pytest.approx(1)
+        raised = np.asarray(metric_power(jax.device_put(M), power))
+        assert np.abs(raised).max() == pytest.approx(1)
         twice = raised @ raised if power == 0.5 else raised
-        np.testing.assert_allclose(twice / jnp.trace(twice), M / jnp.trace(M), rtol=1e-9, atol=1e-12)
-    assert not metric_power(jnp.zeros((3, 3)), 0.5).any()  # of a constant predictor
+        np.testing.assert_allclose(twice / np.trace(twice), M / np.trace(M), rtol=1e-9, atol=1e-12)
+    assert not np.asarray(metric_power(jax.device_put(0 * M), 0.5)).any()  # of a constant predictor
 
 
-def test_it_finds_the_coordinates_that_matter():
-    X = jax.random.normal(jax.random.key(0), (200, 6))
-    y = (X[:, 0] * X[:, 1])[:, None]
-    for kernel, ridge in itertools.product(("quadratic", "gaussian"), (1e-3,)):
-        machine, history = feature_machine(X, y, solves=4, kernel=kernel, ridge=ridge, power=1.0)
-        weight = jnp.diagonal(machine.M)
-        assert weight[2:].max() < 0.1 * weight[:2].min() and len(history) == 4
+@pytest.mark.parametrize("kernel, examples", [("quadratic", 30), pytest.param("gaussian", 200, marks=SLOW)])
+def test_it_finds_the_coordinates_that_matter(kernel, examples):
+    X = np.random.default_rng(0).normal(size=(examples, 5))
+    Y = np.tile((X[:, 0] * X[:, 1])[:, None], 3)
+    machine, history = feature_machine(jax.device_put(X), jax.device_put(Y), solves=4, kernel=kernel, ridge=1e-3, power=1.0)
+    weight = np.diagonal(machine.M)
+    assert weight[2:].max() < 0.1 * weight[:2].min() and len(history) == 4
+
+
+def test_float32_predicts_as_float64_does():
+    predictions = []
+    for dtype in (np.float32, np.float64):
+        X_, Z_, Y_, M_ = (jax.device_put(part.astype(dtype)) for part in (X, Z, Y, M))
+        machine = solve(X_, Y_, M_, kernel="gaussian", bandwidth=L, ridge=1e-3)
+        assert machine.alpha.dtype == dtype
+        predictions.append(predict(machine, Z_, kernel="gaussian"))
+    np.testing.assert_allclose(*predictions, rtol=0, atol=1e-3)  # the condition of the kernels, 1e4, times float32
 
 
 def test_an_interrupted_machine_resumes_with_the_same_bits(tmp_path):
@@ -118,28 +138,35 @@ def test_an_interrupted_machine_resumes_with_the_same_bits(tmp_path):
         if entry["solve"] == 2:
             raise Stop
 
+    X_, _, Y_, _ = arrays()
     options = {"solves": 4, "ridge": 1e-3, "checkpoints": tmp_path, "checkpoint_seconds": 0.0}
     with pytest.raises(Stop):
-        feature_machine(X, Y, callback=stop, **options)
-    resumed, history = feature_machine(X, Y, **options)
-    whole, _ = feature_machine(X, Y, solves=4, ridge=1e-3)
+        feature_machine(X_, Y_, callback=stop, **options)
+    resumed, history = feature_machine(X_, Y_, **options)
+    whole, _ = feature_machine(X_, Y_, solves=4, ridge=1e-3)
     assert [entry["solve"] for entry in history] == [1, 2, 3, 4]
     for one, other in zip(resumed, whole, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_constant_duplicate_and_single_examples_have_finite_machines():
-    for inputs in (jnp.ones((4, 2)), jnp.zeros((4, 2)) + jnp.array([[1.0, 0.0]]), jnp.ones((1, 2))):
-        for kernel in KERNELS:
-            machine, _ = feature_machine(inputs, jnp.ones((len(inputs), 1)), solves=3, kernel=kernel, ridge=1e-2)
-            assert bool(jnp.isfinite(predict(machine, inputs, kernel=kernel)).all())
+@pytest.mark.parametrize(
+    "kernel, examples",
+    [
+        ("laplace", 30),
+        *(pytest.param(kernel, n, marks=SLOW) for kernel in KERNELS for n in (1, 30) if (kernel, n) != ("laplace", 30)),
+    ],
+)
+def test_constant_duplicate_and_single_examples_have_finite_machines(kernel, examples):
+    for inputs in (np.ones((examples, 5)), np.tile(np.eye(5)[:1], (examples, 1))):
+        machine, _ = feature_machine(jax.device_put(inputs), jnp.ones((examples, 3)), solves=3, kernel=kernel, ridge=1e-2)
+        assert np.isfinite(predict(machine, jax.device_put(inputs), kernel=kernel)).all()
 
 
 @pytest.mark.parametrize(
     "given, message",
     [
         ({"X": X[:3]}, r"examples \(3, 5\), targets \(30, 3\): give \[n, d\] and \[n, c\]"),
-        ({"X": X.at[0, 0].set(jnp.nan)}, "not finite: clean them first"),
+        ({"X": np.where(X == X[0, 0], np.nan, X)}, "not finite"),
         ({"solves": 0}, "0 solves"),
         ({"kernel": "cubic"}, "kernel 'cubic'.* quadratic or gaussian or laplace"),
         ({"ridge": 0.0}, "ridge 0.0"),
@@ -148,50 +175,56 @@ def test_constant_duplicate_and_single_examples_have_finite_machines():
     ],
 )
 def test_what_makes_no_sense_is_refused(given, message):
+    options = {"X": X, "Y": Y, "solves": 2, **given}
     with pytest.raises(ValueError, match=message):
-        feature_machine(**{"X": X, "Y": Y, "solves": 2, **given})
+        feature_machine(jax.device_put(options.pop("X")), jax.device_put(options.pop("Y")), **options)
 
 
 def test_a_solution_that_is_not_finite_says_which_solve():
     with pytest.raises(FloatingPointError, match="solve . is not finite: use a ridge above"):
-        feature_machine(1e200 * X, Y, solves=2)
+        feature_machine(jax.device_put(1e200 * X), jax.device_put(Y), solves=2)
 
 
-@ALL
+@pytest.mark.parametrize("kernel", ["laplace", *(pytest.param(kernel, marks=SLOW) for kernel in KERNELS[:2])])
 def test_landmarks_are_the_least_squares_of_their_kernels(kernel):
-    blocks, ridge, few = split_examples(X, Y, block=4), 1e-2, X[:9]
-    machine = solve_on_landmarks(blocks, few, M, kernel=kernel, bandwidth=L, ridge=ridge)
+    _, Z_, _, M_ = arrays()
+    blocks, ridge, few = split_examples(X, Y, block=4), 1e-2, X[:11]
+    machine = solve_on_landmarks(blocks, jax.device_put(few), M_, kernel=kernel, bandwidth=L, ridge=ridge)
     Kxz, Kzz = of_loops(X, few, kernel), of_loops(few, few, kernel)
-    alpha = np.linalg.solve(Kxz.T @ Kxz + ridge * np.trace(Kzz) / 9 * Kzz, Kxz.T @ np.asarray(Y))
-    # the diagonal of K_M(Z, Z) has 9 roundings more: times its condition, 1e-7 of the predictions
-    np.testing.assert_allclose(predict(machine, Z, kernel=kernel), of_loops(Z, few, kernel) @ alpha, rtol=1e-6, atol=1e-7)
+    alpha = np.linalg.solve(Kxz.T @ Kxz + ridge * np.trace(Kzz) / 11 * Kzz, Kxz.T @ Y)
+    # the diagonal of K_M(Z, Z) has 11 roundings more: times its condition, 1e-7 of the predictions
+    np.testing.assert_allclose(predict(machine, Z_, kernel=kernel), of_loops(Z, few, kernel) @ alpha, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
+@pytest.mark.parametrize("kernel", ["gaussian", pytest.param("laplace", marks=SLOW)])
 def test_all_examples_as_landmarks_are_the_whole_regression(kernel):
+    X_, Z_, Y_, M_ = arrays()
     options: Any = {"kernel": kernel, "bandwidth": L, "ridge": 1e-2}
-    some, whole = solve_on_landmarks(split_examples(X, Y), X, M, **options), solve(X, Y, M, **options)
-    np.testing.assert_allclose(predict(some, Z, kernel=kernel), predict(whole, Z, kernel=kernel), rtol=1e-6, atol=1e-9)
+    some, whole = solve_on_landmarks(split_examples(X, Y), X_, M_, **options), solve(X_, Y_, M_, **options)
+    np.testing.assert_allclose(predict(some, Z_, kernel=kernel), predict(whole, Z_, kernel=kernel), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("devices", [3, 8])
-@ALL
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel, devices", [(kernel, devices) for kernel in KERNELS for devices in (3, 8)])
 def test_devices_change_nothing(kernel, devices):
+    X_, _, Y_, _ = arrays()
     options: Any = {"solves": 3, "kernel": kernel, "ridge": 1e-2, "landmarks": 11}
-    one, _ = feature_machine(X, Y, mesh=data_mesh(1), **options)
-    several, _ = feature_machine(X, Y, mesh=data_mesh(devices), **options)
-    assert one.X.shape == (11, 5) and (np.asarray(one.X)[:, None] == np.asarray(X)[None]).all(axis=2).any(axis=1).all()
+    one, _ = feature_machine(X_, Y_, mesh=data_mesh(1), **options)
+    several, _ = feature_machine(X_, Y_, mesh=data_mesh(devices), **options)
+    assert one.X.shape == (11, 5) and (np.asarray(one.X)[:, None] == X[None]).all(axis=2).any(axis=1).all()
     for a, b in zip(one, several, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)  # sums in another order, twice through a solve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
 def test_landmarks_find_the_coordinates_that_matter_in_float32(kernel):
     with jax.enable_x64(False):
-        X = jax.random.normal(jax.random.key(0), (3000, 6), jnp.float32)
+        X = np.random.default_rng(0).normal(size=(3000, 6)).astype(np.float32)
         y = (X[:, 0] * X[:, 1])[:, None]
-        machine, _ = feature_machine(X[:2500], y[:2500], solves=4, kernel=kernel, ridge=1e-3, power=1.0, landmarks=300)
-        error = jnp.mean((predict(machine, X[2500:], kernel=kernel) - y[2500:]) ** 2) / jnp.mean(y[2500:] ** 2)
-        weight = jnp.diagonal(machine.M)
+        options: Any = {"kernel": kernel, "ridge": 1e-3, "power": 1.0, "landmarks": 300}
+        machine, _ = feature_machine(jax.device_put(X[:2500]), jax.device_put(y[:2500]), solves=4, **options)
+        found = np.asarray(predict(machine, jax.device_put(X[2500:]), kernel=kernel))
+    weight = np.diagonal(machine.M)
     assert machine.alpha.dtype == jnp.float32 and weight[2:].max() < 0.01 * weight[:2].min()
-    assert error < 0.05  # of the variance; by the identity as metric, five times as much
+    assert np.mean((found - y[2500:]) ** 2) / np.mean(y[2500:] ** 2) < 0.05  # by the identity as metric, five times as much

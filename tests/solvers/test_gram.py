@@ -17,10 +17,11 @@ from jexplicit.solvers.gram import add_grams, gram_matrix, split_examples
 from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
 from jexplicit.solvers.sweeps import SoftmaxFit
 
+SLOW = pytest.mark.slow
 IDENTITY = jax.tree_util.Partial(lambda X: X)
 
 
-def some_examples(M=53, r=4, N=3, dtype=np.float64, seed=0):
+def some_examples(M=64, r=4, N=3, dtype=np.float64, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, N, M)
     X = rng.normal(size=(M, r)) + np.eye(N, r)[labels]
@@ -31,18 +32,20 @@ def fourier(r=4, n=9, dtype=jnp.float64):
     return jax.tree_util.Partial(fourier_features, W=fourier_directions(jax.random.key(1), r, n, dtype=dtype))
 
 
-@pytest.mark.parametrize(("devices", "block"), [(None, 1), (None, 1000), (3, 5), (8, 53)])
+@pytest.mark.parametrize(
+    ("devices", "block"), [(8, 5), *(pytest.param(*case, marks=SLOW) for case in ((None, 1000), (None, 1), (3, 5), (8, 64)))]
+)
 def test_the_streamed_gram_is_the_dense_one(devices, block):
     X, Y = some_examples()
     features = fourier()
-    H = np.asarray(features(jnp.asarray(X)))
+    H = np.asarray(features(jax.device_put(X)))
     done: list[tuple[int, int]] = []
     blocks = split_examples(X, Y, block=block, mesh=data_mesh(devices) if devices else None)
     gram = gram_matrix(blocks, features, progress=lambda *now: done.append(now))
     assert blocks.X.shape[2] <= block and done[-1] == (blocks.X.shape[1],) * 2
     assert [shard.data.shape[0] for shard in blocks.X.addressable_shards] == [1] * (devices or 1)  # each on its device
     np.testing.assert_allclose(np.tril(gram.HH), np.tril(H.T @ H), rtol=0, atol=1e-12)
-    for part, dense in ((gram.HY, H.T @ Y), (gram.h, H.sum(0)), (gram.y, Y.sum(0)), (gram.M, 53)):
+    for part, dense in ((gram.HY, H.T @ Y), (gram.h, H.sum(0)), (gram.y, Y.sum(0)), (gram.M, 64)):
         np.testing.assert_allclose(part, dense, rtol=0, atol=1e-12)
 
 
@@ -54,11 +57,11 @@ def test_the_sums_of_two_parts_are_those_of_the_whole():
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("devices", [None, 8])
+@pytest.mark.parametrize("devices", [8, pytest.param(None, marks=SLOW)])
 def test_least_squares_solve_the_normal_equations_of_centred_features(devices):
     X, Y = some_examples()
     features = fourier()
-    H = np.asarray(features(jnp.asarray(X)))
+    H = np.asarray(features(jax.device_put(X)))
     mesh = data_mesh(devices) if devices else None
     fit = gram_least_squares(gram_matrix(split_examples(X, Y, block=7, mesh=mesh), features), ridge=0.01)
     centred = H - H.mean(0)
@@ -111,14 +114,16 @@ def test_a_tempered_layer_is_the_optimum_of_its_ridge_where_the_layer_is_that_of
         return -np.mean(np.sum(Y * log_softmax((X @ U + b) / T, axis=1), axis=1)) + penalty / 2 * np.sum(U**2)
 
     found = minimize(loss, np.zeros(15), tol=1e-10).x
-    start, start_ridge = tempered(SoftmaxFit(jnp.asarray(found[:12].reshape(4, 3)), jnp.asarray(found[12:]), ()), T, ridge)
+    start, start_ridge = tempered(
+        SoftmaxFit(jax.device_put(found[:12].reshape(4, 3)), jax.device_put(found[12:]), ()), T, ridge
+    )
     swept = gram_softmax_sweeps(gram_matrix(blocks, IDENTITY), blocks, IDENTITY, start, sweeps=200, ridge=start_ridge)
     np.testing.assert_allclose(swept.U, start.U, rtol=0, atol=1e-4)  # of differences of the loss, by BFGS
     np.testing.assert_allclose(np.ptp(swept.intercept - start.intercept), 0, atol=1e-4)
     np.testing.assert_allclose(streamed_logits(start, X, IDENTITY), (X @ found[:12].reshape(4, 3) + found[12:]) / T)
 
 
-@pytest.mark.parametrize("devices", [None, 8])
+@pytest.mark.parametrize("devices", [8, pytest.param(None, marks=SLOW)])
 def test_sweeps_lower_the_loss_every_time_and_reach_the_optimum(devices):
     X, Y = some_examples(M=200)
     blocks = split_examples(X, Y, block=16, mesh=data_mesh(devices) if devices else None)
@@ -134,6 +139,7 @@ def test_sweeps_lower_the_loss_every_time_and_reach_the_optimum(devices):
     np.testing.assert_allclose(R.mean(axis=0), 0, rtol=0, atol=1e-8)  # the intercept is not penalised
 
 
+@pytest.mark.slow
 def test_a_sweep_of_centred_features_is_that_of_features_in_memory():
     """With means of zero and classes of one size, the first sweep leaves the intercept as it is."""
     X, Y = some_examples(M=60)
@@ -143,7 +149,7 @@ def test_a_sweep_of_centred_features_is_that_of_features_in_memory():
     X -= X.mean(axis=0)
     blocks = split_examples(X, Y, block=50)
     streamed = gram_softmax_sweeps(gram_matrix(blocks, IDENTITY), blocks, IDENTITY, sweeps=1, ridge=0.1)
-    dense = curvature_bound_sweeps(jnp.asarray(X), jnp.asarray(Y), sweeps=1, ridge=0.1)
+    dense = curvature_bound_sweeps(jax.device_put(X), jax.device_put(Y), sweeps=1, ridge=0.1)
     np.testing.assert_allclose(streamed.U, dense.U, rtol=0, atol=1e-12)
     np.testing.assert_allclose(streamed.losses, dense.losses, rtol=1e-12)
 
@@ -168,6 +174,7 @@ def test_a_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start():
     np.testing.assert_allclose(fourth.intercept, b + 2 * R.mean(axis=0) - X.mean(axis=0) @ U, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_float32_sums_of_many_examples_solve_as_float64_do():
     """Cosines have means far from 0, which the centring takes away from sums over 20,000 examples."""
     X, Y = some_examples(M=20_000)
