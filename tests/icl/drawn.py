@@ -1,6 +1,6 @@
 """Regression tasks drawn by NumPy, which compiles nothing; laws of inputs as `icl.Tasks` names them, variance s = r²/12."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from icl import Sequence
@@ -29,7 +29,7 @@ def task(
     X, x_q = ((input_range**2 / 12) ** 0.5 * LAWS[inputs](rng, (*n, dim, *batch)) for n in ((context,), ()))
     W = weight_scale * rng.normal(size=(outputs, dim, *batch))
     Y, y_q = np.einsum("nd...,md...->nm...", X, W), np.einsum("md...,d...->m...", W, x_q)
-    return Sequence(*map(jnp.asarray, (X, Y + noise * rng.normal(size=Y.shape), x_q, y_q)))
+    return Sequence(*map(jax.device_put, (X, Y + noise * rng.normal(size=Y.shape), x_q, y_q)))
 
 
 def arrays(one: Sequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -39,4 +39,4 @@ def arrays(one: Sequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def ones_of(batch: Sequence) -> list[Sequence]:
     """The sequences of a batch."""
-    return [Sequence(*(jnp.asarray(np.asarray(leaf)[..., n]) for leaf in batch)) for n in range(batch.y_q.shape[-1])]
+    return [Sequence(*(jax.device_put(np.asarray(leaf)[..., n]) for leaf in batch)) for n in range(batch.y_q.shape[-1])]

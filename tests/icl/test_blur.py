@@ -72,7 +72,9 @@ def learner(rules: Rules, sizes: tuple[int, ...] = SIZES, dtype: Any = np.float6
         W, V = rng.normal(size=(channels, n_in + 1, n_out)) / 2, rng.normal(size=(channels, n_out, n_in)) / 2
         synapses.append(Synapse(W, W[:, :-1].swapaxes(1, 2) if rules.symmetric else V))
     x, labels = rng.normal(size=(5, sizes[0])), rng.integers(0, sizes[-1], 5)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (genome, tuple(synapses), x, np.eye(sizes[-1])[labels]))
+    return jax.tree.map(
+        lambda leaf: jax.device_put(np.asarray(leaf, dtype)), (genome, tuple(synapses), x, np.eye(sizes[-1])[labels])
+    )
 
 
 DESIGNS = {
@@ -143,7 +145,7 @@ def test_symmetric_synapses_stay_symmetric():
     """By construction under symmetric rules; under separate ones where both sides are mixed alike, µ̃ = ν̃ᵀ."""
     tied, separate = Rules(states=2), Rules(states=2, symmetric=False)
     genome, synapses, x, y = learner(tied)
-    genome, runs = genome._replace(post=jnp.asarray(np.asarray(genome.pre).T)), []
+    genome, runs = genome._replace(post=jax.device_put(np.asarray(genome.pre).T)), []
     for rules in (tied, separate):
         new, step = synapses, jax.jit(lambda new, rules=rules: learn(genome, rules, new, x, y)[0])
         for _ in range(3):
@@ -199,7 +201,7 @@ def test_permuting_hidden_neurons_permutes_the_result():
 def test_oja_s_term_alone_is_a_decay(passes):
     _, genome, synapses, _, before, after = passes
     rules = Rules(states=3, oja=True)
-    still = genome._replace(f_synapse=jnp.asarray(1.0), eta_synapse=jnp.asarray(0.0))
+    still = genome._replace(f_synapse=jax.device_put(1.0), eta_synapse=jax.device_put(0.0))
     new = jax.jit(functools.partial(update_synapses, still, rules))(synapses, before, after, (before[-1][1] + 1) / 2)
     W = np.asarray(synapses[0].W)
     np.testing.assert_allclose(new[0].W, W - 0.05 * W * (W**2).sum(axis=1, keepdims=True), rtol=1e-12)
@@ -244,7 +246,7 @@ def meta_trained():
 @pytest.fixture(scope="module")
 def meta_problem():
     """A genome in float64, and its meta-loss over an episode of three updates."""
-    parts = jax.tree.map(jnp.asarray, data(dtype=np.float64))
+    parts = jax.tree.map(jax.device_put, data(dtype=np.float64))
 
     @jax.jit
     def made(key):
@@ -265,7 +267,7 @@ def test_the_meta_gradient_is_that_of_finite_differences(meta_problem):
     rng = np.random.default_rng(10)
     for _ in range(2):
         d = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), genome)
-        moved = (jax.tree.map(lambda leaf, v, h=h: jnp.asarray(np.asarray(leaf) + h * v), genome, d) for h in (1e-5, -1e-5))
+        moved = (jax.tree.map(lambda leaf, v, h=h: jax.device_put(np.asarray(leaf) + h * v), genome, d) for h in (1e-5, -1e-5))
         ahead, behind = (float(loss(one)[0]) for one in moved)
         along = sum(np.sum(np.asarray(a) * b) for a, b in zip(loss(genome)[1], d, strict=True))
         assert along == pytest.approx((ahead - behind) / 2e-5, rel=1e-6)
@@ -302,7 +304,7 @@ def test_each_stage_begins_with_the_best_and_keeps_the_best(meta_trained):
 def test_genomes_that_are_not_finite_are_skipped_and_counted(meta_trained):
     start = genomes()
     spoiled = np.array([1.0, np.nan, 1.0], np.float32)[:, None, None] * np.asarray(start.nu)
-    bad = start._replace(nu=jnp.asarray(spoiled))
+    bad = start._replace(nu=jax.device_put(spoiled))
     found = meta_train(bad, SMALL, RECIPE, STAGES[:1], data(), data(20, seed=1), every=2, episodes=2, seed=5, devices=2)
     assert found.history[-1]["skipped"] == [0, 4, 0] and found.skipped == 4
     assert found.history[-1]["loss"][1] is None and found.history[-1]["accuracy"][1] == 0
@@ -310,14 +312,14 @@ def test_genomes_that_are_not_finite_are_skipped_and_counted(meta_trained):
     assert np.isfinite(np.asarray(found.best.nu)).all()
     assert [entry["accuracy"][0] for entry in found.history] == [entry["accuracy"][0] for entry in meta_trained.history[:2]]
     with pytest.raises(FloatingPointError, match="no genome has a finite loss after 2 meta-steps"):
-        meta(start._replace(nu=jnp.asarray(np.nan * spoiled)))
+        meta(start._replace(nu=jax.device_put(np.nan * spoiled)))
 
 
 @pytest.mark.slow
 def test_curves_and_scores_pass_vmap_and_grad():
     """Finite gradients, and not of nothing, through learning curves and episodes of many genomes at once."""
-    train, test = (jax.tree.map(jnp.asarray, data(20, seed=seed)) for seed in (0, 1))
-    starts, key, batches = genomes(2), jax.random.key(0), jnp.asarray(minibatches(0, 20, steps=2, batch_size=6))
+    train, test = (jax.tree.map(jax.device_put, data(20, seed=seed)) for seed in (0, 1))
+    starts, key, batches = genomes(2), jax.random.key(0), jax.device_put(minibatches(0, 20, steps=2, batch_size=6))
     scores = functools.partial(mean_scores, rules=SMALL, family=RECIPE.tasks[0], unroll=2, query_size=4, learners=1)
 
     def size(genome):
@@ -353,7 +355,7 @@ def test_genomes_that_do_not_end_finite_have_no_fitness_and_are_counted():
 @pytest.mark.slow
 def test_descent_has_no_curl_and_a_learned_update_has():
     """float64: a Jacobian of entries of order 0.1, symmetric to rounding. The learned one is that of differences by hand."""
-    x, y = map(jnp.asarray, xor())
+    x, y = map(jax.device_put, xor())
 
     def jacobian(genome, rules):
         synapses = init_synapses(jax.random.key(1), genome, rules, (2, 3, 2))

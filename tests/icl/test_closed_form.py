@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import arrays, task
@@ -66,7 +65,7 @@ def test_gaussian_inputs_of_any_covariance_have_the_optimum_of_zhang_et_al():
     A, N = np.random.default_rng(0).normal(size=(3, 3)), 5
     L = A @ A.T
     expected = np.linalg.inv((1 + 1 / N) * L + np.trace(L) / N * np.eye(3))
-    ours = optimal_solution(exact_moments(Tasks(dim=3, context=N, inputs="normal"), factor=jnp.asarray(A)))
+    ours = optimal_solution(exact_moments(Tasks(dim=3, context=N, inputs="normal"), factor=jax.device_put(A)))
     np.testing.assert_allclose(ours, expected, rtol=1e-9)
 
 
@@ -77,16 +76,16 @@ def test_moments_are_those_of_samples_with_any_covariances_and_noise():
     slope = jax.jit(jax.grad(closed_form.solution_loss))
     for inputs in ("uniform", "normal", "laplace"):
         tasks = Tasks(dim=3, context=5, inputs=inputs, input_range=12**0.5, noise=0.4)
-        exact = exact_moments(tasks, factor=jnp.asarray(A), C=jnp.asarray(B @ B.T))
+        exact = exact_moments(tasks, factor=jax.device_put(A), C=jax.device_put(B @ B.T))
         X, _, x_q = arrays(task(2, 3, 5, 1, (50_000,), inputs=inputs, input_range=12**0.5))
         X, x_q, w = np.einsum("nib,ji->bnj", X, A), (A @ x_q).T, rng.normal(size=(50_000, 3)) @ B.T
         y = np.einsum("bni,bi->bn", X, w) + 0.4 * rng.normal(size=X.shape[:2])
         answers = np.einsum("bi,ij,bnj,bn->b", x_q, G, X, y, optimize=True) / 5
-        sampled = sampled_moments(jnp.asarray(X), C=jnp.asarray(B @ B.T), v=0.16)
+        sampled = sampled_moments(jax.device_put(X), C=jax.device_put(B @ B.T), v=0.16)
         np.testing.assert_allclose(sampled.L, exact.L, rtol=0.02, atol=0.02)
         np.testing.assert_allclose(sampled.SCS, exact.SCS, rtol=0.03, atol=0.03 * np.abs(np.asarray(exact.SCS)).max())
         losses = (answers - np.sum(w * x_q, axis=1)) ** 2 / 2
-        assert within_error(losses, solution_loss(jnp.asarray(G), exact))
+        assert within_error(losses, solution_loss(jax.device_put(G), exact))
         np.testing.assert_allclose(slope(optimal_solution(exact), exact), np.zeros((3, 3)), atol=1e-9)
 
 
@@ -99,7 +98,7 @@ def test_sampled_moments_and_least_squares_are_numpy_s():
     np.testing.assert_allclose(least_squares_solution(batch), G, rtol=1e-8, atol=1e-9)
     C = np.diag([1.0, 2.0, 0.5])
     S = [X[:, :, n].T @ X[:, :, n] / 5 for n in range(40)]
-    found = sampled_moments(jnp.asarray(np.moveaxis(X, -1, 0)), C=jnp.asarray(C), v=0.1)
+    found = sampled_moments(jax.device_put(np.moveaxis(X, -1, 0)), C=jax.device_put(C), v=0.1)
     np.testing.assert_allclose(found.SCS, np.mean([s @ C @ s for s in S], axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.L, np.mean(S, axis=0), rtol=1e-12)
 
@@ -110,15 +109,15 @@ def test_least_squares_over_many_tasks_meets_the_closed_form():
     # a coefficient of the regression is off by some sqrt(loss / (E[feature²] T)) = 0.03; 4 of these
     np.testing.assert_allclose(least_squares_solution(batch), eta * np.eye(3), atol=0.12)
     assert np.asarray(least_squares_solution(batch, scalar=True))[0, 0] == pytest.approx(eta, rel=0.01)
-    moments = optimal_solution(sampled_moments(jnp.asarray(np.moveaxis(np.asarray(batch.X), -1, 0))))
+    moments = optimal_solution(sampled_moments(jax.device_put(np.moveaxis(np.asarray(batch.X), -1, 0))))
     np.testing.assert_allclose(moments, eta * np.eye(3), atol=0.02 * eta)
 
 
 def test_the_closed_form_is_a_layer_of_attention():
     tasks = Tasks(dim=3, context=5, inputs="normal")
     A = np.random.default_rng(2).normal(size=(3, 3))
-    G = np.asarray(optimal_solution(exact_moments(tasks, factor=jnp.asarray(A))))
+    G = np.asarray(optimal_solution(exact_moments(tasks, factor=jax.device_put(A))))
     one = task(0, 3, 5, 1)
     X, Y, x_q = arrays(one)
-    answer = predict(descent_layers(3, 5, 1.0, preconditioner=jnp.asarray(G.T)), one)
+    answer = predict(descent_layers(3, 5, 1.0, preconditioner=jax.device_put(G.T)), one)
     np.testing.assert_allclose(answer, (x_q @ G @ X.T @ Y) / 5, rtol=1e-12)

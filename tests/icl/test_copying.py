@@ -1,12 +1,13 @@
 """Copying: tokens, codes, the exact construction, sensitivities."""
 
+import functools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 from drawn import arrays, ones_of, task
 from reference import attention_layer, descent_step
 
-from icl import AttentionLayer, Tasks
+from icl import AttentionLayer, Sequence, Tasks
 from icl.models.attention import attend
 from icl.problems.copying import (
     Copying,
@@ -19,7 +20,14 @@ from icl.problems.copying import (
     unit_codes,
 )
 
-BATCH = task(dim=4, context=6, outputs=1, batch=(4,))
+# compiled whole, which takes less time than compiling every operation
+layers_of = jax.jit(copying_layers, static_argnums=(0, 1, 2))
+sensitivity = jax.jit(copy_sensitivity, static_argnames="softmax")
+
+
+@functools.cache
+def drawn(dim: int = 4, context: int = 6) -> Sequence:
+    return task(dim=dim, context=context, outputs=1, batch=(4,))
 
 
 def separate(batch) -> np.ndarray:
@@ -38,10 +46,12 @@ def coded(batch) -> np.ndarray:
 
 
 def test_two_linear_layers_copy_and_descend_exactly():
-    # compiled whole, which takes less time than compiling every operation
-    answers = jax.jit(lambda batch: read_out(layers, add_codes(separate_tokens(batch), unit_codes(len(batch.X)))))
-    for batch in (BATCH, task(dim=1, context=1, outputs=1, batch=(4,))):
+    @jax.jit
+    def answers(batch):
         layers = copying_layers(batch.X.shape[1], len(batch.X), 0.7)
+        return read_out(layers, add_codes(separate_tokens(batch), unit_codes(len(batch.X))))
+
+    for batch in (drawn(), drawn(1, 1)):
         found = np.asarray(answers(batch))
         for n, one in enumerate(ones_of(batch)):
             X, Y, x_q = arrays(one)
@@ -50,10 +60,10 @@ def test_two_linear_layers_copy_and_descend_exactly():
 
 
 def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
-    X, Y, _ = arrays(ones_of(BATCH)[0])
-    E, layers = coded(BATCH)[..., 0], copying_layers(4, 6, 0.7)
-    layer = AttentionLayer(*(jnp.asarray(np.asarray(leaf)[0]) for leaf in layers))
-    after = E + np.asarray(attend(layer, jnp.asarray(E[:-1]), jnp.asarray(E)))
+    X, Y, _ = arrays(ones_of(drawn())[0])
+    E, layers = coded(drawn())[..., 0], layers_of(4, 6, 0.7)
+    layer = AttentionLayer(*(jax.device_put(np.asarray(leaf)[0]) for leaf in layers))
+    after = E + np.asarray(attend(layer, jax.device_put(E[:-1]), jax.device_put(E)))
     np.testing.assert_allclose(after[0:-1:2, :4], X, atol=1e-15)
     np.testing.assert_allclose(after[0:-1:2, -1], Y[:, 0], atol=1e-15)
     np.testing.assert_allclose(after[0:-1:2, 4:-1], 0, atol=1e-15)  # codes are gone
@@ -65,23 +75,20 @@ def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
 
 
 def test_tokens_hold_x_and_y_apart_and_codes_are_those_of_vaswani():
-    E = np.asarray(jax.jit(Copying(Tasks(dim=4, context=6), codes=6).tokens)(BATCH)).swapaxes(0, 1)
+    E = np.asarray(jax.jit(Copying(Tasks(dim=4, context=6), codes=6).tokens)(drawn())).swapaxes(0, 1)
     assert E.shape == (13, 10, 4)
-    np.testing.assert_array_equal(E[:, :4], separate(BATCH))
+    np.testing.assert_array_equal(E[:, :4], separate(drawn()))
     angles = np.arange(13)[:, None] / 10_000 ** (np.arange(3) / 3)
     codes = np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(13, 6)
     np.testing.assert_allclose(sinusoidal_codes(13, 6), codes, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(E[:, 4:, 1], sinusoidal_codes(13, 6), rtol=1e-12)
 
 
-sensitivity = jax.jit(copy_sensitivity, static_argnames="softmax")
-
-
 def test_sensitivities_are_norms_of_mean_gradients():
     """By central differences of one layer, 1e-6 either way: 1e-12 of third derivatives, and roundings of 1e-16 / 1e-6."""
     weights = np.random.default_rng(1).normal(size=(4, 2, 1, 5, 5)) / 5**0.5
     E = np.random.default_rng(2).normal(size=(9, 5, 3))  # of 9 tokens, those outputs with a next one in the context
-    told = sensitivity(AttentionLayer(*map(jnp.asarray, weights)), jnp.asarray(E.swapaxes(0, 1)))
+    told = sensitivity(AttentionLayer(*map(jax.device_put, weights)), jax.device_put(E.swapaxes(0, 1)))
     W_K, W_Q, W_V, P = weights[:, 0, 0]
 
     def sums(E):  # of the channels of the outputs
@@ -100,5 +107,5 @@ def test_sensitivities_are_norms_of_mean_gradients():
 
 def test_a_layer_that_copies_looks_at_the_next_token():
     """Other tokens tell through the scores that their codes would have had."""
-    told = sensitivity(copying_layers(4, 6, 0.7), jnp.asarray(coded(BATCH).swapaxes(0, 1)), softmax=False)
+    told = sensitivity(layers_of(4, 6, 0.7), jax.device_put(coded(drawn()).swapaxes(0, 1)), softmax=False)
     assert float(told.next) > 1 and float(told.next) > 2 * float(told.other)

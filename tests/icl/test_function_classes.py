@@ -32,7 +32,7 @@ X, Y = DRAWN[:, :4], DRAWN[:, :4] @ DRAWN[0, :4] + DRAWN[:, 4]  # 12 noisy value
 
 
 def prompt() -> Prompt:
-    return Prompt(jnp.asarray(X), jnp.asarray(Y))
+    return Prompt(jax.device_put(X), jax.device_put(Y))
 
 
 def test_functions_have_the_power_that_losses_are_divided_by():
@@ -49,9 +49,9 @@ def test_sparse_weights_and_trees_are_what_they_say():
 
     @jax.jit
     def drawn(key):
-        sparse = jax.vmap(sample_function(key, FunctionClass("sparse", dim=5, nonzero=2)))(jnp.asarray(rows))
+        sparse = jax.vmap(sample_function(key, FunctionClass("sparse", dim=5, nonzero=2)))(jax.device_put(rows))
         tree = jax.vmap(sample_function(key, FunctionClass("tree", dim=3)))
-        return sparse, tree(jnp.asarray(points)), tree(jnp.asarray(3 * points))
+        return sparse, tree(jax.device_put(points)), tree(jax.device_put(3 * points))
 
     for n in range(4):
         (*slopes, value), tree, larger = map(np.asarray, drawn(jax.random.key(n)))
@@ -77,7 +77,7 @@ def test_baselines_are_the_outside_libraries_at_every_prefix():
 
 def test_newton_s_steps_are_the_loop_and_tend_to_least_squares():
     seen = np.ones(12)
-    found = jax.jit(lambda X, y, x: [newton(X, y, jnp.asarray(seen), x, steps=steps) for steps in (0, 1, 2, 3, 30)])
+    found = jax.jit(lambda X, y, x: [newton(X, y, jax.device_put(seen), x, steps=steps) for steps in (0, 1, 2, 3, 30)])
     answers = [float(answer) for answer in found(X, Y, np.ones(4))]
     A = X.T @ X
     M = A / np.abs(A).sum(axis=1).max() ** 2
@@ -98,7 +98,7 @@ def test_answers_at_a_prefix_depend_on_that_prefix_alone():
 def test_the_causal_model_answers_from_what_came_before():
     """The gradient of answer t is exactly zero in later points and in y_t and later values, and not zero in earlier ones."""
     model = CausalTransformer(width=8, layers=2, heads=2, dtype=jnp.float64)
-    points = jnp.asarray(X[None, :5]), jnp.asarray(Y[None, :5])
+    points = jax.device_put(X[None, :5]), jax.device_put(Y[None, :5])
     params = jax.jit(model.init)(jax.random.key(0), *points)
     slopes = jax.jit(jax.jacrev(lambda X, y: model.apply(params, X, y)[0], argnums=(0, 1)))(*points)
     by_X, by_y = (np.asarray(slope)[:, 0] for slope in slopes)

@@ -25,7 +25,7 @@ PROBLEM = Regression(TASKS, depth=2)
 def random_layers(seed: int, width: int, *stack: int, scale: float = 0.1) -> AttentionLayer:
     """Weights of variance scale / width, one head."""
     weights = np.random.default_rng(seed).normal(size=(4, *stack, 1, width, width)) * (scale / width) ** 0.5
-    return AttentionLayer(*map(jnp.asarray, weights))
+    return AttentionLayer(*map(jax.device_put, weights))
 
 
 def start(seeds: int) -> AttentionLayer:
@@ -56,7 +56,7 @@ def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
 def test_the_first_step_is_adam_s_by_hand(trained):
     """Whose first step is `rate * g / (|g| + eps)`, of the clipped gradient."""
     key = jax.random.fold_in(jax.random.key(1), 0)
-    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[1]), start(3))
+    params = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[1]), start(3))
     batch = sample_tasks(key, TASKS, 24)
     loss, g = jax.jit(jax.value_and_grad(PROBLEM.loss))(params, batch)
     assert trained.losses[1, 0] == pytest.approx(float(loss), rel=1e-6)
@@ -147,14 +147,14 @@ def test_a_loss_that_is_not_finite_ends_training():
         train_layers(bad, PROBLEM, RECIPE, steps=3, seeds=[4, 5, 6], devices=2)
 
 
-BATCH = task(0, 3, 5, 2, (6,))
+BATCH = functools.cache(lambda: task(0, 3, 5, 2, (6,)))
 # compiled whole, which takes less time than compiling every operation
 descended = jax.jit(lambda batch, eta: predictions(vmap_tasks(lambda s: gradient_descent(s, eta, steps=3)[-1]), batch))
 
 
 def descent_loop(n: int, eta: float) -> list[np.ndarray]:
     """W after 1, 2, 3 steps on task n."""
-    X, Y, _ = arrays(ones_of(BATCH)[n])
+    X, Y, _ = arrays(ones_of(BATCH())[n])
     Ws = [np.zeros((2, 3))]
     for _ in range(3):
         Ws.append(descent_step(Ws[-1], X, Y, eta))
@@ -162,10 +162,10 @@ def descent_loop(n: int, eta: float) -> list[np.ndarray]:
 
 
 def test_sensitivities_are_the_weights_that_descent_finds_and_paths_are_means_over_tasks():
-    said = jax.tree.map(np.asarray, descended(BATCH, 0.7))
-    path = jax.jit(lambda batch: path_losses(lambda s: gradient_descent(s, 0.7, steps=3), batch))(BATCH)
+    said = jax.tree.map(np.asarray, descended(BATCH(), 0.7))
+    path = jax.jit(lambda batch: path_losses(lambda s: gradient_descent(s, 0.7, steps=3), batch))(BATCH())
     losses = []
-    for n, one in enumerate(ones_of(BATCH)):
+    for n, one in enumerate(ones_of(BATCH())):
         Ws, x_q, y_q = descent_loop(n, 0.7), np.asarray(one.x_q), np.asarray(one.y_q)
         losses.append([np.sum((W @ x_q - y_q) ** 2) / 2 for W in Ws])
         np.testing.assert_allclose(said.sensitivity[:, :, n], Ws[-1], rtol=1e-12)
@@ -175,7 +175,7 @@ def test_sensitivities_are_the_weights_that_descent_finds_and_paths_are_means_ov
 
 
 def test_differences_are_their_definitions():
-    a, b = (descended(BATCH, eta) for eta in (0.2, 0.7))
+    a, b = (descended(BATCH(), eta) for eta in (0.2, 0.7))
     apart, same = difference(a, b), difference(a, a)
     g, h = (np.array([descent_loop(n, eta)[-1] for n in range(6)]) for eta in (0.2, 0.7))  # [task, output, input]
     norms = np.linalg.norm(g, axis=2) * np.linalg.norm(h, axis=2)
@@ -204,7 +204,7 @@ def test_interpolation_is_half_way_between_the_maps_each_layer_with_its_own_scal
 
     def scaled(layers: AttentionLayer) -> AttentionLayer:
         W_K, W_Q, W_V, P = map(np.asarray, layers)
-        return AttentionLayer(*map(jnp.asarray, (W_K, W_Q * factors, W_V, P / factors)))
+        return AttentionLayer(*map(jax.device_put, (W_K, W_Q * factors, W_V, P / factors)))
 
     itself = interpolate(scaled(constructed), constructed, dim=3)
     for ours, theirs in ((interpolate(scaled(trained), constructed, dim=3), mean), (itself, maps_of(constructed))):
@@ -214,7 +214,7 @@ def test_interpolation_is_half_way_between_the_maps_each_layer_with_its_own_scal
 
 def test_rates_are_read_back_from_scaled_weights():
     W_K, W_Q, W_V, P = (np.asarray(leaf)[0] for leaf in descent_layers(3, 5, 0.7, gamma=0.2))
-    scaled = AttentionLayer(*map(jnp.asarray, (W_K, 4 * W_Q, W_V / 4, P)))
+    scaled = AttentionLayer(*map(jax.device_put, (W_K, 4 * W_Q, W_V / 4, P)))
     eta, gamma = jax.jit(descent_rates, static_argnames=("dim", "context"))(scaled, dim=3, context=5)
     assert (float(eta), float(gamma)) == pytest.approx((0.7, 0.2))
 

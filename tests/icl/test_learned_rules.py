@@ -87,7 +87,7 @@ def test_the_ridge_update_is_that_of_normal_equations_and_has_hebb_s_rule_and_th
 def test_eight_iterations_are_enough_for_a_minibatch_of_digits():
     """λ = 1, 64 images, 10 or 70 columns (for more than 64 the inverse is applied): the worst fit is 2 % from the exact one."""
     sets = image_sets(read_images("digits"))
-    A, Y, one = jnp.asarray(sets.train.X[:64]), jnp.asarray(sets.train.Y[:64] - 0.1), jnp.ones((), np.float32)
+    A, Y, one = jax.device_put(sets.train.X[:64]), jax.device_put(sets.train.Y[:64] - 0.1), jnp.ones((), np.float32)
     root = jnp.sqrt(jnp.mean(jnp.sum(A**2, axis=1)))
     K = A @ A.T / root**2
     for E in (Y, jnp.tile(Y, 7)):
@@ -124,13 +124,13 @@ def test_a_trust_ratio_of_one_moves_pre_activations_by_the_size_of_the_errors():
 def test_a_step_with_ridge_updates_is_the_sums_of_loops(change):
     """float64; the loops invert matrices of 5 x 5 with condition numbers below 1e3, hence 1e-9. Averages by hand."""
     rules, rng = dataclasses.replace(RULES, **change), np.random.default_rng(0)
-    genome = jax.tree.map(jnp.asarray, Genome(*rng.normal(size=(4, 2, 2)), **SCALARS))
+    genome = jax.tree.map(jax.device_put, Genome(*rng.normal(size=(4, 2, 2)), **SCALARS))
     synapses = []
     for n_in, n_out in ((3, 4), (4, 3), (3, 2)):
-        W, V, S = (jnp.asarray(rng.normal(size=(1 + rules.multistate, n_in + 1, n_out)) / 2) for _ in range(3))
+        W, V, S = (jax.device_put(rng.normal(size=(1 + rules.multistate, n_in + 1, n_out)) / 2) for _ in range(3))
         back = np.asarray(W if rules.symmetric else V)[:, :-1].swapaxes(1, 2)
-        synapses.append(Synapse(W, jnp.asarray(back), S, jnp.asarray(3.0)))
-    x, y = jnp.asarray(rng.normal(size=(5, 3))), jnp.asarray(np.eye(2)[rng.integers(0, 2, 5)])
+        synapses.append(Synapse(W, jax.device_put(back), S, jax.device_put(3.0)))
+    x, y = jax.device_put(rng.normal(size=(5, 3))), jax.device_put(np.eye(2)[rng.integers(0, 2, 5)])
     new, logits = jax.jit(functools.partial(learn, rules=rules))(genome, synapses=tuple(synapses), x=x, y=y)
     Ws, Vs = ([np.moveaxis(np.asarray(synapse[n]), 0, -1) for synapse in synapses] for n in (0, 1))
     g = jax.tree.map(np.asarray, genome._asdict())
@@ -149,7 +149,7 @@ def test_rates_stay_positive_far_past_meta_training():
     """With floors below 0 and an age of a million, a step is that of 1 % of the rate; float32, hence 1e-5."""
     aged = backprop_genome(2, eta_synapse=-0.5, floor=-0.5, floor_output=-0.2)
     old = tuple(synapse._replace(n=jnp.float32(1e6)) for synapse in init_synapses(jax.random.key(0), aged, RULES, (5, 3, 4)))
-    X, Y = map(jnp.asarray, blobs(20))
+    X, Y = map(jax.device_put, blobs(20))
     found, _ = jax.jit(functools.partial(learn, aged, RULES))(old, X, Y)
     plain = aged._replace(eta_synapse=jnp.float32(-0.005))
     expected, _ = jax.jit(functools.partial(learn, plain, dataclasses.replace(RULES, aging=False)))(old, X, Y)
@@ -162,7 +162,7 @@ def test_rates_stay_positive_far_past_meta_training():
 def test_averages_begin_with_the_mean_of_all_and_predictions_read_them():
     genome = backprop_genome(2, eta_synapse=-0.1, average=1.0)
     synapses = init_synapses(jax.random.key(0), genome, RULES, (5, 3, 4))
-    X, Y = map(jnp.asarray, blobs(30))
+    X, Y = map(jax.device_put, blobs(30))
     step, states = jax.jit(functools.partial(learn, genome, RULES)), []
     for n in range(3):
         synapses, _ = step(synapses, X[10 * n : 10 * n + 10], Y[10 * n : 10 * n + 10])
@@ -221,7 +221,7 @@ def test_the_curve_objective_is_the_weighted_log_loss_of_every_update():
 @pytest.mark.slow
 def test_families_take_turns():
     recipe = MetaRecipe(families=(Family((3,), 8), Family((4, 4), 6, inputs=3, classes=2)), objective="curve", query_size=10)
-    start = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], backprop_genome(2, eta_synapse=-0.2))
+    start = jax.tree.map(lambda leaf: jax.device_put(leaf)[None], backprop_genome(2, eta_synapse=-0.2))
     whole = meta_train(start, RULES, recipe, (Stage(3, 8),), blobs(), blobs(20, 1), every=3, episodes=2)
     assert [entry["step"] for entry in whole.history] == [3, 6, 8] and whole.skipped == 0
     assert float(jnp.abs(whole.genomes.lam - start.lam).max()) > 1e-3
@@ -237,7 +237,7 @@ def test_the_learner_is_the_rule_it_is_named_after():
         expected, theirs = jax.jit(functools.partial(learn, loaded.genome, loaded.rules))(expected, X, Y)
         np.testing.assert_array_equal(logits, theirs)
     np.testing.assert_array_equal(rule.predict(state, X), jax.jit(functools.partial(passes.predict, *loaded[:2]))(expected, X))
-    assert float(accuracy_of(rule.predict(state, X), jnp.asarray(Y))) > 0.8  # classes three deviations apart
+    assert float(accuracy_of(rule.predict(state, X), jax.device_put(Y))) > 0.8  # classes three deviations apart
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import arrays, ones_of, task
@@ -38,7 +37,7 @@ def tasks_of(number: int = 600) -> Sequence:
     batch = task(0, 3, 8, 1, (600,), inputs="normal", input_range=12**0.5)
     noise = SIGMA * np.random.default_rng(2).normal(size=(8, 1, 600))
     batch = batch._replace(Y=np.asarray(batch.Y) + noise)
-    return Sequence(*(jnp.asarray(np.asarray(leaf)[..., :number]) for leaf in batch))
+    return Sequence(*(jax.device_put(np.asarray(leaf)[..., :number]) for leaf in batch))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def loss_of(answers, batch) -> float:
 
 
 def test_diagonal_layers_are_the_loop_of_the_paper_and_attention(four):
-    ours = np.asarray(predict_diagonal(jnp.asarray(RATES), four))
+    ours = np.asarray(predict_diagonal(jax.device_put(RATES), four))
     for n, one in enumerate(ones_of(four)):
         X, Y, x_q = arrays(one)
         X, y = np.vstack([X, x_q]), np.append(Y[:, 0], 0.0)
@@ -68,13 +67,13 @@ def test_diagonal_layers_are_the_loop_of_the_paper_and_attention(four):
                     target[j] += yx * y[i] * (X[i] @ X[j]) + yy * y[i] ** 2 * y[j]
             X, y = moved, target
         assert ours[0, n] == pytest.approx(-y[-1], rel=1e-10)
-    layers = jax.jit(diagonal_layers, static_argnums=1)(jnp.asarray(RATES), 3)
+    layers = jax.jit(diagonal_layers, static_argnums=1)(jax.device_put(RATES), 3)
     np.testing.assert_allclose(predict_batch(layers, four), ours, rtol=1e-10)
 
 
 def test_two_of_the_four_scalars_are_gd_plus_plus(four):
     rates = np.where([True, False, True, False], RATES, 0.0)
-    ours = np.asarray(predict_diagonal(jnp.asarray(rates), four))
+    ours = np.asarray(predict_diagonal(jax.device_put(rates), four))
     for n, one in enumerate(ones_of(four)):
         theirs = gd_plus_plus_loop(*arrays(one), list(-8 * rates[:, 2]), list(-rates[:, 0]))
         np.testing.assert_allclose(ours[:, n], theirs, rtol=1e-10)
@@ -93,16 +92,16 @@ def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior(man
     two = fit_diagonal(many, start, plus_plus=True)
     four = fit_diagonal(many, two.rates)
     assert (two.rates[:, [1, 3]] == 0).all() and (two.rates[-1, 0], four.rates[-1, 0]) == (start[-1, 0],) * 2
-    began = loss_of(predict_diagonal(jnp.asarray(start), many), many)
+    began = loss_of(predict_diagonal(jax.device_put(start), many), many)
     assert loss_of(posterior_mean(many, LAW), many) < four.loss < two.loss <= began
-    again = loss_of(predict_diagonal(jnp.asarray(four.rates), many), many)
+    again = loss_of(predict_diagonal(jax.device_put(four.rates), many), many)
     assert four.loss == pytest.approx(again, rel=1e-12)
     with pytest.raises(ValueError, match="not finite"):
         fit_diagonal(many, np.full((9, 4), 1e30))
 
 
 def test_ridge_predictions_are_scikit_learn_s(four):
-    ours = np.asarray(ridge_batch(four, jnp.asarray(SIGMA[:4] ** 2)))
+    ours = np.asarray(ridge_batch(four, jax.device_put(SIGMA[:4] ** 2)))
     for n, one in enumerate(ones_of(four)):
         X, Y, x_q = arrays(one)
         model = Ridge(alpha=SIGMA[n] ** 2, fit_intercept=False).fit(X, Y[:, 0])
@@ -124,7 +123,7 @@ def test_tuned_penalties_have_the_lowest_loss_of_their_kind_and_predictors_stand
     constant, tuned, variance = constant_penalty(many), tuned_ridge(many), np.asarray(estimated_variance(many))
 
     def loss(penalty):
-        return loss_of(ridge_batch(many, jnp.asarray(penalty)), many)
+        return loss_of(ridge_batch(many, jax.device_put(penalty)), many)
 
     def adaptive(m, t):
         return loss(m * np.maximum(variance, t))
@@ -163,7 +162,9 @@ def test_levels_are_drawn_as_asked_and_are_those_of_the_noise():
     assert 0 <= sigma.min() and sigma.max() <= 4 and sigma.mean() == pytest.approx(2, abs=0.08)
     assert set(other.tolist()) == {1.0, 3.0} and np.mean(other == 1.0) == pytest.approx(0.5, abs=0.04)
     # variances of 5 degrees of freedom over the true ones: a mean of 1, and a standard error of 1 %
-    assert np.mean(np.asarray(estimated_variance(Sequence(*map(jnp.asarray, batch)))) / sigma**2) == pytest.approx(1, abs=0.04)
+    assert np.mean(np.asarray(estimated_variance(Sequence(*map(jax.device_put, batch)))) / sigma**2) == pytest.approx(
+        1, abs=0.04
+    )
 
 
 def test_scaled_coordinates_have_the_moments_that_the_closed_form_reads():

@@ -31,11 +31,11 @@ def test_a_layer_at_chebyshev_rates_is_worth_log_9_steps():
     """Contexts with as many pairs as inputs, whose eigenvalues have no gap: the slope from the fourth layer on."""
     tasks = Tasks(dim=6, context=6, inputs="normal")
     with jax.enable_x64(True):
-        values, weights = map(jnp.asarray, weighted_eigenvalues(jax.random.key(1), tasks, 5_000))
+        values, weights = map(jax.device_put, weighted_eigenvalues(jax.random.key(1), tasks, 5_000))
         losses = [float(jnp.mean(jnp.sum(weights * newton_residual(values, float(k)) ** 2, axis=1))) for k in range(40)]
         steps = []
         for p in optimal_polynomials(spectral_law(jax.random.key(0), tasks, 5_000), tasks, layers=7, tied=False)[3:]:
-            r = residual(values, jnp.asarray(p.eta), jnp.asarray(p.gamma), 6)
+            r = residual(values, jax.device_put(p.eta), jax.device_put(p.gamma), 6)
             steps.append(equivalent_steps(np.array(losses), float(jnp.mean(jnp.sum(weights * r**2, axis=1)))))
     assert np.diff(np.array(steps, float)) == pytest.approx(np.log2(9), rel=0.1)  # of 5,000 contexts
 

@@ -23,7 +23,7 @@ RATES = RNG.uniform(0.05, 0.3, T)
 
 
 def stream_of(*leaves) -> Stream:
-    return Stream(*map(jnp.asarray, leaves or (KEYS, VALUES, QUERIES)))
+    return Stream(*map(jax.device_put, leaves or (KEYS, VALUES, QUERIES)))
 
 
 MESA = {
@@ -174,7 +174,7 @@ def test_gradients_are_finite_differences_and_the_same_for_both_mesa_layers():
         slopes = total(*at)[1]
         found.append(slopes)
         along = sum(np.sum(np.asarray(a) * b) for a, b in zip(*map(jax.tree.leaves, (slopes, direction)), strict=True))
-        moved = [jax.tree.map(lambda x, v, s=s: jnp.asarray(np.asarray(x) + s * h * v), at, direction) for s in (1, -1)]
+        moved = [jax.tree.map(lambda x, v, s=s: jax.device_put(np.asarray(x) + s * h * v), at, direction) for s in (1, -1)]
         assert along == pytest.approx((float(total(*moved[0])[0]) - float(total(*moved[1])[0])) / (2 * h), rel=1e-6)
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)

@@ -1,7 +1,6 @@
 """Nonlinear regression: sine waves, features, the control's step, ridge regression on features."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import attention_layer, descent_step
@@ -23,15 +22,15 @@ VALUES = 0.3 * np.sin(DRAWN + 1)
 
 
 def encoder() -> Encoder:
-    return Encoder(**{name: jnp.asarray(W) for name, W in ENCODER.items()})
+    return Encoder(**{name: jax.device_put(W) for name, W in ENCODER.items()})
 
 
 def network(layers: np.ndarray | None = LAYERS) -> Network:
-    return Network(encoder(), None if layers is None else AttentionLayer(*map(jnp.asarray, layers)))
+    return Network(encoder(), None if layers is None else AttentionLayer(*map(jax.device_put, layers)))
 
 
 def batch() -> Sequence:
-    return Sequence(*(jnp.asarray(leaf) for leaf in (DRAWN[:6, None], VALUES[:6, None], DRAWN[6:], VALUES[6:])))
+    return Sequence(*(jax.device_put(leaf) for leaf in (DRAWN[:6, None], VALUES[:6, None], DRAWN[6:], VALUES[6:])))
 
 
 def features_loop(tokens: np.ndarray) -> np.ndarray:

@@ -11,17 +11,19 @@ from icl import (
     Dynamics,
     Streams,
     Tasks,
-    delta_losses,
     delta_rule,
-    hebbian_losses,
     kalman_filter,
     linear_attention,
     mesa_recursion,
     one_step_loss,
     optimal_rate,
-    ridge_losses,
 )
+from icl.solvers import online
 
+# compiled whole, which takes less time than compiling every operation
+hebbian_losses = jax.jit(online.hebbian_losses, static_argnums=0, static_argnames="forgetting")
+delta_losses = jax.jit(online.delta_losses, static_argnums=(0, 1))
+ridge_losses = jax.jit(online.ridge_losses, static_argnums=0)
 DRIFT = Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
 
 
@@ -111,7 +113,7 @@ def test_ridge_loses_what_the_limit_of_many_inputs_says():
 
 def test_the_kalman_filter_is_the_posterior_mean_of_the_joint_gaussian():
     """Cov(w_s, w_t) = a^|s-t| I/d: the posterior mean of w_{T+1} from the covariances of all that was seen, at every token."""
-    stream = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[0]), sampled(DRIFT)[0])
+    stream = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[0]), sampled(DRIFT)[0])
     ours = np.asarray(jax.jit(kalman_filter)(stream, DRIFT.noise, DRIFT.memory))
     K, V, Q = map(np.asarray, stream)
     for t in range(1, DRIFT.tokens + 1):
@@ -122,7 +124,7 @@ def test_the_kalman_filter_is_the_posterior_mean_of_the_joint_gaussian():
 
 
 def test_without_drift_the_kalman_filter_is_the_mesa_layer_and_with_it_no_estimator_is_better():
-    stream = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[0]), sampled(DRIFT)[0])
+    stream = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[0]), sampled(DRIFT)[0])
     still = jax.jit(lambda s: (kalman_filter(s, 0.4, 1.0), mesa_recursion(s, 0.4**2 * 3)))(stream)
     np.testing.assert_allclose(*still, rtol=0, atol=1e-12)
     assert Streams(dim=3, tokens=12, outputs=2, noise=0.4).penalty == pytest.approx(0.4**2 * 3)

@@ -46,7 +46,7 @@ def weights() -> np.ndarray:
 @functools.cache
 def few(tasks: Tasks = TASKS, number: int = 5):
     """The moments of these tasks."""
-    return token_moments(tasks, jnp.asarray(weights()[:number]))
+    return token_moments(tasks, jax.device_put(weights()[:number]))
 
 
 @functools.cache
@@ -75,7 +75,7 @@ def fresh() -> Sequence:
 
 
 def first(batch: Sequence, number: int) -> Sequence:
-    return Sequence(*(jnp.asarray(np.asarray(leaf)[..., :number]) for leaf in batch))
+    return Sequence(*(jax.device_put(np.asarray(leaf)[..., :number]) for leaf in batch))
 
 
 def tensor_of(G) -> np.ndarray:
@@ -97,7 +97,7 @@ def simulated_losses(H, batch: Sequence) -> np.ndarray:
 
 
 def loss_of(H, moments) -> float:
-    return float(heads_loss(jnp.asarray(H), moments))
+    return float(heads_loss(jax.device_put(H), moments))
 
 
 # Finitely many tasks and the Bayes optimum
@@ -137,7 +137,7 @@ def test_discrete_mmse_is_the_posterior_mean_whatever_the_block(own):
     @jax.jit
     @functools.partial(jax.vmap, in_axes=-1)
     def ours(one):
-        return [discrete_mmse(one, jnp.asarray(W), 0.25, block=block)[0] for block in (1, 2, 3, 5, 100)]
+        return [discrete_mmse(one, jax.device_put(W), 0.25, block=block)[0] for block in (1, 2, 3, 5, 100)]
 
     expected = [posterior_loop(one, W, 0.25) for one in ones_of(some)]
     for found in ours(some):
@@ -145,7 +145,7 @@ def test_discrete_mmse_is_the_posterior_mean_whatever_the_block(own):
 
 
 def test_discrete_mmse_of_one_task_is_that_task_and_of_many_is_ridge_regression(fresh):
-    one, W = ones_of(first(fresh, 1))[0], weights()
+    one, W = ones_of(first(fresh, 2))[1], weights()
     mmse = jax.jit(discrete_mmse, static_argnames="block")
     assert float(np.asarray(mmse(one, W[:1], 0.25))[0]) == pytest.approx(W[0] @ np.asarray(one.x_q), rel=1e-14)
     many = np.random.default_rng(5).normal(size=(200_000, 3))
@@ -158,12 +158,12 @@ def test_discrete_mmse_in_float32_survives_exponents_of_thousands():
     rng = np.random.default_rng(0)
     many = (30 * rng.normal(size=(3000, 3))).astype(np.float32)
     X, x_q = rng.normal(size=(4, 3)).astype(np.float32), rng.normal(size=3).astype(np.float32)
-    one = Sequence(*map(jnp.asarray, (X, (X @ many[2500])[:, None], x_q, many[2500:2501] @ x_q)))
+    one = Sequence(*map(jax.device_put, (X, (X @ many[2500])[:, None], x_q, many[2500:2501] @ x_q)))
 
     @jax.jit
     @jax.value_and_grad
     def mean(x_q):
-        return discrete_mmse(one._replace(x_q=x_q), jnp.asarray(many), jnp.float32(0.01))[0]
+        return discrete_mmse(one._replace(x_q=x_q), jax.device_put(many), jnp.float32(0.01))[0]
 
     found, slope = mean(one.x_q)
     assert found.dtype == np.float32 and float(found) == pytest.approx(float(many[2500] @ x_q), rel=1e-5)
@@ -205,8 +205,8 @@ def test_weighted_tasks_have_the_moments_of_a_gaussian(dim):
 
 def test_moments_of_probabilities_are_those_of_repeated_tasks():
     W = weights()
-    twice = token_moments(TASKS, jnp.asarray(np.concatenate([W, W[:2], W[:2]])))
-    weighted = token_moments(TASKS, jnp.asarray(W), jnp.asarray(np.array([3, 3, 1, 1, 1]) / 9))
+    twice = token_moments(TASKS, jax.device_put(np.concatenate([W, W[:2], W[:2]])))
+    weighted = token_moments(TASKS, jax.device_put(W), jax.device_put(np.array([3, 3, 1, 1, 1]) / 9))
     for a, b in zip(twice, weighted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
@@ -309,9 +309,9 @@ def test_tensors_are_layers_of_attention(fresh):
     np.testing.assert_allclose(np.asarray(predict_batch(layer, batch))[0], y, rtol=1e-12)
     np.testing.assert_allclose(head_tensor(layer, TASKS.context), tensor, rtol=1e-12)
     G = np.random.default_rng(4).normal(size=(3, 3))
-    descent = descent_layers(3, 4, 1.0, preconditioner=jnp.asarray(G.T))
+    descent = descent_layers(3, 4, 1.0, preconditioner=jax.device_put(G.T))
     np.testing.assert_allclose(head_tensor(descent, 4), tensor_of(G), atol=1e-14)
-    several = AttentionLayer(*map(jnp.asarray, np.random.default_rng(11).normal(size=(4, 1, 3, 4, 4)) / 2))
+    several = AttentionLayer(*map(jax.device_put, np.random.default_rng(11).normal(size=(4, 1, 3, 4, 4)) / 2))
     H, one = np.asarray(head_tensor(several, 4)), ones_of(batch)[0]
     expected = np.einsum("abj,ab,j->", H, token_products(batch)[0], one.x_q)
     assert float(np.asarray(predict(several, one))[0]) == pytest.approx(float(expected), rel=1e-12)
@@ -322,7 +322,7 @@ def test_tensors_are_layers_of_attention(fresh):
 
 def test_a_curve_is_the_solution_for_each_number_of_tasks():
     W, numbers = weights(), [1, 3, 5]
-    curve = diversity_curve(TASKS, jnp.asarray(W), numbers)
+    curve = diversity_curve(TASKS, jax.device_put(W), numbers)
     for n, M in enumerate(numbers):
         moments = few(number=M)
         many, one, _ = solutions(moments)
@@ -388,6 +388,6 @@ def test_a_trained_layer_ends_at_the_best_one_head():
     init = jax.tree.map(lambda leaf: np.asarray(leaf)[None], init_layers(jax.random.key(0), 4, scale=0.02))
     recipe = Recipe(batch_size=512, learning_rate=3e-3, cooling="constant")
     trained = train_layers(init, Regression(some), recipe, steps=500, seeds=[0], every=500, devices=1).params
-    H, best = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), trained), 4), solutions(own)[1]
+    H, best = head_tensor(jax.tree.map(lambda leaf: jax.device_put(leaf[0]), trained), 4), solutions(own)[1]
     assert 1 <= loss_of(H, own) / loss_of(best, own) < 1.02  # Adam's noise
     assert loss_of(H, every()) == pytest.approx(loss_of(best, every()), rel=0.05)

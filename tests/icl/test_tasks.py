@@ -1,7 +1,6 @@
 """Tasks: their law, and sequences of tokens."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import task
@@ -43,8 +42,8 @@ def test_answers_are_linear_in_the_inputs_of_one_task_and_a_batch_is_many_of_the
         np.testing.assert_allclose(W @ x_q, y_q, atol=1e-12)
     assert [leaf.shape + (4,) for leaf in one] == [leaf.shape for leaf in many]
     assert len({float(value) for value in many.y_q[0]}) == 4
-    by_task = jax.tree.map(np.asarray, sequences(Sequence(*map(jnp.asarray, many))))
-    np.testing.assert_array_equal(by_task.X, np.moveaxis(many.X, -1, 0))
+    by_task = jax.tree.map(np.asarray, sequences(Sequence(*map(jax.device_put, many))))
+    np.testing.assert_array_equal(by_task.X, np.moveaxis(np.asarray(many.X), -1, 0))
     np.testing.assert_array_equal(by_task.y_q, many.y_q.T)
 
 
@@ -69,9 +68,9 @@ def test_a_batch_in_pieces_is_the_whole_batch():
 
 def test_tokens_put_y_behind_x_and_the_query_last():
     leaves = [[1.0, 2.0], [3.0, 4.0]], [[5.0], [6.0]], [7.0, 8.0], [9.0]
-    one = Sequence(*(jnp.asarray(np.array(leaf)) for leaf in leaves))
+    one = Sequence(*(jax.device_put(np.array(leaf)) for leaf in leaves))
     assert tokens(one).tolist() == [[1, 2, 5], [3, 4, 6], [7, 8, 0]]
-    assert np.asarray(tokens(one, jnp.asarray(np.array([[1.0, -1.0]]))))[-1].tolist() == [7, 8, 1]
+    assert np.asarray(tokens(one, jax.device_put(np.array([[1.0, -1.0]]))))[-1].tolist() == [7, 8, 1]
 
 
 def test_contractions_are_products_of_matrices_and_so_is_their_gradient():

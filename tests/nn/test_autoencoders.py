@@ -80,40 +80,40 @@ def test_anomalies_are_found_where_reconstruction_fails():
     strange = RNG.normal(size=(20, 6)) * X.std()
     normal, anomalous = (errors_of(reconstructed(X, 3, part), part) for part in (X, strange))
     by_pairs = np.mean(anomalous[:, None] > normal[None])
-    assert anomaly_auc(jnp.asarray(normal), jnp.asarray(anomalous)) == pytest.approx(by_pairs) and by_pairs > 0.95
+    assert anomaly_auc(jax.device_put(normal), jax.device_put(anomalous)) == pytest.approx(by_pairs) and by_pairs > 0.95
 
 
 def test_contraction_is_of_the_jacobian():
     A = RNG.normal(size=(4, 4))
-    found = contraction(lambda x: jnp.asarray(A) @ x, jnp.asarray(RNG.normal(size=(2, 4))))
+    found = contraction(lambda x: jax.device_put(A) @ x, jax.device_put(RNG.normal(size=(2, 4))))
     np.testing.assert_allclose(found.singular, np.linalg.svd(A, compute_uv=False)[0], rtol=1e-10)
     np.testing.assert_allclose(found.spectral_radius, np.abs(np.linalg.eigvals(A)).max(), rtol=1e-10)
     z = np.array([0.3, -0.2])
-    np.testing.assert_allclose(contraction(jnp.tanh, jnp.asarray(z[None])).singular, (1 - np.tanh(z) ** 2).max(), rtol=1e-10)
+    np.testing.assert_allclose(contraction(jnp.tanh, jax.device_put(z[None])).singular, (1 - np.tanh(z) ** 2).max(), rtol=1e-10)
 
 
 def test_an_over_parameterised_network_remembers_its_examples():
     """Three examples, 40 hidden units for 6 features, small first weights: the map contracts, and starts nearby come back."""
     memories = X[:3]
     model = FullyConnected((40, 40), 6, dtype=jnp.float64)
-    small = jax.tree.map(lambda W: jnp.asarray(0.4 * np.asarray(W)), init_variables(model, jax.random.key(0), memories))
+    small = jax.tree.map(lambda W: jax.device_put(0.4 * np.asarray(W)), init_variables(model, jax.random.key(0), memories))
     state, _ = fitted(model, "squared_error", optax.adam(3e-3), small, memories, 1500)
 
     def f(x):
         return model.apply({"params": state.params}, x[None])[0]
 
-    assert errors_of(iterate_map(f, jnp.asarray(memories), 1), memories).max() < 1e-4
-    assert contraction(f, jnp.asarray(memories)).spectral_radius.max() < 1
-    starts = jax.jit(add_noise, static_argnums=3)(jax.random.key(1), jnp.asarray(memories), 0.1, 4)
+    assert errors_of(iterate_map(f, jax.device_put(memories), 1), memories).max() < 1e-4
+    assert contraction(f, jax.device_put(memories)).spectral_radius.max() < 1
+    starts = jax.jit(add_noise, static_argnums=(2, 3))(jax.random.key(1), jax.device_put(memories), 0.1, 4)
     noise = (np.asarray(starts) - np.repeat(memories, 4, axis=0)) / memories.std()
     assert noise.std() == pytest.approx(0.1, rel=0.4)  # of 72 numbers: a standard error of 8 %
-    back = recall(iterate_map(f, starts, 200), jnp.asarray(memories), tolerance=0.05)
+    back = recall(iterate_map(f, starts, 200), jax.device_put(memories), tolerance=0.05)
     np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))
 
 
 def test_iterating_is_repeated_application():
     points = RNG.normal(size=(3, 2))
-    found = [iterate_map(jnp.tanh, jnp.asarray(points), steps) for steps in (3, 0)]
+    found = [iterate_map(jnp.tanh, jax.device_put(points), steps) for steps in (3, 0)]
     np.testing.assert_allclose(found[0], np.tanh(np.tanh(np.tanh(points))), rtol=1e-12)
     np.testing.assert_array_equal(found[1], points)
 
@@ -128,7 +128,7 @@ def test_one_example_and_a_feature_that_never_changes():
 
 
 def wide_start(scale):
-    A, B = (jnp.asarray(scale * W) for W in np.random.default_rng(3).normal(size=(2, 6, 6)))
+    A, B = (jax.device_put(scale * W) for W in np.random.default_rng(3).normal(size=(2, 6, 6)))
     return LinearAutoencoder(A, B)
 
 
@@ -141,7 +141,7 @@ def test_descent_is_the_hand_written_one():
         error = few @ B.T @ A.T - few
         gradient_A, gradient_B = error.T @ (few @ B.T) / 3, A.T @ error.T @ few / 3
         A, B = A - rate * gradient_A, B - rate * gradient_B
-    found = descend_linear(f, jnp.asarray(few), 5)
+    found = descend_linear(f, jax.device_put(few), 5)
     np.testing.assert_allclose(found.A, A, rtol=1e-10)
     np.testing.assert_allclose(found.B, B, rtol=1e-10)
 
@@ -149,7 +149,7 @@ def test_descent_is_the_hand_written_one():
 @pytest.mark.parametrize("scale", [1e-3, 1.0])
 def test_every_start_fits_and_only_small_ones_end_at_the_projection(scale):
     few, start = X[:3], wide_start(scale)
-    A, B = map(np.asarray, descend_linear(start, jnp.asarray(few), 20_000))
+    A, B = map(np.asarray, descend_linear(start, jax.device_put(few), 20_000))
     assert errors_of(few @ B.T @ A.T, few).mean() < 1e-8
     distance = np.linalg.norm(A @ B - np.linalg.pinv(few) @ few)
     assert distance < 0.02 if scale < 0.1 else distance > 0.5
@@ -158,10 +158,10 @@ def test_every_start_fits_and_only_small_ones_end_at_the_projection(scale):
 
 
 def test_what_fits_already_stays():
-    few, identity = jnp.asarray(X[:3]), LinearAutoencoder(*map(jnp.asarray, (np.eye(6), np.eye(6))))
+    few, identity = jax.device_put(X[:3]), LinearAutoencoder(*map(jax.device_put, (np.eye(6), np.eye(6))))
     np.testing.assert_array_equal(descend_linear(identity, few, 5).A, identity.A)
     assert off_span_gain(identity, few) == pytest.approx(1, abs=1e-12)
-    assert off_span_gain(LinearAutoencoder(jnp.asarray(np.linalg.pinv(X[:3]) @ X[:3]), identity.B), few) < 1e-9
+    assert off_span_gain(LinearAutoencoder(jax.device_put(np.linalg.pinv(X[:3]) @ X[:3]), identity.B), few) < 1e-9
 
 
 def test_clusters_agree_with_groups_whatever_their_names_and_not_with_chance():

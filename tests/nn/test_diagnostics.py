@@ -25,7 +25,9 @@ def test_the_layers_of_a_language_model_are_found():
     tokens, targets = RNG.integers(0, 5, (4, 2)), RNG.integers(0, 5, 4)
     model = MLPLanguageModel(5, 2, (3, 3), norm="batch")
     variables = drawn_variables(model, tokens)
-    layers = hidden_layers(model, variables, objective("softmax_cross_entropy"), jnp.asarray(tokens), jnp.asarray(targets))
+    layers = hidden_layers(
+        model, variables, objective("softmax_cross_entropy"), jax.device_put(tokens), jax.device_put(targets)
+    )
     assert list(layers) == ["hidden_1", "hidden_2"] and layers["hidden_1"].z.shape == (4, 3)
     shift = variables["params"]["network"]["hidden_1"]["BatchNorm_0"]["bias"]
     means = np.asarray(layers["hidden_1"].z).mean(axis=0)
@@ -33,25 +35,25 @@ def test_the_layers_of_a_language_model_are_found():
 
 
 def test_a_network_without_hidden_layers_has_nothing_to_show():
-    model, X = FullyConnected((), 2, dtype=jnp.float64), jnp.asarray(np.ones((3, 2)))
+    model, X = FullyConnected((), 2, dtype=jnp.float64), jax.device_put(np.ones((3, 2)))
     assert hidden_layers(model, drawn_variables(model, X), objective("squared_error"), X, X) == {}
 
 
 def test_statistics_count_saturated_and_dead_units():
     z = np.array([[5.0, 0.0, -6.0], [-5.0, 1.0, 4.0]])
-    numbers = layer_statistics(LayerValues(jnp.asarray(z), jnp.asarray(np.full((2, 3), 0.5))), "tanh")
+    numbers = layer_statistics(LayerValues(jax.device_put(z), jax.device_put(np.full((2, 3), 0.5))), "tanh")
     assert numbers.saturated == pytest.approx(4 / 6) and numbers.dead == pytest.approx(2 / 3)
     assert numbers.mean == pytest.approx(float(np.tanh(z).mean())) and numbers.std == pytest.approx(float(np.tanh(z).std()))
     assert numbers.gradient_std == 0  # all gradients alike
     gradient = np.arange(6.0).reshape(2, 3)
-    apart = layer_statistics(LayerValues(jnp.asarray(z), jnp.asarray(gradient)), "tanh")
+    apart = layer_statistics(LayerValues(jax.device_put(z), jax.device_put(gradient)), "tanh")
     assert apart.gradient_std == pytest.approx(2 * gradient.std())
 
 
 def test_large_weights_saturate_and_small_ones_do_not():
     X = RNG.normal(size=(50, 20))
     W = RNG.normal(size=(20, 30)) / 20**0.5
-    layers = [LayerValues(jnp.asarray(factor * X @ W), jnp.asarray(X @ W)) for factor in (0.1, 1, 10)]
+    layers = [LayerValues(jax.device_put(factor * X @ W), jax.device_put(X @ W)) for factor in (0.1, 1, 10)]
     saturated = [layer_statistics(layer, "tanh").saturated for layer in layers]
     assert saturated[0] == 0 and saturated[0] < saturated[1] < 0.2 and saturated[2] > 0.7
 
@@ -79,7 +81,7 @@ def test_an_explicit_model_is_diagnosed_alike():
 
     z, sensitivity, loss = diagnosed(H, Y)
     np.testing.assert_allclose(H.T @ np.asarray(sensitivity), 0, atol=1e-12)
-    numbers = layer_statistics(LayerValues(z, jnp.asarray(np.asarray(sensitivity) / 90)), "linear")
+    numbers = layer_statistics(LayerValues(z, jax.device_put(np.asarray(sensitivity) / 90)), "linear")
     assert numbers.dead == 0 and 0 < numbers.gradient_std < 1
     assert not hockey_stick(float(loss), 2).detected
 

@@ -18,8 +18,8 @@ def loss(params, x, y):
 
 
 def found(sizes, draws):
-    params = {"w": jnp.asarray(W), "b": jnp.asarray(0.3)}
-    return gradient_noise(loss, params, jnp.asarray(X), jnp.asarray(Y), jax.random.key(0), sizes=sizes, draws=draws)
+    params = {"w": jax.device_put(W), "b": jax.device_put(0.3)}
+    return gradient_noise(loss, params, jax.device_put(X), jax.device_put(Y), jax.random.key(0), sizes=sizes, draws=draws)
 
 
 def all_gradients():

@@ -87,7 +87,7 @@ def test_slopes_of_activations_are_the_formulas():
 
 @pytest.mark.parametrize(
     ("phi", "goal"),
-    zip(("tanh", "relu_tanh", "silu", "leaky_relu"), LOSSES, strict=True),
+    list(zip(("tanh", "relu_tanh", "silu", "leaky_relu"), LOSSES, strict=True)),
     ids=("tanh", "relu", "silu", "leaky"),
 )
 def test_backpropagation_by_hand_is_automatic_differentiation(phi, goal):
@@ -104,13 +104,13 @@ def test_backpropagation_by_hand_is_automatic_differentiation(phi, goal):
     v = [SENSITIVITIES[goal](zs[-1], TARGETS)]
     for layer, z, a in zip(layers[:0:-1], zs[-2::-1], inputs[-2:0:-1], strict=True):
         v.insert(0, SLOPES[phi](z, a) * (v[0] @ layer["kernel"].T))
-    found = hidden_layers(network, variables, objective(goal), jnp.asarray(X), jnp.asarray(TARGETS))
+    found = hidden_layers(network, variables, objective(goal), jax.device_put(X), jax.device_put(TARGETS))
     for n, layer in enumerate(found.values()):
         np.testing.assert_allclose(layer.z, zs[n], rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(5 * np.asarray(layer.gradient), v[n], rtol=1e-10, atol=1e-14)
 
     def loss(params):
-        return objective(goal)(network_outputs(network, {"params": params}, X), jnp.asarray(TARGETS)).sum()
+        return objective(goal)(network_outputs(network, {"params": params}, X), jax.device_put(TARGETS)).sum()
 
     gradient = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(variables["params"]))
     slopes = [gradient["hidden_1"]["Dense_0"], gradient["hidden_2"]["Dense_0"], gradient["output"]]
@@ -125,7 +125,7 @@ def descend(optimizer, gradients):
     state = optimizer.init(W)
     with jax.numpy_dtype_promotion("standard"):
         for g in gradients:
-            update, state = optimizer.update(jnp.asarray(g), state, W)
+            update, state = optimizer.update(jax.device_put(g), state, W)
             W = optax.apply_updates(W, update)
     return W
 
@@ -196,7 +196,7 @@ def test_optimisers_follow_their_recurrences():
 def test_every_optimiser_descends_and_its_rate_may_be_traced():
     def first_update(name, rate):
         optimizer, W = make_optimizer(name, rate), jnp.ones(2)
-        return jnp.asarray(optimizer.update(jnp.asarray(np.array([0.5, 2.0])), optimizer.init(W), W)[0])
+        return jax.device_put(optimizer.update(jax.device_put(np.array([0.5, 2.0])), optimizer.init(W), W)[0])
 
     @jax.jit
     def found(rates):

@@ -50,9 +50,9 @@ def promotion():
 def variables(name: str, precision: str = "float32") -> Any:
     """Random ones, of order 1, so that attention is not uniform."""
     network = NETWORKS[name].clone(precision=precision)
-    shapes: Any = jax.eval_shape(network.init, jax.random.key(0), jnp.asarray(X))
+    shapes: Any = jax.eval_shape(network.init, jax.random.key(0), jax.device_put(X))
     rng = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * 2 / leaf.shape[0] ** 0.5, leaf.dtype)  # noqa: E731
+    draw = lambda leaf: jax.device_put((rng.normal(size=leaf.shape) * 2 / leaf.shape[0] ** 0.5).astype(leaf.dtype))  # noqa: E731
     return {"params": jax.tree.map(draw, shapes["params"]), "batch_stats": {}}
 
 
@@ -164,7 +164,7 @@ def test_rotary_positions_are_relative():
 
 def test_layers_computed_again_have_the_same_gradient_and_narrow_products_float32_logits():
     def loss(variables, network):
-        return sequence_loss(True)(network.apply(variables, X[:, :-1]), jnp.asarray(X[:, 1:])).sum()
+        return sequence_loss(True)(network.apply(variables, X[:, :-1]), jax.device_put(X[:, 1:])).sum()
 
     # compiled whole, which takes less time than compiling every operation
     again = jax.jit(lambda v: [jax.grad(loss)(v, NETWORKS["rotary"].clone(remat=remat)) for remat in (False, True)])

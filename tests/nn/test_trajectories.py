@@ -16,15 +16,16 @@ GRADIENTS = {
 @pytest.mark.parametrize("name", sorted(SURFACES))
 def test_a_path_is_its_recurrence(name):
     # compiled whole, which takes less time than compiling every operation
-    path = jax.jit(lambda alpha: trajectory(make_optimizer("momentum", 0.05, momentum=alpha), SURFACES[name], 20))
-    for momentum in (0.0, 0.9):
+    optimizers = {momentum: make_optimizer("momentum", 0.05, momentum=momentum) for momentum in (0.0, 0.9)}
+    paths = jax.jit(lambda: {alpha: trajectory(optimizer, SURFACES[name], 20) for alpha, optimizer in optimizers.items()})
+    for momentum, path in paths().items():
         w, m = np.array(SURFACES[name].start), np.zeros(2)
         expected = [w]
         for _ in range(20):
             m = momentum * m + GRADIENTS[name](w)
             w = w - 0.05 * m
             expected.append(w)
-        np.testing.assert_allclose(path(momentum), expected, atol=1e-4)
+        np.testing.assert_allclose(path, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", sorted(SURFACES))
