@@ -7,46 +7,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawn import arrays, ones_of, task
 from reference import attention_layer, descent_step, transformer_block
 from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-import icl.models.attention as stacks
-from icl import (
-    AttentionLayer,
-    Sequence,
-    Tasks,
-    descent_layers,
-    head_maps,
-    init_layers,
-    line_search,
-    sample_tasks,
-    sequences,
-    squared_error,
-    tokens,
-)
-from icl.models import batched as batches
-from icl.models.constructions import softmax_descent_layer, softmax_layers
+from icl import AttentionLayer, Sequence, descent_layers, head_maps, squared_error, tokens
+from icl.models.attention import predict, roll_out
+from icl.models.batched import predict_batch
+from icl.models.constructions import softmax_layers
 from icl.solvers import descent
-from icl.solvers.descent import paper_rates
+from icl.solvers.descent import gd_plus_plus, gradient_descent
 
 # compiled whole, which takes less time than compiling every operation
-predict = jax.jit(stacks.predict, static_argnames=("depth", "clip", "softmax", "layernorm"))
-roll_out = jax.jit(stacks.roll_out, static_argnames=("steps", "y_only"))
-predict_batch = jax.jit(batches.predict_batch, static_argnames=("depth", "clip", "softmax", "layernorm"))
-gradient_descent = jax.jit(descent.gradient_descent, static_argnames="steps")
-gd_plus_plus = jax.jit(descent.gd_plus_plus, static_argnames="steps")
-ridge = jax.jit(descent.ridge)
-gradient = jax.jit(jax.grad(squared_error))
+ridge, line_search = jax.jit(descent.ridge), jax.jit(descent.line_search, static_argnames="steps")
 EXACT: Any = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a few hundred terms of order 1
-
-
-def task(seed: int = 0, dim: int = 4, context: int = 6, outputs: int = 2, **more) -> Sequence:
-    return sample_tasks(jax.random.key(seed), Tasks(dim=dim, context=context, outputs=outputs, input_range=2.0, **more))
+W0 = np.random.default_rng(9).normal(size=(2, 4))
 
 
 def random_layers(seed: int, width: int, layers: int, heads: int = 1) -> AttentionLayer:
-    return init_layers(jax.random.key(seed), width, layers=layers, heads=heads, scale=0.5)
+    """Weights of standard deviation `sqrt(1 / (2 width))`."""
+    weights = np.random.default_rng(seed).normal(size=(4, layers, heads, width, width)) / (2 * width) ** 0.5
+    return AttentionLayer(*map(jax.device_put, weights))
 
 
 def heads_of(layers: AttentionLayer, n: int) -> list[tuple[np.ndarray, ...]]:
@@ -54,13 +36,13 @@ def heads_of(layers: AttentionLayer, n: int) -> list[tuple[np.ndarray, ...]]:
     return [tuple(np.asarray(W)[n, h] for W in layers) for h in range(layers.P.shape[1])]
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_stack_is_the_loop_of_the_paper(layers):
-    one, weights = task(), random_layers(1, 6, layers, 2)
-    E = np.asarray(tokens(one))
-    for n in range(2):
-        E = attention_layer(E, heads_of(weights, min(n, layers - 1)), damping=0.7)
-    np.testing.assert_allclose(predict(weights, one, depth=2, damping=0.7), -E[-1, 4:], **EXACT)
+def test_a_stack_is_the_loop_of_the_paper():
+    one = task()
+    for layers in (1, 2):
+        weights, E = random_layers(1, 6, layers, 2), np.asarray(tokens(one))
+        for n in range(2):
+            E = attention_layer(E, heads_of(weights, min(n, layers - 1)), damping=0.7)
+        np.testing.assert_allclose(predict(weights, one, depth=2, damping=0.7), -E[-1, 4:], **EXACT)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +50,14 @@ def test_a_stack_is_the_loop_of_the_paper(layers):
     [(1, 2, 2, 0.8, jnp.float64, 6), (1, 2, 2, 0.8, jnp.float64, 7), (2, 1, 2, None, jnp.float32, 6)],
 )
 def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, clip, dtype, context):
-    batch = sample_tasks(jax.random.key(0), Tasks(dim=4, context=context, outputs=2, input_range=2.0), 9, dtype=dtype)
-    weights = jax.tree.map(lambda w: w.astype(dtype), random_layers(1, 6, layers, heads))
+    batch, weights = jax.tree.map(
+        lambda leaf: jax.device_put(np.asarray(leaf, dtype)),
+        (task(context=context, batch=(9,), input_range=1.0), random_layers(1, 6, layers, heads)),
+    )
 
     @functools.partial(jax.value_and_grad, has_aux=True)
     def by_one(weights):
-        answers = jax.vmap(lambda s: predict(weights, s, depth=depth, clip=clip))(sequences(batch)).T
+        answers = jax.vmap(lambda s: predict(weights, s, depth=depth, clip=clip), -1, -1)(batch)
         return jnp.sum(answers**2), answers
 
     @functools.partial(jax.value_and_grad, has_aux=True)
@@ -91,10 +75,10 @@ def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, cli
 @pytest.mark.parametrize(("layers", "softmax", "layernorm"), [(1, True, True), (2, (True, False), False), (2, True, True)])
 def test_softmax_and_layer_normalisation_are_the_loop_of_the_paper(layers, softmax, layernorm):
     """Layers of their own do not normalise what the first of them reads. The loop's MLPs are zero."""
-    batch = sample_tasks(jax.random.key(0), Tasks(dim=4, context=6), 3)
-    weights, no_mlp = random_layers(1, 5, layers, 2), tuple(map(np.zeros, ((1, 5), 1, (5, 1), 5)))
-    ours = predict_batch(weights, batch, softmax=softmax, layernorm=layernorm)
-    for n, one in enumerate(map(Sequence._make, zip(*sequences(batch), strict=True))):
+    batch = task(batch=(3,))
+    weights, no_mlp = random_layers(1, 6, layers, 2), tuple(map(np.zeros, ((1, 6), 1, (6, 1), 6)))
+    ours = np.asarray(predict_batch(weights, batch, softmax=softmax, layernorm=layernorm))
+    for n, one in enumerate(ones_of(batch)):
         E = np.asarray(tokens(one))
         for k in range(layers):
             options = {"softmax": np.broadcast_to(softmax, 2)[k], "normalise": (layernorm and (k > 0 or layers == 1), False)}
@@ -103,148 +87,169 @@ def test_softmax_and_layer_normalisation_are_the_loop_of_the_paper(layers, softm
         np.testing.assert_allclose(predict(weights, one, softmax=softmax, layernorm=layernorm), -E[-1, 4:], **EXACT)
 
 
+# compiled whole, which takes less time than compiling every operation
+softmax_answers = jax.jit(
+    lambda linear, sharpness, batch: predict_batch(softmax_layers(linear, 6, sharpness=sharpness), batch, softmax=True)
+)
+
+
 def test_two_softmax_heads_of_opposite_signs_are_a_step_on_centred_inputs():
     """To second order in the sharpness: a tenth of it is a hundredth of the difference."""
-    batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5, outputs=2), 4)
-    centred = batch.X - jnp.mean(batch.X, axis=0, keepdims=True)
-    step = 0.7 / 5 * jnp.einsum("nmb,ndb,db->mb", batch.Y, centred, batch.x_q)
-    apart = []
-    for sharpness in (0.1, 0.01):
-        layer = softmax_descent_layer(3, 5, 0.7, sharpness=sharpness, outputs=2)
-        apart.append(float(jnp.abs(predict_batch(layer, batch, softmax=True) - step).max()))
+    batch = task(batch=(4,), input_range=1.0)
+    X, Y, x_q = arrays(batch)
+    step = 0.7 / 6 * np.einsum("nmb,ndb,db->mb", Y, X - X.mean(axis=0), x_q)
+    linear = descent_layers(4, 6, 0.7, outputs=2)
+    apart = [np.abs(np.asarray(softmax_answers(linear, sharpness, batch)) - step).max() for sharpness in (0.1, 0.01)]
     assert apart[0] < 1e-4 and apart[1] == pytest.approx(apart[0] / 100, rel=0.05)
 
 
 def test_softmax_layers_are_linear_ones_on_keys_that_are_centred():
     """Layers of GD++ by a loop over tokens; the rest is of the order of the sharpness squared, 1e-4 of updates below 1."""
-    linear = descent_layers(3, 5, jnp.array([0.7, 1.5]), gamma=jnp.array([0.1, 0.3]))
-    batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-    found = predict_batch(softmax_layers(linear, 5, sharpness=jnp.array([0.01, 0.02])), batch, softmax=True)
-    for n in range(4):
-        E = np.concatenate([batch.X[:, :, n], batch.Y[:, :, n]], axis=1)
-        E = np.concatenate([E, [[*batch.x_q[:, n], 0]]])
-        for W_K, W_Q, W_V, P in zip(*(np.asarray(weights)[:, 0] for weights in linear), strict=True):
+    linear = descent_layers(4, 6, np.array([0.7, 1.5]), gamma=np.array([0.1, 0.3]), outputs=2)
+    batch = task(batch=(4,))
+    found = np.asarray(softmax_answers(linear, np.array([0.01, 0.02]), batch))
+    for n, one in enumerate(ones_of(batch)):
+        E = np.asarray(tokens(one))
+        for k in range(2):
+            ((W_K, W_Q, W_V, P),) = heads_of(linear, k)
             keys, values = E[:-1] @ W_K.T, E[:-1] @ W_V.T
             E = E + (E @ W_Q.T) @ (keys - keys.mean(axis=0)).T @ values @ P.T
-        np.testing.assert_allclose(found[:, n], -E[-1, 3:], atol=1e-4)
+        np.testing.assert_allclose(found[:, n], -E[-1, 4:], atol=1e-4)
 
 
-@pytest.mark.parametrize(("dim", "outputs", "context"), [(1, 1, 1), (3, 2, 5)])
+@pytest.mark.parametrize(("dim", "outputs", "context"), [(1, 1, 1), (4, 2, 6)])
 def test_one_layer_is_one_step_of_gradient_descent(dim, outputs, context):
     one = task(3, dim, context, outputs)
-    W0 = jax.random.normal(jax.random.key(9), (outputs, dim))
-    for start in (W0, jnp.zeros_like(W0)):
-        W1 = start - 0.3 * gradient(start, one.X, one.Y)
-        layer = descent_layers(dim, context, 0.3, W0=start)
-        np.testing.assert_allclose(predict(layer, one, W0=start), W1 @ one.x_q, **EXACT)
-        np.testing.assert_allclose(gradient_descent(one, 0.3, W0=start)[-1], W1 @ one.x_q, **EXACT)
-        np.testing.assert_allclose(W1, descent_step(np.asarray(start), np.asarray(one.X), np.asarray(one.Y), 0.3), **EXACT)
+    X, Y, x_q = arrays(one)
+    for start in (W0[:outputs, :dim], np.zeros((outputs, dim))):
+        W1, given = descent_step(start, X, Y, 0.3), jax.device_put(start)
+        layer = descent_layers(dim, context, 0.3, W0=given)
+        np.testing.assert_allclose(predict(layer, one, W0=given), W1 @ x_q, **EXACT)
+        np.testing.assert_allclose(np.asarray(gradient_descent(one, 0.3, W0=given))[0], W1 @ x_q, **EXACT)
+        slope = jax.jit(jax.grad(squared_error))(given, one.X, one.Y)
+        np.testing.assert_allclose(start - 0.3 * np.asarray(slope), W1, **EXACT)
 
 
 def test_the_layer_moves_every_context_target_by_the_step():
-    one, W0 = task(3), jax.random.normal(jax.random.key(9), (2, 4))
-    layer = descent_layers(4, 6, 0.3, W0=W0)
-    change = -0.3 * gradient(W0, one.X, one.Y)
-    E = attention_layer(np.asarray(tokens(one, W0)), heads_of(layer, 0))
-    np.testing.assert_allclose(E[:-1], np.hstack([one.X, one.Y - one.X @ change.T]), **EXACT)
+    one = task(3)
+    X, Y, _ = arrays(one)
+    layer = descent_layers(4, 6, 0.3, W0=jax.device_put(W0))
+    E = attention_layer(np.asarray(tokens(one, jax.device_put(W0))), heads_of(layer, 0))
+    np.testing.assert_allclose(E[:-1], np.hstack([X, Y - X @ (descent_step(W0, X, Y, 0.3) - W0).T]), **EXACT)
 
 
 def test_l_layers_are_l_steps():
-    one, W0 = task(4, context=20), jax.random.normal(jax.random.key(9), (2, 4))
+    one = task(4)
+    X, Y, x_q = arrays(one)
     W, etas = W0, np.array([0.5, 0.9, 0.2])
-    path = gradient_descent(one, jnp.asarray(etas), steps=3, W0=W0)
+    path = np.asarray(gradient_descent(one, etas, steps=3, W0=jax.device_put(W0)))
     for n, eta in enumerate(etas):
-        W = W - eta * gradient(W, one.X, one.Y)
-        np.testing.assert_allclose(path[n], W @ one.x_q, **EXACT)
-    np.testing.assert_allclose(predict(descent_layers(4, 20, etas, W0=W0), one, W0=W0), W @ one.x_q, **EXACT)
-    tied = descent_layers(4, 20, 0.3, outputs=2)
-    np.testing.assert_allclose(predict(tied, one, depth=8), gradient_descent(one, 0.3, steps=8)[-1], **EXACT)
+        W = descent_step(W, X, Y, eta)
+        np.testing.assert_allclose(path[n], W @ x_q, **EXACT)
+    layers = descent_layers(4, 6, etas, W0=jax.device_put(W0))
+    np.testing.assert_allclose(predict(layers, one, W0=jax.device_put(W0)), W @ x_q, **EXACT)
+    tied, W = descent_layers(4, 6, 0.3, outputs=2), np.zeros((2, 4))
+    for _ in range(4):
+        W = descent_step(W, X, Y, 0.3)
+    np.testing.assert_allclose(predict(tied, one, depth=4), W @ x_q, **EXACT)
 
 
 def test_gd_plus_plus_is_the_loop_and_its_layers():
     one, eta, gamma = task(5), [0.5, 0.8, 0.3], [0.02, 0.05, 0.9]
-    expected = gd_plus_plus_loop(np.asarray(one.X), np.asarray(one.Y), np.asarray(one.x_q), eta, gamma)
-    ours = gd_plus_plus(one, jnp.array(eta), jnp.array(gamma), steps=3)[-1]
-    np.testing.assert_allclose(ours, expected, **EXACT)
-    layers = descent_layers(4, 6, np.array(eta), gamma=np.array(gamma), outputs=2)
+    expected = gd_plus_plus_loop(*arrays(one), eta, gamma)
+    etas = np.array(eta)
+    np.testing.assert_allclose(np.asarray(gd_plus_plus(one, etas, np.array(gamma), steps=3))[-1], expected, **EXACT)
+    layers = descent_layers(4, 6, etas, gamma=np.array(gamma), outputs=2)
     np.testing.assert_allclose(predict(layers, one), expected, **EXACT)
-    without = gd_plus_plus(one, jnp.array(eta), 0.0, steps=3)
-    np.testing.assert_allclose(without, gradient_descent(one, jnp.array(eta), steps=3), **EXACT)
-    last_gamma = gd_plus_plus(one, jnp.array(eta), jnp.array([0.02, 0.05, -7.0]), steps=3)[-1]
+    without = gd_plus_plus(one, etas, np.zeros(3), steps=3)
+    np.testing.assert_allclose(without, gradient_descent(one, etas, steps=3), **EXACT)
+    last_gamma = np.asarray(gd_plus_plus(one, etas, np.array([0.02, 0.05, -7.0]), steps=3))[-1]
     np.testing.assert_allclose(last_gamma, expected, **EXACT)
 
 
 def test_preconditioned_descent_is_its_layer():
-    one, G = task(6), jax.random.normal(jax.random.key(1), (4, 4))
-    ours = gradient_descent(one, 0.4, steps=3, preconditioner=G)[-1]
+    one, G = task(6), np.random.default_rng(1).normal(size=(4, 4))
+    X, Y, x_q = arrays(one)
+    ours = np.asarray(gradient_descent(one, 0.4, steps=3, preconditioner=jax.device_put(G)))[-1]
     W = np.zeros((2, 4))
     for _ in range(3):
-        W = W + (descent_step(W, np.asarray(one.X), np.asarray(one.Y), 0.4) - W) @ np.asarray(G)
-    np.testing.assert_allclose(ours, W @ np.asarray(one.x_q), **EXACT)
-    layer = descent_layers(4, 6, 0.4, outputs=2, preconditioner=G)
+        W = W + (descent_step(W, X, Y, 0.4) - W) @ G
+    np.testing.assert_allclose(ours, W @ x_q, **EXACT)
+    layer = descent_layers(4, 6, 0.4, outputs=2, preconditioner=jax.device_put(G))
     np.testing.assert_allclose(predict(layer, one, depth=3), ours, **EXACT)
 
 
 def test_ridge_meets_least_squares_and_descent_that_has_converged():
-    one = task(7, dim=3, context=12)
-    W = np.linalg.lstsq(np.asarray(one.X), np.asarray(one.Y), rcond=None)[0].T
-    np.testing.assert_allclose(ridge(one, 0.0), W @ one.x_q, **EXACT)
-    np.testing.assert_allclose(gradient_descent(one, 1.0, steps=3000)[-1], W @ one.x_q, atol=1e-9)
-    fitted = Ridge(alpha=0.7, fit_intercept=False).fit(np.asarray(one.X), np.asarray(one.Y))
-    np.testing.assert_allclose(ridge(one, 0.7), fitted.predict(np.asarray(one.x_q)[None])[0], **EXACT)
+    one = task(7)
+    X, Y, x_q = arrays(one)
+    W = np.linalg.lstsq(X, Y, rcond=None)[0].T
+    np.testing.assert_allclose(ridge(one, 0.0), W @ x_q, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(np.asarray(gradient_descent(one, 1.5, steps=3000))[-1], W @ x_q, atol=1e-9)
+    fitted = Ridge(alpha=0.7, fit_intercept=False).fit(X, Y)
+    np.testing.assert_allclose(ridge(one, 0.7), fitted.predict(x_q[None])[0], **EXACT)
 
 
 def test_the_query_is_not_among_the_keys():
     """The map from the query to its answer is then linear, as every layer's is given the context."""
     one, other, weights = task(0), task(1), random_layers(1, 6, 3)
-    mixed = one._replace(x_q=2 * one.x_q - 3 * other.x_q)
-    expected = 2 * predict(weights, one) - 3 * predict(weights, one._replace(x_q=other.x_q))
-    np.testing.assert_allclose(predict(weights, mixed), expected, **EXACT)
+    mixed = one._replace(x_q=jax.device_put(2 * np.asarray(one.x_q) - 3 * np.asarray(other.x_q)))
+    apart, third = (np.asarray(predict(weights, one._replace(x_q=x_q))) for x_q in (one.x_q, other.x_q))
+    np.testing.assert_allclose(predict(weights, mixed), 2 * apart - 3 * third, **EXACT)
 
 
 def test_a_head_depends_on_its_two_maps_alone_and_not_on_their_scale():
-    one, weights = task(), random_layers(2, 6, 2)
-    M, R = head_maps(weights)
-    eye = jnp.broadcast_to(jnp.eye(6), M.shape)
-    scaled = AttentionLayer(3 * eye, M, R / 3, eye)
+    one, weights = task(), random_layers(2, 6, 3)
+    M, R = map(np.asarray, head_maps(weights))
+    scaled = AttentionLayer(*map(jax.device_put, (3 * np.broadcast_to(np.eye(6), M.shape), M, R / 3, np.eye(6) + 0 * R)))
     np.testing.assert_allclose(predict(scaled, one), predict(weights, one), **EXACT)
 
 
 def test_roll_out_is_a_damped_stack_of_the_same_layer():
     one, layer = task(), descent_layers(4, 6, 0.5, outputs=2)
-    first = jax.tree.map(lambda w: w[0], layer)
-    path = roll_out(first, one, steps=4, damping=0.75, y_only=True)
-    for n in (1, 3):
-        np.testing.assert_allclose(path[n - 1], predict(layer, one, depth=n, damping=0.75), **EXACT)
-    np.testing.assert_allclose(path, gradient_descent(one, 0.75 * 0.5, steps=4), **EXACT)
-    turning = jax.tree.map(lambda w: w[0], descent_layers(4, 6, 0.5, gamma=0.1, outputs=2))
-    kept, moved = (roll_out(turning, one, steps=3, y_only=y_only) for y_only in (True, False))
-    np.testing.assert_allclose(kept, gradient_descent(one, 0.5, steps=3), **EXACT)
-    assert float(jnp.abs(kept - moved)[-1].max()) > 1e-3
+    first, turning = (
+        jax.tree.map(lambda w: jax.device_put(np.asarray(w)[0]), layers)
+        for layers in (layer, descent_layers(4, 6, 0.5, gamma=0.1, outputs=2))
+    )
+    path = np.asarray(roll_out(first, one, steps=3, damping=0.75, y_only=True))
+    np.testing.assert_allclose(path[-1], predict(layer, one, depth=3, damping=0.75), **EXACT)
+    np.testing.assert_allclose(path, gradient_descent(one, np.full(3, 0.75 * 0.5), steps=3), **EXACT)
+    kept, moved = (np.asarray(roll_out(turning, one, steps=3, damping=1.0, y_only=y_only)) for y_only in (True, False))
+    np.testing.assert_allclose(kept, gradient_descent(one, np.full(3, 0.5), steps=3), **EXACT)
+    np.testing.assert_allclose(moved[-1], predict(descent_layers(4, 6, 0.5, gamma=0.1, outputs=2), one, depth=3), **EXACT)
+    assert np.abs(kept - moved)[-1].max() > 1e-3
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e9])
-def test_answers_are_finite_for_zero_and_for_huge_inputs_with_the_token_clip(scale):
-    one = jax.tree.map(lambda leaf: (scale * leaf).astype(jnp.float32), task())
-    weights = jax.tree.map(lambda w: w.astype(jnp.float32), random_layers(1, 6, 1))
-    answer = predict(weights, one, depth=4, clip=10.0)
-    batch = predict_batch(weights, jax.tree.map(lambda leaf: leaf[..., None], one), depth=4, clip=10.0)
-    assert np.isfinite(answer).all() and np.abs(answer).max() <= 10 and np.isfinite(batch).all()
-    if scale == 0:
-        assert not answer.any() and not gradient_descent(one, 1.0).any() and not ridge(one, 0.1).any()
+def test_answers_are_finite_for_zero_and_for_huge_inputs_with_the_token_clip():
+    weights = jax.tree.map(lambda w: jax.device_put(np.asarray(w, np.float32)), random_layers(1, 6, 1))
+    for scale in (0.0, 1e9):
+        one = jax.tree.map(lambda leaf, scale=scale: jax.device_put(np.asarray(scale * np.asarray(leaf), np.float32)), task())
+        answer = np.asarray(predict(weights, one, depth=4, clip=10.0))
+        batch = predict_batch(
+            weights, jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[..., None]), one), depth=4, clip=10.0
+        )
+        assert np.isfinite(answer).all() and np.abs(answer).max() <= 10 and np.isfinite(batch).all()
+        if scale == 0:
+            assert not answer.any() and not gradient_descent(one, 1.0).any() and not ridge(one, 0.1).any()
 
 
 def test_one_pair_and_one_input():
-    one = Sequence(jnp.array([[2.0]]), jnp.array([[3.0]]), jnp.array([5.0]), jnp.array([7.0]))
-    assert float(predict(descent_layers(1, 1, 0.25), one)[0]) == 0.25 * 3 * 2 * 5  # eta y x x_q
-    assert float(ridge(one, 2.0)[0]) == 3 * 2 / (4 + 2) * 5
+    one = Sequence(*(jax.device_put(leaf) for leaf in (np.array([[2.0]]), np.array([[3.0]]), np.array([5.0]), np.array([7.0]))))
+    W = jax.device_put(np.zeros((1, 1)))
+    assert float(np.asarray(predict(descent_layers(1, 1, 0.25, W0=W), one, W0=W))[0]) == 0.25 * 3 * 2 * 5  # eta y x x_q
+    assert float(np.asarray(ridge(one, 2.0))[0]) == 3 * 2 / (4 + 2) * 5
 
 
 def test_line_search_finds_the_lowest_loss_of_its_grid():
-    batch = sample_tasks(jax.random.key(0), Tasks(dim=4, context=6), 500)
-    eta, losses = line_search(batch, steps=3, rates=paper_rates())
-    assert len(losses) == 250 and float(paper_rates()[-1]) == pytest.approx(24.901)
-    for n in (0, int(jnp.nanargmin(losses)), 100):
-        answers = jax.vmap(lambda s, n=n: gradient_descent(s, paper_rates()[n], steps=3)[-1])(sequences(batch))
-        np.testing.assert_allclose(losses[n], jnp.mean((answers - batch.y_q.T) ** 2) / 2, rtol=1e-10)
-    assert eta == float(paper_rates()[jnp.nanargmin(losses)])
+    batch, rates = task(batch=(40,)), np.asarray(jax.jit(descent.paper_rates)())
+    eta, losses = line_search(batch, steps=3, rates=jax.device_put(rates))
+    assert len(losses) == 250 and float(rates[-1]) == pytest.approx(24.901)
+    found, best = np.asarray(losses), int(np.nanargmin(losses))
+    for n in (0, best, 100):
+        errors = []
+        for one in ones_of(batch):
+            W, (X, Y, x_q) = np.zeros((2, 4)), arrays(one)
+            for _ in range(3):
+                W = descent_step(W, X, Y, float(rates[n]))
+            errors.append(((W @ x_q - np.asarray(one.y_q)) ** 2).sum() / 2)
+        assert found[n] == pytest.approx(np.mean(errors), rel=1e-10)
+    assert 0 < best < 249 and eta == float(rates[best])

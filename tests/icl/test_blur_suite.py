@@ -20,6 +20,7 @@ from icl.names import TASK_GROUPS
 from jexplicit.data.images import read_images
 from jexplicit.nn.optimizers import make_optimizer
 
+pytestmark = pytest.mark.slow  # of learners that a learned rule is compared with
 AT = (0, 1, 3, 6)
 RATES = (0.01, 0.1)
 LEARNERS: dict[str, Any] = {"hidden_activation": "relu", "batch_size": 8, "seeds": (0, 3)}

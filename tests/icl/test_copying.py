@@ -1,11 +1,13 @@
 """Copying: tokens, codes, the exact construction, sensitivities."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import pytest
+import functools
 
-from icl import Tasks, gradient_descent, init_layers, sample_tasks, vmap_tasks
+import jax
+import numpy as np
+from drawn import arrays, ones_of, task
+from reference import attention_layer, descent_step
+
+from icl import AttentionLayer, Sequence, Tasks
 from icl.models.attention import attend
 from icl.problems.copying import (
     Copying,
@@ -18,62 +20,92 @@ from icl.problems.copying import (
     unit_codes,
 )
 
-TASKS = Tasks(dim=3, context=4, input_range=2.0)
+# compiled whole, which takes less time than compiling every operation
+layers_of = jax.jit(copying_layers, static_argnums=(0, 1, 2))
+sensitivity = jax.jit(copy_sensitivity, static_argnames="softmax")
 
 
-@pytest.mark.parametrize(("dim", "context"), [(3, 4), (1, 1), (5, 12)])
-def test_two_linear_layers_copy_and_descend_exactly(dim, context):
-    batch = sample_tasks(jax.random.key(0), Tasks(dim=dim, context=context), 6)
-    E = add_codes(separate_tokens(batch), jnp.asarray(unit_codes(context)))
-    step = jax.jit(vmap_tasks(lambda s: gradient_descent(s, 0.7)[-1]))(batch)
-    copied = jax.jit(read_out)(copying_layers(dim, context, 0.7), E)
-    np.testing.assert_allclose(copied, step, rtol=1e-12, atol=1e-14)  # float64, sums of at most 12 terms
+@functools.cache
+def drawn(dim: int = 4, context: int = 6) -> Sequence:
+    return task(dim=dim, context=context, outputs=1, batch=(4,))
+
+
+def separate(batch) -> np.ndarray:
+    """Tokens `x_1, (0, .., 0, y_1), .., x_q`, [tokens, d, batch]."""
+    X, Y, x_q = arrays(batch)
+    tokens = np.zeros((2 * len(X) + 1, *x_q.shape))
+    tokens[:-1:2], tokens[1::2, -1], tokens[-1] = X, Y[:, 0], x_q
+    return tokens
+
+
+def coded(batch) -> np.ndarray:
+    """With unit codes."""
+    tokens = separate(batch)
+    codes = np.broadcast_to(unit_codes(len(tokens) // 2)[:, :, None], (len(tokens), len(tokens) - 1, tokens.shape[2]))
+    return np.concatenate([tokens, codes], axis=1)
+
+
+def test_two_linear_layers_copy_and_descend_exactly():
+    @jax.jit
+    def answers(batch):
+        layers = copying_layers(batch.X.shape[1], len(batch.X), 0.7)
+        return read_out(layers, add_codes(separate_tokens(batch), unit_codes(len(batch.X))))
+
+    for batch in (drawn(), drawn(1, 1)):
+        found = np.asarray(answers(batch))
+        for n, one in enumerate(ones_of(batch)):
+            X, Y, x_q = arrays(one)
+            step = descent_step(np.zeros((1, len(x_q))), X, Y, 0.7) @ x_q
+            np.testing.assert_allclose(found[:, n], step, rtol=1e-12, atol=1e-14)  # float64, sums of at most 12 terms
 
 
 def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
-    one = sample_tasks(jax.random.key(0), TASKS)
-    E = add_codes(separate_tokens(one), jnp.asarray(unit_codes(4))).T
-    layer = jax.tree.map(lambda leaf: leaf[0], copying_layers(3, 4, 0.7))
-    after = np.asarray(E + attend(layer, E[:-1], E))
-    np.testing.assert_allclose(after[0:-1:2, :3], one.X, atol=1e-15)
-    np.testing.assert_allclose(after[0:-1:2, -1], one.Y[:, 0], atol=1e-15)
-    np.testing.assert_allclose(after[0:-1:2, 3:-1], 0, atol=1e-15)  # codes are gone
+    X, Y, _ = arrays(ones_of(drawn())[0])
+    E, layers = coded(drawn())[..., 0], layers_of(4, 6, 0.7)
+    layer = AttentionLayer(*(jax.device_put(np.asarray(leaf)[0]) for leaf in layers))
+    after = E + np.asarray(attend(layer, jax.device_put(E[:-1]), jax.device_put(E)))
+    np.testing.assert_allclose(after[0:-1:2, :4], X, atol=1e-15)
+    np.testing.assert_allclose(after[0:-1:2, -1], Y[:, 0], atol=1e-15)
+    np.testing.assert_allclose(after[0:-1:2, 4:-1], 0, atol=1e-15)  # codes are gone
     np.testing.assert_allclose(after[1::2], 0, atol=1e-15)  # and the tokens of y
     np.testing.assert_allclose(after[-1], E[-1], atol=1e-15)
+    np.testing.assert_allclose(
+        attention_layer(E, [tuple(np.asarray(W)[0, h] for W in layers) for h in (0, 1)]), after, atol=1e-15
+    )
 
 
 def test_tokens_hold_x_and_y_apart_and_codes_are_those_of_vaswani():
-    one = sample_tasks(jax.random.key(0), TASKS)
-    E = Copying(TASKS, codes=6).tokens(jax.tree.map(lambda leaf: leaf[..., None], one))[..., 0].T
-    assert E.shape == (9, 9)
-    np.testing.assert_array_equal(E[::2, :3], [*one.X, one.x_q])
-    np.testing.assert_array_equal(E[1::2, :3], [[0, 0, float(y)] for y in one.Y[:, 0]])
-    angles = np.arange(9)[:, None] / 10_000 ** (np.arange(3) / 3)
-    codes = np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(9, 6)
-    np.testing.assert_allclose(sinusoidal_codes(9, 6), codes, rtol=1e-6, atol=1e-12)
-    np.testing.assert_allclose(E[:, 3:], sinusoidal_codes(9, 6), rtol=1e-12)
+    E = np.asarray(jax.jit(Copying(Tasks(dim=4, context=6), codes=6).tokens)(drawn())).swapaxes(0, 1)
+    assert E.shape == (13, 10, 4)
+    np.testing.assert_array_equal(E[:, :4], separate(drawn()))
+    angles = np.arange(13)[:, None] / 10_000 ** (np.arange(3) / 3)
+    codes = np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(13, 6)
+    np.testing.assert_allclose(sinusoidal_codes(13, 6), codes, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(E[:, 4:, 1], sinusoidal_codes(13, 6), rtol=1e-12)
 
 
 def test_sensitivities_are_norms_of_mean_gradients():
-    E = Copying(TASKS, codes=2).tokens(sample_tasks(jax.random.key(0), TASKS, 3))
-    layers = init_layers(jax.random.key(1), 5, layers=2, scale=1.0)
-    told = jax.jit(copy_sensitivity)(layers, E)
-    first = jax.tree.map(lambda leaf: leaf[0], layers)
+    """By central differences of one layer, 1e-6 either way: 1e-12 of third derivatives, and roundings of 1e-16 / 1e-6."""
+    weights = np.random.default_rng(1).normal(size=(4, 2, 1, 5, 5)) / 5**0.5
+    E = np.random.default_rng(2).normal(size=(9, 5, 3))  # of 9 tokens, those outputs with a next one in the context
+    told = sensitivity(AttentionLayer(*map(jax.device_put, weights)), jax.device_put(E.swapaxes(0, 1)))
+    W_K, W_Q, W_V, P = weights[:, 0, 0]
 
-    def output(E, k):  # of one task, [tokens, width]
-        return jnp.sum(E[k] + attend(first, E[:-1], E[k][None], softmax=True)[0])
+    def sums(E):  # of the channels of the outputs
+        scores = np.exp((E[:-1] @ W_K.T @ (E[:7] @ W_Q.T).T) / 5**0.5)
+        return (E[:7] + (scores / scores.sum(axis=0)).T @ E[:-1] @ W_V.T @ P.T).sum(axis=1)
 
-    slope = jax.jit(jax.vmap(lambda E, k: jax.grad(output)(E.T, k), (-1, None)))
-    # [outputs, inputs]; of 9 tokens, those outputs with a next one in the context
-    norms = np.array([np.linalg.norm(np.mean(slope(E, k), axis=0), axis=1) for k in range(7)])
+    gradient = np.zeros((7, 9, 5))
+    for n, i, c in np.ndindex(3, 9, 5):
+        h = 1e-6 * (np.arange(45).reshape(9, 5) == 5 * i + c)
+        gradient[:, i, c] += (sums(E[..., n] + h) - sums(E[..., n] - h)) / 2e-6 / 3
+    norms = np.linalg.norm(gradient, axis=2)  # [outputs, inputs]
     own, following = np.diagonal(norms), np.diagonal(norms, 1)
     expected = [own.mean(), following.mean(), np.mean(norms.sum(axis=1) - own - following) / 7]
-    assert [float(value) for value in told] == pytest.approx(expected, rel=1e-10)
+    np.testing.assert_allclose([float(value) for value in told], expected, rtol=1e-8)
 
 
 def test_a_layer_that_copies_looks_at_the_next_token():
     """Other tokens tell through the scores that their codes would have had."""
-    batch = sample_tasks(jax.random.key(0), TASKS, 5)
-    E = add_codes(separate_tokens(batch), jnp.asarray(unit_codes(4)))
-    told = jax.jit(copy_sensitivity, static_argnames="softmax")(copying_layers(3, 4, 0.7), E, softmax=False)
+    told = sensitivity(layers_of(4, 6, 0.7), jax.device_put(coded(drawn()).swapaxes(0, 1)), softmax=False)
     assert float(told.next) > 1 and float(told.next) > 2 * float(told.other)

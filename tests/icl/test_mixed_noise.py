@@ -3,40 +3,62 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from drawn import arrays, ones_of, task
+from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-from icl import Tasks, exact_moments, gd_plus_plus, half_mse, predict_batch, sample_tasks, sequences, vmap_tasks
+from icl import Sequence, Tasks, predict_batch, sample_tasks
 from icl.models.constructions import diagonal_layers
 from icl.problems import mixed_noise
 from icl.problems.mixed_noise import (
     MixedNoise,
-    TunedRidge,
     constant_penalty,
-    estimated_variance,
     fit_diagonal,
     gd_plus_plus_rates,
     ridge_baselines,
     sample_mixed_noise,
     tuned_ridge,
 )
-from icl.solvers.closed_form import optimal_rate, sampled_moments
+from icl.solvers.closed_form import exact_moments, optimal_rate
 
 # compiled whole, which takes less time than compiling every operation
 posterior_mean = jax.jit(mixed_noise.posterior_mean, static_argnums=1)
 predict_diagonal, ridge_batch = jax.jit(mixed_noise.predict_diagonal), jax.jit(mixed_noise.ridge_batch)
+estimated_variance = jax.jit(mixed_noise.estimated_variance)
 LAW = MixedNoise(dim=3, context=8, levels=3.0)
-BATCH, SIGMA = jax.jit(lambda key: sample_mixed_noise(key, LAW, 600))(jax.random.key(0))
-FOUR = jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
+SIGMA = 3 * np.random.default_rng(1).uniform(size=600)
 RATES = np.array([[-0.03, 0.02, -0.09, 0.01], [-0.01, -0.02, -0.05, 0.02]])
 
 
-def test_diagonal_layers_are_the_loop_of_the_paper_and_attention():
-    ours = predict_diagonal(jnp.asarray(RATES), FOUR)
-    for n, (X, Y, x_q, _) in enumerate(zip(*sequences(FOUR), strict=True)):
-        X, y = np.vstack([X, x_q]), np.append(np.asarray(Y)[:, 0], 0.0)
+def tasks_of(number: int = 600) -> Sequence:
+    """Tasks of the law, whose noise has these levels."""
+    batch = task(0, 3, 8, 1, (600,), inputs="normal", input_range=12**0.5)
+    noise = SIGMA * np.random.default_rng(2).normal(size=(8, 1, 600))
+    batch = batch._replace(Y=np.asarray(batch.Y) + noise)
+    return Sequence(*(jax.device_put(np.asarray(leaf)[..., :number]) for leaf in batch))
+
+
+@pytest.fixture(scope="module")
+def many():
+    return tasks_of()
+
+
+@pytest.fixture(scope="module")
+def four():
+    return tasks_of(4)
+
+
+def loss_of(answers, batch) -> float:
+    return float(((np.asarray(answers) - np.asarray(batch.y_q)) ** 2).sum(axis=0).mean() / 2)
+
+
+def test_diagonal_layers_are_the_loop_of_the_paper_and_attention(four):
+    ours = np.asarray(predict_diagonal(jax.device_put(RATES), four))
+    for n, one in enumerate(ones_of(four)):
+        X, Y, x_q = arrays(one)
+        X, y = np.vstack([X, x_q]), np.append(Y[:, 0], 0.0)
         for xx, xy, yx, yy in RATES:
             moved, target = X.copy(), y.copy()
             for j in range(9):
@@ -44,15 +66,17 @@ def test_diagonal_layers_are_the_loop_of_the_paper_and_attention():
                     moved[j] += xx * X[i] * (X[i] @ X[j]) + xy * X[i] * y[i] * y[j]
                     target[j] += yx * y[i] * (X[i] @ X[j]) + yy * y[i] ** 2 * y[j]
             X, y = moved, target
-        assert float(ours[0, n]) == pytest.approx(-y[-1], rel=1e-10)
-    np.testing.assert_allclose(jax.jit(predict_batch)(diagonal_layers(RATES, 3), FOUR), ours, rtol=1e-10)
+        assert ours[0, n] == pytest.approx(-y[-1], rel=1e-10)
+    layers = jax.jit(diagonal_layers, static_argnums=1)(jax.device_put(RATES), 3)
+    np.testing.assert_allclose(predict_batch(layers, four), ours, rtol=1e-10)
 
 
-def test_two_of_the_four_scalars_are_gd_plus_plus():
+def test_two_of_the_four_scalars_are_gd_plus_plus(four):
     rates = np.where([True, False, True, False], RATES, 0.0)
-    etas, gammas = jnp.asarray(-8 * rates[:, 2]), jnp.asarray(-rates[:, 0])
-    theirs = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, etas, gammas, steps=2)[-1]))(FOUR)
-    np.testing.assert_allclose(predict_diagonal(jnp.asarray(rates), FOUR), theirs, rtol=1e-10)
+    ours = np.asarray(predict_diagonal(jax.device_put(rates), four))
+    for n, one in enumerate(ones_of(four)):
+        theirs = gd_plus_plus_loop(*arrays(one), list(-8 * rates[:, 2]), list(-rates[:, 0]))
+        np.testing.assert_allclose(ours[:, n], theirs, rtol=1e-10)
 
 
 def test_one_layer_of_gd_plus_plus_is_the_optimal_single_layer():
@@ -63,78 +87,92 @@ def test_one_layer_of_gd_plus_plus_is_the_optimal_single_layer():
 
 
 @pytest.mark.slow
-def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior():
+def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior(many):
     start = gd_plus_plus_rates(jax.random.key(1), LAW, 2, contexts=200)
-    two = fit_diagonal(BATCH, start, plus_plus=True)
-    four = fit_diagonal(BATCH, two.rates)
+    two = fit_diagonal(many, start, plus_plus=True)
+    four = fit_diagonal(many, two.rates)
     assert (two.rates[:, [1, 3]] == 0).all() and (two.rates[-1, 0], four.rates[-1, 0]) == (start[-1, 0],) * 2
-    began = float(half_mse(predict_diagonal(jnp.asarray(start), BATCH), BATCH.y_q))
-    best = float(half_mse(posterior_mean(BATCH, LAW), BATCH.y_q))
-    assert best < four.loss < two.loss <= began
-    again = float(half_mse(predict_diagonal(jnp.asarray(four.rates), BATCH), BATCH.y_q))
+    began = loss_of(predict_diagonal(jax.device_put(start), many), many)
+    assert loss_of(posterior_mean(many, LAW), many) < four.loss < two.loss <= began
+    again = loss_of(predict_diagonal(jax.device_put(four.rates), many), many)
     assert four.loss == pytest.approx(again, rel=1e-12)
     with pytest.raises(ValueError, match="not finite"):
-        fit_diagonal(BATCH, np.full((9, 4), 1e30))
+        fit_diagonal(many, np.full((9, 4), 1e30))
 
 
-def test_ridge_predictions_are_scikit_learn_s():
-    ours = ridge_batch(FOUR, SIGMA[:4] ** 2)
-    for n, (X, Y, x_q, _) in enumerate(zip(*map(np.asarray, sequences(FOUR)), strict=True)):
-        model = Ridge(alpha=float(SIGMA[n]) ** 2, fit_intercept=False).fit(X, Y[:, 0])
-        assert float(ours[0, n]) == pytest.approx(model.predict(x_q[None])[0], rel=1e-8)
+def test_ridge_predictions_are_scikit_learn_s(four):
+    ours = np.asarray(ridge_batch(four, jax.device_put(SIGMA[:4] ** 2)))
+    for n, one in enumerate(ones_of(four)):
+        X, Y, x_q = arrays(one)
+        model = Ridge(alpha=SIGMA[n] ** 2, fit_intercept=False).fit(X, Y[:, 0])
+        assert ours[0, n] == pytest.approx(model.predict(x_q[None])[0], rel=1e-8)
 
 
-def test_the_noise_is_estimated_without_bias():
-    """Of 4000 tasks with 5 degrees of freedom each: sqrt(2 / 5 / 4000) = 1 %."""
-    batch = sample_tasks(jax.random.key(2), dataclasses.replace(LAW.tasks, noise=2.0), 4000)
-    assert float(jnp.mean(estimated_variance(batch))) == pytest.approx(4.0, rel=0.04)
+def test_the_noise_is_estimated_without_bias(four):
+    """Of 4000 tasks with 5 degrees of freedom each: sqrt(2 / 5 / 4000) = 1 %. And it is what is left by least squares."""
+    batch = task(2, 3, 8, 1, (4000,), inputs="normal", input_range=12**0.5, noise=2.0)
+    found = np.asarray(estimated_variance(batch))
+    assert found.mean() == pytest.approx(4.0, rel=0.04)
+    X, Y, _ = arrays(batch)
+    left = np.linalg.lstsq(X[..., 7], Y[:, 0, 7], rcond=None)[1]
+    assert found[7] == pytest.approx(left[0] / 5, rel=1e-10)
 
 
-def test_tuned_penalties_have_the_lowest_loss_of_their_kind():
-    constant, tuned, variance = constant_penalty(BATCH), tuned_ridge(BATCH), estimated_variance(BATCH)
+def test_tuned_penalties_have_the_lowest_loss_of_their_kind_and_predictors_stand_in_the_order_that_theory_says(many):
+    """On the tasks they were fitted to: the oracle knows most, then the posterior, then what is tuned."""
+    constant, tuned, variance = constant_penalty(many), tuned_ridge(many), np.asarray(estimated_variance(many))
 
     def loss(penalty):
-        return float(half_mse(ridge_batch(BATCH, penalty), BATCH.y_q))
+        return loss_of(ridge_batch(many, jax.device_put(penalty)), many)
 
-    assert all(loss(jnp.full(600, constant)) <= loss(jnp.full(600, constant * factor)) for factor in (0.8, 1.25))
-    best = loss(tuned.penalty(variance)) / (1 + 1e-5)  # Nelder-Mead stops at 1e-6 in the loss
+    def adaptive(m, t):
+        return loss(m * np.maximum(variance, t))
+
+    assert all(loss(np.full(600, constant)) <= loss(np.full(600, constant * factor)) for factor in (0.8, 1.25))
+    best = adaptive(*tuned) / (1 + 1e-5)  # Nelder-Mead stops at 1e-6 in the loss
     for m, t in ((0.8, 1.0), (1.25, 1.0), (1.0, 0.6), (1.0, 1.6)):
-        assert best <= loss(TunedRidge(tuned.multiplier * m, tuned.threshold * t).penalty(variance))
+        assert best <= adaptive(tuned.multiplier * m, tuned.threshold * t)
     assert best <= loss(variance)
+    baselines = ridge_baselines(many, LAW)
+    answers = jax.jit(lambda batch: {name: predict(batch) for name, predict in baselines.items()})(many)
+    told = {name: loss_of(answer, many) for name, answer in answers.items()}
+    assert loss(SIGMA**2) < told["posterior mean"] < told["ridge, tuned"] < told["ridge"]
+    expected = {"ridge": loss(np.full(600, constant)), "ridge, adaptive": loss(variance), "ridge, tuned": adaptive(*tuned)}
+    assert {name: told[name] for name in expected} == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_posterior_mean_is_bayes_rule_on_a_grid():
-    law = MixedNoise(dim=2, context=4, levels=(0.5, 2.0))
-    batch, _ = sample_mixed_noise(jax.random.key(3), law, 5)
-    ours = posterior_mean(batch, law)
-    for n, (X, Y, x_q, _) in enumerate(zip(*map(np.asarray, sequences(batch)), strict=True)):
+def test_the_posterior_mean_is_bayes_rule_on_a_grid(four):
+    law = MixedNoise(dim=3, context=8, levels=(0.5, 2.0))
+    ours = np.asarray(posterior_mean(four, law))
+    for n, one in enumerate(ones_of(four)):
+        X, Y, x_q = arrays(one)
         weights, answers, y = [], [], Y[:, 0]
         for sigma in law.support:
-            cov = X @ X.T + sigma**2 * np.eye(4)
+            cov = X @ X.T + sigma**2 * np.eye(8)
             weights.append(np.exp(-y @ np.linalg.solve(cov, y) / 2) / np.sqrt(np.linalg.det(cov)))
             answers.append(x_q @ X.T @ np.linalg.solve(cov, y))
-        assert float(ours[0, n]) == pytest.approx(np.average(answers, weights=weights), rel=1e-8)
+        assert ours[0, n] == pytest.approx(np.average(answers, weights=weights), rel=1e-8)
 
 
-def test_predictors_stand_in_the_order_that_theory_says():
-    """On the tasks they were fitted to: the oracle knows most, then the posterior, then what is tuned."""
-    told = {name: float(half_mse(jax.jit(predict)(BATCH), BATCH.y_q)) for name, predict in ridge_baselines(BATCH, LAW).items()}
-    oracle = float(half_mse(ridge_batch(BATCH, SIGMA**2), BATCH.y_q))
-    assert oracle < told["posterior mean"] < told["ridge, tuned"] < told["ridge"]
-
-
-def test_levels_are_drawn_as_asked():
-    _, sigma = sample_mixed_noise(jax.random.key(0), MixedNoise(dim=2, context=4, levels=4.0), 4000)
-    assert 0 <= float(sigma.min()) and float(sigma.max()) <= 4 and float(sigma.mean()) == pytest.approx(2, abs=0.08)
-    _, sigma = sample_mixed_noise(jax.random.key(0), MixedNoise(dim=2, context=4, levels=(1.0, 3.0)), 4000)
-    assert set(sigma.tolist()) == {1.0, 3.0} and float(jnp.mean(sigma == 1.0)) == pytest.approx(0.5, abs=0.04)
+def test_levels_are_drawn_as_asked_and_are_those_of_the_noise():
+    one, two = MixedNoise(dim=3, context=8, levels=4.0), MixedNoise(dim=3, context=8, levels=(1.0, 3.0))
+    (batch, sigma), (_, other) = jax.tree.map(
+        np.asarray, [sample_mixed_noise(jax.random.key(0), law, 4000) for law in (one, two)]
+    )
+    assert 0 <= sigma.min() and sigma.max() <= 4 and sigma.mean() == pytest.approx(2, abs=0.08)
+    assert set(other.tolist()) == {1.0, 3.0} and np.mean(other == 1.0) == pytest.approx(0.5, abs=0.04)
+    # variances of 5 degrees of freedom over the true ones: a mean of 1, and a standard error of 1 %
+    assert np.mean(np.asarray(estimated_variance(Sequence(*map(jax.device_put, batch)))) / sigma**2) == pytest.approx(
+        1, abs=0.04
+    )
 
 
 def test_scaled_coordinates_have_the_moments_that_the_closed_form_reads():
     tasks = Tasks(dim=3, context=5, scales=(2.0, 1.0, 0.5), noise=0.3)
-    exact = exact_moments(tasks)
-    X = jnp.moveaxis(sample_tasks(jax.random.key(0), tasks, 40_000).X, -1, 0)
-    sampled = jax.jit(sampled_moments)(X, v=0.09)
+    exact = jax.jit(exact_moments)(tasks)
+    X = np.moveaxis(np.asarray(sample_tasks(jax.random.key(0), tasks, 40_000).X), -1, 0)
+    L, SCS = np.asarray(exact.L), np.asarray(exact.SCS)
+    S = np.einsum("tni,tnj->tij", X, X) / 5
     # 200,000 inputs: 1/sqrt of that for L, some times more for the fourth moments
-    np.testing.assert_allclose(sampled.L, exact.L, atol=0.02 * float(exact.L.max()))
-    np.testing.assert_allclose(sampled.SCS, exact.SCS, atol=0.03 * float(exact.SCS.max()))
+    np.testing.assert_allclose(S.mean(axis=0), L, atol=0.02 * L.max())
+    np.testing.assert_allclose(np.einsum("tij,tjl->il", S, S) / len(S), SCS, atol=0.03 * SCS.max())

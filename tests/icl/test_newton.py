@@ -11,20 +11,19 @@ from icl.solvers.continuation import optimal_polynomial, optimal_polynomials
 from icl.solvers.newton import equivalent_steps, newton_residual, residual_loss, steps_per_layer
 from icl.solvers.polynomials import residual
 from icl.solvers.spectrum import spectral_law, weighted_eigenvalues
-from icl.tasks import sample_tasks
 
 
-@pytest.mark.parametrize("power", [0, 1])
-def test_the_residual_is_that_of_the_iteration(power):
+def test_the_residual_is_that_of_the_iteration():
     X = np.random.default_rng(0).normal(size=(7, 4))
     A = X.T @ X
     values, U = np.linalg.eigh(A)
-    M = np.linalg.matrix_power(A, power) / values[-1] ** (power + 1)
-    for k in range(8):
-        expected = np.eye(4) - M @ A
-        found = U @ np.diag(newton_residual(jnp.asarray(values), k, power=power)) @ U.T
-        np.testing.assert_allclose(found, expected, atol=1e-12)
-        M = 2 * M - M @ A @ M
+    residuals = jax.jit(lambda values, k: [newton_residual(values, k, power=power) for power in (0, 1)])
+    found = [residuals(values, float(k)) for k in range(8)]
+    for power in (0, 1):
+        M = np.linalg.matrix_power(A, power) / values[-1] ** (power + 1)
+        for k in range(8):
+            np.testing.assert_allclose(U @ np.diag(np.asarray(found[k][power])) @ U.T, np.eye(4) - M @ A, atol=1e-12)
+            M = 2 * M - M @ A @ M
 
 
 @pytest.mark.slow
@@ -32,11 +31,11 @@ def test_a_layer_at_chebyshev_rates_is_worth_log_9_steps():
     """Contexts with as many pairs as inputs, whose eigenvalues have no gap: the slope from the fourth layer on."""
     tasks = Tasks(dim=6, context=6, inputs="normal")
     with jax.enable_x64(True):
-        values, weights = map(jnp.asarray, weighted_eigenvalues(jax.random.key(1), tasks, 5_000))
+        values, weights = map(jax.device_put, weighted_eigenvalues(jax.random.key(1), tasks, 5_000))
         losses = [float(jnp.mean(jnp.sum(weights * newton_residual(values, float(k)) ** 2, axis=1))) for k in range(40)]
         steps = []
         for p in optimal_polynomials(spectral_law(jax.random.key(0), tasks, 5_000), tasks, layers=7, tied=False)[3:]:
-            r = residual(values, jnp.asarray(p.eta), jnp.asarray(p.gamma), 6)
+            r = residual(values, jax.device_put(p.eta), jax.device_put(p.gamma), 6)
             steps.append(equivalent_steps(np.array(losses), float(jnp.mean(jnp.sum(weights * r**2, axis=1)))))
     assert np.diff(np.array(steps, float)) == pytest.approx(np.log2(9), rel=0.1)  # of 5,000 contexts
 
@@ -49,7 +48,7 @@ def test_equivalent_steps_interpolate_logarithms():
 def test_the_loss_is_a_mean_over_contexts_and_the_slope_that_of_least_squares():
     weights, r = np.random.default_rng(0).normal(size=(2, 5, 3))
     expected = sum(w * x**2 for context in zip(weights, r, strict=True) for w, x in zip(*context, strict=True)) / 10
-    assert float(residual_loss(jnp.asarray(weights), jnp.asarray(r))) == pytest.approx(expected, rel=1e-12)
+    assert float(jax.jit(residual_loss)(weights, r)) == pytest.approx(expected, rel=1e-12)
     K, steps = np.arange(2, 6), np.array([5.0, 9.0, 11.0, 15.0])
     slope = ((K - K.mean()) * (steps - steps.mean())).sum() / ((K - K.mean()) ** 2).sum()
     assert steps_per_layer([1, *K.tolist(), 6], [99.0, *steps.tolist(), None]) == pytest.approx(slope, rel=1e-12)
@@ -58,19 +57,18 @@ def test_the_loss_is_a_mean_over_contexts_and_the_slope_that_of_least_squares():
 
 def test_the_best_looped_preconditioner_is_the_inverse_covariance():
     """Gatmiry et al. 2024: x ~ N(0, Λ), w ~ N(0, Λ⁻¹); a search over all A ends at η Λ⁻¹ with the solved η."""
-    std = np.array([1.0, 0.5])
-    batch = sample_tasks(jax.random.key(0), Tasks(dim=2, context=6, inputs="normal", input_range=12**0.5), 4_000)
-    X = jnp.moveaxis(batch.X, -1, 0) * jnp.asarray(std)[None, None]
-    S = jnp.einsum("tni,tnj->tij", X, X)
-    loops, covariance = 3, jnp.diag(jnp.asarray(std) ** 2)
+    std, loops = np.array([1.0, 0.5]), 3
+    X = std * np.random.default_rng(0).normal(size=(4_000, 6, 2))
+    S, covariance = X.swapaxes(1, 2) @ X, np.diag(std**2)
 
+    @jax.jit
+    @jax.value_and_grad
     def loss(A: jax.Array) -> jax.Array:
-        E = jnp.linalg.matrix_power(jnp.eye(2)[None] - S @ A[None], loops)  # of x_q, on the right of w
-        return jnp.trace(jnp.mean(E.mT @ jnp.linalg.inv(covariance)[None] @ E, axis=0) @ covariance) / 2
+        E = jnp.linalg.matrix_power(jnp.eye(2)[None] - S @ A.reshape(1, 2, 2), loops)  # of x_q, on the right of w
+        return jnp.trace(jnp.mean(E.mT @ np.linalg.inv(covariance)[None] @ E, axis=0) @ covariance) / 2
 
-    A = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2)) * 0.01) + 0.02 * jnp.eye(2)
-    slope = jax.jit(jax.value_and_grad(lambda a: loss(a.reshape(2, 2))))
-    found = minimize(lambda a: tuple(np.asarray(part) for part in slope(a)), np.asarray(A).ravel(), jac=True).x.reshape(2, 2)
+    A = np.random.default_rng(0).normal(size=(2, 2)) * 0.01 + 0.02 * np.eye(2)
+    found = minimize(lambda a: tuple(np.asarray(part) for part in loss(a)), A.ravel(), jac=True).x.reshape(2, 2)
     isotropic = Tasks(dim=2, context=6, inputs="normal", input_range=12**0.5)  # variance 1
     law = spectral_law(jax.random.key(1), isotropic, 20_000)
     eta = optimal_polynomial(law, isotropic, layers=loops, tied=True, plus_plus=False).eta[0] / 6

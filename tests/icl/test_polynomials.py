@@ -3,16 +3,16 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from drawn import arrays, task
+from reference import gd_plus_plus as gd_plus_plus_loop
 from samples import within_error
 
-from icl import Tasks
+from icl import Sequence, Tasks
 from icl.solvers.closed_form import optimal_rate
 from icl.solvers.continuation import optimal_polynomial, optimal_polynomials
-from icl.solvers.descent import gd_plus_plus
 from icl.solvers.polynomials import (
     Polynomial,
     chebyshev_rates,
@@ -23,7 +23,7 @@ from icl.solvers.polynomials import (
     spectral_errors,
 )
 from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
-from icl.tasks import sample_tasks, sequences
+from icl.tasks import sample_tasks
 
 PAPER = Tasks(dim=10, context=10)
 ILL = Tasks(dim=3, context=5, scales=(2.0, 1.0, 0.25), noise=0.2, weight_scale=1.5)
@@ -46,45 +46,58 @@ def by_depth(law) -> dict[bool, list[Polynomial]]:
     return {tied: optimal_polynomials(law, PAPER, layers=5, tied=tied) for tied in (True, False)}
 
 
-def loss_of(law: Spectrum, eta: jax.Array, gamma: jax.Array, tasks: Tasks) -> float:
-    return float(jnp.sum(jax.jit(spectral_errors)(law, eta, gamma, tasks) ** 2))
+errors_of = jax.jit(spectral_errors)
 
 
-def simulated(tasks: Tasks, eta: jax.Array, gamma: jax.Array, number: int) -> np.ndarray:
-    """Half the squared error of descent on each of many tasks."""
-    batch = sample_tasks(jax.random.key(6), tasks, number)
-    y = jax.jit(jax.vmap(lambda s: gd_plus_plus(s, eta, gamma, steps=len(eta))[-1]))(sequences(batch))
-    return np.asarray(jnp.sum((y - batch.y_q.T) ** 2, axis=1) / 2)
+def loss_of(law: Spectrum, eta: np.ndarray, gamma: np.ndarray, tasks: Tasks) -> float:
+    return float(np.sum(np.asarray(errors_of(law, eta, gamma, tasks)) ** 2))
+
+
+def simulated(batch: Sequence, eta: np.ndarray, gamma: np.ndarray) -> np.ndarray:
+    """Half the squared error of GD++ on each of many tasks: inputs and targets move at once, the query with them."""
+    X, Y, x_q = arrays(batch)
+    X, Y, x, y_q = (np.moveaxis(leaf, -1, 0) for leaf in (X, Y, x_q, np.asarray(batch.y_q)))
+    y = np.zeros_like(y_q)
+    for e, g in zip(eta, gamma, strict=True):
+        G, change = X.swapaxes(1, 2) @ X, e / X.shape[1] * Y.swapaxes(1, 2) @ X
+        y, x = y - np.einsum("bmd,bd->bm", change, x), x - g * np.einsum("bij,bj->bi", G, x)
+        X, Y = X - g * X @ G, Y - X @ change.swapaxes(1, 2)
+    return np.sum((-y - y_q) ** 2, axis=1) / 2
+
+
+residual_of = jax.jit(residual, static_argnums=3)
 
 
 def test_the_residual_polynomial_is_that_of_gd_plus_plus():
-    one = sample_tasks(jax.random.key(8), Tasks(dim=4, context=6))
-    eta, gamma = jnp.array([5.0, 9.0, 7.0]), jnp.array([0.3, 0.2, 0.5])
-    values, U = np.linalg.eigh(np.asarray(one.X.T @ one.X))
-    W = np.linalg.lstsq(np.asarray(one.X), np.asarray(one.Y), rcond=None)[0].T
-    r = residual(jnp.asarray(values), eta, gamma, 6)
-    expected = W @ (np.eye(4) - U @ np.diag(r) @ U.T) @ one.x_q
-    np.testing.assert_allclose(gd_plus_plus(one, eta, gamma, steps=3)[-1], expected, rtol=1e-10)
+    one, eta, gamma = task(8), [5.0, 9.0, 7.0], [0.03, 0.02, 0.05]
+    X, Y, x_q = arrays(one)
+    values, U = np.linalg.eigh(X.T @ X)
+    W = np.linalg.lstsq(X, Y, rcond=None)[0].T
+    r = residual_of(values, np.array(eta), np.array(gamma), 6)
+    expected = W @ (np.eye(4) - U @ np.diag(r) @ U.T) @ x_q
+    np.testing.assert_allclose(gd_plus_plus_loop(X, Y, x_q, eta, gamma), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("K", [1, 2, 5, 8])
-def test_chebyshev_rates_triple_an_angle_in_every_layer(K):
+def test_chebyshev_rates_triple_an_angle_in_every_layer():
     bound, theta = 7.0, np.linspace(1e-3, np.pi / 2, 999)
-    eta, gamma = (jnp.asarray(rate) for rate in chebyshev_rates(bound, 10, K))
-    r = residual(jnp.asarray(bound * np.sin(theta) ** 2), eta, gamma, 10)
-    # a rounding error of θ grows three-fold a layer
-    np.testing.assert_allclose(r, np.sin(3**K * theta) / (3**K * np.sin(theta)), atol=1e-15 * 9**K)
+    for K in (1, 2, 5):
+        r = residual_of(bound * np.sin(theta) ** 2, *chebyshev_rates(bound, 10, K), 10)
+        # a rounding error of θ grows three-fold a layer
+        np.testing.assert_allclose(r, np.sin(3**K * theta) / (3**K * np.sin(theta)), atol=1e-15 * 9**K)
 
 
-@pytest.mark.parametrize(
-    "tasks", [Tasks(dim=4, context=6, outputs=2, weight_scale=1.5, noise=0.3), ILL], ids=("one scale", "ill")
-)
-def test_the_loss_over_a_law_is_the_simulated_loss(tasks):
+def test_the_loss_over_a_law_is_the_simulated_loss():
     """Over weights, query and noise; several outputs, and inputs of different scales."""
-    eta, gamma = jnp.array([2.0, 3.0]), jnp.array([0.1, 0.3])
-    expected = loss_of(spectral_law(jax.random.key(7), tasks, 50_000), eta, gamma, tasks)
-    # the error of the law's 50,000 contexts is smaller: weights are integrated out
-    assert within_error(simulated(tasks, eta, gamma, 50_000), expected, errors=5)
+    eta, gamma = np.array([2.0, 3.0]), np.array([0.1, 0.3])
+    one_scale = Tasks(dim=4, context=6, outputs=2, weight_scale=1.5, noise=0.3)
+    batches = (
+        task(6, 4, 6, 2, (50_000,), input_range=1.0, weight_scale=1.5, noise=0.3),
+        sample_tasks(jax.random.key(6), ILL, 50_000),
+    )
+    for tasks, batch in zip((one_scale, ILL), batches, strict=True):
+        expected = loss_of(spectral_law(jax.random.key(7), tasks, 50_000), eta, gamma, tasks)
+        # the error of the law's 50,000 contexts is smaller: weights are integrated out
+        assert within_error(simulated(batch, eta, gamma), expected, errors=5)
 
 
 def test_a_law_sums_up_its_contexts():
@@ -123,10 +136,10 @@ def test_eigenvalues_of_wishart_contexts():
 
 
 def test_losses_of_contexts_are_those_of_their_law(law, fresh):
-    eta, gamma = jnp.array([6.0, 20.0]), jnp.array([0.2, 0.0])
-    by_context = np.asarray(losses_by_context(jnp.asarray(fresh), eta, gamma, PAPER))
+    eta, gamma = np.array([6.0, 20.0]), np.array([0.2, 0.0])
+    by_context = np.asarray(jax.jit(losses_by_context)(fresh, eta, gamma, PAPER))
     assert by_context.mean() == pytest.approx(loss_of(law, eta, gamma, PAPER), rel=0.01)  # of 20,000 and 50,000 contexts
-    found = evaluate_polynomial(fresh, Polynomial(np.asarray(eta), np.asarray(gamma), 0.0), PAPER)
+    found = evaluate_polynomial(fresh, Polynomial(eta, gamma, 0.0), PAPER)
     assert found.loss == pytest.approx(by_context.mean(), rel=1e-12)
     assert list(found.quantiles) == sorted(found.quantiles) and found.quantiles[0] < found.quantiles[-1]
 
@@ -167,7 +180,7 @@ def test_five_layers_of_their_own_need_no_training(by_depth, fresh):
     """Training from an earlier solution reached 0.0135."""
     found = by_depth[False][4]
     assert evaluate_polynomial(fresh, found, PAPER).loss <= 0.0072  # 0.0068 of 200,000 contexts
-    y = simulated(PAPER, jnp.asarray(found.eta), jnp.asarray(found.gamma), 20_000)
+    y = simulated(task(6, 10, 10, 1, (20_000,), input_range=1.0), found.eta, found.gamma)
     assert abs(y.mean() - found.loss) <= 4 * y.std() / np.sqrt(len(y)) + 1e-4
 
 
@@ -175,13 +188,13 @@ def test_no_rates_nearby_are_better(by_depth, law):
     """A change of any single rate by 1 % raises the loss, for layers that were fitted."""
     for tied, K in ((True, 5), (False, 3), (False, 4)):
         found = by_depth[tied][K - 1]
-        best = loss_of(law, jnp.asarray(found.eta), jnp.asarray(found.gamma), PAPER)
+        best = loss_of(law, found.eta, found.gamma, PAPER)
         assert best == pytest.approx(found.loss, rel=1e-9)
         for changed, factor in itertools.product(np.ones((1, K)) if tied else np.eye(K), (0.99, 1.01)):
             scale = np.where(changed, factor, 1.0)
             for eta, gamma in ((found.eta * scale, found.gamma), (found.eta, found.gamma * scale)):
                 # equal where it is the last γ, which has no effect; the solver's tolerance
-                assert loss_of(law, jnp.asarray(eta), jnp.asarray(gamma), PAPER) >= best * (1 - 1e-6)
+                assert loss_of(law, eta, gamma, PAPER) >= best * (1 - 1e-6)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 Tolerances: in float64 a few hundred operations on numbers of size 1, and inverses of condition numbers up to 1000: 1e-11.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +16,16 @@ from icl.linear_systems import solve_rows
 
 T, D, M = 23, 4, 2
 RNG = np.random.default_rng(0)
-STREAM = Stream(*(jnp.asarray(RNG.normal(size=(T, n))) for n in (D, M, D)))
+KEYS, VALUES, QUERIES = (RNG.normal(size=(T, n)) for n in (D, M, D))
 LAMBDA = np.array([0.3, 1.0, 0.5, 2.0])
 FORGETTING = {"none": 1.0, "constant": 0.9, "per token": np.concatenate([RNG.uniform(0.5, 1, T - 3), [1.0, 1e-3, 1.0]])}
 RATES = RNG.uniform(0.05, 0.3, T)
+
+
+def stream_of(*leaves) -> Stream:
+    return Stream(*map(jax.device_put, leaves or (KEYS, VALUES, QUERIES)))
+
+
 MESA = {
     "recursion": mesa_recursion,
     "gradients": lambda stream, penalty, **more: mesa_conjugate_gradients(stream, penalty, steps=3 * D, chunk=5, **more),
@@ -30,9 +38,9 @@ LAYERS = {
 }
 
 
-def slow_loop(name, forgetting, stream=STREAM):
+def slow_loop(name, forgetting):
     """What each layer is, a token at a time, with explicit inverses."""
-    K, V, Q = (np.asarray(leaf, np.float64) for leaf in stream)
+    K, V, Q = KEYS, VALUES, QUERIES
     gammas = np.broadcast_to(forgetting, len(K))
     H, G, W, P0 = np.zeros((D, D)), np.zeros((M, D)), np.zeros((M, D)), np.diag(LAMBDA)
     outputs = []
@@ -49,18 +57,23 @@ def slow_loop(name, forgetting, stream=STREAM):
     return np.array(outputs)
 
 
-@pytest.mark.parametrize("forgetting", FORGETTING.values(), ids=FORGETTING)
-def test_each_layer_is_its_slow_loop(forgetting):
-    gamma = forgetting if isinstance(forgetting, float) else jnp.asarray(forgetting)
-    layers = [
-        ("linear attention", lambda s: linear_attention(s, forgetting=gamma)),
-        ("delta rule", lambda s: delta_rule(s, jnp.asarray(RATES), forgetting=gamma)),
-        *(("mesa", lambda s, f=f: f(s, jnp.asarray(LAMBDA), forgetting=gamma)) for f in MESA.values()),
-    ]
-    if isinstance(forgetting, float):  # forgetting almost everything at once is what the textbook form cannot do
-        layers += [("penalty that decays", lambda s: sherman_morrison(s, jnp.asarray(LAMBDA), forgetting=gamma))]
-    for name, layer in layers:
-        np.testing.assert_allclose(jax.jit(layer)(STREAM), slow_loop(name, forgetting), rtol=1e-11, atol=1e-11)
+def test_each_layer_is_its_slow_loop():
+    """Also by a number of γ that is not traced; forgetting almost everything at once is what the textbook form cannot do."""
+
+    @jax.jit
+    def found(s, rates, penalty, gamma):
+        mesa = [f(s, penalty, forgetting=gamma) for f in MESA.values()]
+        first = linear_attention(s, forgetting=gamma), delta_rule(s, rates, forgetting=gamma)
+        return [*first, *mesa, sherman_morrison(s, penalty, forgetting=gamma)]
+
+    names = "linear attention", "delta rule", "mesa", "mesa", "penalty that decays"
+    for kind, forgetting in FORGETTING.items():
+        outputs = found(stream_of(), RATES, LAMBDA, np.broadcast_to(forgetting, T))
+        for name, ours in list(zip(names, outputs, strict=True))[: -1 if kind == "per token" else None]:
+            np.testing.assert_allclose(ours, slow_loop(name, forgetting), rtol=1e-11, atol=1e-11)
+    plain = jax.jit(lambda s: [linear_attention(s), delta_rule(s, RATES), *(f(s, LAMBDA) for f in MESA.values())])
+    for name, ours in zip(names, plain(stream_of()), strict=False):
+        np.testing.assert_allclose(ours, slow_loop(name, 1.0), rtol=1e-11, atol=1e-11)
 
 
 def least_squares(stream, penalty, forgetting):
@@ -74,104 +87,106 @@ def least_squares(stream, penalty, forgetting):
     return np.array(outputs)
 
 
-@pytest.mark.parametrize(("dtype", "forgetting"), [(np.float64, 1.0), (np.float64, 0.95), (np.float32, 0.95)])
-def test_mesa_layers_are_least_squares_at_every_token(dtype, forgetting):
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_mesa_layers_are_least_squares_at_every_token(dtype):
     """In float64 to 1e-10; in float32 to 2e-5, 200 tokens with a relative rounding of 6e-8 each and condition numbers of 30."""
     rng = np.random.default_rng(1)
-    stream = Stream(*(jnp.asarray(rng.normal(size=(200, n)), dtype) for n in (6, 6, 6)))
-    layers = [
-        lambda s: mesa_recursion(s, 0.7, forgetting=forgetting),
-        lambda s: mesa_conjugate_gradients(s, 0.7, steps=18, forgetting=forgetting),
-        *((lambda s: prefix_ridge(s, 0.7),) if forgetting == 1 else ()),
-    ]
-    for layer in layers:
-        outputs, expected = jax.jit(layer)(stream), least_squares(stream, 0.7, forgetting)
+    stream = stream_of(*(np.asarray(rng.normal(size=(200, n)), dtype) for n in (6, 6, 6)))
+
+    @jax.jit
+    def found(s, gamma):
+        layers = mesa_recursion(s, 0.7, forgetting=gamma), mesa_conjugate_gradients(s, 0.7, steps=18, forgetting=gamma)
+        return layers, (mesa_recursion(s, 0.7), prefix_ridge(s, 0.7))
+
+    layers, still = found(stream, dtype(0.95))
+    for outputs, forgetting in (*((one, 0.95) for one in layers), *((one, 1.0) for one in still)):
         assert outputs.dtype == dtype
+        expected = least_squares(stream, 0.7, forgetting)
         np.testing.assert_allclose(outputs, expected, atol=1e-10 if dtype == np.float64 else 2e-5, rtol=0)
 
 
 def test_as_many_conjugate_gradients_as_coordinates_are_the_inverse():
     A = scipy.linalg.hilbert(D) + np.eye(D)
     B = RNG.normal(size=(3, D))
+    solve = jax.jit(lambda B, steps: solve_rows(lambda X: X @ A, B, steps), static_argnums=1)
     for steps, close in ((D, True), (D - 1, False)):
-        X = solve_rows(lambda X: X @ jnp.asarray(A), jnp.asarray(B), steps)
-        assert np.allclose(X, B @ np.linalg.inv(A), rtol=0, atol=1e-12) == close
-    zero = solve_rows(lambda X: X @ jnp.asarray(A), jnp.zeros((2, D)), 3)
-    np.testing.assert_array_equal(zero, 0.0)
-    ours = jax.jit(lambda s: mesa_conjugate_gradients(s, 5.0, steps=D))(STREAM)
-    np.testing.assert_allclose(ours, least_squares(STREAM, 5.0, 1.0), rtol=0, atol=1e-10)
+        assert np.allclose(solve(B, steps), B @ np.linalg.inv(A), rtol=0, atol=1e-12) == close
+    np.testing.assert_array_equal(solve(0 * B, D), 0.0)
+    ours = jax.jit(lambda s: mesa_conjugate_gradients(s, 5.0, steps=D))(stream_of())
+    np.testing.assert_allclose(ours, least_squares(stream_of(), 5.0, 1.0), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("chunk", [1, 1000])
-def test_chunks_do_not_change_the_result(chunk):
-    gamma = jnp.asarray(FORGETTING["per token"])
-    ours = jax.jit(lambda s: mesa_conjugate_gradients(s, 0.5, steps=12, forgetting=gamma, chunk=chunk))(STREAM)
-    np.testing.assert_allclose(ours, mesa_recursion(STREAM, 0.5, forgetting=gamma), rtol=0, atol=1e-11)
+def test_chunks_do_not_change_the_result():
+    gamma = FORGETTING["per token"]
+
+    @jax.jit
+    def found(s):
+        by_chunks = [mesa_conjugate_gradients(s, 0.5, steps=12, forgetting=gamma, chunk=chunk) for chunk in (1, 1000)]
+        return mesa_recursion(s, 0.5, forgetting=gamma), by_chunks
+
+    expected, by_chunks = found(stream_of())
+    for ours in by_chunks:
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_rotations_of_keys_and_queries_change_nothing_and_outputs_are_causal(name):
-    U = jnp.asarray(np.linalg.qr(RNG.normal(size=(D, D)))[0])
-    layer, (K, V, Q) = jax.jit(LAYERS[name]), STREAM
-    outputs = layer(STREAM, 0.9)
-    np.testing.assert_allclose(layer(Stream(K @ U, V, Q @ U), 0.9), outputs, rtol=0, atol=1e-11)
-    slopes = jax.jit(jax.grad(lambda s: jnp.sum(layer(s, 0.9)[10])))(STREAM)
-    assert all(not jnp.any(slope[11:]) and jnp.any(slope[10]) for slope in slopes)
-    assert not jnp.any(slopes.Q[:10])
-
-
-@pytest.mark.parametrize("name", ["linear attention", "recursion", "gradients"])
-def test_without_forgetting_the_order_of_the_context_does_not_matter(name):
+def test_rotations_of_keys_and_queries_change_nothing_outputs_are_causal_and_order_matters_to_the_delta_rule_alone():
+    U = np.linalg.qr(RNG.normal(size=(D, D)))[0]
     order = RNG.permutation(T)
-    other = Stream(STREAM.K[order], STREAM.V[order], STREAM.Q)
-    layer, delta = (jax.jit(lambda s, name=name: LAYERS[name](s, 1.0)[-1]) for name in (name, "delta rule"))
-    np.testing.assert_allclose(layer(other), layer(STREAM), rtol=0, atol=1e-11)
-    assert not np.allclose(delta(other), delta(STREAM), atol=1e-3)
+    all_layers = jax.jit(lambda s, gamma: [layer(s, gamma) for layer in LAYERS.values()])
+    outputs = all_layers(stream_of(), 0.9)
+    for ours, turned in zip(outputs, all_layers(stream_of(KEYS @ U, VALUES, QUERIES @ U), 0.9), strict=True):
+        np.testing.assert_allclose(turned, ours, rtol=0, atol=1e-11)
+    # without forgetting
+    plain, other = all_layers(stream_of(), 1.0), all_layers(stream_of(KEYS[order], VALUES[order], QUERIES), 1.0)
+    for name, one, moved in zip(LAYERS, plain, other, strict=True):
+        assert np.allclose(one[-1], moved[-1], rtol=0, atol=1e-11 if name != "delta rule" else 1e-3) == (name != "delta rule")
+    tenth = jax.jit(lambda s: [jax.grad(lambda s, layer=layer: jnp.sum(layer(s, 0.9)[10]))(s) for layer in LAYERS.values()])
+    for slopes in jax.tree.map(np.asarray, tenth(stream_of())):
+        assert all(not slope[11:].any() and slope[10].any() for slope in slopes) and not slopes.Q[:10].any()
 
 
 def test_special_cases():
-    K, V, Q = STREAM
-    found = delta_rule(Stream(K, V, K), 1 / jnp.sum(K**2, axis=1))
-    np.testing.assert_allclose(found, V, rtol=0, atol=1e-12)  # a full step recalls the newest pair
-    W = jnp.asarray(RNG.normal(size=(M, D)))
-    noiseless = Stream(K, K @ W.T, Q)
-    for layer in map(jax.jit, MESA.values()):
-        np.testing.assert_allclose(layer(noiseless, 1e-7)[D:], (Q @ W.T)[D:], rtol=0, atol=1e-4)  # off by the penalty
-        large = 1e7 * layer(STREAM, 1e7)  # a large penalty leaves Hebb's rule, up to H / penalty
-        np.testing.assert_allclose(large, linear_attention(STREAM), rtol=0, atol=1e-4)
-    eye = jnp.eye(D)
-    one_hot = linear_attention(Stream(eye, V[:D], eye))
-    np.testing.assert_allclose(one_hot, V[:D], rtol=0, atol=1e-14)
+    found = jax.jit(delta_rule)(stream_of(KEYS, VALUES, KEYS), 1 / np.sum(KEYS**2, axis=1))
+    np.testing.assert_allclose(found, VALUES, rtol=0, atol=1e-12)  # a full step recalls the newest pair
+    W = RNG.normal(size=(M, D))
+    mesa = jax.jit(lambda s, penalty: [layer(s, penalty) for layer in MESA.values()])
+    for exact in mesa(stream_of(KEYS, KEYS @ W.T, QUERIES), 1e-7):
+        np.testing.assert_allclose(np.asarray(exact)[D:], (QUERIES @ W.T)[D:], rtol=0, atol=1e-4)  # off by the penalty
+    for large in mesa(stream_of(), 1e7):  # a large penalty leaves Hebb's rule, up to H / penalty
+        np.testing.assert_allclose(1e7 * np.asarray(large), slow_loop("linear attention", 1.0), rtol=0, atol=1e-4)
+    one_hot = jax.jit(linear_attention)(stream_of(np.eye(D), VALUES[:D], np.eye(D)))
+    np.testing.assert_allclose(one_hot, VALUES[:D], rtol=0, atol=1e-14)
 
 
 def test_gradients_are_finite_differences_and_the_same_for_both_mesa_layers():
     """The difference is off by h² times the third derivative and by 1e-16/h."""
-    gamma, h = jnp.asarray(RNG.uniform(0.6, 0.99, T)), 1e-5
-    direction = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), (STREAM, jnp.asarray(LAMBDA), 0.01 * gamma))
+    gamma, h = RNG.uniform(0.6, 0.99, T), 1e-5
+    at = stream_of(), LAMBDA, gamma
+    direction = jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape), (*at[:2], 0.01 * gamma))
     found = []
     for layer in MESA.values():
 
         @jax.jit
+        @functools.partial(jax.value_and_grad, argnums=(0, 1, 2))
         def total(stream, penalty, gamma, layer=layer):
             return jnp.sum(jnp.sin(layer(stream, penalty, forgetting=gamma)))
 
-        at = STREAM, jnp.asarray(LAMBDA), gamma
-        slopes = jax.jit(jax.grad(total, (0, 1, 2)))(*at)
+        slopes = total(*at)[1]
         found.append(slopes)
-        along = sum(jnp.sum(a * b) for a, b in zip(*map(jax.tree.leaves, (slopes, direction)), strict=True))
-        moved = [jax.tree.map(lambda x, v, s=s: x + s * h * v, at, direction) for s in (1, -1)]
-        assert float(along) == pytest.approx(float(total(*moved[0]) - total(*moved[1])) / (2 * h), rel=1e-6)
+        along = sum(np.sum(np.asarray(a) * b) for a, b in zip(*map(jax.tree.leaves, (slopes, direction)), strict=True))
+        moved = [jax.tree.map(lambda x, v, s=s: jax.device_put(np.asarray(x) + s * h * v), at, direction) for s in (1, -1)]
+        assert along == pytest.approx((float(total(*moved[0])[0]) - float(total(*moved[1])[0])) / (2 * h), rel=1e-6)
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
 
 
 def test_gradients_are_finite_where_conjugate_gradients_have_converged():
     """In float32, with more steps than coordinates, queries of zero and keys that repeat."""
-    K, V, Q = (leaf[:8].astype(jnp.float32) for leaf in STREAM)
-    stream = Stream(jnp.broadcast_to(K[:1], K.shape), V, Q.at[3].set(0))
-    for layer in MESA.values():
-        slopes = jax.jit(jax.grad(lambda s, layer=layer: jnp.sum(layer(s, 0.1, forgetting=0.9) ** 2)))(stream)
-        assert all(bool(jnp.isfinite(slope).all()) for slope in slopes)
+    Q = np.where(np.arange(8)[:, None] == 3, 0, QUERIES[:8])
+    stream = stream_of(*(np.asarray(leaf, np.float32) for leaf in (np.broadcast_to(KEYS[:1], (8, D)), VALUES[:8], Q)))
+    total = lambda s, layer: jnp.sum(layer(s, 0.1, forgetting=0.9) ** 2)  # noqa: E731
+    slopes = jax.jit(lambda s: [jax.grad(total)(s, layer) for layer in MESA.values()])(stream)
+    assert all(np.isfinite(slope).all() for slope in jax.tree.leaves(slopes))
 
 
 def long_stream(tokens, scales):
@@ -181,23 +196,35 @@ def long_stream(tokens, scales):
     X = rng.normal(size=(tokens + 1, d))
     Y = X @ rng.normal(size=(d, 1)) / np.sqrt(d) + 0.5 * rng.normal(size=(tokens + 1, 1))
     X = (X * scales) @ np.linalg.qr(rng.normal(size=(d, d)))[0]
-    return Stream(*(leaf.astype(np.float32) for leaf in (X[:-1], Y[:-1], X[1:])))  # pyright: ignore
+    return [leaf.astype(np.float32) for leaf in (X[:-1], Y[:-1], X[1:])]
 
 
 HALF = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
+@functools.cache
+def float32_layers(settings):
+    """The outputs of layers and, from the same numbers in float64, of the recursion."""
+    more = dict(settings)
+
+    @jax.jit
+    def outputs(single, double):
+        ours = (
+            mesa_recursion(single, **more),
+            mesa_conjugate_gradients(single, steps=32, **more),
+            sherman_morrison(single, **more),
+        )
+        return *ours, mesa_recursion(double, **more)
+
+    return outputs
+
+
 def float32_errors(stream, **settings):
     """The relative errors of layers in float32, against the recursion in float64."""
-
-    def error_of(layer, **more):
-        ours = jax.jit(lambda s: layer(s, **settings, **more))(single)
-        assert ours.dtype == jnp.float32
-        return np.abs(np.asarray(ours) - exact)[:, 0] / np.sqrt(np.mean(exact**2))
-
-    single, double = (jax.tree.map(lambda leaf, dtype=dtype: jnp.asarray(leaf, dtype), stream) for dtype in (None, jnp.float64))
-    exact = np.asarray(jax.jit(lambda s: mesa_recursion(s, **settings))(double))
-    return error_of(mesa_recursion), error_of(mesa_conjugate_gradients, steps=32), error_of(sherman_morrison)
+    double = stream_of(*(np.asarray(leaf, np.float64) for leaf in stream))
+    *ours, exact = map(np.asarray, float32_layers(tuple(settings.items()))(stream_of(*stream), double))
+    assert {one.dtype for one in ours} == {np.dtype(np.float32)}
+    return [np.abs(one - exact)[:, 0] / np.sqrt(np.mean(exact**2)) for one in ours]
 
 
 @pytest.mark.parametrize("tokens", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])

@@ -11,17 +11,19 @@ from icl import (
     Dynamics,
     Streams,
     Tasks,
-    delta_losses,
     delta_rule,
-    hebbian_losses,
     kalman_filter,
     linear_attention,
     mesa_recursion,
     one_step_loss,
     optimal_rate,
-    ridge_losses,
 )
+from icl.solvers import online
 
+# compiled whole, which takes less time than compiling every operation
+hebbian_losses = jax.jit(online.hebbian_losses, static_argnums=0, static_argnames="forgetting")
+delta_losses = jax.jit(online.delta_losses, static_argnums=(0, 1))
+ridge_losses = jax.jit(online.ridge_losses, static_argnums=0)
 DRIFT = Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
 
 
@@ -31,17 +33,15 @@ def sampled(streams, number=4000, seed=0):
     return jax.jit(jax.vmap(streams.sample))(jax.random.split(jax.random.key(seed), number))
 
 
-def losses_of(layer, streams, number=4000, by=None):
-    """Half the squared errors of an output, [number, T]; with `by`, for each value of it, of `layer(stream, value)`."""
+def losses_of(layers, streams, number=4000):
+    """Half the squared errors of every layer of `layers(stream)`, a list: [number, T] each."""
 
     @jax.jit
     @jax.vmap
     def one(stream, targets):
-        outputs = layer(stream) if by is None else jax.vmap(lambda value: layer(stream, value))(jnp.array(by))
-        return jnp.mean((outputs - targets.reshape((1,) * (outputs.ndim - 2) + targets.shape)) ** 2, axis=-1) / 2
+        return [jnp.mean((outputs - targets) ** 2, axis=-1) / 2 for outputs in layers(stream)]
 
-    losses = np.asarray(one(*sampled(streams, number)))
-    return losses if by is None else np.moveaxis(losses, 1, 0)
+    return list(map(np.asarray, one(*sampled(streams, number))))
 
 
 def assert_expected(losses, expected):
@@ -50,29 +50,35 @@ def assert_expected(losses, expected):
     assert (np.abs(losses.mean(axis=0) - np.asarray(expected)) < 5 * errors).all()
 
 
-@pytest.mark.parametrize("forgetting", [1.0, 0.8])
-def test_linear_attention_loses_what_its_closed_form_says(forgetting):
-    factors, expected = hebbian_losses(DRIFT, forgetting=forgetting)
-    layer = lambda s, by: by * factors[:, None] * linear_attention(s, forgetting=forgetting)  # noqa: E731
-    losses, other = losses_of(layer, DRIFT, by=(1.0, 2.0))
-    assert_expected(losses, expected)
-    assert (other.mean(axis=0) > losses.mean(axis=0)).all()
+def test_linear_attention_loses_what_its_closed_form_says():
+    found = {g: jax.tree.map(np.asarray, hebbian_losses(DRIFT, forgetting=g)) for g in (1.0, 0.8)}
+
+    def layers(s):
+        outputs = {g: factors[:, None] * linear_attention(s, forgetting=g) for g, (factors, _) in found.items()}
+        return [by * one for one in outputs.values() for by in (1.0, 2.0)]
+
+    losses = losses_of(layers, DRIFT)
+    for (_, expected), own, other in zip(found.values(), losses[::2], losses[1::2], strict=True):
+        assert_expected(own, expected)
+        assert (other.mean(axis=0) > own.mean(axis=0)).all()
 
 
 def test_it_is_one_step_of_descent_where_nothing_drifts():
-    factors, losses = hebbian_losses(Streams(dim=4, tokens=9, noise=0.3))
+    factors, losses = map(np.asarray, hebbian_losses(Streams(dim=4, tokens=9, noise=0.3)))
     for t in range(9):
         tasks = Tasks(dim=4, context=t + 1, inputs="normal", input_range=12**0.5, weight_scale=0.5, noise=0.3)
         assert float(losses[t]) == pytest.approx(one_step_loss(tasks, optimal_rate(tasks)), rel=1e-12)
         assert float(factors[t]) == pytest.approx(optimal_rate(tasks) / (t + 1), rel=1e-12)
 
 
-@pytest.mark.parametrize("rate", [None, 0.12])
-def test_the_delta_rule_loses_what_its_closed_form_says(rate):
-    rates, expected = map(np.asarray, delta_losses(DRIFT, rate))
-    assert_expected(losses_of(lambda s: 0.9 * delta_rule(s, jnp.asarray(rates), forgetting=0.9), DRIFT), expected)
-    assert [_delta_recursion(DRIFT, rates[: t + 1]) for t in range(12)] == pytest.approx(expected.tolist(), rel=1e-12)
-    for t in range(12 if rate is None else 0):  # each rate has the lowest next loss
+def test_the_delta_rule_loses_what_its_closed_form_says():
+    found = [tuple(map(np.asarray, delta_losses(DRIFT, rate))) for rate in (None, 0.12)]
+    layers = lambda s: [0.9 * delta_rule(s, rates, forgetting=0.9) for rates, _ in found]  # noqa: E731
+    for (rates, expected), losses in zip(found, losses_of(layers, DRIFT), strict=True):
+        assert_expected(losses, expected)
+        assert [_delta_recursion(DRIFT, rates[: t + 1]) for t in range(12)] == pytest.approx(expected.tolist(), rel=1e-12)
+    rates, expected = found[0]
+    for t in range(12):  # each rate has the lowest next loss
         assert all(_delta_recursion(DRIFT, [*rates[:t], by * rates[t]]) > expected[t] for by in (0.9, 1.1))
 
 
@@ -98,16 +104,16 @@ def test_ridge_loses_what_the_limit_of_many_inputs_says():
             X = rng.normal(size=(t, d)) * np.sqrt(spectrum)
             traces.append(np.trace(np.diag(spectrum) @ np.linalg.inv(X.T @ X + streams.penalty * np.eye(d))))
         assert np.mean(traces) * streams.noise**2 / 2 == pytest.approx(expected[t - 1], rel=0.02)
-    losses = losses_of(lambda s: mesa_recursion(s, streams.penalty), streams, 50)
+    (losses,) = losses_of(lambda s: [mesa_recursion(s, streams.penalty)], streams, 50)
     assert losses.mean() == pytest.approx(expected.mean(), rel=0.03)  # the mean of 4500 queries of 30 outputs
-    long = ridge_losses(Streams(dim=5, tokens=20_000, noise=0.5))
+    long = np.asarray(ridge_losses(Streams(dim=5, tokens=20_000, noise=0.5)))
     assert float(long[-1]) == pytest.approx(0.25 * 5 / 20_000 / 2, rel=1e-3)
     assert (np.diff(long) < 0).all()
 
 
 def test_the_kalman_filter_is_the_posterior_mean_of_the_joint_gaussian():
     """Cov(w_s, w_t) = a^|s-t| I/d: the posterior mean of w_{T+1} from the covariances of all that was seen, at every token."""
-    stream = jax.tree.map(lambda leaf: leaf[0], sampled(DRIFT)[0])
+    stream = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[0]), sampled(DRIFT)[0])
     ours = np.asarray(jax.jit(kalman_filter)(stream, DRIFT.noise, DRIFT.memory))
     K, V, Q = map(np.asarray, stream)
     for t in range(1, DRIFT.tokens + 1):
@@ -118,36 +124,41 @@ def test_the_kalman_filter_is_the_posterior_mean_of_the_joint_gaussian():
 
 
 def test_without_drift_the_kalman_filter_is_the_mesa_layer_and_with_it_no_estimator_is_better():
-    still = Streams(dim=3, tokens=12, outputs=2, noise=0.4)
-    stream, _ = jax.jit(still.sample)(jax.random.key(4))
-    np.testing.assert_allclose(kalman_filter(stream, 0.4, 1.0), mesa_recursion(stream, still.penalty), rtol=0, atol=1e-12)
-    best = losses_of(lambda s: kalman_filter(s, DRIFT.noise, DRIFT.memory), DRIFT).mean(axis=0)
-    for other in losses_of(lambda s, g: 0.9 * mesa_recursion(s, DRIFT.penalty, forgetting=g), DRIFT, by=(1.0, 0.8)):
-        assert (other.mean(axis=0)[2:] > best[2:]).all()
+    stream = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[0]), sampled(DRIFT)[0])
+    still = jax.jit(lambda s: (kalman_filter(s, 0.4, 1.0), mesa_recursion(s, 0.4**2 * 3)))(stream)
+    np.testing.assert_allclose(*still, rtol=0, atol=1e-12)
+    assert Streams(dim=3, tokens=12, outputs=2, noise=0.4).penalty == pytest.approx(0.4**2 * 3)
+
+    def layers(s):
+        others = [0.9 * mesa_recursion(s, DRIFT.penalty, forgetting=g) for g in (1.0, 0.8)]
+        return [kalman_filter(s, DRIFT.noise, DRIFT.memory), *others]
+
+    best, *others = (losses.mean(axis=0)[2:] for losses in losses_of(layers, DRIFT))
+    assert all((other > best).all() for other in others)
 
 
 def test_streams_are_what_they_say():
     streams = Streams(dim=2, tokens=40, outputs=3, noise=0.5, memory=0.8, variances=(1.0, 4.0))
-    stream, targets = sampled(streams, 1000)
-    np.testing.assert_array_equal(stream.K[:, 1:], stream.Q[:, :-1])
-    np.testing.assert_allclose(jnp.var(stream.K, axis=(0, 1)), streams.spectrum, rtol=0.04)
-    noise = stream.V[:, 1:] - targets[:, :-1]
-    assert float(noise.std()) == pytest.approx(0.5, rel=0.02) and float(targets.var()) == pytest.approx(2.5, rel=0.06)
-    assert float(jnp.mean(noise * targets[:, :-1])) == pytest.approx(0, abs=0.01)
+    (K, V, Q), targets = jax.tree.map(np.asarray, sampled(streams, 1000))
+    np.testing.assert_array_equal(K[:, 1:], Q[:, :-1])
+    np.testing.assert_allclose(K.var(axis=(0, 1)), streams.spectrum, rtol=0.04)
+    noise = V[:, 1:] - targets[:, :-1]
+    assert noise.std() == pytest.approx(0.5, rel=0.02) and targets.var() == pytest.approx(2.5, rel=0.06)
+    assert np.mean(noise * targets[:, :-1]) == pytest.approx(0, abs=0.01)
     repeated = Streams(dim=1, tokens=2, noise=1e-9, memory=0.8)  # w_1 and w_3 from y = w x
-    (K, V, Q), last = sampled(repeated, 50_000, seed=1)
+    (K, V, Q), last = jax.tree.map(np.asarray, sampled(repeated, 50_000, seed=1))
     first, third = V[:, 0] / K[:, 0], last[:, 1] / Q[:, 1]
-    assert float(jnp.mean(first * third)) == pytest.approx(0.64, abs=0.03)
-    assert float(jnp.mean(third**2)) == pytest.approx(1, abs=0.04)
+    assert np.mean(first * third) == pytest.approx(0.64, abs=0.03)
+    assert np.mean(third**2) == pytest.approx(1, abs=0.04)
 
 
 def test_dynamical_systems_are_what_they_say():
     sample = jax.jit(Dynamics(dim=3, tokens=30, noise=0.1).sample, static_argnums=1)
-    stream, targets = sample(jax.random.key(0))
-    W = np.linalg.lstsq(np.asarray(stream.Q), np.asarray(targets), rcond=None)[0].T
+    (K, V, Q), targets = jax.tree.map(np.asarray, sample(jax.random.key(0), jnp.float64))
+    W = np.linalg.lstsq(Q, targets, rcond=None)[0].T
     np.testing.assert_allclose(W @ W.T, np.eye(3), atol=1e-12)
-    np.testing.assert_allclose(stream.Q @ W.T, targets, atol=1e-12)
-    np.testing.assert_array_equal(stream.V, stream.Q)
-    assert float(jnp.std(stream.V - stream.K @ W.T)) == pytest.approx(0.1, rel=0.3)
-    same, _ = sample(jax.random.key(0), jnp.float32)
-    assert same.K.dtype == jnp.float32
+    np.testing.assert_allclose(Q @ W.T, targets, atol=1e-12)
+    np.testing.assert_array_equal(V, Q)
+    assert np.std(V - K @ W.T) == pytest.approx(0.1, rel=0.3)
+    same, _ = jax.eval_shape(lambda key: sample(key, jnp.float32), jax.random.key(0))
+    assert same.K.dtype == np.float32

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from drawn_weights import drawn_variables, outputs
 
 from jexplicit.nn.convolutional import ConvolutionalNetwork
-from jexplicit.nn.networks import init_variables, network_outputs
+from jexplicit.nn.networks import init_variables
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step
@@ -14,14 +14,6 @@ from jexplicit.nn.steps import initial_state, network_step
 RNG = np.random.default_rng(0)
 SHAPE, X = (5, 6), RNG.uniform(size=(3, 30))
 MODEL = ConvolutionalNetwork(SHAPE, 4, channels=(2, 3), hidden=5, dtype=jnp.float64)
-
-
-@pytest.fixture(scope="module")
-def variables():
-    """Random ones, running means and variances of BatchNorm included."""
-    with jax.numpy_dtype_promotion("standard"):  # flax keeps running statistics in float32
-        drawn = init_variables(MODEL, jax.random.key(0), X)
-    return jax.tree.map(lambda leaf: jnp.asarray(RNG.uniform(0.5, 1.5, leaf.shape) * RNG.choice([1, 2])), drawn)
 
 
 def convolved(x, W):
@@ -36,10 +28,11 @@ def convolved(x, W):
     return z
 
 
-def test_the_network_is_what_loops_compute(variables):
-    with jax.numpy_dtype_promotion("standard"):
-        found = network_outputs(MODEL, variables, X)
-    params, running = jax.tree.map(np.asarray, (variables["params"], variables["batch_stats"]))
+def test_the_network_is_what_loops_compute():
+    with jax.numpy_dtype_promotion("standard"):  # flax keeps running statistics in float32
+        variables = drawn_variables(MODEL, X)
+        found = np.asarray(outputs(MODEL, variables, X))
+    params, running = jax.tree.map(lambda leaf: np.asarray(leaf, float), (variables["params"], variables["batch_stats"]))
     for m, x in enumerate(X):
         x = x.reshape(*SHAPE, 1)
         for n in (1, 2):
@@ -56,10 +49,11 @@ def test_the_network_is_what_loops_compute(variables):
 def test_steps_lower_the_loss_and_dropout_depends_on_the_step_alone():
     with jax.numpy_dtype_promotion("standard"):
         optimizer = make_optimizer("adamw", 0.01)
-        state, Y = initial_state(init_variables(MODEL, jax.random.key(0), X), optimizer), np.eye(4)[[0, 1, 2]]
+        variables, Y = init_variables(MODEL, jax.random.key(0), X), np.eye(4)[[0, 1, 2]]
+        state = jax.jit(lambda variables: initial_state(variables, optimizer))(variables)
         step, losses = jax.jit(network_step(MODEL, objective("softmax_cross_entropy"), optimizer, seed=1)), []
         again = step(state, (X, Y))[1]
-        for _ in range(200):
+        for _ in range(100):
             state, loss = step(state, (X, Y))
             losses.append(float(loss))
     assert losses[0] == float(again) and losses[-1] < losses[0] / 2

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.test_util import check_grads
+from drawn_weights import drawn_variables, outputs
 
-from jexplicit.nn.networks import FullyConnected, MLPLanguageModel, init_variables, network_outputs
+from jexplicit.nn.networks import FullyConnected, MLPLanguageModel, init_variables
 from jexplicit.nn.parts.activations import ACTIVATIONS, is_flat
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step, scorer, variables_of
@@ -23,6 +23,8 @@ pytestmark = pytest.mark.usefixtures("promotion")
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 2))
 TOKENS, TARGETS = RNG.integers(0, 5, (6, 3)), RNG.integers(0, 5, 6)
+PLAIN = FullyConnected((3,), 2, bias=False, dtype=jnp.float64)
+NORMED = FullyConnected((3,), 2, norm="batch", dtype=jnp.float64)
 
 
 @pytest.fixture
@@ -33,24 +35,25 @@ def promotion():
 
 
 @functools.cache
-def descent(model, goal, rate):
+def descent(model, goal, rate, seed=0):
+    """Compiled: the first state, and a step."""
     optimizer = optax.sgd(rate)
-    return optimizer, jax.jit(network_step(model, objective(goal), optimizer))
+    start = jax.jit(lambda variables: initial_state(variables, optimizer))
+    return start, jax.jit(network_step(model, objective(goal), optimizer, seed=seed))
 
 
-def trained(model, inputs, targets, goal="squared_error", rate=0.1, steps=1, variables=None):
+def trained(model, inputs, targets, variables, goal="squared_error", rate=0.1, steps=1, seed=0):
     """Variables after so many steps of full-batch descent."""
-    optimizer, step = descent(model, goal, rate)
-    state = initial_state(variables or init_variables(model, jax.random.key(0), inputs), optimizer)
+    start, step = descent(model, goal, rate, seed)
+    state = start(variables)
     for _ in range(steps):
         state, _ = step(state, (inputs, targets))
-    return variables_of(state)
+    return jax.tree.map(np.asarray, variables_of(state))
 
 
 def test_a_step_of_descent_is_the_hand_derived_one():
     """A += η/n Σ (y - f) φ(Bx)ᵀ and B += η/n Σ (Aᵀ(y - f) ⊙ φ'(Bx)) xᵀ, looped over examples and units."""
-    model = FullyConnected((3,), 2, bias=False, dtype=jnp.float64)
-    before = init_variables(model, jax.random.key(0), X)
+    before = drawn_variables(PLAIN, X)
     B = np.array(before["params"]["hidden_1"]["Dense_0"]["kernel"]).T
     A = np.array(before["params"]["output"]["kernel"]).T
     A_new, B_new, eta = A.copy(), B.copy(), 0.1
@@ -61,7 +64,7 @@ def test_a_step_of_descent_is_the_hand_derived_one():
             A_new[:, i] += eta / len(X) * error * max(z[i], 0)
             for j in range(4):
                 B_new[i, j] += eta / len(X) * (A[:, i] @ error) * (z[i] > 0) * x[j]
-    after = trained(model, X, Y)["params"]
+    after = trained(PLAIN, X, Y, before)["params"]
     np.testing.assert_allclose(after["output"]["kernel"].T, A_new, rtol=1e-12)
     np.testing.assert_allclose(after["hidden_1"]["Dense_0"]["kernel"].T, B_new, rtol=1e-12)
 
@@ -69,10 +72,9 @@ def test_a_step_of_descent_is_the_hand_derived_one():
 @pytest.mark.parametrize("direct", ["none", "embedding", "tokens"])
 def test_the_language_model_is_bengio_s_equation(direct):
     model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,), direct=direct, dtype=jnp.float64)
-    made = init_variables(model, jax.random.key(0), TOKENS)
-    params = jax.tree.map(lambda leaf: np.asarray(RNG.normal(size=leaf.shape)), made["params"])
+    params = jax.tree.map(np.asarray, drawn_variables(model, TOKENS)["params"])
     C, hidden, output = params["embedding"]["embedding"], params["network"]["hidden_1"]["Dense_0"], params["network"]["output"]
-    logits = network_outputs(model, {"params": params}, TOKENS)
+    logits = np.asarray(outputs(model, {"params": params}, TOKENS))
     for m, context in enumerate(TOKENS):
         x = np.concatenate([C[token] for token in context])
         expected = output["bias"] + np.tanh(x @ hidden["kernel"] + hidden["bias"]) @ output["kernel"]
@@ -89,57 +91,69 @@ def test_the_language_model_is_bengio_s_equation(direct):
 )
 def test_gradients_are_finite_differences(direct, norm, residual):
     model = MLPLanguageModel(5, 2, (6, 6), direct, norm=norm, residual=residual, output_scale=1.0, dtype=jnp.float64)
-    made = init_variables(model, jax.random.key(1), TOKENS)
+    made = drawn_variables(model, TOKENS, seed=1)
 
+    @jax.jit
+    @jax.value_and_grad
     def loss(params):
         z, _ = model.apply({**made, "params": params}, TOKENS, train=True, mutable=["batch_stats"])
-        return objective("softmax_cross_entropy")(z, jnp.asarray(TARGETS)).mean()
+        return objective("softmax_cross_entropy")(z, jax.device_put(TARGETS)).mean()
 
-    check_grads(jax.jit(loss), (made["params"],), order=1, modes="rev", atol=1e-6, rtol=1e-6)
+    h = 1e-5
+    for _ in range(2):
+        d = jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape), made["params"])
+        moved = [
+            jax.tree.map(lambda leaf, v, s=s: jax.device_put(np.asarray(leaf) + s * h * v), made["params"], d) for s in (1, -1)
+        ]
+        along = sum(np.sum(np.asarray(a) * b) for a, b in zip(*map(jax.tree.leaves, (loss(made["params"])[1], d)), strict=True))
+        ahead, behind = (float(loss(params)[0]) for params in moved)
+        assert along == pytest.approx((ahead - behind) / (2 * h), rel=1e-6, abs=1e-8)
 
 
 def test_a_residual_layer_adds_its_input_where_widths_agree():
     plain, residual = (FullyConnected((4, 3), 2, residual=flag, dtype=jnp.float64) for flag in (False, True))
-    made = init_variables(plain, jax.random.key(0), X)
-    first, second, output = (made["params"][name] for name in ("hidden_1", "hidden_2", "output"))
-    a = X + np.maximum(X @ first["Dense_0"]["kernel"], 0)  # of width 4, as X; the next is of width 3
-    expected = np.maximum(a @ second["Dense_0"]["kernel"], 0) @ output["kernel"]
-    np.testing.assert_allclose(network_outputs(residual, made, X), expected, rtol=1e-12)
-    assert not np.allclose(network_outputs(plain, made, X), expected)
+    made = drawn_variables(plain, X)
+    first, second, output = (jax.tree.map(np.asarray, made["params"][name]) for name in ("hidden_1", "hidden_2", "output"))
+    a = X + np.maximum(X @ first["Dense_0"]["kernel"] + first["Dense_0"]["bias"], 0)  # of width 4, as X; the next is of width 3
+    expected = np.maximum(a @ second["Dense_0"]["kernel"] + second["Dense_0"]["bias"], 0) @ output["kernel"] + output["bias"]
+    np.testing.assert_allclose(outputs(residual, made, X), expected, rtol=1e-12)
+    assert not np.allclose(outputs(plain, made, X), expected)
 
 
 def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_inference():
-    model = FullyConnected((3,), 2, norm="batch", activation="linear", dtype=jnp.float64)
-    made = init_variables(model, jax.random.key(0), X)
-    _, seen = model.apply(made, X, train=True, mutable=["batch_stats", "intermediates"])
-    z = jnp.asarray(seen["intermediates"]["hidden_1"]["z"][0])
-    np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-12)
-    raw = X @ made["params"]["hidden_1"]["Dense_0"]["kernel"]
-    np.testing.assert_allclose(z.var(axis=0), raw.var(axis=0) / (raw.var(axis=0) + 1e-5), rtol=1e-9)  # its epsilon
-    updated: Any = seen["batch_stats"]["hidden_1"]["BatchNorm_0"]
+    made = drawn_variables(NORMED, X)
+    start = {**made, "batch_stats": {"hidden_1": {"BatchNorm_0": {"mean": np.zeros(3), "var": np.ones(3)}}}}
+    apply = jax.jit(lambda variables, X: NORMED.apply(variables, X, train=True, mutable=["batch_stats", "intermediates"]))
+    seen: Any = jax.tree.map(np.asarray, apply(start, X)[1])
+    layer = jax.tree.map(np.asarray, made["params"]["hidden_1"])
+    raw, norm = X @ layer["Dense_0"]["kernel"], layer["BatchNorm_0"]
+    expected = norm["scale"] * (raw - raw.mean(axis=0)) / np.sqrt(raw.var(axis=0) + 1e-5) + norm["bias"]  # its epsilon
+    np.testing.assert_allclose(seen["intermediates"]["hidden_1"]["z"][0], expected, rtol=1e-9, atol=1e-12)
+    updated = seen["batch_stats"]["hidden_1"]["BatchNorm_0"]
     np.testing.assert_allclose(updated["mean"], 0.1 * raw.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(updated["var"], 0.9 + 0.1 * raw.var(axis=0), rtol=1e-7)  # the first one is float32
-    variables = {**made, "batch_stats": seen["batch_stats"]}
-    inference = network_outputs(model, variables, X)
-    np.testing.assert_allclose(network_outputs(model, variables, X[:1]), inference[:1], rtol=1e-12)  # whatever its batch
+    np.testing.assert_allclose(updated["var"], 0.9 + 0.1 * raw.var(axis=0), rtol=1e-12)
+    mean, var = (np.asarray(made["batch_stats"]["hidden_1"]["BatchNorm_0"][name], float) for name in ("mean", "var"))
+    z = norm["scale"] * (raw - mean) / np.sqrt(var + 1e-5) + norm["bias"]
+    output = jax.tree.map(np.asarray, made["params"]["output"])
+    inference = np.maximum(z, 0) @ output["kernel"] + output["bias"]  # whatever its batch
+    np.testing.assert_allclose(outputs(NORMED, made, X), inference, rtol=1e-12)
     assert "bias" not in made["params"]["hidden_1"]["Dense_0"]  # its own shift takes that place
 
 
 def test_a_feature_that_never_changes_does_no_harm():
-    constant = np.concatenate([X, np.full((6, 1), 3.0)], axis=1)
-    model = FullyConnected((3,), 2, norm="batch", dtype=jnp.float64)
-    assert np.isfinite(network_outputs(model, trained(model, constant, Y, steps=5), constant)).all()
+    constant = np.concatenate([X[:, :3], np.full((6, 1), 3.0)], axis=1)
+    after = trained(NORMED, constant, Y, drawn_variables(NORMED, constant), steps=5)
+    assert np.isfinite(outputs(NORMED, after, constant)).all()
 
 
 def test_weights_of_zero_never_move():
     """Lemma 1: with A = B = 0 every gradient has a factor 0. With A = 0 alone, A moves first and then B."""
-    model = FullyConnected((3,), 2, bias=False, weights="zeros", dtype=jnp.float64)
-    assert not any(leaf.any() for leaf in jax.tree.leaves(trained(model, X, Y, steps=10)["params"]))
-    model = FullyConnected((3,), 2, bias=False, dtype=jnp.float64)
-    made = init_variables(model, jax.random.key(0), X)
-    made["params"]["output"] = {"kernel": jnp.zeros((3, 2))}
-    once, twice = (trained(model, X, Y, steps=n, variables=made)["params"] for n in (1, 2))
-    hidden = [p["hidden_1"]["Dense_0"]["kernel"] for p in (made["params"], once, twice)]
+    zeros = init_variables(FullyConnected((3,), 2, bias=False, weights="zeros", dtype=jnp.float64), jax.random.key(0), X)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(trained(PLAIN, X, Y, zeros, steps=10)["params"]))
+    made = drawn_variables(PLAIN, X)
+    made["params"]["output"] = {"kernel": jax.device_put(np.zeros((3, 2)))}
+    once, twice = (trained(PLAIN, X, Y, made, steps=n)["params"] for n in (1, 2))
+    hidden = [np.asarray(p["hidden_1"]["Dense_0"]["kernel"]) for p in (made["params"], once, twice)]
     assert once["output"]["kernel"].any() and (hidden[1] == hidden[0]).all() and (hidden[2] != hidden[0]).any()
 
 
@@ -152,88 +166,78 @@ def test_small_output_weights_begin_at_log_n():
 
 
 def test_the_chunk_changes_no_score():
-    model = FullyConnected((3,), 2, dtype=jnp.float64)
-    made = init_variables(model, jax.random.key(0), X)
-    whole, parts = (scorer(model, objective("squared_error"), chunk=chunk)(made, X, Y) for chunk in (100, 4))
-    assert whole.accuracy == parts.accuracy and whole.loss == pytest.approx(parts.loss, rel=1e-12)
+    made = drawn_variables(PLAIN, X)
+    whole, parts = (scorer(PLAIN, objective("squared_error"), chunk=chunk)(made, X, Y) for chunk in (100, 4))
+    answers = np.asarray(outputs(PLAIN, made, X))
+    for scores in (whole, parts):
+        assert scores.loss == pytest.approx(np.sum((answers - Y) ** 2) / 12, rel=1e-12)
+        assert scores.accuracy == np.mean(answers.argmax(axis=1) == Y.argmax(axis=1))
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
-def test_flat_regions_are_where_the_derivative_is_small(name):
+def test_flat_regions_are_where_the_derivative_is_small():
     z = np.linspace(-8, 8, 40)  # without 0, where a ReLU has no derivative
-    slope = (ACTIVATIONS[name](jnp.asarray(z + 1e-6)) - ACTIVATIONS[name](jnp.asarray(z - 1e-6))) / 2e-6
-    steepest = {"sigmoid": 0.25, "silu": 0.9277}.get(name, 1.0)
-    sure = np.abs(np.abs(slope) / steepest - 0.05) > 0.01
-    np.testing.assert_array_equal(is_flat(name, jnp.asarray(z))[sure], (np.abs(slope) < 0.05 * steepest)[sure])
+    ends = jax.jit(lambda z: {name: (phi(z + 1e-6), phi(z - 1e-6), is_flat(name, z)) for name, phi in ACTIVATIONS.items()})(z)
+    for name, (ahead, behind, flat) in jax.tree.map(np.asarray, ends).items():
+        slope, steepest = (ahead - behind) / 2e-6, {"sigmoid": 0.25, "silu": 0.9277}.get(name, 1.0)
+        sure = np.abs(np.abs(slope) / steepest - 0.05) > 0.01
+        np.testing.assert_array_equal(flat[sure], (np.abs(slope) < 0.05 * steepest)[sure])
 
 
-def pre_activations(model, variables, x, **flags):
-    _, seen = jax.jit(functools.partial(model.apply, mutable=["intermediates"], **flags))(variables, x)
-    return np.asarray(seen["intermediates"]["hidden_1"]["z"][0])
+@functools.cache
+def seen_by(model: Any, **flags):
+    """Compiled: the outputs, and what the network keeps of its first layer."""
+
+    @jax.jit
+    def apply(variables, x, key):
+        out, seen = model.apply(variables, x, mutable=["intermediates"], rngs={"dropout": key}, **flags)
+        return out, seen["intermediates"]["hidden_1"]["z"][0], seen["intermediates"]["features"][0]
+
+    return lambda variables, x: jax.tree.map(np.asarray, apply(variables, x, jax.random.key(1)))
 
 
 @pytest.mark.parametrize(("norm", "width", "groups"), [("layer", 12, 1), ("group", 12, 4), ("group", 16, 8), ("group", 7, 1)])
 def test_a_norm_is_each_example_s_own(norm, width, groups):
     """(z - mean)/√(var + 1e-6) over all units, or over each of gcd(8, width) groups of neighbours, then scale and shift."""
     model = FullyConnected((width,), 2, norm=norm, dtype=jnp.float64)
-    variables = init_variables(model, jax.random.key(0), X)
-    kind = {"layer": "LayerNorm_0", "group": "GroupNorm_0"}[norm]
-    scale, shift = RNG.normal(size=(2, width))
-    variables["params"]["hidden_1"][kind] = {"scale": scale, "bias": shift}
-    raw = X @ np.asarray(variables["params"]["hidden_1"]["Dense_0"]["kernel"])
+    variables = drawn_variables(model, X)
+    layer = jax.tree.map(np.asarray, variables["params"]["hidden_1"])
+    affine, raw = layer[{"layer": "LayerNorm_0", "group": "GroupNorm_0"}[norm]], X @ layer["Dense_0"]["kernel"]
     expected = np.empty_like(raw)
     for m, row in enumerate(raw):
         for part in np.array_split(np.arange(width), groups):
-            z = row[part]
-            expected[m, part] = (z - z.mean()) / np.sqrt(((z - z.mean()) ** 2).mean() + 1e-6) * scale[part] + shift[part]
-    for train in (True, False):
-        np.testing.assert_allclose(pre_activations(model, variables, X, train=train), expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(  # whatever its batch
-        pre_activations(model, variables, X[:1]), expected[:1], rtol=1e-9, atol=1e-12
-    )
+            z, scale, shift = row[part], affine["scale"][part], affine["bias"][part]
+            expected[m, part] = (z - z.mean()) / np.sqrt(((z - z.mean()) ** 2).mean() + 1e-6) * scale + shift
+    for train in (True, False) if groups == 4 else (True,):
+        np.testing.assert_allclose(seen_by(model, train=train)(variables, X)[1], expected, rtol=1e-9, atol=1e-12)
     assert "bias" not in variables["params"]["hidden_1"]["Dense_0"]
 
 
 def test_dropout_sets_a_share_to_zero_and_scales_the_others():
     """Each unit of 20,000 is dropped or scaled by 1/(1 - 0.2); the share has a standard deviation of 0.003."""
     model = FullyConnected((10_000,), 1, dropout=0.2, dtype=jnp.float64)
-    variables = init_variables(model, jax.random.key(0), X[:2])
-    rngs = {"dropout": jax.random.key(1)}
-    _, seen = model.apply(variables, X[:2], train=True, mutable=["intermediates"], rngs=rngs)
-    a, z = (np.asarray(layer[0]) for layer in (seen["intermediates"]["features"], seen["intermediates"]["hidden_1"]["z"]))
-    positive = z > 0
-    ratios = a[positive] / z[positive]
+    _, z, a = seen_by(model, train=True)(drawn_variables(model, X[:2]), X[:2])
+    ratios = a[z > 0] / z[z > 0]
     assert set(np.round(ratios, 9)) == {0.0, 1.25}
     assert (ratios == 0).mean() == pytest.approx(0.2, abs=0.02)
 
 
-def test_inference_drops_nothing():
-    plain, dropped = (FullyConnected((8,), 2, dropout=dropout, dtype=jnp.float64) for dropout in (0.0, 0.5))
-    variables = init_variables(plain, jax.random.key(0), X)
-    np.testing.assert_array_equal(network_outputs(dropped, variables, X), network_outputs(plain, variables, X))
-
-
-def test_a_residual_connection_passes_what_dropout_takes():
-    model = FullyConnected((4,), 4, dropout=0.5, residual=True, dtype=jnp.float64)
-    variables = init_variables(model, jax.random.key(0), X)
-    variables["params"]["output"] = {"kernel": jnp.eye(4), "bias": jnp.zeros(4)}
-    out = model.apply(variables, X, train=True, rngs={"dropout": jax.random.key(1)})
-    z = pre_activations(model, variables, X)
-    added = np.asarray(out) - X
+def test_inference_drops_nothing_and_a_residual_connection_passes_what_dropout_takes():
+    plain, model = (FullyConnected((4,), 4, dropout=dropout, residual=True, dtype=jnp.float64) for dropout in (0.0, 0.5))
+    variables = drawn_variables(model, X)
+    variables["params"]["output"] = {"kernel": jax.device_put(np.eye(4)), "bias": jax.device_put(np.zeros(4))}
+    np.testing.assert_array_equal(outputs(model, variables, X), outputs(plain, variables, X))
+    out, z, _ = seen_by(model, train=True)(variables, X)
+    added = out - X
     kept = np.abs(added - 2 * np.maximum(z, 0)) < 1e-9
     assert (kept | (np.abs(added) < 1e-9)).all() and kept[z > 0].any() and not kept[z > 0].all()
 
 
 def test_what_is_dropped_depends_on_seed_and_step_alone():
-    model, optimizer = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64), optax.sgd(0.1)
-    start = initial_state(init_variables(model, jax.random.key(0), X), optimizer)
+    model = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64)
+    start = drawn_variables(model, X)
 
-    def outputs_after(step, steps):
-        state = start
-        for _ in range(steps):
-            state, _ = step(state, (X, Y))
-        return np.asarray(variables_of(state)["params"]["output"]["kernel"])
+    def after(seed, steps):
+        return trained(model, X, Y, start, steps=steps, seed=seed)["params"]["output"]["kernel"]
 
-    one, other = (jax.jit(network_step(model, objective("squared_error"), optimizer, seed=seed)) for seed in (0, 1))
-    np.testing.assert_array_equal(outputs_after(one, 3), outputs_after(one, 3))
-    assert (outputs_after(one, 1) != outputs_after(other, 1)).any() and (outputs_after(one, 2) != outputs_after(one, 1)).any()
+    np.testing.assert_array_equal(after(0, 3), after(0, 3))
+    assert (after(0, 1) != after(1, 1)).any() and (after(0, 2) != after(0, 1)).any()

@@ -13,6 +13,7 @@ from jexplicit.nn.residual import Residual, network_of_residual
 from jexplicit.nn.sequences import stream_log_probabilities, window_batch
 from jexplicit.nn.transformer import Transformer
 
+pytestmark = pytest.mark.slow
 N, T = 7, 12
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, N, (3, T)).astype(np.int32)

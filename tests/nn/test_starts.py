@@ -13,6 +13,7 @@ from jexplicit.nn.sequences import sequence_loss
 from jexplicit.nn.starts import bigram_start, embedding_start, induction_start, output_start
 from jexplicit.nn.transformer import Transformer
 
+pytestmark = pytest.mark.slow
 N, T = 10, 48
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, N, (3, T)).astype(np.int32)
