@@ -31,9 +31,7 @@ def pytest_make_collect_report(collector):
     report = yield
     if isinstance(collector, pytest.Module) and _compiled[0] > before:
         report.outcome, report.result = "failed", []
-        report.longrepr = (
-            f"{collector.path}: {_compiled[0] - before} programs are compiled by its import; move them into a fixture"
-        )
+        report.longrepr = f"{collector.path} compiles {_compiled[0] - before} programs when it is imported: use a fixture"
     return report
 
 

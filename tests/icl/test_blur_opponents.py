@@ -19,7 +19,7 @@ from icl.blur.judging.speed import interquartile_mean, updates_to_reach
 from icl.blur.judging.suite import SUITE, known_from
 
 pytestmark = pytest.mark.slow  # of learners that a learned rule is compared with
-A, B, C = jnp.ones((2, 3)), jnp.ones((3, 5)), jnp.ones((4, 3, 3))
+A, B, C = np.ones((2, 3)), np.ones((3, 5)), np.ones((4, 3, 3))
 
 
 def product(m, k, n):
@@ -38,7 +38,7 @@ def test_products_are_counted_as_often_as_they_run():
         product(2, 3, 5): (lambda A, B: jnp.tanh(A @ B) + 1, A, B),
         4 * product(2, 3, 3): (lambda A, C: A @ C, A, C),  # a batch of four
         5 * product(2, 3, 3): (jax.jit(repeated), A, C),
-        2 * product(3, 3, 1): (solved, C, jnp.ones(3)),
+        2 * product(3, 3, 1): (solved, C, np.ones(3)),
         product(2, 3, 2) + product(2, 2, 3): (lambda A: lax.cond(A[0, 0] > 0, lambda A: A @ A.T @ A, jnp.sin, A), A),
     }
     for flops, (function, *args) in cases.items():

@@ -19,20 +19,24 @@ pytestmark = pytest.mark.slow
 N = 8
 RNG = np.random.default_rng(0)
 STREAM = np.concatenate([[0], *([*RNG.integers(1, N - 1, 7), 0] for _ in range(40))]).astype(np.uint8)  # N - 1 never occurs
-COUNTS = count(STREAM, radius=2, vocab_size=N)
 FEATURES: Any = ("sum", "cat")
 
 
-def test_vectors_are_the_svd_of_positive_information():
-    C = COUNTS[0].astype(float)
+@pytest.fixture(scope="module")
+def counts():
+    return count(STREAM, radius=2, vocab_size=N)
+
+
+def test_vectors_are_the_svd_of_positive_information(counts):
+    C = counts[0].astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         information = np.log(C * C.sum() / np.outer(C.sum(axis=1), C.sum(axis=0)))
     ppmi = np.where(C > 0, np.maximum(information, 0), 0)
     S, sigma, T = np.linalg.svd(ppmi)
-    V = word_vectors(COUNTS[0], 3)
+    V = word_vectors(counts[0], 3)
     np.testing.assert_allclose(V @ V.T, (S[:, :3] * sigma[:3]) @ S[:, :3].T, atol=1e-9)
     assert (V[np.abs(V).argmax(axis=0), range(3)] > 0).all()
-    np.testing.assert_array_equal(V, word_vectors(COUNTS[0], 3))
+    np.testing.assert_array_equal(V, word_vectors(counts[0], 3))
 
 
 def test_features_are_the_positive_parts_of_norm_1():
@@ -45,9 +49,9 @@ def test_features_are_the_positive_parts_of_norm_1():
 
 
 @pytest.mark.parametrize("features, eos", [("sum", False), ("cat", True)])
-def test_the_model_is_the_explicit_solution_of_these_features(features, eos):
+def test_the_model_is_the_explicit_solution_of_these_features(features, eos, counts):
     """F = sum_m h(x_{m-k}) ⊗ y_m position by position, U by Eq. 3, and logits H U."""
-    H = vector_features(word_vectors(COUNTS[0], 2))
+    H = vector_features(word_vectors(counts[0], 2))
     h = np.asarray(H, np.float64)
     X, Y = contexts(STREAM, 2, eos=eos)
     F = np.zeros((2, 4, N))
@@ -59,7 +63,7 @@ def test_the_model_is_the_explicit_solution_of_these_features(features, eos):
     F = F.sum(axis=0)[None].repeat(2, axis=0) if features == "sum" else F
     column = F[0].sum(axis=0) if features == "sum" else F.sum(axis=(0, 1))
     U = np.log(F) - np.log(column) / 2
-    model = vector_language_model(COUNTS, H, features=features, eos=eos)
+    model = vector_language_model(counts, H, features=features, eos=eos)
     for x in X[:20]:
         expected = sum(h[x[k]] @ U[k] for k in range(2))
         np.testing.assert_allclose(model.logits(jnp.asarray(x)), expected, atol=1e-4)
