@@ -12,6 +12,7 @@ from interruption import resumed_after
 from reference import descent_step
 
 from icl import AttentionLayer, Recipe, Regression, Tasks, descent_layers, difference, interpolate, predictions, sample_tasks
+from icl.models.attention import init_layers
 from icl.problems.comparison import condition_numbers, curvature_after_step, descent_rates, path_losses, sweep_loss
 from icl.solvers.closed_form import optimal_rate
 from icl.solvers.descent import gradient_descent
@@ -132,7 +133,8 @@ def test_the_history_has_the_losses_of_training_since_the_entry_before(trained):
 def test_training_reaches_the_closed_form():
     """d = 2, N = 3: a warm start stays, a cold one arrives."""
     one, recipe = Regression(TASKS), Recipe(batch_size=512, learning_rate=3e-3)
-    cold = train_layers(start(1), one, recipe, steps=800, seeds=[0], every=200)
+    random = jax.tree.map(lambda leaf: leaf[None], init_layers(jax.random.key(0), 3, scale=0.1))
+    cold = train_layers(random, one, recipe, steps=800, seeds=[0], every=200)
     layer = descent_layers(2, 3, optimal_rate(TASKS))
     warm = train_layers(jax.tree.map(lambda leaf: leaf[None], layer), one, recipe, steps=200, seeds=[0], every=200)
     batch = sample_tasks(jax.random.key(5), TASKS, 20_000)
