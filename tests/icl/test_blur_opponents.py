@@ -19,7 +19,7 @@ from icl.blur.judging.speed import interquartile_mean, updates_to_reach
 from icl.blur.judging.suite import SUITE, known_from
 
 pytestmark = pytest.mark.slow  # of learners that a learned rule is compared with
-A, B, C = jnp.ones((2, 3)), jnp.ones((3, 5)), jnp.ones((4, 3, 3))
+A, B, C = np.ones((2, 3)), np.ones((3, 5)), np.ones((4, 3, 3))
 
 
 def product(m, k, n):
