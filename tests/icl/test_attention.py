@@ -183,7 +183,7 @@ def test_ridge_meets_least_squares_and_descent_that_has_converged():
     one = task(7)
     X, Y, x_q = arrays(one)
     W = np.linalg.lstsq(X, Y, rcond=None)[0].T
-    np.testing.assert_allclose(ridge(one, 0.0), W @ x_q, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(ridge(one, 0.0), W @ x_q, **EXACT)
     np.testing.assert_allclose(np.asarray(gradient_descent(one, 1.5, steps=3000))[-1], W @ x_q, atol=1e-9)
     fitted = Ridge(alpha=0.7, fit_intercept=False).fit(X, Y)
     np.testing.assert_allclose(ridge(one, 0.7), fitted.predict(x_q[None])[0], **EXACT)

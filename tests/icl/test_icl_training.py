@@ -12,6 +12,7 @@ from interruption import resumed_after
 from reference import descent_step
 
 from icl import AttentionLayer, Recipe, Regression, Tasks, descent_layers, difference, interpolate, predictions, sample_tasks
+from icl.models.attention import init_layers
 from icl.problems.comparison import condition_numbers, curvature_after_step, descent_rates, path_losses, sweep_loss
 from icl.solvers.closed_form import optimal_rate
 from icl.solvers.descent import gradient_descent
@@ -53,12 +54,12 @@ def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
 
 
-def test_the_first_step_is_adam_s_by_hand(trained):
+def test_the_first_step_is_adam_s_by_hand_and_the_next_has_tasks_of_its_own(trained):
     """Whose first step is `rate * g / (|g| + eps)`, of the clipped gradient."""
-    key = jax.random.fold_in(jax.random.key(1), 0)
+    first, second = (sample_tasks(jax.random.fold_in(jax.random.key(1), n), TASKS, 24) for n in (0, 1))
     params = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[1]), start(3))
-    batch = sample_tasks(key, TASKS, 24)
-    loss, g = jax.jit(jax.value_and_grad(PROBLEM.loss))(params, batch)
+    gradient = jax.jit(jax.value_and_grad(PROBLEM.loss))
+    loss, g = gradient(params, first)
     assert trained.losses[1, 0] == pytest.approx(float(loss), rel=1e-6)
     norm = np.sqrt(sum(np.sum(np.asarray(leaf) ** 2) for leaf in g))
     one = train_layers(start(3), PROBLEM, RECIPE, steps=1, seeds=[0, 1, 2], devices=2)
@@ -67,6 +68,8 @@ def test_the_first_step_is_adam_s_by_hand(trained):
         np.testing.assert_allclose(
             np.asarray(after)[1], np.asarray(before) - 1e-3 * clipped / (np.abs(clipped) + 1e-8), rtol=1e-6, atol=1e-9
         )
+    after = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[1]), one.params)
+    assert trained.losses[1, 1] == pytest.approx(float(gradient(after, second)[0]), rel=1e-6)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +133,8 @@ def test_the_history_has_the_losses_of_training_since_the_entry_before(trained):
 def test_training_reaches_the_closed_form():
     """d = 2, N = 3: a warm start stays, a cold one arrives."""
     one, recipe = Regression(TASKS), Recipe(batch_size=512, learning_rate=3e-3)
-    cold = train_layers(start(1), one, recipe, steps=800, seeds=[0], every=200)
+    random = jax.tree.map(lambda leaf: leaf[None], init_layers(jax.random.key(0), 3, scale=0.1))
+    cold = train_layers(random, one, recipe, steps=800, seeds=[0], every=200)
     layer = descent_layers(2, 3, optimal_rate(TASKS))
     warm = train_layers(jax.tree.map(lambda leaf: leaf[None], layer), one, recipe, steps=200, seeds=[0], every=200)
     batch = sample_tasks(jax.random.key(5), TASKS, 20_000)

@@ -207,17 +207,18 @@ def test_the_curve_objective_is_the_weighted_log_loss_of_every_update():
 
     @jax.jit
     def found(genome, episode, key):
-        synapses, scores = passes.init_synapses(key, genome, RULES, (5, 3, 4)), []
-        for n in range(6):
-            synapses, _ = learn(genome, RULES, synapses, episode.x[n], episode.y[n])
+        def update(synapses, minibatch):
+            synapses, _ = learn(genome, RULES, synapses, *minibatch)
             logits = passes.predict(genome, RULES, synapses, episode.x_q)
-            scores.append((cross_entropy(logits, episode.y_q), accuracy_of(logits, episode.y_q)))
+            return synapses, (cross_entropy(logits, episode.y_q), accuracy_of(logits, episode.y_q))
+
+        synapses = passes.init_synapses(key, genome, RULES, (5, 3, 4))
+        scores = jax.lax.scan(update, synapses, (episode.x, episode.y))[1]
         return meta_loss(genome, RULES, (3,), key, episode, objective="curve")[:2], scores
 
-    (loss, share), scores = jax.tree.map(float, found(genome, episode, jax.random.key(1)))
-    losses, shares = zip(*scores, strict=True)
+    (loss, share), (losses, shares) = jax.tree.map(np.asarray, found(genome, episode, jax.random.key(1)))
     w = 1 / np.arange(5, 11)
-    assert loss == pytest.approx(np.average(np.log(0.02 + np.array(losses)), weights=w), rel=1e-4)
+    assert loss == pytest.approx(np.average(np.log(0.02 + losses), weights=w), rel=1e-4)
     assert share == pytest.approx(np.average(shares, weights=w), rel=1e-4)
 
 

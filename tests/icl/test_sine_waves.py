@@ -88,7 +88,7 @@ def test_the_control_is_descent_on_the_features(depth):
         phi, W = np.array(context), np.zeros((1, 4))
         for _ in range(depth):
             W = descent_step(W, phi[:, :-1], phi[:, -1:], 0.3)
-        np.testing.assert_allclose(said.initial[0, n], -q[-1], rtol=1e-11)
+        np.testing.assert_allclose(said.initial[0, n], -q[-1], rtol=1e-12)
         np.testing.assert_allclose(said.final[0, n], -q[-1] + W[0] @ q[:-1], rtol=1e-10)
 
 
