@@ -57,10 +57,10 @@ types: $(BIN)/.test
 
 # A file's tests stay together: they share runs and compiled functions. Compiled programs of earlier runs are read again.
 short-tests: $(BIN)/.test
-	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 all-tests: $(BIN)/.test
-	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Types are checked on one core, beside the tests.
 test: style
