@@ -57,7 +57,7 @@ types: $(BIN)/.test
 
 # A file's tests stay together: they share runs and compiled functions. Compiled programs of earlier runs are read again.
 short-tests: $(BIN)/.test
-	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow"
+	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" tests
 
 all-tests: $(BIN)/.test
 	COMPILED_BY_TESTS=build/compiled $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder

@@ -21,27 +21,25 @@ os.environ["OMP_NUM_THREADS"] = "1"  # test processes fill the cores; threads of
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import jax
+import programs
 import pytest
 from jaxtyping import install_import_hook
-from programs import (  # noqa: F401
-    listen,
-    pytest_make_collect_report,
-    pytest_runtest_logreport,
-    pytest_runtest_makereport,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-)
 
 # pytest's own option (pyproject.toml) takes a single package where the checker has arguments
 install_import_hook("icl", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 jax.config.update("jax_num_cpu_devices", 8)
-listen()
+programs.listen()
 jax.devices()  # start JAX now, so that no launcher under test changes the number of devices
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_disable_most_optimizations", True)  # tests compile much and compute little
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_configure(config):
+    """Doctests, which lie outside of this folder, are counted, too."""
+    config.pluginmanager.register(programs, "programs")
 
 
 def pytest_sessionstart(session):
