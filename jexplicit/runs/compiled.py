@@ -9,7 +9,6 @@ JAX writes a file in place, and another process would read the half that is ther
 
 import atexit
 import fcntl
-import itertools
 import logging
 import os
 from pathlib import Path
@@ -33,20 +32,19 @@ def compiled_folder() -> Path:
     return cache_folder() / "compiled"
 
 
-def claim(folder: Path) -> tuple[Path, TextIO]:
-    """The first of the folders 0, 1, ... in a folder that no other process holds, and its lock, to be released.
+def claim(folder: Path, n: int = 0) -> tuple[Path, TextIO]:
+    """The first of the folders n, n + 1, ... in a folder that no other process holds, and its lock, to be released.
 
     If a process was killed while it held the folder, the file that it wrote last may be incomplete and is removed.
     """
-    for n in itertools.count():
-        own = folder / str(n)
-        own.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = open(own / "lock", "a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            lock.close()
+    own = folder / str(n)
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = open(own / "lock", "a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return claim(folder, n + 1)
     if lock.tell() and (entries := compiled_entries(own)):
         max(entries, key=lambda entry: entry.path.stat().st_mtime).path.unlink()
     print("held", file=lock, flush=True)
