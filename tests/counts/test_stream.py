@@ -118,7 +118,7 @@ def count_in_a_process(shards, saved, out):
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_leave_exact_counts(tmp_path, kills=200):
+def test_kills_at_random_moments_leave_exact_counts(tmp_path, kills=80):
     documents = random_documents(seed=5, number=4000, vocab_size=N, longest=9)
     expected = count(stream_of(documents), radius=K, vocab_size=N)
     shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=5000)
