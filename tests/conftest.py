@@ -112,6 +112,15 @@ def elsewhere(monkeypatch):
     return call
 
 
+@pytest.fixture(autouse=True, scope="module")
+def free_compiled_functions():
+    """After a test file, free what was compiled if it is too much: a process that runs all files would keep gigabytes of it."""
+    yield
+    if programs.too_many():
+        _free_compiled_functions()
+    gc.collect()
+
+
 def _free_compiled_functions():
     jax.clear_caches()
     for module in _modules():

@@ -10,8 +10,10 @@ import jax
 import pytest
 
 LIMIT = 3_600  # of a run without slow tests; a commit may only lower it
+KEPT = 2_500  # by one process at a time
 _EVENT = "/jax/core/compile/backend_compile_duration"
 _compiled = [0]  # since the last report of this process
+_kept = [0]  # by this process, since it dropped them
 _of_file: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0])  # programs, seconds
 
 
@@ -20,8 +22,16 @@ def listen() -> None:
 
     def count(event: str, duration_secs: float, **_: str | int) -> None:
         _compiled[0] += event == _EVENT
+        _kept[0] += event == _EVENT
 
     jax.monitoring.register_event_duration_secs_listener(count)
+
+
+def too_many() -> bool:
+    """Whether this process keeps more compiled programs than it should, some gigabytes of them; true once."""
+    over = _kept[0] > KEPT
+    _kept[0] = 0 if over else _kept[0]
+    return over
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,199 +1,199 @@
-"""A counted language model in one file: from a text to counts, to exponents, to a loss and to samples. It needs NumPy alone.
+"""A counted language model in one file of NumPy: `python counted_in_one_file.py input.txt` counts, fits, predicts and writes.
 
-    python counted_in_one_file.py input.txt
+A character is a path of decisions y, 0 or 1, through a tree of characters. A context is a fact about the text before, such as
+its last three characters; a context and a node of the tree make a cell. What a cell has seen is evidence on its next decision,
+measured against the log-odds b of a simpler prediction p = sigma(b):
 
-It predicts the next character i from its context, which is all that stands before it:
+    counted     log-odds of what followed elsewhere in the text after the same numbers of 0 and 1 and the same last two, less b
+    residual    sum(y - p) / (sum p (1 - p) + 2), one Newton step for the cell's own correction of b
 
-    log P(i | context) = sum_r a_r row_r[i] - log Z.
-
-A row r looks at a part h of the context, say the last three characters, and backs off to a smaller part h', the last two. It
-says how much likelier h makes each character that has ever followed h; the others have 0:
-
-    P(i|h) = (C(h, i) - D) / C(h) + gamma(h) P(i|h'),        row_r[i] = log(P(i|h) / (gamma(h) P(i|h'))).
-
-C are counts, D are discounts, and gamma(h) is what the discounts leave to P(i|h'). If all exponents a_r are 1, the rows of the
-last 0, 1, ..., 8 characters add up to log P(i | 8 characters): an n-gram model. Better exponents are fitted on a part of the
-text that was not counted: a small convex problem, for Newton's method. No backpropagation, no learning rate.
-"""
+The log-odds of a decision are w.x, with x the evidence of all contexts and w from one Newton fit, plus d.z for each gate. A
+gate divides decisions into sets, say by node of the tree. A set has weights d of its own for some directions z of x, in which
+gradients of the sets scatter more than chance; the inverse of that variance is a ridge. No backpropagation, no learning rate.
+An adaptive model learns from all before a character, a static one from the training text alone."""
 
 import sys
-import time
-from collections import namedtuple
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import numpy as np
 
-# 1. What a prediction looks at: columns. A row looks at the first few columns of a chain, and backs off to one column fewer.
-CHAINS = [
-    (1, 2, 3, 4, 5, 6, 7, 8),  # the last characters, the nearest first
-    (2, 3, 4, 5),  # all but the nearest
-    (3, 4, 5, 6),
-    ("part", "word", "word before"),  # the current word as far as it goes, and the two words before it
-    ("since", "word", "word before"),  # the same, with the space or other signs before the current word
-    ("since", "word before"),
-    ("width", 1, 2),  # how long the current line is
-    ("line",),  # all of the current line
-    ("since", "speaker"),  # the last line that ended in a colon: in a play, who speaks
-]
-IN_CHAINS = [chain[:n] for chain in CHAINS for n in range(len(chain) + 1)]
-ROWS = list(dict.fromkeys(IN_CHAINS))  # the first is (), which looks at nothing and backs off to equal probabilities
+NAMES = ("since", "part", "word", "before", "line", "width", "speaker", "place")  # of columns
+CHAIN = [tuple(range(1, k + 1)) for k in range(8)]  # the last 0 to 7 characters, each measured against the ones before
+WORDS = [("part",), ("part", "word"), ("part", "word", "before"), ("since", "word"), ("since", "before"), ("part", "before")]
+LINES = [("line",), ("width", 1), ("width", 1, 2), ("since", "speaker"), ("line", "speaker")]
+CONTEXTS = [*CHAIN, *WORDS, *LINES, (2, 3, 4), (1, 3, 4), (2, 3, 4, 5)]
+SIZES = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122), "right")  # 12 classes of a count
+BINS, WIDTH = 25, 0.6  # of log-odds
+TIME, MASK = 26, 0xFFFFFFFFFFFFFFFF  # a key: 38 bits for the cell, 25 for the number of the decision, 1 for y
 
 
 def mix(a, b):
     """A 64-bit number for a pair of numbers, or arrays of them for arrays. Two pairs hardly ever share one."""
-    h = (a ^ b) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-    return h ^ (h >> 32)
+    h = ((a ^ b) * 0x9E3779B97F4A7C15 & MASK) + b & MASK
+    return (h ^ (h >> 29)) * 0xD6E8FEB86659FD93 & MASK
 
 
-def look(text):
-    """The columns, [len(text) + 1] each: entry m is for the prediction of text[m], and depends on text[:m] alone."""
-    names = "since", "part", "word", "word before", "line", "width", "speaker", "place"
+def sigma(a):
+    return 1 / (1 + np.exp(-a))
+
+
+def contexts(text):
+    """h [C + 1, len(text) + 1]: a number for each context, and the place in the word. Entry t depends on text[:t] alone."""
     since = part = word = before = line = width = speaker = letters = others = 0
-    last, seen = "\n", [(0,) * len(names)]
+    last, seen = "\n", [(0,) * 8]
     for c in text:
-        in_word = c.isalpha() or c == "'"
+        in_word, code = c.isalpha() or c == "'", ord(c.lower())
         if part and not in_word:  # a word has ended
             since, word, before = 0, part, word
-        since, line, width = mix(since, ord(c)), mix(line, ord(c)), width + 1
-        part, letters, others = (mix(part, ord(c)), letters + 1, 0) if in_word else (0, 0, others + 1)
+        since, line, width = mix(since, code), mix(line, code), width + 1
+        part, letters, others = (mix(part, code), letters + 1, 0) if in_word else (0, 0, others + 1)
         if c == "\n":
             line, width, speaker = 0, 0, line if last == ":" else speaker
         place = min(letters + 2, 7) if in_word else min(others, 2) if width else 0
         seen.append((since, part, word, before, line, width, speaker, place))
         last = c
     codes = np.array([0] * 8 + [ord(c) for c in text], np.uint64)
-    back = {k: codes[8 - k : len(codes) - k + 1] for k in range(1, 9)}  # the character k places back
-    return back | dict(zip(names, np.array(seen, np.uint64).T, strict=True))
+    columns = {k: codes[8 - k : len(codes) - k + 1] for k in range(1, 9)}  # the character k places back
+    columns |= zip(NAMES, np.array(seen, np.uint64).T, strict=True)
+    h = np.zeros((len(CONTEXTS) + 1, len(text) + 1), np.uint64)
+    h[-1] = columns["place"]
+    for c, context in enumerate(CONTEXTS):
+        for name in context:
+            h[c] = mix(h[c] + np.uint64(1), columns[name])
+    return h
 
 
-def contexts(text):
-    """h [R + 1, len(text) + 1]: for each row a number for what it looks at, then the place in the word, for the exponents."""
-    columns = look(text)
-    h: dict = {(): np.zeros(len(text) + 1, np.uint64)}
-    for row in ROWS[1:]:
-        h[row] = mix(h[row[:-1]], columns[row[-1]])
-    return np.stack([*h.values(), columns["place"]])
+def grow_tree(ids, N):
+    """node, y [N, depth], depth [N]: paths. Merge the two clusters that lose least information about the character before."""
+    rows = np.bincount(ids[1:] * N + ids[:-1], minlength=N * N).reshape(N, N) + 1e-9
+    clusters, paths = [[i] for i in range(N)], [[] for _ in range(N)]
+    for node in range(N - 2, -1, -1):  # node 0, the last one, is the root
+        pair, own = rows[:, None] + rows, (rows * np.log(rows / rows.sum(1, keepdims=True))).sum(1)
+        lost = own[:, None] + own - (pair * np.log(pair / pair.sum(2, keepdims=True))).sum(2) + np.diag(rows[:, 0] + np.inf)
+        a, b = np.sort(np.unravel_index(np.argmin(lost), lost.shape))
+        for i in clusters[a] + clusters[b]:
+            paths[i].insert(0, (node, int(i in clusters[b])))
+        rows[a] += rows[b]
+        rows, clusters[a] = np.delete(rows, b, 0), clusters[a] + clusters.pop(b)
+    depth = np.array([len(path) for path in paths])
+    padded = [path + [(0, 0)] * (max(depth) - len(path)) for path in paths]
+    return *np.moveaxis(np.array(padded), 2, 0), depth
 
 
-# 2. Counts. The upper 48 bits of a number stand for a context, and the lower 16 are left to the character that follows.
-Table = namedtuple("Table", "contexts start bucket outputs values")  # context c has the entries start[c] .. start[c + 1] - 1
+def count(h, place, node, y, b, until, end):
+    """Sort decisions by (cell, time): what a cell sees before until[t] is an interval. Returns keys, evidence(begin, stop, b)
+    of intervals from a cell's beginning, and the evidence of the decisions themselves; its table is counted before the end."""
+    at = np.arange(len(y))
+    key = np.sort(mix(h[place], node.astype(np.uint64)) >> TIME << TIME | (at << 1 | y).astype(np.uint64))
+    time, y = (key & (1 << TIME) - 1).astype(int) >> 1, (key & 1).astype(np.int32)
+    new = np.append(True, key[1:] >> TIME != key[:-1] >> TIME)
+    begin, cell, p = np.maximum.accumulate(new * at), np.cumsum(new) * len(h), sigma(b[time])
+    stop = np.searchsorted(cell + place[time], cell + until[place[time]])
+    sums = [(np.cumsum(v) - (np.cumsum(v) - v)[begin]).astype(np.float32) for v in (y * 1.0, y - p, p * (1 - p))]
+
+    def state(begin, stop, b):
+        n, n1 = stop - begin, np.where(stop > begin, sums[0][stop - 1], 0).astype(int)
+        bits = sum(k * y[np.maximum(stop - k, 0)] * (n >= k) for k in (1, 2))
+        x = np.clip(b / WIDTH + BINS // 2, 0, BINS - 1.001)
+        return n, n1, (SIZES[np.minimum(n - n1, 121)] * 12 + SIZES[np.minimum(n1, 121)]) * 4 + bits, x.astype(int), x % 1
+
+    n, _, s, j, part = state(begin, stop, b[time])
+    of, middle = (n > 0) & (time < end), (np.arange(BINS) - BINS // 2) * WIDTH
+    # how often 0 and 1 followed a state and a base in a bin, linear between bins, and two pseudo-counts as the base has it
+    near = [np.bincount(((y * 576 + s) * BINS + j + k)[of], abs(1 - k - part)[of], 1152 * BINS) for k in (0, 1)]
+    table = np.diff(np.log(sum(near).reshape(2, 576, BINS) + 2 * sigma(np.outer([-1, 1], middle))[:, None]), axis=0)[0]
+
+    def evidence(begin, stop, b):
+        n, n1, s, j, part = state(begin, stop, b)
+        counted = (1 - part) * table[s, j] + part * table[s, j + 1]
+        counted = np.where(n > 60, (counted + np.log((n1 + 0.3) / (n - n1 + 0.3))) / 2, counted) - b
+        return counted * (n > 0), sums[1][stop - 1] / (sums[2][stop - 1] + 2) * (n > 0)
+
+    found = np.empty((2, len(y)), np.float32)
+    found[:, time] = evidence(begin, stop, b[time])
+    return key, evidence, found
 
 
-def count(h, y, P_shorter):
-    """The table of the contexts h [M] of characters y [M], from P(y|h') [M]; and P(y|h) [M], for rows that back off to this."""
-    pairs, first, pair, C = np.unique(h >> 16 << 16 | y, return_index=True, return_inverse=True, return_counts=True)
-    known, start, of, different = np.unique(pairs >> 16, return_index=True, return_inverse=True, return_counts=True)
-    D = np.array([0.7, 1.0, 1.3])[np.minimum(C, 3) - 1]  # taken off counts of 1, 2 and more
-    total, freed = np.bincount(of, C), np.bincount(of, D)
-    backed_off = (freed / total)[of] * P_shorter[first]  # gamma(h) P(i|h')
-    P = (C - D) / total[of] + backed_off
-    bucket = 2 * np.searchsorted([2, 4, 11, 51], total, "right") + (different > 1)
-    start, bucket = np.append(start, [len(pairs)] * 2), np.append(bucket, 0)  # the last context is an empty one
-    return Table(known, start, bucket, (pairs & 0xFFFF).astype(int), np.log(P / backed_off).astype(np.float32)), P[pair]
+def sets_of(place, node, x):
+    """Two gates: place in the word with the longest known order of the chain; place with the node."""
+    return place * len(CHAIN) + (x[3 : 2 * len(CHAIN) : 2] != 0).sum(0), place * 256 + np.minimum(node, 255)
 
 
-def count_all(h, y, N):
-    """The tables of all rows."""
-    tables, P = [], {(): np.full(len(y), 1 / N)}
-    for row, of_row in zip(ROWS, h[:-1], strict=True):
-        table, P[row] = count(of_row, y, P[row[:-1]])
-        tables.append(table)
-    return tables
+def read_gate(x, y, log_odds, sets, M, some, learn, scale, K=16):
+    """The log-odds with a gate's, which learns up to a decision; directions U [F, K] and weights D [S, K] of its sets."""
+    S, X, p, g = sets.max() + 1, x[:, some].T @ M, sigma(log_odds[some]), sets[some]
+    order, h = np.argsort(g), np.bincount(g, p * (1 - p), S)
+    (known, first), v = np.unique(g[order], return_index=True), 1 / (h + 300)
+    G = np.add.reduceat((X * (y[some] - p)[:, None])[order], first) * v[known, None]
+    variance, U = np.linalg.eigh((G.T @ G - (X * (p * (1 - p) * v[g] ** 2)[:, None]).T @ X) / np.sum((v * h) ** 2))
+    U, ridge = M @ U[:, -K:], scale / np.maximum(variance[-K:], 1e-9)
+    out, D, H = np.empty(len(y)), np.zeros((S, K)), np.zeros((S, K))
+    for start in range(0, len(y), 128):
+        at = slice(start, start + 128)
+        z, g = np.clip(x[:, at].T @ U, -8, 8), sets[at]
+        out[at] = np.clip(log_odds[at] + (D[g] * z).sum(1), -9.5, 9.5)
+        if start + 128 <= learn:  # Newton's step for each decision, from the error after the step, to first order
+            p, step = sigma(out[at]), z / (H[g] + ridge)
+            np.add.at(D, g, ((y[at] - p) / (1 + p * (1 - p) * (z * step).sum(1)))[:, None] * step)
+            np.add.at(H, g, (p * (1 - p))[:, None] * z * z)
+    return out, (U, D)
 
 
-# 3. Predictions. The exponent of a row is the sum of two parts: one for how often its context occurred (once, 2-3, 4-10, 11-50
-# times, or more; and whether different characters followed), and one for the place in the word.
-BUCKETS, PLACES = 10, 8
-Model = namedtuple("Model", "alphabet tables a")  # a [R * (BUCKETS + PLACES)]: the parts of exponents
+def train(text, cut, adaptive):
+    """A model of text[:cut]: alphabet, tree, cells, decisions, w, gates. And its loss in nats on each character of the rest."""
+    alphabet, h, T = np.array(sorted(set(text))), contexts(text), len(text)
+    ids = np.searchsorted(alphabet, list(text))
+    node, y, depth = tree = grow_tree(ids[:cut], len(alphabet))
+    place, first = np.repeat(np.arange(T), depth[ids]), np.append(0, np.cumsum(depth[ids]))
+    way, end = (ids[place], np.arange(first[-1]) - first[place]), first[cut]
+    node, y, b, x, cells = node[way], y[way], np.zeros(first[-1], np.float32), [], []
+    tenths = np.append(np.arange(10) * cut // 10, cut)  # static: a place of the training text sees the tenths before its own
+    until = np.arange(T) if adaptive else tenths[np.searchsorted(tenths, np.arange(T), "right") - 1]
+    for c in range(len(CONTEXTS)):
+        *cell, found = count(h[c], place, node, y, b, until, end)
+        b, x, cells = b + found[0] * (c < len(CHAIN)), [*x, *found], [*cells, cell]
+    x = np.array([*x, np.full(len(y), 0.3)], np.float32)
+    some = np.random.default_rng(0).choice(np.arange(end * 2 // 5, end), min(200_000, end // 2), replace=False)
+    X, w = x[:, some].T.astype(float), np.zeros(len(x))
+    w[: 2 * len(CHAIN) : 2] = 1  # counted evidence of the chain alone
+    for _ in range(12):  # Newton's method for the logistic loss + 5/2 |w|^2
+        p = sigma(X @ w)
+        F = (X * (p * (1 - p))[:, None]).T @ X
+        w = w - np.linalg.solve(F + 5 * np.eye(len(w)), X.T @ (p - y[some]) + 5 * w)
+    F /= (p * (1 - p)).sum()
+    M = np.linalg.inv(np.linalg.cholesky(F + 1e-4 * np.diag(np.diag(F)) + 1e-6 * np.eye(len(w)))).T  # F is the identity there
+    log_odds, gates, learn, scale = np.clip(w @ x, -9.5, 9.5), [], len(y) if adaptive else end, 3 if adaptive else 300
+    for sets in sets_of(h[-1, place].astype(int), node, x):
+        log_odds, gate = read_gate(x, y, log_odds, sets, M, np.arange(end // 20, end, 4), learn, scale)
+        gates.append(gate)
+    return (alphabet, tree, cells, end, w, gates), np.add.reduceat(np.logaddexp(0, (1 - 2 * y) * log_odds), first[:-1])[cut:]
 
 
-def read(tables, h, N):
-    """The rows [M, R, N] of contexts h [R + 1, M], and which two parts [2, M, R] make up their exponents."""
-    R, M = len(tables), h.shape[1]
-    rows, parts = np.zeros((M, R, N), tables[0].values.dtype), np.zeros((2, M, R), int)
-    parts[1] = BUCKETS + h[-1].astype(int)[:, None]
-    for r, table in enumerate(tables):
-        c = np.searchsorted(table.contexts, h[r] >> 16)
-        c[np.append(table.contexts, 0)[c] != h[r] >> 16] = len(table.contexts)  # it never occurred: the empty one
-        end, many = table.start[c + 1], table.start[c + 1] - table.start[c]
-        entries = np.arange(many.sum()) + np.repeat(end - np.cumsum(many), many)
-        rows[np.repeat(np.arange(M), many), r, table.outputs[entries]] = table.values[entries]
-        parts[0, :, r] = table.bucket[c]
-    return rows, parts + (BUCKETS + PLACES) * np.arange(R)
-
-
-def predict(model, h, size=2000):
-    """log P [M, N] of some contexts at a time; with it, which contexts these are, and their rows and parts."""
-    for block in (slice(m, m + size) for m in range(0, h.shape[1], size)):
-        rows, parts = read(model.tables, h[:, block], len(model.alphabet))
-        logits = (model.a[parts].sum(0).astype(rows.dtype)[:, None] @ rows)[:, 0]
-        logits -= logits.max(1, keepdims=True)
-        yield logits - np.log(np.exp(logits).sum(1, keepdims=True)), block, rows, parts
-
-
-# 4. Exponents.
-def moments(model, h, y):
-    """The loss in nats per character, its gradient E_P[row] - row[y] and Hessian Cov_P[row, row'], means over positions."""
-    loss, S = 0.0, len(model.a)
-    gradient, hessian = np.zeros(S), np.zeros(S * S)
-    for log_P, block, rows, parts in predict(model, h):
-        at, P = np.arange(len(rows)), np.exp(log_P)[:, None]
-        mean, square = (rows * P).sum(2), (rows * P) @ rows.transpose(0, 2, 1)
-        covariance = square - mean[:, :, None] * mean[:, None]
-        loss -= log_P[at, y[block]].sum(dtype=float)
-        for one in parts:
-            gradient += np.bincount(one.ravel(), (mean - rows[at, :, y[block]]).ravel(), S)
-            for other in parts:
-                hessian += np.bincount((S * one[:, :, None] + other[:, None]).ravel(), covariance.ravel(), S * S)
-    return loss / len(y), gradient / len(y), hessian.reshape(S, S) / len(y)
-
-
-def fit(model, h, y, ridge=2e-3):
-    """The exponents with the least loss + ridge/2 |a - start|^2, by Newton's method. A step that goes too far is halved."""
-    start, a, step, least = model.a, model.a, 0 * model.a, np.inf
-    for _ in range(30):
-        loss, gradient, hessian = moments(model._replace(a=a + step), h, y)
-        print(f"  {loss:.4f} nats per held-out character", flush=True)
-        loss += ridge / 2 * np.sum((a + step - start) ** 2)
-        if loss > least:
-            step = step / 2
-            continue
-        a, least, gradient = a + step, loss, gradient + ridge * (a + step - start)
-        step = -np.linalg.solve(hessian + ridge * np.eye(len(a)), gradient)
-        if -step @ gradient / 2 < 1e-4:  # the step would gain no more than this
-            break
-    return model._replace(a=a)
-
-
-# 5. From a text to a model, and back to text.
-def train(text, alphabet):
-    """Count nine tenths of a text, fit the exponents on the last tenth, and count all of it."""
-    h, y, N = contexts(text)[:, :-1], np.searchsorted(alphabet, list(text)).astype(np.uint64), len(alphabet)
-    cut = len(text) * 9 // 10
-    a = [[IN_CHAINS.count(row) / len(CHAINS)] * BUCKETS + [0] * PLACES for row in ROWS]  # the geometric mean of the chains
-    model = fit(Model(alphabet, count_all(h[:, :cut], y[:cut], N), np.ravel(a)), h[:, cut:], y[cut:])
-    return model._replace(tables=count_all(h, y, N))
-
-
-def sample(model, text, length, temperature=0.8, seed=0):
-    """Append characters drawn from the model, each from a context of 400 characters."""
-    rng = np.random.default_rng(seed)
-    for _ in range(length):
-        ((log_P, *_),) = predict(model, contexts(text[-400:])[:, -1:])
-        P = np.exp(log_P[0].astype(float) / temperature)
-        text += rng.choice(model.alphabet, p=P / P.sum())
-    return text
+def predict(model, h):
+    """log P [N] after a text with the contexts h [C + 1]: the decisions of all nodes, and their sums along the paths."""
+    alphabet, (node, y, depth), cells, end, w, gates = model
+    nodes, b, x = np.arange(len(alphabet) - 1), np.zeros(len(alphabet) - 1), []
+    for c, (key, evidence) in enumerate(cells):
+        cell = mix(h[c], nodes.astype(np.uint64)) >> TIME
+        x += evidence(np.searchsorted(key, cell << TIME), np.searchsorted(key, (cell << TIME) + np.uint64(2 * end)), b)
+        b = b + x[-2] * (c < len(CHAIN))
+    x = np.array([*x, np.full(len(nodes), 0.3)])
+    log_odds = np.clip(w @ x, -9.5, 9.5)
+    for (U, D), sets in zip(gates, sets_of(int(h[-1]), nodes, x), strict=True):
+        log_odds = np.clip(log_odds + (D[sets] * np.clip(x.T @ U, -8, 8)).sum(1), -9.5, 9.5)
+    return -np.sum(np.logaddexp(0, (1 - 2 * y) * log_odds[node]) * (np.arange(node.shape[1]) < depth[:, None]), 1)
 
 
 def main(path=None):
-    started, text = time.time(), Path(path).read_text() if path else "\n".join(topics.values())
-    print(f"{path or 'No file given, hence the help texts of Python'}: {len(text):,} characters")
-    cut, alphabet = len(text) * 9 // 10, sorted(set(text))
-    model = train(text[:cut], alphabet)
-    print(f"{sum(len(t.values) for t in model.tables):,} numbers counted, {len(model.a)} fitted, {time.time() - started:.0f} s")
-    loss, *_ = moments(model, contexts(text)[:, cut:-1], np.searchsorted(alphabet, list(text[cut:])))
-    print(f"{loss:.4f} nats per character on the last tenth of the text\n{sample(model, chr(10), 500)}")
+    text, rng = Path(path).read_text() if path else "\n".join(topics.values()), np.random.default_rng(0)
+    print(f"{path or 'the help texts of Python'}: {len(text):,} characters; nats on each of the last tenth:")
+    for kind in ("adaptive", "static"):
+        model, nats = train(text, len(text) * 9 // 10, kind == "adaptive")
+        print(f"{kind}: {nats.mean():.4f}", flush=True)
+    for _ in range(500):  # samples of temperature 0.8
+        text += rng.choice(model[0], p=(P := np.exp(predict(model, contexts(text[-2000:])[:, -1]) / 0.8)) / P.sum())
+    print(text[-500:])
 
 
 if __name__ == "__main__":
