@@ -138,7 +138,8 @@ def test_a_gate_is_a_loop_over_decisions_each_step_with_the_error_after_it(one):
             q, step = sigma(a), z / (information[s] + ridge)
             slow[s] += (y[t] - q) / (1 + q * (1 - q) * (z @ step)) * step
             H[s] += q * (1 - q) * z * z
-    np.testing.assert_allclose(D, slow)
+    np.testing.assert_allclose(D[:3], slow)
+    assert not D[3:].any()
 
 
 def test_a_prediction_sums_to_1_and_is_what_the_text_was_measured_by(one, static):

@@ -122,7 +122,7 @@ def sets_of(place, node, x):
 
 def read_gate(x, y, log_odds, sets, M, some, learn, scale, K=16):
     """The log-odds with a gate's, which learns up to a decision; directions U [F, K] and weights D [S, K] of its sets."""
-    S, X, p, g = sets.max() + 1, x[:, some].T @ M, sigma(log_odds[some]), sets[some]
+    S, X, p, g = 8 * 256, x[:, some].T @ M, sigma(log_odds[some]), sets[some]
     order, h = np.argsort(g), np.bincount(g, p * (1 - p), S)
     (known, first), v = np.unique(g[order], return_index=True), 1 / (h + 300)
     G = np.add.reduceat((X * (y[some] - p)[:, None])[order], first) * v[known, None]

@@ -267,13 +267,15 @@ def narrow_batches(kind, sparse):
 )
 def test_an_update_of_rows_is_the_dense_update_exactly(kind, name, devices, dtype):
     tables, ends = random_tables(2, kind, dtype, vocab_size=LARGE), []
+    step = compiled_step(OPTIMIZERS[name], kind, False, devices)
+    before = step._cache_size()  # of tests before this one
     for sparse in (False, True):
         batches = [batch for _, batch in narrow_batches(kind, sparse)]
         assert all(bool(batch.rows) == sparse for batch in batches)
         ends.append(train(tables, batches, name, kind, devices=devices))
     (dense, dense_losses), (rows, sparse_losses) = ends
     assert sparse_losses == dense_losses
-    assert compiled_step(OPTIMIZERS[name], kind, False, devices)._cache_size() == 2  # one compilation each
+    assert step._cache_size() <= before + 2  # one compilation each
     for leaf, expected in zip(rows, dense, strict=True):  # parameters and accumulators: the same sums in the same order
         np.testing.assert_array_equal(leaf, expected)
 
@@ -329,10 +331,11 @@ def test_a_step_compiles_once_and_keeps_the_types_and_placement_of_its_state(nam
     state = initial_state(random_tables(2, "cat", dtype), optimizer, mesh)
     placed = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state)
     step: Any = training_step(optimizer, features="cat", noise=NOISE, mesh=mesh)
+    before = step._cache_size()  # of tests before this one
     for m in (0, 50, 100, 120):
         part = slice(m, min(m + 50, 130))
         state, _ = step(state, batch_of(X[part], Y[part], size=50))
-    assert step._cache_size() == 1  # compilations; a trace may serve several
+    assert step._cache_size() <= before + 1  # compilations; a trace may serve several
     assert jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state) == placed
 
 
