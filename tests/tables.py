@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+from programs import EVENT
 
 from jexplicit.runs.checks import is_concrete
-
-_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 def each_row(check: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
@@ -36,7 +35,7 @@ def compiled() -> Iterator[list[str]]:
     programs: list[str] = []
 
     def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
-        if event == _EVENT and kwargs.get("fun_name") != "jit(stage)":  # which places an array of NumPy on a device
+        if event == EVENT and kwargs.get("fun_name") != "jit(stage)":  # which places an array of NumPy on a device
             programs.append(str(kwargs.get("fun_name", "a program")))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
