@@ -1,0 +1,398 @@
+"""The past of a cell, and what it says of the next decision.
+
+A *cell* is a context and a node of the tree. The decisions of a text, sorted by (cell, time), hold everything: what a cell has
+seen before a decision is an interval of that order, and a statistic of it a difference of two cumulative sums. A *view* says
+which interval. Evidence is measured against the log-odds b of a simpler prediction p = sigma(b):
+
+    counted     log-odds of what followed, elsewhere in the text, after the same numbers of 0 and 1, the same last two decisions
+                and about the same b, less b
+    residual    sum(y - p) / (sum p (1 - p) + 2): one Newton step for the cell's own correction of b
+    recent      the same with weights 7/8, (7/8)^2, ... from the last decision on, and .7
+
+Evidence is 0 where a cell has seen nothing. All of it runs on the host, where sorting is fastest.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int, Integer, UInt64
+from scipy.signal import lfilter
+
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.counted.columns import mix
+from jexplicit.lm.counted.tree import Tree
+
+KINDS = ("counted", "residual", "recent")
+VIEWS = ("training", "own", "all")
+_sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122), side="right").astype(np.int32)  # 12 classes
+_states = 12 * 12 * 4
+_bins, _width = 25, 0.6  # of log-odds
+_many = 60  # decisions from which the cell's own log-odds are half of what is counted
+_kappa, _kappa_recent, _fade = 2.0, 0.7, 7 / 8
+_chunk = 1 << 15  # decisions at a time, which fit a cache
+_shard = 1 << 22  # decisions that are sorted at once
+_time_bits = np.uint64(28)  # of a key, for the number of a decision and its bit
+_table_cells = 1 << 25  # decisions above which a table is counted in a quarter of the cells
+
+
+class Decisions(NamedTuple):
+    """The decisions of the tokens of a text, in their order.
+
+    place: [B] the place in the text.
+    block: [B] the block of the text.
+    node: [B] of the tree.
+    bit: [B] 0 or 1.
+    first: [P + 1] the first decision of each of the P places that are predicted, and B.
+    places: [P] these.
+    """
+
+    place: Int[np.ndarray, " B"]
+    block: Int[np.ndarray, " B"]
+    node: Integer[np.ndarray, " B"]
+    bit: Int[np.ndarray, " B"]
+    first: Int[np.ndarray, " P1"]
+    places: Int[np.ndarray, " P"]
+
+
+class Seen(NamedTuple):
+    """What cells have seen: the sufficient statistics of evidence, which add up.
+
+    n, ones: decisions, and those that were 1.
+    last: the last decision, and two times the one before it; 0 where there is none.
+    r, v: sums of y - p and of p (1 - p).
+    r_recent, v_recent: the same with fading weights.
+    """
+
+    n: np.ndarray
+    ones: np.ndarray
+    last: np.ndarray
+    r: np.ndarray
+    v: np.ndarray
+    r_recent: np.ndarray
+    v_recent: np.ndarray
+
+    def then(self, after: "Seen") -> "Seen":
+        """What was seen first and what was seen after it, together."""
+        last = np.where(after.n > 1, after.last, np.where(after.n == 1, after.last + 2 * (self.last & 1), self.last))
+        faded = _fade ** np.minimum(after.n, 1000.0)
+        recent = (a * faded + b for a, b in ((self.r_recent, after.r_recent), (self.v_recent, after.v_recent)))
+        return Seen(self.n + after.n, self.ones + after.ones, last, self.r + after.r, self.v + after.v, *recent)
+
+    def take(self, at: np.ndarray) -> "Seen":
+        """Some of them."""
+        return Seen(*(field[at] for field in self))
+
+
+def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: np.ndarray | None = None) -> Decisions:
+    """The decisions of all tokens of a stream but its first `<pad>`, and of the others only with eos.
+
+    Args:
+        ids: [L] tokens.
+        tree: of tokens.
+        eos: whether `<pad>` is predicted.
+        block: [L] the block of each place, ascending from 0, at most 255.
+
+    Example:
+        >>> from jexplicit.lm.counted.tree import as_tree
+        >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), eos=False).node.tolist()
+        [0, 1, 0, 1]
+    """
+    places = np.arange(1, len(ids)) if eos else np.flatnonzero(ids[1:] != PAD) + 1
+    token = ids[places]
+    length = tree.length[token]
+    first = np.append(0, np.cumsum(length, dtype=np.int64))
+    small = np.uint16 if len(tree.length) <= 1 << 16 else np.int32
+    node, bit = np.empty(first[-1], small), np.empty(first[-1], np.int8)
+    place = np.repeat(places.astype(np.int32), length)
+    for d in range(tree.node.shape[1]):
+        longer = np.flatnonzero(length > d)
+        at = first[longer] + d
+        node[at], bit[at] = tree.node[token[longer], d], tree.bit[token[longer], d]
+    own = np.zeros(len(bit), np.uint8) if block is None else np.repeat(block[places].astype(np.uint8), length)
+    return Decisions(place, own, node, bit, first, places)
+
+
+def sigma(a: np.ndarray) -> np.ndarray:
+    """The logistic function."""
+    return 1 / (1 + np.exp(-a))
+
+
+class Sorted(NamedTuple):
+    """Some decisions in the order of (cell, time), and their cumulative sums, each with a 0 before.
+
+    cell: [n] number of the cell.
+    time: [n] number of the decision.
+    y: [n] it.
+    b: [n] its base.
+    start: [n] where the cell begins in this order.
+    ones, r, v, r_recent, v_recent: [n + 1].
+    """
+
+    cell: UInt64[np.ndarray, " n"]
+    time: Int[np.ndarray, " n"]
+    y: Int[np.ndarray, " n"]
+    b: Float32[np.ndarray, " n"]
+    start: Int[np.ndarray, " n"]
+    ones: Int[np.ndarray, " n1"]
+    r: Float[np.ndarray, " n1"]
+    v: Float[np.ndarray, " n1"]
+    r_recent: Float[np.ndarray, " n1"]
+    v_recent: Float[np.ndarray, " n1"]
+
+    def seen(self, begin: np.ndarray, end: np.ndarray) -> Seen:
+        """What stands in the intervals [begin, end)."""
+        n = end - begin
+        y, none = self.y, np.zeros(1, np.float32)
+        last = (y[np.maximum(end - 1, 0)] & (n > 0)) + 2 * (y[np.maximum(end - 2, 0)] & (n > 1))
+        sums = recent = (none, none)
+        if len(self.r) > 1:
+            sums = tuple((c[end] - c[begin]).astype(np.float32) for c in (self.r, self.v))
+        if len(self.r_recent) > 1:
+            faded = _fade ** np.minimum(n, 1000).astype(np.float32)
+            recent = tuple((c[end] - faded * c[begin]).astype(np.float32) for c in (self.r_recent, self.v_recent))
+        return Seen(n, self.ones[end] - self.ones[begin], last, *sums, *recent)
+
+
+def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+    """The number of the cell of each context and node, 36 bits."""
+    return mix(h, node.astype(np.uint64)) >> _time_bits
+
+
+def keys(h: UInt64[np.ndarray, " L"], d: Decisions) -> UInt64[np.ndarray, " B"]:
+    """Numbers that sort decisions by (cell, time): the cell above, then the decision's number, then its bit."""
+    out = np.empty(len(d.bit), np.uint64)
+    for s in range(0, len(out), 1 << 20):
+        at = slice(s, s + (1 << 20))
+        number = np.arange(s, s + len(out[at]), dtype=np.uint64) << np.uint64(1)
+        out[at] = cells_of(h[d.place[at]], d.node[at]) << _time_bits | number | d.bit[at].astype(np.uint64)
+    return out
+
+
+def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"] | None, kinds: tuple[str, ...]) -> Sorted:
+    """Sort keys in place, and sum what the kinds of evidence need."""
+    key.sort()
+    n, one = len(key), np.uint64(1)
+    cell, time, y = np.empty(n, np.uint64), np.empty(n, np.int32), np.empty(n, np.int8)
+    start, ones, mask = np.empty(n, np.int32), np.zeros(n + 1, np.int32), (one << _time_bits) - one
+    names = ("residual", "residual", "recent", "recent")
+    b = np.zeros(n, np.float32)
+    sums = [np.zeros(n + 1) if name in kinds else np.zeros(1) for name in names]
+    summed = {"residual", "recent"} & set(kinds)
+    state, before, latest = [np.zeros(1), np.zeros(1)], np.uint64(0), 0
+    for a in range(0, n, _chunk):  # what is made in a chunk stays in the cache
+        at, to = slice(a, a + _chunk), slice(a + 1, a + _chunk + 1)
+        k = key[at]
+        c = cell[at] = k >> _time_bits
+        t = time[at] = (k & mask) >> one
+        z = y[at] = k & one
+        new = np.empty(len(c), bool)
+        new[0], new[1:] = a == 0 or c[0] != before, c[1:] != c[:-1]
+        start[at] = np.maximum(np.maximum.accumulate(np.where(new, np.arange(a, a + len(c), dtype=np.int32), 0)), latest)
+        before, latest = c[-1], start[a + len(c) - 1]
+        ones[to] = np.cumsum(z, dtype=np.int32) + ones[a]
+        if base is not None:
+            b[at] = base[t.astype(np.int64)]
+        if not summed:
+            continue
+        p = sigma(b[at])
+        for i, x in enumerate((z - p, p * (1 - p))):
+            if "residual" in kinds:
+                sums[i][to] = np.cumsum(x, dtype=np.float64) + sums[i][a]
+            if "recent" in kinds:
+                sums[2 + i][to], state[i] = lfilter([1.0], [1.0, -_fade], x.astype(np.float64), zi=state[i])
+    return Sorted(cell, time, y, b, start, ones, *sums)
+
+
+def intervals(s: Sorted, view: str | Int[np.ndarray, " L"], d: Decisions) -> tuple[np.ndarray, np.ndarray]:
+    """[begin, end) of what each decision sees.
+
+    Args:
+        s: the decisions.
+        view: "training": the blocks before its own; "own": its own block; "all": both; or [L] the first place that is seen.
+        d: all decisions of the text.
+    """
+    at = np.arange(len(s.time), dtype=np.int32)
+    if isinstance(view, np.ndarray):
+        place, rank = d.place[s.time], np.cumsum(s.start == at, dtype=np.int64)
+        keyed = rank * len(view) + place
+        return np.searchsorted(keyed, rank * len(view) + view[place]).astype(np.int32), at
+    if view == "all":
+        return s.start, at
+    own = d.block[s.time]
+    border = s.start.copy()
+    changed = np.flatnonzero(own[1:] != own[:-1]) + 1
+    border[changed] = np.maximum(border[changed], at[changed])
+    np.maximum.accumulate(border, out=border)
+    return (s.start, border) if view == "training" else (border, at)
+
+
+def bins(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The bin of log-odds below b, and how far b is from it to the next, 0 to 1."""
+    x = np.clip(b / np.float32(_width) + np.float32(_bins // 2), 0, _bins - 1.001)
+    j = x.astype(np.int32)
+    return j, x - j
+
+
+def state(seen: Seen) -> np.ndarray:
+    """The number of the state of a cell, from classes of its counts and its last two decisions."""
+    zeros = _sizes[np.minimum(seen.n - seen.ones, 121)]
+    return (zeros * 12 + _sizes[np.minimum(seen.ones, 121)]) * 4 + seen.last
+
+
+def count_states(seen: Seen, b: np.ndarray, y: np.ndarray) -> Float[np.ndarray, "2 cells"]:
+    """How often 0 and 1 followed each state at about the base b, linear between bins."""
+    known = seen.n > 0
+    cell, (j, part) = state(seen) * _bins, bins(b)
+    cell = (y.astype(np.int32) * (_states * _bins) + cell + j)[known]
+    part = part[known]
+    low, high = np.bincount(cell, 1 - part, 2 * _states * _bins), np.bincount(cell + 1, part, 2 * _states * _bins + 1)[:-1]
+    return (low + high).reshape(2, -1)
+
+
+def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "states bins"]:
+    """Log-odds of what followed each state and bin, with two pseudo-counts as the base has it."""
+    p = sigma((np.arange(_bins) - _bins // 2) * _width)
+    prior = 2 * np.stack([1 - p, p])[:, None]
+    t = np.log(counts.reshape(2, _states, _bins) + prior)
+    return (t[1] - t[0]).astype(np.float32)
+
+
+def evidence(seen: Seen, b: Float32[np.ndarray, " n"], table: Float32[np.ndarray, "states bins"], kinds: tuple[str, ...]):
+    """[kinds, n] evidence of cells over the log-odds b."""
+    known, out = seen.n > 0, np.empty((len(kinds), len(b)), np.float32)
+    for k, kind in enumerate(kinds):
+        if kind == "counted":
+            j, part = bins(b)
+            flat, at = table.ravel(), state(seen) * _bins + j
+            x = flat[at]
+            x += part * (flat[at + 1] - x)
+            many = np.flatnonzero(seen.n > _many)
+            ones = seen.ones[many].astype(np.float32)
+            own = np.log((ones + np.float32(0.3)) / (seen.n[many] - ones + np.float32(0.3)))
+            x[many] = (x[many] + own) / 2
+            x -= b
+        elif kind == "residual":
+            x = seen.r / (seen.v + np.float32(_kappa))
+        else:
+            x = seen.r_recent / (seen.v_recent + np.float32(_kappa_recent))
+        np.multiply(x, known, out=out[k])
+    return out
+
+
+class Cells(NamedTuple):
+    """All cells of a context at the end of a text: their numbers, sorted, and what they have seen."""
+
+    cell: UInt64[np.ndarray, " U"]
+    seen: Seen
+
+    def find(self, cell: UInt64[np.ndarray, " n"]) -> Seen:
+        """What some cells have seen."""
+        if not len(self.cell):
+            return Seen(*(np.zeros(len(cell), field.dtype) for field in self.seen))
+        at = np.minimum(np.searchsorted(self.cell, cell), len(self.cell) - 1)
+        known = self.cell[at] == cell
+        return Seen(*(np.where(known, field[at if len(field) > 1 else 0], 0) for field in self.seen))
+
+
+class Past(NamedTuple):
+    """What a pass over the decisions of a text with one context finds.
+
+    x: [views, kinds, n] evidence of the decisions that are asked for.
+    known: [views, n] whether their cells have seen anything.
+    tables: of states, one for each view.
+    cells: at the end of the training text, if asked for.
+    """
+
+    x: Float32[np.ndarray, "views kinds n"]
+    known: Bool[np.ndarray, "views n"]
+    tables: tuple[np.ndarray, ...]
+    cells: Cells | None
+
+
+def pass_over(
+    h: UInt64[np.ndarray, " L"],
+    d: Decisions,
+    base: Float32[np.ndarray, " B"] | None,
+    *,
+    views: tuple[str | np.ndarray, ...],
+    kinds: tuple[str, ...],
+    tables: tuple[np.ndarray, ...] | None = None,
+    before: Cells | None = None,
+    wanted: Bool[np.ndarray, " B"] | None = None,
+    keep: bool = False,
+    threads: int = 2,
+) -> Past:
+    """Evidence of one context for the decisions of a text.
+
+    Args:
+        h: [L] the context at each place.
+        d: the decisions.
+        base: [B] log-odds b; None for 0.
+        views: what is seen, see `intervals`; each has its evidence.
+        kinds: of evidence.
+        tables: of states; default, counted in this text.
+        before: what the cells have seen before this text; views "training" and "all" see it.
+        wanted: [B] whose evidence; None for all.
+        keep: whether to keep the cells.
+        threads: that work on shards of cells at once.
+    """
+    key, B = keys(h, d), len(d.bit)
+    shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
+    shift = np.uint64(64 - (shards - 1).bit_length())
+    number = np.cumsum(wanted, dtype=np.int64) - 1 if wanted is not None else None
+    n = B if wanted is None else int(wanted.sum())
+    x, known = np.zeros((len(views), len(kinds), n), np.float32), np.zeros((len(views), n), bool)
+    begun = [isinstance(view, str) and view in ("training", "all") and before is not None for view in views]
+
+    def shard(s: int) -> Sorted:
+        return sort(key if shards == 1 else key[key >> shift == s], base, kinds)
+
+    def chunks(s: Sorted, begin: np.ndarray, end: np.ndarray, some: np.ndarray | None = None):
+        for a in range(0, len(s.time) if some is None else len(some), _chunk):
+            at = slice(a, a + _chunk) if some is None else some[a : a + _chunk]
+            yield s.seen(begin[at], end[at]), s.b[at], at
+
+    def counted(s: Sorted) -> np.ndarray:
+        found = np.zeros((len(views), 2, _states * _bins))
+        for i, view in enumerate(views):
+            for seen, b, at in chunks(s, *intervals(s, view, d)):
+                found[i] += count_states(seen, b, s.y[at])
+        return found
+
+    def evaluated(s: Sorted, tables: tuple[np.ndarray, ...]) -> Cells | None:
+        some = None if wanted is None else np.flatnonzero(wanted[s.time])
+        if any(begun) and before is not None:
+            new = s.start == np.arange(len(s.start))
+            earlier, rank = before.find(s.cell[new]), np.cumsum(new) - 1
+        for i, view in enumerate(views):
+            for seen, b, at in chunks(s, *intervals(s, view, d), some):
+                if begun[i]:
+                    seen = earlier.take(rank[at]).then(seen)
+                times = s.time[at] if number is None else number[s.time[at]]
+                x[i][:, times] = evidence(seen, b, tables[i], kinds)
+                known[i][times] = seen.n > 0
+        if not keep:
+            return None
+        last = np.flatnonzero(np.append(s.cell[1:] != s.cell[:-1], np.ones(min(len(s.cell), 1), bool)))
+        return Cells(s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32)))
+
+    if shards == 1:
+        one = shard(0)
+        tables = tables or tuple(map(table_of, counted(one)))
+        cells = [evaluated(one, tables)]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            fit = range(max(1, shards // 4) if B > _table_cells else shards)
+            tables = tables or tuple(map(table_of, sum(pool.map(lambda s: counted(shard(s)), fit))))
+            cells = list(pool.map(lambda s: evaluated(shard(s), tables), range(shards)))
+    return Past(x, known, tables, join(cells) if keep else None)
+
+
+def join(parts: list[Cells | None]) -> Cells:
+    """Cells of ascending numbers."""
+    there = [part for part in parts if part is not None]
+    seen = Seen(
+        *(np.concatenate(field) if len(field[0]) > 1 else field[0] for field in zip(*(c.seen for c in there), strict=True))
+    )
+    return Cells(np.concatenate([part.cell for part in there]), seen)

@@ -1,0 +1,183 @@
+"""Mixing evidence: logistic regression, solved, and gates whose weights are random effects.
+
+    log-odds = w.x + sum_g D_g[s_g].z_g,        z_g = clip(U_g' x, +-8)
+
+The weights w are shared by all decisions and come from one Newton fit. A *gate* divides decisions into sets s, say by node of
+the tree; a set has weights D of its own for the few directions U of x in which the gradients of the sets scatter more than
+chance. The inverse of that variance is the ridge of a direction (empirical Bayes). A set's weights are solved as it goes: an
+implicit step D += e z / (H + ridge) with e the error after the step and H its sum of p (1 - p) z^2. No learning rate.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Float32
+
+from jexplicit.runs.devices import full_precision
+
+_clip, _most = 8.0, 9.5  # of directions, and of log-odds
+_block = 64  # decisions that are mixed with the same weights
+_read = 1 << 17  # decisions of a call
+
+
+class Gate(NamedTuple):
+    """The weights of the sets of a gate.
+
+    U: [F, K] directions of the evidence.
+    ridge: [K].
+    D: [S, K] weights.
+    H: [S, K] what each has learnt from.
+    """
+
+    U: Float32[np.ndarray, "F K"]
+    ridge: Float32[np.ndarray, " K"]
+    D: Float32[np.ndarray, "S K"]
+    H: Float32[np.ndarray, "S K"]
+
+
+def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge: float, offset: np.ndarray | None = None):
+    """`argmin_w sum log(1 + exp(-+ (offset + X w))) + ridge/2 |w - start|^2` and the mean Fisher information of its inputs.
+
+    A step that goes too far is halved.
+
+    Example:
+        >>> w, F = newton(np.ones((4, 1), np.float32), np.array([0, 1, 1, 1]), np.zeros(1), 1e-6)
+        >>> np.round(w, 3).tolist()  # log 3
+        [1.099]
+    """
+    w, step, least = np.asarray(start, np.float64), np.zeros(len(start)), np.inf
+    offset = np.zeros(len(y), np.float32) if offset is None else offset
+    y = y.astype(np.float32)
+    for _ in range(40):
+        a = offset + X @ (w + step).astype(np.float32)
+        loss = np.logaddexp(0, np.where(y > 0, -a, a)).sum(dtype=float) + ridge / 2 * ((w + step - start) ** 2).sum()
+        if not loss <= least:
+            step = step / 2
+            if np.abs(step).max() < 1e-7:
+                break
+            continue
+        w, least, p = w + step, loss, 1 / (1 + np.exp(-a))
+        g = X.T @ (p - y) + ridge * (w - start)
+        v = p * (1 - p)
+        F = (X * v[:, None]).T @ X
+        step = -np.linalg.solve(F + ridge * np.eye(len(w)), g)
+        if -g @ step < 0.1:
+            break
+    return w, F / v.sum()
+
+
+def whitening(F: np.ndarray) -> np.ndarray:
+    """M such that M' F M is the identity, of a Fisher matrix that may be nearly singular."""
+    C = np.linalg.cholesky(F + 1e-4 * np.diag(np.diag(F)) + 1e-6 * np.eye(len(F)))
+    return np.linalg.inv(C).T
+
+
+def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: float, halves: np.ndarray | None = None) -> Gate:
+    """The directions in which the gradients of a gate's sets scatter more than chance, and weights of 0.
+
+    G_s = sum (y - p) x,  h_s = sum p (1 - p),  A = sum_s c_s^2 (G_s G_s' - F_s) / sum_s c_s^2 h_s^2,  c_s = 1 / (h_s + 3000)
+
+    With halves, the product of the gradients of the two halves of a text stands for the square less chance: errors that repeat
+    within a half, since static cells do not move, are chance, too.
+
+    Args:
+        X: [B, F] evidence.
+        y: [B] decisions.
+        log_odds: [B] the mix so far.
+        sets: [B] of each decision.
+        M: [F, F] whitening.
+        sets_in_all: S.
+        size: K, directions at most.
+        ridge: factor of the inverse variances.
+        halves: [B] 0 or 1.
+    """
+    Z = X @ M.astype(np.float32)
+    p = 1 / (1 + np.exp(-log_odds))
+    v = p * (1 - p)
+    h = np.bincount(sets, v, sets_in_all)
+    c = 1 / (h + 3000)
+
+    def gradients(some: np.ndarray) -> np.ndarray:
+        order = some[np.argsort(sets[some], kind="stable")]
+        known, first = np.unique(sets[order], return_index=True)
+        G = np.zeros((sets_in_all, Z.shape[1]))
+        if len(order):
+            G[known] = np.add.reduceat(Z[order] * (y[order] - p[order])[:, None], first, axis=0)
+        return G * c[:, None]
+
+    scale = np.sum((c * h) ** 2) + 1e-12
+    if halves is None:
+        G = gradients(np.arange(len(y)))
+        A = G.T @ G - (Z * (v * c[sets] ** 2)[:, None]).T @ Z
+    else:
+        one, two = (gradients(np.flatnonzero(halves == half)) for half in (0, 1))
+        A = 2 * (one.T @ two + two.T @ one)
+    variance, U = np.linalg.eigh(A / scale)
+    keep = np.flatnonzero(variance[-size:] > 1e-9) + max(len(variance) - size, 0)
+    K = len(keep)
+    zeros = np.zeros((sets_in_all, K), np.float32)
+    return Gate((M @ U[:, keep]).astype(np.float32), (ridge / variance[keep]).astype(np.float32), zeros, zeros)
+
+
+@functools.partial(jax.jit, static_argnames=("learn",), donate_argnums=(0, 1))
+@full_precision
+def _read_gate(D, H, U, ridge, x, log_odds, sets, y, *, learn: bool):
+    """log-odds with those of a gate, block after block; and its weights after them. y = -1: a decision that is not there."""
+    z = jnp.clip(x.astype(jnp.float32) @ U, -_clip, _clip).reshape(-1, _block, U.shape[1])
+    blocks = (z, *(v.reshape(-1, _block) for v in (log_odds, sets, y)))
+
+    def step(state, block):
+        D, H = state
+        z, a, s, y = block
+        own = D[s]
+        out = jnp.clip(a + jnp.sum(own * z, axis=1), -_most, _most)
+        if not learn:
+            return state, out
+        rate = z / (H[s] + ridge)
+        reach = jnp.sum(z * rate, axis=1)
+        d = jnp.zeros_like(out)
+        for _ in range(3):  # d = reach (y - sigma(out + d)), by Newton's method
+            p = jax.nn.sigmoid(out + d)
+            d = d - (d - reach * (y - p)) / (1 + reach * p * (1 - p))
+        p = jax.nn.sigmoid(out + d)
+        there = (y >= 0).astype(z.dtype)
+        D = D.at[s].add((there * (y - p))[:, None] * rate)
+        p = jax.nn.sigmoid(out)
+        H = H.at[s].add((there * p * (1 - p))[:, None] * z * z)
+        return (D, H), out
+
+    (D, H), out = jax.lax.scan(step, (D, H), blocks)
+    return D, H, out.reshape(-1)
+
+
+def read_gate(gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarray, learn: int) -> tuple[np.ndarray, Gate]:
+    """The log-odds of decisions with a gate's, which learns from the first `learn` of them.
+
+    Args:
+        gate: its weights before.
+        x: [F, B] evidence, of any floating type.
+        log_odds: [B] before.
+        sets: [B].
+        y: [B] decisions.
+        learn: how many of them are learned from.
+    """
+    B, out = len(y), np.empty(len(y), np.float32)
+    if not gate.U.shape[1]:
+        return np.asarray(log_odds, np.float32), gate
+    D, H, U, ridge = (jnp.array(v) for v in (gate.D, gate.H, gate.U, gate.ridge))
+    edges = sorted({0, B, *range(0, B, _read), min(max(learn, 0), B)})
+    for a, b in zip(edges[:-1], edges[1:], strict=True):
+        size = min(_read, -(-(b - a) // 1024) * 1024)
+        size = next(s for s in (1024, 1 << 14, _read) if s >= size)
+        pad = size - (b - a)
+        args = (
+            np.pad(np.ascontiguousarray(x[:, a:b].T), ((0, pad), (0, 0))),
+            np.pad(log_odds[a:b], (0, pad)).astype(np.float32),
+        )
+        args += (np.pad(sets[a:b], (0, pad)).astype(np.int32), np.pad(y[a:b].astype(np.float32), (0, pad), constant_values=-1))
+        D, H, found = _read_gate(D, H, U, ridge, *map(jax.device_put, args), learn=b <= learn)
+        out[a:b] = np.asarray(found)[: b - a]
+    return out, gate._replace(D=np.asarray(D), H=np.asarray(H))

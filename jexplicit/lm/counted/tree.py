@@ -1,0 +1,214 @@
+"""A tree of tokens: each is a path of decisions, 0 or 1, and its probability is the product of the probabilities on its path.
+
+    P(token) = prod_d p(bit_d | node_d),        p = sigma(log-odds)
+
+Nothing is normalised over the N tokens. Tokens that occur after the same tokens share the upper part of their paths, so the
+upper nodes are classes of tokens.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Integer
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import svds
+
+_merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
+_columns = 700  # pairs of tokens before
+_rank = 64  # of word vectors
+
+
+class Tree(NamedTuple):
+    """The paths of N tokens through N - 1 nodes, of which 0 is the root.
+
+    node: [N, D] the nodes of a path from the root on, 0 after its end.
+    bit: [N, D] which way the path goes at each.
+    length: [N] decisions of a path.
+    """
+
+    node: Int[np.ndarray, "N D"]
+    bit: Int[np.ndarray, "N D"]
+    length: Int[np.ndarray, " N"]
+
+    @property
+    def within(self) -> Bool[np.ndarray, "N D"]:
+        """Which entries belong to a path."""
+        return np.arange(self.node.shape[1]) < self.length[:, None]
+
+    def log_probabilities(self, log_odds: Float[np.ndarray, "*B nodes"]) -> Float[np.ndarray, "*B N"]:
+        """`log P` of every token from the log-odds of all nodes.
+
+        Example:
+            >>> tree = as_tree({2: (0, 1)}, 2, 2)
+            >>> np.exp(tree.log_probabilities(np.array([0.0]))).tolist()
+            [0.5, 0.5]
+        """
+        signed = np.where(self.bit == 1, -1, 1) * np.take(log_odds, self.node, axis=-1)
+        return -np.sum(np.where(self.within, np.logaddexp(0, signed), 0), axis=-1)
+
+    def classes(self, size: int, counts: Integer[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+        """The class of every token, when the tree is cut so that each of about `size` classes holds as many occurrences.
+
+        Example:
+            >>> as_tree({4: (0, 1), 5: (2, 3), 6: (4, 5)}, 6, 4).classes(2, np.array([1, 1, 1, 1])).tolist()
+            [0, 0, 1, 1]
+        """
+        N, D = self.node.shape
+        below = np.bincount(self.node[self.within], np.repeat(counts, self.length), N)  # occurrences below each node
+        small = self.within & (below[self.node] <= counts.sum() / size)
+        depth = np.where(small.any(axis=1), small.argmax(axis=1), self.length)
+        top = np.where(depth < self.length, self.node[np.arange(N), np.minimum(depth, D - 1)], N + np.arange(N))
+        return np.unique(top, return_inverse=True)[1].astype(np.int32)
+
+    def leaves(self) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, "nodes 3"]]:
+        """The tokens from left to right, and of each node where its leaves begin, where those of bit 1 begin, and where they end.
+
+        Example:
+            >>> order, spans = as_tree({2: (1, 0)}, 2, 2).leaves()
+            >>> order.tolist(), spans.tolist()
+            ([1, 0], [[0, 1, 2]])
+        """
+        N, D = self.node.shape
+        order = np.lexsort([np.where(self.within, self.bit, -1)[:, d] for d in range(D - 1, -1, -1)])
+        spans = np.full((max(N - 1, 0), 3), N, np.int64)
+        spans[:, 1:] = 0
+        place, depth = np.nonzero(self.within[order])
+        node, bit = self.node[order][place, depth], self.bit[order][place, depth]
+        np.minimum.at(spans[:, 0], node, place)
+        np.maximum.at(spans[:, 2], node, place + 1)
+        np.maximum.at(spans[:, 1], node[bit == 0], place[bit == 0] + 1)
+        return order, spans
+
+
+def grow(ids: Integer[np.ndarray, " L"], N: int) -> Tree:
+    """The tree of the tokens of a text: merged from below by what stands before, or, of many tokens, halved from above.
+
+    Args:
+        ids: [L] tokens.
+        N: how many there are.
+
+    Raises:
+        ValueError: fewer than two tokens.
+    """
+    if N < 2:
+        raise ValueError(f"a vocabulary of {N} token: a tree of decisions needs at least two")
+    if N <= _merged:
+        return merged(_before(ids, N))
+    return halved(vectors(ids, N), np.bincount(ids, minlength=N))
+
+
+def _before(ids: np.ndarray, N: int) -> np.ndarray:
+    """How often each token follows the commonest pairs of tokens, and each single token: [N, columns]."""
+    pair = ids[:-2].astype(np.int64) * N + ids[1:-1]
+    kinds, n = np.unique(pair, return_counts=True)
+    common = np.sort(kinds[np.argsort(-n, kind="stable")[:_columns]])
+    at = np.searchsorted(common, pair)
+    known = (at < len(common)) & (common[np.minimum(at, len(common) - 1)] == pair) if len(common) else np.zeros(0, bool)
+    column = np.where(known, at, len(common) + ids[1:-1])
+    width = len(common) + N
+    return np.bincount(ids[2:] * width + column, minlength=N * width).reshape(N, width).astype(float)
+
+
+def merged(J: Float[np.ndarray, "N C"]) -> Tree:
+    """The tree that always merges the two clusters which lose the least information about the columns.
+
+    Args:
+        J: [N, C] how often each token stands with each column.
+
+    Source: agglomerative information bottleneck, Slonim and Tishby 1999; Brown et al. 1992.
+    """
+    N = len(J)
+    J = J[:, J.any(axis=0)] + 1e-9
+
+    def lost(v: np.ndarray) -> np.ndarray:
+        total = v.sum(axis=-1)
+        return total * np.log(total) - (v * np.log(v)).sum(axis=-1)
+
+    rows = np.concatenate([J, np.zeros((N - 1, J.shape[1]))])
+    own, live = np.zeros(2 * N - 1), np.arange(2 * N - 1) < N
+    own[:N] = lost(J)
+    cost = np.full((2 * N - 1, 2 * N - 1), np.inf)
+    for a in range(N - 1):
+        cost[a, a + 1 : N] = lost(J[a] + J[a + 1 :]) - own[a] - own[a + 1 : N]
+    children = {}
+    for new in range(N, 2 * N - 1):
+        a, b = map(int, np.unravel_index(np.argmin(cost), cost.shape))
+        children[new], rows[new] = (a, b), rows[a] + rows[b]
+        own[new], live[[a, b]] = lost(rows[new]), False
+        cost[[a, b]] = np.inf
+        cost[:, [a, b]] = np.inf
+        others = np.flatnonzero(live)
+        cost[others, new] = lost(rows[others] + rows[new]) - own[others] - own[new]
+        live[new] = True
+    return as_tree(children, 2 * N - 2, N)
+
+
+def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = _rank) -> Float[np.ndarray, "N 2*rank"]:
+    """Word vectors from counts: the leading singular vectors of positive pointwise mutual information with the tokens before and
+    after, each scaled by the root of its singular value.
+
+    Source: Levy and Goldberg 2014.
+    """
+    ones = np.ones(len(ids) - 1)
+    C = csr_array((ones, (ids[1:], ids[:-1])), shape=(N, N)).tocsr()
+    found = []
+    for counts in (C, C.T.tocsr()):
+        M = counts.tocoo()
+        row, column = counts.sum(axis=1), np.asarray(counts.sum(axis=0)) ** 0.75
+        value = np.log(M.data * column.sum() / (row[M.row] * column[M.col]))
+        P = csr_array((np.maximum(value, 0), (M.row, M.col)), shape=(N, N))
+        k = min(rank, N - 2)
+        u, s, _ = svds(P, k=k, v0=np.ones(N) / np.sqrt(N))
+        found.append(u * np.sqrt(np.maximum(s, 0)))
+    return np.concatenate(found, axis=1)
+
+
+def halved(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
+    """The tree that splits a set of tokens at the weighted median along the first principal direction of its word vectors.
+
+    Args:
+        x: [N, R] word vectors.
+        counts: [N] occurrences, the weights.
+    """
+    N, children, weight = len(counts), {}, counts + 1e-3
+    number, todo = N, [(np.arange(N), None)]
+    while todo:
+        at, parent = todo.pop()
+        if len(at) > 1:
+            own, number = number, number + 1
+            w = weight[at]
+            centred = x[at] - np.average(x[at], axis=0, weights=w)
+            v = centred[np.argmax((centred * centred).sum(axis=1) * w)]
+            for _ in range(12):  # the power method
+                v = (centred * w[:, None]).T @ (centred @ v)
+                v = v / (np.linalg.norm(v) + 1e-12)
+            order = np.argsort(centred @ v, kind="stable")
+            c = np.cumsum(w[order])
+            k = int(np.clip(np.searchsorted(c, c[-1] / 2) + 1, 1, len(at) - 1))
+            if k > 1 and abs(c[k - 2] - c[-1] / 2) < abs(c[k - 1] - c[-1] / 2):
+                k -= 1
+            todo += [(at[order[k:]], own), (at[order[:k]], own)]
+        else:
+            own = int(at[0])
+        if parent is not None:
+            children.setdefault(parent, []).append(own)
+    return as_tree(children, N, N)
+
+
+def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: int, N: int) -> Tree:
+    """The paths of a tree given by the two children of every inner node; the tokens are 0 to N - 1.
+
+    Example:
+        >>> as_tree({3: (0, 4), 4: (1, 2)}, 3, 3).bit.tolist()
+        [[0, 0], [1, 0], [1, 1]]
+    """
+    paths, order, number = {root: ()}, [root], {}
+    for x in order:  # the root first, then its children, and theirs
+        if x in children:
+            number[x] = len(number)
+            for bit, y in enumerate(children[x]):
+                paths[y] = (*paths[x], (number[x], bit))
+                order.append(y)
+    D = max(len(paths[i]) for i in range(N))
+    padded = np.array([paths[i] + ((0, 0),) * (D - len(paths[i])) for i in range(N)], np.int32).reshape(N, D, 2)
+    return Tree(padded[..., 0], padded[..., 1].astype(np.int8), np.array([len(paths[i]) for i in range(N)], np.int32))
