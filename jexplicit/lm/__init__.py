@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import log_probabilities as log_probabilities
     from jexplicit.lm.evaluation import score as score
-    from jexplicit.lm.fits.base import base_at as base_at
-    from jexplicit.lm.fits.base import base_logits as base_logits
-    from jexplicit.lm.fits.base import cross_fit as cross_fit
     from jexplicit.lm.fits.estimator import fit as fit
     from jexplicit.lm.fits.fit import METHODS as METHODS
     from jexplicit.lm.fits.fit import FitResult as FitResult

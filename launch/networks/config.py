@@ -8,7 +8,6 @@ import tyro
 
 from jexplicit.data.corpora import Split
 from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
-from jexplicit.lm.core.names import History, window_of
 from jexplicit.nn.parts.names import (
     Activation,
     Direct,
@@ -174,16 +173,11 @@ class SequenceConfig(groups.Text, Run):
     """Of the products; parameters have float32. auto: bfloat16 on accelerators, float32 on a CPU."""
     start: tuple[str, ...] = ("none",)
     """Where training starts, a network for each; + joins two, such as embedding+output. none: random weights. embedding: word
-    vectors from counts as embeddings. base: over a counted mixture, whose log-probabilities are added to the logits; those of
-    the training text are cross-fitted. Of a transformer also: bigram: with --direct, the table of a bigram model. output: with
+    vectors from counts as embeddings. Of a transformer also: bigram: with --direct, the table of a bigram model. output: with
     --no-tied, output weights solved on the features of the random layers. induction: with --no-tied and --positions learned,
     two layers that copy what followed the last token before."""
     seeds: PositiveInt = 1
     """Number of networks of each start, with seeds --seed, --seed + 1, ..."""
-    base_history: History = "none"
-    """--start base: what the mixture sees of the text before: none, document, window:W, all or adaptive."""
-    base_folds: Annotated[int, Bounds(at_least=2)] = 10
-    """--start base: parts of the training text, each read by a mixture that did not count it."""
     steps: Annotated[int, Bounds(at_least=2)] = 2000
     """Updates in all."""
     batch_size: PositiveInt = 12
@@ -350,12 +344,12 @@ class CheckConfig(Pictures, Descent):
     """Distribution of the initial weights; with zeros the checklist fails."""
 
 
-_LOGITS, _EMBEDDINGS = ("output", "bigram", "base"), ("embedding", "induction")  # starts that exclude each other
+_LOGITS, _EMBEDDINGS = ("output", "bigram"), ("embedding", "induction")  # starts that exclude each other
 
 
 def _refused_starts(config: SequenceConfig) -> Iterator[tuple[Any, str]]:
     """Unknown starts, two that set the same weights, and starts without the weights that they set."""
-    names = ("none", *_EMBEDDINGS, *_LOGITS) if isinstance(config, TransformerConfig) else ("none", "embedding", "base")
+    names = ("none", *_EMBEDDINGS, *_LOGITS) if isinstance(config, TransformerConfig) else ("none", "embedding")
     flags = [("bigram", "direct", True), ("output", "tied", False), ("induction", "tied", False)]
     for start in config.start:
         parts = start.split("+")
@@ -388,10 +382,6 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
     if isinstance(config, SequenceConfig):
         groups.check_text(config)
         yield config.test and not config.train, "--test without --train: name the training files, --train FILES"
-        window_of(config.base_history)
-        parts = [name for start in config.start for name in start.split("+")]
-        alone = config.base_history != "none" and "base" not in parts
-        yield alone, f"--base-history {config.base_history} without a base: add --start base"
         yield from _refused_starts(config)
         yield config.warmup >= config.steps, f"--warmup {config.warmup} of {config.steps} steps: warm up for fewer"
     if isinstance(config, TransformerConfig):
