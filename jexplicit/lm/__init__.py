@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.fits.iterative_scaling import sweep_tables as sweep_tables
     from jexplicit.lm.fits.log_linear import log_linear_model as log_linear_model
     from jexplicit.lm.fits.log_linear import offset_rows as offset_rows
-    from jexplicit.lm.fits.mixtures.beside import beside as beside
-    from jexplicit.lm.fits.mixtures.beside import with_given as with_given
     from jexplicit.lm.fits.mixtures.calibration import fit_exponents as fit_exponents
     from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows as mixture_rows
     from jexplicit.lm.fits.mixtures.mixture_rows import register_rows as register_rows

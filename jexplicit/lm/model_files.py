@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
-from jexplicit.lm.core.model_row import GivenRow, ModelRow
+from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
@@ -56,7 +56,6 @@ _types = (
     CacheRows,
     RepeatRows,
     ModelRow,
-    GivenRow,
     Adaptive,
     AdaptiveRows,
     LongestContext,

@@ -200,12 +200,6 @@ feature-machine tables --limit 5 | --limit 5: use at least 50
 feature-machine tables --data nothing | invalid choice 'nothing'
 digits --methods feature-machine --ridges | --ridges needs at least one value
 digits --methods feature-machine --landmarks 0 | --landmarks 0: use at least 1
-beside --first nowhere --second {{run}} --text {{text}} | no run at nowhere
-beside --first {{run}} --second {{text}} --text {{text}} | is no model that can be read
-beside --first {{run}} --second {{run}} --text missing.txt | no such file
-beside --first {{run}} --second {{run}} --text {{empty}} | holds no text
-beside --first {{run}} --second {{run}} --text {{text}} --history all | has no model
-beside --first {{run}} --second {{run}} --text {{pairs}} --field text | line 1 has no field 'text': it has
 score --run {{run}} --text {{empty}} | holds no text
 score --run {{run}} --text {{binary}} | is a binary file
 score --run {{run}} --text {{latin}} | is not UTF-8 text
@@ -289,7 +283,7 @@ networks mlp-lm --tokenizer syllable | no tokenizer at syllable: choose bpe, wor
 networks mlp-lm --tokenizer {{text}} | no SentencePiece model
 """
 CASES, MORE_CASES = ([tuple(line.split(" | ")) for line in lines.strip().splitlines()] for lines in (LINES, MORE_LINES))
-WITH_OUT = "lm networks icl digits blur bench shards judge beside feature-machine".split()  # into a new folder
+WITH_OUT = "lm networks icl digits blur bench shards judge feature-machine".split()  # into a new folder
 
 
 def main(line: list[str]) -> int:

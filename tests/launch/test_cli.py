@@ -76,7 +76,7 @@ def test_help_does_not_import_jax_and_a_folder_with_another_launch_does_not_matt
     assert answer.returncode == 0 and b"usage: jexplicit" in answer.stdout and not answer.stderr
 
 
-HELP = "lm score next sample explain export judge compare beside digits classify icl shards beam".split()
+HELP = "lm score next sample explain export judge compare digits classify icl shards beam".split()
 
 
 EACH = """

@@ -16,7 +16,6 @@ from jexplicit.lm.core.past import read_text
 from jexplicit.lm.evaluation import log_distributions, read_tables, score
 from jexplicit.lm.fits.estimator import fit
 from jexplicit.lm.fits.mixtures.adaptive_mixture import chain
-from jexplicit.lm.fits.mixtures.beside import beside
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.reading import init, load_state, predict, read, save_state
 from jexplicit.lm.rows.past import online
@@ -52,16 +51,9 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(online, "BLOCK", SIZE)
 
 
-@functools.cache
-def beside_bigrams():
-    other = fit(NEW + TEXTS[:4], "bigram", tokenizer=fitted().tokenizer)
-    return beside(fitted().model, other.model, encode_documents(fitted().tokenizer, TEXTS))
-
-
-@pytest.mark.parametrize("made", [lambda: fitted().model, beside_bigrams], ids=["alone", "beside"])
-def test_a_block_is_a_newton_step_from_the_exponents_before_it(made):
+def test_a_block_is_a_newton_step_from_the_exponents_before_it():
     """Blocks by hand: the loss of a block from its rows, slopes from its moments at the exponents that predicted it."""
-    model, tokens = made(), stream()
+    model, tokens = fitted().model, stream()
     text = read_text(tokens, model.radius)
     tables, positions, _ = read_tables(model, text.X, text.past)
     a, H, found = np.asarray(model.exponents, float), np.array(model.curvature, float), []
@@ -88,16 +80,6 @@ def test_the_parts_of_its_logits_add_up_to_the_scores_of_every_block():
     np.testing.assert_allclose(several.logits[:, 0], why.logits, atol=ATOL)
     log_Z = several.logits.sum(axis=2) - several.log_probability  # the same for any token of a position
     np.testing.assert_allclose(log_Z[:, 1], log_Z[:, 0], atol=ATOL)
-
-
-def test_a_fit_beside_another_model_knows_its_own_curvature():
-    """That of the moments of its text at its exponents, over all positions."""
-    model, tokens = beside_bigrams(), encode_documents(fitted().tokenizer, TEXTS)
-    text = read_text(tokens, model.radius)
-    tables, positions, _ = read_tables(model, text.X, text.past)
-    moments = moments_of(tables, positions, text.Y, len(model.exponents))(np.asarray(model.exponents))
-    wanted = len(text.Y) * (moments.hessian + 2e-3 * np.eye(len(moments.hessian)))  # the ridge of fits with selectors
-    np.testing.assert_allclose(model.curvature, wanted, atol=1e-4 * abs(wanted).max())
 
 
 def test_reading_on_after_a_fit_comes_to_a_fit_on_the_past(monkeypatch):
