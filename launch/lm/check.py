@@ -66,8 +66,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     check_rows(config.rows)
     for history in config.history:
         window_of(history)
-    frozen = config.online and not ("mixture" in methods and "adaptive" in config.history)
-    yield frozen, f"--online with --history {words['history']}: exponents go on being fitted with --history adaptive"
     past = set(config.history) != {"none"} and "mixture" not in methods
     yield past, f"--history {words['history']} without a mixture: only --methods mixture reads preceding text"
     letters = {"words", "word-classes", "lines"} & rows and config.tokenizer != "char"

@@ -63,8 +63,7 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         elif method == "mixture":
             mixture = {**name, "features": "cat", "radius": rows_radius(config.rows)}
             for history in config.history:
-                online = {"online": True} if config.online and history == "adaptive" else {}
-                yield {**mixture, "history": history, **online}
+                yield {**mixture, "history": history}
         else:
             bits = [{"bits": bits} for bits in config.bits] if method in ("bitcipher", "word-vectors") else [{}]
             radii = [
@@ -100,7 +99,6 @@ def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
 def options_of(config: Config, name: Row) -> Options:
     """What a fit is told: the flags, and what models vary by as the name says."""
     flags: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(FitOptions)}
-    flags["online"] = False  # unless the name says so
     own = {key: value for key, value in name.items() if key != "method" and value != "none"}
     return Options(rows=config.rows, train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
 

@@ -204,7 +204,6 @@ class LanguageModel:
     features: how the tokens of a context are combined: "sum" does not see their order; "none" for models that are neither.
     eos: whether `<pad>` is predicted, as the end of a document.
     selectors: of jexplicit.lm.rows.selectors; each adds to the exponent of every row one that its class of the context chooses.
-    curvature: [S, S] of a model whose exponents go on being fitted as it reads: the Hessian of its fit, summed over positions.
     """
 
     rows: tuple[Any, ...]
@@ -212,7 +211,6 @@ class LanguageModel:
     features: str = static("cat")
     eos: bool = static(False)
     selectors: tuple[Any, ...] = ()
-    curvature: Any = None
 
     @property
     def radius(self) -> int:

@@ -21,9 +21,6 @@ class FitOptions:
     copies in which one word was moved, removed, inserted or replaced."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Number of positions that exponents are fitted on, drawn with the seed."""
-    online: bool = False
-    """Mixtures with --history adaptive: go on fitting the exponents as the text is read, by a step of Newton's method after
-    every 1000 tokens. The model file grows by the square of their number."""
     sweeps: PositiveInt = 10
     """intercept, iterative-scaling: number of sweeps over the distinct contexts."""
     discount: NonNegativeFloat | None = None

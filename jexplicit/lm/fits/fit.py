@@ -235,8 +235,6 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
 def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
     begin, adaptive = time.perf_counter(), options.history in ADAPTIVE
-    if options.online and options.history != "adaptive":
-        raise ValueError(f"online and history {options.history!r}: exponents go on being fitted with history 'adaptive'")
     history = history_of_base(options.history, characters=text.letters is not None)
     if adaptive and options.calibration == "pairs":
         raise ValueError(f"calibration 'pairs' with history {options.history!r}: use 'held-out', or another history")
@@ -272,7 +270,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         read, fitted = fit_adaptive(rest, options, watch, read, base.exponents, held_out, m)
     exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
-    kept, positions = read.kinds, len(read.Y)
+    kept = read.kinds
     del read  # as large as all rows that are counted next
     trim_heap()
     if options.calibration == "pairs":
@@ -290,8 +288,7 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     if adaptive:
         kind = adaptive_rows(text, named_kinds(kept), within_documents=options.history == "adaptive:document")
         own = selectors if SELECTORS in kept else ()
-        curvature = positions * fitted.hessian if options.online else None
-        model = adaptive_model(model, kind, exponents, own, curvature=curvature)
+        model = adaptive_model(model, kind, exponents, own)
     info = {
         "table_seconds": table_seconds + time.perf_counter() - begin,
         "fit_seconds": fit_seconds,
@@ -400,7 +397,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "optimum": (*_tables, "optimum_iterations", "optimum_floor"),
     "log-linear": (*_tables, "calibration", *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
-    "mixture": ("rows", "history", "online", "calibration", *_exponents),
+    "mixture": ("rows", "history", "calibration", *_exponents),
     "bitcipher": (*_tables, "bits"),
     "word-vectors": (*_tables, "bits"),
 }

@@ -125,7 +125,7 @@ def fit_pair_exponents(
         step = -np.linalg.lstsq(hessian, gradient, rcond=1e-10)[0]
         if -step @ gradient / 2 < gain:
             break
-    return Calibration(a, loss, float(np.abs(gradient).max()), passes, hessian)
+    return Calibration(a, loss, float(np.abs(gradient).max()), passes)
 
 
 def pair_positions(model: LanguageModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair]) -> PairPositions:
