@@ -60,9 +60,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     smoothed = f"--features {words['features']} and --smoothing {config.smoothing}"
     unfit = config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise")
     yield unfit, f"--calibration leave-one-out with {smoothed}: {needs}"
-    fitted = config.calibration == "pairs" and ("mixture" not in methods or methods & {"log-linear", "iterative-scaling"})
-    remedy = "only a mixture is fitted on minimal pairs; use --methods mixture, or --calibration held-out"
-    yield fitted, f"--calibration pairs with --methods {words['methods']}: {remedy}"
     check_rows(config.rows)
     for history in config.history:
         window_of(history)

@@ -88,8 +88,6 @@ def _model_seconds(config: Config, name: Row, stream: np.ndarray, tokenizer: Tok
     """Seconds to fit and evaluate a model on the whole text, from those on a part of it."""
     method, grows, seconds = name["method"], tokens / len(stream), []
     options, passes = options_of(config, name), _passes.get(method)
-    if options.calibration == "pairs":  # of which a part of the text may have none
-        options = replace(options, calibration="held-out")
     if passes:
         options = replace(options, **{passes: 1})
     shape: Any = {"eos": config.eos, "letters": letters_of(tokenizer), "tokenizer": tokenizer}

@@ -173,8 +173,6 @@ lm {TRAIN} --history all | --history all without a mixture
 lm {TRAIN} --methods bitcipher --bits 2 | 2 bits make 3 different codes
 lm {TRAIN} --methods bitcipher --bits 1000 | 1000 bits for a vocabulary of 12
 lm {TRAIN} --calibration leave-one-out | --calibration leave-one-out with --features sum cat
-lm {TRAIN} --calibration pairs | --calibration pairs with --methods explicit: only a mixture
-lm {TRAIN} --calibration pairs --methods log-linear mixture | use --methods mixture, or --calibration held-out
 lm {TRAIN} --devices 1000 | 1000 devices requested
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
 lm {TRAIN} --calibration leave-one-out --features cat --smoothing noise | --smoothing noise

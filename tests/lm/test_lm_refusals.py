@@ -14,7 +14,7 @@ from reference import random_documents, stream_of
 from scipy.sparse import csr_array
 from tables import refuse
 
-from jexplicit import encode_documents, fit, train_tokenizer
+from jexplicit import fit, train_tokenizer
 from jexplicit.counts.dense import count
 from jexplicit.counts.sharded import count_sharded
 from jexplicit.counts.sparse import count_sparse
@@ -31,7 +31,6 @@ from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear import leave_one_out_rows, log_linear_model, offset_rows
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
-from jexplicit.lm.fits.mixtures.pair_exponents import fit_pair_exponents, pairs_of_text
 from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_start
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.generation import generate, next_token
@@ -94,11 +93,6 @@ def given_more() -> SimpleNamespace:
     g.made = {d: init_variables(network, g.key, g.X[:1]) for d, network in g.network.items()}
     g.stack = TokenStack(N, 2)
     g.layers = init_variables(g.stack, g.key, g.X[:1])
-
-    def text_of(words):
-        return TrainingText(encode_documents(g.tokenizer, words), g.tokenizer.vocab_size, tokenizer=g.tokenizer)
-
-    g.words, g.short = text_of(WORDS), text_of(["we talk"] * 99)
     return g
 
 
@@ -115,10 +109,6 @@ def step_on_rows_under_noise(monkeypatch=None):
     return training_step(optimizer, features="cat", noise=noise_model(np.ones(2048, int)), mesh=mesh)(state, batch)
 
 
-def fit_pairs(g, n, start):
-    return fit_pair_exponents(g.tables, g.read.take(slice(n)), g.Y[:n], np.zeros(n, int), np.ones(n), start)
-
-
 def read_row(g, r):
     return reader.log_probabilities(g.tables, np.ones(3), g.read._replace(rows=np.full((3, 1), r)), g.Y[:3])
 
@@ -129,7 +119,6 @@ FITS = {
     "sparse": lambda g, **options: sparse_language_model(g.sparse, **options),
     "blocks": lambda g, **options: explicit_blocks(g.counts, **options),
 }
-OTHERS = ("log-linear", "iterative-scaling")
 NO_OFFSETS = ((), (1, 1), (0, 1), (1, 5), (-1,))
 NO_HISTORIES = ("window", "window:", "window:31", "window:x", "past", "")
 OTHER_PAIRS = (lambda n: n + 1, lambda n: n.T, lambda n: n[:3, :3])
@@ -274,15 +263,6 @@ OTHER_CASES: list[tuple[Any, str]] = [
     (lambda g: reader.log_probabilities(g.tables, np.ones(2), g.read, g.Y[:3]), "exponent 2 of 2"),
     (lambda g: reader.log_probabilities(g.tables * 2, np.ones(3), g.read, g.Y[:3]), "positions of 1 features for 2 tables"),
     *each((-1, 5), lambda g, r: read_row(g, r), "row {} of a dense table of 5 rows"),
-    (lambda g: fit_pairs(g, 0, np.ones(3)), "no positions in which minimal pairs"),
-    (lambda g: fit_pairs(g, 3, np.ones(2)), "exponent 2 of 2"),
-    (lambda g: fit_model("mixture", g.text, Options(calibration="pairs")), "without a tokenizer: give TrainingText"),
-    (lambda g: pairs_of_text(g.words, g.words.stream[:6]), "minimal pairs of held-out text: give more text"),
-    (lambda g: pairs_of_text(g.short, g.short.stream), "and 0 minimal pairs .* of four words or more, or use calibration"),
-    (lambda g: fit(WORDS, "ngram", calibration="pairs"), "option calibration, which method 'ngram' does not use"),
-    *each(
-        OTHERS, lambda g, m: fit_model(m, g.text, Options(calibration="pairs")), "calibration 'pairs' with method '{}': only a"
-    ),
     (lambda g: find_optimum(g.three, g.counts, g.pairs), "radius 3: only at K = 1 and 2.*method 'warm'"),
     (lambda g: find_optimum(g.two, g.counts[:1], g.pairs), "counts of 1 offsets"),
     (lambda g: find_optimum(g.two, tuple(C[:3, :3] for C in g.counts), g.pairs), f"vocabulary 3 for .* and vocabulary {N}"),

@@ -30,7 +30,6 @@ Method = Literal[
 # Rows of mixtures, by what tokens are.
 SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
 CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
-GRAMMAR_ROWS = ("coarse",)
 CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "lines", "confidence", "selectors")
 
 

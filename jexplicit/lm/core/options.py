@@ -15,10 +15,9 @@ class FitOptions:
 
     smoothing: Smoothing = "kneser-ney"
     """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
-    calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
+    calibration: Literal["held-out", "leave-one-out"] = "held-out"
     """Data that exponents are fitted on. held-out: documents held out of the counts (2 %). leave-one-out: for log-linear with
-    cat, counted positions, each with its own pair left out of the counts. pairs: for mixtures, held-out sentences against
-    copies in which one word was moved, removed, inserted or replaced."""
+    cat, counted positions, each with its own pair left out of the counts."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Number of positions that exponents are fitted on, drawn with the seed."""
     sweeps: PositiveInt = 10

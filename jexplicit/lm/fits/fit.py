@@ -10,18 +10,17 @@ imports what it alone needs: optax takes as long as a small fit.
 import functools
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpus.held_out import duplicated_mask
-from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel
 from jexplicit.lm.core.names import ADAPTIVE
 from jexplicit.lm.core.names import Method as Method
-from jexplicit.lm.evaluation import EncodedText, log_probabilities, read_text
+from jexplicit.lm.evaluation import EncodedText, read_text
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
 from jexplicit.lm.fits.mixtures.adaptive_mixture import (
@@ -111,8 +110,6 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
     options, start = options or Options(), time.perf_counter()
     trim_heap()  # of what was evaluated before
-    if options.calibration == "pairs" and method in ("log-linear", "iterative-scaling"):
-        raise ValueError(f"calibration 'pairs' with method {method!r}: only a mixture is fitted on them; use 'held-out'")
     fitted = METHODS[method](text, options, watch or Watch())
     jax.block_until_ready(fitted.model)
     return fitted._replace(info={"solve_seconds": time.perf_counter() - start, "scalars": 0, **fitted.info})
@@ -236,8 +233,6 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
     begin, adaptive = time.perf_counter(), options.history in ADAPTIVE
     history = history_of_base(options.history, characters=text.letters is not None)
-    if adaptive and options.calibration == "pairs":
-        raise ValueError(f"calibration 'pairs' with history {options.history!r}: use 'held-out', or another history")
     shape: Any = {"smoothing": options.smoothing}
     kinds = select_specs(options.rows), *(name in options.rows for name in OF_EXPONENTS)
     rest, held = text.parts(options.calibration_positions)
@@ -251,11 +246,10 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
             rows = mixture_rows(rest, options.rows, **shape, progress=progress)
             m = draw_positions(options, _new_positions(rest, held_out))
             read = held_out_rows(rows, held_out, m, choose_selectors(rows))
-        if options.calibration != "pairs":
-            rest.forget()  # what the held-out text reads is kept, and all other rows would stand beside those of the whole
+        rest.forget()  # what the held-out text reads is kept, and all other rows would stand beside those of the whole
         return read, m
 
-    name = ("held-out rows", kinds, options.smoothing, options.calibration_positions, options.calibration, options.seed)
+    name = ("held-out rows", kinds, options.smoothing, options.calibration_positions, options.seed)
     read, m = text.once(name, read_held_out)
     table_seconds, begin = time.perf_counter() - begin, time.perf_counter()
     with watch.stage(f"mixture: exponents, history {history}") as progress:
@@ -268,17 +262,11 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         fitted = base = text.once((*name, "exponents", history), fit)
     if adaptive:
         read, fitted = fit_adaptive(rest, options, watch, read, base.exponents, held_out, m)
-    exponents, loss, more, fit_seconds = fitted.exponents, fitted.loss, {}, time.perf_counter() - begin
+    exponents, fit_seconds = fitted.exponents, time.perf_counter() - begin
     log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
     kept = read.kinds
     del read  # as large as all rows that are counted next
     trim_heap()
-    if options.calibration == "pairs":
-        begin = time.perf_counter()
-        rows = mixture_rows(rest, options.rows, **shape, history=history)
-        own = choose_selectors(rows) if SELECTORS in options.rows else ()
-        exponents, loss, more = _exponents_of_pairs(text, options, watch, rows, own, exponents, held_out, m)
-        fit_seconds += time.perf_counter() - begin
     begin = time.perf_counter()
     with watch.stage("mixture: rows", "groups") as progress:
         rows = mixture_rows(text, options.rows, **shape, history=history, progress=progress)
@@ -294,40 +282,11 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
         "fit_seconds": fit_seconds,
         "exponents": [float(a) for a in exponents],
         "rows": list(model.names),
-        "held_out_perplexity": float(np.exp(loss)),
+        "held_out_perplexity": float(np.exp(fitted.loss)),
         "smoothing": options.smoothing,
         "scalars": len(exponents) + (len(base.exponents) if adaptive else 0),
-        **more,
     }
     return FitResult(model, info)
-
-
-def _exponents_of_pairs(
-    text: TrainingText,
-    options: Options,
-    watch: Watch,
-    rows: tuple[Any, ...],
-    selectors: tuple[Any, ...],
-    start: np.ndarray,
-    held_out: EncodedText,
-    m: np.ndarray,
-) -> tuple[np.ndarray, float, dict[str, Any]]:
-    """The exponents for minimal pairs of the held-out text, from those of the text, and the loss that they have on it."""
-    from jexplicit.lm.fits.mixtures.pair_exponents import fit_to_pairs, pairs_of_text
-
-    most = options.calibration_positions // _positions_of_a_pair
-    stream = held_out.past.stream
-    with watch.stage("mixture: minimal pairs"):
-        pairs = text.once(("pairs", most, options.seed), lambda: pairs_of_text(text, stream, most=most, seed=options.seed))
-    model = LanguageModel(rows, np.asarray(start, np.float32), "cat", text.eos, selectors)
-    with watch.stage(f"mixture: exponents of minimal pairs, history {options.history}") as progress:
-        fitted, info = fit_to_pairs(model, cast(Tokenizer, text.tokenizer), pairs, progress=progress)
-        model = LanguageModel(rows, np.asarray(fitted.exponents, np.float32), "cat", text.eos, selectors)
-        log_p = log_probabilities(model, held_out.X[m], held_out.Y[m], past=held_out.past.take(m))
-    return fitted.exponents, -float(log_p.mean(dtype=np.float64)), {**info, "calibration": options.calibration}
-
-
-_positions_of_a_pair = 5
 
 
 def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -397,7 +356,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "optimum": (*_tables, "optimum_iterations", "optimum_floor"),
     "log-linear": (*_tables, "calibration", *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
-    "mixture": ("rows", "history", "calibration", *_exponents),
+    "mixture": ("rows", "history", *_exponents),
     "bitcipher": (*_tables, "bits"),
     "word-vectors": (*_tables, "bits"),
 }

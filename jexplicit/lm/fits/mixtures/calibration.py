@@ -22,10 +22,10 @@ _positions_of_hessian, _per_exponent = 20_000, 20  # so many fix a direction, wh
 
 
 class Calibration(NamedTuple):
-    """The outcome of `fit_exponents`, or of `fit_pair_exponents`.
+    """The outcome of `fit_exponents`.
 
     exponents: [S].
-    loss: nats per held-out position, or per minimal pair, penalty left out.
+    loss: nats per held-out position, penalty left out.
     gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
     passes: over the positions; one more than the steps, where none went too far.
     """
