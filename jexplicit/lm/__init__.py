@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.generation import generate_text as generate_text
     from jexplicit.lm.generation import next_token as next_token
     from jexplicit.lm.model_files import save_model as save_model
-    from jexplicit.lm.rows.bitcipher import bit_cipher as bit_cipher
-    from jexplicit.lm.rows.bitcipher import coded_language_model as coded_language_model
     from jexplicit.lm.rows.explicit import bigram_model as bigram_model
     from jexplicit.lm.rows.explicit import explicit_language_model as explicit_language_model
     from jexplicit.lm.rows.explicit import unigram_model as unigram_model

@@ -25,7 +25,6 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
 from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
@@ -45,7 +44,6 @@ _types = (
     Constant,
     TokenTables,
     SparseTables,
-    CodedTables,
     NgramRows,
     BackOffChain,
     ViewRows,

@@ -17,7 +17,7 @@ from launch.lm.testing import check_test_files
 from launch.shared.groups import check_text
 
 _served = (*FROM_COUNTS, "ngram")  # by several processes
-_given = ("methods", "features", "radius", "history", "bits")  # each with a value at least
+_given = ("methods", "features", "radius", "history")  # each with a value at least
 
 
 @refuses

@@ -11,7 +11,7 @@ from jexplicit.lm.core.options import FitOptions
 from launch.shared.groups import Run, Text
 
 # What a finished run may be continued with: more models, samples, an export or a test text.
-_models = ("methods", "features", "radius", "history", "bits")
+_models = ("methods", "features", "radius", "history")
 GROWING = (*_models, "samples", "export", "train_sample", "dev_sample", "paper", "test")
 
 
@@ -63,10 +63,7 @@ class Models(Text, Run):
     tables or from the explicit solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1
     and 2. log-linear: smoothed rows with one fitted exponent per offset. iterative-scaling: sweeps from the log-linear model,
     without a learning rate. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
-    --history. bitcipher: the explicit solution with --bits features per token. word-vectors: the same with the positive parts
-    of word vectors made from counts."""
-    bits: tuple[PositiveInt, ...] = (64, 256, 1024)
-    """bitcipher, word-vectors: numbers of features per token, one model each."""
+    --history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +89,14 @@ class Config(FitOptions, Models):
     """Also write the model with the lowest dev perplexity to this .safetensors file, or to a folder to share."""
     devices: int | None = None
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
-    rounding where exponents are fitted. The fits of ngram, optimum and bitcipher use one."""
+    rounding where exponents are fitted. The fits of ngram and optimum use one."""
     memory: str | None = None
     """Memory limit for counting, such as 2GB. Default: all available memory. To stay within it, fewer devices have their own
     tables, and contexts of several tokens are counted in parts that are stored in --out until the run ends."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
     """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. sharded:
     dense, with the columns split over the devices. auto: dense where a method needs it and it fits in memory, otherwise sparse.
-    Results do not change, except for rounding. Sparse tables work with explicit, ngram, mixture and bitcipher; sharded ones
+    Results do not change, except for rounding. Sparse tables work with explicit, ngram and mixture; sharded ones
     only with explicit."""
     device_contexts: bool = False
     """Count contexts of several tokens on the devices even where these are CPUs, although the host is faster. Accelerators

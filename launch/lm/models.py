@@ -65,12 +65,11 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
             for history in config.history:
                 yield {**mixture, "history": history}
         else:
-            bits = [{"bits": bits} for bits in config.bits] if method in ("bitcipher", "word-vectors") else [{}]
             radii = [
                 K for K in config.radius if K <= 2 or method != "optimum"
             ]  # others have no partition functions from counts
-            for features, radius, own in itertools.product(config.features, radii, bits):
-                yield {**name, "features": features, "radius": radius, **own}
+            for features, radius in itertools.product(config.features, radii):
+                yield {**name, "features": features, "radius": radius}
 
 
 def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:

@@ -159,7 +159,6 @@ MORE_LINES = f"""
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
 lm {TRAIN} --features | --features without a value
 lm {TRAIN} --methods | --methods without a value
-lm {TRAIN} --bits | --bits without a value
 lm {TRAIN} --methods optimum --radius 4 | --methods optimum with --radius 4
 lm {TRAIN} --methods cold --accumulator nan | --accumulator nan: use at least 0
 lm {TRAIN} --methods cold --optimizer lbfgs | optimizer 'lbfgs': optax has no plain optimiser
@@ -170,13 +169,10 @@ lm {TRAIN} --memory 2GB --device-contexts | --device-contexts with --memory 2GB:
 lm {TRAIN} --tables sparse --methods cold | --methods cold with sparse tables
 lm {TRAIN} --tables sharded --methods ngram | --methods ngram with sharded tables
 lm {TRAIN} --history all | --history all without a mixture
-lm {TRAIN} --methods bitcipher --bits 2 | 2 bits make 3 different codes
-lm {TRAIN} --methods bitcipher --bits 1000 | 1000 bits for a vocabulary of 12
 lm {TRAIN} --calibration leave-one-out | --calibration leave-one-out with --features sum cat
 lm {TRAIN} --devices 1000 | 1000 devices requested
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
 lm {TRAIN} --calibration leave-one-out --features cat --smoothing noise | --smoothing noise
-lm {TRAIN} --methods bitcipher --bits 3 | use at least
 lm {TRAIN} --history | --history without a value
 lm {TRAIN} --methods mixture --history window:3 | choose none, document, window:W
 lm {TRAIN} --methods mixture --rows trigrams | rows trigrams: choose from offsets

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 MIXTURE, WITH_HISTORY = ("mixture", "cat", RADIUS), ("mixture", "cat", RADIUS, "all")
 TOKENS = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
-ELSEWHERE = {"delta", "mean-cooccurrence", "intercept", "word-vectors"}  # methods that tests/lm has
+ELSEWHERE = {"delta", "mean-cooccurrence", "intercept"}  # methods that tests/lm has
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_scalars_and_bytes_are_those_of_what_was_fitted():
     of, N = by_model(finished()), rows(finished())[0]["vocab_size"]
     tables = 1 + RADIUS + len(CHAIN) + len(GAPS)
     assert (of[MIXTURE]["scalars"], of[WITH_HISTORY]["scalars"]) == (tables, tables + len(CACHES))
-    assert all(row["scalars"] == 0 for model, row in of.items() if model[0] in ("explicit", "bitcipher"))
+    assert all(row["scalars"] == 0 for model, row in of.items() if model[0] == "explicit")
     for method in ("log-linear", "iterative-scaling"):  # the prior's, and one for each offset
         assert [of[method, *m]["scalars"] for m in TOKENS] == [2, 3, 2, 3]
     for row in of.values():
@@ -193,7 +193,7 @@ def test_a_run_leaves_the_files_of_the_contract_and_a_report_that_is_made_of_the
     out = finished()
     names = "config.json environment.json metrics.jsonl samples.json tokenizer.model checkpoints/counts".split()
     assert all((out / name).exists() for name in names) and not [*(out / "checkpoints" / "fits").rglob("*")]
-    figures = "perplexity scaling loss_curves compute methods rows exponents sweeps bits".split()
+    figures = "perplexity scaling loss_curves compute methods rows exponents sweeps".split()
     report = (out / "report.md").read_text()
     for name in figures:
         assert f"(figures/{name}.png)" in report
@@ -258,7 +258,7 @@ def assert_same_arrays(one, other):
 
 
 @pytest.mark.parametrize(
-    "wanted", [{"method": "delta"}, {"method": "bitcipher", "radius": 3}, {"method": "ngram", "history": "all"}]
+    "wanted", [{"method": "delta"}, {"method": "explicit", "radius": 3}, {"method": "ngram", "history": "all"}]
 )
 def test_models_that_a_run_does_not_have_cannot_be_loaded(wanted):
     with pytest.raises(ValueError, match=f"has no model with method {wanted['method']}.*: it has .*mixture_cat_8_all"):
@@ -385,14 +385,6 @@ def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
         row = by_model(tmp_path / "run")[model]
         assert row["smoothing"] == "dirichlet" and 1 < row["dev_perplexity"] < 50
     assert load_model(tmp_path / "run", method="log-linear").model.eos
-
-
-def test_a_run_of_codes_alone_makes_no_dense_tables(tmp_path):
-    assert run(tmp_path / "run", *text_flags(), *SMALL, "--methods", "bitcipher", "--bits", "6", "8", "--features", "cat") == 0
-    assert not (tmp_path / "run" / "checkpoints" / "counts").exists()
-    assert {row["tables"] for row in rows(tmp_path / "run")} == {"sparse"}
-    coded = [(row["radius"], row["bits"]) for row in rows(tmp_path / "run")[2:]]
-    assert coded == [(1, 6), (1, 8), (2, 6), (2, 8)] and len(json.loads((tmp_path / "run" / "samples.json").read_text())) == 1
 
 
 def test_the_floor_of_the_optimum_is_a_flag_that_dev_perplexity_depends_on(tmp_path):

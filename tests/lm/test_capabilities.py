@@ -66,8 +66,6 @@ KINDS = {
         "mixture",
         {"rows": ("contexts-4", "adaptive", "begun", "recency"), "history": "adaptive"},
     ),
-    "bitcipher": ("bitcipher", {"radius": 2, "bits": 8}),
-    "word-vectors": ("word-vectors", {"radius": 2, "bits": 8}),
     "explicit, sparse tables": ("explicit", {"radius": 2}),
     "explicit, sharded tables": ("explicit", {"radius": 2}),
     "network (flax)": ("network", {}),
@@ -75,7 +73,7 @@ KINDS = {
     "LSTM": ("lstm", {}),
 }
 NETWORKS = ("network (flax)", "transformer", "LSTM")
-# others take rows of the past, mixtures and codes, or repeat what another one of these runs
+# others take rows of the past and mixtures, or repeat what another one of these runs
 LASTING = "unigram;ngram;explicit, Cat;log-linear;explicit, sparse tables;transformer"
 LASTING = LASTING.split(";")
 CAPABILITIES = ("evaluate", "score", "next_token", "generate", "explain", "save, load", "export, import", "jit, vmap")
@@ -263,7 +261,7 @@ def test_every_cell_is_as_claimed(kind, asked, tmp_path):
 
 # What holds for every model, and is no function of its own
 
-SPREAD = ("explicit, Cat", "ngram", "bitcipher", "explicit, sparse tables", "network (flax)", "mixture, history all")
+SPREAD = ("explicit, Cat", "ngram", "explicit, sparse tables", "network (flax)", "mixture, history all")
 PURE = ("explicit, Cat", "ngram")
 EVERY_ROW = (*SPREAD, "unigram", "explicit, Sum", "log-linear", "explicit, sharded tables", "mixture, rows of words, window:40")
 

@@ -40,7 +40,7 @@ FEW = ("unigram", "explicit", "cold")
 def test_a_method_reads_the_options_that_it_lists(method, text):
     read = set()
     for given in USED_AT.get(method, [{}]):
-        options = Recorder(**{"epochs": 1, "batch_size": 64, "sweeps": 1, "calibration_positions": 50, "bits": 4} | given)
+        options = Recorder(**{"epochs": 1, "batch_size": 64, "sweeps": 1, "calibration_positions": 50} | given)
         fit_model(method, text, options, Watch(dev=text.stream))
         read |= vars(options).get("read", set())
     assert {field.name for field in fields(Options)} & read == set(OPTIONS[method])

@@ -35,13 +35,11 @@ from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_s
 from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.measures import score_documents
-from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import explicit_blocks, explicit_language_model, unigram_model
 from jexplicit.lm.rows.ngrams import ngram_rows, smoothed_ngrams
 from jexplicit.lm.rows.past.cache import Cache, cache_rows
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
-from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
 from jexplicit.lm.rows.words import word_view
 from jexplicit.lm.tables import reader
 from jexplicit.lm.tables.placing import Positions
@@ -84,10 +82,7 @@ def given_more() -> SimpleNamespace:
     g = given()
     g.sharded = count_sharded(g.stream, radius=3, vocab_size=N)
     g.pairs = context_pairs(g.stream, N, eos=True)
-    g.codes = bit_cipher(np.bincount(g.stream[1:], minlength=N), 4)
-    g.coded = coded_language_model(g.stream, g.codes, features="cat", radius=2)
     g.caches = fit_model("mixture", g.text, Options(rows=("offsets",), history="all", calibration_positions=200)).model
-    g.H = vector_features(word_vectors(g.counts[0], 2))
     g.tables, g.read = [jnp.zeros((5, N))], Positions(np.zeros((3, 1), int), np.full((3, 1), 2))
     g.network = {d: MLPLanguageModel(N, 2, (6,), d, dtype=jnp.float64) for d in ("tokens", "none", "embedding")}
     g.made = {d: init_variables(network, g.key, g.X[:1]) for d, network in g.network.items()}
@@ -131,7 +126,6 @@ OTHER_COUNTS = "pass the counts of this stream, or none"
 OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
 OF_THREE = "with counts of offsets 1..3"
 A_PAST = "reads the last 20003 tokens"
-FEATURES = "use features above 0 of norm 1"
 
 
 def each(values, call, message: str) -> list[tuple[Any, str]]:
@@ -225,10 +219,8 @@ OF_VALUES: list[tuple[Any, str]] = [
     ),
     (lambda g: swept(g.infinite, noise=False, discount=0.5), "infinite logits"),
 ]
-# of rows of contexts and of the past, mixtures, codes, vectors, the optimum and starts of networks
+# of rows of contexts and of the past, mixtures, the optimum and starts of networks
 OTHER_CASES: list[tuple[Any, str]] = [
-    *each(("coded",), lambda g, n: evaluate(getattr(g, n), FOREIGN), f"token id {N} .* {N}"),
-    *each(("coded",), lambda g, n: evaluate(getattr(g, n), PADS), NO_POSITION),
     (lambda g: explain(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:-1], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:, 0], g.Y), OF_TWO),
@@ -238,17 +230,6 @@ OTHER_CASES: list[tuple[Any, str]] = [
     (lambda g: g.caches.logits(jnp.zeros(8, int)), f"a model that {A_PAST}, and no history"),
     *each(("mean",), lambda g, f: sharded_language_model(g.sharded, features=f), "features 'mean': choose sum .* or cat"),
     *each((0, 4), lambda g, R: sharded_language_model(g.sharded, features="cat", radius=R), f"radius {{}} {OF_THREE}"),
-    (lambda g: bit_cipher(np.ones(14, int), 3), "3 bits make 7 different codes for a vocabulary of 14: use at least 4"),
-    *each((0, 15), lambda g, b: bit_cipher(np.ones(14, int), b), "{} bits for a vocabulary of 14: use 1 to 14"),
-    (lambda g: coded_language_model(FOREIGN, g.codes, features="cat", radius=1), f"token id {N} and codes of {N} tokens"),
-    (lambda g: coded_language_model(g.stream, g.codes, features="cat", radius=0), "radius"),
-    (lambda g: coded_language_model(np.array([1, 2]), g.codes, features="cat", radius=1), "with_pads|encode_documents"),
-    (lambda g: coded_language_model(PADS, g.codes, features="cat", radius=1), NO_POSITION),
-    *each((0, N), lambda g, d: word_vectors(g.counts[0], d), "word vectors of {} dimensions"),
-    (lambda g: word_vectors(np.zeros((3, 3), int), 1), "no counts"),
-    (lambda g: vector_language_model(g.counts, g.H[:-1], features="cat"), FEATURES),
-    (lambda g: vector_language_model(g.counts, 2 * g.H, features="cat"), FEATURES),
-    (lambda g: vector_language_model(g.counts, g.H - g.H.min(), features="cat"), FEATURES),
     *each((0, -3), lambda g, n: cache_rows(Past(g.stream, np.array([3])), np.zeros(N), Cache(n)), "at least one"),
     (lambda g: cache_rows(Past(g.stream, np.array([3])), np.zeros(N), Cache(5, word=True)), "say which tokens are letters"),
     (lambda g: word_view(g.stream, np.zeros(N, bool), radius=3), "no token is a letter"),

@@ -4,10 +4,10 @@
 
 A model is a tuple of *kinds of rows* and the exponents a of their rows. A context may choose the exponent of a row of several
 (`buckets`), and selectors add others to it: `a_g(x) = a_g[bucket_g(x)] + sum_s a_gs[selector_s(x)]`. Most kinds are index and
-tables (`TableRows`): the context gives the number of a row in each table. Tables are dense (here), of codes
-(jexplicit.lm.rows.bitcipher), sparse over a base row (sparse), with columns spread over devices (sharded), or of contexts of
-several tokens (ngrams, backoff). The recent past (cache) and networks (network) are read in ways of their own. The explicit
-solution and Kneser-Ney have exponents 1, mixtures have fitted ones.
+tables (`TableRows`): the context gives the number of a row in each table. Tables are dense (here), sparse over a
+base row (jexplicit.lm.rows.sparse), with columns spread over devices (sharded), or of contexts of several tokens (ngrams,
+backoff). The recent past (cache) and networks (network) are read in ways of their own. The explicit solution and Kneser-Ney
+have exponents 1, mixtures have fitted ones.
 
 Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
 and `tree.map` work on them.

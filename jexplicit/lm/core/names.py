@@ -23,8 +23,6 @@ Method = Literal[
     "log-linear",
     "iterative-scaling",
     "mixture",
-    "bitcipher",
-    "word-vectors",
 ]
 
 # Rows of mixtures, by what tokens are.
@@ -56,4 +54,4 @@ def label(row: Mapping[str, Any]) -> str:
     """What a model is called: its method and all that tells two models of a method apart."""
     parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
     parts += [f"history {row['history']}"] if row["method"] == "mixture" else []
-    return ", ".join(parts + ([f"{row['bits']} bits"] if "bits" in row else []))
+    return ", ".join(parts)

@@ -40,12 +40,10 @@ from jexplicit.lm.fits.mixtures.mixture_rows import (
     with_history,
 )
 from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
-from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.rows.selectors import SELECTORS, selectors_of
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
-from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.host import trim_heap
 
@@ -60,10 +58,9 @@ DENSE = (
     "optimum",
     "log-linear",
     "iterative-scaling",
-    "word-vectors",
 )
 # Methods that are fitted on one device, however many there are; those of the text alone on the host.
-ONE_DEVICE = ("ngram", "optimum", "bitcipher", "word-vectors", "delta", "mean-cooccurrence")
+ONE_DEVICE = ("ngram", "optimum", "delta", "mean-cooccurrence")
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -177,23 +174,6 @@ def _fit_intercept(text: TrainingText, options: Options, watch: Watch) -> FitRes
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     with watch.stage("ngram", "positions" if text.disk else "") as progress:
         return FitResult(ngram_model(text.ngrams(CHAIN, progress), text.target_counts, eos=text.eos), {})
-
-
-def _fit_bitcipher(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    stream = text.in_memory
-    codes = bit_cipher(np.bincount(stream[1:], minlength=text.vocab_size), options.bits)
-    shape: Any = {"features": options.features, "radius": options.radius, "eos": text.eos}
-    with watch.stage(f"bitcipher, {options.features}, K = {options.radius}, {options.bits} bits", "positions") as progress:
-        return FitResult(coded_language_model(stream, codes, **shape, progress=progress), {"bits": options.bits})
-
-
-def _fit_word_vectors(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution on positive parts of the text's own word vectors."""
-    K, counts = options.radius, text.counts(options.radius)
-    with watch.stage(f"word vectors, {options.features}, K = {K}, {options.bits} features"):
-        V = word_vectors(sum(counts[1:K], counts[0].astype(np.int64)), options.bits // 2)
-        model = vector_language_model(counts, vector_features(V), features=options.features, radius=K, eos=text.eos)
-    return FitResult(model, {"bits": options.bits})
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -327,8 +307,6 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "log-linear": _fit_log_linear,
     "iterative-scaling": _fit_iterative_scaling,
     "mixture": _fit_mixture,
-    "bitcipher": _fit_bitcipher,
-    "word-vectors": _fit_word_vectors,
 }
 _tables = ("features", "radius")
 _exponents = ("smoothing", "calibration_positions", "seed")
@@ -357,8 +335,6 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "log-linear": (*_tables, "calibration", *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
     "mixture": ("rows", "history", *_exponents),
-    "bitcipher": (*_tables, "bits"),
-    "word-vectors": (*_tables, "bits"),
 }
 """The options that each method uses."""
 assert set(METHODS) == set(OPTIONS) == set(get_args(Method))
