@@ -58,8 +58,7 @@ class Models(Text, Run):
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)
     """The models to fit. The baselines unigram and bigram are always added. explicit: the closed form. delta: explicit, its
-    exponent corrected by one fitted number. mean-cooccurrence: explicit with its exact column weights (Eq. 14). intercept: the
-    tables of explicit frozen, and one fitted number per output token. cold, warm: trained by gradient descent from random
+    exponent corrected by one fitted number. cold, warm: trained by gradient descent from random
     tables or from the explicit solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1
     and 2. log-linear: smoothed rows with one fitted exponent per offset. iterative-scaling: sweeps from the log-linear model,
     without a learning rate. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and

@@ -32,7 +32,7 @@ _runtime_bytes = 600 * 10**6  # Python, its libraries, and what XLA compiles
 _pair_bytes = 12  # of a pair in sparse counts: two ids and a number
 _stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
 _passes = {  # the option with the number of passes that a fit makes
-    **dict.fromkeys(("intercept", "iterative-scaling"), "sweeps"),
+    "iterative-scaling": "sweeps",
     **dict.fromkeys(("cold", "warm"), "epochs"),
     "optimum": "optimum_iterations",
 }

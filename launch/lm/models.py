@@ -36,7 +36,7 @@ from launch.lm.config import Config
 from launch.lm.views import scaling_file
 
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
-_once_at_1 = ("delta", "mean-cooccurrence", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
+_once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
 
 
 class ModelRun(NamedTuple):

@@ -48,8 +48,6 @@ KINDS = {
     "explicit, Sum": ("explicit", {"features": "sum", "radius": 2}),
     "explicit, Cat": ("explicit", {"features": "cat", "radius": 2}),
     "delta": ("delta", {"radius": 2}),
-    "mean-cooccurrence": ("mean-cooccurrence", {"features": "sum", "radius": 2}),
-    "intercept": ("intercept", {"radius": 2, "sweeps": 2}),
     "log-linear": ("log-linear", {"radius": 2}),
     "iterative-scaling": ("iterative-scaling", {"radius": 2, "sweeps": 2}),
     "cold": ("cold", {"radius": 2}),

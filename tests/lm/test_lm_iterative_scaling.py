@@ -112,17 +112,16 @@ def test_a_sweep_with_noise_is_the_loop_over_positions_with_noisy_features(kind,
     "kind, K, options",
     [
         *(("sum", 2, {}), ("cat", 4, {"noise": False, "discount": 0.7}), ("impossible", 2, {"noise": False})),
-        *(("weighted", 2, {"noise": False, "discount": 0.7}), ("cat", 3, {"noise": False, "intercept": True})),
+        *(("weighted", 2, {"noise": False, "discount": 0.7}),),
         *(pytest.param(kind, K, {"noise": False}, marks=SLOW) for kind, K in product(["sum", "cat"], [2, 4])),
         *(pytest.param(kind, K, {}, marks=SLOW) for kind, K in (("cat", 2), ("sum", 4), ("cat", 4))),
         *(pytest.param(*case, {"noise": False, "discount": 0.7}, marks=SLOW) for case in (("sum", 2), ("sum", 4), ("cat", 2))),
         pytest.param("weighted", 2, {"noise": False}, marks=SLOW),
         *(pytest.param("zeros", K, {"noise": noise}, marks=SLOW) for K, noise in ((1, True), (2, False))),
-        pytest.param("sum", 3, {"noise": False, "intercept": True}, marks=SLOW),
     ],
 )
 def test_every_sweep_lowers_the_loss_with_its_penalty_on_any_devices(kind, K, options):
-    """From the explicit solution with and without noise, from zeros, with a prior, with weights, and an intercept alone."""
+    """From the explicit solution with and without noise, from zeros, with a prior, and with weights."""
     zeros, impossible = token_model([jnp.zeros((N, N)) for _ in range(K)], "cat", False), explicit("cat", K, noise=False)
     model = {"weighted": attentive(), "zeros": zeros, "impossible": impossible}.get(kind) or explicit(kind, K)
     options = options | ({"weights": WEIGHTS} if kind == "weighted" else {})

@@ -204,9 +204,6 @@ CASES: list[tuple[Any, str]] = [
     *each((np.ones((1, N)), -np.ones((2, N))), lambda g, w: swept(g.tied, noise=False, weights=w), "use finite weights"),
     (lambda g: swept(g.two, noise=False, weights=np.ones((2, N))), "use finite weights"),
     (lambda g: swept(g.tied, weights=np.ones((2, N))), "noise=True"),
-    (lambda g: swept(g.two, intercept=True), "with noise=True"),
-    (lambda g: swept(g.even, PADS, g.of_pads, noise=False, intercept=True), "no position"),
-    (lambda g: swept(g.unigram, noise=False, intercept=True), "plain tables"),
 ]
 OF_VALUES: list[tuple[Any, str]] = [
     (lambda g: leave_one_out_rows(g.counts, *g.absent), "not counted"),

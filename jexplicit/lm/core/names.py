@@ -15,8 +15,6 @@ Method = Literal[
     "ngram",
     "explicit",
     "delta",
-    "mean-cooccurrence",
-    "intercept",
     "cold",
     "warm",
     "optimum",

@@ -21,7 +21,7 @@ class FitOptions:
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Number of positions that exponents are fitted on, drawn with the seed."""
     sweeps: PositiveInt = 10
-    """intercept, iterative-scaling: number of sweeps over the distinct contexts."""
+    """iterative-scaling: number of sweeps over the distinct contexts."""
     discount: NonNegativeFloat | None = None
     """iterative-scaling: tolerance, in counts, between expected and observed co-occurrences. Default: the Kneser-Ney discount.
     0 starts from the explicit solution, with its noise model, and approaches the optimum of the training loss."""

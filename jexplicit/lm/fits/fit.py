@@ -21,7 +21,7 @@ from jexplicit.lm.core.model import Constant, LanguageModel
 from jexplicit.lm.core.names import ADAPTIVE
 from jexplicit.lm.core.names import Method as Method
 from jexplicit.lm.evaluation import EncodedText, read_text
-from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
+from jexplicit.lm.fits.column_weights import fit_token_delta, shift_tokens
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
 from jexplicit.lm.fits.mixtures.adaptive_mixture import (
     adaptive_model,
@@ -51,8 +51,6 @@ from jexplicit.runs.host import trim_heap
 DENSE = (
     "explicit",
     "delta",
-    "mean-cooccurrence",
-    "intercept",
     "cold",
     "warm",
     "optimum",
@@ -60,7 +58,7 @@ DENSE = (
     "iterative-scaling",
 )
 # Methods that are fitted on one device, however many there are; those of the text alone on the host.
-ONE_DEVICE = ("ngram", "optimum", "delta", "mean-cooccurrence")
+ONE_DEVICE = ("ngram", "optimum", "delta")
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -144,31 +142,9 @@ def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     return FitResult(model, {"delta": fitted.delta, "scalars": 1})
 
 
-def _fit_mean_cooccurrence(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with the weights of Eq. 14 before its last assumption: another pass over the contexts."""
-    start, f = _explicit_tables(text, options), target_counts(text.counts(1), eos=text.eos)
-    with watch.stage(f"mean co-occurrences, {options.features}, K = {options.radius}"):
-        v = mean_cooccurrence_shift(start, f, contexts(text.in_memory, options.radius, eos=text.eos)[0])
-    return FitResult(shift_tokens(start, v), {"scalars": text.vocab_size})
-
-
 def _explicit_tables(text: TrainingText, options: Options) -> LanguageModel:
     K = options.radius
     return explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
-
-
-def _fit_intercept(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with its tables frozen, and the intercept that fits the training text best."""
-    from jexplicit.lm.fits.iterative_scaling import sweep_tables
-
-    K, start = options.radius, _explicit_tables(text, options)
-    with watch.stage(f"intercept, {options.features}, K = {K}", "sweeps") as progress:
-        shape: Any = {"sweeps": options.sweeps, "mesh": text.mesh, "progress": progress}
-        fitted = sweep_tables(start, text.counts(K), text.in_memory, noise=False, intercept=True, **shape)
-    for sweep, loss in enumerate(fitted.losses):
-        perplexity = float(np.exp(loss))
-        watch.log(event="intercept_sweep", features=options.features, radius=K, sweep=sweep, train_perplexity=perplexity)
-    return FitResult(fitted.model, {"sweeps": options.sweeps, "scalars": text.vocab_size})
 
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -299,8 +275,6 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "ngram": _fit_ngram,
     "explicit": _fit_explicit,
     "delta": _fit_delta,
-    "mean-cooccurrence": _fit_mean_cooccurrence,
-    "intercept": _fit_intercept,
     "cold": functools.partial(_fit_trained, "cold"),
     "warm": functools.partial(_fit_trained, "warm"),
     "optimum": _fit_optimum,
@@ -327,8 +301,6 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ngram": (),
     "explicit": _tables,
     "delta": (*_tables, "calibration_positions", "seed"),
-    "mean-cooccurrence": _tables,
-    "intercept": (*_tables, "sweeps"),
     "cold": (*_tables, *_training),
     "warm": (*_tables, *_training),
     "optimum": (*_tables, "optimum_iterations", "optimum_floor"),
