@@ -75,8 +75,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         refused |= {f"--methods {method}": method in methods for method in ("cold", "warm")}  # which stop on the dev text
         flags = " ".join(flag for flag, given in refused.items() if given)
         yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
-    far = "optimum" in methods and min(config.radius) > 2
-    yield far, f"--methods optimum with --radius {words['radius']}: the optimum is computed at K = 1 and 2 only"
+    far = "optimum" in methods and 1 not in config.radius
+    yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)
 

@@ -58,11 +58,10 @@ class Models(Text, Run):
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)
     """The models to fit. The baselines unigram and bigram are always added. explicit: the closed form. delta: explicit, its
-    exponent corrected by one fitted number. cold, warm: trained by gradient descent from random
-    tables or from the explicit solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1
-    and 2. log-linear: smoothed rows with one fitted exponent per offset. iterative-scaling: sweeps from the log-linear model,
-    without a learning rate. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
-    --history."""
+    exponent corrected by one fitted number. cold, warm: trained by gradient descent from random tables or from the explicit
+    solution. optimum: the minimum of the training loss at K = 1, from counts. log-linear: smoothed rows with one fitted
+    exponent per offset. iterative-scaling: sweeps from the log-linear model, without a learning rate. ngram: modified
+    Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and --history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +139,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
     ),
     "starts": (
         "docs, all models of the paper's Table 1; learning rate 0.1, because the corpus is 30 times smaller than the paper's.",
-        dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, optimum_iterations=40, paper=True),
+        dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, paper=True),
     ),
     "mixture": (
         "docs, models that generalise: smoothed rows with fitted exponents, contexts of several tokens, the recent past.",

@@ -34,7 +34,6 @@ _stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, whi
 _passes = {  # the option with the number of passes that a fit makes
     "iterative-scaling": "sweeps",
     **dict.fromkeys(("cold", "warm"), "epochs"),
-    "optimum": "optimum_iterations",
 }
 _fixed = ("unigram", "bigram", "explicit", "log-linear")  # solved from counts: not longer for more text
 

@@ -65,9 +65,7 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
             for history in config.history:
                 yield {**mixture, "history": history}
         else:
-            radii = [
-                K for K in config.radius if K <= 2 or method != "optimum"
-            ]  # others have no partition functions from counts
+            radii = [K for K in config.radius if K == 1 or method != "optimum"]  # which has a closed form there alone
             for features, radius in itertools.product(config.features, radii):
                 yield {**name, "features": features, "radius": radius}
 

@@ -71,8 +71,8 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
     if mesh.size > 1 and (alone := [method for method in config.methods if method in ONE_DEVICE]):
         console.print(f"  {', '.join(alone)}: fitted on one device")
-    if "optimum" in config.methods and max(config.radius) > 2:
-        console.print("  optimum: at K = 1 and 2 only, which have partition functions from counts")
+    if "optimum" in config.methods and max(config.radius) > 1:
+        console.print("  optimum: at K = 1 only, where it has a closed form")
     text, source = read_text(config, folder)
     held = read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size

@@ -177,7 +177,6 @@ lm {TRAIN} --history | --history without a value
 lm {TRAIN} --methods mixture --history window:3 | choose none, document, window:W
 lm {TRAIN} --methods mixture --rows trigrams | rows trigrams: choose from offsets
 lm {TRAIN} --methods mixture --rows words | these rows need --tokenizer char
-lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1
 lm {TRAIN} --radius two | --radius
 lm --out gs://bucket/x {TRAIN} | give a path on this machine
 lm --out {{text}} {TRAIN} | cannot be written
@@ -407,7 +406,7 @@ API = {
     "images of side 0": (lambda: image_sets(jexplicit.read_images("digits"), side=0), "to a side of 0"),
     "an optimiser that is none": (
         lambda: jexplicit.fit_model("optimum", jexplicit.TrainingText(STREAM, 3), jexplicit.Options(radius=3)),
-        "optimum with radius 3: only K = 1 and 2",
+        "optimum with radius 3: only K = 1",
     ),
 }
 

@@ -53,7 +53,7 @@ def _own_cache(monkeypatch, tmp_path):
 def test_every_model_has_its_row_with_the_promised_fields():
     models = list(by_model(finished()))
     assert models[:2] == [("unigram", "none", 1), ("bigram", "none", 1)]
-    assert models[2:-3] == [(method, *m) for method in METHODS[:-2] for m in TOKENS]
+    assert models[2:-3] == [(method, *m) for method in METHODS[:-2] for m in TOKENS if method != "optimum" or m[1] == 1]
     assert models[-3:] == [("ngram", "none", len(CHAIN)), MIXTURE, WITH_HISTORY] and len(models) == len(rows(finished()))
     assert {*METHODS, "unigram", "bigram"} | ELSEWHERE == set(jexplicit.METHODS)
     promised = "method features radius history scalars bytes seconds tables train_perplexity dev_perplexity train_tokens"
@@ -117,11 +117,10 @@ def test_better_models_are_better():
         assert dev[method, "sum", 1] == pytest.approx(dev[method, "cat", 1], rel=1e-5)
     for model, row in of.items():
         if model[1:] in TOKENS and "kkt_residual" in row:  # no loss is below the optimum's; float32 sums over positions
-            assert train["optimum", *model[1:]] <= train[model] * (1 + 1e-5)
+            assert model[2] > 1 or train["optimum", *model[1:]] <= train[model] * (1 + 1e-5)
             assert 0 <= row["kkt_residual"] < 2
     for features in ("sum", "cat"):
-        kkt = {method: of[method, features, 2]["kkt_residual"] for method in ("explicit", "cold", "optimum")}
-        assert 2 * kkt["optimum"] < kkt["explicit"] < kkt["cold"]
+        assert of["explicit", features, 2]["kkt_residual"] < of["cold", features, 2]["kkt_residual"]
         closed_form = of["optimum", features, 1]
         assert closed_form["infimum_perplexity"] <= closed_form["train_perplexity"] * (1 + 1e-6)
     for row in of.values():
@@ -385,21 +384,6 @@ def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
         row = by_model(tmp_path / "run")[model]
         assert row["smoothing"] == "dirichlet" and 1 < row["dev_perplexity"] < 50
     assert load_model(tmp_path / "run", method="log-linear").model.eos
-
-
-def test_the_floor_of_the_optimum_is_a_flag_that_dev_perplexity_depends_on(tmp_path):
-    found, text = [], {"train": "\n".join([*TRAIN[:50], "q z"]), "dev": "the cat sang qz"}
-    for part, lines in text.items():
-        (tmp_path / part).write_text(lines)
-    flags = (
-        f"--train {tmp_path}/train --dev {tmp_path}/dev --methods optimum --tokenizer char --radius 1 --features cat".split()
-    )
-    for floor in ("1e-3", "1e-9"):
-        assert run(tmp_path / floor, *SMALL, *flags, "--samples", "0", "--optimum-floor", floor) == 0
-        found.append(rows(tmp_path / floor)[-1])
-    assert [row["floor"] for row in found] == [1e-3, 1e-9]
-    assert found[1]["dev_perplexity"] > 2 * found[0]["dev_perplexity"]
-    assert found[1]["train_perplexity"] == pytest.approx(found[0]["train_perplexity"], rel=1e-2)
 
 
 def test_exponents_from_counted_positions_each_left_out(tmp_path):

@@ -52,7 +52,7 @@ KINDS = {
     "iterative-scaling": ("iterative-scaling", {"radius": 2, "sweeps": 2}),
     "cold": ("cold", {"radius": 2}),
     "warm": ("warm", {"radius": 2}),
-    "optimum": ("optimum", {"radius": 2, "optimum_iterations": 3}),
+    "optimum": ("optimum", {"radius": 1}),
     "mixture": ("mixture", {}),
     "mixture, history all": ("mixture", {"rows": ("contexts-4",), "history": "all"}),
     "mixture, rows of classes": (

@@ -12,7 +12,6 @@ from jexplicit.lm.training_text import Options, TrainingText, Watch
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "on the mat the dog sat"] * 6
 USED_AT = {
-    "optimum": [{"radius": 1}, {"radius": 2}],
     "iterative-scaling": [{}, {"discount": 0.5}],
     "cold": [{}, {"optimizer": "sgd"}],
 }

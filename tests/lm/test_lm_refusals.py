@@ -32,7 +32,7 @@ from jexplicit.lm.fits.log_linear import leave_one_out_rows, log_linear_model, o
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
 from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_start
-from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
+from jexplicit.lm.fits.optimum import bigram_optimum
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.measures import score_documents
 from jexplicit.lm.rows.explicit import explicit_blocks, explicit_language_model, unigram_model
@@ -66,7 +66,7 @@ def given() -> SimpleNamespace:
     g.text = TrainingText(g.stream, N)
     g.X, g.Y = contexts(g.stream, 2)
     table = jax.device_put(np.zeros((N, N)))
-    g.one, g.two, g.three = (token_model([table] * K, "cat", True) for K in (1, 2, 3))
+    g.one, g.two = (token_model([table] * K, "cat", True) for K in (1, 2))
     g.tied, g.even = token_model([table] * 2, "sum", True), token_model([table] * 2, "cat", False)
     g.infinite = token_model([jax.device_put(np.full((N, N), -np.inf))] * 2, "cat", True)
     g.spread, g.unigram = sparse_language_model(g.sparse, features="cat"), unigram_model(g.counts)
@@ -81,7 +81,6 @@ def given_more() -> SimpleNamespace:
     """Rows, mixtures, codes, vectors and networks of the same text."""
     g = given()
     g.sharded = count_sharded(g.stream, radius=3, vocab_size=N)
-    g.pairs = context_pairs(g.stream, N, eos=True)
     g.caches = fit_model("mixture", g.text, Options(rows=("offsets",), history="all", calibration_positions=200)).model
     g.tables, g.read = [jnp.zeros((5, N))], Positions(np.zeros((3, 1), int), np.full((3, 1), 2))
     g.network = {d: MLPLanguageModel(N, 2, (6,), d, dtype=jnp.float64) for d in ("tokens", "none", "embedding")}
@@ -116,8 +115,6 @@ FITS = {
 }
 NO_OFFSETS = ((), (1, 1), (0, 1), (1, 5), (-1,))
 NO_HISTORIES = ("window", "window:", "window:31", "window:x", "past", "")
-OTHER_PAIRS = (lambda n: n + 1, lambda n: n.T, lambda n: n[:3, :3])
-LIMITS = ({"iterations": -1}, {"memory": 0}, {"tolerance": -1.0}, {"tolerance": float("nan")})
 
 NO_POSITION = "no position to predict"
 HAS_N = f"the model has {N} tokens"
@@ -241,16 +238,6 @@ OTHER_CASES: list[tuple[Any, str]] = [
     (lambda g: reader.log_probabilities(g.tables, np.ones(2), g.read, g.Y[:3]), "exponent 2 of 2"),
     (lambda g: reader.log_probabilities(g.tables * 2, np.ones(3), g.read, g.Y[:3]), "positions of 1 features for 2 tables"),
     *each((-1, 5), lambda g, r: read_row(g, r), "row {} of a dense table of 5 rows"),
-    (lambda g: find_optimum(g.three, g.counts, g.pairs), "radius 3: only at K = 1 and 2.*method 'warm'"),
-    (lambda g: find_optimum(g.two, g.counts[:1], g.pairs), "counts of 1 offsets"),
-    (lambda g: find_optimum(g.two, tuple(C[:3, :3] for C in g.counts), g.pairs), f"vocabulary 3 for .* and vocabulary {N}"),
-    (lambda g: find_optimum(g.two, g.counts, None), "missing context pairs"),
-    *each(OTHER_PAIRS, lambda g, change: find_optimum(g.two, g.counts, change(g.pairs)), "do not add up"),
-    (lambda g: find_optimum(g.two, g.counts, context_pairs(g.stream, N)), "do not add up.*eos=True"),
-    (lambda g: find_optimum(g.two, tuple(0 * C for C in g.counts), g.pairs), NO_POSITION),
-    (lambda g: find_optimum(g.infinite, g.counts, g.pairs), "infinite logits.*noise=True"),
-    *each(LIMITS, lambda g, options: find_optimum(g.two, g.counts, g.pairs, **options), "use at least 0, 1 and 0"),
-    (lambda g: context_pairs(np.array([0, 5, 1, 2, 0]), 3), "token ids 0 .. 5 in a vocabulary of 3"),
     *each((0.0, 1.0), lambda g, floor: bigram_optimum(g.counts, floor=floor), "floor {}"),
     (lambda g: bigram_optimum((np.zeros((N, N), int),)), NO_POSITION),
     *each(("none", "embedding"), lambda g, d: direct_start(g.made[d], g.two), "direct='tokens'"),

@@ -11,7 +11,7 @@ from jexplicit.lm.core.names import Smoothing
 class FitOptions:
     """How models are fitted. Each method has its own options."""
 
-    GROUPS: ClassVar = {"smoothing": "smoothed", "epochs": "trained", "optimum_iterations": "optimum"}
+    GROUPS: ClassVar = {"smoothing": "smoothed", "epochs": "trained"}
 
     smoothing: Smoothing = "kneser-ney"
     """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
@@ -40,8 +40,3 @@ class FitOptions:
     rows: the noisy rows themselves, on another trajectory: a step updates only the rows that its batch reads."""
     patience: PositiveInt | None = None
     """Training: stop after this many epochs without a lower dev perplexity; the best epoch is kept. Default: never."""
-    optimum_iterations: PositiveInt = 100
-    """optimum: number of L-BFGS iterations."""
-    optimum_floor: Annotated[float, Bounds(above=0, below=1)] = 1e-9
-    """optimum: count used in place of 0 at K = 1, where the exact logits are minus infinity. The dev perplexity depends on this
-    number, and is infinite in the limit of 0; the train perplexity hardly depends on it."""

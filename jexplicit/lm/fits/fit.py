@@ -153,35 +153,14 @@ def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The minimum of the convex training loss: in closed form at K = 1, by L-BFGS on the counts at K = 2."""
-    from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
+    """The minimum of the training loss of one token of context, in closed form."""
+    from jexplicit.lm.fits.optimum import FLOOR, bigram_optimum
 
-    K, eos = options.radius, text.eos
-    if K > 2:
-        raise ValueError(
-            f"optimum with radius {K}: only K = 1 and 2 have their partition functions from counts; use one of these"
-        )
-    with watch.stage(f"optimum, {options.features}, K = {K}", "iterations") as progress:
-        if K == 1:
-            found = bigram_optimum(text.counts(1), eos=eos, floor=options.optimum_floor)
-        else:
-            start = explicit_language_model(text.counts(K), features=options.features, radius=K, eos=eos)
-            pairs = context_pairs(text.in_memory, text.vocab_size, eos=eos)
-            log = functools.partial(watch.log, event="iteration", features=options.features, radius=K)
-            found = find_optimum(
-                start,
-                text.counts(K),
-                pairs,
-                iterations=options.optimum_iterations,
-                on_iteration=lambda info: log(**info),
-                progress=progress,
-            )
-    info = {
-        "iterations": found.iterations,
-        "infimum_perplexity": float(np.exp(found.loss)),
-        "kkt_residual": found.kkt_residual,
-        **({"floor": options.optimum_floor} if K == 1 else {}),
-    }
+    if options.radius != 1:
+        raise ValueError(f"optimum with radius {options.radius}: only K = 1 has a closed form; sweeps go there at any K")
+    with watch.stage(f"optimum, {options.features}, K = 1"):
+        found = bigram_optimum(text.counts(1), eos=text.eos)
+    info = {"infimum_perplexity": float(np.exp(found.loss)), "kkt_residual": 0.0, "floor": FLOOR}
     return FitResult(found.model, info)
 
 
@@ -303,7 +282,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "delta": (*_tables, "calibration_positions", "seed"),
     "cold": (*_tables, *_training),
     "warm": (*_tables, *_training),
-    "optimum": (*_tables, "optimum_iterations", "optimum_floor"),
+    "optimum": _tables,
     "log-linear": (*_tables, "calibration", *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
     "mixture": ("rows", "history", *_exponents),
