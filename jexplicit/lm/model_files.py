@@ -65,7 +65,7 @@ _types = (
     Cache,
 )
 _known: dict[str, type] = {cls.__name__: cls for cls in _types}
-_networks = {"MLPLanguageModel": "networks", "TokenStack": "networks", "Transformer": "transformer", "LSTM": "lstm"}
+_networks = {"MLPLanguageModel": "networks", "Transformer": "transformer", "LSTM": "lstm"}
 
 
 def _class_of(name: str) -> type | None:
@@ -191,7 +191,7 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
         return tuple(rebuild(item, tensors, host=host) for item in described["tuple"])
     if "type" in described:
         fields = {key: rebuild(item, tensors, host=host) for key, item in described["fields"].items()}
-        if described["type"] in ("MLPLanguageModel", "TokenStack"):
+        if described["type"] == "MLPLanguageModel":
             fields["dtype"] = jnp.dtype(fields["dtype"])
         return cast(Any, _class_of(described["type"]))(**fields)
     return {key: rebuild(item, tensors, host=host) for key, item in described.items()}

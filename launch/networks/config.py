@@ -21,7 +21,6 @@ from jexplicit.nn.parts.names import (
 from launch.shared import groups
 from launch.shared.groups import Images, Run
 
-Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
 ComparisonName = Literal[
     "activations", "normalisation", "objectives", "initializers", "optimizers", "batch-size", "samplers", "dropout"
 ]
@@ -116,9 +115,9 @@ class Pictures(Images, Run):
 
 @dataclass(frozen=True)
 class MLPConfig(Text, Training):
-    """A neural language model (Bengio et al. 2003), from random parameters and from explicit solutions."""
+    """A neural language model (Bengio et al. 2003)."""
 
-    GROUPS: ClassVar = {"context": "network", "starts": "experiment"}
+    GROUPS: ClassVar = {"context": "network", "baselines": "experiment"}
 
     hidden: tuple[PositiveInt, ...] = (200,)
     activation: Activation = "tanh"
@@ -127,15 +126,9 @@ class MLPConfig(Text, Training):
     learning_rate: PositiveFloat = 5e-3
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
-    stack: NonNegativeInt = 0
-    """Number of softmax layers that replace the network: a table per offset, then N x N weights each. 0: the network."""
     direct: Direct = "none"
     """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
     N^2 parameters per context token."""
-    starts: tuple[Start, ...] = ("cold",)
-    """Initial parameters, a network for each; all are trained equally long. cold: random. output: random hidden layers, and the
-    last layer solved on their outputs. explicit, log-linear: the direct connection from tokens solved, by the paper's formula
-    or with smoothed rows and fitted exponents. layers: with --stack, all layers solved, from the bottom up."""
     baselines: bool = True
     """Whether the unigram, the Kneser-Ney bigram, the explicit and the log-linear model are evaluated on the same text."""
     samples: NonNegativeInt = 10
@@ -373,7 +366,7 @@ def checked(config: Any) -> Any:
 @refuses
 def check(config: Any) -> Iterator[tuple[Any, str]]:
     """Refuse an empty list, and flags that contradict each other."""
-    for name in ("start", "starts", "rates", "depths", "memory_scales", "memory_activations"):
+    for name in ("start", "rates", "depths", "memory_scales", "memory_activations"):
         yield getattr(config, name, None) == (), f"--{name.replace('_', '-')} needs at least one value"
     if isinstance(config, Text):
         both = "--dev and --test go together: give both, or neither to split the lines of --train 80/10/10"
@@ -389,13 +382,6 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
         yield config.width % config.heads, f"--width {config.width} with --heads {config.heads}: {least}"
         rotary = f"--positions rotary with {size} numbers in a head: give an even number, --width / --heads"
         yield config.positions == "rotary" and size % 2, rotary
-    if isinstance(config, MLPConfig):
-        starts, solved = " ".join(config.starts), {"explicit", "log-linear"} & set(config.starts)
-        direct = f"--starts {starts} with --direct {config.direct}: add --direct tokens"
-        yield solved and config.direct != "tokens", direct
-        others = config.stack and not set(config.starts) <= {"cold", "layers"}
-        yield others, f"--stack {config.stack} with --starts {starts}: use cold or layers"
-        yield not config.stack and "layers" in config.starts, "--starts layers without a stack: add --stack 2"
     if isinstance(config, RateConfig):
         rates = f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest"
         yield not config.lowest < config.highest, rates

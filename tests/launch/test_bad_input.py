@@ -223,10 +223,7 @@ export --run nowhere --out {{tmp}}/x.safetensors | no run at nowhere
 networks mlp_lm --train missing.txt | no such file
 networks mlp-lm --corpus installed | invalid choice
 networks mlp-lm --optimizer chain | invalid choice 'chain'
-networks mlp-lm --starts explicit | add --direct tokens
 networks compare optimizers --rates | --rates needs at least one value
-networks mlp-lm --starts layers | add --stack 2
-networks mlp-lm --stack 2 --starts output | use cold or layers
 icl --dim 0 | --dim 0: use at least 1
 icl --experiment | --experiment without a value
 icl --experiment nothing | invalid choice

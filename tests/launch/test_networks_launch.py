@@ -23,7 +23,7 @@ from launch.networks.data import centred_data
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = "model start optimizer initializer sampler objective steps seconds".split()
+SETTINGS = "model optimizer initializer sampler objective steps seconds".split()
 SCORES = "train_loss dev_loss test_loss dev_perplexity test_accuracy".split()
 MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 2 --batch-size 512 --samples 1".split()
 
@@ -52,24 +52,22 @@ def run(tmp_path_factory, name, *flags):
 
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory, text):
-    starts = ["--direct", "tokens", "--starts", "cold", "explicit"]
-    return run(tmp_path_factory, "mlp-lm", "--train", text, *MLP, *starts)
+    return run(tmp_path_factory, "mlp-lm", "--train", text, *MLP, "--direct", "tokens")
 
 
-def test_a_language_model_is_trained_from_every_start_beside_the_solved_ones(language_model):
+def test_a_language_model_is_trained_beside_the_solved_ones(language_model):
     found = by_name(language_model)
-    assert list(found) == ["unigram", "bigram", "explicit", "log-linear", "mlp-cold", "mlp-explicit"]
+    assert list(found) == ["unigram", "bigram", "explicit", "log-linear", "mlp"]
     for row in found.values():
         assert {*SETTINGS, *SCORES, "corpus_sha256", "vocab_size"} <= set(row)
         assert row["dev_perplexity"] == pytest.approx(np.exp(row["dev_loss"])) and 0 <= row["test_accuracy"] <= 1
-    cold, warm = found["mlp-cold"], found["mlp-explicit"]
-    assert cold["steps"] == warm["steps"] > 0 and cold["dev_positions"] < cold["train_positions"] / 7
-    assert cold["vocab_size"] == 5  # three letters, an end and <unk>
-    assert warm["first_loss"] == pytest.approx(found["explicit"]["dev_loss"], rel=1e-5)  # it begins there
+    network = found["mlp"]
+    assert network["steps"] > 0 and network["dev_positions"] < network["train_positions"] / 7
+    assert network["vocab_size"] == 5  # three letters, an end and <unk>
 
 
 def test_a_run_leaves_the_files_of_the_contract(language_model):
-    for name in ("config.json", "environment.json", "report.md", "samples.json", "checkpoints/mlp-cold"):
+    for name in ("config.json", "environment.json", "report.md", "samples.json", "checkpoints/mlp"):
         assert (language_model / name).exists(), name
     assert json.loads((language_model / "config.json").read_text())["launcher"] == "networks"
     assert pictures(language_model) >= {"curves", "ratios", "histograms"}
@@ -85,13 +83,6 @@ def test_the_views_of_an_embedding(tmp_path):
     assert mlp_lm.embedding_figure(results) and pictures(tmp_path) == {"embedding"}
 
 
-def test_a_stack_of_softmax_layers_starts_cold_or_solved(tmp_path_factory, text):
-    stack = ["--no-baselines", "--stack", "2", "--starts", "cold", "layers"]
-    found = by_name(run(tmp_path_factory, "mlp-lm", "--train", text, *MLP, *stack))
-    assert list(found) == ["stack-cold", "stack-layers"] and found["stack-layers"]["model"] == "softmax stack, 2 layers"
-    assert found["stack-layers"]["first_loss"] < found["stack-cold"]["first_loss"] - 0.1
-
-
 def test_a_run_interrupted_within_an_epoch_resumes_to_the_same_rows(tmp_path, text, monkeypatch):
     flags = ["--train", str(text), *MLP, "--no-baselines", "--norm", "batch", "--batch-size", "256"]
     out, whole = tmp_path / "run", tmp_path / "whole"
@@ -104,7 +95,7 @@ def test_a_run_interrupted_within_an_epoch_resumes_to_the_same_rows(tmp_path, te
     monkeypatch.setattr(networks_training, "training_step", make_step)
     assert networks.main(["mlp-lm", "--out", str(out), "--resume"]) == 0
     assert without_costs(out) == without_costs(whole)
-    ours, theirs = (load_checkpoint(folder / "checkpoints" / "mlp-cold") for folder in (out, whole))
+    ours, theirs = (load_checkpoint(folder / "checkpoints" / "mlp") for folder in (out, whole))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 

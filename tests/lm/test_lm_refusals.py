@@ -31,7 +31,6 @@ from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear import leave_one_out_rows, log_linear_model, offset_rows
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
-from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_start
 from jexplicit.lm.fits.optimum import bigram_optimum
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.measures import score_documents
@@ -44,7 +43,6 @@ from jexplicit.lm.rows.words import word_view
 from jexplicit.lm.tables import reader
 from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.training_text import Options, TrainingText
-from jexplicit.nn.networks import MLPLanguageModel, TokenStack, init_variables
 from jexplicit.runs.devices import data_mesh
 
 N = 8
@@ -78,15 +76,11 @@ def given() -> SimpleNamespace:
 
 @functools.cache
 def given_more() -> SimpleNamespace:
-    """Rows, mixtures, codes, vectors and networks of the same text."""
+    """Sharded counts, rows of the past, and tables of the same text."""
     g = given()
     g.sharded = count_sharded(g.stream, radius=3, vocab_size=N)
     g.caches = fit_model("mixture", g.text, Options(rows=("offsets",), history="all", calibration_positions=200)).model
     g.tables, g.read = [jnp.zeros((5, N))], Positions(np.zeros((3, 1), int), np.full((3, 1), 2))
-    g.network = {d: MLPLanguageModel(N, 2, (6,), d, dtype=jnp.float64) for d in ("tokens", "none", "embedding")}
-    g.made = {d: init_variables(network, g.key, g.X[:1]) for d, network in g.network.items()}
-    g.stack = TokenStack(N, 2)
-    g.layers = init_variables(g.stack, g.key, g.X[:1])
     return g
 
 
@@ -213,7 +207,7 @@ OF_VALUES: list[tuple[Any, str]] = [
     ),
     (lambda g: swept(g.infinite, noise=False, discount=0.5), "infinite logits"),
 ]
-# of rows of contexts and of the past, mixtures, the optimum and starts of networks
+# of rows of contexts and of the past, mixtures and the optimum
 OTHER_CASES: list[tuple[Any, str]] = [
     (lambda g: explain(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:-1], g.Y), OF_TWO),
@@ -240,11 +234,6 @@ OTHER_CASES: list[tuple[Any, str]] = [
     *each((-1, 5), lambda g, r: read_row(g, r), "row {} of a dense table of 5 rows"),
     *each((0.0, 1.0), lambda g, floor: bigram_optimum(g.counts, floor=floor), "floor {}"),
     (lambda g: bigram_optimum((np.zeros((N, N), int),)), NO_POSITION),
-    *each(("none", "embedding"), lambda g, d: direct_start(g.made[d], g.two), "direct='tokens'"),
-    (lambda g: direct_start(g.made["tokens"], g.one), r"tables \(1, 8, 8\) for a direct connection \(2, 8, 8\)"),
-    (lambda g: output_start(g.network["none"], g.made["none"], g.X[:0], g.Y[:0]), "no positions"),
-    (lambda g: stack_start(g.stack, g.layers, g.one, g.X, g.Y), "solve them with its context"),
-    (lambda g: stack_start(g.stack, g.layers, g.two, g.X[:0], g.Y[:0]), "no positions"),
 ]
 
 
