@@ -23,9 +23,8 @@ from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
-from jexplicit.lm.core.model_row import GivenRow, ModelRow
+from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
@@ -45,7 +44,6 @@ _types = (
     Constant,
     TokenTables,
     SparseTables,
-    CodedTables,
     NgramRows,
     BackOffChain,
     ViewRows,
@@ -56,7 +54,6 @@ _types = (
     CacheRows,
     RepeatRows,
     ModelRow,
-    GivenRow,
     Adaptive,
     AdaptiveRows,
     LongestContext,
@@ -68,7 +65,7 @@ _types = (
     Cache,
 )
 _known: dict[str, type] = {cls.__name__: cls for cls in _types}
-_networks = {"MLPLanguageModel": "networks", "TokenStack": "networks", "Transformer": "transformer", "LSTM": "lstm"}
+_networks = {"MLPLanguageModel": "networks", "Transformer": "transformer", "LSTM": "lstm"}
 
 
 def _class_of(name: str) -> type | None:
@@ -194,7 +191,7 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
         return tuple(rebuild(item, tensors, host=host) for item in described["tuple"])
     if "type" in described:
         fields = {key: rebuild(item, tensors, host=host) for key, item in described["fields"].items()}
-        if described["type"] in ("MLPLanguageModel", "TokenStack"):
+        if described["type"] == "MLPLanguageModel":
             fields["dtype"] = jnp.dtype(fields["dtype"])
         return cast(Any, _class_of(described["type"]))(**fields)
     return {key: rebuild(item, tensors, host=host) for key, item in described.items()}
