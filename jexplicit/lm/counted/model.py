@@ -15,6 +15,7 @@ recursive ridge regression. What a model sees of the text before a token is its 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
@@ -63,6 +64,15 @@ class Part(NamedTuple):
     table: Float32[np.ndarray, "states bins"]
     cells: Cells | None
 
+    @property
+    def name(self) -> str:
+        """What it is called: "last 3", "part + word", "2 + 3 back", "last 1, recent"."""
+        back = [column for column in self.context.columns if isinstance(column, int)]
+        last = [f"last {len(back)}"] if back == [*range(1, len(back) + 1)] else [f"{' + '.join(map(str, back))} back"]
+        other = [str(getattr(column, "__name__", column)) for column in self.context.columns if not isinstance(column, int)]
+        recent = [] if self.view in ("training", "all") else ["recent"]
+        return ", ".join([" + ".join((last if back or not other else []) + other), *recent])
+
 
 class CountedModel(NamedTuple):
     """A counted language model.
@@ -83,6 +93,34 @@ class CountedModel(NamedTuple):
     spelling: Spelling
     history: str
     eos: bool
+
+    @property
+    def vocab_size(self) -> int:
+        """N, the number of token ids."""
+        return len(self.tree.length)
+
+    @property
+    def radius(self) -> int:
+        """The token furthest back of those that contexts name by their distance."""
+        return max((column for part in self.parts for column in part.context.columns if isinstance(column, int)), default=1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each context is."""
+        return tuple(part.name for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(self))
+
+    @property
+    def scalars(self) -> int:
+        """How many numbers were fitted: shared weights, directions of gates, and weights of their sets that have learned."""
+        return self.weights.size + sum(gate.U.size + int(np.count_nonzero(gate.D)) for _, gate in self.gates)
+
+    def __repr__(self) -> str:
+        return f"CountedModel({len(self.parts)} contexts, {self.vocab_size} tokens, history={self.history!r}, eos={self.eos})"
 
 
 def orders(k: int, first: int = 0) -> tuple[Context, ...]:
