@@ -24,7 +24,7 @@ _q_inverse = np.uint64(pow(0xD1342543DE82EF95, -1, 1 << 64))
 _k1, _k2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 
 
-def mix(a: Column | np.uint64, b: Column | np.uint64) -> Column | np.uint64:
+def mix(a: Column | np.uint64, b: Column | np.uint64) -> Any:
     """A 64-bit number for each pair of numbers.
 
     Example:

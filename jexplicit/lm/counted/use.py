@@ -1,6 +1,7 @@
 """What is done with a counted model of any kind: losses of streams, and distributions at places of them."""
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int, Integer
@@ -23,7 +24,10 @@ from jexplicit.lm.counted.reading import (
     within_documents,
 )
 
-AnyModel = LanguageModel | CountedModel
+if TYPE_CHECKING:
+    AnyModel = Any  # the fields of a LanguageModel are known to no checker
+else:
+    AnyModel = LanguageModel | CountedModel
 _piece = 1 << 16  # tokens between two reports of progress
 _decisions = 1 << 18  # at once, where all nodes are asked for
 
