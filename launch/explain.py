@@ -38,7 +38,8 @@ class Config(ModelChoice):
     text: str
     """The text to explain, as one document."""
     by: Literal["token", "row"] = "token"
-    """token: the contribution of each context token, summed over its rows. row: of every row: offsets, contexts, caches."""
+    """token: the contribution of each context token, summed over its rows. row: of every row: offsets, contexts, caches. A
+    counted model always has a row for each context: the log-odds that it adds on the path to the token, and what these add to log p."""
     figure: str | None = None
     """Heat map to write, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a file."""
     html: str | None = None
@@ -50,6 +51,7 @@ def run(config: Config) -> dict[str, Any]:
     """Load, attribute, print a table and draw the heat map; or write the page."""
     from jexplicit.data.tokenizers import encode_documents
     from jexplicit.lm.attribution import explain
+    from jexplicit.lm.core.model import LanguageModel
     from jexplicit.lm.evaluation import read_text
 
     if not config.text.strip():
@@ -73,7 +75,8 @@ def run(config: Config) -> dict[str, Any]:
     if figure.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--figure {figure}: give a name that ends in .png, .pdf or .svg")
     why = explain(model, text.X, text.Y, past=text.past)
-    why = why.by_token(model.radius) if config.by == "token" else why
+    by_token = config.by == "token" and isinstance(model, LanguageModel)
+    why = why.by_token(model.radius) if by_token else why
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
     show(attribution_table(predicted, context, why))

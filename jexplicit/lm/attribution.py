@@ -9,6 +9,10 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.core.model import HISTORY, LanguageModel
 from jexplicit.lm.core.model_row import ModelRow
+from jexplicit.lm.counted.account import account_of_tokens, accounts_of_stream, entry_names, entry_tokens
+from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.counted.reading import within_documents
+from jexplicit.lm.counted.use import AnyModel, states_at
 from jexplicit.lm.evaluation import Past, check_positions, histories, read_tables
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.tables.moments import place_rows, position_slopes
@@ -45,9 +49,12 @@ class Attribution(NamedTuple):
 
 
 def explain(
-    model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, "M *A"], *, past: Past | None = None
+    model: AnyModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, "M *A"], *, past: Past | None = None
 ) -> Attribution:
     """The exact contribution of every row to each prediction.
+
+    Of a counted model a row is a context, its logit the log-odds that it adds to the decisions which lead to the token, and its
+    evidence what it adds to log p, in nats, from even odds at every decision on.
 
     Args:
         model: of any kind but a network.
@@ -64,6 +71,10 @@ def explain(
         >>> explain(model, np.array([[1]]), np.array([0])).evidence.round(3).tolist()  # log 2 less its mean, half of it
         [[0.347]]
     """
+    if isinstance(model, CountedModel):
+        if past is None:
+            raise ValueError("a counted model reads the text before: say where the positions stand (past)")
+        return _of_counted(model, Y, past)
     check_explainable(model)
     check_positions(model, X, Y)
     if model.history and past is None:
@@ -75,13 +86,30 @@ def explain(
     return Attribution(model.names, model.tokens, *(np.asarray(part) for part in parts))
 
 
-def check_explainable(model: LanguageModel) -> None:
+def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
+    """The same of the contexts of a counted model; even odds stand last."""
+    model = model if past.starts is None else within_documents(model)
+    names, tokens = (*entry_names(model), "even odds"), (*entry_tokens(model), None)
+    if Y.ndim == 1:
+        places = past.places - 1
+        found = accounts_of_stream(model, past.stream)
+        logits, evidence, log_p = (part[np.searchsorted(found[0], places)] for part in found[1:])
+    else:
+        states = states_at(model, past.stream, past.places)
+        parts = [account_of_tokens(model, state, some) for state, some in zip(states, Y, strict=True)]
+        logits, evidence, log_p = (np.stack(part) for part in zip(*parts, strict=True))
+    even = -np.log(2) * model.tree.length[Y][..., None]
+    logits, evidence = np.concatenate([logits, 0 * even], axis=-1), np.concatenate([evidence, even], axis=-1)
+    return Attribution(names, tokens, logits, evidence, log_p)
+
+
+def check_explainable(model: AnyModel) -> None:
     """Refuse a network.
 
     Raises:
         ValueError: its logits are no sum over rows.
     """
-    if any(isinstance(kind, NetworkRows | SequenceRows) for kind in model.rows):
+    if isinstance(model, LanguageModel) and any(isinstance(kind, NetworkRows | SequenceRows) for kind in model.rows):
         raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
 
 

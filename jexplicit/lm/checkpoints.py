@@ -19,6 +19,7 @@ from jexplicit.experiments.results import read_command, read_config, read_rows, 
 from jexplicit.lm.arpa.reading import read_arpa
 from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
@@ -172,7 +173,7 @@ def model_name(row: Mapping[str, Any]) -> str:
     return "_".join(str(part) for part in parts if part not in (None, "none", ""))
 
 
-def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: LanguageModel) -> Path:
+def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyModel) -> Path:
     """Save the model of a row of a run, beside its counts."""
     path = _model_path(run, row)
     save_model(path, model, about={name: row[name] for name in ("method", "features", "radius", "history") if name in row})

@@ -37,6 +37,8 @@ from jexplicit.lm.core.past import histories as histories
 from jexplicit.lm.core.past import read_text as read_text
 from jexplicit.lm.core.sampled import draw_sample, sampled_positions, text_windows
 from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
+from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.counted.use import AnyModel, distributions_at, losses_of, score_stream
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows
@@ -69,7 +71,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    model: LanguageModel,
+    model: AnyModel,
     stream: Stream,
     *,
     counts: Counts | None = None,
@@ -106,6 +108,9 @@ def evaluate(
     """
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
+    if isinstance(model, CountedModel):
+        losses = losses_of(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
+        return Evaluation(known_loss(losses.sum()), len(losses))
     if model.radius == 1 and is_token_model(model):
         C = with_targets(_counts_of(stream, model.vocab_size, counts, mesh)[0], eos=model.eos)
         nll = negative_log_likelihood_from_counts(model.tables[0], C)
@@ -125,7 +130,7 @@ def evaluate(
 
 
 def score(
-    model: LanguageModel,
+    model: AnyModel,
     stream: np.ndarray,
     *,
     separate: bool = False,
@@ -152,6 +157,8 @@ def score(
     """
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    if isinstance(model, CountedModel):
+        return score_stream(model, stream, separate=separate, progress=progress)
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
     return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
@@ -200,7 +207,7 @@ def log_probabilities(
 
 
 def log_distributions(
-    model: LanguageModel, X: Integer[np.ndarray, "M K"], *, past: Past | None = None, mesh: Mesh | None = None
+    model: AnyModel, X: Integer[np.ndarray, "M K"], *, past: Past | None = None, mesh: Mesh | None = None
 ) -> Float[np.ndarray, "M N"]:
     """`log p(. | x_m)` of every position, over all tokens, in nats.
 
@@ -219,6 +226,10 @@ def log_distributions(
         >>> np.exp(log_distributions(model, np.array([[0]]))).round(2).tolist()
         [[0.5, 0.25, 0.25]]
     """
+    if isinstance(model, CountedModel):
+        if past is None:
+            raise ValueError("a counted model reads the text before: say where the positions stand (past)")
+        return distributions_at(model, past.stream, past.places, separate=past.starts is not None)
     Y = np.zeros(len(X), np.int32) if past is None else past.stream[past.places]
     check_positions(model, X, Y)
     if not len(X):

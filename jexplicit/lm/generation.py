@@ -16,12 +16,14 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of
-from jexplicit.lm.reading import adaptive_kind, init, predict, read
+from jexplicit.lm.counted.reading import predict_alone
+from jexplicit.lm.counted.use import AnyModel, is_alone
+from jexplicit.lm.reading import expect, init, predict, read, reads_on
 from jexplicit.runs.checks import check_key
 
 
 def next_token(
-    model: LanguageModel,
+    model: AnyModel,
     prompt: Integer[np.ndarray, " n"] | Sequence[int],
     first: Sequence[int] | np.ndarray | None = None,
 ) -> Float[np.ndarray, " N"]:
@@ -44,7 +46,7 @@ def next_token(
     prompt = _as_ids(prompt)
     _check_ids("prompt", prompt, model.vocab_size)
     possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
-    if adaptive_kind(model):
+    if reads_on(model):
         row = np.where(possible, predict(model, read(model, init(model), prompt)[1]), -np.inf)
         return row - np.logaddexp.reduce(row)
     return np.asarray(_next_token(model, _history_of(prompt, _length(model)), possible))
@@ -52,7 +54,7 @@ def next_token(
 
 def generate(
     key: Any,
-    model: LanguageModel,
+    model: AnyModel,
     prompt: Integer[np.ndarray, " n"] | Sequence[int] | Sequence[Integer[np.ndarray, " _"] | Sequence[int]],
     length: int,
     *,
@@ -103,7 +105,10 @@ def generate(
     begin = np.stack([allowed if ids is None else _among(allowed, ids) for ids in first or [None] * len(prompts)])
     keys = jax.random.split(key, len(prompts)) if len(prompts) > 1 else key[None]
     how: Any = {"length": length, "top_k": top_k, "top_p": top_p}
-    if adaptive_kind(model):
+    if is_alone(model):
+        ids = _write_together(keys, prompts, begin, model, allowed, temperature, **how)
+        return ids if several else ids[0]
+    if reads_on(model):
         ids = np.stack([_write(*one, model, allowed, temperature, **how) for one in zip(keys, prompts, begin, strict=True)])
         return ids if several else ids[0]
     history = np.stack([_history_of(p, _length(model)) for p in prompts])
@@ -112,7 +117,7 @@ def generate(
 
 
 def generate_text(
-    key: Any, model: LanguageModel, tokenizer: Tokenizer, prompt: str | Sequence[str], length: int, **options: Any
+    key: Any, model: AnyModel, tokenizer: Tokenizer, prompt: str | Sequence[str], length: int, **options: Any
 ) -> Any:
     """The text by which a model continues a prompt, or each of several; `<unk>` is never generated.
 
@@ -236,7 +241,7 @@ def _check_ids(what: str, ids: np.ndarray, N: int) -> None:
         raise ValueError(f"{what} with token ids {span}: the model has {N} tokens, 0 .. {N - 1}")
 
 
-def _check(model: LanguageModel, prompts: list[np.ndarray], length: int, temperature, top_k, top_p, banned) -> None:
+def _check(model: AnyModel, prompts: list[np.ndarray], length: int, temperature, top_k, top_p, banned) -> None:
     if length < 1 or length % 1:
         raise ValueError(f"length {length}: generate at least one token, a whole number")
     if not 0 <= temperature < np.inf:
@@ -293,7 +298,7 @@ def _write(
     key: Array,
     prompt: np.ndarray,
     begin: np.ndarray,
-    model: LanguageModel,
+    model: AnyModel,
     allowed: np.ndarray,
     temperature: float,
     *,
@@ -301,12 +306,42 @@ def _write(
     top_k: int | None,
     top_p: float | None,
 ) -> Int[np.ndarray, " length"]:
-    """The same by a model that counts what it reads, its own text included."""
+    """The same by a model that is read token by token, its own text included."""
     state, ids, now = read(model, init(model), prompt)[1], np.full(length, PAD, np.int32), begin
     for n, own in enumerate(jax.random.split(key, length)):
-        row = np.where(now, predict(model, state), -np.inf).astype(np.float32)
+        log_p, after = expect(model, state)
+        row = np.where(now, log_p, -np.inf).astype(np.float32)
         ids[n] = _draw(own, row, np.float32(temperature), top_k=top_k, top_p=top_p)
         if ids[n] == PAD:
             break
-        state, now = read(model, state, ids[n : n + 1])[1], allowed
+        state, now = after(int(ids[n])), allowed
+    return ids
+
+
+def _write_together(
+    keys: Array,
+    prompts: list[np.ndarray],
+    begin: np.ndarray,
+    model: Any,
+    allowed: np.ndarray,
+    temperature: float,
+    *,
+    length: int,
+    top_k: int | None,
+    top_p: float | None,
+) -> Int[np.ndarray, "prompts length"]:
+    """The same by a counted model that sees nothing but the document so far: the texts are documents of one stream."""
+    texts = [np.append(PAD, prompt).astype(np.int32) for prompt in prompts]
+    texts = [list(text[np.flatnonzero(text == PAD)[-1] :]) for text in texts]
+    keys_of = [jax.random.split(key, length) for key in keys]
+    ids, now, going = np.full((len(texts), length), PAD, np.int32), begin, list(range(len(texts)))
+    for n in range(length):
+        places = np.cumsum([len(texts[i]) for i in going])
+        log_p = predict_alone(model, np.append(np.concatenate([texts[i] for i in going]), PAD).astype(np.int32), places)
+        for i, row in zip(going, np.where(now[going], log_p, -np.inf).astype(np.float32), strict=True):
+            ids[i, n] = _draw(keys_of[i][n], row, np.float32(temperature), top_k=top_k, top_p=top_p)
+            texts[i].append(int(ids[i, n]))
+        now, going = np.broadcast_to(allowed, begin.shape), [i for i in going if ids[i, n] != PAD]
+        if not going:
+            break
     return ids

@@ -23,7 +23,7 @@ from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.sizes import TextSizes
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
 from jexplicit.lm.comparison import bootstrap_standard_error
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import score
 
 _block = 1 << 24  # tokens at a time
@@ -77,7 +77,7 @@ def unknown_share(stream: Stream) -> float:
 
 
 def score_documents(
-    model: LanguageModel,
+    model: AnyModel,
     tokenizer: Tokenizer,
     documents: Sequence[str],
     *,
@@ -122,7 +122,7 @@ class DocumentLosses(NamedTuple):
 
 
 def document_losses(
-    model: LanguageModel,
+    model: AnyModel,
     stream: np.ndarray,
     *,
     separate: bool = False,

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from jexplicit.data.pairs import MinimalPair
 from jexplicit.data.tokenizers import Progress, Tokenizer
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.measures import score_documents
 
 _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
@@ -35,7 +35,7 @@ class Judgement(NamedTuple):
 
 
 def preferences(
-    model: LanguageModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair], *, progress: Progress | None = None
+    model: AnyModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair], *, progress: Progress | None = None
 ) -> Float[np.ndarray, " n"]:
     """`log p(good) - log p(bad)` of every pair, in nats; all sentences are scored in one call.
 

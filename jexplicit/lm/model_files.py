@@ -24,6 +24,10 @@ from safetensors.numpy import save_file
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
 from jexplicit.lm.core.model_row import ModelRow
+from jexplicit.lm.counted.columns import Context
+from jexplicit.lm.counted.files import COUNTED, context_of, text_of
+from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
@@ -63,6 +67,7 @@ _types = (
     SparseRows,
     Children,
     Cache,
+    *COUNTED,
 )
 _known: dict[str, type] = {cls.__name__: cls for cls in _types}
 _networks = {"MLPLanguageModel": "networks", "Transformer": "transformer", "LSTM": "lstm"}
@@ -93,7 +98,7 @@ def register_types(*types: type) -> None:
 
 
 def save_model(
-    path: str | os.PathLike, model: LanguageModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
+    path: str | os.PathLike, model: AnyModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
     """Write a model of any kind to a safetensors file, whole or not at all.
 
@@ -151,6 +156,8 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         return {"array": name}
     if _class_of(type(value).__name__) is type(value):
         return {"type": type(value).__name__, "fields": describe(_fields(value), name, tensors)}
+    if isinstance(value, Context):
+        return {"context": text_of(value, name)}
     if isinstance(value, dict):
         return {key: describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -187,17 +194,22 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
     if "array" in described:
         array = tensors[described["array"]]
         return array if host or array.dtype == np.float64 else jax.device_put(array, may_alias=True)
+    if "context" in described:
+        return context_of(described["context"])
     if "tuple" in described:
         return tuple(rebuild(item, tensors, host=host) for item in described["tuple"])
     if "type" in described:
+        host = host or _class_of(described["type"]) in COUNTED  # which are read on the host, with integers of 64 bits
         fields = {key: rebuild(item, tensors, host=host) for key, item in described["fields"].items()}
+        if described["type"] == "Spelling":
+            fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
         if described["type"] == "MLPLanguageModel":
             fields["dtype"] = jnp.dtype(fields["dtype"])
         return cast(Any, _class_of(described["type"]))(**fields)
     return {key: rebuild(item, tensors, host=host) for key, item in described.items()}
 
 
-def read_model_file(path: Path) -> tuple[LanguageModel, Tokenizer | None, dict[str, Any]]:
+def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, Any]]:
     """The model of a file, the tokenizer if it is in it, and where the model comes from.
 
     Raises:
@@ -275,9 +287,13 @@ def _check_numbers(path: Any, tensors: Mapping[str, np.ndarray]) -> None:
             raise ValueError(f"{path}: {name} of the model has a NaN: fit the model again")
 
 
-def check_sizes(path: Any, model: LanguageModel, tokenizer: Tokenizer) -> None:
+def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
     """Refuse a model whose parts do not fit together, or a tokenizer that is another model's."""
     N = tokenizer.vocab_size
+    if isinstance(model, CountedModel):
+        if model.vocab_size != N:
+            raise ValueError(f"{path} has a tokenizer of {N} tokens and a tree of {model.vocab_size}: they are of two models")
+        return
     sizes = {type(kind).__name__: kind.vocab_size for kind in model.rows}
     tables = [table.shape for kind in model.rows if isinstance(kind, TokenTables) for table in kind.tables]
     classes = sum(selector.size for selector in model.selectors)

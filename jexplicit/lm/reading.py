@@ -9,6 +9,7 @@ Any language model can be read so. One that does not count has the text as its s
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,10 @@ from safetensors.numpy import save_file
 from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.past import Past, contexts_at
+from jexplicit.lm.counted import reading as counted
+from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.counted.reading import CountedState
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import log_distributions, log_probabilities, read_on
 from jexplicit.lm.model_files import describe, rebuild, register_types
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows, Growth
@@ -46,7 +51,7 @@ class State(NamedTuple):
 register_types(State, Growth, Run, Balance, Latest, LatestRun)
 
 
-def init(model: LanguageModel) -> State:
+def init(model: AnyModel) -> State | CountedState:
     """The state before a text, at the start of its first document.
 
     Example:
@@ -54,13 +59,15 @@ def init(model: LanguageModel) -> State:
         >>> init(token_model([np.eye(2, dtype="f4")], "cat", False)).tokens.tolist()
         [0]
     """
+    if isinstance(model, CountedModel):
+        return counted.begin(model)
     kind = adaptive_kind(model)
     return State(np.array([PAD], np.int32), kind and kind.nothing(), kind.names if kind else ())
 
 
 def read(
-    model: LanguageModel, state: State, tokens: Integer[np.ndarray, " n"] | list[int]
-) -> tuple[Float[np.ndarray, " n"], State]:
+    model: AnyModel, state: State | CountedState, tokens: Integer[np.ndarray, " n"] | list[int]
+) -> tuple[Float[np.ndarray, " n"], Any]:
     """`log p` of each of the tokens that come next, given all before, and the state after them.
 
     Args:
@@ -79,10 +86,13 @@ def read(
         >>> np.exp(log_p).round(2).tolist(), state.tokens.tolist()
         ([0.25, 0.25], [0, 1, 2])
     """
-    kind, new = _checked(model, state), np.asarray(tokens)
+    new = np.asarray(tokens)
     if new.size and new.dtype.kind not in "iu":
         raise ValueError(f"tokens of {new.dtype}: give token ids, which are integers")
     check_token_ids(new.reshape(-1), model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    if isinstance(model, CountedModel):
+        return counted.read(model, _counted(model, state), new)
+    kind, state = _checked(model, state)
     stream = np.concatenate([state.tokens, new.reshape(-1).astype(np.int32)])
     places = np.arange(len(state.tokens), len(stream))
     wanted = np.arange(len(places)) if model.eos else np.flatnonzero(stream[places] != PAD)
@@ -98,27 +108,37 @@ def read(
     return log_p, state._replace(tokens=stream, growth=kind and kind.count_on(growth, stream, len(stream)))
 
 
-def predict(model: LanguageModel, state: State) -> Float[np.ndarray, " N"]:
+def predict(model: AnyModel, state: State | CountedState) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one, in nats."""
-    _checked(model, state)
+    if isinstance(model, CountedModel):
+        return counted.predict(model, _counted(model, state))
+    state = _checked(model, state)[1]
     stream = np.append(state.tokens, np.int32(PAD))  # the token that is predicted is not looked at
     place = np.array([len(state.tokens)])
     past = Past(stream, place, growth=state.growth)
     return log_distributions(model, contexts_at(stream, place, model.radius), past=past)[0]
 
 
-def save_state(path: str | os.PathLike, state: State) -> None:
+def expect(model: AnyModel, state: State | CountedState) -> tuple[Float[np.ndarray, " N"], Callable[[int], Any]]:
+    """What `predict` says, and a function from the token that comes to the state after it."""
+    if not isinstance(model, CountedModel):
+        return predict(model, state), lambda token: read(model, state, [token])[1]
+    own = _counted(model, state)
+    log_p, ahead = counted.expect(model, own)
+    return log_p, lambda token: counted.accept(model, own, ahead, token)
+
+
+def save_state(path: str | os.PathLike, state: State | CountedState) -> None:
     """Write a state to a safetensors file, from which `load_state` goes on."""
     tensors: dict[str, np.ndarray] = {}
-    growth = state.growth
-    if growth:
+    if isinstance(state, State) and (growth := state.growth):
         balances = tuple(map(balance_on_host, growth.balances))
-        growth = growth._replace(counts=tuple(map(on_host, growth.counts)), balances=balances)
-    described = describe(state._replace(growth=growth), "state", tensors)
+        state = state._replace(growth=growth._replace(counts=tuple(map(on_host, growth.counts)), balances=balances))
+    described = describe(state, "state", tensors)
     save_file(tensors, Path(path), metadata={"state": json.dumps(described)})
 
 
-def load_state(path: str | os.PathLike) -> State:
+def load_state(path: str | os.PathLike) -> State | CountedState:
     """The state of a file.
 
     Raises:
@@ -132,11 +152,24 @@ def load_state(path: str | os.PathLike) -> State:
     return rebuild(described, tensors, host=True)
 
 
-def _checked(model: LanguageModel, state: State) -> Any:
+def _checked(model: LanguageModel, state: State | CountedState) -> tuple[Any, State]:
+    if isinstance(state, CountedState):
+        raise ValueError("a state of a counted model: read the text with this model")
     kind = adaptive_kind(model)
     if state.rows != (kind.names if kind else ()):
         raise ValueError(f"a state of {len(state.rows)} adaptive rows that are not the model's: read the text with this model")
-    return kind
+    return kind, state
+
+
+def _counted(model: CountedModel, state: State | CountedState) -> CountedState:
+    if not isinstance(state, CountedState) or not counted.is_state_of(model, state):
+        raise ValueError("a state that is not of this model: read the text with it")
+    return state
+
+
+def reads_on(model: AnyModel) -> bool:
+    """Whether a model is read token by token: a counted model, and one that counts what is read."""
+    return isinstance(model, CountedModel) or adaptive_kind(model) is not None
 
 
 def adaptive_kind(model: LanguageModel) -> Any:

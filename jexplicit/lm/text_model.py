@@ -16,6 +16,7 @@ from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import evaluate, read_text, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import library, save_model
@@ -37,7 +38,7 @@ class TextModel(NamedTuple):
         [2, 0]
     """
 
-    model: LanguageModel
+    model: AnyModel
     tokenizer: Tokenizer
     about: dict[str, Any]
 
@@ -148,6 +149,8 @@ class TextModel(NamedTuple):
         """
         file = model_path(path)
         if is_arpa(file):
+            if not isinstance(self.model, LanguageModel):
+                raise ValueError(f"{file}: {type(self.model).__name__} is no n-gram model; end the name in .safetensors")
             write_arpa(file, self.model, self.tokenizer)
             return
         save_model(file, self.model, tokenizer=self.tokenizer, about=self.about)

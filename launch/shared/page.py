@@ -32,6 +32,7 @@ def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, A
     """
     from jexplicit.lm.attribution import check_explainable, explain
     from jexplicit.lm.checkpoints import model_name
+    from jexplicit.lm.core.model import LanguageModel
     from jexplicit.lm.evaluation import log_distributions
 
     lm, M = model.model, len(text.Y)
@@ -43,8 +44,9 @@ def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, A
     rank = (log_P > np.take_along_axis(log_P, text.Y[:, None], axis=1)).sum(axis=1)
     tokens[:, -1] = np.where((tokens == text.Y[:, None]).any(axis=1), tokens[:, -1], text.Y)
     why = explain(lm, text.X, tokens, past=text.past)
-    rows = np.round(why.logits.astype(np.float64), _digits)
-    log_Z = np.round(rows[:, 0].sum(axis=1) - why.log_probability[:, 0], _digits)
+    counted = not isinstance(lm, LanguageModel)  # its evidence adds up to log p, and nothing is normalised
+    rows = np.round((why.evidence if counted else why.logits).astype(np.float64), _digits)
+    log_Z = np.round(rows[:, 0].sum(axis=1) - why.log_probability[:, 0], _digits) * (not counted)
     log_p = np.round(rows.sum(axis=2) - log_Z[:, None], _digits)
     observed = np.argmax(tokens == text.Y[:, None], axis=1)
     loss = -float(log_p[np.arange(M), observed].mean())

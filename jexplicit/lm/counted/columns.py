@@ -10,7 +10,7 @@ A span of tokens is numbered by a polynomial, so that all spans of a text come f
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, Integer, UInt64
@@ -24,7 +24,7 @@ _q_inverse = np.uint64(pow(0xD1342543DE82EF95, -1, 1 << 64))
 _k1, _k2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 
 
-def mix(a: Column, b: Column) -> Column:
+def mix(a: Column | np.uint64, b: Column | np.uint64) -> Any:
     """A 64-bit number for each pair of numbers.
 
     Example:
@@ -176,7 +176,7 @@ class Text:
         G, inverse = self.number(f"sums {values is None}", sums), self.number("inverse", lambda: powers(_q_inverse))
         return ((G[: len(self.ids)] if end is None else G[end]) - G[start]) * inverse[start]
 
-    def number(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    def number(self, name: str, make: Callable[[], Any]) -> Any:
         """What several columns share."""
         if name not in self.made:
             self.made[name] = make()

@@ -318,8 +318,8 @@ class Cells(NamedTuple):
 class Past(NamedTuple):
     """What a pass over the decisions of a text with one context finds.
 
-    x: [kinds, B] evidence.
-    known: [B] whether their cells have seen anything.
+    x: [kinds, B] evidence of the decisions that are wanted.
+    known: [B] whether their cells have seen enough.
     table: of states.
     cells: at the end of the training text, if asked for.
     """
@@ -338,13 +338,14 @@ def pass_over(
     *,
     kinds: tuple[str, ...] = KINDS,
     least: int = 1,
+    first: int = 0,
     table: Float32[np.ndarray, "states bins"] | None = None,
     before: Cells | None = None,
     end: int | None = None,
     keep: bool = False,
     threads: int = 2,
 ) -> Past:
-    """Evidence of one context for all decisions of a text.
+    """Evidence of one context for the decisions of a text.
 
     Args:
         h: [L] the context at each place.
@@ -353,6 +354,7 @@ def pass_over(
         view: what is seen.
         kinds: of evidence.
         least: decisions that a cell must have seen before it says anything.
+        first: the first decision whose evidence is wanted.
         table: of states; default, counted in this text.
         before: what the cells have seen before this text, for a view of the training text.
         end: decisions that count in the table and in cells; default, all.
@@ -362,7 +364,7 @@ def pass_over(
     key, B, end = keys(h, d), len(d.bit), len(d.bit) if end is None else end
     shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
     shift = np.uint64(64 - (shards - 1).bit_length())
-    x, known = np.zeros((len(kinds), B), np.float16), np.zeros(B, bool)
+    x, known = np.zeros((len(kinds), B - first), np.float16), np.zeros(B - first, bool)
     before = before if view.training or view.whole else None
 
     def shard(s: int) -> Sorted:
@@ -387,11 +389,11 @@ def pass_over(
         new = s.start == np.arange(len(s.start))
         if before is not None:
             earlier, rank = before.find(s.cell[new]), np.cumsum(new) - 1
-        for seen, b, at in chunks(s):
+        for seen, b, at in chunks(s, np.flatnonzero(s.time >= first) if first else None):
             seen = seen if before is None else earlier.take(rank[at]).then(seen)
             half = np.where(s.time[at] < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
-            x[:, s.time[at]] = evidence(seen, b, tables, half, kinds, least)
-            known[s.time[at]] = seen.n >= least
+            x[:, s.time[at] - first] = evidence(seen, b, tables, half, kinds, least)
+            known[s.time[at] - first] = seen.n >= least
         if not keep:
             return None
         training = s.time < end

@@ -136,7 +136,7 @@ def _read_gate(D, H, U, ridge, x, log_odds, sets, y, *, learn: bool):
         out = jnp.clip(a + jnp.sum(own * z, axis=1), -_most, _most)
         if not learn:
             return state, out
-        rate = z / (H[s] + ridge)
+        rate = z / (H[s] + ridge[None])
         reach = jnp.sum(z * rate, axis=1)
         d = jnp.zeros_like(out)
         for _ in range(3):  # d = reach (y - sigma(out + d)), by Newton's method

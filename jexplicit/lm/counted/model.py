@@ -12,9 +12,10 @@ recursive ridge regression. What a model sees of the text before a token is its 
     adaptive       all that was read is counted with the training text, and gates go on learning
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
@@ -51,6 +52,15 @@ class Part(NamedTuple):
     table: Float32[np.ndarray, "states bins"]
     cells: Cells | None
 
+    @property
+    def name(self) -> str:
+        """What it is called: "last 3", "part + word", "2 + 3 back", "last 1, window 256"."""
+        back = [column for column in self.context.columns if isinstance(column, int)]
+        last = [f"last {len(back)}"] if back == [*range(1, len(back) + 1)] else [f"{' + '.join(map(str, back))} back"]
+        other = [str(getattr(column, "__name__", column)) for column in self.context.columns if not isinstance(column, int)]
+        recent = [] if self.context.window is None else [f"window {self.context.window}"]
+        return ", ".join([" + ".join((last if back or not other else []) + other), *recent])
+
 
 class CountedModel(NamedTuple):
     """A counted language model.
@@ -80,6 +90,34 @@ class CountedModel(NamedTuple):
     def moving(self) -> bool:
         """Whether weights of gates go on learning while a text is read."""
         return self.history.startswith("adaptive") and not self.frozen
+
+    @property
+    def vocab_size(self) -> int:
+        """N, the number of token ids."""
+        return len(self.tree.length)
+
+    @property
+    def radius(self) -> int:
+        """The token furthest back of those that contexts name by their distance."""
+        return max((column for part in self.parts for column in part.context.columns if isinstance(column, int)), default=1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each context is."""
+        return tuple(part.name for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(self))
+
+    @property
+    def scalars(self) -> int:
+        """How many numbers were fitted: shared weights, directions of gates, and weights of their sets that have learned."""
+        return self.weights.size + sum(gate.U.size + int(np.count_nonzero(gate.D)) for _, gate in self.gates)
+
+    def __repr__(self) -> str:
+        return f"CountedModel({len(self.parts)} contexts, {self.vocab_size} tokens, history={self.history!r}, eos={self.eos})"
 
 
 def orders(first: int, last: int) -> tuple[Context, ...]:
@@ -153,10 +191,19 @@ def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.nda
     return Facts(place_in_word(text)[where], known[at], node, depth_of[node], np.append(0, ids[:-1])[where])
 
 
+def ends_with_documents(history: str) -> bool:
+    """Whether a model with a history sees nothing of the documents before the current one."""
+    return history == "none" or "document" in history
+
+
 def text_of(ids: np.ndarray, spelling: Spelling, history: str, border: int | None = None) -> Text:
     """A text as a history lets columns see it."""
-    across = history in ("all", "adaptive") or history.startswith("window")
-    return Text(ids, spelling, across=across, border=border)
+    return Text(ids, spelling, across=not ends_with_documents(history), border=border)
+
+
+def counts_text(context: Context, history: str) -> bool:
+    """Whether a context counts the text that is read, and not the training text alone."""
+    return context.window is not None or history.startswith("adaptive")
 
 
 def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, " L"]) -> View | None:
@@ -168,21 +215,21 @@ def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, 
         text: that is read.
         starts: [L] where the block of each place begins.
     """
-    kind, _, wide = history.partition(":")
+    kind, *more = history.split(":")
     if kind == "none":
         return View() if context.window is None else None
-    limit = int(wide) if kind == "window" else context.window
+    limit = int(more[0]) if kind == "window" else context.window
     at = np.arange(len(text.ids))
     inner = text.begin + 1 if "document" in history else np.zeros_like(at)
     if context.window is None:
         if kind != "adaptive":
             return View()
-        return View(whole=True) if not wide else View(since=np.maximum(inner, starts))
+        return View(whole=True) if not more else View(since=np.maximum(inner, starts))
     recent = np.maximum(at - min(context.window, limit or context.window), inner)
     return View(training=False, since=np.maximum(recent, starts))
 
 
-def fit_counted(
+def fit_and_read(
     ids: Integer[np.ndarray, " L"],
     N: int,
     tokenizer: Tokenizer | None = None,
@@ -196,11 +243,32 @@ def fit_counted(
     eos: bool = False,
     seed: int = 0,
     least: int | None = None,
-    also: Integer[np.ndarray, " M"] | None = None,
     keep: bool = True,
-    log: Any = lambda *a: None,
+    also: Integer[np.ndarray, " M"] | None = None,
+    log: Callable[..., None] | None = None,
 ) -> tuple[CountedModel, Float[np.ndarray, " M"]]:
-    """Count a text, and fit the weights."""
+    """Count a text, fit the weights, and read another text in the same pass.
+
+    Args:
+        ids: [L] tokens of the training text, `<pad> d_1 <pad> ... d_n <pad>`.
+        N: how many tokens there are.
+        tokenizer: of the tokens; without one, columns of words and lines say nothing.
+        history: what the model sees of the text before a token.
+        contexts: in the order in which they are added; default, CHARACTERS or WORDS.
+        gates: the facts by which each chooses its sets; default, CHARACTER_GATES or WORD_GATES.
+        kinds: of evidence.
+        stages: how often the contexts are gone through.
+        frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
+        eos: whether `<pad>` is predicted.
+        seed: of the sample that weights are fitted on.
+        least: decisions that a cell must have seen before it says anything; default, 1, of long texts 2.
+        keep: whether the model keeps its cells; without them it cannot read.
+        also: [M] tokens of another text, which starts with `<pad>`.
+        log: called with what was fitted.
+
+    Returns:
+        the model, and [M - 1] the log p of the other text's tokens but the first, 0 where none is predicted.
+    """
     characters = tokenizer is not None and tokenizer.kind == "char"
     contexts = (CHARACTERS if characters else WORDS) if contexts is None else tuple(contexts)
     gates = (CHARACTER_GATES if characters else WORD_GATES) if gates is None else tuple(gates)
@@ -249,16 +317,20 @@ def fit_counted(
         ridge = _gate_ridge["moving" if adaptive else "static"]
         shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
         gate = directions(X[:, fit].T.astype(np.float32), y[fit], log_odds[fit], sets[fit], M, **shared)
-        learn = len(y) if adaptive and not frozen else n
-        log_odds, after = read_gate(gate, X, log_odds, sets, y, learn)
-        if learn > n:
-            _, after = read_gate(gate, X[:, :n], log_odds[:n], sets[:n], y[:n], n)  # TODO
+        before, after = read_gate(gate, X[:, :n], log_odds[:n], sets[:n], y[:n], n)
+        new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], len(y) if adaptive and not frozen else 0)
+        log_odds = np.append(before, new)
         fitted.append((names, after))
         if log:
             l = np.logaddexp(0, (1 - 2 * y[n:]) * log_odds[n:]).sum() / max(1, len(d.places) - np.searchsorted(d.places, L))
             log(names, gate.U.shape, round(float(l), 4))
     model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least)
     return model, log_p(d, log_odds[n:], end, len(whole))[L:]
+
+
+def fit_counted(ids: Integer[np.ndarray, " L"], N: int, tokenizer: Tokenizer | None = None, **options: Any) -> CountedModel:
+    """The model of `fit_and_read`, without another text."""
+    return fit_and_read(ids, N, tokenizer, **options)[0]
 
 
 def counts_as_known(context: Context) -> bool:
@@ -285,76 +357,3 @@ def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.nd
     """`log p` of each token from the log-odds of its decisions, of which those before `first` are left out."""
     nats = -np.logaddexp(0, (1 - 2 * d.bit[first:].astype(np.float32)) * log_odds)
     return np.bincount(d.place[first:], nats, L)
-
-
-class State(NamedTuple):
-    """What a model has read.
-
-    tokens: [n] all of them, from the `<pad>` before the first.
-    gates: weights, which move in an adaptive model.
-    done: decisions that these have learned from, whole blocks.
-    """
-
-    tokens: Int[np.ndarray, " n"]
-    gates: tuple[Gate, ...]
-    done: int
-
-
-def begin(model: CountedModel) -> State:
-    """The state before a text."""
-    return State(np.zeros(1, np.int32), tuple(gate for _, gate in model.gates), 0)
-
-
-def inputs_of(model: CountedModel, text: Text, d: Decisions) -> tuple[np.ndarray, np.ndarray]:
-    """[F, B] the evidence of the decisions of a text, and how many contexts of the last tokens are known."""
-    base, known, x = np.zeros(len(d.bit), np.float32), np.zeros(len(d.bit), np.uint8), []
-    starts = np.zeros(len(text.ids), int)
-    for part in model.parts:
-        view = view_of(part.context, model.history, text, starts)
-        if view is None:
-            continue
-        shared: Any = {"kinds": part.kinds, "least": model.least, "table": part.table, "before": part.cells}
-        past = pass_over(part.context(text), d, base, view, **shared)
-        add(base, past.x, part.step)
-        x.append(past.x)
-        known += counts_as_known(part.context) & past.known
-    return np.concatenate([*x, np.full((1, len(d.bit)), _bias)]), known
-
-
-def log_odds_of(model: CountedModel, state: State, ids: np.ndarray, d: Decisions, learn: int):
-    """[B] the log-odds of all decisions from `state.done` on, and the gates after them."""
-    text = text_of(ids, model.spelling, model.history)
-    X, known = inputs_of(model, text, d)
-    later = slice(state.done, None)
-    facts, out, gates = facts_of(text, d, known, model.tree, later), mixed(model.weights, X[:, later]), []
-    for (names, _), gate in zip(model.gates, state.gates, strict=True):
-        out, gate = read_gate(gate, X[:, later], out, sets_of(names, facts)[0], d.bit[later], learn - state.done)
-        gates.append(gate)
-    return out, tuple(gates)
-
-
-def read(model: CountedModel, state: State, tokens: Integer[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], State]:
-    """`log p` of each of the tokens that come next, given all before, and the state after them."""
-    ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
-    d = decisions(ids, model.tree, eos=model.eos)
-    learn = len(d.bit) // 64 * 64 if model.moving else 0
-    a, gates = log_odds_of(model, state, ids, d, learn)
-    return log_p(d, a, state.done, len(ids))[len(state.tokens) :], State(ids, gates, learn)
-
-
-def predict(model: CountedModel, state: State) -> Float[np.ndarray, " N"]:
-    """`log p` of every token as the next one, in nats: the decisions at all nodes, and their sums along the paths."""
-    ids, d = np.append(state.tokens, np.int32(PAD)), decisions(state.tokens, model.tree, eos=model.eos)
-    nodes, place = np.arange(len(model.tree.length) - 1), len(state.tokens)
-    asked = Decisions(
-        np.full(len(nodes), place, np.int32),
-        np.zeros(len(nodes), np.uint8),
-        nodes.astype(d.node.dtype),
-        np.zeros(len(nodes), np.int8),
-        np.array([len(nodes)]),
-        np.array([place]),
-    )
-    both = Decisions(*(np.append(a, b) for a, b in zip(d, asked, strict=True)))
-    both = both._replace(first=np.append(d.first, len(both.bit)))
-    a, _ = log_odds_of(model, state, ids, both, state.done)
-    return model.tree.log_probabilities(a[len(a) - len(nodes) :])

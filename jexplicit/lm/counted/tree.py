@@ -120,7 +120,7 @@ def merged(J: Float[np.ndarray, "N C"]) -> Tree:
     N = len(J)
     J = J[:, J.any(axis=0)] + 1e-9
 
-    def lost(v: np.ndarray) -> np.ndarray:
+    def lost(v: np.ndarray) -> np.ndarray | np.floating:
         total = v.sum(axis=-1)
         return total * np.log(total) - (v * np.log(v)).sum(axis=-1)
 

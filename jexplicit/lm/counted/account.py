@@ -1,0 +1,176 @@
+"""Why a counted model predicts what it predicts: exact, because the log-odds of each decision are a sum over its evidence.
+
+    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf)
+
+with c = clip(U'x) / U'x, so that what a gate adds through a direction is divided among the evidence in proportion to U_f x_f. A
+decision's log p is divided in the same proportions along the way from even odds,
+
+    log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2),
+
+which are integrated gradients.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, Integer
+
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.core.model import HISTORY
+from jexplicit.lm.counted.evidence import Decisions
+from jexplicit.lm.counted.mixing import Gate, _clip, _most, read_gate
+from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.counted.reading import (
+    Ahead,
+    CountedState,
+    begin,
+    decisions_at,
+    expect,
+    look_ahead,
+    predicted_places,
+)
+
+_block = 64  # decisions between two steps of a gate
+
+
+class Account(NamedTuple):
+    """What each context adds to the log-odds of every decision of some tokens.
+
+    names: of the entries: contexts, the bias, and what is clipped.
+    decisions: in the order of the tokens.
+    entries: [B, E] for bit 1 where they are positive; their sum is the log-odds.
+    log_odds: [B].
+    """
+
+    names: tuple[str, ...]
+    decisions: Decisions
+    entries: Float[np.ndarray, "B E"]
+    log_odds: Float[np.ndarray, " B"]
+
+    @property
+    def log_p(self) -> Float[np.ndarray, " B"]:
+        """Of every decision, in nats."""
+        return -np.logaddexp(0, -self._signs() * self.log_odds)
+
+    def _signs(self) -> np.ndarray:
+        return 2.0 * self.decisions.bit - 1
+
+    def by_token(self, places: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M E"]:
+        """The log-odds that each entry adds for the tokens at some places, summed over the decisions of their paths."""
+        return self._sum(self.entries * self._signs()[:, None], places)
+
+    def nats_by_token(self, places: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M E"]:
+        """What each entry adds to `log p` of the tokens from even odds on, in nats: in all log p + decisions x log 2."""
+        return self._sum(self.entries * shares(self.log_odds, self._signs())[:, None], places)
+
+    def _sum(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:
+        out = np.zeros((len(places), values.shape[1]))
+        np.add.at(out, np.searchsorted(places, self.decisions.place), values)
+        return out
+
+
+def entry_names(model: CountedModel) -> tuple[str, ...]:
+    """What the entries of an account are."""
+    return (*model.names, "bias", "clipped")
+
+
+def entry_tokens(model: CountedModel) -> tuple[int | None, ...]:
+    """Which token of the context each entry speaks for: the one furthest back, HISTORY of what is recent, else None."""
+    back = [
+        HISTORY if part.context.window is not None
+        else max((column for column in part.context.columns if isinstance(column, int)), default=None)
+        if all(isinstance(column, int) for column in part.context.columns) else None
+        for part in model.parts
+    ]  # fmt: skip
+    return (*back, None, None)
+
+
+def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
+    """`(log sigma(s a) + log 2) / a`.
+
+    Example:
+        >>> shares(np.array([0.0, 2.0]), np.array([1.0, -1.0])).round(3).tolist()
+        [0.5, -0.717]
+    """
+    near = np.abs(log_odds) < 1e-6
+    a = np.where(near, 1.0, log_odds)
+    return np.where(near, signs / 2, (np.log(2) - np.logaddexp(0, -signs * a)) / a)
+
+
+def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]) -> Account:
+    """What each context adds to the log-odds of the decisions of the tokens that come next, as `read` makes them.
+
+    Args:
+        model: that reads.
+        state: of the text before.
+        tokens: [n] ids.
+    """
+    ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
+    new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
+    if not len(new.bit):
+        return Account(entry_names(model), new, np.zeros((0, len(model.parts) + 2)), np.zeros(0))
+    ahead, n = look_ahead(model, state, ids, new), len(new.bit)
+    entries, log_odds = divide(model, state.gates, ahead)
+    place = ahead.d.place[-n:] - len(state.tokens)
+    return Account(entry_names(model), new._replace(place=place), entries[-n:], log_odds[-n:])
+
+
+def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead) -> tuple[np.ndarray, np.ndarray]:
+    """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums."""
+    X, w, a = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1)), ahead.log_odds
+    clipped = a - np.einsum("fb,bf->b", X, w)
+    for gate, sets in zip(gates, ahead.sets, strict=True):
+        D, after = _weights_before(model, gate, ahead, a, sets)
+        z = X.T @ gate.U.astype(np.float64)
+        own = (D * np.minimum(1, _clip / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
+        clipped += after - a - np.einsum("fb,bf->b", X, own)
+        w, a = w + own, after
+    part = np.repeat(np.arange(len(model.parts)), [len(part.kinds) for part in model.parts])
+    entries = np.zeros((len(a), len(model.parts) + 2))
+    np.add.at(entries.T, np.append(part, len(model.parts)), X * w.T)
+    entries[:, -1] = clipped
+    return entries, a.astype(np.float64)
+
+
+def _weights_before(model: CountedModel, gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray):
+    """[B, K] the weights that each decision is mixed with, and the log-odds after it."""
+    B, K = len(log_odds), gate.U.shape[1]
+    if not K:
+        return np.zeros((B, 0)), log_odds
+    D, out = np.empty((B, K)), np.empty(B, np.float32)
+    learn = B // _block * _block if model.moving else 0
+    for at in range(0, B, _block if learn else B):
+        some = slice(at, at + _block) if learn else slice(None)
+        D[some] = gate.D[sets[some]]
+        if learn:
+            out[some], gate = read_gate(gate, ahead.X[:, some], log_odds[some], sets[some], ahead.d.bit[some], learn - at)
+        else:
+            z = np.clip(ahead.X.T.astype(np.float32) @ gate.U, -_clip, _clip)
+            out[:] = np.clip(log_odds + (D * z).sum(axis=1), -_most, _most)
+    return D, out
+
+
+def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.ndarray, " A"]):
+    """The same of each of several tokens as the next one: log-odds and nats by entry, [A, E] each, and [A] log p."""
+    ahead = expect(model, state)[1]
+    entries, log_odds = divide(model, state.gates, ahead._replace(d=ahead.d._replace(bit=np.zeros_like(ahead.d.bit))))
+    entries, log_odds = (values[1 - model.vocab_size :] for values in (entries, log_odds))
+    node, within = model.tree.node[tokens], model.tree.within[tokens]
+    signs = (2.0 * model.tree.bit[tokens] - 1) * within
+    a, of_path = log_odds[node], entries[node]  # [A, D], [A, D, E]
+    log_p = -np.sum(np.where(within, np.logaddexp(0, -signs * a), 0), axis=1)
+    nats = shares(a, signs) * within
+    return np.einsum("ad,ade->ae", signs, of_path), np.einsum("ad,ade->ae", nats, of_path), log_p
+
+
+def accounts_of_stream(model: CountedModel, stream: Integer[np.ndarray, " L"]):
+    """[M] the predicted places of a stream, less 1, and for each log-odds and nats by entry, [M, E] each, and log p."""
+    documents = np.flatnonzero(stream[:-1] == PAD)[1:] + 1 if model.history == "adaptive:document" else []
+    found, first = [], 0
+    for tokens in np.split(stream[1:], np.asarray(documents, int) - 1):
+        own = account(model, begin(model), tokens)
+        places = np.unique(own.decisions.place)
+        log_p = np.bincount(own.decisions.place, own.log_p, len(tokens))[places]
+        found.append((places + first, own.by_token(places), own.nats_by_token(places), log_p))
+        first += len(tokens)
+    return tuple(np.concatenate(part) for part in zip(*found, strict=True))

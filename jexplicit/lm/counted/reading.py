@@ -1,0 +1,278 @@
+"""Reading a text token by token with a counted model: what was read is not evaluated again.
+
+A decision is evaluated once. Of the text before it a state keeps what evidence still asks for: the tokens that columns can see,
+back to the start of the document where histories end there, and of parts that count the text itself the log-odds that each of
+its decisions was measured against.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Float32, Int, Integer
+
+from jexplicit.data.contexts import PAD, check_token_ids
+from jexplicit.lm.counted.evidence import Decisions, View, decisions, pass_over
+from jexplicit.lm.counted.mixing import Gate, _clip, _most, read_gate
+from jexplicit.lm.counted.model import (
+    CountedModel,
+    add,
+    counts_as_known,
+    counts_text,
+    ends_with_documents,
+    facts_of,
+    mixed,
+    sets_of,
+    text_of,
+    view_of,
+)
+from jexplicit.lm.counted.tree import Tree
+
+_bias = np.float16(0.3)
+_block = 64  # decisions between two steps of a gate
+_rows = 1 << 14  # decisions of a product
+_piece = 1 << 18  # tokens that are read at once
+
+
+class CountedState(NamedTuple):
+    """What a counted model has read.
+
+    tokens: [n] those that columns can see, from a `<pad>` on.
+    base: [parts, B] the log-odds that the decisions of these tokens were measured against, of each part that counts them.
+    gates: which move in an adaptive model.
+    done: decisions that these have learned from, whole blocks; in a static model all of them.
+    """
+
+    tokens: Int[np.ndarray, " n"]
+    base: Float32[np.ndarray, "parts B"]
+    gates: tuple[Gate, ...]
+    done: int
+
+
+class Ahead(NamedTuple):
+    """The evidence of decisions after a state.
+
+    d: the decisions from `state.done` on.
+    X: [F, B] their evidence.
+    log_odds: [B] w.x.
+    sets: [gates][B].
+    base: [parts, B'] of all decisions that are kept, the old ones first.
+    """
+
+    d: Decisions
+    X: np.ndarray
+    log_odds: Float32[np.ndarray, " B"]
+    sets: tuple[np.ndarray, ...]
+    base: np.ndarray
+
+
+def within_documents(model: CountedModel) -> CountedModel:
+    """A model that sees of each document what it would see if there were no other."""
+    if ends_with_documents(model.history):
+        return model
+    return model._replace(history="document" if model.history == "all" else f"{model.history}:document")
+
+
+def begin(model: CountedModel) -> CountedState:
+    """The state before a text, at the start of its first document."""
+    base = np.zeros((sum(counts_text(part.context, model.history) for part in model.parts), 0), np.float32)
+    return CountedState(np.array([PAD], np.int32), base, tuple(gate for _, gate in model.gates), 0)
+
+
+def is_state_of(model: CountedModel, state: CountedState) -> bool:
+    """Whether a state has the shape of a model's."""
+    own = begin(model)
+    alike = [gate.D.shape == other.D.shape for gate, other in zip(own.gates, state.gates, strict=False)]
+    return len(own.gates) == len(state.gates) and len(own.base) == len(state.base) and all(alike)
+
+
+def decisions_at(tree: Tree, ids: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " P"]) -> Decisions:
+    """The decisions of the tokens at some places, in their order.
+
+    Example:
+        >>> from jexplicit.lm.counted.tree import as_tree
+        >>> decisions_at(as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([0, 1, 2, 0]), np.array([2])).bit.tolist()
+        [1, 1]
+    """
+    d = decisions(np.append(PAD, ids[places]).astype(np.int32), tree, eos=True)
+    return d._replace(place=places[d.place - 1].astype(np.int32), places=places)
+
+
+def decisions_of_nodes(model: CountedModel, places: Int[np.ndarray, " P"]) -> Decisions:
+    """The decisions at all nodes at each of some places, whatever they will be."""
+    nodes = model.vocab_size - 1
+    B = len(places) * nodes
+    zeros = np.zeros(B, np.uint8)
+    node, place = np.tile(np.arange(nodes, dtype=np.int32), len(places)), np.repeat(places.astype(np.int32), nodes)
+    return Decisions(place, zeros, node, zeros.astype(np.int8), np.arange(0, B + 1, nodes), places)
+
+
+def predicted_places(model: CountedModel, ids: np.ndarray, start: int = 1) -> Int[np.ndarray, " P"]:
+    """The places of a stream from `start` on whose tokens are predicted."""
+    return np.arange(start, len(ids)) if model.eos else np.flatnonzero(ids[start:] != PAD) + start
+
+
+def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions) -> Ahead:
+    """The evidence of decisions that come after those of a state.
+
+    Args:
+        model: that reads.
+        state: of the text before.
+        ids: [L] the tokens of the state and the new ones.
+        new: the new decisions.
+    """
+    text = text_of(ids, model.spelling, model.history)
+    old = decisions_at(model.tree, ids, predicted_places(model, state.tokens)) if len(state.base) or state.done else None
+    d = new if old is None else _after(old, new)
+    first = min(state.done, len(d.bit)) if old is not None else 0
+    later = _from(d, first)
+    b, known, x, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), [], []
+    starts = np.zeros(len(ids), int)
+    for part in model.parts:
+        own = counts_text(part.context, model.history)
+        if own:
+            base.append(np.concatenate([state.base[len(base), :first], b]))
+        view = view_of(part.context, model.history, text, starts)
+        past = pass_over(
+            part.context(text), d if own else later, base[-1] if own else b, view or View(),
+            kinds=part.kinds, least=model.least, first=first if own else 0, table=part.table, before=part.cells,
+        )  # fmt: skip
+        add(b := b.copy(), past.x, part.step)
+        x.append(past.x)
+        known += counts_as_known(part.context) & past.known
+    X = np.concatenate([*x, np.full((1, len(b)), _bias, np.float16)])
+    facts = facts_of(text, later, known, model.tree, slice(None))
+    sets = tuple(sets_of(names, facts)[0] for names, _ in model.gates)
+    kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
+    return Ahead(later, X, mixed(model.weights, X), sets, kept)
+
+
+def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: int = 0):
+    """[B] the log-odds of all decisions ahead, and the gates after they have learned from the first `learn` of these."""
+    a, after = ahead.log_odds, []
+    for gate, sets in zip(gates, ahead.sets, strict=True):
+        if learn:
+            a, gate = read_gate(gate, ahead.X, a, sets, ahead.d.bit, learn)
+        else:
+            a = _pass_gate(gate, ahead.X, a, sets)
+        after.append(gate)
+    return a, tuple(after)
+
+
+def _pass_gate(gate: Gate, X: np.ndarray, log_odds: np.ndarray, sets: np.ndarray) -> Float32[np.ndarray, " B"]:
+    """The log-odds with those of a gate that does not learn."""
+    if not gate.U.shape[1]:
+        return log_odds
+    out = np.empty(len(log_odds), np.float32)
+    for at in range(0, len(out), _rows):
+        some = slice(at, at + _rows)
+        z = np.clip(X[:, some].T.astype(np.float32) @ gate.U, -_clip, _clip)
+        out[some] = np.clip(log_odds[some] + np.einsum("bk,bk->b", gate.D[sets[some]], z), -_most, _most)
+    return out
+
+
+def read(
+    model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " n"], CountedState]:
+    """`log p` of each of the tokens that come next, given all before, and the state after them.
+
+    Raises:
+        ValueError: a token id that the model does not have.
+    """
+    tokens, found = np.asarray(tokens).reshape(-1), [np.zeros(0)]
+    check_token_ids(tokens, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    for piece in _pieces(model, tokens.astype(np.int32)):
+        log_p, state = _read_piece(model, state, piece)
+        found.append(log_p)
+    return np.concatenate(found), state
+
+
+def predict(model: CountedModel, state: CountedState) -> Float[np.ndarray, " N"]:
+    """`log p` of every token as the next one, in nats: the decisions at all nodes, and their sums along the paths."""
+    return expect(model, state)[0]
+
+
+def expect(model: CountedModel, state: CountedState) -> tuple[Float[np.ndarray, " N"], Ahead]:
+    """The same, and the evidence at all nodes, of which `accept` takes that of the token that comes."""
+    ids = np.append(state.tokens, np.int32(PAD))
+    ahead = look_ahead(model, state, ids, decisions_of_nodes(model, np.array([len(ids) - 1])))
+    return model.tree.log_probabilities(pass_gates(model, state.gates, ahead)[0][1 - model.vocab_size :]), ahead
+
+
+def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -> CountedState:
+    """The state after a token that is predicted, from what `expect` found before it: that of `read`, and no new evidence."""
+    nodes, length = model.vocab_size - 1, model.tree.length[token]
+    old, kept = len(ahead.d.bit) - nodes, ahead.base.shape[1] - nodes
+    path, bit = model.tree.node[token, :length], model.tree.bit[token, :length]
+    some = np.append(np.arange(old), old + path)
+    d = ahead.d._replace(place=ahead.d.place[some], block=ahead.d.block[some], node=ahead.d.node[some])
+    d = d._replace(bit=np.append(ahead.d.bit[:old], bit))
+    base = np.concatenate([ahead.base[:, :kept], ahead.base[:, kept + path]], axis=1) if len(ahead.base) else ahead.base
+    ahead = Ahead(d, ahead.X[:, some], ahead.log_odds[some], tuple(sets[some] for sets in ahead.sets), base)
+    return _go_on(model, state, ahead, np.append(state.tokens, np.int32(token)))[1]
+
+
+def predict_alone(
+    model: CountedModel, ids: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
+) -> Float[np.ndarray, "P N"]:
+    """The same at some places of a text, of a model that sees the training text alone."""
+    ahead = look_ahead(model, begin(model), ids, decisions_of_nodes(model, places))
+    a = pass_gates(model, begin(model).gates, ahead)[0]
+    return model.tree.log_probabilities(a.reshape(len(places), model.vocab_size - 1))
+
+
+def _read_piece(model: CountedModel, state: CountedState, tokens: np.ndarray) -> tuple[np.ndarray, CountedState]:
+    ids = np.concatenate([state.tokens, tokens])
+    new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
+    log_p = np.zeros(len(ids))
+    if len(new.bit):
+        ahead = look_ahead(model, state, ids, new)
+        nats, after = _go_on(model, state, ahead, ids)
+        np.add.at(log_p, ahead.d.place, nats)
+    else:
+        after = _forget(model, state._replace(tokens=ids))
+    return log_p[len(state.tokens) :], after
+
+
+def _go_on(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarray) -> tuple[np.ndarray, CountedState]:
+    """`log p` of the decisions ahead, and the state after them."""
+    learn = len(ahead.d.bit) // _block * _block if model.moving else 0
+    a, gates = pass_gates(model, state.gates, ahead, learn)
+    done = state.done + learn if model.moving else ahead.base.shape[1]
+    return log_likelihoods(ahead.d, a), _forget(model, CountedState(ids, ahead.base, gates, done))
+
+
+def log_likelihoods(d: Decisions, log_odds: np.ndarray) -> Float[np.ndarray, " B"]:
+    """`log p` of every decision, in nats."""
+    return -np.logaddexp(0, (1 - 2 * d.bit.astype(np.float32)) * log_odds)
+
+
+def _forget(model: CountedModel, state: CountedState) -> CountedState:
+    """The state without the documents that are not seen any more."""
+    last = int(np.flatnonzero(state.tokens == PAD)[-1])
+    if not last or not ends_with_documents(model.history):
+        return state
+    if model.history.startswith("adaptive"):
+        return begin(model)  # the text ends here, see _pieces
+    kept = decisions_at(model.tree, state.tokens, predicted_places(model, state.tokens, last + 1))
+    base = state.base[:, state.base.shape[1] - len(kept.bit) :] if len(state.base) else state.base
+    return state._replace(tokens=state.tokens[last:], base=base, done=base.shape[1])
+
+
+def _pieces(model: CountedModel, tokens: np.ndarray) -> list[np.ndarray]:
+    """The tokens that are read at once: at most so many, and one document of a model that learns from each alone."""
+    cuts = np.arange(_piece, len(tokens), _piece)
+    if model.history == "adaptive:document":
+        cuts = np.union1d(cuts, np.flatnonzero(tokens == PAD) + 1)
+    return [piece for piece in np.split(tokens, cuts) if len(piece)]
+
+
+def _after(a: Decisions, b: Decisions) -> Decisions:
+    place, block = np.concatenate([a.place, b.place]), np.concatenate([a.block, b.block])
+    node, bit = np.concatenate([a.node, b.node.astype(a.node.dtype)]), np.concatenate([a.bit, b.bit])
+    first, places = np.append(a.first, b.first[1:] + len(a.bit)), np.concatenate([a.places, b.places])
+    return Decisions(place, block, node, bit, first, places)
+
+
+def _from(d: Decisions, first: int) -> Decisions:
+    """The decisions from one on; their places are not looked up any more."""
+    return d._replace(place=d.place[first:], block=d.block[first:], node=d.node[first:], bit=d.bit[first:])

@@ -1,0 +1,101 @@
+"""Accounts of predictions: sums that are exact.
+
+Tolerance: log-odds are float32 sums of some 20 numbers below 10.
+"""
+
+import numpy as np
+import pytest
+from counted_models import HISTORIES, fitted, stream, tokenizer
+
+import launch.explain
+from jexplicit.data.tokenizers import encode_documents
+from jexplicit.lm.attribution import explain
+from jexplicit.lm.core.past import read_text
+from jexplicit.lm.counted.account import account, entry_names
+from jexplicit.lm.counted.reading import begin, look_ahead, pass_gates, read
+from jexplicit.lm.evaluation import score
+from jexplicit.lm.text_model import TextModel
+from launch.shared.page import explain_alternatives
+
+ATOL = 1e-5
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_the_entries_of_a_decision_add_up_to_the_log_odds_that_reading_uses(history):
+    model, ids = fitted(history), stream(1)
+    state = read(model, begin(model), ids[1:8])[1]
+    own = account(model, state, ids[8:])
+    np.testing.assert_allclose(own.entries.sum(axis=1), own.log_odds, atol=ATOL)
+    log_p = read(model, state, ids[8:])[0]
+    np.testing.assert_allclose(np.bincount(own.decisions.place, own.log_p, len(ids) - 8), log_p, atol=ATOL)
+    assert own.names == entry_names(model) and own.names[-2:] == ("bias", "clipped")
+    assert np.abs(own.entries[:, -1]).max() > 1  # evidence of more than 9.5 nats, which is cut off
+    places = np.arange(len(ids) - 9)
+    signed = np.bincount(own.decisions.place, (2 * own.decisions.bit - 1) * own.log_odds)
+    np.testing.assert_allclose(own.by_token(places).sum(axis=1), signed, atol=1e-4)
+    decisions = np.bincount(own.decisions.place)
+    np.testing.assert_allclose(own.nats_by_token(places).sum(axis=1), log_p[:-1] + decisions * np.log(2), atol=1e-4)
+
+
+def test_a_gate_speaks_through_its_evidence():
+    """Without evidence of a context, the log-odds change by its entry where no direction and no sum is clipped."""
+    model, ids = fitted(), stream(1)
+    ahead = look_ahead(
+        model,
+        begin(model),
+        ids,
+        account(model, begin(model), ids[1:]).decisions._replace(
+            place=np.repeat(np.arange(1, len(ids) - 1), model.tree.length[ids[1:-1]]).astype(np.int32)
+        ),
+    )
+    own = account(model, begin(model), ids[1:])
+    for part in (0, 3):
+        X = ahead.X.copy()
+        X[2 * part : 2 * part + 2] = 0
+        less = own.entries[:, part] - model.weights @ (ahead.X - X).astype(np.float32)
+        a = pass_gates(model, begin(model).gates, ahead._replace(X=X))[0]
+        b = pass_gates(model, begin(model).gates, ahead)[0]
+        z = [np.abs(ahead.X.T.astype(np.float32) @ gate.U).max(axis=1) < 7 for _, gate in model.gates]
+        calm = np.all(z, axis=0) & (np.abs(b) < 9) & (np.abs(a) < 9) & (np.abs(ahead.log_odds) < 9)
+        assert calm.sum() > 20
+        np.testing.assert_allclose((b - a)[calm], less[calm], atol=1e-4)
+
+
+@pytest.mark.parametrize("history", ["none", "all", "adaptive:document"])
+def test_explanations_of_tokens_and_of_alternatives(history):
+    model, ids = fitted(history), stream(2)
+    text = read_text(ids, model.radius)
+    m = np.array([0, 1, 40, 70])
+    why = explain(model, text.X[m], text.Y[m], past=text.past.take(m))
+    assert why.names[-3:] == ("bias", "clipped", "even odds") and len(why.tokens) == len(why.names)
+    np.testing.assert_allclose(why.evidence.sum(axis=1), why.log_probability, atol=1e-4)
+    np.testing.assert_allclose(why.log_probability, score(model, ids)[m], atol=2e-3)
+    others = np.stack([text.Y[m], np.roll(text.Y[m], 1)], axis=1)
+    several = explain(model, text.X[m], others, past=text.past.take(m))
+    assert several.logits.shape == (4, 2, len(why.names))
+    np.testing.assert_allclose(several.evidence.sum(axis=2), several.log_probability, atol=1e-4)
+    if history != "adaptive:document":  # of which gates may learn between the decisions of a token
+        np.testing.assert_allclose(several.logits[:, 0], why.logits, atol=5e-3)
+    grouped = why.by_token(model.radius)
+    np.testing.assert_allclose(grouped.evidence.sum(axis=1), why.evidence.sum(axis=1), atol=1e-6)
+    with pytest.raises(ValueError, match="past"):
+        explain(model, text.X, text.Y)
+
+
+def test_text_is_explained(tmp_path):
+    """By a method, by a command as a table and a heat map, and on a page whose sums are log p."""
+    about = {"method": "context-mixing", "features": "none", "radius": 3, "history": "none"}
+    saved = TextModel(fitted(), tokenizer(), about)
+    why = saved.explain("to be")
+    assert why.evidence.shape == (5, len(fitted().parts) + 3)
+    text = read_text(encode_documents(tokenizer(), ["to be"]), 3)
+    of_page = explain_alternatives(saved, text)
+    for prediction, log_p in zip(of_page["predictions"], saved.score(["to be"])[0], strict=True):
+        assert prediction["log_Z"] == 0
+        np.testing.assert_allclose(np.sum(prediction["rows"], axis=1), prediction["log_p"], atol=1e-9)
+        np.testing.assert_allclose(prediction["log_p"][prediction["observed"]], log_p, atol=2e-3)
+    saved.save(tmp_path / "m.safetensors")
+    config = launch.explain.Config(run=f"{tmp_path}/m.safetensors", text="to be", figure=f"{tmp_path}/e.png")
+    found = launch.explain.run(config)
+    assert found["rows"] == list(why.names) and (tmp_path / "e.png").exists()
+    np.testing.assert_allclose([p["evidence"] for p in found["predictions"]], why.evidence, atol=1e-5)
