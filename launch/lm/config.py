@@ -41,7 +41,7 @@ class Models(Text, Run):
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
     history: tuple[History, ...] = ("none",)
-    """What a mixture sees beyond its context. Through cache rows: none: nothing. document: the document so far. window:W: the
+    """What a mixture and context-mixing see beyond their contexts. none: nothing. document: the document so far. window:W: the
     last W tokens. all: the whole preceding text. adaptive: the whole preceding text, counted as it is read; adaptive:document:
     the same of the document so far."""
     rows: tuple[str, ...] = SUBWORD_ROWS
@@ -64,8 +64,9 @@ class Models(Text, Run):
     tables or from the explicit solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1
     and 2. log-linear: smoothed rows with one fitted exponent per offset. iterative-scaling: sweeps from the log-linear model,
     without a learning rate. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
-    --history. bitcipher: the explicit solution with --bits features per token. word-vectors: the same with the positive parts
-    of word vectors made from counts."""
+    --history. context-mixing: decisions on the path to a token, whose log-odds are a fitted sum of the evidence of contexts;
+    see --contexts and --history. bitcipher: the explicit solution with --bits features per token. word-vectors: the same with
+    the positive parts of word vectors made from counts."""
     bits: tuple[PositiveInt, ...] = (64, 256, 1024)
     """bitcipher, word-vectors: numbers of features per token, one model each."""
 
@@ -156,12 +157,14 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         "1.420 nats per character; 1.361 when it also sees the last 256 characters, 1.265 when it counts all that it reads.",
         _MIXTURE
         | dict(documents="file", split="end", tokenizer="char", rows=CHARACTER_ROWS, calibration_positions=100_000)
-        | dict(history=("none", "window:256", "adaptive")),
+        | dict(methods=("ngram", "mixture", "context-mixing"), history=("none", "window:256", "adaptive")),
     ),
     "words": (
         "words, ends of lines predicted, with --train and --dev; vocabulary 10,000. On 1 M words of subtitles the mixture "
         "has 0.63 times the perplexity of the Kneser-Ney 5-gram; 0.50 times when it also sees the preceding text.",
-        _MIXTURE | dict(tokenizer="word", vocab_size=10_000, eos=True, rows=CLASS_ROWS),
+        _MIXTURE
+        | dict(methods=("ngram", "mixture", "context-mixing"))
+        | dict(tokenizer="word", vocab_size=10_000, eos=True, rows=CLASS_ROWS),
     ),
     "babylm-mixture": (
         "your own text in 4098 subwords, with --train and --dev; 10 M words take 3 minutes and 6.6 GB on 2 CPU cores to count "

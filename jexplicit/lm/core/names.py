@@ -23,6 +23,7 @@ Method = Literal[
     "log-linear",
     "iterative-scaling",
     "mixture",
+    "context-mixing",
     "bitcipher",
     "word-vectors",
 ]
@@ -56,6 +57,6 @@ def window_of(history: str) -> int | None:
 def label(row: Mapping[str, Any]) -> str:
     """What a model is called: its method and all that tells two models of a method apart."""
     parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
-    parts += [f"history {row['history']}"] if row["method"] == "mixture" else []
+    parts += [f"history {row['history']}"] if row["method"] in ("mixture", "context-mixing") else []
     parts += ["online"] if row.get("online") else []
     return ", ".join(parts + ([f"{row['bits']} bits"] if "bits" in row else []))

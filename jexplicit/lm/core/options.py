@@ -11,8 +11,18 @@ from jexplicit.lm.core.names import Smoothing
 class FitOptions:
     """How models are fitted. Each method has its own options."""
 
-    GROUPS: ClassVar = {"smoothing": "smoothed", "epochs": "trained", "optimum_iterations": "optimum"}
+    GROUPS: ClassVar = {
+        "contexts": "mixing",
+        "smoothing": "smoothed",
+        "epochs": "trained",
+        "optimum_iterations": "optimum",
+    }
 
+    contexts: Literal["auto", "characters"] = "auto"
+    """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
+    gates: Annotated[int, Bounds(at_least=0, at_most=3)] = 3
+    """context-mixing: number of gates, which weigh the evidence by the place in the word, by the node of the tree and by the
+    token before; 0: all decisions share their weights."""
     smoothing: Smoothing = "kneser-ney"
     """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
     calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"

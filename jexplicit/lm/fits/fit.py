@@ -21,6 +21,7 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel
 from jexplicit.lm.core.names import ADAPTIVE
 from jexplicit.lm.core.names import Method as Method
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import EncodedText, log_probabilities, read_text
 from jexplicit.lm.fits.column_weights import fit_token_delta, mean_cooccurrence_shift, shift_tokens
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
@@ -83,7 +84,7 @@ def choose_tables(methods: Collection[str], vocab_size: int, radius: int, memory
 class FitResult(NamedTuple):
     """A model, and results of its fit: plain values by name."""
 
-    model: LanguageModel
+    model: AnyModel
     info: dict[str, Any]
 
 
@@ -333,6 +334,12 @@ def _exponents_of_pairs(
 _positions_of_a_pair = 5
 
 
+def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    from jexplicit.lm.fits.context_mixing import fit_context_mixing
+
+    return FitResult(*fit_context_mixing(text, options, watch))
+
+
 def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     from jexplicit.lm.fits.log_linear_fits import fit_log_linear
 
@@ -371,6 +378,7 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "log-linear": _fit_log_linear,
     "iterative-scaling": _fit_iterative_scaling,
     "mixture": _fit_mixture,
+    "context-mixing": _fit_context_mixing,
     "bitcipher": _fit_bitcipher,
     "word-vectors": _fit_word_vectors,
 }
@@ -401,6 +409,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "log-linear": (*_tables, "calibration", *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
     "mixture": ("rows", "history", "online", "calibration", *_exponents),
+    "context-mixing": ("contexts", "gates", "history", "seed"),
     "bitcipher": (*_tables, "bits"),
     "word-vectors": (*_tables, "bits"),
 }
