@@ -26,7 +26,6 @@ COMMANDS = {
     "judge": Entry("launch.judge.__main__", "accuracy on minimal pairs of sentences"),
     "harness": Entry("launch.harness.__main__", "lm-evaluation-harness with models of this project"),
     "compare": Entry("launch.compare", "compare language models on one text"),
-    "beside": Entry("launch.beside.__main__", "make one language model of two"),
     "digits": Entry("launch.digits.__main__", "classify images with solved and with trained networks"),
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
     "networks": Entry("launch.networks.__main__", "networks trained by gradients, and their diagnostics"),

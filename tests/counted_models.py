@@ -6,11 +6,13 @@ import numpy as np
 
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.lm.counted.columns import Context
-from jexplicit.lm.counted.model import CountedModel, Inputs, fit_counted, orders
+from jexplicit.lm.counted.model import CountedModel, each, fit_counted, orders
 
 HISTORIES = ("none", "window:40", "document", "all", "adaptive", "adaptive:document")
-INPUTS = Inputs(
-    orders(3), (Context("part", "word"), Context("line"), Context(2, 3)), (Context(), Context(1), Context("part", "word"))
+CONTEXTS = (
+    *orders(0, 3),
+    *(Context("part", "word"), Context("line"), Context(2, 3)),
+    *each((), (1,), ("part", "word"), window=100),
 )
 GATES = (("place", "known"), ("place", "node"))
 _words = "to be or not that is the question whether nobler in mind suffer".split()
@@ -32,7 +34,7 @@ def fitted(history: str = "none", eos: bool = False) -> CountedModel:
     """A model of characters."""
     stream = encode_documents(tokenizer(), texts(30, 0))
     return fit_counted(
-        stream, tokenizer().vocab_size, tokenizer(), history=history, inputs=INPUTS, gates=GATES, eos=eos, size=4
+        stream, tokenizer().vocab_size, tokenizer(), history=history, contexts=CONTEXTS, gates=GATES, eos=eos
     )
 
 

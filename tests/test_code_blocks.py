@@ -34,7 +34,7 @@ CHOSEN = {"WHAT": "dropout", "NAME": "tiny"}  # words in capitals where a name i
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
 SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
 SHORTER = {name: text[:500] for name, text in topics.items()}
-READING = ("docs/adaptive.md", "docs/recipes/beside.md")  # pages whose models count each token that they read
+READING = ("docs/adaptive.md",)  # pages whose models count each token that they read
 OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model")  # flags of SLURM and of lm_eval
 
 

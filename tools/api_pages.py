@@ -43,7 +43,7 @@ PAGES = {
     "rows": Page(
         "Kinds of rows",
         ("jexplicit.lm.rows",),
-        tuple(f"jexplicit.lm.rows.{name}" for name in ("cache", "classes", "views", "word_vectors", "words")),
+        tuple(f"jexplicit.lm.rows.{name}" for name in ("cache", "classes", "views", "words")),
     ),
     "fits": Page("Fitting language models", ("jexplicit.lm.fits",)),
     "networks": Page("Networks", ("jexplicit.nn",), ("jexplicit.nn.*", "jexplicit.nn.studies.*")),

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import log_probabilities as log_probabilities
     from jexplicit.lm.evaluation import score as score
-    from jexplicit.lm.fits.base import base_at as base_at
-    from jexplicit.lm.fits.base import base_logits as base_logits
-    from jexplicit.lm.fits.base import cross_fit as cross_fit
     from jexplicit.lm.fits.estimator import fit as fit
     from jexplicit.lm.fits.fit import METHODS as METHODS
     from jexplicit.lm.fits.fit import FitResult as FitResult
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.fits.iterative_scaling import sweep_tables as sweep_tables
     from jexplicit.lm.fits.log_linear import log_linear_model as log_linear_model
     from jexplicit.lm.fits.log_linear import offset_rows as offset_rows
-    from jexplicit.lm.fits.mixtures.beside import beside as beside
-    from jexplicit.lm.fits.mixtures.beside import with_given as with_given
     from jexplicit.lm.fits.mixtures.calibration import fit_exponents as fit_exponents
     from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows as mixture_rows
     from jexplicit.lm.fits.mixtures.mixture_rows import register_rows as register_rows
@@ -44,8 +39,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.generation import generate_text as generate_text
     from jexplicit.lm.generation import next_token as next_token
     from jexplicit.lm.model_files import save_model as save_model
-    from jexplicit.lm.rows.bitcipher import bit_cipher as bit_cipher
-    from jexplicit.lm.rows.bitcipher import coded_language_model as coded_language_model
     from jexplicit.lm.rows.explicit import bigram_model as bigram_model
     from jexplicit.lm.rows.explicit import explicit_language_model as explicit_language_model
     from jexplicit.lm.rows.explicit import unigram_model as unigram_model

@@ -15,7 +15,6 @@ from jexplicit.lm.counted.reading import within_documents
 from jexplicit.lm.counted.use import AnyModel, states_at
 from jexplicit.lm.evaluation import Past, check_positions, histories, read_tables
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
-from jexplicit.lm.rows.past.online import begin_online, fit_on
 from jexplicit.lm.tables.moments import place_rows, position_slopes
 from jexplicit.runs.devices import full_precision, map_rows
 
@@ -117,19 +116,11 @@ def check_explainable(model: AnyModel) -> None:
 def _of_tables(model: LanguageModel, X: np.ndarray, Y: np.ndarray, past: Past) -> Attribution:
     """The same of a model with rows that are made for each position of a text."""
     tables, positions, _ = read_tables(model, X, past)
-    A, found = int(np.prod(Y.shape[1:])), []
-    parts = [(slice(None), np.asarray(model.exponents), None)]
-    if model.curvature is not None and past.starts is None:
-        fit = begin_online(np.asarray(model.exponents), np.asarray(model.curvature))
-        parts = fit_on(fit, tables, positions, past.stream[past.places], past.places)
-    for some, exponents, _ in parts:
-        read = positions.take(some).take(np.repeat(np.arange(len(Y[some])), A))
-        log_p, slopes, means = position_slopes(place_rows(tables, read, Y[some].ravel(), len(exponents)), exponents)
-        weights = exponents[read.parts].sum(axis=2)
-        found.append((weights * (slopes + means), weights * slopes, log_p.astype(np.float32)))
-    logits, evidence, log_p = (np.concatenate(part) for part in zip(*found, strict=True))
-    rows = (*Y.shape, len(model.names))
-    return Attribution(model.names, model.tokens, logits.reshape(rows), evidence.reshape(rows), log_p.reshape(Y.shape))
+    exponents, read = np.asarray(model.exponents), positions.take(np.repeat(np.arange(len(Y)), int(np.prod(Y.shape[1:]))))
+    log_p, slopes, means = position_slopes(place_rows(tables, read, Y.ravel(), len(exponents)), exponents)
+    weights, shape = exponents[read.parts].sum(axis=2), (*Y.shape, len(model.names))
+    logits, evidence = (weights * (slopes + means)).reshape(shape), (weights * slopes).reshape(shape)
+    return Attribution(model.names, model.tokens, logits, evidence, log_p.astype(np.float32).reshape(Y.shape))
 
 
 @jax.jit

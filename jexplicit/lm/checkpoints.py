@@ -169,7 +169,7 @@ def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
 
 def model_name(row: Mapping[str, Any]) -> str:
     """What a row's model is called, in file names too: method, features, radius, and what else tells rows apart."""
-    parts = [row["method"], row["features"], row["radius"], row.get("history", "none"), row.get("bits")]
+    parts = [row["method"], row["features"], row["radius"], row.get("history", "none")]
     return "_".join(str(part) for part in parts if part not in (None, "none", ""))
 
 

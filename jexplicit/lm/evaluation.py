@@ -42,7 +42,6 @@ from jexplicit.lm.counted.use import AnyModel, distributions_at, losses_of, scor
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows
-from jexplicit.lm.rows.past.online import begin_online, fit_on
 from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
 from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
 from jexplicit.lm.tables.reader import log_p_of_all, log_p_of_targets, read_positions
@@ -256,8 +255,6 @@ def read_on(
     own = [isinstance(kind, TableRows) for kind in model.rows for _ in kind.names]
     prepared, found, growth = _prepared(model, mesh), [], past and past.growth
     call = (_positions_per_call if all(own) and f is log_p_of_targets else _positions_with_a_past) * mesh.size
-    online = model.curvature is not None and past is not None and past.starts is None
-    fit = ((growth and growth.online) or begin_online(exponents, np.asarray(model.curvature))) if online else None
     for first in range(0, len(Y), call):
         m = slice(first, first + call)
         tables, positions, growth = read_tables(model, X[m], past and past.take(m)._replace(growth=growth))
@@ -265,11 +262,7 @@ def read_on(
         read = PreparedTables(
             prepared.dense, tuple(next(known) if mine else table for mine, table in zip(own, tables, strict=True))
         )
-        parts = fit_on(fit, tables, positions, Y[m], past.places[m], mesh) if fit and past else [(slice(None), exponents, None)]
-        for some, a, after in parts:
-            found.append(read_positions(f, read, a, positions.take(some), Y[m][some], mesh))
-            fit = after
-        growth = growth and growth._replace(online=fit)
+        found.append(read_positions(f, read, exponents, positions, Y[m], mesh))
         if progress:
             progress(min(first + call, len(Y)), len(Y))
     return np.concatenate(found), growth

@@ -23,13 +23,12 @@ from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
-from jexplicit.lm.core.model_row import GivenRow, ModelRow
+from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.counted.columns import Context
 from jexplicit.lm.counted.files import COUNTED, context_of, text_of
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.bitcipher import CodedTables
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import Children, NgramRows
@@ -49,7 +48,6 @@ _types = (
     Constant,
     TokenTables,
     SparseTables,
-    CodedTables,
     NgramRows,
     BackOffChain,
     ViewRows,
@@ -60,7 +58,6 @@ _types = (
     CacheRows,
     RepeatRows,
     ModelRow,
-    GivenRow,
     Adaptive,
     AdaptiveRows,
     LongestContext,
@@ -73,7 +70,7 @@ _types = (
     *COUNTED,
 )
 _known: dict[str, type] = {cls.__name__: cls for cls in _types}
-_networks = {"MLPLanguageModel": "networks", "TokenStack": "networks", "Transformer": "transformer", "LSTM": "lstm"}
+_networks = {"MLPLanguageModel": "networks", "Transformer": "transformer", "LSTM": "lstm"}
 
 
 def _class_of(name: str) -> type | None:
@@ -206,7 +203,7 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
         fields = {key: rebuild(item, tensors, host=host) for key, item in described["fields"].items()}
         if described["type"] == "Spelling":
             fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
-        if described["type"] in ("MLPLanguageModel", "TokenStack"):
+        if described["type"] == "MLPLanguageModel":
             fields["dtype"] = jnp.dtype(fields["dtype"])
         return cast(Any, _class_of(described["type"]))(**fields)
     return {key: rebuild(item, tensors, host=host) for key, item in described.items()}

@@ -32,7 +32,6 @@ from jexplicit.lm.rows.past.balance import Balance
 from jexplicit.lm.rows.past.growing import Run
 from jexplicit.lm.rows.past.latest import Latest, LatestRun
 from jexplicit.lm.rows.past.on_devices import balance_on_host, on_host
-from jexplicit.lm.rows.past.online import Online
 from jexplicit.lm.tables.reader import log_p_of_targets
 
 
@@ -49,7 +48,7 @@ class State(NamedTuple):
     rows: tuple[str, ...]
 
 
-register_types(State, Growth, Run, Balance, Latest, LatestRun, Online)
+register_types(State, Growth, Run, Balance, Latest, LatestRun)
 
 
 def init(model: AnyModel) -> State | CountedState:

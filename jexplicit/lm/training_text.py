@@ -43,7 +43,6 @@ class Options(FitOptions):
     radius: int = 1
     history: str = "none"
     rows: tuple[str, ...] = ("offsets", "contexts-4", "gaps")
-    bits: int = 256
     train_sample: int | None = 1_000_000
     seed: int = 0
 

@@ -134,29 +134,6 @@ class MLPLanguageModel(_Layers):
         return logits
 
 
-class TokenStack(nn.Module):
-    """A stack of L softmax layers on tokens, `z = sum_k U_k⁽¹⁾[x_k]`, then `z = softmax(z) U⁽ˡ⁾`, [B, K] -> [B, N].
-
-    The first layer has a table [N, N] per offset, as the explicit solution (paper, Sec. 3.3).
-    """
-
-    vocab_size: int
-    layers: int = 2
-    dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, X, *, train: bool = False):
-        (_, K), N = X.shape, self.vocab_size
-        first = nn.initializers.uniform(2 / math.sqrt(K * N))
-        tables = self.param("layer_1", lambda *shape: first(*shape) - 1 / math.sqrt(K * N), (K, N, N), self.dtype)
-        z = functools.reduce(jnp.add, _entries(tables, X))
-        kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-        for n in range(2, self.layers + 1):
-            layer = nn.Dense(N, use_bias=False, kernel_init=kernel, param_dtype=self.dtype, name=f"layer_{n}")
-            z = layer(nn.softmax(z))
-        return z
-
-
 class SoftmaxStack(nn.Module):
     """L softmax layers without biases, `z = softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N], the N of every layer.
 

@@ -19,9 +19,6 @@ from jexplicit.runs.devices import AXIS, default_mesh, replicate
 
 _logits_per_call = 1 << 24  # of a device
 
-LogP = Callable[[np.ndarray], np.ndarray]
-"""`places [...] -> [..., N]`, log p of all tokens at some places of a text."""
-
 
 def window_order(length: int, window: int, windows: int) -> Order:
     """Where the `windows` windows of an epoch begin in a stream of `length` tokens: `(seed, epoch) -> starts`.
@@ -48,18 +45,14 @@ def window_order(length: int, window: int, windows: int) -> Order:
 
 
 def window_batch(
-    stream: Integer[np.ndarray, " L"], window: int, mesh: Mesh | None = None, base: LogP | None = None
-) -> Callable[[np.ndarray], tuple[Any, Array]]:
-    """`starts -> (X, Y)`, [B, W] tokens and the token after each, divided over the devices of a mesh.
-
-    base: `places [B, W] -> [B, W, N]` log p of the tokens there, for a network over a base: then X is (tokens, base).
-    """
+    stream: Integer[np.ndarray, " L"], window: int, mesh: Mesh | None = None
+) -> Callable[[np.ndarray], tuple[Array, Array]]:
+    """`starts -> (X, Y)`, [B, W] tokens and the token after each, divided over the devices of a mesh."""
     place = NamedSharding(mesh or default_mesh(), PartitionSpec(AXIS))
 
-    def batch(starts: np.ndarray) -> tuple[Any, Array]:
+    def batch(starts: np.ndarray) -> tuple[Array, Array]:
         tokens = np.asarray(stream)[starts[:, None] + np.arange(window + 1)].astype(np.int32)
-        X, Y = jax.device_put((tokens[:, :-1], tokens[:, 1:]), place)
-        return (X if base is None else (X, jax.device_put(base(starts[:, None] + 1 + np.arange(window)), place))), Y
+        return jax.device_put((tokens[:, :-1], tokens[:, 1:]), place)
 
     return batch
 
@@ -100,7 +93,6 @@ def stream_log_probabilities(
     *,
     window: int,
     stride: int,
-    base: LogP | None = None,
     mesh: Mesh | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, " L_minus_1"]:
@@ -110,19 +102,18 @@ def stream_log_probabilities(
     did not reach: a prediction sees at least W - stride + 1 tokens, or its document from the start.
 
     Args:
-        network: [B, T] token ids -> [B, T, N] logits; causal; of tokens and base, where there is one.
+        network: [B, T] token ids -> [B, T, N] logits; causal.
         variables: of the network.
         stream: [L] token ids.
         window: W.
         stride: 1 .. W.
-        base: of a network over a base.
         mesh: devices to share the windows.
         progress: called with (predictions done, predictions in all).
 
     Raises:
         ValueError: a stride outside 1 .. W.
     """
-    shape: Any = {"window": window, "stride": stride, "base": base, "mesh": mesh, "progress": progress}
+    shape: Any = {"window": window, "stride": stride, "mesh": mesh, "progress": progress}
     return _of_windows(_log_p, network, variables, stream, np.arange(1, len(stream)), **shape)
 
 
@@ -153,7 +144,6 @@ def _of_windows(
     *,
     window: int,
     stride: int,
-    base: LogP | None = None,
     mesh: Mesh | None = None,
     progress: Any = None,
 ) -> np.ndarray:
@@ -166,8 +156,7 @@ def _of_windows(
     wanted, which = np.unique(first, return_inverse=True)
     N, n = network.vocab_size, len(wanted)  # pyright: ignore[reportAttributeAccessIssue]
     call = mesh.size * max(1, min(_logits_per_call // (window * N), -(-n // mesh.size)))
-    of_text = base and (lambda places: base(np.minimum(places, len(stream) - 1)))  # beyond the text nothing is read
-    batch, variables, out = window_batch(padded, window, mesh, of_text), replicate(variables, mesh), []
+    batch, variables, out = window_batch(padded, window, mesh), replicate(variables, mesh), []
     own, edges = np.argsort(which, kind="stable"), np.append(0, np.cumsum(np.bincount(which, minlength=n)))
     for begin in range(0, n, call):
         starts = wanted[np.minimum(np.arange(begin, begin + call), n - 1)] * stride
@@ -180,7 +169,7 @@ def _of_windows(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _log_p(network: nn.Module, variables: Any, X: Any, Y: Array) -> Array:
+def _log_p(network: nn.Module, variables: Any, X: Array, Y: Array) -> Array:
     z = jnp.asarray(network.apply(variables, X))
     return -optax.softmax_cross_entropy_with_integer_labels(z, Y)
 

@@ -40,7 +40,7 @@ from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
-from jexplicit.lm.fits import gradient, optimum
+from jexplicit.lm.fits import gradient
 from jexplicit.lm.rows.ngrams import compiled_smoothing
 from jexplicit.lm.rows.past.on_devices import balance_block
 from jexplicit.lm.rows.sharded import compiled_log_partition
@@ -166,7 +166,6 @@ _model = jax.eval_shape(lambda tables: token_model(tables, "cat", False), _table
 _examples, _weights = (_shape(4096, 784), _shape(4096, 10)), _shape(784, 10)
 _scaling = ScalingProblem(*_examples, _weights, _shape(), None)
 _curvature = CurvatureProblem(*_examples, _shape(784, 784), _shape())
-_problem = optimum.Problem((_table, _table), _table, _shape())
 _features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))  # of 8 blocks of 2048 examples
 _blocks = ExampleBlocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
 _sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,), (10,), ())))
@@ -195,7 +194,6 @@ HOT_FUNCTIONS = {
     "attribution": HotFunction(lambda mesh: (attribute_positions, (_model, _ints(2048, K), _ints(2048, 0), _ints(2048))), 1),
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),
-    "optimum, K = 2": HotFunction(lambda mesh: (optimum.loss_and_gradient, (_problem, (_table, _table)))),
     "iterative scaling": HotFunction(lambda mesh: (scaling_sweep, (_weights, _scaling))),
     "curvature bound": HotFunction(lambda mesh: (curvature_bound_sweep, (_weights, _curvature))),
     "streamed sums": HotFunction(lambda mesh: (add_block, (_sums, _blocks, _features, _ints()))),

@@ -59,7 +59,7 @@ METHODS: dict[str, Callable[[LanguageModel, np.ndarray], Callable[[], float]]] =
     FROM_COUNTS[0]: _counts,
     FROM_COUNTS[1]: lambda model, x: lambda: _counts(model, x)(),
 }
-KINDS = ("unigram", "bigram", NGRAM, "explicit, dense", SPARSE, "bitcipher")  # a method, and a variant of it
+KINDS = ("unigram", "bigram", NGRAM, "explicit, dense", SPARSE)  # a method, and a variant of it
 MIXTURES: dict[str, History] = {"mixture": "none", "mixture, history": "all", "mixture, adaptive": "adaptive"}
 
 
@@ -76,7 +76,6 @@ def comparisons(config: Evaluation, folder: Path) -> Iterator[Comparison]:
 
     * **unigram**, **bigram** (Kneser-Ney), **ngram** (interpolated modified Kneser-Ney, order 5).
     * **explicit, dense**: the explicit Cat solution of the largest K; **explicit, sparse**: the same with sparse tables.
-    * **bitcipher**: coded tables of the largest K, 64 bits.
     * **mixture**: its exponents are not fitted, on which no speed depends; with **history** it reads the last 20,000 tokens,
       and an **adaptive** one also counts all that it reads.
     * **kenlm, ngram**: `kenlm.Model.score` of every document, one number each, with the ARPA file of ngram in KenLM's default
@@ -127,7 +126,7 @@ def _stream(config: Evaluation) -> tuple[np.ndarray, int, str]:
 
 def _models(x: np.ndarray, N: int, radius: int) -> dict[str, LanguageModel]:
     """A model of every kind, fitted on a text."""
-    text, options = TrainingText(x, N), Options(radius=radius, bits=64)
+    text, options = TrainingText(x, N), Options(radius=radius)
     sparse = TrainingText(x, N, sparse_counts=count_sparse(x, radius=radius, vocab_size=N))
     fitted = {name: fit_model(name.split(",")[0], sparse if name == SPARSE else text, options).model for name in KINDS}
     rows = mixture_rows(text) if MIXTURES else ()

@@ -21,7 +21,7 @@ from jexplicit.runs.progress import stage
 from launch.judge.config import Config
 from launch.shared.choose import load_choices
 
-_name = ("method", "features", "radius", "history", "bits")  # what tells the models of a run apart
+_name = ("method", "features", "radius", "history")  # what tells the models of a run apart
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from launch.lm.testing import check_test_files
 from launch.shared.groups import check_text
 
 _served = (*FROM_COUNTS, "ngram")  # by several processes
-_given = ("methods", "features", "radius", "history", "bits")  # each with a value at least
+_given = ("methods", "features", "radius", "history")  # each with a value at least
 
 
 @refuses
@@ -60,14 +60,9 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     smoothed = f"--features {words['features']} and --smoothing {config.smoothing}"
     unfit = config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise")
     yield unfit, f"--calibration leave-one-out with {smoothed}: {needs}"
-    fitted = config.calibration == "pairs" and ("mixture" not in methods or methods & {"log-linear", "iterative-scaling"})
-    remedy = "only a mixture is fitted on minimal pairs; use --methods mixture, or --calibration held-out"
-    yield fitted, f"--calibration pairs with --methods {words['methods']}: {remedy}"
     check_rows(config.rows)
     for history in config.history:
         window_of(history)
-    frozen = config.online and not ("mixture" in methods and "adaptive" in config.history)
-    yield frozen, f"--online with --history {words['history']}: exponents go on being fitted with --history adaptive"
     past = set(config.history) != {"none"} and not {"mixture", "context-mixing"} & methods
     reads = "only --methods context-mixing and mixture read preceding text"
     yield past, f"--history {words['history']} with --methods {words['methods']}: {reads}"
@@ -81,8 +76,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         refused |= {f"--methods {method}": method in methods for method in ("cold", "warm")}  # which stop on the dev text
         flags = " ".join(flag for flag, given in refused.items() if given)
         yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
-    far = "optimum" in methods and min(config.radius) > 2
-    yield far, f"--methods optimum with --radius {words['radius']}: the optimum is computed at K = 1 and 2 only"
+    far = "optimum" in methods and 1 not in config.radius
+    yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)
 

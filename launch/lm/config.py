@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.experiments.command import Preset
-from jexplicit.lm.core.names import CHARACTER_ROWS, CLASS_ROWS, GRAMMAR_ROWS, SUBWORD_ROWS, Features, History, Method
+from jexplicit.lm.core.names import CHARACTER_ROWS, CLASS_ROWS, SUBWORD_ROWS, Features, History, Method
 from jexplicit.lm.core.options import FitOptions
 from launch.shared.groups import Run, Text
 
 # What a finished run may be continued with: more models, samples, an export or a test text.
-_models = ("methods", "features", "radius", "history", "bits")
+_models = ("methods", "features", "radius", "history")
 GROWING = (*_models, "samples", "export", "train_sample", "dev_sample", "paper", "test")
 
 
@@ -47,28 +47,22 @@ class Models(Text, Run):
     rows: tuple[str, ...] = SUBWORD_ROWS
     """The rows of a mixture. offsets: single tokens, 1 to 8 positions back. contexts-4, contexts-8: contexts of the last 1 to 4
     or 8 tokens. gaps, gaps-of-three: two or three tokens with a gap. classes: contexts of token classes, and the class of the
-    next token. repeats: the nearest 4 and 16 tokens, which may occur again. coarse: the class of the next token given the last
-    three classes, where each frequent token is its own class. skips: contexts that skip the nearest one or two tokens. words,
-    word-classes: with --tokenizer char, the current part of a word and the words before it, or their classes. lines: likewise,
-    the length of the line so far, with the nearest two. confidence: for each row ten exponents instead of one, by how often the
-    context occurred and whether only one token followed it. selectors: the exponent of each row also depends on the longest
-    context that occurred and, of characters, on the place in the word. Of --history adaptive, where none is named, all that
-    help are taken: adaptive, contexts of the text that is read; begun, the same with the training text; indirect, these after
-    what followed last; recency, what followed last; observed-expected, counts beside expected ones."""
+    next token. repeats: the nearest 4 and 16 tokens, which may occur again. skips: contexts that skip the nearest one or two
+    tokens. words, word-classes: with --tokenizer char, the current part of a word and the words before it, or their classes.
+    lines: likewise, the length of the line so far, with the nearest two. confidence: for each row ten exponents instead of one,
+    by how often the context occurred and whether only one token followed it. selectors: the exponent of each row also depends
+    on the longest context that occurred and, of characters, on the place in the word. Of --history adaptive, where none is
+    named, all that help are taken: adaptive, contexts of the text that is read; begun, the same with the training text;
+    indirect, these after what followed last; recency, what followed last; observed-expected, counts beside expected ones."""
     eos: bool = False
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)
     """The models to fit. The baselines unigram and bigram are always added. explicit: the closed form. delta: explicit, its
-    exponent corrected by one fitted number. mean-cooccurrence: explicit with its exact column weights (Eq. 14). intercept: the
-    tables of explicit frozen, and one fitted number per output token. cold, warm: trained by gradient descent from random
-    tables or from the explicit solution. optimum: the minimum of the training loss (a convex problem), from counts, at K = 1
-    and 2. log-linear: smoothed rows with one fitted exponent per offset. iterative-scaling: sweeps from the log-linear model,
-    without a learning rate. ngram: modified Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and
-    --history. context-mixing: decisions on the path to a token, whose log-odds are a fitted sum of the evidence of contexts;
-    see --contexts and --history. bitcipher: the explicit solution with --bits features per token. word-vectors: the same with
-    the positive parts of word vectors made from counts."""
-    bits: tuple[PositiveInt, ...] = (64, 256, 1024)
-    """bitcipher, word-vectors: numbers of features per token, one model each."""
+    exponent corrected by one fitted number. cold, warm: trained by gradient descent from random tables or from the explicit
+    solution. optimum: the minimum of the training loss at K = 1, from counts. log-linear: smoothed rows with one fitted
+    exponent per offset. iterative-scaling: sweeps from the log-linear model, without a learning rate. ngram: modified
+    Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and --history. context-mixing: decisions on
+    the path to a token, whose log-odds are a fitted sum of the evidence of contexts; see --contexts and --history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +88,15 @@ class Config(FitOptions, Models):
     """Also write the model with the lowest dev perplexity to this .safetensors file, or to a folder to share."""
     devices: int | None = None
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
-    rounding where exponents are fitted. The fits of ngram, optimum and bitcipher, and of minimal pairs, use one."""
+    rounding where exponents are fitted. The fits of ngram and optimum use one."""
     memory: str | None = None
     """Memory limit for counting, such as 2GB. Default: all available memory. To stay within it, fewer devices have their own
     tables, and contexts of several tokens are counted in parts that are stored in --out until the run ends."""
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
     """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. sharded:
     dense, with the columns split over the devices. auto: dense where a method needs it and it fits in memory, otherwise sparse.
-    Results do not change, except for rounding. Sparse tables work with explicit, ngram, mixture and bitcipher; sharded ones
-    only with explicit."""
+    Results do not change, except for rounding. Sparse tables work with explicit, ngram, mixture and context-mixing; sharded
+    ones only with explicit."""
     device_contexts: bool = False
     """Count contexts of several tokens on the devices even where these are CPUs, although the host is faster. Accelerators
     count them, unless --memory is given. The counts are the same."""
@@ -146,7 +140,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
     ),
     "starts": (
         "docs, all models of the paper's Table 1; learning rate 0.1, because the corpus is 30 times smaller than the paper's.",
-        dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, optimum_iterations=40, paper=True),
+        dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, paper=True),
     ),
     "mixture": (
         "docs, models that generalise: smoothed rows with fitted exponents, contexts of several tokens, the recent past.",
@@ -169,14 +163,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
     "babylm-mixture": (
         "your own text in 4098 subwords, with --train and --dev; 10 M words take 3 minutes and 6.6 GB on 2 CPU cores to count "
         "and fit. Dev perplexity: 5-gram 60.3, mixture 49.5, mixture that also sees the preceding text 34.0.",
-        _MIXTURE | dict(rows=CLASS_ROWS, calibration_positions=30_000),
-    ),
-    "grammar": (
-        "a 4-gram over classes for minimal pairs of grammar, fitted on corrupted sentences, with --train and --dev; 10 M "
-        "words take 10 minutes on 2 busy CPU cores. BLiMP: 61.2 %; a Kneser-Ney 5-gram has 54.2 %.",
-        _SAMPLES
-        | dict(vocab_size=30_000, methods=("mixture",), radius=(1,), rows=GRAMMAR_ROWS)
-        | dict(calibration="pairs", calibration_positions=10_000),
+        _MIXTURE | dict(methods=("ngram", "mixture", "context-mixing")) | dict(rows=CLASS_ROWS, calibration_positions=30_000),
     ),
     "large": (
         "a vocabulary of 128,000 on your own text, with --train and --dev; 10 M words take 2 minutes on 2 CPU cores, half of "

@@ -32,9 +32,8 @@ _runtime_bytes = 600 * 10**6  # Python, its libraries, and what XLA compiles
 _pair_bytes = 12  # of a pair in sparse counts: two ids and a number
 _stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
 _passes = {  # the option with the number of passes that a fit makes
-    **dict.fromkeys(("intercept", "iterative-scaling"), "sweeps"),
+    "iterative-scaling": "sweeps",
     **dict.fromkeys(("cold", "warm"), "epochs"),
-    "optimum": "optimum_iterations",
 }
 _fixed = ("unigram", "bigram", "explicit", "log-linear")  # solved from counts: not longer for more text
 
@@ -88,8 +87,6 @@ def _model_seconds(config: Config, name: Row, stream: np.ndarray, tokenizer: Tok
     """Seconds to fit and evaluate a model on the whole text, from those on a part of it."""
     method, grows, seconds = name["method"], tokens / len(stream), []
     options, passes = options_of(config, name), _passes.get(method)
-    if options.calibration == "pairs":  # of which a part of the text may have none
-        options = replace(options, calibration="held-out")
     if passes:
         options = replace(options, **{passes: 1})
     shape: Any = {"eos": config.eos, "letters": letters_of(tokenizer), "tokenizer": tokenizer}

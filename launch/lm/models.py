@@ -23,7 +23,7 @@ from jexplicit.lm.core.options import FitOptions
 from jexplicit.lm.core.sampled import sampled_positions
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.context_mixing import choose_inputs, inputs_radius
+from jexplicit.lm.fits.context_mixing import contexts_radius
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, rows_radius
@@ -38,7 +38,7 @@ from launch.lm.config import Config
 from launch.lm.views import scaling_file
 
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
-_once_at_1 = ("delta", "mean-cooccurrence", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
+_once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
 
 
 class ModelRun(NamedTuple):
@@ -63,20 +63,16 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         elif method == "ngram":
             yield {**name, "radius": len(CHAIN)}
         elif method == "context-mixing":
-            radius = inputs_radius(choose_inputs(config.contexts))
+            radius = contexts_radius(config.contexts, config.tokenizer)
             yield from ({**name, "radius": radius, "history": history} for history in config.history)
         elif method == "mixture":
             mixture = {**name, "features": "cat", "radius": rows_radius(config.rows)}
             for history in config.history:
-                online = {"online": True} if config.online and history == "adaptive" else {}
-                yield {**mixture, "history": history, **online}
+                yield {**mixture, "history": history}
         else:
-            bits = [{"bits": bits} for bits in config.bits] if method in ("bitcipher", "word-vectors") else [{}]
-            radii = [
-                K for K in config.radius if K <= 2 or method != "optimum"
-            ]  # others have no partition functions from counts
-            for features, radius, own in itertools.product(config.features, radii, bits):
-                yield {**name, "features": features, "radius": radius, **own}
+            radii = [K for K in config.radius if K == 1 or method != "optimum"]  # which has a closed form there alone
+            for features, radius in itertools.product(config.features, radii):
+                yield {**name, "features": features, "radius": radius}
 
 
 def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
@@ -105,7 +101,6 @@ def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
 def options_of(config: Config, name: Row) -> Options:
     """What a fit is told: the flags, and what models vary by as the name says."""
     flags: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(FitOptions)}
-    flags["online"] = False  # unless the name says so
     own = {key: value for key, value in name.items() if key != "method" and value != "none"}
     return Options(rows=config.rows, train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
 

@@ -24,8 +24,6 @@ from jexplicit.lm.checkpoints import export_model, load_model, load_row, model_r
 from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
-from jexplicit.lm.rows.bitcipher import check_bits
-from jexplicit.lm.rows.word_vectors import check_dimensions
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.processes import FolderLock, barrier, check_equal_across_processes, is_first, join, lock_run_folder
@@ -73,16 +71,11 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
     if mesh.size > 1 and (alone := [method for method in config.methods if method in ONE_DEVICE]):
         console.print(f"  {', '.join(alone)}: fitted on one device")
-    if "optimum" in config.methods and max(config.radius) > 2:
-        console.print("  optimum: at K = 1 and 2 only, which have partition functions from counts")
+    if "optimum" in config.methods and max(config.radius) > 1:
+        console.print("  optimum: at K = 1 only, where it has a closed form")
     text, source = read_text(config, folder)
     held = read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size
-    for bits in config.bits:  # before anything is counted
-        if "bitcipher" in config.methods:
-            check_bits(bits, N)
-        if "word-vectors" in config.methods:
-            check_dimensions(bits // 2, N)
     tables = kind_of_tables(config, N)
     check_fit(config, text, tables)
     check_equal_across_processes("choice of --tables, as they have other memory,", tables)

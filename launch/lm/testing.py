@@ -98,7 +98,7 @@ def measure_tests(job: ModelRun, held: HeldBack) -> None:
     for row in chosen_models(job.folder.rows()) if held.files else ():
         if "test_loss" in row:
             continue
-        name = {field: row[field] for field in ("method", "features", "radius", "history", "online", "bits") if field in row}
+        name = {field: row[field] for field in ("method", "features", "radius", "history") if field in row}
         model = load_row(job.folder.path, row).model if held.counted is None else _fit_again(job, held.counted, name)
         losses = []
         for file, stream in held.files.items():

@@ -26,8 +26,8 @@ PAPER_TABLE = {
 }
 _much = 0.01  # of the dev documents in train: worth a warning
 _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
-_trained, _swept = ("delta", "mean-cooccurrence", "intercept", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
-_general = (*_swept, "ngram", "mixture", "context-mixing", "bitcipher", "word-vectors")
+_trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
+_general = (*_swept, "ngram", "mixture", "context-mixing")
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
 _linear = {**_log, "xscale": "linear"}
 
@@ -188,7 +188,7 @@ def _of_radii(lines: list[Row]) -> Sequence[Column]:
         return f"{numbers[0]} to {numbers[-1]}" if numbers[-1] > numbers[0] else f"{numbers[0]}"
 
     features, history = (Column(name, lambda row, name=name: row[name].replace("none", "")) for name in ("features", "history"))
-    names = [Column("method", "method"), features, history, Column("bits", "bits", "d")]
+    names = [Column("method", "method"), features, history]
     radii = sorted({K for line in lines for K in line if isinstance(K, int)})
     columns = (Column(f"K = {K}", cell(K, "dev_perplexity"), ".1f") for K in radii)
     tables = Column("MB at K = 2", cell(2, "bytes"), ".1f", scale=1e-6)
@@ -196,7 +196,7 @@ def _of_radii(lines: list[Row]) -> Sequence[Column]:
 
 
 BY_RADIUS = Table(  # dev perplexity
-    _of_radii, lambda results: pivot(results.rows, ["method", "features", "history", "bits"], "radius")
+    _of_radii, lambda results: pivot(results.rows, ["method", "features", "history"], "radius")
 )
 
 
@@ -352,7 +352,6 @@ COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_lo
 METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
 EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
 SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _sweeps, axes=_linear)
-BITS = Lines("bits", "bits", "dev_perplexity", _model, rows={"method": "bitcipher"}, axes=_log)
 ROWS = Bars("rows", "rows", "increase", "history", rows=_left_out, axes={"ylabel": "rise of perplexity"}, size=(9.6, 3.6))
 SLOPES = Table(
     [
@@ -374,7 +373,7 @@ VIEWS: Sequence[View] = (
     TESTS,
     PERPLEXITY,
     _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, CLOSENESS, LOSS_CURVES, COMPUTE])),
-    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, ROW_KINDS, ROWS, EXPONENTS, SWEEPS, BITS])),
+    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, ROW_KINDS, ROWS, EXPONENTS, SWEEPS])),
     _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
     Texts("Sampled text", "samples.json"),
 )

@@ -8,7 +8,6 @@ import tyro
 
 from jexplicit.data.corpora import Split
 from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
-from jexplicit.lm.core.names import History, window_of
 from jexplicit.nn.parts.names import (
     Activation,
     Direct,
@@ -22,7 +21,6 @@ from jexplicit.nn.parts.names import (
 from launch.shared import groups
 from launch.shared.groups import Images, Run
 
-Start = Literal["cold", "output", "explicit", "log-linear", "layers"]
 ComparisonName = Literal[
     "activations", "normalisation", "objectives", "initializers", "optimizers", "batch-size", "samplers", "dropout"
 ]
@@ -117,9 +115,9 @@ class Pictures(Images, Run):
 
 @dataclass(frozen=True)
 class MLPConfig(Text, Training):
-    """A neural language model (Bengio et al. 2003), from random parameters and from explicit solutions."""
+    """A neural language model (Bengio et al. 2003)."""
 
-    GROUPS: ClassVar = {"context": "network", "starts": "experiment"}
+    GROUPS: ClassVar = {"context": "network", "baselines": "experiment"}
 
     hidden: tuple[PositiveInt, ...] = (200,)
     activation: Activation = "tanh"
@@ -128,15 +126,9 @@ class MLPConfig(Text, Training):
     learning_rate: PositiveFloat = 5e-3
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
-    stack: NonNegativeInt = 0
-    """Number of softmax layers that replace the network: a table per offset, then N x N weights each. 0: the network."""
     direct: Direct = "none"
     """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
     N^2 parameters per context token."""
-    starts: tuple[Start, ...] = ("cold",)
-    """Initial parameters, a network for each; all are trained equally long. cold: random. output: random hidden layers, and the
-    last layer solved on their outputs. explicit, log-linear: the direct connection from tokens solved, by the paper's formula
-    or with smoothed rows and fitted exponents. layers: with --stack, all layers solved, from the bottom up."""
     baselines: bool = True
     """Whether the unigram, the Kneser-Ney bigram, the explicit and the log-linear model are evaluated on the same text."""
     samples: NonNegativeInt = 10
@@ -174,16 +166,11 @@ class SequenceConfig(groups.Text, Run):
     """Of the products; parameters have float32. auto: bfloat16 on accelerators, float32 on a CPU."""
     start: tuple[str, ...] = ("none",)
     """Where training starts, a network for each; + joins two, such as embedding+output. none: random weights. embedding: word
-    vectors from counts as embeddings. base: over a counted mixture, whose log-probabilities are added to the logits; those of
-    the training text are cross-fitted. Of a transformer also: bigram: with --direct, the table of a bigram model. output: with
+    vectors from counts as embeddings. Of a transformer also: bigram: with --direct, the table of a bigram model. output: with
     --no-tied, output weights solved on the features of the random layers. induction: with --no-tied and --positions learned,
     two layers that copy what followed the last token before."""
     seeds: PositiveInt = 1
     """Number of networks of each start, with seeds --seed, --seed + 1, ..."""
-    base_history: History = "none"
-    """--start base: what the mixture sees of the text before: none, document, window:W, all or adaptive."""
-    base_folds: Annotated[int, Bounds(at_least=2)] = 10
-    """--start base: parts of the training text, each read by a mixture that did not count it."""
     steps: Annotated[int, Bounds(at_least=2)] = 2000
     """Updates in all."""
     batch_size: PositiveInt = 12
@@ -350,12 +337,12 @@ class CheckConfig(Pictures, Descent):
     """Distribution of the initial weights; with zeros the checklist fails."""
 
 
-_LOGITS, _EMBEDDINGS = ("output", "bigram", "base"), ("embedding", "induction")  # starts that exclude each other
+_LOGITS, _EMBEDDINGS = ("output", "bigram"), ("embedding", "induction")  # starts that exclude each other
 
 
 def _refused_starts(config: SequenceConfig) -> Iterator[tuple[Any, str]]:
     """Unknown starts, two that set the same weights, and starts without the weights that they set."""
-    names = ("none", *_EMBEDDINGS, *_LOGITS) if isinstance(config, TransformerConfig) else ("none", "embedding", "base")
+    names = ("none", *_EMBEDDINGS, *_LOGITS) if isinstance(config, TransformerConfig) else ("none", "embedding")
     flags = [("bigram", "direct", True), ("output", "tied", False), ("induction", "tied", False)]
     for start in config.start:
         parts = start.split("+")
@@ -379,7 +366,7 @@ def checked(config: Any) -> Any:
 @refuses
 def check(config: Any) -> Iterator[tuple[Any, str]]:
     """Refuse an empty list, and flags that contradict each other."""
-    for name in ("start", "starts", "rates", "depths", "memory_scales", "memory_activations"):
+    for name in ("start", "rates", "depths", "memory_scales", "memory_activations"):
         yield getattr(config, name, None) == (), f"--{name.replace('_', '-')} needs at least one value"
     if isinstance(config, Text):
         both = "--dev and --test go together: give both, or neither to split the lines of --train 80/10/10"
@@ -388,10 +375,6 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
     if isinstance(config, SequenceConfig):
         groups.check_text(config)
         yield config.test and not config.train, "--test without --train: name the training files, --train FILES"
-        window_of(config.base_history)
-        parts = [name for start in config.start for name in start.split("+")]
-        alone = config.base_history != "none" and "base" not in parts
-        yield alone, f"--base-history {config.base_history} without a base: add --start base"
         yield from _refused_starts(config)
         yield config.warmup >= config.steps, f"--warmup {config.warmup} of {config.steps} steps: warm up for fewer"
     if isinstance(config, TransformerConfig):
@@ -399,13 +382,6 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
         yield config.width % config.heads, f"--width {config.width} with --heads {config.heads}: {least}"
         rotary = f"--positions rotary with {size} numbers in a head: give an even number, --width / --heads"
         yield config.positions == "rotary" and size % 2, rotary
-    if isinstance(config, MLPConfig):
-        starts, solved = " ".join(config.starts), {"explicit", "log-linear"} & set(config.starts)
-        direct = f"--starts {starts} with --direct {config.direct}: add --direct tokens"
-        yield solved and config.direct != "tokens", direct
-        others = config.stack and not set(config.starts) <= {"cold", "layers"}
-        yield others, f"--stack {config.stack} with --starts {starts}: use cold or layers"
-        yield not config.stack and "layers" in config.starts, "--starts layers without a stack: add --stack 2"
     if isinstance(config, RateConfig):
         rates = f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest"
         yield not config.lowest < config.highest, rates

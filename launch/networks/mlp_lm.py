@@ -1,4 +1,4 @@
-"""launch.networks mlp-lm: a neural language model from random parameters and from explicit solutions, next to solved models."""
+"""launch.networks mlp-lm: a neural language model, next to solved ones."""
 
 import functools
 import math
@@ -19,19 +19,17 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.experiments.experiment import Experiment, Part
 from jexplicit.experiments.figures import figure
 from jexplicit.experiments.folder import RunFolder, write_json
-from jexplicit.experiments.rows import Results, Row, groups, mean_std, where
+from jexplicit.experiments.rows import Results, Row, where
 from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table, Texts, picture, pivot_table
+from jexplicit.experiments.views import Table, Texts, picture
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
-from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.softmax import map_contexts
 from jexplicit.lm.evaluation import evaluate, log_probabilities
-from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_start
+from jexplicit.lm.fits.fit import FitResult, fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.training_text import Options, TrainingText
-from jexplicit.nn.networks import MLPLanguageModel, TokenStack, init_variables
+from jexplicit.nn.networks import MLPLanguageModel
 from jexplicit.nn.parts.names import Direct
 from jexplicit.nn.studies.embeddings import embedding_map, nearest_neighbours
 from jexplicit.runs.devices import check_memory, data_mesh
@@ -47,16 +45,6 @@ _mapped = 250  # tokens of the map of the embedding
 _scored_positions = 100_000  # of the train loss of a solved model, at most
 _solved = {"unigram": "unigram", "bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "log-linear": "log-linear, Cat"}
 _kinds = {**_solved, "ngram": "Kneser-Ney 5-gram", "mixture": "mixture: contexts, offsets, gaps"}  # of launch.lm, too
-_starts = {
-    "cold": "cold",
-    "output": "output layer solved on random hidden features",
-    "explicit": "direct connection, explicit",
-    "log-linear": "direct connection, log-linear",
-    "layers": "all layers solved",
-}
-
-Solve = Callable[[str], LanguageModel]
-Network = MLPLanguageModel | TokenStack
 
 
 class TextData(NamedTuple):
@@ -68,22 +56,19 @@ class TextData(NamedTuple):
 
 
 def measure(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
-    """Solved models, the network from every start, and documents sampled from the best network."""
+    """Solved models, the network, and documents sampled from it."""
     text = open_text(config, "mlp-lm")
     folder.note_data("text", corpus_sha256=text.data.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
     save_tokenizer(folder.path, text.tokenizer)
     training = TrainingText(text.streams[0], text.tokenizer.vocab_size, eos=True)
     options = Options(features="cat", radius=config.context, seed=config.seed)
-    solve = functools.cache(lambda method: fit_model(method, training, options).model)
     for name in _solved if config.baselines else ():
+        solve = functools.partial(fit_model, name, training, options)
         yield {"name": name}, functools.partial(measure_solved, folder, text, solve, name)
     network = language_network(config, text)
-    for start in config.starts:
-        name = f"{'stack' if config.stack else 'mlp'}-{start}"
-        yield {"name": name}, functools.partial(measure_start, config, folder, text, network, solve, start, name)
-    best = min((row for row in folder.rows() if row["start"]), key=lambda row: row["dev_loss"])
-    variables = load_variables(folder, best["name"])
-    if not config.stack and not folder.events("neighbours"):
+    yield {"name": "mlp"}, functools.partial(measure_network, config, folder, text, network)
+    variables = load_variables(folder, "mlp")
+    if not folder.events("neighbours"):
         log_embedding(folder, text, np.asarray(variables["params"]["embedding"]["embedding"]), config.seed)
     model = network_model(network, variables, context=config.context)
     key, prompts = jax.random.key(config.seed), [""] * config.samples
@@ -128,50 +113,31 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
     return split_in_three(read_documents(config.train, **reading), seed=config.seed)
 
 
-def language_network(config: Any, text: TextData) -> Network:
+def language_network(config: Any, text: TextData) -> MLPLanguageModel:
     """The network of the flags."""
-    N, K = text.tokenizer.vocab_size, config.context
-    stack, direct = getattr(config, "stack", 0), cast(Direct, getattr(config, "direct", "none"))
-    if tables := K + stack - 1 if stack else K * (direct == "tokens"):
-        what = f"{tables} tables of {N} x {N}, their gradient and the optimiser's state"
-        check_memory(data_mesh(1), 6 * 4 * tables * N**2, what)
-    if stack:
-        return TokenStack(N, stack)
+    N, direct = text.tokenizer.vocab_size, cast(Direct, getattr(config, "direct", "none"))
+    if direct == "tokens":
+        what = f"{config.context} tables of {N} x {N}, their gradient and the optimiser's state"
+        check_memory(data_mesh(1), 6 * 4 * config.context * N**2, what)
     names: Any = ("embedding", "hidden", "activation", "norm", "residual", "dropout", "output_scale")
     flags = {name: getattr(config, name) for name in names}
     return MLPLanguageModel(vocab_size=N, direct=direct, weights=config.initializer, **flags)
 
 
-def measure_start(
-    config: MLPConfig, folder: RunFolder, text: TextData, network: Network, solve: Solve, start: str, name: str
-) -> Sequence[Row]:
-    """Train the network from one start, and save it; start_seconds is the time to solve the start."""
+def measure_network(config: MLPConfig, folder: RunFolder, text: TextData, network: MLPLanguageModel) -> Sequence[Row]:
+    """Train the network, and save it."""
     kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[config.direct]
-    kind = f"softmax stack, {config.stack} layers" if config.stack else kind
-    variables = init_variables(network, jax.random.key(config.seed), text.data.train.X[:2])
-    more: dict[str, Any] = {"direct": config.direct, "start_seconds": 0.0}
-    if start != "cold":
-        with stage(f"start {start}"):
-            begin = time.perf_counter()
-            if start == "output":
-                found = output_start(network, variables, *text.data.train)
-                variables, more["priming_number"] = found.variables, found.K
-            elif start == "layers":
-                variables = stack_start(network, variables, solve("explicit"), *text.data.train)
-            else:
-                variables = direct_start(variables, solve(start))
-            more["start_seconds"] = time.perf_counter() - begin
-    fields = {"method": name, "features": "none", "radius": config.context, "history": "none"}
-    rows = train_network(folder, config, text.data, network, name, kind, start=start, variables=variables, **more, **fields)
-    save_run_model(folder.path, fields, network_model(network, load_variables(folder, name), context=config.context))
+    fields = {"method": "mlp", "features": "none", "radius": config.context, "history": "none"}
+    rows = train_network(folder, config, text.data, network, "mlp", kind, direct=config.direct, **fields)
+    save_run_model(folder.path, fields, network_model(network, load_variables(folder, "mlp"), context=config.context))
     return rows
 
 
-def measure_solved(folder: RunFolder, text: TextData, solve: Solve, name: str) -> list[Row]:
+def measure_solved(folder: RunFolder, text: TextData, solve: Callable[[], FitResult], name: str) -> list[Row]:
     """Solve a model, and save it."""
     with stage(name):
         begin = time.perf_counter()
-        model = solve(name)
+        model = solve().model
         seconds = time.perf_counter() - begin
         train, (X, Y) = subset(text.data.train, _scored_positions), text.data.test
         train_loss = -float(log_probabilities(model, train.X[:, : model.radius], train.Y).mean(dtype=np.float64))
@@ -223,27 +189,12 @@ def embedding_figure(results: Results) -> list[str]:
 
 def model_name(row: Row) -> str:
     """A model, and a network by its sizes."""
-    if not row.get("start"):
+    if row["method"] in _kinds:
         return _kinds[row["method"]]
     usual = MLPConfig("")
     size = f"embedding {row.get('embedding', usual.embedding)}, {row.get('hidden', usual.hidden)[0]} tanh units"
     decay = f", weight decay {row['weight_decay']:g}" if row["weight_decay"] != usual.weight_decay else ""
-    return f"{row['model']}, {size}{decay}" + f"; start: {row['start']}" * (row["start"] != "cold")
-
-
-def _epochs(results: Results) -> list[Row]:
-    """Dev losses of networks after some epochs."""
-    found = [event for event in results.events("epoch", "name", "epoch") if event["epoch"] in (0, 1, 4, 10)]
-    return [{**event, "start": _starts[event["name"].split("-", 1)[1]]} for event in found]
-
-
-def _stacks(results: Results) -> Iterator[Row]:
-    """Dev losses of stacks before and after training by their start, over seeds."""
-    found = groups(where(results.rows, start=("cold", "layers")), ["model", "learning_rate", "start"])
-    for (_, _, start), own in sorted(found.items()):
-        for field, when in (("first_loss", "before training"), ("dev_loss", "after")):
-            loss = mean_std([row[field] for row in own], ".3f")
-            yield {**own[0], "when": f"{start.replace('layers', 'solved')}: {when}", "loss": loss}
+    return f"{row['model']}, {size}{decay}"
 
 
 def _perplexities(rows: list[Row]) -> list[Column]:
@@ -256,16 +207,14 @@ def _perplexities(rows: list[Row]) -> list[Column]:
 
 
 def _compared(results: Results) -> list[Row]:
-    """The closed forms and the network from random parameters, once each."""
-    rows = where(results.rows, method=("explicit", "log-linear", "mlp-cold"))
+    """The closed forms and the network, which earlier versions called mlp-cold, once each."""
+    rows = where(results.rows, method=("explicit", "log-linear", "mlp", "mlp-cold"))
     return list({(model_name(row), row["radius"]): row for row in rows}.values())
 
 
 _models = [Column("", model_name), Column("K", lambda row: 0 if row["method"] == "unigram" else row["radius"], "d")]
 LOSSES = Table([*_models, *(Column(part, f"{part}_loss", ".3f") for part in ("train", "dev", "test"))], rows=_compared)
 PERPLEXITIES = Table(_perplexities)
-BY_EPOCH = pivot_table([Column("dev loss by epoch", "start")], "epoch", "dev_loss", ".3f", rows=_epochs)
-STACKS = pivot_table([Column("", "model"), Column("learning rate", "learning_rate", "g")], "when", "loss", rows=_stacks)
 NEIGHBOURS = Table(
     [
         *(Column(name, name, ",d") for name in ("rank", "count")),
@@ -273,7 +222,7 @@ NEIGHBOURS = Table(
         Column("nearest, cosine", lambda event: ", ".join(f"{_code(name)} {x:.2f}" for name, x in event["neighbours"])),
     ],
     rows=lambda results: results.events("neighbours", "rank"),
-    note="Tokens of all frequencies, and the nearest in the network with the lowest dev loss; the map is by t-SNE.",
+    note="Tokens of all frequencies, and the nearest in the embedding of the network; the map is by t-SNE.",
 )
-VIEWS = [RESULTS, CURVES, BY_EPOCH, DIAGNOSTICS, NEIGHBOURS, embedding_figure, Texts("Sampled documents", "samples.json")]
+VIEWS = [RESULTS, CURVES, DIAGNOSTICS, NEIGHBOURS, embedding_figure, Texts("Sampled documents", "samples.json")]
 EXPERIMENT = Experiment("networks", MLPConfig, measure, VIEWS, check=checked, title="launch.networks mlp-lm")

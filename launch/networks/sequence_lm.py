@@ -4,7 +4,7 @@ import functools
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -26,14 +26,12 @@ from jexplicit.experiments.tables import Column
 from jexplicit.experiments.views import Lines, Table, Texts
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.fits.mixtures.beside import with_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
-from jexplicit.nn.residual import Residual, network_of_residual
 from jexplicit.nn.sequences import (
     sequence_loss,
     sequence_optimizer,
@@ -47,7 +45,6 @@ from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import on_cpu, replicate, use_devices
 from jexplicit.runs.progress import console, stage
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
-from launch.shared.base import Base, counted_base
 from launch.shared.starts import start_variables
 
 _shares = (0, 0.1, 0.25, 0.5, 1)  # of the steps
@@ -72,14 +69,12 @@ class Job(NamedTuple):
     """What the networks of a run share.
 
     mesh: devices that share a batch.
-    counted: the base, counted when it is first asked for.
     """
 
     config: SequenceConfig
     folder: RunFolder
     text: Text
     mesh: Mesh
-    counted: Callable[[], Base]
 
 
 def mesh_of(config: SequenceConfig) -> Mesh:
@@ -101,14 +96,11 @@ def measure(config: SequenceConfig, folder: RunFolder) -> Iterator[Part]:
     folder.note_data("text", corpus_sha256=text.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
     save_tokenizer(folder.path, text.tokenizer)
     kind = "transformer" if isinstance(config, TransformerConfig) else "lstm"
-    kept = folder.path / "checkpoints" / "base"
-    counted = functools.cache(lambda: counted_base(config, text.streams, text.tokenizer, kept))
-    job = Job(config, folder, text, mesh_of(config), counted)
+    job = Job(config, folder, text, mesh_of(config))
     for seed in range(config.seed, config.seed + config.seeds):
         for start in config.start:
             method = "-".join([kind, *([start] if start != "none" else []), *([str(seed)] if config.seeds > 1 else [])])
             yield {"method": method}, functools.partial(measure_network, job, method, start, seed)
-    shutil.rmtree(kept, ignore_errors=True)  # only for resuming
 
 
 def read_text(config: SequenceConfig) -> Text:
@@ -138,22 +130,16 @@ def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Trans
 
 def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
-    config, folder, text, mesh, counted = job
+    config, folder, text, mesh = job
     precision = config.precision if config.precision != "auto" else "float32" if on_cpu(mesh) else "bfloat16"
     network = network_of(config, text.tokenizer.vocab_size, precision)
     partial = folder.path / "checkpoints" / f"{method}.partial"
-    base = counted() if "base" in start.split("+") else None
     begin = time.perf_counter()
-    variables = first_variables(config, network, text, start, seed, base)
+    variables = first_variables(config, network, text, start, seed)
     start_seconds = time.perf_counter() - begin
     about: Row = {"name": method.split("-")[0], "start": start, "seed": seed}
-    result = train_sequences(job, network, variables, partial, about, base)
-    params = jax.tree.map(np.asarray, result.params)
-    if base:
-        own, exponent = network_of_residual(params)
-        model = with_model(base.model, network_model(network, own, eos=config.eos), exponent)
-    else:
-        model = network_model(network, params, eos=config.eos)
+    result = train_sequences(job, network, variables, partial, about)
+    model = network_model(network, jax.tree.map(np.asarray, result.params), eos=config.eos)
     fields = {"features": "none", "radius": 1, "history": f"window:{config.window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
@@ -184,28 +170,21 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)),
         "bytes": model.nbytes,
         "precision": precision,
-        **{"start": start, "seed": seed, "start_seconds": start_seconds + (base.seconds if base else 0)},
+        **{"start": start, "seed": seed, "start_seconds": start_seconds},
         **text.about,
     }
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
     return [row]
 
 
-def first_variables(
-    config: SequenceConfig, network: Transformer | LSTM, text: Text, start: str, seed: int, base: Base | None
-) -> dict[str, Any]:
-    """What training starts from: of the network, or of the network over a base."""
-    tokens, key, N = np.zeros((1, config.window), np.int32), jax.random.key(seed), network.vocab_size
-    if base:
-        residual = init_variables(Residual(network=network), key, (tokens, np.zeros((*tokens.shape, N), np.float32)))
-        variables, _ = network_of_residual(residual)
-    else:
-        residual, variables = None, init_variables(network, key, tokens)
-    if start not in ("none", "base"):
-        with stage(f"start {start}"):
-            training = TrainingText(text.streams["train"], N, eos=config.eos, tokenizer=text.tokenizer)
-            variables = start_variables(start, network, variables, training, seed=seed)
-    return {**residual, "params": {**residual["params"], "network": variables["params"]}} if residual else variables
+def first_variables(config: SequenceConfig, network: Transformer | LSTM, text: Text, start: str, seed: int) -> dict[str, Any]:
+    """The variables that training starts from."""
+    variables = init_variables(network, jax.random.key(seed), np.zeros((1, config.window), np.int32))
+    if start == "none":
+        return variables
+    with stage(f"start {start}"):
+        training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
+        return start_variables(start, network, variables, training, seed=seed)
 
 
 def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
@@ -228,13 +207,13 @@ def windows_per_update(config: SequenceConfig) -> int:
 
 
 def train_sequences(
-    job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row, base: Base | None
+    job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row
 ) -> TrainingResult:
-    """Train the network, over a base or alone; the parameters of the evaluation with the lowest dev loss are kept.
+    """Train the network; the parameters of the evaluation with the lowest dev loss are kept.
 
     about: name, start and seed, for the rows of its evaluations.
     """
-    config, folder, text, mesh, _ = job
+    config, folder, text, mesh = job
     stream, dev, updates = text.streams["train"], text.streams["dev"], updates_per_evaluation(config)
     size = updates * windows_per_update(config)
     optimizer = sequence_optimizer(
@@ -244,13 +223,12 @@ def train_sequences(
         decay=config.weight_decay,
         accumulate=config.accumulate,
     )
-    trained = Residual(network=network) if base else network
     wanted = slice(None) if config.eos else dev[1:] != PAD
     per_update = network.flops_per_token() * windows_per_update(config) * config.window
-    windows: Any = {"window": config.window, "stride": config.window, "base": base and base.dev, "mesh": mesh}
+    windows: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
 
     def evaluate_windows(variables: Any) -> float:
-        return -float(stream_log_probabilities(trained, variables, dev, **windows)[wanted].mean(dtype=np.float64))
+        return -float(stream_log_probabilities(network, variables, dev, **windows)[wanted].mean(dtype=np.float64))
 
     def on_epoch(entry: Any) -> None:
         step = round(entry["epoch"]) * updates
@@ -261,8 +239,8 @@ def train_sequences(
     with stage("training", "windows") as progress:
         return train(
             replicate(initial_state(variables, optimizer), mesh),
-            training_step(trained, sequence_loss(config.eos), optimizer, seed=about["seed"]),
-            window_batch(stream, config.window, mesh, base and base.train),
+            training_step(network, sequence_loss(config.eos), optimizer, seed=about["seed"]),
+            window_batch(stream, config.window, mesh),
             evaluate_windows,
             params=variables_of,
             size=size,

@@ -29,7 +29,7 @@ from launch.networks.diagnostics import CURVES, DIAGNOSTICS, watch
 
 _ratio_records = 200  # per run, approximately
 _scored_examples = 100_000  # of the train loss, at most
-_optional = ("start", "optimizer", "initializer", "sampler", "objective", "dev_perplexity", "test_accuracy", "steps", "seconds")
+_optional = ("optimizer", "initializer", "sampler", "objective", "dev_perplexity", "test_accuracy", "steps", "seconds")
 
 
 def flags_of(config: Descent, **changes: Any) -> Training:
@@ -58,8 +58,6 @@ def train_network(
     model: str,
     *,
     objective: ObjectiveName = "softmax_cross_entropy",
-    start: str = "cold",
-    variables: Any = None,
     classifies: bool = True,
     watched: bool = True,
     finish: Callable[[dict[str, Any], Any], Row] = lambda row, variables: {},
@@ -75,8 +73,6 @@ def train_network(
         name: of its row, unique within the run.
         model: the kind of network.
         objective: the loss.
-        start: what the initial variables are called.
-        variables: the initial ones; default, random.
         classifies: whether its outputs are of classes.
         watched: whether its layers and updates are logged.
         finish: `(row, variables) -> more fields`, of the trained network.
@@ -93,8 +89,7 @@ def train_network(
     rate = make_schedule(flags.cooling, flags.learning_rate, steps)
     optimizer = make_optimizer(flags.optimizer, rate, weight_decay=flags.weight_decay)
     step, score = training_step(network, loss, optimizer, seed=flags.seed), scorer(network, loss)
-    if variables is None:
-        variables = init_variables(network, jax.random.key(flags.seed), data.train.X[:2])
+    variables = init_variables(network, jax.random.key(flags.seed), data.train.X[:2])
     path, seen, leaves = folder.path / "checkpoints" / name, list[Scores](), leaf_names(variables["params"])
     partial = path.with_name(f"{name}.partial")
 
@@ -140,7 +135,7 @@ def train_network(
     settings = ("optimizer", "initializer", "sampler", "learning_rate", "cooling")
     row = row_of(
         data,
-        **{"name": name, "model": model, "start": start, "objective": objective},
+        **{"name": name, "model": model, "objective": objective},
         **{field: getattr(flags, field) for field in settings},
         **{f"{part}_loss": found.loss for part, found in {"train": few, "dev": dev, "test": test}.items()},
         **{"steps": result.epochs * epoch_steps, "seconds": result.seconds, "epochs": result.epochs},
@@ -172,7 +167,7 @@ def load_variables(folder: RunFolder, name: str) -> dict[str, Any]:
 
 def _columns(rows: list[Row]) -> list[Column]:
     """The columns of the table of results, with the settings in which networks differ."""
-    names = ("start", "optimizer", "initializer", "sampler", "objective")
+    names = ("optimizer", "initializer", "sampler", "objective")
     shown = [name for name in names if len({row[name] for row in rows if row["optimizer"]}) > 1]
     return [
         Column("network", "name"),

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.rows.word_vectors import word_vectors
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.starts import bigram_start, embedding_start, induction_start, output_start
 

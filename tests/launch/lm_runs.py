@@ -17,9 +17,9 @@ from jexplicit import encode_documents
 from launch.lm import __main__ as lm
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
-METHODS = "explicit cold warm optimum log-linear iterative-scaling bitcipher ngram mixture".split()
+METHODS = "explicit cold warm optimum log-linear iterative-scaling ngram mixture".split()
 SMALL = "--tokenizer word --radius 1 2 --samples 1 --scaling-sample 200 --train-sample 1000 --calibration-positions 300".split()
-OPTIONS = "--bits 8 --sweeps 2 --epochs 3 --batch-size 700 --optimum-iterations 30 --history none all".split()
+OPTIONS = "--sweeps 2 --epochs 3 --batch-size 700 --history none all".split()
 
 
 def small_text(lines: int, seed: int) -> list[str]:

@@ -159,7 +159,6 @@ MORE_LINES = f"""
 lm --corpus shards:{{tmp}} --vocab-size 30 | --vocab-size with --corpus shards:
 lm {TRAIN} --features | --features without a value
 lm {TRAIN} --methods | --methods without a value
-lm {TRAIN} --bits | --bits without a value
 lm {TRAIN} --methods optimum --radius 4 | --methods optimum with --radius 4
 lm {TRAIN} --methods cold --accumulator nan | --accumulator nan: use at least 0
 lm {TRAIN} --methods cold --optimizer lbfgs | optimizer 'lbfgs': optax has no plain optimiser
@@ -170,20 +169,14 @@ lm {TRAIN} --memory 2GB --device-contexts | --device-contexts with --memory 2GB:
 lm {TRAIN} --tables sparse --methods cold | --methods cold with sparse tables
 lm {TRAIN} --tables sharded --methods ngram | --methods ngram with sharded tables
 lm {TRAIN} --history all | --history all without a mixture
-lm {TRAIN} --methods bitcipher --bits 2 | 2 bits make 3 different codes
-lm {TRAIN} --methods bitcipher --bits 1000 | 1000 bits for a vocabulary of 12
 lm {TRAIN} --calibration leave-one-out | --calibration leave-one-out with --features sum cat
-lm {TRAIN} --calibration pairs | --calibration pairs with --methods explicit: only a mixture
-lm {TRAIN} --calibration pairs --methods log-linear mixture | use --methods mixture, or --calibration held-out
 lm {TRAIN} --devices 1000 | 1000 devices requested
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
 lm {TRAIN} --calibration leave-one-out --features cat --smoothing noise | --smoothing noise
-lm {TRAIN} --methods bitcipher --bits 3 | use at least
 lm {TRAIN} --history | --history without a value
 lm {TRAIN} --methods mixture --history window:3 | choose none, document, window:W
 lm {TRAIN} --methods mixture --rows trigrams | rows trigrams: choose from offsets
 lm {TRAIN} --methods mixture --rows words | these rows need --tokenizer char
-lm {TRAIN} --optimum-floor 0 | --optimum-floor 0.0: use above 0 and below 1
 lm {TRAIN} --radius two | --radius
 lm --out gs://bucket/x {TRAIN} | give a path on this machine
 lm --out {{text}} {TRAIN} | cannot be written
@@ -200,12 +193,6 @@ feature-machine tables --limit 5 | --limit 5: use at least 50
 feature-machine tables --data nothing | invalid choice 'nothing'
 digits --methods feature-machine --ridges | --ridges needs at least one value
 digits --methods feature-machine --landmarks 0 | --landmarks 0: use at least 1
-beside --first nowhere --second {{run}} --text {{text}} | no run at nowhere
-beside --first {{run}} --second {{text}} --text {{text}} | is no model that can be read
-beside --first {{run}} --second {{run}} --text missing.txt | no such file
-beside --first {{run}} --second {{run}} --text {{empty}} | holds no text
-beside --first {{run}} --second {{run}} --text {{text}} --history all | has no model
-beside --first {{run}} --second {{run}} --text {{pairs}} --field text | line 1 has no field 'text': it has
 score --run {{run}} --text {{empty}} | holds no text
 score --run {{run}} --text {{binary}} | is a binary file
 score --run {{run}} --text {{latin}} | is not UTF-8 text
@@ -236,10 +223,7 @@ export --run nowhere --out {{tmp}}/x.safetensors | no run at nowhere
 networks mlp_lm --train missing.txt | no such file
 networks mlp-lm --corpus installed | invalid choice
 networks mlp-lm --optimizer chain | invalid choice 'chain'
-networks mlp-lm --starts explicit | add --direct tokens
 networks compare optimizers --rates | --rates needs at least one value
-networks mlp-lm --starts layers | add --stack 2
-networks mlp-lm --stack 2 --starts output | use cold or layers
 icl --dim 0 | --dim 0: use at least 1
 icl --experiment | --experiment without a value
 icl --experiment nothing | invalid choice
@@ -289,7 +273,7 @@ networks mlp-lm --tokenizer syllable | no tokenizer at syllable: choose bpe, wor
 networks mlp-lm --tokenizer {{text}} | no SentencePiece model
 """
 CASES, MORE_CASES = ([tuple(line.split(" | ")) for line in lines.strip().splitlines()] for lines in (LINES, MORE_LINES))
-WITH_OUT = "lm networks icl digits blur bench shards judge beside feature-machine".split()  # into a new folder
+WITH_OUT = "lm networks icl digits blur bench shards judge feature-machine".split()  # into a new folder
 
 
 def main(line: list[str]) -> int:
@@ -419,7 +403,7 @@ API = {
     "images of side 0": (lambda: image_sets(jexplicit.read_images("digits"), side=0), "to a side of 0"),
     "an optimiser that is none": (
         lambda: jexplicit.fit_model("optimum", jexplicit.TrainingText(STREAM, 3), jexplicit.Options(radius=3)),
-        "optimum with radius 3: only K = 1 and 2",
+        "optimum with radius 3: only K = 1",
     ),
 }
 

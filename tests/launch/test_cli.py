@@ -76,7 +76,7 @@ def test_help_does_not_import_jax_and_a_folder_with_another_launch_does_not_matt
     assert answer.returncode == 0 and b"usage: jexplicit" in answer.stdout and not answer.stderr
 
 
-HELP = "lm score next sample explain export judge compare beside digits classify icl shards beam".split()
+HELP = "lm score next sample explain export judge compare digits classify icl shards beam".split()
 
 
 EACH = """
@@ -101,7 +101,7 @@ def test_help_of_a_command_does_not_import_jax(environment):
 
 def test_names_of_the_command_line_are_those_of_the_library():
     assert set(get_args(names.Method)) == set(jexplicit.METHODS)
-    for name in ("SUBWORD_ROWS", "CLASS_ROWS", "GRAMMAR_ROWS", "CHARACTER_ROWS"):
+    for name in ("SUBWORD_ROWS", "CLASS_ROWS", "CHARACTER_ROWS"):
         mixture_rows.check_rows(getattr(names, name))
 
 

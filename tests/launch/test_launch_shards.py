@@ -132,7 +132,7 @@ def test_a_model_of_tables_of_every_kind_is_loaded_and_exported(kind, text, tmp_
 
 
 def test_methods_of_sparse_rows_need_no_dense_tables(text, tmp_path):
-    flags = ["--train", str(text), "--tokenizer", "word", "--methods", "ngram", "mixture", "bitcipher", "--bits", "12", *FLAGS]
+    flags = ["--train", str(text), "--tokenizer", "word", "--methods", "ngram", "mixture", *FLAGS]
     assert lm.main([*flags, "--out", str(tmp_path / "dense"), "--tables", "dense"]) == 0
     assert lm.main([*flags, "--out", str(tmp_path / "auto")]) == 0
     for one, other in zip(rows(tmp_path / "auto"), rows(tmp_path / "dense"), strict=True):

@@ -1,6 +1,5 @@
 """launch.networks, end to end on small data: one run of each subcommand, what it refuses, and that it resumes exactly."""
 
-import dataclasses
 import functools
 import json
 
@@ -11,12 +10,9 @@ from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
-from jexplicit.data.tokenizers import encode_documents
 from jexplicit.experiments.results import read_events
 from jexplicit.experiments.rows import Results
 from jexplicit.lm.checkpoints import load_model
-from jexplicit.lm.core.model import unit_exponents
-from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.generation import next_token
 from jexplicit.nn import training
 from jexplicit.runs.checkpoints import load_checkpoint
@@ -27,7 +23,7 @@ from launch.networks.data import centred_data
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = "model start optimizer initializer sampler objective steps seconds".split()
+SETTINGS = "model optimizer initializer sampler objective steps seconds".split()
 SCORES = "train_loss dev_loss test_loss dev_perplexity test_accuracy".split()
 MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 2 --batch-size 512 --samples 1".split()
 
@@ -56,24 +52,22 @@ def run(tmp_path_factory, name, *flags):
 
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory, text):
-    starts = ["--direct", "tokens", "--starts", "cold", "explicit"]
-    return run(tmp_path_factory, "mlp-lm", "--train", text, *MLP, *starts)
+    return run(tmp_path_factory, "mlp-lm", "--train", text, *MLP, "--direct", "tokens")
 
 
-def test_a_language_model_is_trained_from_every_start_beside_the_solved_ones(language_model):
+def test_a_language_model_is_trained_beside_the_solved_ones(language_model):
     found = by_name(language_model)
-    assert list(found) == ["unigram", "bigram", "explicit", "log-linear", "mlp-cold", "mlp-explicit"]
+    assert list(found) == ["unigram", "bigram", "explicit", "log-linear", "mlp"]
     for row in found.values():
         assert {*SETTINGS, *SCORES, "corpus_sha256", "vocab_size"} <= set(row)
         assert row["dev_perplexity"] == pytest.approx(np.exp(row["dev_loss"])) and 0 <= row["test_accuracy"] <= 1
-    cold, warm = found["mlp-cold"], found["mlp-explicit"]
-    assert cold["steps"] == warm["steps"] > 0 and cold["dev_positions"] < cold["train_positions"] / 7
-    assert cold["vocab_size"] == 5  # three letters, an end and <unk>
-    assert warm["first_loss"] == pytest.approx(found["explicit"]["dev_loss"], rel=1e-5)  # it begins there
+    network = found["mlp"]
+    assert network["steps"] > 0 and network["dev_positions"] < network["train_positions"] / 7
+    assert network["vocab_size"] == 5  # three letters, an end and <unk>
 
 
 def test_a_run_leaves_the_files_of_the_contract(language_model):
-    for name in ("config.json", "environment.json", "report.md", "samples.json", "checkpoints/mlp-cold"):
+    for name in ("config.json", "environment.json", "report.md", "samples.json", "checkpoints/mlp"):
         assert (language_model / name).exists(), name
     assert json.loads((language_model / "config.json").read_text())["launcher"] == "networks"
     assert pictures(language_model) >= {"curves", "ratios", "histograms"}
@@ -89,13 +83,6 @@ def test_the_views_of_an_embedding(tmp_path):
     assert mlp_lm.embedding_figure(results) and pictures(tmp_path) == {"embedding"}
 
 
-def test_a_stack_of_softmax_layers_starts_cold_or_solved(tmp_path_factory, text):
-    stack = ["--no-baselines", "--stack", "2", "--starts", "cold", "layers"]
-    found = by_name(run(tmp_path_factory, "mlp-lm", "--train", text, *MLP, *stack))
-    assert list(found) == ["stack-cold", "stack-layers"] and found["stack-layers"]["model"] == "softmax stack, 2 layers"
-    assert found["stack-layers"]["first_loss"] < found["stack-cold"]["first_loss"] - 0.1
-
-
 def test_a_run_interrupted_within_an_epoch_resumes_to_the_same_rows(tmp_path, text, monkeypatch):
     flags = ["--train", str(text), *MLP, "--no-baselines", "--norm", "batch", "--batch-size", "256"]
     out, whole = tmp_path / "run", tmp_path / "whole"
@@ -108,7 +95,7 @@ def test_a_run_interrupted_within_an_epoch_resumes_to_the_same_rows(tmp_path, te
     monkeypatch.setattr(networks_training, "training_step", make_step)
     assert networks.main(["mlp-lm", "--out", str(out), "--resume"]) == 0
     assert without_costs(out) == without_costs(whole)
-    ours, theirs = (load_checkpoint(folder / "checkpoints" / "mlp-cold") for folder in (out, whole))
+    ours, theirs = (load_checkpoint(folder / "checkpoints" / "mlp") for folder in (out, whole))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
@@ -163,70 +150,6 @@ def test_costs_are_those_of_the_updates_made_where_evaluations_do_not_divide_the
     (row,), last = rows(out), read_events(out, "epoch")[-1]
     assert row["steps"] == last["step"] == 8 and row["flops"] == last["flops"] and row["trained_tokens"] == 8 * 4 * 32
     assert row["best_step"] in (0, 2, 4, 6, 8)
-
-
-BASED = ["--start", "base", "--base-history", "window:40", "--base-folds", "2", "--heads", "2", "--samples", "1"]
-
-
-@pytest.fixture(scope="module")
-def based(tmp_path_factory, text):
-    return run(tmp_path_factory, "transformer-lm", "--train", text, *SEQUENCES, *BASED)
-
-
-def without_its_last_row(model):
-    exponents = np.array(model.exponents)
-    exponents[len(unit_exponents(model.rows[:-1]))] = 0
-    return dataclasses.replace(model, exponents=exponents)
-
-
-def test_a_transformer_over_a_counted_base_begins_with_its_loss_and_is_one_model(based, text):
-    (row,), events = rows(based), read_events(based, "epoch")
-    model = load_model(based)
-    base = without_its_last_row(model.model)
-    assert row["start"] == "base" and row["start_seconds"] > 0 and base.history == 40
-    dev = encode_documents(model.tokenizer, split_documents(text.read_text().splitlines())[1])
-    of_base = evaluate(base, dev).loss
-    assert events[0]["dev_loss"] == pytest.approx(of_base, abs=0.05)  # over it, logits of a network that is not trained
-    assert row["dev_loss"] == pytest.approx(evaluate(model.model, dev).loss, rel=1e-5)
-    assert row["dev_loss"] < of_base + 0.05
-    assert not (based / "checkpoints" / "base").exists()
-    assert len(model.generate("ab", 5, seed=1)) == 5
-
-
-def test_a_run_over_a_base_resumes_to_the_same_bits_without_counting_again(tmp_path, text, based, monkeypatch):
-    flags = ["--train", str(text), *SEQUENCES, *BASED]
-    out, make_step = tmp_path / "run", sequence_lm.training_step
-    monkeypatch.setattr(training, "_steps_between_checks", 1)
-    monkeypatch.setattr(sequence_lm, "train", functools.partial(training.train, checkpoint_seconds=0.0))
-    monkeypatch.setattr(sequence_lm, "training_step", lambda *a, **o: interrupted(make_step(*a, **o), 3))
-    assert networks.main(["transformer-lm", "--out", str(out), *flags]) == 130
-    monkeypatch.setattr(sequence_lm, "training_step", make_step)
-    monkeypatch.setattr("launch.shared.base.cross_fit", None)
-    assert networks.main(["transformer-lm", "--out", str(out), "--resume"]) == 0
-    assert without_costs(out) == without_costs(based)
-
-
-def test_a_network_over_an_adaptive_base_is_one_model(tmp_path_factory, text):
-    flags = ["--start", "base", "--base-history", "adaptive", "--base-folds", "2", "--samples", "0"]
-    out = run(tmp_path_factory, "lstm-lm", "--train", text, *SEQUENCES, *flags)
-    (row,), model = rows(out), load_model(out)
-    dev = encode_documents(model.tokenizer, split_documents(text.read_text().splitlines())[1])
-    assert row["dev_loss"] == pytest.approx(evaluate(model.model, dev).loss, rel=1e-5)
-    of_base = evaluate(without_its_last_row(model.model), dev).loss
-    assert read_events(out, "epoch")[0]["dev_loss"] == pytest.approx(of_base, abs=0.05)
-
-
-def test_a_base_that_has_no_room_is_read_for_every_batch(tmp_path_factory, text, based, monkeypatch):
-    """Half precision, which the stored base has, against single: 1e-3 of log p."""
-    monkeypatch.setattr("launch.shared.base._most_bytes", 2000)
-    flags = ["--train", text, *SEQUENCES, *BASED]
-    with pytest.raises(AssertionError):  # the dev text has none, either
-        run(tmp_path_factory, "transformer-lm", *flags)
-    dev = 2 * 6 * 400
-    monkeypatch.setattr("launch.shared.base._most_bytes", dev)
-    out = run(tmp_path_factory, "transformer-lm", *flags)
-    for one, other in zip(read_events(out, "epoch"), read_events(based, "epoch"), strict=True):
-        assert one["dev_loss"] == pytest.approx(other["dev_loss"], abs=1e-3)
 
 
 def test_networks_of_several_starts_and_seeds(tmp_path_factory, text):
@@ -286,9 +209,8 @@ def test_an_lstm_without_ends_of_documents_on_two_devices(tmp_path_factory, text
         (["--heads", "3"], "--width 8 with --heads 3: the width is a multiple of the heads"),
         (["--heads", "8"], "--positions rotary with 1 numbers in a head: give an even number"),
         (["--warmup", "6"], "--warmup 6 of 6 steps: warm up for fewer"),
-        (["--base-history", "all"], "--base-history all without a base: add --start base"),
-        (["--start", "words"], "--start words: choose from none, embedding, induction, output, bigram, base, or join two by +"),
-        (["--start", "bigram+base", "--direct"], "join one of embedding, induction with one of output, bigram, base"),
+        (["--start", "words"], "--start words: choose from none, embedding, induction, output, bigram, or join two by +"),
+        (["--start", "bigram+output", "--direct"], "join one of embedding, induction with one of output, bigram"),
         (["--start", "none+output", "--no-tied"], "--start none+output: join one of"),
         (["--start", "none", "bigram"], "--start bigram: add --direct"),
         (["--start", "output"], "--start output: add --no-tied"),

@@ -336,11 +336,6 @@ def test_a_model_whose_adaptive_rows_are_all_left_out_is_its_base():
     np.testing.assert_allclose(score(alone, stream()), score(fitted().model.rows[0].model, stream()), atol=ATOL)
 
 
-def test_pairs_are_refused():
-    with pytest.raises(ValueError, match="use 'held-out', or another history"):
-        fit(TEXTS, calibration="pairs", history="adaptive")
-
-
 def encode(model, tokens: np.ndarray) -> tuple[int, int]:
     """The bits of an arithmetic coder that knows the model, with integers of any length; and the text decoded from them."""
     low, width, whole_bits = 0, 1, 0

@@ -12,8 +12,8 @@ import pytest
 from reference import PAD, Chain, random_documents, stream_of
 
 from jexplicit.lm.core.model import LanguageModel, unit_exponents
-from jexplicit.lm.evaluation import log_probabilities, read_text
-from jexplicit.lm.fits.mixtures.mixture_rows import CLASSES, COARSE, mixture_rows
+from jexplicit.lm.evaluation import read_text
+from jexplicit.lm.fits.mixtures.mixture_rows import CLASSES, mixture_rows
 from jexplicit.lm.fits.mixtures.ngram_mixture import exponent_names, fit_rows, held_out_rows
 from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.ngrams import NgramRows
@@ -102,16 +102,6 @@ def test_the_next_class_is_that_of_a_kneser_ney_model_of_classes(part):
         np.testing.assert_allclose(difference - difference[0], 0, rtol=0, atol=ROW)
 
 
-def test_read_one_by_one_and_as_tables_coarse_rows_are_the_same():
-    rows = mixture_rows(TEXT, ("coarse",))
-    names = [f"next of {tokens} tokens and {classes} classes" for tokens, classes in COARSE]
-    assert exponent_names(rows) == ["unigram", "class shared", *names] and max(kind.radius for kind in rows) == 3
-    model = LanguageModel(rows, unit_exponents(rows))
-    X, Y, _ = read_text(OTHER, model.radius)
-    log_p = np.asarray(jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jnp.asarray(X, jnp.int32)))
-    np.testing.assert_allclose(log_probabilities(model, X, Y), log_p[np.arange(len(Y)), Y], rtol=0, atol=10 * ROW)
-
-
 def test_the_exponents_of_classes_are_fitted_with_the_others():
     rows = mixture_rows(TEXT, ("contexts-4", "classes"))
     held = read_text(OTHER, 4)
@@ -130,44 +120,3 @@ def test_the_largest_id_of_a_small_type_has_its_class():
     model = LanguageModel((unigram, kind), unit_exponents((unigram, kind)))
     logits = jax.jit(model.logits)(jnp.array([254, 255, 0, 0], jnp.uint8))
     assert int(jnp.argmax(logits)) == 255
-
-
-# Frequent tokens as they are, and classes of the others
-
-
-@functools.cache
-def coarse_rows() -> tuple:
-    return mixture_rows(TEXT, ("coarse",))[1:]
-
-
-def coarse_classes(n: int) -> np.ndarray:
-    return np.asarray(coarse_rows()[1].view.classes[n]).astype(np.int64)
-
-
-def test_frequent_tokens_are_classes_of_their_own(monkeypatch):
-    """At most half of the tokens that occur, the most frequent ones."""
-    monkeypatch.setattr("jexplicit.lm.fits.mixtures.mixture_rows.COARSE", ((2, 3), (9, 2)))
-    _, shared, kind = mixture_rows(TrainingText(STREAM, N), ("coarse",))
-    f = np.bincount(STREAM, minlength=N)
-    f[PAD] = 0
-    for alone, classes, of in zip((2, np.count_nonzero(f) // 2), (3, 2), kind.view.classes, strict=True):
-        of, frequent = np.asarray(of), np.argsort(-f, kind="stable")[:alone]
-        sizes = np.bincount(of)
-        assert of[PAD] == 0 and np.all(sizes[of[frequent]] == 1) and len(np.unique(of[f > 0])) == alone + classes
-    of = np.asarray(kind.view.classes[0])
-    np.testing.assert_allclose(np.exp(shared.row), [1 / np.sum(of == c) for c in of], rtol=1e-6)
-
-
-@pytest.mark.parametrize("n", range(len(COARSE)))
-def test_a_coarse_row_is_a_kneser_ney_model_of_coarse_tokens(n):
-    """log P(c | context) up to a constant, which no softmax sees; the same for all tokens of a class."""
-    text, of = read_text(STREAM, 3), coarse_classes(n)
-    slow = Chain(of[text.X], of[text.Y], (1, 2, 3), int(of.max()) + 1)
-    shared, kind = coarse_rows()
-    read = jax.jit(jax.vmap(lambda x: kind.read(x)[n]))
-    X = other_contexts()[:, :3]
-    seen = of > 0  # what never occurs has a pseudo-count in place of a frequency
-    for x, row in zip(X, np.asarray(read(jnp.asarray(X, jnp.int32))), strict=True):
-        expected = np.array([np.log(slow.P(tuple(of[x].tolist()), c)) for c in of[seen]])
-        np.testing.assert_allclose(row[seen] - expected - (row[seen] - expected)[0], 0, rtol=0, atol=ROW)
-    assert shared.row.shape == (N,) and shared.names == ("class shared",)

@@ -14,7 +14,7 @@ from reference import random_documents, stream_of
 from scipy.sparse import csr_array
 from tables import refuse
 
-from jexplicit import encode_documents, fit, train_tokenizer
+from jexplicit import fit, train_tokenizer
 from jexplicit.counts.dense import count
 from jexplicit.counts.sharded import count_sharded
 from jexplicit.counts.sparse import count_sparse
@@ -31,23 +31,18 @@ from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear import leave_one_out_rows, log_linear_model, offset_rows
 from jexplicit.lm.fits.mixtures.calibration import fit_exponents
 from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
-from jexplicit.lm.fits.mixtures.pair_exponents import fit_pair_exponents, pairs_of_text
-from jexplicit.lm.fits.network_starts import direct_start, output_start, stack_start
-from jexplicit.lm.fits.optimum import bigram_optimum, context_pairs, find_optimum
+from jexplicit.lm.fits.optimum import bigram_optimum
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.measures import score_documents
-from jexplicit.lm.rows.bitcipher import bit_cipher, coded_language_model
 from jexplicit.lm.rows.explicit import explicit_blocks, explicit_language_model, unigram_model
 from jexplicit.lm.rows.ngrams import ngram_rows, smoothed_ngrams
 from jexplicit.lm.rows.past.cache import Cache, cache_rows
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
-from jexplicit.lm.rows.word_vectors import vector_features, vector_language_model, word_vectors
 from jexplicit.lm.rows.words import word_view
 from jexplicit.lm.tables import reader
 from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.training_text import Options, TrainingText
-from jexplicit.nn.networks import MLPLanguageModel, TokenStack, init_variables
 from jexplicit.runs.devices import data_mesh
 
 N = 8
@@ -69,7 +64,7 @@ def given() -> SimpleNamespace:
     g.text = TrainingText(g.stream, N)
     g.X, g.Y = contexts(g.stream, 2)
     table = jax.device_put(np.zeros((N, N)))
-    g.one, g.two, g.three = (token_model([table] * K, "cat", True) for K in (1, 2, 3))
+    g.one, g.two = (token_model([table] * K, "cat", True) for K in (1, 2))
     g.tied, g.even = token_model([table] * 2, "sum", True), token_model([table] * 2, "cat", False)
     g.infinite = token_model([jax.device_put(np.full((N, N), -np.inf))] * 2, "cat", True)
     g.spread, g.unigram = sparse_language_model(g.sparse, features="cat"), unigram_model(g.counts)
@@ -81,24 +76,11 @@ def given() -> SimpleNamespace:
 
 @functools.cache
 def given_more() -> SimpleNamespace:
-    """Rows, mixtures, codes, vectors and networks of the same text."""
+    """Sharded counts, rows of the past, and tables of the same text."""
     g = given()
     g.sharded = count_sharded(g.stream, radius=3, vocab_size=N)
-    g.pairs = context_pairs(g.stream, N, eos=True)
-    g.codes = bit_cipher(np.bincount(g.stream[1:], minlength=N), 4)
-    g.coded = coded_language_model(g.stream, g.codes, features="cat", radius=2)
     g.caches = fit_model("mixture", g.text, Options(rows=("offsets",), history="all", calibration_positions=200)).model
-    g.H = vector_features(word_vectors(g.counts[0], 2))
     g.tables, g.read = [jnp.zeros((5, N))], Positions(np.zeros((3, 1), int), np.full((3, 1), 2))
-    g.network = {d: MLPLanguageModel(N, 2, (6,), d, dtype=jnp.float64) for d in ("tokens", "none", "embedding")}
-    g.made = {d: init_variables(network, g.key, g.X[:1]) for d, network in g.network.items()}
-    g.stack = TokenStack(N, 2)
-    g.layers = init_variables(g.stack, g.key, g.X[:1])
-
-    def text_of(words):
-        return TrainingText(encode_documents(g.tokenizer, words), g.tokenizer.vocab_size, tokenizer=g.tokenizer)
-
-    g.words, g.short = text_of(WORDS), text_of(["we talk"] * 99)
     return g
 
 
@@ -115,10 +97,6 @@ def step_on_rows_under_noise(monkeypatch=None):
     return training_step(optimizer, features="cat", noise=noise_model(np.ones(2048, int)), mesh=mesh)(state, batch)
 
 
-def fit_pairs(g, n, start):
-    return fit_pair_exponents(g.tables, g.read.take(slice(n)), g.Y[:n], np.zeros(n, int), np.ones(n), start)
-
-
 def read_row(g, r):
     return reader.log_probabilities(g.tables, np.ones(3), g.read._replace(rows=np.full((3, 1), r)), g.Y[:3])
 
@@ -129,11 +107,8 @@ FITS = {
     "sparse": lambda g, **options: sparse_language_model(g.sparse, **options),
     "blocks": lambda g, **options: explicit_blocks(g.counts, **options),
 }
-OTHERS = ("log-linear", "iterative-scaling")
 NO_OFFSETS = ((), (1, 1), (0, 1), (1, 5), (-1,))
 NO_HISTORIES = ("window", "window:", "window:31", "window:x", "past", "")
-OTHER_PAIRS = (lambda n: n + 1, lambda n: n.T, lambda n: n[:3, :3])
-LIMITS = ({"iterations": -1}, {"memory": 0}, {"tolerance": -1.0}, {"tolerance": float("nan")})
 
 NO_POSITION = "no position to predict"
 HAS_N = f"the model has {N} tokens"
@@ -142,7 +117,6 @@ OTHER_COUNTS = "pass the counts of this stream, or none"
 OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
 OF_THREE = "with counts of offsets 1..3"
 A_PAST = "reads the last 20003 tokens"
-FEATURES = "use features above 0 of norm 1"
 
 
 def each(values, call, message: str) -> list[tuple[Any, str]]:
@@ -221,9 +195,6 @@ CASES: list[tuple[Any, str]] = [
     *each((np.ones((1, N)), -np.ones((2, N))), lambda g, w: swept(g.tied, noise=False, weights=w), "use finite weights"),
     (lambda g: swept(g.two, noise=False, weights=np.ones((2, N))), "use finite weights"),
     (lambda g: swept(g.tied, weights=np.ones((2, N))), "noise=True"),
-    (lambda g: swept(g.two, intercept=True), "with noise=True"),
-    (lambda g: swept(g.even, PADS, g.of_pads, noise=False, intercept=True), "no position"),
-    (lambda g: swept(g.unigram, noise=False, intercept=True), "plain tables"),
 ]
 OF_VALUES: list[tuple[Any, str]] = [
     (lambda g: leave_one_out_rows(g.counts, *g.absent), "not counted"),
@@ -236,10 +207,8 @@ OF_VALUES: list[tuple[Any, str]] = [
     ),
     (lambda g: swept(g.infinite, noise=False, discount=0.5), "infinite logits"),
 ]
-# of rows of contexts and of the past, mixtures, codes, vectors, the optimum and starts of networks
+# of rows of contexts and of the past, mixtures and the optimum
 OTHER_CASES: list[tuple[Any, str]] = [
-    *each(("coded",), lambda g, n: evaluate(getattr(g, n), FOREIGN), f"token id {N} .* {N}"),
-    *each(("coded",), lambda g, n: evaluate(getattr(g, n), PADS), NO_POSITION),
     (lambda g: explain(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:-1], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:, 0], g.Y), OF_TWO),
@@ -249,17 +218,6 @@ OTHER_CASES: list[tuple[Any, str]] = [
     (lambda g: g.caches.logits(jnp.zeros(8, int)), f"a model that {A_PAST}, and no history"),
     *each(("mean",), lambda g, f: sharded_language_model(g.sharded, features=f), "features 'mean': choose sum .* or cat"),
     *each((0, 4), lambda g, R: sharded_language_model(g.sharded, features="cat", radius=R), f"radius {{}} {OF_THREE}"),
-    (lambda g: bit_cipher(np.ones(14, int), 3), "3 bits make 7 different codes for a vocabulary of 14: use at least 4"),
-    *each((0, 15), lambda g, b: bit_cipher(np.ones(14, int), b), "{} bits for a vocabulary of 14: use 1 to 14"),
-    (lambda g: coded_language_model(FOREIGN, g.codes, features="cat", radius=1), f"token id {N} and codes of {N} tokens"),
-    (lambda g: coded_language_model(g.stream, g.codes, features="cat", radius=0), "radius"),
-    (lambda g: coded_language_model(np.array([1, 2]), g.codes, features="cat", radius=1), "with_pads|encode_documents"),
-    (lambda g: coded_language_model(PADS, g.codes, features="cat", radius=1), NO_POSITION),
-    *each((0, N), lambda g, d: word_vectors(g.counts[0], d), "word vectors of {} dimensions"),
-    (lambda g: word_vectors(np.zeros((3, 3), int), 1), "no counts"),
-    (lambda g: vector_language_model(g.counts, g.H[:-1], features="cat"), FEATURES),
-    (lambda g: vector_language_model(g.counts, 2 * g.H, features="cat"), FEATURES),
-    (lambda g: vector_language_model(g.counts, g.H - g.H.min(), features="cat"), FEATURES),
     *each((0, -3), lambda g, n: cache_rows(Past(g.stream, np.array([3])), np.zeros(N), Cache(n)), "at least one"),
     (lambda g: cache_rows(Past(g.stream, np.array([3])), np.zeros(N), Cache(5, word=True)), "say which tokens are letters"),
     (lambda g: word_view(g.stream, np.zeros(N, bool), radius=3), "no token is a letter"),
@@ -274,32 +232,8 @@ OTHER_CASES: list[tuple[Any, str]] = [
     (lambda g: reader.log_probabilities(g.tables, np.ones(2), g.read, g.Y[:3]), "exponent 2 of 2"),
     (lambda g: reader.log_probabilities(g.tables * 2, np.ones(3), g.read, g.Y[:3]), "positions of 1 features for 2 tables"),
     *each((-1, 5), lambda g, r: read_row(g, r), "row {} of a dense table of 5 rows"),
-    (lambda g: fit_pairs(g, 0, np.ones(3)), "no positions in which minimal pairs"),
-    (lambda g: fit_pairs(g, 3, np.ones(2)), "exponent 2 of 2"),
-    (lambda g: fit_model("mixture", g.text, Options(calibration="pairs")), "without a tokenizer: give TrainingText"),
-    (lambda g: pairs_of_text(g.words, g.words.stream[:6]), "minimal pairs of held-out text: give more text"),
-    (lambda g: pairs_of_text(g.short, g.short.stream), "and 0 minimal pairs .* of four words or more, or use calibration"),
-    (lambda g: fit(WORDS, "ngram", calibration="pairs"), "option calibration, which method 'ngram' does not use"),
-    *each(
-        OTHERS, lambda g, m: fit_model(m, g.text, Options(calibration="pairs")), "calibration 'pairs' with method '{}': only a"
-    ),
-    (lambda g: find_optimum(g.three, g.counts, g.pairs), "radius 3: only at K = 1 and 2.*method 'warm'"),
-    (lambda g: find_optimum(g.two, g.counts[:1], g.pairs), "counts of 1 offsets"),
-    (lambda g: find_optimum(g.two, tuple(C[:3, :3] for C in g.counts), g.pairs), f"vocabulary 3 for .* and vocabulary {N}"),
-    (lambda g: find_optimum(g.two, g.counts, None), "missing context pairs"),
-    *each(OTHER_PAIRS, lambda g, change: find_optimum(g.two, g.counts, change(g.pairs)), "do not add up"),
-    (lambda g: find_optimum(g.two, g.counts, context_pairs(g.stream, N)), "do not add up.*eos=True"),
-    (lambda g: find_optimum(g.two, tuple(0 * C for C in g.counts), g.pairs), NO_POSITION),
-    (lambda g: find_optimum(g.infinite, g.counts, g.pairs), "infinite logits.*noise=True"),
-    *each(LIMITS, lambda g, options: find_optimum(g.two, g.counts, g.pairs, **options), "use at least 0, 1 and 0"),
-    (lambda g: context_pairs(np.array([0, 5, 1, 2, 0]), 3), "token ids 0 .. 5 in a vocabulary of 3"),
     *each((0.0, 1.0), lambda g, floor: bigram_optimum(g.counts, floor=floor), "floor {}"),
     (lambda g: bigram_optimum((np.zeros((N, N), int),)), NO_POSITION),
-    *each(("none", "embedding"), lambda g, d: direct_start(g.made[d], g.two), "direct='tokens'"),
-    (lambda g: direct_start(g.made["tokens"], g.one), r"tables \(1, 8, 8\) for a direct connection \(2, 8, 8\)"),
-    (lambda g: output_start(g.network["none"], g.made["none"], g.X[:0], g.Y[:0]), "no positions"),
-    (lambda g: stack_start(g.stack, g.layers, g.one, g.X, g.Y), "solve them with its context"),
-    (lambda g: stack_start(g.stack, g.layers, g.two, g.X[:0], g.Y[:0]), "no positions"),
 ]
 
 

@@ -4,10 +4,10 @@
 
 A model is a tuple of *kinds of rows* and the exponents a of their rows. A context may choose the exponent of a row of several
 (`buckets`), and selectors add others to it: `a_g(x) = a_g[bucket_g(x)] + sum_s a_gs[selector_s(x)]`. Most kinds are index and
-tables (`TableRows`): the context gives the number of a row in each table. Tables are dense (here), of codes
-(jexplicit.lm.rows.bitcipher), sparse over a base row (sparse), with columns spread over devices (sharded), or of contexts of
-several tokens (ngrams, backoff). The recent past (cache) and networks (network) are read in ways of their own. The explicit
-solution and Kneser-Ney have exponents 1, mixtures have fitted ones.
+tables (`TableRows`): the context gives the number of a row in each table. Tables are dense (here), sparse over a
+base row (jexplicit.lm.rows.sparse), with columns spread over devices (sharded), or of contexts of several tokens (ngrams,
+backoff). The recent past (cache) and networks (network) are read in ways of their own. The explicit solution and Kneser-Ney
+have exponents 1, mixtures have fitted ones.
 
 Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
 and `tree.map` work on them.
@@ -204,7 +204,6 @@ class LanguageModel:
     features: how the tokens of a context are combined: "sum" does not see their order; "none" for models that are neither.
     eos: whether `<pad>` is predicted, as the end of a document.
     selectors: of jexplicit.lm.rows.selectors; each adds to the exponent of every row one that its class of the context chooses.
-    curvature: [S, S] of a model whose exponents go on being fitted as it reads: the Hessian of its fit, summed over positions.
     """
 
     rows: tuple[Any, ...]
@@ -212,7 +211,6 @@ class LanguageModel:
     features: str = static("cat")
     eos: bool = static(False)
     selectors: tuple[Any, ...] = ()
-    curvature: Any = None
 
     @property
     def radius(self) -> int:

@@ -15,8 +15,6 @@ Method = Literal[
     "ngram",
     "explicit",
     "delta",
-    "mean-cooccurrence",
-    "intercept",
     "cold",
     "warm",
     "optimum",
@@ -24,14 +22,11 @@ Method = Literal[
     "iterative-scaling",
     "mixture",
     "context-mixing",
-    "bitcipher",
-    "word-vectors",
 ]
 
 # Rows of mixtures, by what tokens are.
 SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
 CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
-GRAMMAR_ROWS = ("coarse",)
 CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "lines", "confidence", "selectors")
 
 
@@ -58,5 +53,4 @@ def label(row: Mapping[str, Any]) -> str:
     """What a model is called: its method and all that tells two models of a method apart."""
     parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
     parts += [f"history {row['history']}"] if row["method"] in ("mixture", "context-mixing") else []
-    parts += ["online"] if row.get("online") else []
-    return ", ".join(parts + ([f"{row['bits']} bits"] if "bits" in row else []))
+    return ", ".join(parts)

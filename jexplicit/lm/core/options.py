@@ -11,31 +11,26 @@ from jexplicit.lm.core.names import Smoothing
 class FitOptions:
     """How models are fitted. Each method has its own options."""
 
-    GROUPS: ClassVar = {
-        "contexts": "mixing",
-        "smoothing": "smoothed",
-        "epochs": "trained",
-        "optimum_iterations": "optimum",
-    }
+    GROUPS: ClassVar = {"contexts": "mixing", "smoothing": "smoothed", "epochs": "trained"}
 
-    contexts: Literal["auto", "characters"] = "auto"
+    contexts: Literal["auto", "characters", "words"] = "auto"
     """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
     gates: Annotated[int, Bounds(at_least=0, at_most=3)] = 3
-    """context-mixing: number of gates, which weigh the evidence by the place in the word, by the node of the tree and by the
-    token before; 0: all decisions share their weights."""
+    """context-mixing: number of gates, which weigh the evidence by the place in the word or the tree, by the node of the tree
+    and by the token before; 0: all decisions share their weights."""
+    stages: PositiveInt = 1
+    """context-mixing: how often the contexts are gone through, each measured against all before it."""
+    frozen: bool = False
+    """context-mixing with --history adaptive: the text that is read is counted, but no weight moves."""
     smoothing: Smoothing = "kneser-ney"
     """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
-    calibration: Literal["held-out", "leave-one-out", "pairs"] = "held-out"
+    calibration: Literal["held-out", "leave-one-out"] = "held-out"
     """Data that exponents are fitted on. held-out: documents held out of the counts (2 %). leave-one-out: for log-linear with
-    cat, counted positions, each with its own pair left out of the counts. pairs: for mixtures, held-out sentences against
-    copies in which one word was moved, removed, inserted or replaced."""
+    cat, counted positions, each with its own pair left out of the counts."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """Number of positions that exponents are fitted on, drawn with the seed."""
-    online: bool = False
-    """Mixtures with --history adaptive: go on fitting the exponents as the text is read, by a step of Newton's method after
-    every 1000 tokens. The model file grows by the square of their number."""
     sweeps: PositiveInt = 10
-    """intercept, iterative-scaling: number of sweeps over the distinct contexts."""
+    """iterative-scaling: number of sweeps over the distinct contexts."""
     discount: NonNegativeFloat | None = None
     """iterative-scaling: tolerance, in counts, between expected and observed co-occurrences. Default: the Kneser-Ney discount.
     0 starts from the explicit solution, with its noise model, and approaches the optimum of the training loss."""
@@ -54,8 +49,3 @@ class FitOptions:
     rows: the noisy rows themselves, on another trajectory: a step updates only the rows that its batch reads."""
     patience: PositiveInt | None = None
     """Training: stop after this many epochs without a lower dev perplexity; the best epoch is kept. Default: never."""
-    optimum_iterations: PositiveInt = 100
-    """optimum: number of L-BFGS iterations."""
-    optimum_floor: Annotated[float, Bounds(above=0, below=1)] = 1e-9
-    """optimum: count used in place of 0 at K = 1, where the exact logits are minus infinity. The dev perplexity depends on this
-    number, and is infinite in the limit of 0; the train perplexity hardly depends on it."""

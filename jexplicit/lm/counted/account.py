@@ -24,10 +24,8 @@ from jexplicit.lm.counted.reading import (
     Ahead,
     CountedState,
     begin,
-    counts_text,
     decisions_at,
     expect,
-    is_adaptive,
     look_ahead,
     predicted_places,
 )
@@ -79,7 +77,7 @@ def entry_names(model: CountedModel) -> tuple[str, ...]:
 def entry_tokens(model: CountedModel) -> tuple[int | None, ...]:
     """Which token of the context each entry speaks for: the one furthest back, HISTORY of what is recent, else None."""
     back = [
-        HISTORY if counts_text(part) and not is_adaptive(model)
+        HISTORY if part.context.window is not None
         else max((column for column in part.context.columns if isinstance(column, int)), default=None)
         if all(isinstance(column, int) for column in part.context.columns) else None
         for part in model.parts
@@ -140,7 +138,7 @@ def _weights_before(model: CountedModel, gate: Gate, ahead: Ahead, log_odds: np.
     if not K:
         return np.zeros((B, 0)), log_odds
     D, out = np.empty((B, K)), np.empty(B, np.float32)
-    learn = B // _block * _block if is_adaptive(model) else 0
+    learn = B // _block * _block if model.moving else 0
     for at in range(0, B, _block if learn else B):
         some = slice(at, at + _block) if learn else slice(None)
         D[some] = gate.D[sets[some]]

@@ -126,12 +126,15 @@ class Text:
         ids: [L] tokens; `<pad>` before, between and after documents.
         spelling: of the tokens.
         across: whether columns see documents before the current one.
+        border: the first place of another text, which sees nothing of this one.
     """
 
-    def __init__(self, ids: Integer[np.ndarray, " L"], spelling: Spelling, *, across: bool = False):
+    def __init__(self, ids: Integer[np.ndarray, " L"], spelling: Spelling, *, across: bool = False, border: int | None = None):
         self.ids, self.spelling, self.made = np.asarray(ids), spelling, {}
         at = np.arange(len(ids))
         self.begin = np.zeros_like(at) if across else _latest(self.ids == PAD, at)
+        if border is not None:
+            self.begin[border:] = np.maximum(self.begin[border:], border)
 
     def __getitem__(self, column: "int | str | Callable[[Text], Column]") -> Column:
         if column not in self.made:
@@ -143,7 +146,7 @@ class Text:
                 found = self.back(self.spelling.classes[size[0]][self.ids], size[1])
             else:
                 found = COLUMNS[column](self)
-            if len(self.made) > 24:  # of a long text each is large
+            if len(self.made) > max(4, (1 << 27) // len(self.ids)):  # within a gigabyte
                 self.made.pop(next(iter(self.made)))
             self.made[column] = found
         return self.made[column]

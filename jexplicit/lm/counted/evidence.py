@@ -2,7 +2,7 @@
 
 A *cell* is a context and a node of the tree. The decisions of a text, sorted by (cell, time), hold everything: what a cell has
 seen before a decision is an interval of that order, and a statistic of it a difference of two cumulative sums. A *view* says
-which interval. Evidence is measured against the log-odds b of a simpler prediction p = sigma(b):
+which intervals. Evidence is measured against the log-odds b of a simpler prediction p = sigma(b):
 
     counted     log-odds of what followed, elsewhere in the text, after the same numbers of 0 and 1, the same last two decisions
                 and about the same b, less b
@@ -12,6 +12,7 @@ which interval. Evidence is measured against the log-odds b of a simpler predict
 Evidence is 0 where a cell has seen nothing. All of it runs on the host, where sorting is fastest.
 """
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -24,7 +25,6 @@ from jexplicit.lm.counted.columns import mix
 from jexplicit.lm.counted.tree import Tree
 
 KINDS = ("counted", "residual", "recent")
-VIEWS = ("training", "own", "all")
 _sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122), side="right").astype(np.int32)  # 12 classes
 _states = 12 * 12 * 4
 _bins, _width = 25, 0.6  # of log-odds
@@ -32,7 +32,7 @@ _many = 60  # decisions from which the cell's own log-odds are half of what is c
 _kappa, _kappa_recent, _fade = 2.0, 0.7, 7 / 8
 _chunk = 1 << 15  # decisions at a time, which fit a cache
 _shard = 1 << 22  # decisions that are sorted at once
-_time_bits = np.uint64(28)  # of a key, for the number of a decision and its bit
+_time_bits = np.uint64(29)  # of a key, for the number of a decision and its bit
 _table_cells = 1 << 25  # decisions above which a table is counted in a quarter of the cells
 
 
@@ -75,13 +75,13 @@ class Seen(NamedTuple):
     def then(self, after: "Seen") -> "Seen":
         """What was seen first and what was seen after it, together."""
         last = np.where(after.n > 1, after.last, np.where(after.n == 1, after.last + 2 * (self.last & 1), self.last))
-        faded = _fade ** np.minimum(after.n, 1000.0)
+        faded = _fade ** np.minimum(after.n, 1000).astype(np.float32)
         recent = (a * faded + b for a, b in ((self.r_recent, after.r_recent), (self.v_recent, after.v_recent)))
         return Seen(self.n + after.n, self.ones + after.ones, last, self.r + after.r, self.v + after.v, *recent)
 
     def take(self, at: np.ndarray) -> "Seen":
         """Some of them."""
-        return Seen(*(field[at] for field in self))
+        return Seen(*(field[at] if len(field) > 1 else field for field in self))
 
 
 def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: np.ndarray | None = None) -> Decisions:
@@ -155,7 +155,7 @@ class Sorted(NamedTuple):
 
 
 def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """The number of the cell of each context and node, 36 bits."""
+    """The number of the cell of each context and node, 35 bits."""
     return mix(h, node.astype(np.uint64)) >> _time_bits
 
 
@@ -204,27 +204,33 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"] | None, 
     return Sorted(cell, time, y, b, start, ones, *sums)
 
 
-def intervals(s: Sorted, view: str | Int[np.ndarray, " L"], d: Decisions) -> tuple[np.ndarray, np.ndarray]:
-    """[begin, end) of what each decision sees.
+class View(NamedTuple):
+    """What a context sees of a text.
 
-    Args:
-        s: the decisions.
-        view: "training": the blocks before its own; "own": its own block; "all": both; or [L] the first place that is seen.
-        d: all decisions of the text.
+    training: whether it sees the blocks before the place's own; in a text that is read after the training text, this.
+    since: [L] the first place of its own block that is seen from each place, too; None for none of it.
+    whole: whether all before a place is seen, whatever the block.
     """
-    at = np.arange(len(s.time), dtype=np.int32)
-    if isinstance(view, np.ndarray):
-        place, rank = d.place[s.time], np.cumsum(s.start == at, dtype=np.int64)
-        keyed = rank * len(view) + place
-        return np.searchsorted(keyed, rank * len(view) + view[place]).astype(np.int32), at
-    if view == "all":
-        return s.start, at
-    own = d.block[s.time]
-    border = s.start.copy()
-    changed = np.flatnonzero(own[1:] != own[:-1]) + 1
-    border[changed] = np.maximum(border[changed], at[changed])
-    np.maximum.accumulate(border, out=border)
-    return (s.start, border) if view == "training" else (border, at)
+
+    training: bool = True
+    since: Int[np.ndarray, " L"] | None = None
+    whole: bool = False
+
+
+def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The intervals [begin, end) of the sorted decisions that each of them sees, one after the other."""
+    n, found = len(s.time), []
+    at = np.arange(n, dtype=np.int32)
+    if view.whole:
+        return [(s.start, at)]
+    if view.training:
+        own = d.block[s.time]
+        first = np.flatnonzero((s.start == at) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
+        found.append((s.start, np.repeat(first, np.diff(np.append(first, n))).astype(np.int32)))
+    if view.since is not None:
+        place, rank, L = d.place[s.time], np.cumsum(s.start == at, dtype=np.int64), len(view.since)
+        found.append((np.searchsorted(rank * L + place, rank * L + view.since[place]).astype(np.int32), at))
+    return found
 
 
 def bins(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -250,21 +256,35 @@ def count_states(seen: Seen, b: np.ndarray, y: np.ndarray) -> Float[np.ndarray, 
     return (low + high).astype(float).reshape(2, -1)  # without a weight, bincount counts integers
 
 
+_pseudo = 2.0
+
+
 def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "states bins"]:
     """Log-odds of what followed each state and bin, with two pseudo-counts as the base has it."""
     p = sigma((np.arange(_bins) - _bins // 2) * _width)
-    prior = 2 * np.stack([1 - p, p])[:, None]
+    prior = _pseudo * np.stack([1 - p, p])[:, None]
     t = np.log(counts.reshape(2, _states, _bins) + prior)
     return (t[1] - t[0]).astype(np.float32)
 
 
-def evidence(seen: Seen, b: Float32[np.ndarray, " n"], table: Float32[np.ndarray, "states bins"], kinds: tuple[str, ...]):
-    """[kinds, n] evidence of cells over the log-odds b."""
-    known, out = seen.n > 0, np.empty((len(kinds), len(b)), np.float32)
+def evidence(
+    seen: Seen, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, kinds: tuple[str, ...], least: int
+):
+    """[kinds, n] evidence of cells over the log-odds b, 0 of cells that have seen less than `least` decisions.
+
+    Args:
+        seen: [n] what the cells have seen.
+        b: [n] the base.
+        tables: [T, states, bins] log-odds of states.
+        which: [n] the table of each.
+        kinds: of evidence.
+        least: decisions.
+    """
+    known, out = seen.n >= least, np.empty((len(kinds), len(b)), np.float32)
     for k, kind in enumerate(kinds):
         if kind == "counted":
             j, part = bins(b)
-            flat, at = table.ravel(), state(seen) * _bins + j
+            flat, at = tables.ravel(), (which * _states + state(seen)) * _bins + j
             x = flat[at]
             x += part * (flat[at + 1] - x)
             many = np.flatnonzero(seen.n > _many)
@@ -298,28 +318,30 @@ class Cells(NamedTuple):
 class Past(NamedTuple):
     """What a pass over the decisions of a text with one context finds.
 
-    x: [views, kinds, n] evidence of the decisions that are asked for.
-    known: [views, n] whether their cells have seen anything.
-    tables: of states, one for each view.
+    x: [kinds, B] evidence of the decisions that are wanted.
+    known: [B] whether their cells have seen enough.
+    table: of states.
     cells: at the end of the training text, if asked for.
     """
 
-    x: Float32[np.ndarray, "views kinds n"]
-    known: Bool[np.ndarray, "views n"]
-    tables: tuple[np.ndarray, ...]
+    x: Float[np.ndarray, "kinds B"]
+    known: Bool[np.ndarray, " B"]
+    table: Float32[np.ndarray, "states bins"]
     cells: Cells | None
 
 
 def pass_over(
     h: UInt64[np.ndarray, " L"],
     d: Decisions,
-    base: Float32[np.ndarray, " B"] | None,
+    base: Float32[np.ndarray, " B"],
+    view: View,
     *,
-    views: tuple[str | np.ndarray, ...],
-    kinds: tuple[str, ...],
-    tables: tuple[np.ndarray, ...] | None = None,
+    kinds: tuple[str, ...] = KINDS,
+    least: int = 1,
+    first: int = 0,
+    table: Float32[np.ndarray, "states bins"] | None = None,
     before: Cells | None = None,
-    wanted: Bool[np.ndarray, " B"] | None = None,
+    end: int | None = None,
     keep: bool = False,
     threads: int = 2,
 ) -> Past:
@@ -328,65 +350,70 @@ def pass_over(
     Args:
         h: [L] the context at each place.
         d: the decisions.
-        base: [B] log-odds b; None for 0.
-        views: what is seen, see `intervals`; each has its evidence.
+        base: [B] log-odds b.
+        view: what is seen.
         kinds: of evidence.
-        tables: of states; default, counted in this text.
-        before: what the cells have seen before this text; views "training" and "all" see it.
-        wanted: [B] whose evidence; None for all.
+        least: decisions that a cell must have seen before it says anything.
+        first: the first decision whose evidence is wanted.
+        table: of states; default, counted in this text.
+        before: what the cells have seen before this text, for a view of the training text.
+        end: decisions that count in the table and in cells; default, all.
         keep: whether to keep the cells.
         threads: that work on shards of cells at once.
     """
-    key, B = keys(h, d), len(d.bit)
+    key, B, end = keys(h, d), len(d.bit), len(d.bit) if end is None else end
     shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
     shift = np.uint64(64 - (shards - 1).bit_length())
-    number = np.cumsum(wanted, dtype=np.int64) - 1 if wanted is not None else None
-    n = B if wanted is None else int(wanted.sum())
-    x, known = np.zeros((len(views), len(kinds), n), np.float32), np.zeros((len(views), n), bool)
-    begun = [isinstance(view, str) and view in ("training", "all") and before is not None for view in views]
+    x, known = np.zeros((len(kinds), B - first), np.float16), np.zeros(B - first, bool)
+    before = before if view.training or view.whole else None
 
     def shard(s: int) -> Sorted:
         return sort(key if shards == 1 else key[key >> shift == s], base, kinds)
 
-    def chunks(s: Sorted, begin: np.ndarray, end: np.ndarray, some: np.ndarray | None = None):
+    def chunks(s: Sorted, some: np.ndarray | None = None):
+        parts = intervals(s, view, d)
         for a in range(0, len(s.time) if some is None else len(some), _chunk):
             at = slice(a, a + _chunk) if some is None else some[a : a + _chunk]
-            yield s.seen(begin[at], end[at]), s.b[at], at
+            yield functools.reduce(Seen.then, (s.seen(begin[at], stop[at]) for begin, stop in parts)), s.b[at], at
 
     def counted(s: Sorted) -> np.ndarray:
-        found = np.zeros((len(views), 2, _states * _bins))
-        for i, view in enumerate(views):
-            for seen, b, at in chunks(s, *intervals(s, view, d)):
-                found[i] += count_states(seen, b, s.y[at])
+        some = None if end >= B else np.flatnonzero(s.time < end)
+        found = np.zeros((2, 2, _states * _bins))
+        for seen, b, at in chunks(s, some):
+            odd = (s.cell[at] & np.uint64(1)).astype(bool)
+            for half, own in enumerate((~odd, odd)):
+                found[half] += count_states(seen.take(own), b[own], s.y[at][own])
         return found
 
-    def evaluated(s: Sorted, tables: tuple[np.ndarray, ...]) -> Cells | None:
-        some = None if wanted is None else np.flatnonzero(wanted[s.time])
-        if any(begun) and before is not None:
-            new = s.start == np.arange(len(s.start))
+    def evaluated(s: Sorted, tables: np.ndarray) -> Cells | None:
+        new = s.start == np.arange(len(s.start))
+        if before is not None:
             earlier, rank = before.find(s.cell[new]), np.cumsum(new) - 1
-        for i, view in enumerate(views):
-            for seen, b, at in chunks(s, *intervals(s, view, d), some):
-                if begun[i]:
-                    seen = earlier.take(rank[at]).then(seen)
-                times = s.time[at] if number is None else number[s.time[at]]
-                x[i][:, times] = evidence(seen, b, tables[i], kinds)
-                known[i][times] = seen.n > 0
+        for seen, b, at in chunks(s, np.flatnonzero(s.time >= first) if first else None):
+            seen = seen if before is None else earlier.take(rank[at]).then(seen)
+            half = np.where(s.time[at] < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
+            x[:, s.time[at] - first] = evidence(seen, b, tables, half, kinds, least)
+            known[s.time[at] - first] = seen.n >= least
         if not keep:
             return None
-        last = np.flatnonzero(np.append(s.cell[1:] != s.cell[:-1], np.ones(min(len(s.cell), 1), bool)))
+        training = s.time < end
+        last = np.flatnonzero(training & np.append(new[1:] | ~training[1:], np.ones(min(len(new), 1), bool)))
+        last = last[last - s.start[last] + 1 >= least]
         return Cells(s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32)))
 
-    if shards == 1:
-        one = shard(0)
-        tables = tables or tuple(map(table_of, counted(one)))
-        cells = [evaluated(one, tables)]
-    else:
-        with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads) as pool:
+        one = shard(0) if shards == 1 else None
+        if table is None:
             fit = range(max(1, shards // 4) if B > _table_cells else shards)
-            tables = tables or tuple(map(table_of, sum(pool.map(lambda s: counted(shard(s)), fit))))
-            cells = list(pool.map(lambda s: evaluated(shard(s), tables), range(shards)))
-    return Past(x, known, tables, join(cells) if keep else None)
+            even, odd = sum(pool.map(lambda s: counted(one or shard(s)), fit))
+            table = table_of(even + odd)
+            tables = np.stack(
+                [table_of(odd), table_of(even), table]
+            )  # of a training decision, without its own half of the cells
+        else:
+            tables = table[None]
+        cells = list(pool.map(lambda s: evaluated(one or shard(s), tables), range(shards)))
+    return Past(x, known, table, join(cells) if keep else None)
 
 
 def join(parts: list[Cells | None]) -> Cells:

@@ -12,7 +12,7 @@ recursive ridge regression. What a model sees of the text before a token is its 
     adaptive       all that was read is counted with the training text, and gates go on learning
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,55 +22,43 @@ from jaxtyping import Float, Float32, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
-from jexplicit.lm.counted.evidence import Cells, Decisions, decisions, pass_over
+from jexplicit.lm.counted.evidence import Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.mixing import Gate, directions, newton, read_gate, whitening
 from jexplicit.lm.counted.tree import Tree, grow
 
-_bias = np.float32(0.3)
+_bias = np.float16(0.3)
 _blocks = 10  # of the training text: a static model is fitted on what the blocks before say
 _sample = 200_000  # decisions that weights are fitted on
-_ridge = 5.0
-_clip = 9.5
-
-
-class Inputs(NamedTuple):
-    """Contexts of a model.
-
-    chain: ever longer ones, each measured against those before it.
-    others: measured against the whole chain.
-    recent: what is also counted in the text before alone, where the history has such a text.
-    """
-
-    chain: tuple[Context, ...]
-    others: tuple[Context, ...]
-    recent: tuple[Context, ...] = ()
+_tail = 1 << 23  # decisions of the end of the training text that gates are fitted on
+_large = 1 << 25  # decisions from which cells of a single decision say nothing and are not kept
+_ridge, _gate_ridge = 5.0, {"moving": 3.0, "static": 300.0}
+_size = 24  # directions of a gate
+_most = 9.5  # log-odds
 
 
 class Part(NamedTuple):
     """A context of a model, as it was counted.
 
     context: of columns.
-    view: what it sees, see jexplicit.lm.counted.evidence.
-    chained: whether later contexts are measured against it.
     kinds: of evidence.
+    step: [kinds] weights with which its evidence is added to the base of the contexts after it.
     table: of states.
-    cells: what it has seen at the end of the training text; None where only the text that is read counts.
+    cells: what it has seen at the end of the training text; None of a window.
     """
 
     context: Context
-    view: str
-    chained: bool
     kinds: tuple[str, ...]
+    step: Float32[np.ndarray, " kinds"]
     table: Float32[np.ndarray, "states bins"]
     cells: Cells | None
 
     @property
     def name(self) -> str:
-        """What it is called: "last 3", "part + word", "2 + 3 back", "last 1, recent"."""
+        """What it is called: "last 3", "part + word", "2 + 3 back", "last 1, window 256"."""
         back = [column for column in self.context.columns if isinstance(column, int)]
         last = [f"last {len(back)}"] if back == [*range(1, len(back) + 1)] else [f"{' + '.join(map(str, back))} back"]
         other = [str(getattr(column, "__name__", column)) for column in self.context.columns if not isinstance(column, int)]
-        recent = [] if self.view in ("training", "all") else ["recent"]
+        recent = [] if self.context.window is None else [f"window {self.context.window}"]
         return ", ".join([" + ".join((last if back or not other else []) + other), *recent])
 
 
@@ -84,6 +72,8 @@ class CountedModel(NamedTuple):
     spelling: of the tokens.
     history: what it sees of the text before.
     eos: whether `<pad>` is predicted, as the end of a document.
+    frozen: whether no weight moves.
+    least: decisions that a cell must have seen before it says anything.
     """
 
     tree: Tree
@@ -93,6 +83,13 @@ class CountedModel(NamedTuple):
     spelling: Spelling
     history: str
     eos: bool
+    frozen: bool
+    least: int
+
+    @property
+    def moving(self) -> bool:
+        """Whether weights of gates go on learning while a text is read."""
+        return self.history.startswith("adaptive") and not self.frozen
 
     @property
     def vocab_size(self) -> int:
@@ -123,134 +120,229 @@ class CountedModel(NamedTuple):
         return f"CountedModel({len(self.parts)} contexts, {self.vocab_size} tokens, history={self.history!r}, eos={self.eos})"
 
 
-def orders(k: int, first: int = 0) -> tuple[Context, ...]:
-    """The last `first` to k tokens."""
-    return tuple(Context(*range(1, n + 1)) for n in range(first, k + 1))
+def orders(first: int, last: int) -> tuple[Context, ...]:
+    """The contexts of the last `first` to `last` tokens."""
+    return tuple(Context(*range(1, n + 1)) for n in range(first, last + 1))
 
 
-def _of(*columns: tuple[Any, ...], window: int | None = None) -> tuple[Context, ...]:
+def each(*columns: tuple[int | str, ...], window: int | None = None) -> tuple[Context, ...]:
+    """A context for each tuple of columns."""
     return tuple(Context(*c, window=window) for c in columns)
 
 
-CHARACTERS = Inputs(
-    orders(7),
-    _of(
+CHARACTERS = (
+    *orders(0, 7),
+    *each(
         ("part",), ("part", "word"), ("part", "word", "word before"), ("since", "word"), ("since", "word before"),
         ("part", "word before"), ("line",), ("width", 1), ("width", 1, 2), ("since", "speaker"), ("line", "speaker"),
         (2, 3, 4), (1, 3, 4), (2, 3, 4, 5),
     ),
-    (*orders(4), *_of(("part",), ("part", "word"), ("since", "word"))),
+    *each((), (1,), (1, 2), (1, 2, 3), ("part",), ("since", "word"), window=256),
 )  # fmt: skip
-GATES = (("place", "known"), ("place", "node"), ("before", "depth"))
+WORDS = (
+    *each((), ("60:1",), ("200:1",), (1,)),
+    *each((), window=100), *each((), window=500), *each((), window=2000),
+    *each(("200:1", "200:2"), (1, "60:2"), (1, 2), (1, 2, "60:3"), (1, 2, 3)),
+    *each((1,), window=2000),
+    *each((2,), (3,), (2, 3), ("60:1", "60:2")),
+    *each(("60:1",), window=500),
+    *each((1, 3), (4,), ("60:1", "60:2", "60:3"), (1,)),
+)  # fmt: skip
+CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"))
+WORD_GATES = (("depth", "known"), ("node",), ("before", "depth"))
 
 
 class Facts(NamedTuple):
-    """What gates choose their sets by, of every decision: [B] each."""
+    """What gates choose their sets by, of every decision: [B] each.
+
+    place: in the word.
+    known: how many contexts of the last 1, 2, ... tokens have seen anything.
+    node, depth: of the tree.
+    before: the token before, or its class.
+    """
 
     place: np.ndarray
     known: np.ndarray
     node: np.ndarray
-    before: np.ndarray
     depth: np.ndarray
+    before: np.ndarray
 
 
-_sizes = {"place": 8, "known": 16, "node": 512, "before": 256, "depth": 16}
+_sizes = Facts(8, 16, 512, 16, 512)  # of each, at most
 
 
 def sets_of(names: tuple[str, ...], facts: Facts) -> tuple[Int[np.ndarray, " B"], int]:
     """The set of every decision in a gate, and how many sets there are."""
     found, size = np.zeros(len(facts.node), np.int32), 1
     for name in names:
-        found = found * _sizes[name] + np.minimum(getattr(facts, name), _sizes[name] - 1)
-        size *= _sizes[name]
+        own = getattr(_sizes, name)
+        found = found * own + np.minimum(getattr(facts, name), own - 1)
+        size *= own
     return found, size
 
 
-def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree) -> Facts:
-    """What gates see of the decisions of a text."""
-    tree_depth = np.zeros(len(tree.length), np.int32)
+def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.ndarray | slice) -> Facts:
+    """What gates see of some of the decisions of a text."""
+    depth_of = np.zeros(len(tree.length), np.int32)
     place, depth = np.nonzero(tree.within)
-    tree_depth[tree.node[place, depth]] = depth
-    depth = tree_depth[d.node]
-    before = np.minimum(np.append(0, text.ids[:-1]), 255)[d.place]
-    return Facts(place_in_word(text)[d.place], known, d.node, before, depth)
+    depth_of[tree.node[place, depth]] = depth
+    ids = text.ids if len(tree.length) <= _sizes.before else text.spelling.classes[200][text.ids]
+    node, where = d.node[at].astype(np.int32), d.place[at]
+    return Facts(place_in_word(text)[where], known[at], node, depth_of[node], np.append(0, ids[:-1])[where])
 
 
-def views_of(history: str) -> tuple[str, str | None]:
-    """What contexts see, and the recent ones."""
-    kind = history.partition(":")[0]
-    if kind == "adaptive":
-        return "all", None
-    return "training", {"none": None, "window": history, "document": "document", "all": "own"}[kind]
+def ends_with_documents(history: str) -> bool:
+    """Whether a model with a history sees nothing of the documents before the current one."""
+    return history == "none" or "document" in history
 
 
-def since(view: str, text: Text) -> str | np.ndarray:
-    """A view of evidence: windows and documents by the first place that is seen."""
-    if view == "document":
-        return text.begin + 1
-    if view.startswith("window:"):
-        return np.maximum(np.arange(len(text.ids)) - int(view.partition(":")[2]), 0)
-    return view
+def text_of(ids: np.ndarray, spelling: Spelling, history: str, border: int | None = None) -> Text:
+    """A text as a history lets columns see it."""
+    return Text(ids, spelling, across=not ends_with_documents(history), border=border)
 
 
-def fit_counted(
+def counts_text(context: Context, history: str) -> bool:
+    """Whether a context counts the text that is read, and not the training text alone."""
+    return context.window is not None or history.startswith("adaptive")
+
+
+def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, " L"]) -> View | None:
+    """What a context sees; None where the history has no text for its window.
+
+    Args:
+        context: with or without a window.
+        history: of the model.
+        text: that is read.
+        starts: [L] where the block of each place begins.
+    """
+    kind, *more = history.split(":")
+    if kind == "none":
+        return View() if context.window is None else None
+    limit = int(more[0]) if kind == "window" else context.window
+    at = np.arange(len(text.ids))
+    inner = text.begin + 1 if "document" in history else np.zeros_like(at)
+    if context.window is None:
+        if kind != "adaptive":
+            return View()
+        return View(whole=True) if not more else View(since=np.maximum(inner, starts))
+    recent = np.maximum(at - min(context.window, limit or context.window), inner)
+    return View(training=False, since=np.maximum(recent, starts))
+
+
+def fit_and_read(
     ids: Integer[np.ndarray, " L"],
     N: int,
     tokenizer: Tokenizer | None = None,
     *,
     history: str = "none",
-    inputs: Inputs = CHARACTERS,
-    gates: Sequence[tuple[str, ...]] = GATES,
+    contexts: Sequence[Context] | None = None,
+    gates: Sequence[tuple[str, ...]] | None = None,
     kinds: tuple[str, ...] = ("counted", "residual"),
+    stages: int = 1,
+    frozen: bool = False,
     eos: bool = False,
     seed: int = 0,
-    size: int = 24,
-    log: Any = lambda *a: None,
-) -> CountedModel:
-    """Count a text, and fit the weights."""
-    ids = np.asarray(ids, np.int32)
-    tree = grow(ids[ids != PAD] if not eos else ids, N)
-    own = spelling(tokenizer, N)
-    text = Text(ids, own, across=history in ("all", "adaptive") or history.startswith("window"))
-    block = np.minimum(np.arange(len(ids)) * _blocks // len(ids), _blocks - 1)
-    d = decisions(ids, tree, eos=eos, block=block)
-    B, adaptive = len(d.bit), history.startswith("adaptive")
-    base, known = np.zeros(B, np.float32), np.zeros(B, np.int32)
-    view, recent = views_of(history)
-    parts, x = [], []
-    wanted = [(c, view, True) for c in inputs.chain] + [(c, view, False) for c in inputs.others]
-    wanted += [(c, recent, False) for c in inputs.recent if recent]
-    for context, view, chained in wanted:
-        past = pass_over(context(text), d, base, views=(since(view, text),), kinds=kinds, keep=view in ("all", "training"))
-        parts.append(Part(context, view, chained, kinds, past.tables[0], past.cells))
-        x.append(past.x[0].astype(np.float16))
-        if chained:
-            base += past.x[0, 0]
-            known += past.known[0]
-        log(context, view)
-    X = np.concatenate([*x, np.full((1, B), _bias, np.float16)])
-    del x
-    y, rng = d.bit, np.random.default_rng(seed)
-    start = np.zeros(len(X))
-    start[: len(inputs.chain) * len(kinds) : len(kinds)] = 1
-    first = B * 2 // 5
-    some = np.sort(rng.choice(np.arange(first, B), min(_sample, B - first), replace=False))
-    weights, F = newton(X[:, some].T.astype(np.float32), y[some], start, _ridge)
+    least: int | None = None,
+    keep: bool = True,
+    also: Integer[np.ndarray, " M"] | None = None,
+    log: Callable[..., None] | None = None,
+) -> tuple[CountedModel, Float[np.ndarray, " M"]]:
+    """Count a text, fit the weights, and read another text in the same pass.
+
+    Args:
+        ids: [L] tokens of the training text, `<pad> d_1 <pad> ... d_n <pad>`.
+        N: how many tokens there are.
+        tokenizer: of the tokens; without one, columns of words and lines say nothing.
+        history: what the model sees of the text before a token.
+        contexts: in the order in which they are added; default, CHARACTERS or WORDS.
+        gates: the facts by which each chooses its sets; default, CHARACTER_GATES or WORD_GATES.
+        kinds: of evidence.
+        stages: how often the contexts are gone through.
+        frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
+        eos: whether `<pad>` is predicted.
+        seed: of the sample that weights are fitted on.
+        least: decisions that a cell must have seen before it says anything; default, 1, of long texts 2.
+        keep: whether the model keeps its cells; without them it cannot read.
+        also: [M] tokens of another text, which starts with `<pad>`.
+        log: called with what was fitted.
+
+    Returns:
+        the model, and [M - 1] the log p of the other text's tokens but the first, 0 where none is predicted.
+    """
+    characters = tokenizer is not None and tokenizer.kind == "char"
+    contexts = (CHARACTERS if characters else WORDS) if contexts is None else tuple(contexts)
+    gates = (CHARACTER_GATES if characters else WORD_GATES) if gates is None else tuple(gates)
+    L, whole = len(ids), np.asarray(ids if also is None else np.concatenate([ids, also[1:]]), np.int32)
+    tree, counts = grow(ids[ids != PAD] if not eos else ids, N), np.bincount(ids, minlength=N)
+    sizes = {200} | {int(c.partition(":")[0]) for context in contexts for c in context.columns if ":" in str(c)}
+    own = spelling(tokenizer, N)._replace(classes={size: tree.classes(size, counts) for size in sizes})
+    text, adaptive = text_of(whole, own, history, L - 1), history.startswith("adaptive")
+    block = np.minimum(np.arange(len(whole)) * _blocks // L, _blocks)
+    starts = np.searchsorted(block, np.arange(_blocks + 1)) if not adaptive else np.append(np.zeros(_blocks, int), L)
+    d = decisions(whole, tree, eos=eos, block=block)
+    B, end = len(d.bit), int(d.first[np.searchsorted(d.places, L)])
+    least = least or (2 if end > _large else 1)
+    rng, tail = np.random.default_rng(seed), max(end - _tail, 0)
+    lowest = end * 2 // 5 if not adaptive else end // 5
+    some = np.sort(rng.choice(np.arange(lowest, end), min(_sample, end - lowest), replace=False))
+    kept = np.concatenate([some[some < tail], np.arange(tail, B)])
+    some_kept = np.searchsorted(kept, some)
+    base, known, parts, X = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], []
+    for context in contexts * stages:
+        view = view_of(context, history, text, starts[block])
+        if view is None:
+            continue
+        shared: Any = {"kinds": kinds, "least": least, "end": end, "keep": keep and (view.training or view.whole)}
+        past = pass_over(context(text), d, base, view, **shared)
+        step, _ = newton(past.x[:, some].T.astype(np.float32), d.bit[some], np.eye(len(kinds))[0], _ridge, base[some])
+        add(base, past.x, step := step.astype(np.float32))
+        parts.append(Part(context, kinds, step, past.table, past.cells))
+        X.append(past.x[:, kept] if len(kept) < B else past.x)
+        known += counts_as_known(context) & past.known
+        if log:
+            y = d.bit[end:]
+            l = np.logaddexp(0, (1 - 2 * y) * base[end:]).sum() / max(1, len(d.places) - np.searchsorted(d.places, L))
+            log(context, step.round(2), round(float(l), 4))
+    X = np.concatenate([*X, np.full((1, len(kept)), _bias)])
+    start = np.append(np.concatenate([part.step for part in parts]), 0)
+    weights, F = newton(X[:, some_kept].T.astype(np.float32), d.bit[some], start, _ridge)
     M, weights = whitening(F), weights.astype(np.float32)
-    log_odds = mixed(weights, X)
-    facts, fitted = facts_of(text, d, known, tree), []
-    some = np.arange(B // 20, B, 4)
+    first = len(kept) - (B - tail)
+    X, y, n = X[:, first:], d.bit[tail:], end - tail
+    log_odds, facts, fitted = mixed(weights, X), facts_of(text, d, known, tree, slice(tail, B)), []
+    fit = np.arange(n // 20, n, max(1, n // 1_500_000))
     for names in gates:
         sets, in_all = sets_of(names, facts)
-        halves = None if adaptive else d.place[some] * 20 // len(ids) % 2
-        gate = directions(
-            X[:, some].T.astype(np.float32), y[some], log_odds[some], sets[some], M,
-            sets_in_all=in_all, size=size, ridge=3.0 if adaptive else 300.0, halves=halves,
-        )  # fmt: skip
-        log_odds, gate = read_gate(gate, X, log_odds, sets, y, B)
-        fitted.append((names, gate))
-        log(names, gate.U.shape)
-    return CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos)
+        halves = None if adaptive else d.place[tail:][fit] * (2 * _blocks) // L % 2
+        ridge = _gate_ridge["moving" if adaptive else "static"]
+        shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
+        gate = directions(X[:, fit].T.astype(np.float32), y[fit], log_odds[fit], sets[fit], M, **shared)
+        before, after = read_gate(gate, X[:, :n], log_odds[:n], sets[:n], y[:n], n)
+        new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], len(y) if adaptive and not frozen else 0)
+        log_odds = np.append(before, new)
+        fitted.append((names, after))
+        if log:
+            l = np.logaddexp(0, (1 - 2 * y[n:]) * log_odds[n:]).sum() / max(1, len(d.places) - np.searchsorted(d.places, L))
+            log(names, gate.U.shape, round(float(l), 4))
+    model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least)
+    return model, log_p(d, log_odds[n:], end, len(whole))[L:]
+
+
+def fit_counted(ids: Integer[np.ndarray, " L"], N: int, tokenizer: Tokenizer | None = None, **options: Any) -> CountedModel:
+    """The model of `fit_and_read`, without another text."""
+    return fit_and_read(ids, N, tokenizer, **options)[0]
+
+
+def counts_as_known(context: Context) -> bool:
+    """Whether a context is that of the last 1, 2, ... tokens."""
+    return context.window is None and context.columns == tuple(range(1, len(context.columns) + 1)) and len(context.columns) > 0
+
+
+def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " kinds"]) -> None:
+    """Add the evidence of a context to the log-odds, in place."""
+    for a in range(0, len(base), 1 << 16):
+        at = slice(a, a + (1 << 16))
+        base[at] = np.clip(base[at] + step @ x[:, at].astype(np.float32), -_most, _most)
 
 
 def mixed(weights: np.ndarray, X: np.ndarray) -> Float32[np.ndarray, " B"]:
@@ -258,80 +350,10 @@ def mixed(weights: np.ndarray, X: np.ndarray) -> Float32[np.ndarray, " B"]:
     out = np.empty(X.shape[1], np.float32)
     for a in range(0, len(out), 1 << 16):
         out[a : a + (1 << 16)] = weights @ X[:, a : a + (1 << 16)].astype(np.float32)
-    return np.clip(out, -_clip, _clip)
+    return np.clip(out, -_most, _most)
 
 
-class State(NamedTuple):
-    """What a model has read.
-
-    tokens: [n] all of them, from the `<pad>` before the first.
-    gates: weights, which move in an adaptive model.
-    done: decisions that these have learned from, whole blocks.
-    """
-
-    tokens: Int[np.ndarray, " n"]
-    gates: tuple[Gate, ...]
-    done: int
-
-
-def begin(model: CountedModel) -> State:
-    """The state before a text."""
-    return State(np.zeros(1, np.int32), tuple(gate for _, gate in model.gates), 0)
-
-
-def inputs_of(model: CountedModel, text: Text, d: Decisions) -> tuple[np.ndarray, np.ndarray]:
-    """[F, B] the evidence of the decisions of a text, and how many contexts of the chain are known."""
-    base, known, x = np.zeros(len(d.bit), np.float32), np.zeros(len(d.bit), np.int32), []
-    for part in model.parts:
-        views = (since(part.view, text),)
-        past = pass_over(part.context(text), d, base, views=views, kinds=part.kinds, tables=(part.table,), before=part.cells)
-        x.append(past.x[0].astype(np.float16))
-        if part.chained:
-            base += past.x[0, 0]
-            known += past.known[0]
-    return np.concatenate([*x, np.full((1, len(d.bit)), _bias, np.float16)]), known
-
-
-def text_of(model: CountedModel, ids: np.ndarray) -> Text:
-    history = model.history
-    return Text(ids, model.spelling, across=history in ("all", "adaptive") or history.startswith("window"))
-
-
-def log_odds_of(model: CountedModel, state: State, ids: np.ndarray, d: Decisions, learn: int):
-    """[B] the log-odds of all decisions from `state.done` on, and the gates after them."""
-    text = text_of(model, ids)
-    X, known = inputs_of(model, text, d)
-    facts, out, gates = facts_of(text, d, known, model.tree), mixed(model.weights, X)[state.done :], []
-    for (names, _), gate in zip(model.gates, state.gates, strict=True):
-        sets = sets_of(names, facts)[0][state.done :]
-        out, gate = read_gate(gate, X[:, state.done :], out, sets, d.bit[state.done :], learn - state.done)
-        gates.append(gate)
-    return out, tuple(gates)
-
-
-def read(model: CountedModel, state: State, tokens: Integer[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], State]:
-    """`log p` of each of the tokens that come next, given all before, and the state after them."""
-    ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
-    d = decisions(ids, model.tree, eos=model.eos)
-    adaptive = model.history.startswith("adaptive")
-    learn = len(d.bit) // 64 * 64 if adaptive else 0
-    a, gates = log_odds_of(model, state, ids, d, learn)
-    nats = -np.logaddexp(0, (1 - 2 * d.bit[state.done :].astype(np.float32)) * a)
-    log_p = np.zeros(len(ids))
-    np.add.at(log_p, d.place[state.done :], nats)
-    return log_p[len(state.tokens) :], State(ids, gates, learn if adaptive else 0)
-
-
-def predict(model: CountedModel, state: State) -> Float[np.ndarray, " N"]:
-    """`log p` of every token as the next one, in nats: the decisions at all nodes, and their sums along the paths."""
-    ids = np.append(state.tokens, np.int32(PAD))
-    d, place = decisions(ids[:-1], model.tree, eos=model.eos), len(ids) - 1
-    nodes = np.arange(len(model.tree.length) - 1)
-    first = np.append(d.first, len(d.bit) + len(nodes))
-    many = np.full(len(nodes), place, np.int32)
-    d = Decisions(
-        np.append(d.place, many), np.append(d.block, np.zeros(len(nodes), np.uint8)), np.append(d.node, nodes.astype(d.node.dtype)),
-        np.append(d.bit, np.zeros(len(nodes), np.int8)), first, np.append(d.places, place),
-    )  # fmt: skip
-    a, _ = log_odds_of(model, state, ids, d, state.done)
-    return model.tree.log_probabilities(a[len(a) - len(nodes) :])
+def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.ndarray, " L"]:
+    """`log p` of each token from the log-odds of its decisions, of which those before `first` are left out."""
+    nats = -np.logaddexp(0, (1 - 2 * d.bit[first:].astype(np.float32)) * log_odds)
+    return np.bincount(d.place[first:], nats, L)

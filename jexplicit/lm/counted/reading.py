@@ -11,10 +11,20 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.counted.columns import Text
-from jexplicit.lm.counted.evidence import Decisions, decisions, pass_over
+from jexplicit.lm.counted.evidence import Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.mixing import Gate, _clip, _most, read_gate
-from jexplicit.lm.counted.model import CountedModel, Facts, Part, facts_of, mixed, sets_of, since, text_of
+from jexplicit.lm.counted.model import (
+    CountedModel,
+    add,
+    counts_as_known,
+    counts_text,
+    ends_with_documents,
+    facts_of,
+    mixed,
+    sets_of,
+    text_of,
+    view_of,
+)
 from jexplicit.lm.counted.tree import Tree
 
 _bias = np.float16(0.3)
@@ -55,34 +65,16 @@ class Ahead(NamedTuple):
     base: np.ndarray
 
 
-def counts_text(part: Part) -> bool:
-    """Whether a part sees the text that is read, and not the training text alone."""
-    return part.view != "training"
-
-
-def is_adaptive(model: CountedModel) -> bool:
-    """Whether gates go on learning."""
-    return model.history.startswith("adaptive")
-
-
-def ends_with_documents(model: CountedModel) -> bool:
-    """Whether a model sees nothing of the documents before the current one."""
-    return model.history in ("none", "document", "adaptive:document")
-
-
 def within_documents(model: CountedModel) -> CountedModel:
     """A model that sees of each document what it would see if there were no other."""
-    if ends_with_documents(model):
+    if ends_with_documents(model.history):
         return model
-    if is_adaptive(model):
-        return model._replace(history="adaptive:document")
-    parts = tuple(part._replace(view="document") if part.view == "own" else part for part in model.parts)
-    return model._replace(parts=parts, history="document")
+    return model._replace(history="document" if model.history == "all" else f"{model.history}:document")
 
 
 def begin(model: CountedModel) -> CountedState:
     """The state before a text, at the start of its first document."""
-    base = np.zeros((sum(map(counts_text, model.parts)), 0), np.float32)
+    base = np.zeros((sum(counts_text(part.context, model.history) for part in model.parts), 0), np.float32)
     return CountedState(np.array([PAD], np.int32), base, tuple(gate for _, gate in model.gates), 0)
 
 
@@ -128,27 +120,27 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
         ids: [L] the tokens of the state and the new ones.
         new: the new decisions.
     """
-    text = text_of(model, ids)
+    text = text_of(ids, model.spelling, model.history)
     old = decisions_at(model.tree, ids, predicted_places(model, state.tokens)) if len(state.base) or state.done else None
     d = new if old is None else _after(old, new)
     first = min(state.done, len(d.bit)) if old is not None else 0
     later = _from(d, first)
-    b, known, x, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.int32), [], []
-    wanted = np.arange(len(d.bit)) >= first
+    b, known, x, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), [], []
+    starts = np.zeros(len(ids), int)
     for part in model.parts:
-        own = counts_text(part)
+        own = counts_text(part.context, model.history)
         if own:
             base.append(np.concatenate([state.base[len(base), :first], b]))
-        view = _seen_from(part, text)
+        view = view_of(part.context, model.history, text, starts)
         past = pass_over(
-            part.context(text), d if own else later, base[-1] if own else b, views=(view,), kinds=part.kinds,
-            tables=(part.table,), before=part.cells, wanted=wanted if own else None,
+            part.context(text), d if own else later, base[-1] if own else b, view or View(),
+            kinds=part.kinds, least=model.least, first=first if own else 0, table=part.table, before=part.cells,
         )  # fmt: skip
-        x.append(past.x[0].astype(np.float16))
-        if part.chained:
-            b, known = b + past.x[0, 0], known + past.known[0]
+        add(b := b.copy(), past.x, part.step)
+        x.append(past.x)
+        known += counts_as_known(part.context) & past.known
     X = np.concatenate([*x, np.full((1, len(b)), _bias, np.float16)])
-    facts: Facts = facts_of(text, later, known, model.tree)
+    facts = facts_of(text, later, known, model.tree, slice(None))
     sets = tuple(sets_of(names, facts)[0] for names, _ in model.gates)
     kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
     return Ahead(later, X, mixed(model.weights, X), sets, kept)
@@ -243,9 +235,9 @@ def _read_piece(model: CountedModel, state: CountedState, tokens: np.ndarray) ->
 
 def _go_on(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarray) -> tuple[np.ndarray, CountedState]:
     """`log p` of the decisions ahead, and the state after them."""
-    learn = len(ahead.d.bit) // _block * _block if is_adaptive(model) else 0
+    learn = len(ahead.d.bit) // _block * _block if model.moving else 0
     a, gates = pass_gates(model, state.gates, ahead, learn)
-    done = state.done + learn if is_adaptive(model) else ahead.base.shape[1]
+    done = state.done + learn if model.moving else ahead.base.shape[1]
     return log_likelihoods(ahead.d, a), _forget(model, CountedState(ids, ahead.base, gates, done))
 
 
@@ -257,9 +249,9 @@ def log_likelihoods(d: Decisions, log_odds: np.ndarray) -> Float[np.ndarray, " B
 def _forget(model: CountedModel, state: CountedState) -> CountedState:
     """The state without the documents that are not seen any more."""
     last = int(np.flatnonzero(state.tokens == PAD)[-1])
-    if not last or not ends_with_documents(model):
+    if not last or not ends_with_documents(model.history):
         return state
-    if is_adaptive(model):
+    if model.history.startswith("adaptive"):
         return begin(model)  # the text ends here, see _pieces
     kept = decisions_at(model.tree, state.tokens, predicted_places(model, state.tokens, last + 1))
     base = state.base[:, state.base.shape[1] - len(kept.bit) :] if len(state.base) else state.base
@@ -272,11 +264,6 @@ def _pieces(model: CountedModel, tokens: np.ndarray) -> list[np.ndarray]:
     if model.history == "adaptive:document":
         cuts = np.union1d(cuts, np.flatnonzero(tokens == PAD) + 1)
     return [piece for piece in np.split(tokens, cuts) if len(piece)]
-
-
-def _seen_from(part: Part, text: Text) -> str | np.ndarray:
-    view = since(part.view, text)
-    return view if isinstance(view, str) else np.maximum(view, text.begin + 1)
 
 
 def _after(a: Decisions, b: Decisions) -> Decisions:

@@ -1,17 +1,11 @@
-"""Other column weights for the explicit solution: the delta-corrected exponent, and the exact mean co-occurrences.
+"""The delta-corrected exponent of the explicit solution, another weight of its columns.
 
 The logits are `log prod_k F[x_k, i] + K log w_i`, and the paper derives (Eq. 12-14)
 
     w_i ∝ f_i^(1/K) / <E_G[F_i]>  ∝  f_i^((1 - K)/K)     where <E_G[F_i]> ∝ f_i,
 
-with <E_G[F_i]> the K-power mean over contexts of the geometric mean of a context's co-occurrences with i. The first form,
-before that last assumption, adds
-
-    v_i = K (log f_i - log <E_G[F_i]>)
-
-to the logits of the explicit solution. With <E_G[F_i]> ∝ f_i^s (Fig. 1 left) it is -δ log f_i, where δ = K (s - 1): the
-delta-corrected exponent of Sec. 2.2. Both still assume Eq. 11, that partition functions do not depend on the context;
-the intercept of jexplicit.lm.fits.iterative_scaling does not.
+with <E_G[F_i]> the K-power mean over contexts of the geometric mean of a context's co-occurrences with i. Where it grows as
+f_i^s (Fig. 1 left), the logits change by -δ log f_i, δ = K (s - 1): Sec. 2.2.
 """
 
 import jax.numpy as jnp
@@ -20,7 +14,6 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.lm.core.model import LanguageModel, is_token_model, token_model
 from jexplicit.lm.core.softmax import logits
-from jexplicit.lm.scaling_assumption import log_mean_cooccurrences
 from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
 
 
@@ -39,24 +32,6 @@ def shift_tokens(model: LanguageModel, v: Float[np.ndarray, " N"]) -> LanguageMo
     blocks = tables[:1] if model.features == "sum" else tables
     blocks = tuple(U + jnp.asarray(v / model.radius, U.dtype)[None, :] for U in blocks)
     return token_model(blocks * (model.radius // len(blocks)), model.features, model.eos)
-
-
-def mean_cooccurrence_shift(
-    model: LanguageModel, f: Int[np.ndarray, " N"], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
-) -> Float[np.ndarray, " N"]:
-    """`v_i = K (log f_i - log <E_G[F_i]>)`, less its mean over targets; 0 for tokens that are never a target.
-
-    Args:
-        model: the explicit solution.
-        f: [N] how often each token is a target.
-        X: [M, K] contexts to average over.
-        n: [M] how often each counts; default, once.
-
-    Source: paper, Eq. 12-14.
-    """
-    log_means = log_mean_cooccurrences(model, f, X, n).astype(np.float64)
-    v = model.radius * (np.log(np.maximum(f, 1)) - log_means)
-    return np.where(f > 0, v - (f @ v) / f.sum(), 0)
 
 
 def fit_token_delta(

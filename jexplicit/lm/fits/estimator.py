@@ -55,7 +55,7 @@ def fit(
         field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.
-        options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.Options`: smoothing, sweeps, bits, seed, ...
+        options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.Options`: smoothing, sweeps, seed, ...
 
     Returns:
         the model with its tokenizer: `.perplexity`, `.score`, `.next_token`, `.generate` and `.save`.

@@ -33,9 +33,6 @@ each pair's own, and the lowest point is
 So every sweep lowers the loss with its penalty. At the minimum `|E - F| <= D`: expected co-occurrences are right up to the D
 that Kneser-Ney discounts from every count, so sweeps change the smoothed tables only where offsets disagree.
 
-An intercept v alone, one number per token, has the constant feature 1, of norm 1: its sweep is `v += log(f / E)` with f the
-counts of the targets and `E = sum_m P(x_m)`, and at the minimum every token is as likely as it was seen.
-
 Sum with attention reads one table V with a weight of its own for every offset and token, `U_k[j] = w_k(j) V[j] + ...`. Its
 features are these weights, of norm `sum_k w_k(x_k)`; with the largest of the norms in the place of K all of the above holds
 for V, as a shorter step helps too.
@@ -84,7 +81,6 @@ def sweep_tables(
     noise: bool = True,
     discount: float = 0.0,
     weights: Float[np.ndarray, "K N"] | None = None,
-    intercept: bool = False,
     mesh: Mesh | None = None,
     chunk: int = 1 << 18,
     checkpoints: str | os.PathLike | None = None,
@@ -106,7 +102,6 @@ def sweep_tables(
         discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
             its penalty. `kneser_ney_discount` estimates it.
         weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
-        intercept: the tables stay, and what moves is one number per token, `v += log(f / E)`; needs `noise=False`.
         mesh: devices to split the tables' columns over; default, all accelerators, or one CPU.
         chunk: contexts at a time; it changes the memory, not the result.
         checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
@@ -132,7 +127,7 @@ def sweep_tables(
     K, tables, mesh = model.radius, model.tables, mesh or default_mesh()
     if sweeps < 0 or chunk < 1:
         raise ValueError(f"{sweeps} sweeps of {chunk} contexts at a time: use at least 0 and 1")
-    if not 0 <= discount < np.inf or (discount or intercept) and noise:
+    if not 0 <= discount < np.inf or discount and noise:
         raise ValueError(
             f"a discount of {discount} with noise={noise}: use a finite one >= 0, and noise=False with one above 0"
         )
@@ -147,9 +142,7 @@ def sweep_tables(
     params = initial_state(blocks, optax.identity(), mesh).params
     observed = initial_state(tuple(jnp.asarray(F_b, blocks[0].dtype) for F_b in F), optax.identity(), mesh).params
     of_tables = _Moving(params, jnp.asarray(K, params[0].dtype), lambda moving: moving, lambda blocks: blocks)
-    if intercept:
-        of_tables = _intercept(params, K)
-    elif weights is not None:
+    if weights is not None:
         of_tables = _one_table(params, jnp.asarray(weights, blocks[0].dtype), distinct)
     F_moving = of_tables.gather(observed)
     if discount and not all(bool(jnp.isfinite(U).all()) for U in blocks):
@@ -217,17 +210,6 @@ def _one_table(tables: tuple[Array, ...], weights: Float[Array, "K N"], X: np.nd
     start = (jnp.zeros_like(tables[0]),)
     read, gather = (functools.partial(f, weights) for f in (_read_weighted, _gather_weighted))
     return _Moving(start, jnp.asarray(norm, weights.dtype), functools.partial(read, tables), gather)
-
-
-def _intercept(tables: tuple[Array, ...], K: int) -> _Moving:
-    """One number per output, from 0: each of the K rows of a context adds 1/K of it."""
-    start = (jnp.zeros_like(tables[0][:1]),)
-    return _Moving(
-        start,
-        jnp.ones((), tables[0].dtype),
-        lambda moving: tuple(U + moving[0] / K for U in tables),
-        lambda blocks: (functools.reduce(jnp.add, [jnp.maximum(block, 0).sum(axis=0) for block in blocks])[None, :] / K,),
-    )
 
 
 @jax.jit

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from counted_models import HISTORIES, INPUTS, fitted, stream, texts, tokenizer
+from counted_models import CONTEXTS, HISTORIES, fitted, stream, texts, tokenizer
 
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.checkpoints import import_model, load_model
@@ -38,8 +38,8 @@ def twice(text: Text) -> np.ndarray:
 
 
 def test_a_context_with_a_function_is_refused(tmp_path):
-    own = INPUTS._replace(chain=(*INPUTS.chain[:2], Context(twice, 2)), others=())
-    model = fit_counted(encode_documents(tokenizer(), texts(4, 0)), tokenizer().vocab_size, tokenizer(), inputs=own, gates=())
+    own, ids = (*CONTEXTS[:2], Context(twice, 2)), encode_documents(tokenizer(), texts(4, 0))
+    model = fit_counted(ids, tokenizer().vocab_size, tokenizer(), contexts=own, gates=())
     assert model.names[2] == "2 back + twice"
     assert np.isfinite(score(model, stream())).all()
     with pytest.raises(ValueError, match="function of its own"):

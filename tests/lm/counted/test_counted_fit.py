@@ -7,7 +7,7 @@ from counted_models import stream, texts, tokenizer
 import jexplicit
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.fits.context_mixing import choose_inputs
+from jexplicit.lm.fits.context_mixing import contexts_name
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.training_text import Options, TrainingText
 from launch.lm.__main__ import main
@@ -22,7 +22,7 @@ def test_a_fit_says_how_many_numbers_it_has_fitted():
     with pytest.raises(ValueError, match="history"):
         fit_model("context-mixing", text, Options(history="some"))
     with pytest.raises(ValueError, match="contexts 'lines'"):
-        choose_inputs("lines")
+        contexts_name("lines", "char")
 
 
 def test_texts_alone_are_enough():

@@ -179,7 +179,7 @@ def fit_adaptive(
 
 
 def adaptive_model(
-    base: LanguageModel, kind: AdaptiveRows, exponents: np.ndarray, selectors: tuple[Any, ...] = (), *, curvature: Any = None
+    base: LanguageModel, kind: AdaptiveRows, exponents: np.ndarray, selectors: tuple[Any, ...] = ()
 ) -> LanguageModel:
     """The mixture with adaptive rows over its prediction.
 
@@ -188,8 +188,6 @@ def adaptive_model(
         kind: the adaptive rows.
         exponents: fitted.
         selectors: of the exponents.
-        curvature: [S, S] where the exponents go on being fitted: the Hessian of the fit, summed over its positions.
     """
-    curvature = None if curvature is None else np.asarray(curvature, np.float32)
     rows, exponents = (ModelRow(base), kind), np.asarray(exponents, np.float32)
-    return LanguageModel(rows, exponents, base.features, base.eos, selectors, curvature)
+    return LanguageModel(rows, exponents, base.features, base.eos, selectors)

@@ -22,20 +22,18 @@ _positions_of_hessian, _per_exponent = 20_000, 20  # so many fix a direction, wh
 
 
 class Calibration(NamedTuple):
-    """The outcome of `fit_exponents`, or of `fit_pair_exponents`.
+    """The outcome of `fit_exponents`.
 
     exponents: [S].
-    loss: nats per held-out position, or per minimal pair, penalty left out.
+    loss: nats per held-out position, penalty left out.
     gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
     passes: over the positions; one more than the steps, where none went too far.
-    hessian: [S, S] of what was minimised, there.
     """
 
     exponents: Float[np.ndarray, " S"]
     loss: float
     gradient: float
     passes: int
-    hessian: Float[np.ndarray, "S S"]
 
 
 def fit_exponents(
@@ -98,7 +96,7 @@ def fit_exponents(
         step = -_solve(here.hessian + damping * np.eye(S), here.gradient)
         if np.abs(here.gradient).max() < tolerance or -step @ here.gradient / 2 < gain:
             break
-    return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes, here.hessian)
+    return Calibration(a, here.loss, float(np.abs(here.gradient).max()), passes)
 
 
 def _solve(H: Float[np.ndarray, "S S"], g: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:

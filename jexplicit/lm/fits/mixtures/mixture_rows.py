@@ -38,7 +38,6 @@ WORD_RADIUS = 48  # characters in which the words of a context stand
 LINE_RADIUS = 80  # characters of a line
 WORD_CLASSES = (30, 150, 500)
 CLASSES = (60, 200, 500)  # of tokens
-COARSE = ((300, 50), (500, 100), (1000, 100))  # so many frequent tokens stand for themselves, and classes of all others
 REPEATS = (4, 16)  # nearest tokens of a context that may come again
 CACHES = (
     *(Cache(length) for length in (50, 400, 2000, 10_000)),
@@ -303,41 +302,6 @@ def _build_repeats(text: TrainingText, smoothing: Smoothing, confidence: bool) -
     return (RepeatRows(unigram_row(text.target_counts).row, REPEATS),)
 
 
-def _build_coarse(text: TrainingText, smoothing: Smoothing, confidence: bool) -> tuple[Any, ...]:
-    """Which class is next after three, where frequent tokens are classes of their own; and a class shared by its tokens."""
-    X, Y = text.predictions(3)
-    classes = text.once("coarse classes", lambda: _coarse_classes(text))
-    view = ClassView(tuple(map(jnp.asarray, classes)), radius=3)
-
-    def class_after(n: int) -> Any:
-        of = classes[n]
-        C = int(of.max()) + 1
-        counted = text.smoothed(of[X[:, :3]], of[Y], (1, 2, 3), vocab_size=C, sizes=(C,) * 3)
-        chain = ngram_rows(counted._replace(offsets=view.columns(n + 1, 3)), ("level",) * 3)
-        name = f"next of {COARSE[n][0]} tokens and {COARSE[n][1]} classes"
-        return ClassOfOutput(chain, jnp.asarray(np.log(counted.lower), jnp.float32), view.classes[n], name)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        chains = tuple(pool.map(class_after, range(len(classes))))
-    size = np.bincount(classes[0])[classes[0]]
-    return Constant(jnp.asarray(-np.log(size), jnp.float32), "class shared"), ViewRows(view, chains)
-
-
-def _coarse_classes(text: TrainingText) -> list[np.ndarray]:
-    """[N] the class of every token for each of COARSE: clusters of the rare ones, then the frequent ones."""
-    f = _token_counts(text)
-    order, vectors = np.argsort(-f, kind="stable"), neighbour_vectors(text.sparse_counts(2))
-    found, half = [], np.count_nonzero(f) // 2  # of a small vocabulary no more than half are frequent
-    for frequent, classes in COARSE:
-        alone = order[: min(frequent, half)]
-        rare = f.copy()
-        rare[alone] = 0
-        of = cluster(vectors, rare, classes)
-        of[alone] = of.max() + 1 + np.arange(len(alone))
-        found.append(of.astype(np.uint16))
-    return found
-
-
 def _token_counts(text: TrainingText) -> np.ndarray:
     f = text.target_counts.copy()
     f[PAD] = 0
@@ -407,7 +371,6 @@ ROWS = {
     "gaps-of-three": RowSpec("three tokens with a gap", partial(_build_last, GAPS_OF_THREE), 4, GAPS_OF_THREE),
     "skips": RowSpec("contexts that leave out the nearest token, or two", _build_skips, 6, SKIPS),
     "classes": RowSpec("classes of tokens: contexts of them, and which one is next", _build_classes, 4),
-    "coarse": RowSpec("which class is next after three, frequent tokens being classes of their own", _build_coarse, 3),
     "repeats": RowSpec("the nearest 4 and 16 tokens, which may come again", _build_repeats, max(REPEATS)),
     "words": RowSpec("of characters: the part of the word, and the words before", partial(_build_words, ()), WORD_RADIUS),
     "word-classes": RowSpec(

@@ -213,7 +213,6 @@ def fit_mixture(
 def fit_rows(
     read: HeldOutRows,
     *,
-    start: Float[np.ndarray, " S"] | None = None,
     guess: Float[np.ndarray, " S"] | None = None,
     ridge: float | None = None,
     mesh: Mesh | None = None,
@@ -223,16 +222,14 @@ def fit_rows(
 
     Args:
         read: the rows.
-        start: exponents that the penalty draws to; default, rough guesses, or of several per row the best single ones.
-        guess: where the fit begins; default, at the start.
+        guess: where the fit begins; default, at the exponents that the penalty draws to: rough guesses, or of several per row
+            the best single ones.
         ridge, mesh, progress: of `fit_mixture`.
     """
     own, positions, Y, M = len(read.names) - read.added, read.positions, read.Y, len(read.Y)
     ridge = ridge_of(read) if ridge is None else ridge
     gain = _least_gain if M >= _positions_of_a_guess else 0.0  # few positions cost little
     fit = partial(fit_exponents, read.tables, ridge=ridge, gain=gain, mesh=mesh, progress=progress)
-    if start is not None:
-        return fit(positions, Y, start, guess=guess)
     some = slice(None, None, max(1, M // _positions_of_a_guess))  # most of Newton's steps need few positions
     row, start = read.row, np.array([_guess(name) for name in read.names[:own]])
     if read.added or row[-1] + 1 < own:  # one exponent per row is where those of its confidences begin, and drawn to

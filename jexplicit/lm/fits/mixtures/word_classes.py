@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from scipy.sparse import coo_array, csr_array, hstack
 
 from jexplicit.counts.sparse import SparseCounts
+from jexplicit.counts.word_vectors import pair_information
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.rows.word_vectors import pair_information
 
 
 def neighbour_ppmi(counts: SparseCounts) -> csr_array:

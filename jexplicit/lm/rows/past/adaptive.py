@@ -27,7 +27,6 @@ from jexplicit.lm.rows.past.balance import empty_balance
 from jexplicit.lm.rows.past.growing import Row, Run, add_run, cells_of, count_run, joined_rows
 from jexplicit.lm.rows.past.keys import CONTEXTS, Block, hashed, mix
 from jexplicit.lm.rows.past.latest import Latest, LatestRun, latest, merge_latest
-from jexplicit.lm.rows.past.online import Online
 from jexplicit.lm.tables.storage import SparseRows
 from jexplicit.runs.devices import on_accelerator
 
@@ -67,14 +66,12 @@ class Growth(NamedTuple):
     place: how many of its tokens.
     counts, balances: of every row; empty for rows of other kinds.
     latest: of every context whose latest tokens are needed.
-    online: the exponents, where they go on being fitted.
     """
 
     place: int
     counts: tuple[tuple[Run, ...], ...]
     balances: tuple[Any, ...]
     latest: tuple[tuple[LatestRun, ...], ...]
-    online: Online | None = None
 
 
 @pytree
@@ -197,7 +194,7 @@ class AdaptiveRows:
                 counted = counting.add_block(growth.counts[n], key, tokens, N)
             counts.append(counted)
             balances.append(balanced)
-        return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), newest, growth.online)
+        return rows, Growth(int(places[-1]) + 1, tuple(counts), tuple(balances), newest)
 
     def _keys(
         self, growth: Growth, begun: Growth, block: Block, tokens: np.ndarray, document: np.ndarray | None = None
