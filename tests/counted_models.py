@@ -33,9 +33,7 @@ def tokenizer() -> Tokenizer:
 def fitted(history: str = "none", eos: bool = False) -> CountedModel:
     """A model of characters."""
     stream = encode_documents(tokenizer(), texts(30, 0))
-    return fit_counted(
-        stream, tokenizer().vocab_size, tokenizer(), history=history, contexts=CONTEXTS, gates=GATES, eos=eos
-    )
+    return fit_counted(stream, tokenizer().vocab_size, tokenizer(), history=history, contexts=CONTEXTS, gates=GATES, eos=eos)
 
 
 def stream(n: int = 3, seed: int = 1) -> np.ndarray:

@@ -159,14 +159,32 @@ def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UI
     return mix(h, node.astype(np.uint64)) >> _time_bits
 
 
-def keys(h: UInt64[np.ndarray, " L"], d: Decisions) -> UInt64[np.ndarray, " B"]:
-    """Numbers that sort decisions by (cell, time): the cell above, then the decision's number, then its bit."""
-    out = np.empty(len(d.bit), np.uint64)
-    for s in range(0, len(out), 1 << 20):
-        at = slice(s, s + (1 << 20))
-        number = np.arange(s, s + len(out[at]), dtype=np.uint64) << np.uint64(1)
-        out[at] = cells_of(h[d.place[at]], d.node[at]) << _time_bits | number | d.bit[at].astype(np.uint64)
-    return out
+def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> tuple[UInt64[np.ndarray, " B"], Int[np.ndarray, " s1"]]:
+    """Numbers that sort decisions by (cell, time), the cell above, then the decision's number, then its bit; and where each of
+    some shards of them, which the highest bits of cells make, begins."""
+    B, step, high = len(d.bit), 1 << 20, np.uint64(64 - (shards - 1).bit_length())
+
+    def made(a: int) -> np.ndarray:
+        at = slice(a, a + step)
+        place, bit = d.place[at], d.bit[at]
+        number = np.arange(a, a + len(bit), dtype=np.uint64) << np.uint64(1)
+        return cells_of(h[place], d.node[at]) << _time_bits | number | bit.astype(np.uint64)
+
+    if shards == 1:
+        return np.concatenate([made(a) for a in range(0, B, step)] or [np.zeros(0, np.uint64)]), np.array([0, B])
+    sizes = np.zeros(shards, np.int64)
+    for a in range(0, B, step):
+        sizes += np.bincount((made(a) >> high).astype(np.int64), minlength=shards)
+    first = np.append(0, np.cumsum(sizes))
+    out, to = np.empty(B, np.uint64), first[:-1].copy()
+    for a in range(0, B, step):
+        k = made(a)
+        shard = (k >> high).astype(np.uint16)
+        k, n = k[np.argsort(shard, kind="stable")], np.bincount(shard, minlength=shards)
+        for s, (end, size) in enumerate(zip(np.cumsum(n), n, strict=True)):
+            out[to[s] : to[s] + size] = k[end - size : end]
+        to += n
+    return out, first
 
 
 def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"] | None, kinds: tuple[str, ...]) -> Sorted:
@@ -361,14 +379,15 @@ def pass_over(
         keep: whether to keep the cells.
         threads: that work on shards of cells at once.
     """
-    key, B, end = keys(h, d), len(d.bit), len(d.bit) if end is None else end
+    B, end = len(d.bit), len(d.bit) if end is None else end
     shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
-    shift = np.uint64(64 - (shards - 1).bit_length())
-    x, known = np.zeros((len(kinds), B - first), np.float16), np.zeros(B - first, bool)
+    key, edges = keys(h, d, shards)
+    x = np.zeros((len(kinds), B - first), np.float32 if B <= _table_cells else np.float16)
+    known = np.zeros(B - first, bool)
     before = before if view.training or view.whole else None
 
     def shard(s: int) -> Sorted:
-        return sort(key if shards == 1 else key[key >> shift == s], base, kinds)
+        return sort(key[edges[s] : edges[s + 1]], base, kinds)
 
     def chunks(s: Sorted, some: np.ndarray | None = None):
         parts = intervals(s, view, d)

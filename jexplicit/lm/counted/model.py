@@ -297,7 +297,7 @@ def fit_and_read(
         step, _ = newton(past.x[:, some].T.astype(np.float32), d.bit[some], np.eye(len(kinds))[0], _ridge, base[some])
         add(base, past.x, step := step.astype(np.float32))
         parts.append(Part(context, kinds, step, past.table, past.cells))
-        X.append(past.x[:, kept] if len(kept) < B else past.x)
+        X.append((past.x[:, kept] if len(kept) < B else past.x).astype(np.float16))
         known += counts_as_known(context) & past.known
         if log:
             y = d.bit[end:]
@@ -356,4 +356,4 @@ def mixed(weights: np.ndarray, X: np.ndarray) -> Float32[np.ndarray, " B"]:
 def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.ndarray, " L"]:
     """`log p` of each token from the log-odds of its decisions, of which those before `first` are left out."""
     nats = -np.logaddexp(0, (1 - 2 * d.bit[first:].astype(np.float32)) * log_odds)
-    return np.bincount(d.place[first:], nats, L)
+    return np.bincount(d.place[first:], nats, L).astype(float)

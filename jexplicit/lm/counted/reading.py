@@ -139,7 +139,7 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
         add(b := b.copy(), past.x, part.step)
         x.append(past.x)
         known += counts_as_known(part.context) & past.known
-    X = np.concatenate([*x, np.full((1, len(b)), _bias, np.float16)])
+    X = np.concatenate([*x, np.full((1, len(b)), _bias, np.float32)])
     facts = facts_of(text, later, known, model.tree, slice(None))
     sets = tuple(sets_of(names, facts)[0] for names, _ in model.gates)
     kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)

@@ -38,8 +38,8 @@ def twice(text: Text) -> np.ndarray:
 
 
 def test_a_context_with_a_function_is_refused(tmp_path):
-    own, ids = (*CONTEXTS[:2], Context(twice, 2)), encode_documents(tokenizer(), texts(4, 0))
-    model = fit_counted(ids, tokenizer().vocab_size, tokenizer(), contexts=own, gates=())
+    own = (*CONTEXTS[:2], Context(twice, 2))
+    model = fit_counted(encode_documents(tokenizer(), texts(4, 0)), tokenizer().vocab_size, tokenizer(), contexts=own, gates=())
     assert model.names[2] == "2 back + twice"
     assert np.isfinite(score(model, stream())).all()
     with pytest.raises(ValueError, match="function of its own"):
