@@ -2,7 +2,7 @@
 
 import jexplicit
 
-model = jexplicit.fit(documents)  # a list of texts, or pathlib.Paths of files; the mixture, the model of the lowest perplexity
+model = jexplicit.fit(documents)  # a list of texts, or pathlib.Paths of files; by context mixing, of the lowest perplexity
 model.perplexity(more_documents)
 model.next_token("Return the")
 model.generate("Return the", 20)

@@ -38,8 +38,8 @@ class Config(ModelChoice):
     text: str
     """The text to explain, as one document."""
     by: Literal["token", "row"] = "token"
-    """token: the contribution of each context token, summed over its rows. row: of every row: offsets, contexts, caches. A
-    counted model always has a row for each context: the log-odds that it adds on the path to the token, and what these add to log p."""
+    """token: the contribution of each context token, summed over its rows. row: of every row: offsets, contexts, caches. Of
+    context-mixing a row is always a context: the log-odds that it adds on the path to a token, and its share of log p."""
     figure: str | None = None
     """Heat map to write, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a file."""
     html: str | None = None

@@ -63,8 +63,9 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     check_rows(config.rows)
     for history in config.history:
         window_of(history)
-    past = set(config.history) != {"none"} and "mixture" not in methods
-    yield past, f"--history {words['history']} without a mixture: only --methods mixture reads preceding text"
+    past = set(config.history) != {"none"} and not {"mixture", "context-mixing"} & methods
+    reads = "only --methods context-mixing and mixture read preceding text"
+    yield past, f"--history {words['history']} with --methods {words['methods']}: {reads}"
     letters = {"words", "word-classes", "lines"} & rows and config.tokenizer != "char"
     yield letters, f"--rows {words['rows']} with --tokenizer {config.tokenizer}: these rows need --tokenizer char"
     unsplit = config.split != "blocks" and (config.dev or not config.train)

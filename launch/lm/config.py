@@ -41,7 +41,7 @@ class Models(Text, Run):
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
     history: tuple[History, ...] = ("none",)
-    """What a mixture sees beyond its context. Through cache rows: none: nothing. document: the document so far. window:W: the
+    """What a mixture and context-mixing see beyond their contexts. none: nothing. document: the document so far. window:W: the
     last W tokens. all: the whole preceding text. adaptive: the whole preceding text, counted as it is read; adaptive:document:
     the same of the document so far."""
     rows: tuple[str, ...] = SUBWORD_ROWS
@@ -61,7 +61,8 @@ class Models(Text, Run):
     exponent corrected by one fitted number. cold, warm: trained by gradient descent from random tables or from the explicit
     solution. optimum: the minimum of the training loss at K = 1, from counts. log-linear: smoothed rows with one fitted
     exponent per offset. iterative-scaling: sweeps from the log-linear model, without a learning rate. ngram: modified
-    Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and --history."""
+    Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and --history. context-mixing: decisions on
+    the path to a token, whose log-odds are a fitted sum of the evidence of contexts; see --contexts and --history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +95,8 @@ class Config(FitOptions, Models):
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
     """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. sharded:
     dense, with the columns split over the devices. auto: dense where a method needs it and it fits in memory, otherwise sparse.
-    Results do not change, except for rounding. Sparse tables work with explicit, ngram and mixture; sharded ones
-    only with explicit."""
+    Results do not change, except for rounding. Sparse tables work with explicit, ngram, mixture and context-mixing; sharded
+    ones only with explicit."""
     device_contexts: bool = False
     """Count contexts of several tokens on the devices even where these are CPUs, although the host is faster. Accelerators
     count them, unless --memory is given. The counts are the same."""
@@ -150,17 +151,19 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         "1.420 nats per character; 1.361 when it also sees the last 256 characters, 1.265 when it counts all that it reads.",
         _MIXTURE
         | dict(documents="file", split="end", tokenizer="char", rows=CHARACTER_ROWS, calibration_positions=100_000)
-        | dict(history=("none", "window:256", "adaptive")),
+        | dict(methods=("ngram", "mixture", "context-mixing"), history=("none", "window:256", "adaptive")),
     ),
     "words": (
         "words, ends of lines predicted, with --train and --dev; vocabulary 10,000. On 1 M words of subtitles the mixture "
         "has 0.63 times the perplexity of the Kneser-Ney 5-gram; 0.50 times when it also sees the preceding text.",
-        _MIXTURE | dict(tokenizer="word", vocab_size=10_000, eos=True, rows=CLASS_ROWS),
+        _MIXTURE
+        | dict(methods=("ngram", "mixture", "context-mixing"))
+        | dict(tokenizer="word", vocab_size=10_000, eos=True, rows=CLASS_ROWS),
     ),
     "babylm-mixture": (
         "your own text in 4098 subwords, with --train and --dev; 10 M words take 3 minutes and 6.6 GB on 2 CPU cores to count "
         "and fit. Dev perplexity: 5-gram 60.3, mixture 49.5, mixture that also sees the preceding text 34.0.",
-        _MIXTURE | dict(rows=CLASS_ROWS, calibration_positions=30_000),
+        _MIXTURE | dict(methods=("ngram", "mixture", "context-mixing")) | dict(rows=CLASS_ROWS, calibration_positions=30_000),
     ),
     "large": (
         "a vocabulary of 128,000 on your own text, with --train and --dev; 10 M words take 2 minutes on 2 CPU cores, half of "

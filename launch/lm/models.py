@@ -21,7 +21,9 @@ from jexplicit.lm.core.model import Features, LanguageModel, is_token_model
 from jexplicit.lm.core.names import label
 from jexplicit.lm.core.options import FitOptions
 from jexplicit.lm.core.sampled import sampled_positions
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.fits.context_mixing import contexts_radius
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, rows_radius
@@ -60,6 +62,9 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
             yield name
         elif method == "ngram":
             yield {**name, "radius": len(CHAIN)}
+        elif method == "context-mixing":
+            radius = contexts_radius(config.contexts, config.tokenizer)
+            yield from ({**name, "radius": radius, "history": history} for history in config.history)
         elif method == "mixture":
             mixture = {**name, "features": "cat", "radius": rows_radius(config.rows)}
             for history in config.history:
@@ -100,10 +105,10 @@ def options_of(config: Config, name: Row) -> Options:
     return Options(rows=config.rows, train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
 
 
-def evaluate_model(job: ModelRun, name: Row, model: LanguageModel) -> Row:
+def evaluate_model(job: ModelRun, name: Row, model: AnyModel) -> Row:
     """The perplexities of a model on train and dev, and what compares across tokenizers."""
     config, start = job.config, time.perf_counter()
-    one_by_one, dense = len(model.rows) > 1, job.tables == "dense"
+    one_by_one, dense = not isinstance(model, LanguageModel) or len(model.rows) > 1, job.tables == "dense"
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
         drawn, counts = _positions_one_by_one if one_by_one else config.train_sample, job.training.counts(1) if dense else None

@@ -16,8 +16,8 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.experiments.folder import RunFolder
 from jexplicit.experiments.rows import Row, groups
 from jexplicit.lm.checkpoints import load_row
-from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.names import label
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.measures import DocumentLosses, document_losses, loss_fields
 from jexplicit.lm.training_text import Watch
@@ -115,7 +115,7 @@ def test_fields(losses: Sequence[DocumentLosses], documents: int) -> dict[str, A
     return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
 
 
-def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> LanguageModel:
+def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> AnyModel:
     """The model of a name, of all text before the test."""
     text, known = job.training, {}
     if job.tables == "sparse":

@@ -42,7 +42,7 @@ from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
 
 _of_tables = {  # methods that have models of such tables
-    "sparse": ("unigram", "bigram", "explicit", "ngram", "mixture"),
+    "sparse": ("unigram", "bigram", "explicit", "ngram", "mixture", "context-mixing"),
     "sharded": ("explicit",),
 }
 

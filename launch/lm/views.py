@@ -27,7 +27,7 @@ PAPER_TABLE = {
 _much = 0.01  # of the dev documents in train: worth a warning
 _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
 _trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
-_general = (*_swept, "ngram", "mixture")
+_general = (*_swept, "ngram", "mixture", "context-mixing")
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
 _linear = {**_log, "xscale": "linear"}
 

@@ -34,7 +34,7 @@ class ModelChoice:
     radius: int | None = None
     """Context length K of the model, in tokens."""
     history: History | None = None
-    """What a mixture sees beyond its context: none, document, window:W, all, adaptive or adaptive:document."""
+    """What the model sees beyond its context: none, document, window:W, all, adaptive or adaptive:document."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ModelChoices:
     radius: tuple[int, ...] = ()
     """Context lengths K of the models, in tokens."""
     history: tuple[History, ...] = ()
-    """What mixtures see beyond their contexts: none, document, window:W, all, adaptive or adaptive:document."""
+    """What the models see beyond their contexts: none, document, window:W, all, adaptive or adaptive:document."""
 
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":

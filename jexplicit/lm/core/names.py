@@ -21,6 +21,7 @@ Method = Literal[
     "log-linear",
     "iterative-scaling",
     "mixture",
+    "context-mixing",
 ]
 
 # Rows of mixtures, by what tokens are.
@@ -51,5 +52,5 @@ def window_of(history: str) -> int | None:
 def label(row: Mapping[str, Any]) -> str:
     """What a model is called: its method and all that tells two models of a method apart."""
     parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
-    parts += [f"history {row['history']}"] if row["method"] == "mixture" else []
+    parts += [f"history {row['history']}"] if row["method"] in ("mixture", "context-mixing") else []
     return ", ".join(parts)

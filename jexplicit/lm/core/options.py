@@ -11,8 +11,17 @@ from jexplicit.lm.core.names import Smoothing
 class FitOptions:
     """How models are fitted. Each method has its own options."""
 
-    GROUPS: ClassVar = {"smoothing": "smoothed", "epochs": "trained"}
+    GROUPS: ClassVar = {"contexts": "mixing", "smoothing": "smoothed", "epochs": "trained"}
 
+    contexts: Literal["auto", "characters", "words"] = "auto"
+    """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
+    gates: Annotated[int, Bounds(at_least=0, at_most=3)] = 3
+    """context-mixing: number of gates, which weigh the evidence by the place in the word or the tree, by the node of the tree
+    and by the token before; 0: all decisions share their weights."""
+    stages: PositiveInt = 1
+    """context-mixing: how often the contexts are gone through, each measured against all before it."""
+    frozen: bool = False
+    """context-mixing with --history adaptive: the text that is read is counted, but no weight moves."""
     smoothing: Smoothing = "kneser-ney"
     """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
     calibration: Literal["held-out", "leave-one-out"] = "held-out"

@@ -271,7 +271,7 @@ def count_states(seen: Seen, b: np.ndarray, y: np.ndarray) -> Float[np.ndarray, 
     cell = (y.astype(np.int32) * (_states * _bins) + cell + j)[known]
     part = part[known]
     low, high = np.bincount(cell, 1 - part, 2 * _states * _bins), np.bincount(cell + 1, part, 2 * _states * _bins + 1)[:-1]
-    return (low + high).reshape(2, -1)
+    return (low + high).astype(float).reshape(2, -1)  # without a weight, bincount counts integers
 
 
 _pseudo = 2.0

@@ -18,12 +18,13 @@ from jexplicit.lm.training_text import RADIUS, Options, TrainingText, Watch
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import host_bytes
 
-_no_features = ("unigram", "bigram", "ngram")
+_of_mixtures = {"rows", "online", "calibration", "calibration_positions", "smoothing"}
+_no_features = ("unigram", "bigram", "ngram", "context-mixing")
 
 
 def fit(
     texts: Iterable[Any] | Path,
-    method: str = "mixture",
+    method: str | None = None,
     *,
     history: History | None = None,
     features: Features | None = None,
@@ -41,9 +42,11 @@ def fit(
     Args:
         texts: documents, a list or a generator of strings. Or files: a `pathlib.Path`, or several, of files, globs and folders.
             A string is always a text, never a file.
-        method: one of jexplicit.METHODS. The mixture predicts best and explicit is the paper's closed form.
-        history: what a mixture sees beyond its context: the `document` so far (default), `all` of the text before, the last W
-            tokens (`window:W`), or `none`. With `all`, the score of a text depends on the texts before it.
+        method: one of jexplicit.METHODS; default "context-mixing", which predicts best, or "mixture" where `rows` are named.
+            "explicit" is the paper's closed form.
+        history: what context mixing and a mixture see beyond their contexts: the `document` so far (default), `all` of the text
+            before, the last W tokens (`window:W`), or `none`; `adaptive`: all is counted as it is read. With `all` and
+            `adaptive`, the score of a text depends on the texts before it.
         features, radius: `sum` or `cat` (default) of so many context tokens (default 1), for the methods that take them.
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
             SentencePiece model, a `tokenizer.json`).
@@ -66,6 +69,7 @@ def fit(
         >>> model.generate("to b", 3, temperature=0)
         'e o'
     """
+    method = method or ("mixture" if _of_mixtures & set(options) else "context-mixing")
     named = {"features": features, "radius": radius, "history": history}
     settings = _options(method, options | {name: value for name, value in named.items() if value is not None})
     if method == "mixture":
@@ -112,7 +116,7 @@ def _options(method: str, options: dict[str, Any]) -> Options:
         raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
     if options.get("radius", 1) < 1:
         raise ValueError(f"radius={options['radius']}: a context has at least one token")
-    defaults: dict[str, Any] = {"history": "document"} if method == "mixture" else {}
+    defaults: dict[str, Any] = {"history": "document"} if "history" in OPTIONS[method] else {}
     return Options(**defaults | options)
 
 

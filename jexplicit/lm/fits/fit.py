@@ -20,6 +20,7 @@ from jexplicit.data.corpus.held_out import duplicated_mask
 from jexplicit.lm.core.model import Constant, LanguageModel
 from jexplicit.lm.core.names import ADAPTIVE
 from jexplicit.lm.core.names import Method as Method
+from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import EncodedText, read_text
 from jexplicit.lm.fits.column_weights import fit_token_delta, shift_tokens
 from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
@@ -77,7 +78,7 @@ def choose_tables(methods: Collection[str], vocab_size: int, radius: int, memory
 class FitResult(NamedTuple):
     """A model, and results of its fit: plain values by name."""
 
-    model: LanguageModel
+    model: AnyModel
     info: dict[str, Any]
 
 
@@ -224,6 +225,12 @@ def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResul
     return FitResult(model, info)
 
 
+def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    from jexplicit.lm.fits.context_mixing import fit_context_mixing
+
+    return FitResult(*fit_context_mixing(text, options, watch))
+
+
 def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     from jexplicit.lm.fits.log_linear_fits import fit_log_linear
 
@@ -260,6 +267,7 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "log-linear": _fit_log_linear,
     "iterative-scaling": _fit_iterative_scaling,
     "mixture": _fit_mixture,
+    "context-mixing": _fit_context_mixing,
 }
 _tables = ("features", "radius")
 _exponents = ("smoothing", "calibration_positions", "seed")
@@ -286,6 +294,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "log-linear": (*_tables, "calibration", *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
     "mixture": ("rows", "history", *_exponents),
+    "context-mixing": ("contexts", "gates", "stages", "frozen", "history", "seed"),
 }
 """The options that each method uses."""
 assert set(METHODS) == set(OPTIONS) == set(get_args(Method))

@@ -1,0 +1,47 @@
+"""The method context-mixing, as a fit, as the default of `jexplicit.fit`, and in a run."""
+
+import numpy as np
+import pytest
+from counted_models import stream, texts, tokenizer
+
+import jexplicit
+from jexplicit.data.tokenizers import encode_documents
+from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.fits.context_mixing import contexts_name
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.training_text import Options, TrainingText
+from launch.lm.__main__ import main
+
+
+def test_a_fit_says_how_many_numbers_it_has_fitted():
+    text = TrainingText(encode_documents(tokenizer(), texts(30, 0)), tokenizer().vocab_size, tokenizer=tokenizer())
+    model, info = fit_model("context-mixing", text, Options(history="none", gates=0))
+    assert isinstance(model, CountedModel) and model.gates == ()
+    assert info["scalars"] == len(model.weights) and info["contexts"] == len(model.parts) and info["solve_seconds"] > 0
+    assert jexplicit.evaluate(model, stream()).perplexity < 4
+    with pytest.raises(ValueError, match="history"):
+        fit_model("context-mixing", text, Options(history="some"))
+    with pytest.raises(ValueError, match="contexts 'lines'"):
+        contexts_name("lines", "char")
+
+
+def test_texts_alone_are_enough():
+    model = jexplicit.fit(texts(10, 0), tokenizer="char", gates=1)
+    assert model.about["method"] == "context-mixing" and model.about["history"] == "document"
+    assert model.perplexity(texts(2, 1)) < 10
+    assert isinstance(model.generate("to be", 3), str)
+    small = jexplicit.fit(["to be or not to be"], tokenizer="char", gates=1)
+    assert np.isfinite(small.score(["to be"])[0]).all()
+    assert jexplicit.fit(texts(10, 0), rows=("offsets",), tokenizer="char").about["method"] == "mixture"
+
+
+def test_a_run_has_a_row_and_a_model_of_each_history(tmp_path):
+    (tmp_path / "train.txt").write_text("\n".join(texts(60, 0)))
+    flags = ["--train", f"{tmp_path}/train.txt", "--out", f"{tmp_path}/run", "--tokenizer", "char", "--samples", "0"]
+    assert main([*flags, "--methods", "context-mixing", "--history", "none", "adaptive", "--gates", "1"]) == 0
+    for history in ("none", "adaptive"):
+        saved = jexplicit.load_model(tmp_path / "run", method="context-mixing", history=history)
+        assert {"dev_loss", "dev_perplexity", "scalars", "solve_seconds", "eval_seconds", "bytes", "peak_bytes"} <= set(
+            saved.about
+        )
+        assert saved.about["bytes"] == saved.model.nbytes and saved.model.history == history
