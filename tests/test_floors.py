@@ -42,7 +42,7 @@ FLOORS = {
     "icl": 5,
     "launch": 6,
 }
-LONGEST = 420  # lines of a file
+LONGEST = 700  # lines of a file
 LARGEST = 12  # files of a folder, beside its __init__.py
 PARTICIPLES = (
     "chosen clipped combined cooled corrected counted damped drawn fare filled fitted found given held interleaved "
