@@ -59,7 +59,8 @@ def losses_of(
     """`-log p` of the predictions of a stream, or of some of them: a seeded sample where what is read does not count, else the
     first ones.
     """  # fmt: skip
-    places = predicted_places(model, _checked(model, stream))
+    stream = _checked(model, stream)
+    places = predicted_places(model, stream)
     if not len(places):
         raise ValueError("no position to predict: the text has no tokens")
     if sample is None or sample >= len(places):
@@ -74,7 +75,7 @@ def distributions_at(
     model: CountedModel, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"], *, separate: bool = False
 ) -> Float[np.ndarray, "P N"]:
     """`log p(. | the text before)` at some ascending places of a stream, over all tokens, in nats."""
-    model = within_documents(model) if separate else model
+    model, stream = within_documents(model) if separate else model, stream.astype(np.int32)
     if not len(places):
         return np.zeros((0, model.vocab_size))
     if is_alone(model):
@@ -114,7 +115,7 @@ def _read_pieces(model: CountedModel, stream: np.ndarray, progress: Progress | N
 def _checked(model: CountedModel, stream: np.ndarray) -> np.ndarray:
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-    return stream
+    return stream.astype(np.int32)
 
 
 def _until(stream: np.ndarray, places: np.ndarray) -> np.ndarray:
