@@ -63,8 +63,10 @@ def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
         np.int64(2)
     """
     pieces = [tokenizer.piece(i) for i in range(N)] if tokenizer else [""] * N
-    inside = np.array([any(c.isalpha() or c == "'" for c in piece) for piece in pieces])
-    if tokenizer and tokenizer.kind == "char":
+    characters = tokenizer is not None and tokenizer.kind == "char"
+    inside = np.array([any(c.isalpha() or c == "'" for c in piece) and not (characters and len(piece) > 1) for piece in pieces])
+    inside[PAD] = False
+    if characters:
         begins = ~inside
     else:
         begins = np.array([piece.startswith("▁") for piece in pieces]) | ~inside

@@ -406,10 +406,9 @@ def pass_over(
 
     def evaluated(s: Sorted, tables: np.ndarray) -> Cells | None:
         new = s.start == np.arange(len(s.start))
-        if before is not None:
-            earlier, rank = before.find(s.cell[new]), np.cumsum(new) - 1
+        earlier, rank = before and before.find(s.cell[new]), np.cumsum(new) - 1
         for seen, b, at in chunks(s, np.flatnonzero(s.time >= first) if first else None):
-            seen = seen if before is None else earlier.take(rank[at]).then(seen)
+            seen = seen if earlier is None else earlier.take(rank[at]).then(seen)
             half = np.where(s.time[at] < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
             x[:, s.time[at] - first] = evidence(seen, b, tables, half, kinds, least)
             known[s.time[at] - first] = seen.n >= least
@@ -424,7 +423,7 @@ def pass_over(
         one = shard(0) if shards == 1 else None
         if table is None:
             fit = range(max(1, shards // 4) if B > _table_cells else shards)
-            even, odd = sum(pool.map(lambda s: counted(one or shard(s)), fit))
+            even, odd = functools.reduce(np.add, pool.map(lambda s: counted(one or shard(s)), fit))
             table = table_of(even + odd)
             tables = np.stack(
                 [table_of(odd), table_of(even), table]

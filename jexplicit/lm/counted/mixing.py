@@ -48,7 +48,7 @@ def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge:
         >>> np.round(w, 3).tolist()  # log 3
         [1.099]
     """
-    w, step, least = np.asarray(start, np.float64), np.zeros(len(start)), np.inf
+    w, step, least, F, v = np.asarray(start, np.float64), np.zeros(len(start)), np.inf, np.eye(len(start)), np.ones(1)
     offset = np.zeros(len(y), np.float32) if offset is None else offset
     y = y.astype(np.float32)
     for _ in range(40):

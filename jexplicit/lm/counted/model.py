@@ -152,6 +152,13 @@ CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"))
 WORD_GATES = (("depth", "known"), ("node",), ("before", "depth"))
 
 
+def loss(d: Decisions, log_odds: np.ndarray, end: int, first: int = 0) -> float | None:
+    """Nats per token of the decisions from `end` on, if there are any; log-odds of the decisions from `first` on."""
+    tokens = len(d.places) - int(np.searchsorted(d.first, end))
+    y, a = d.bit[end:].astype(np.float32), log_odds[end - first :]
+    return float(np.logaddexp(0, (1 - 2 * y) * a).sum(dtype=float) / tokens) if tokens else None
+
+
 class Facts(NamedTuple):
     """What gates choose their sets by, of every decision: [B] each.
 
@@ -168,14 +175,14 @@ class Facts(NamedTuple):
     before: np.ndarray
 
 
-_sizes = Facts(8, 16, 512, 16, 512)  # of each, at most
+_sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512}  # of each, at most
 
 
 def sets_of(names: tuple[str, ...], facts: Facts) -> tuple[Int[np.ndarray, " B"], int]:
     """The set of every decision in a gate, and how many sets there are."""
     found, size = np.zeros(len(facts.node), np.int32), 1
     for name in names:
-        own = getattr(_sizes, name)
+        own = _sizes[name]
         found = found * own + np.minimum(getattr(facts, name), own - 1)
         size *= own
     return found, size
@@ -186,7 +193,7 @@ def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.nda
     depth_of = np.zeros(len(tree.length), np.int32)
     place, depth = np.nonzero(tree.within)
     depth_of[tree.node[place, depth]] = depth
-    ids = text.ids if len(tree.length) <= _sizes.before else text.spelling.classes[200][text.ids]
+    ids = text.ids if len(tree.length) <= _sizes["before"] else text.spelling.classes[200][text.ids]
     node, where = d.node[at].astype(np.int32), d.place[at]
     return Facts(place_in_word(text)[where], known[at], node, depth_of[node], np.append(0, ids[:-1])[where])
 
@@ -245,7 +252,7 @@ def fit_and_read(
     least: int | None = None,
     keep: bool = True,
     also: Integer[np.ndarray, " M"] | None = None,
-    log: Callable[..., None] | None = None,
+    log: Callable[..., None] = lambda **event: None,
 ) -> tuple[CountedModel, Float[np.ndarray, " M"]]:
     """Count a text, fit the weights, and read another text in the same pass.
 
@@ -264,7 +271,7 @@ def fit_and_read(
         least: decisions that a cell must have seen before it says anything; default, 1, of long texts 2.
         keep: whether the model keeps its cells; without them it cannot read.
         also: [M] tokens of another text, which starts with `<pad>`.
-        log: called with what was fitted.
+        log: called after each context and gate with its loss so far on the other text, nats per token.
 
     Returns:
         the model, and [M - 1] the log p of the other text's tokens but the first, 0 where none is predicted.
@@ -274,7 +281,9 @@ def fit_and_read(
     gates = (CHARACTER_GATES if characters else WORD_GATES) if gates is None else tuple(gates)
     L, whole = len(ids), np.asarray(ids if also is None else np.concatenate([ids, also[1:]]), np.int32)
     tree, counts = grow(ids[ids != PAD] if not eos else ids, N), np.bincount(ids, minlength=N)
-    sizes = {200} | {int(c.partition(":")[0]) for context in contexts for c in context.columns if ":" in str(c)}
+    sizes = {200} | {
+        int(c.partition(":")[0]) for context in contexts for c in context.columns if isinstance(c, str) and ":" in c
+    }
     own = spelling(tokenizer, N)._replace(classes={size: tree.classes(size, counts) for size in sizes})
     text, adaptive = text_of(whole, own, history, L - 1), history.startswith("adaptive")
     block = np.minimum(np.arange(len(whole)) * _blocks // L, _blocks)
@@ -299,10 +308,7 @@ def fit_and_read(
         parts.append(Part(context, kinds, step, past.table, past.cells))
         X.append((past.x[:, kept] if len(kept) < B else past.x).astype(np.float16))
         known += counts_as_known(context) & past.known
-        if log:
-            y = d.bit[end:]
-            l = np.logaddexp(0, (1 - 2 * y) * base[end:]).sum() / max(1, len(d.places) - np.searchsorted(d.places, L))
-            log(context, step.round(2), round(float(l), 4))
+        log(context=str(context), loss=loss(d, base, end))
     X = np.concatenate([*X, np.full((1, len(kept)), _bias)])
     start = np.append(np.concatenate([part.step for part in parts]), 0)
     weights, F = newton(X[:, some_kept].T.astype(np.float32), d.bit[some], start, _ridge)
@@ -321,9 +327,7 @@ def fit_and_read(
         new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], len(y) if adaptive and not frozen else 0)
         log_odds = np.append(before, new)
         fitted.append((names, after))
-        if log:
-            l = np.logaddexp(0, (1 - 2 * y[n:]) * log_odds[n:]).sum() / max(1, len(d.places) - np.searchsorted(d.places, L))
-            log(names, gate.U.shape, round(float(l), 4))
+        log(gate=" x ".join(names), directions=len(gate.ridge), loss=loss(d, log_odds, end, tail))
     model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least)
     return model, log_p(d, log_odds[n:], end, len(whole))[L:]
 

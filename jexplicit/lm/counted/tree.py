@@ -61,7 +61,7 @@ class Tree(NamedTuple):
         return np.unique(top, return_inverse=True)[1].astype(np.int32)
 
     def leaves(self) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, "nodes 3"]]:
-        """The tokens from left to right, and of each node where its leaves begin, where those of bit 1 begin, and where they end.
+        """The tokens from left to right, and where the leaves of each node begin, those of its bit 1 begin, and both end.
 
         Example:
             >>> order, spans = as_tree({2: (1, 0)}, 2, 2).leaves()
@@ -143,9 +143,9 @@ def merged(J: Float[np.ndarray, "N C"]) -> Tree:
     return as_tree(children, 2 * N - 2, N)
 
 
-def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = _rank) -> Float[np.ndarray, "N 2*rank"]:
-    """Word vectors from counts: the leading singular vectors of positive pointwise mutual information with the tokens before and
-    after, each scaled by the root of its singular value.
+def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = 64) -> Float[np.ndarray, "N R"]:
+    """Word vectors from counts: leading singular vectors of the positive pointwise mutual information with the tokens before and
+    after, each times the root of its singular value.
 
     Source: Levy and Goldberg 2014.
     """
@@ -202,7 +202,8 @@ def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: i
         >>> as_tree({3: (0, 4), 4: (1, 2)}, 3, 3).bit.tolist()
         [[0, 0], [1, 0], [1, 1]]
     """
-    paths, order, number = {root: ()}, [root], {}
+    paths: dict[int, tuple[tuple[int, int], ...]] = {root: ()}
+    order, number = [root], {}
     for x in order:  # the root first, then its children, and theirs
         if x in children:
             number[x] = len(number)

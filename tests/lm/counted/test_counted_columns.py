@@ -1,0 +1,113 @@
+"""Columns of texts and trees of tokens against slow loops."""
+
+import numpy as np
+import pytest
+from counted_models import stream, tokenizer
+
+from jexplicit.lm.counted.columns import COLUMNS, Context, Text, follower, spelling
+from jexplicit.lm.counted.tree import as_tree, grow, halved, merged, vectors
+
+_all = (1, 3, *COLUMNS, follower(Context(1)), "4:2")
+
+
+def text(ids, **options):
+    own = spelling(tokenizer(), tokenizer().vocab_size)
+    classes = {4: np.arange(tokenizer().vocab_size) % 4}
+    return Text(ids, own._replace(classes=classes), **options)
+
+
+def facts(ids, t):
+    """The columns of place t by a loop over the characters before it, in the document."""
+    own, pieces = spelling(tokenizer(), tokenizer().vocab_size), [tokenizer().piece(i) for i in range(tokenizer().vocab_size)]
+    begin = max(i for i in range(t) if ids[i] == 0)
+    before = [pieces[i] for i in ids[begin + 1 : t]]
+    words, part, since, line, lines = [], [], [], [], []
+    for piece, i in zip(before, ids[begin + 1 : t], strict=True):
+        if not own.inside[i] and part:
+            words, part, since = [*words, "".join(part)], [], []
+        since.append(piece)
+        if own.inside[i]:
+            part.append(piece)
+        line.append(piece)
+        if piece == "\n":
+            lines, line = [*lines, "".join(line)], []
+    word = [*([None] * 3), *words]
+    above = lines[-1][len(line) : len(line) + 2] if lines and len(line) < len(lines[-1]) - 1 else None
+    return {
+        1: ids[t - 1],
+        3: ids[t - 3] if t - 3 >= begin else None,
+        "part": "".join(part),
+        "word": word[-1],
+        "word before": word[-2],
+        "two words before": word[-3],
+        "since": "".join(since),
+        "line": "".join(line),
+        "width": len(line),
+        "above": above,
+        "folded part": "".join(part).lower(),
+        "folded word": word[-1] and word[-1].lower(),
+        "4:2": None if t - 2 < begin else ids[t - 2] % 4,
+    }
+
+
+def test_columns_tell_places_apart_as_slow_facts_do():
+    ids = stream(3)
+    own, slow = text(ids), [facts(ids, t) for t in range(1, len(ids))]
+    for name in slow[0]:
+        numbers, known = own[name][1:], {}
+        for number, fact in zip(numbers.tolist(), (fact[name] for fact in slow), strict=True):
+            assert known.setdefault(number, fact) == fact, name
+        assert len(known) == len({fact[name] for fact in slow}), name
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_no_column_sees_the_future(across):
+    ids = stream(3)
+    for t in (1, 40, 121, len(ids) - 2):
+        other = np.concatenate([ids[:t], stream(3, seed=7)[: len(ids) - t]])
+        one, two = text(ids, across=across), text(other, across=across)
+        for column in _all:
+            np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
+
+
+def test_another_text_begins_at_a_border():
+    ids = stream(2)
+    joined = np.concatenate([stream(2, seed=5)[:-1], ids])
+    border = len(joined) - len(ids)
+    whole, own = text(joined, across=True, border=border), text(ids, across=True)
+    for column in (1, 3, "part", "word", "since", "4:2"):
+        np.testing.assert_array_equal(whole[column][border + 1 :], own[column][1:], err_msg=f"{column}")
+
+
+def test_contexts_of_unknown_columns_are_refused():
+    for column in (0, -1, "parts", "60:0", "60:"):
+        with pytest.raises(ValueError, match="give k >= 1"):
+            Context(column)
+
+
+def test_trees_have_a_path_for_every_token():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 40, 3000) // 3
+    for tree in (grow(ids, 14), halved(vectors(ids, 14, rank=3), np.bincount(ids, minlength=14)), merged(rng.random((14, 5)))):
+        log_odds = rng.normal(size=(2, 13)) * 3
+        np.testing.assert_allclose(np.exp(tree.log_probabilities(log_odds)).sum(axis=1), 1, atol=1e-12)
+        order, spans = tree.leaves()
+        assert sorted(order) == list(range(14))
+        for node, (low, middle, high) in enumerate(spans):
+            at, depth = np.nonzero((tree.node == node) & tree.within)
+            assert set(order[low:high]) == set(at)
+            assert set(order[middle:high]) == set(at[tree.bit[at, depth] == 1])
+        assert np.bincount(tree.node[tree.within], minlength=13).min() >= 2
+
+
+def test_tokens_that_follow_the_same_tokens_share_their_path():
+    rng = np.random.default_rng(0)
+    ids = np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)])
+    tree = grow(ids, 5)
+    assert tree.bit[3, : tree.length[3] - 1].tolist() == tree.bit[4, : tree.length[4] - 1].tolist()
+
+
+def test_a_tree_of_one_token_is_refused():
+    with pytest.raises(ValueError, match="at least two"):
+        grow(np.zeros(4, int), 1)
+    assert as_tree({2: (0, 1)}, 2, 2).length.tolist() == [1, 1]

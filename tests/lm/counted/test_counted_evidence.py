@@ -1,0 +1,187 @@
+"""Statistics of cells, their evidence, and the mix of it, against slow loops.
+
+Tolerances: sums are made in float64 and kept in float32, whose rounding at the sizes met here is below 1e-5.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from counted_models import stream, tokenizer
+from scipy.optimize import minimize
+
+from jexplicit.lm.counted import evidence as core
+from jexplicit.lm.counted.columns import Context, Text, spelling
+from jexplicit.lm.counted.evidence import View, decisions, evidence, intervals, keys, pass_over, sort, table_of
+from jexplicit.lm.counted.mixing import Gate, directions, newton, read_gate, whitening
+from jexplicit.lm.counted.tree import grow
+
+ATOL = 1e-5
+
+
+def small():
+    ids = stream(4)
+    N = tokenizer().vocab_size
+    tree, block = grow(ids, N), np.arange(len(ids)) * 5 // len(ids)
+    d = decisions(ids, tree, eos=False, block=block)
+    base = np.random.default_rng(0).normal(size=len(d.bit)).astype(np.float32)
+    return ids, d, base, Context(1)(Text(ids, spelling(tokenizer(), N)))
+
+
+def views(L):
+    window = np.maximum(np.arange(L) - 30, 0)
+    block = np.searchsorted(np.arange(L) * 5 // L, np.arange(L) * 5 // L)
+    return {"training": View(), "whole": View(whole=True), "window": View(False, window), "both": View(True, block)}
+
+
+def slow(name, d, base, h):
+    """Of every decision what its cell has seen before: (time, y, p) of each."""
+    cells, seen = defaultdict(list), []
+    for i in range(len(d.bit)):
+        cells[h[d.place[i]], d.node[i]].append(i)
+    for i in range(len(d.bit)):
+        before = [j for j in cells[h[d.place[i]], d.node[i]] if j < i]
+        if name == "training":
+            before = [j for j in before if d.block[j] < d.block[i]]
+        if name == "window":
+            before = [j for j in before if d.place[j] >= d.place[i] - 30]
+        seen.append(before)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["training", "whole", "window", "both"])
+def test_what_cells_have_seen(name):
+    ids, d, base, h = small()
+    key, _ = keys(h, d, 1)
+    s = sort(key, base, core.KINDS)
+    found = None
+    for begin, end in intervals(s, views(len(ids))[name], d):
+        part = s.seen(begin, end)
+        found = part if found is None else found.then(part)
+    at, p = np.argsort(s.time), 1 / (1 + np.exp(-base.astype(float)))
+    found = found.take(at)
+    for i, before in enumerate(slow("whole" if name == "both" else name, d, base, h)):
+        y, r, v = d.bit[before], d.bit[before] - p[before], p[before] * (1 - p[before])
+        fade = 0.875 ** np.arange(len(before))[::-1]
+        assert (found.n[i], found.ones[i]) == (len(before), y.sum())
+        assert found.last[i] == (y[-1] if len(y) else 0) + 2 * (y[-2] if len(y) > 1 else 0)
+        sums = [found.r[i], found.v[i], found.r_recent[i], found.v_recent[i]]
+        np.testing.assert_allclose(sums, [r.sum(), v.sum(), fade @ r, fade @ v], atol=ATOL)
+
+
+def test_evidence_of_a_pass():
+    """Counted: the table of the other half of the cells; residual and recent: their formulas."""
+    ids, d, base, h = small()
+    past = pass_over(h, d, base, View(whole=True), end=600)
+    tables = np.zeros((2, 2, 576 * 25))
+    seen, p = slow("whole", d, base, h), 1 / (1 + np.exp(-base.astype(float)))
+    half = (core.cells_of(h[d.place], d.node) & np.uint64(1)).astype(int)
+
+    def state(i):
+        y = d.bit[seen[i]]
+        n0, n1 = (core._sizes[min((y == bit).sum(), 121)] for bit in (0, 1))
+        x = np.clip(base[i] / 0.6 + 12, 0, 23.999)
+        return ((n0 * 12 + n1) * 4 + (y[-1] + 2 * (y[-2] if len(y) > 1 else 0))) * 25 + int(x), x % 1
+
+    for i in range(600):
+        if seen[i]:
+            cell, part = state(i)
+            tables[half[i], d.bit[i], cell] += 1 - part
+            tables[half[i], d.bit[i], cell + 1] += part
+    for i in range(0, len(d.bit), 7):
+        if not seen[i]:
+            assert (past.x[:, i] == 0).all() and not past.known[i]
+            continue
+        (cell, part), before = state(i), seen[i]
+        own = table_of(tables[1 - half[i]] if i < 600 else tables.sum(axis=0)).ravel()
+        y, n = d.bit[before], len(before)
+        counted = (1 - part) * own[cell] + part * own[cell + 1]
+        if n > 60:
+            counted = (counted + np.log((y.sum() + 0.3) / (n - y.sum() + 0.3))) / 2
+        r, v, fade = y - p[before], p[before] * (1 - p[before]), 0.875 ** np.arange(n)[::-1]
+        expected = [counted - base[i], r.sum() / (v.sum() + 2), fade @ r / (fade @ v + 0.7)]
+        np.testing.assert_allclose(past.x[:, i], expected, atol=1e-4)  # the position in a bin is float32
+
+
+def test_shards_and_reading_on_change_nothing(monkeypatch):
+    ids, d, base, h = small()
+    whole = pass_over(h, d, base, View(whole=True), keep=True)
+    monkeypatch.setattr(core, "_shard", 200)
+    parts = pass_over(h, d, base, View(whole=True), keep=True)
+    np.testing.assert_allclose(parts.x, whole.x, atol=ATOL)
+    np.testing.assert_array_equal(parts.cells.cell, whole.cells.cell)
+    first = pass_over(h, d, base, View(whole=True), keep=True, end=700, table=whole.table)
+    cut = type(d)(*(v[700:] if len(v) == len(d.bit) else v for v in d))
+    later = pass_over(h, cut, base[700:], View(whole=True), table=whole.table, before=first.cells)
+    np.testing.assert_allclose(later.x, first.x[:, 700:], atol=1e-4)
+
+
+def test_cells_of_few_decisions_say_nothing():
+    _, d, base, h = small()
+    two = pass_over(h, d, base, View(whole=True), least=3, keep=True)
+    n = np.array([len(before) for before in slow("whole", d, base, h)])
+    np.testing.assert_array_equal(two.known, n >= 3)
+    assert (two.x[:, n < 3] == 0).all() and two.cells.seen.n.min() >= 3
+
+
+def test_a_chain_without_discounts_is_smoothing_by_hand():
+    """With the log-odds (n1 + k p) / (n0 + k (1 - p)) as table, a chain is additive smoothing towards the shorter context."""
+    p, k = 0.3, 2.0
+    seen = core.Seen(np.array([5]), np.array([3]), np.array([1]), *(np.zeros(1, np.float32) for _ in range(4)))
+    table = np.full((1, 576, 25), np.log((3 + k * p) / (2 + k * (1 - p))), np.float32)
+    base = np.log([p / (1 - p)]).astype(np.float32)
+    x = evidence(seen, base, table, np.zeros(1, np.int32), ("counted",), 1)
+    np.testing.assert_allclose(1 / (1 + np.exp(-(base + x[0]))), (3 + k * p) / (5 + k), atol=1e-6)
+
+
+def test_newtons_method_finds_the_minimum():
+    rng = np.random.default_rng(0)
+    X, y, offset = rng.normal(size=(200, 3)), rng.integers(0, 2, 200), rng.normal(size=200)
+
+    def loss(w):
+        a = offset + X @ w
+        return np.logaddexp(0, np.where(y > 0, -a, a)).sum() + ((w - 0.5) ** 2).sum()
+
+    found = newton(X.astype(np.float32), y, np.full(3, 0.5), 2.0, offset.astype(np.float32))[0]
+    np.testing.assert_allclose(found, minimize(loss, np.zeros(3)).x, atol=2e-2)  # its last step gains less than .1 nats
+    assert loss(found) < loss(minimize(loss, np.zeros(3)).x) + 0.05
+
+
+def test_a_gate_by_a_loop():
+    rng = np.random.default_rng(0)
+    x, y, sets, a = rng.normal(size=(5, 300)), rng.integers(0, 2, 300), rng.integers(0, 4, 300), rng.normal(size=300)
+    gate = Gate(rng.normal(size=(5, 2)), np.array([3.0, 9.0]), np.zeros((4, 2)), np.zeros((4, 2)))
+    gate = Gate(*(v.astype(np.float32) for v in gate))
+    out, after = read_gate(gate, x.astype(np.float32), a, sets, y, 256)
+    D, H, z = np.zeros((4, 2)), np.zeros((4, 2)), np.clip(x.T @ gate.U, -8, 8)
+    for start in range(0, 300, 64):
+        dD, dH = np.zeros_like(D), np.zeros_like(H)
+        for i in range(start, min(start + 64, 300)):
+            o = np.clip(a[i] + D[sets[i]] @ z[i], -9.5, 9.5)
+            np.testing.assert_allclose(out[i], o, atol=1e-4)
+            rate, p = z[i] / (H[sets[i]] + gate.ridge), 1 / (1 + np.exp(-o))
+            low, high = -50.0, 50.0
+            for _ in range(80):  # the implicit step by bisection
+                m = (low + high) / 2
+                low, high = (m, high) if m < (z[i] @ rate) * (y[i] - 1 / (1 + np.exp(-(o + m)))) else (low, m)
+            dD[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + low)))) * rate
+            dH[sets[i]] += p * (1 - p) * z[i] ** 2
+        if start + 64 <= 256:
+            D, H = D + dD, H + dH
+    np.testing.assert_allclose(after.D, D, atol=1e-4)
+    np.testing.assert_allclose(after.H, H, rtol=1e-4)
+
+
+def test_directions_are_those_in_which_sets_differ():
+    rng = np.random.default_rng(0)
+    X, sets = rng.normal(size=(40_000, 3)).astype(np.float32), rng.integers(0, 20, 40_000)
+    own = rng.normal(size=20)[sets] * 2  # weights of the second input, which differ between the sets
+    y = rng.random(40_000) < 1 / (1 + np.exp(-own * X[:, 1]))
+    M = whitening(np.eye(3))
+    for halves in (None, np.arange(40_000) % 2):
+        gate = directions(X, y, np.zeros(40_000), sets, M, sets_in_all=20, size=3, ridge=3.0, halves=halves)
+        best = gate.U[:, np.argmin(gate.ridge)]
+        assert abs(best[1]) > 0.99 * np.linalg.norm(best)
+    even = rng.random(40_000) < 0.5
+    none = directions(X, even, np.zeros(40_000), sets, M, sets_in_all=20, size=3, ridge=3.0)
+    assert none.ridge.min(initial=np.inf) > 100 * gate.ridge.min()
