@@ -58,6 +58,7 @@ def train_network(
     model: str,
     *,
     objective: ObjectiveName = "softmax_cross_entropy",
+    variables: Any = None,
     classifies: bool = True,
     watched: bool = True,
     finish: Callable[[dict[str, Any], Any], Row] = lambda row, variables: {},
@@ -73,6 +74,7 @@ def train_network(
         name: of its row, unique within the run.
         model: the kind of network.
         objective: the loss.
+        variables: the initial ones; default, random.
         classifies: whether its outputs are of classes.
         watched: whether its layers and updates are logged.
         finish: `(row, variables) -> more fields`, of the trained network.
@@ -89,7 +91,8 @@ def train_network(
     rate = make_schedule(flags.cooling, flags.learning_rate, steps)
     optimizer = make_optimizer(flags.optimizer, rate, weight_decay=flags.weight_decay)
     step, score = training_step(network, loss, optimizer, seed=flags.seed), scorer(network, loss)
-    variables = init_variables(network, jax.random.key(flags.seed), data.train.X[:2])
+    if variables is None:
+        variables = init_variables(network, jax.random.key(flags.seed), data.train.X[:2])
     path, seen, leaves = folder.path / "checkpoints" / name, list[Scores](), leaf_names(variables["params"])
     partial = path.with_name(f"{name}.partial")
 

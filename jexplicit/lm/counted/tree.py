@@ -15,7 +15,6 @@ from scipy.sparse.linalg import svds
 
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
-_rank = 64  # of word vectors
 
 
 class Tree(NamedTuple):
@@ -144,7 +143,7 @@ def merged(J: Float[np.ndarray, "N C"]) -> Tree:
 
 
 def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = 64) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts: leading singular vectors of the positive pointwise mutual information with the tokens before and
+    """Word vectors from counts: leading singular vectors of positive pointwise mutual information with the tokens before and
     after, each times the root of its singular value.
 
     Source: Levy and Goldberg 2014.
