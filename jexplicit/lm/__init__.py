@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jexplicit.lm.core.smoothing import noisy_rows as noisy_rows
     from jexplicit.lm.core.softmax import logits as logits
     from jexplicit.lm.core.softmax import negative_log_likelihood as negative_log_likelihood
+    from jexplicit.lm.counted.combine import combine as combine
     from jexplicit.lm.evaluation import Evaluation as Evaluation
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import log_probabilities as log_probabilities

@@ -33,12 +33,13 @@ from jexplicit.lm.core.model import (
 from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.core.past import EncodedText as EncodedText
 from jexplicit.lm.core.past import Past as Past
+from jexplicit.lm.core.past import contexts_at
 from jexplicit.lm.core.past import histories as histories
 from jexplicit.lm.core.past import read_text as read_text
 from jexplicit.lm.core.sampled import draw_sample, sampled_positions, text_windows
 from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
-from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.use import AnyModel, distributions_at, losses_of, score_stream
+from jexplicit.lm.counted.combine import distributions
+from jexplicit.lm.counted.use import AnyModel, Counted, distributions_at, losses_of, score_stream
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows
@@ -108,7 +109,7 @@ def evaluate(
     """
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
-    if isinstance(model, CountedModel):
+    if isinstance(model, Counted):
         losses = losses_of(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
         return Evaluation(known_loss(losses.sum()), len(losses))
     if model.radius == 1 and is_token_model(model):
@@ -157,7 +158,7 @@ def score(
     """
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-    if isinstance(model, CountedModel):
+    if isinstance(model, Counted):
         return score_stream(model, stream, separate=separate, progress=progress)
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
@@ -226,7 +227,7 @@ def log_distributions(
         >>> np.exp(log_distributions(model, np.array([[0]]))).round(2).tolist()
         [[0.5, 0.25, 0.25]]
     """
-    if isinstance(model, CountedModel):
+    if isinstance(model, Counted):
         if past is None:
             raise ValueError("a counted model reads the text before: say where the positions stand (past)")
         return distributions_at(model, past.stream, past.places, separate=past.starts is not None)
@@ -400,3 +401,9 @@ def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"])
 
 def _log_p(model: LanguageModel, x: Integer[Array, " K"]) -> Float[Array, " N"]:
     return jax.nn.log_softmax(model.logits(x))
+
+
+@distributions.register(LanguageModel)
+def _beside_counted(model: Any, stream: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """What a counted model asks of another model, see jexplicit.lm.counted.combine."""
+    return log_distributions(model, contexts_at(stream, places, model.radius), past=Past(stream, places))

@@ -22,9 +22,10 @@ from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.past import Past, contexts_at
 from jexplicit.lm.counted import reading as counted
+from jexplicit.lm.counted.combine import Combined, CombinedState
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import CountedState
-from jexplicit.lm.counted.use import AnyModel
+from jexplicit.lm.counted.use import AnyModel, Counted, begin_any, predict_any, read_any
 from jexplicit.lm.evaluation import log_distributions, log_probabilities, read_on
 from jexplicit.lm.model_files import describe, rebuild, register_types
 from jexplicit.lm.rows.past.adaptive import AdaptiveRows, Growth
@@ -51,7 +52,7 @@ class State(NamedTuple):
 register_types(State, Growth, Run, Balance, Latest, LatestRun)
 
 
-def init(model: AnyModel) -> State | CountedState:
+def init(model: AnyModel) -> State | CountedState | CombinedState:
     """The state before a text, at the start of its first document.
 
     Example:
@@ -59,14 +60,14 @@ def init(model: AnyModel) -> State | CountedState:
         >>> init(token_model([np.eye(2, dtype="f4")], "cat", False)).tokens.tolist()
         [0]
     """
-    if isinstance(model, CountedModel):
-        return counted.begin(model)
+    if isinstance(model, Counted):
+        return begin_any(model)
     kind = adaptive_kind(model)
     return State(np.array([PAD], np.int32), kind and kind.nothing(), kind.names if kind else ())
 
 
 def read(
-    model: AnyModel, state: State | CountedState, tokens: Integer[np.ndarray, " n"] | list[int]
+    model: AnyModel, state: State | CountedState | CombinedState, tokens: Integer[np.ndarray, " n"] | list[int]
 ) -> tuple[Float[np.ndarray, " n"], Any]:
     """`log p` of each of the tokens that come next, given all before, and the state after them.
 
@@ -90,8 +91,8 @@ def read(
     if new.size and new.dtype.kind not in "iu":
         raise ValueError(f"tokens of {new.dtype}: give token ids, which are integers")
     check_token_ids(new.reshape(-1), model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-    if isinstance(model, CountedModel):
-        return counted.read(model, _counted(model, state), new)
+    if isinstance(model, Counted):
+        return read_any(model, _counted(model, state), new)
     kind, state = _checked(model, state)
     stream = np.concatenate([state.tokens, new.reshape(-1).astype(np.int32)])
     places = np.arange(len(state.tokens), len(stream))
@@ -108,10 +109,10 @@ def read(
     return log_p, state._replace(tokens=stream, growth=kind and kind.count_on(growth, stream, len(stream)))
 
 
-def predict(model: AnyModel, state: State | CountedState) -> Float[np.ndarray, " N"]:
+def predict(model: AnyModel, state: State | CountedState | CombinedState) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one, in nats."""
-    if isinstance(model, CountedModel):
-        return counted.predict(model, _counted(model, state))
+    if isinstance(model, Counted):
+        return predict_any(model, _counted(model, state))
     state = _checked(model, state)[1]
     stream = np.append(state.tokens, np.int32(PAD))  # the token that is predicted is not looked at
     place = np.array([len(state.tokens)])
@@ -119,7 +120,9 @@ def predict(model: AnyModel, state: State | CountedState) -> Float[np.ndarray, "
     return log_distributions(model, contexts_at(stream, place, model.radius), past=past)[0]
 
 
-def expect(model: AnyModel, state: State | CountedState) -> tuple[Float[np.ndarray, " N"], Callable[[int], Any]]:
+def expect(
+    model: AnyModel, state: State | CountedState | CombinedState
+) -> tuple[Float[np.ndarray, " N"], Callable[[int], Any]]:
     """What `predict` says, and a function from the token that comes to the state after it."""
     if not isinstance(model, CountedModel):
         return predict(model, state), lambda token: read(model, state, [token])[1]
@@ -128,7 +131,7 @@ def expect(model: AnyModel, state: State | CountedState) -> tuple[Float[np.ndarr
     return log_p, lambda token: counted.accept(model, own, ahead, token)
 
 
-def save_state(path: str | os.PathLike, state: State | CountedState) -> None:
+def save_state(path: str | os.PathLike, state: State | CountedState | CombinedState) -> None:
     """Write a state to a safetensors file, from which `load_state` goes on."""
     tensors: dict[str, np.ndarray] = {}
     if isinstance(state, State) and (growth := state.growth):
@@ -138,7 +141,7 @@ def save_state(path: str | os.PathLike, state: State | CountedState) -> None:
     save_file(tensors, Path(path), metadata={"state": json.dumps(described)})
 
 
-def load_state(path: str | os.PathLike) -> State | CountedState:
+def load_state(path: str | os.PathLike) -> State | CountedState | CombinedState:
     """The state of a file.
 
     Raises:
@@ -152,8 +155,8 @@ def load_state(path: str | os.PathLike) -> State | CountedState:
     return rebuild(described, tensors, host=True)
 
 
-def _checked(model: LanguageModel, state: State | CountedState) -> tuple[Any, State]:
-    if isinstance(state, CountedState):
+def _checked(model: LanguageModel, state: State | CountedState | CombinedState) -> tuple[Any, State]:
+    if not isinstance(state, State):
         raise ValueError("a state of a counted model: read the text with this model")
     kind = adaptive_kind(model)
     if state.rows != (kind.names if kind else ()):
@@ -161,15 +164,17 @@ def _checked(model: LanguageModel, state: State | CountedState) -> tuple[Any, St
     return kind, state
 
 
-def _counted(model: CountedModel, state: State | CountedState) -> CountedState:
-    if not isinstance(state, CountedState) or not counted.is_state_of(model, state):
+def _counted(model: Any, state: Any) -> Any:
+    combined = isinstance(model, Combined)
+    own, of = (state.own, model.model) if combined and isinstance(state, CombinedState) else (state, model)
+    if not isinstance(own, CountedState) or not isinstance(of, CountedModel) or not counted.is_state_of(of, own):
         raise ValueError("a state that is not of this model: read the text with it")
     return state
 
 
 def reads_on(model: AnyModel) -> bool:
     """Whether a model is read token by token: a counted model, and one that counts what is read."""
-    return isinstance(model, CountedModel) or adaptive_kind(model) is not None
+    return isinstance(model, Counted) or adaptive_kind(model) is not None
 
 
 def adaptive_kind(model: LanguageModel) -> Any:

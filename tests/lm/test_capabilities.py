@@ -26,6 +26,7 @@ from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel, Rows, exponent_offsets
+from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.evaluation import evaluate, histories, log_distributions, read_text, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.fits.mixtures import mixture_rows
@@ -64,6 +65,9 @@ KINDS = {
         "mixture",
         {"rows": ("contexts-4", "adaptive", "begun", "recency"), "history": "adaptive"},
     ),
+    "context mixing": ("context-mixing", {}),
+    "context mixing, history all": ("context-mixing", {"history": "all"}),
+    "context mixing, history adaptive": ("context-mixing", {"history": "adaptive"}),
     "explicit, sparse tables": ("explicit", {"radius": 2}),
     "explicit, sharded tables": ("explicit", {"radius": 2}),
     "network (flax)": ("network", {}),
@@ -78,6 +82,7 @@ CAPABILITIES = ("evaluate", "score", "next_token", "generate", "explain", "save,
 COUNTING = "mixture, history adaptive"  # its state is no array of fixed shape
 REFUSED = {(kind, "explain"): "network" for kind in NETWORKS} | {(COUNTING, "jit, vmap"): "count"}
 CLAIMS = {(kind, what): "raises" if (kind, what) in REFUSED else "yes" for kind in KINDS for what in CAPABILITIES}
+CLAIMS |= {(kind, "jit, vmap"): "no" for kind in KINDS if kind.startswith("context mixing")}  # it is read on the host
 PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
 
 # float32 sums of a few dozen logits of order 10, in another order: about 1e-6 each
@@ -91,7 +96,7 @@ def text():
 
 
 @functools.cache
-def fitted(kind: str) -> LanguageModel:
+def fitted(kind: str) -> Any:
     tokenizer, train, dev = text()
     N, (method, options) = tokenizer.vocab_size, KINDS[kind]
     if method == "network":
@@ -124,9 +129,9 @@ def log_softmax(logits: Any) -> np.ndarray:
 one_position = jax.jit(lambda model, x, history: model.logits(x, history if model.history else None))
 
 
-def slow_scores(model: LanguageModel, stream: np.ndarray) -> np.ndarray:
+def slow_scores(model: Any, stream: np.ndarray) -> np.ndarray:
     """log p of every prediction, one pure call of `logits` after the other, or one token read after the other."""
-    if model is fitted(COUNTING):
+    if isinstance(model, CountedModel) or model is fitted(COUNTING):
         state, found = init(model), []
         for token in stream[1:]:
             log_p, state = read(model, state, np.array([token]))
@@ -188,8 +193,11 @@ def check_explain(kind, tmp_path):
     likeliest = np.argsort(-log_P, axis=1)[:, :3]
     several = explain(model, read.X[m], likeliest, past=read.past.take(m))
     np.testing.assert_allclose(several.log_probability, np.take_along_axis(log_P, likeliest, axis=1), **CLOSE)
-    log_Z = (why.logits.sum(axis=1) - why.log_probability)[:, None]
-    np.testing.assert_allclose(several.logits.sum(axis=2) - log_Z, several.log_probability, **CLOSE)
+    if isinstance(model, CountedModel):
+        np.testing.assert_allclose(several.evidence.sum(axis=2), several.log_probability, rtol=0, atol=1e-4)
+    else:
+        log_Z = (why.logits.sum(axis=1) - why.log_probability)[:, None]
+        np.testing.assert_allclose(several.logits.sum(axis=2) - log_Z, several.log_probability, **CLOSE)
     by_token = why.by_token(model.radius)
     np.testing.assert_allclose(by_token.logits.sum(axis=1), why.logits.sum(axis=1), **CLOSE)
     np.testing.assert_allclose(by_token.evidence.sum(axis=1), why.evidence.sum(axis=1), **CLOSE)
@@ -248,6 +256,8 @@ CHECKS = dict(
 )
 def test_every_cell_is_as_claimed(kind, asked, tmp_path):
     def check(what: Any) -> None:
+        if CLAIMS[kind, what] == "no":
+            return
         if CLAIMS[kind, what] == "yes":
             CHECKS[what](kind, tmp_path)
             return

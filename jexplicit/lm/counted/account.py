@@ -110,17 +110,18 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     if not len(new.bit):
         return Account(entry_names(model), new, np.zeros((0, len(model.parts) + 2)), np.zeros(0))
     ahead, n = look_ahead(model, state, ids, new), len(new.bit)
-    entries, log_odds = divide(model, state.gates, ahead)
+    learn = len(ahead.d.bit) // _block * _block if model.moving else 0
+    entries, log_odds = divide(model, state.gates, ahead, learn)
     place = ahead.d.place[-n:] - len(state.tokens)
     return Account(entry_names(model), new._replace(place=place), entries[-n:], log_odds[-n:])
 
 
-def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead) -> tuple[np.ndarray, np.ndarray]:
-    """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums."""
+def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums; gates learn from the first `learn`."""
     X, w, a = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1)), ahead.log_odds
     clipped = a - np.einsum("fb,bf->b", X, w)
     for gate, sets in zip(gates, ahead.sets, strict=True):
-        D, after = _weights_before(model, gate, ahead, a, sets)
+        D, after = _weights_before(gate, ahead, a, sets, learn)
         z = X.T @ gate.U.astype(np.float64)
         own = (D * np.minimum(1, _clip / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
         clipped += after - a - np.einsum("fb,bf->b", X, own)
@@ -132,13 +133,12 @@ def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead) -> tuple[
     return entries, a.astype(np.float64)
 
 
-def _weights_before(model: CountedModel, gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray):
+def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: int):
     """[B, K] the weights that each decision is mixed with, and the log-odds after it."""
     B, K = len(log_odds), gate.U.shape[1]
     if not K:
         return np.zeros((B, 0)), log_odds
     D, out = np.empty((B, K)), np.empty(B, np.float32)
-    learn = B // _block * _block if model.moving else 0
     for at in range(0, B, _block if learn else B):
         some = slice(at, at + _block) if learn else slice(None)
         D[some] = gate.D[sets[some]]
@@ -153,7 +153,7 @@ def _weights_before(model: CountedModel, gate: Gate, ahead: Ahead, log_odds: np.
 def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.ndarray, " A"]):
     """The same of each of several tokens as the next one: log-odds and nats by entry, [A, E] each, and [A] log p."""
     ahead = expect(model, state)[1]
-    entries, log_odds = divide(model, state.gates, ahead._replace(d=ahead.d._replace(bit=np.zeros_like(ahead.d.bit))))
+    entries, log_odds = divide(model, state.gates, ahead)
     entries, log_odds = (values[1 - model.vocab_size :] for values in (entries, log_odds))
     node, within = model.tree.node[tokens], model.tree.within[tokens]
     signs = (2.0 * model.tree.bit[tokens] - 1) * within

@@ -5,7 +5,8 @@ back to the start of the document where histories end there, and of parts that c
 its decisions was measured against.
 """
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
@@ -106,7 +107,7 @@ def decisions_of_nodes(model: CountedModel, places: Int[np.ndarray, " P"]) -> De
     return Decisions(place, zeros, node, zeros.astype(np.int8), np.arange(0, B + 1, nodes), places)
 
 
-def predicted_places(model: CountedModel, ids: np.ndarray, start: int = 1) -> Int[np.ndarray, " P"]:
+def predicted_places(model: Any, ids: np.ndarray, start: int = 1) -> Int[np.ndarray, " P"]:
     """The places of a stream from `start` on whose tokens are predicted."""
     return np.arange(start, len(ids)) if model.eos else np.flatnonzero(ids[start:] != PAD) + start
 
@@ -178,12 +179,10 @@ def read(
     Raises:
         ValueError: a token id that the model does not have.
     """
-    tokens, found = np.asarray(tokens).reshape(-1), [np.zeros(0)]
+    tokens = np.asarray(tokens).reshape(-1)
     check_token_ids(tokens, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-    for piece in _pieces(model, tokens.astype(np.int32)):
-        log_p, state = _read_piece(model, state, piece)
-        found.append(log_p)
-    return np.concatenate(found), state
+    where, d, a, state = read_decisions(model, state, tokens)
+    return np.bincount(where, log_likelihoods(d, a), len(tokens)).astype(float), state
 
 
 def predict(model: CountedModel, state: CountedState) -> Float[np.ndarray, " N"]:
@@ -220,25 +219,33 @@ def predict_alone(
     return model.tree.log_probabilities(a.reshape(len(places), model.vocab_size - 1))
 
 
-def _read_piece(model: CountedModel, state: CountedState, tokens: np.ndarray) -> tuple[np.ndarray, CountedState]:
-    ids = np.concatenate([state.tokens, tokens])
-    new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
-    log_p = np.zeros(len(ids))
-    if len(new.bit):
-        ahead = look_ahead(model, state, ids, new)
-        nats, after = _go_on(model, state, ahead, ids)
-        np.add.at(log_p, ahead.d.place, nats)
-    else:
-        after = _forget(model, state._replace(tokens=ids))
-    return log_p[len(state.tokens) :], after
+def read_decisions(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]):
+    """The decisions of the tokens that come next: [B] which token, the decisions, [B] their log-odds; and the state after."""
+    found, first = [], 0
+    for piece in _pieces(model, np.asarray(tokens, np.int32)):
+        ids = np.concatenate([state.tokens, piece])
+        new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
+        where, a = new.place - np.int32(len(state.tokens) - first), np.zeros(0, np.float32)
+        if len(new.bit):
+            a, state = _go_on(model, state, look_ahead(model, state, ids, new), ids)
+            a = a[len(a) - len(new.bit) :]
+        else:
+            state = _forget(model, state._replace(tokens=ids))
+        found.append((where, new, a))
+        first += len(piece)
+    if not found:
+        none = decisions_at(model.tree, state.tokens, np.zeros(0, int))
+        return none.place, none, np.zeros(0, np.float32), state
+    where, d, a = zip(*found, strict=True)
+    return np.concatenate(where), functools.reduce(_after, d), np.concatenate(a), state
 
 
 def _go_on(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarray) -> tuple[np.ndarray, CountedState]:
-    """`log p` of the decisions ahead, and the state after them."""
+    """The log-odds of the decisions ahead, and the state after them."""
     learn = len(ahead.d.bit) // _block * _block if model.moving else 0
     a, gates = pass_gates(model, state.gates, ahead, learn)
     done = state.done + learn if model.moving else ahead.base.shape[1]
-    return log_likelihoods(ahead.d, a), _forget(model, CountedState(ids, ahead.base, gates, done))
+    return a, _forget(model, CountedState(ids, ahead.base, gates, done))
 
 
 def log_likelihoods(d: Decisions, log_odds: np.ndarray) -> Float[np.ndarray, " B"]:

@@ -9,6 +9,14 @@ from jaxtyping import Float, Int, Integer
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.sampled import draw_sample
+from jexplicit.lm.counted.combine import (
+    Combined,
+    CombinedState,
+    begin_combined,
+    distributions,
+    predict_combined,
+    read_combined,
+)
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
     CountedState,
@@ -27,11 +35,27 @@ from jexplicit.lm.counted.reading import (
 if TYPE_CHECKING:
     AnyModel = Any  # the fields of a LanguageModel are known to no checker
 else:
-    AnyModel = LanguageModel | CountedModel
+    AnyModel = LanguageModel | CountedModel | Combined
+Counted = (CountedModel, Combined)
 _piece = 1 << 16  # tokens between two reports of progress
 _decisions = 1 << 18  # at once, where all nodes are asked for
 
 Progress = Callable[[int, int], object]
+
+
+def begin_any(model: CountedModel | Combined) -> CountedState | CombinedState:
+    """The state before a text."""
+    return begin_combined(model) if isinstance(model, Combined) else begin(model)
+
+
+def read_any(model: CountedModel | Combined, state: Any, tokens: Integer[np.ndarray, " n"]) -> tuple[np.ndarray, Any]:
+    """`log p` of each of the tokens that come next, and the state after them."""
+    return read_combined(model, state, tokens) if isinstance(model, Combined) else read(model, state, tokens)
+
+
+def predict_any(model: CountedModel | Combined, state: Any) -> Float[np.ndarray, " N"]:
+    """`log p` of every token as the next one."""
+    return predict_combined(model, state) if isinstance(model, Combined) else predict(model, state)
 
 
 def is_alone(model: object) -> bool:
@@ -40,16 +64,24 @@ def is_alone(model: object) -> bool:
 
 
 def score_stream(
-    model: CountedModel, stream: Integer[np.ndarray, " L"], *, separate: bool = False, progress: Progress | None = None
+    model: CountedModel | Combined,
+    stream: Integer[np.ndarray, " L"],
+    *,
+    separate: bool = False,
+    progress: Progress | None = None,
 ) -> Float[np.ndarray, " M"]:
     """`log p` of every prediction of a stream, in its order, in nats; see `jexplicit.score`."""
-    model = within_documents(model) if separate else model
+    if separate and isinstance(model, Combined):
+        pads = np.flatnonzero(stream == PAD)
+        parts = zip(pads[:-1], pads[1:] + 1, strict=True)
+        return np.concatenate([score_stream(model, stream[first:end]) for first, end in parts])
+    model = within_documents(model) if separate and isinstance(model, CountedModel) else model
     log_p = np.concatenate([*_read_pieces(model, _checked(model, stream), progress)])
     return log_p[predicted_places(model, stream) - 1]
 
 
 def losses_of(
-    model: CountedModel,
+    model: CountedModel | Combined,
     stream: Integer[np.ndarray, " L"],
     *,
     sample: int | None = None,
@@ -59,35 +91,39 @@ def losses_of(
     """`-log p` of the predictions of a stream, or of some of them: a seeded sample where what is read does not count, else the
     first ones.
     """  # fmt: skip
-    places = predicted_places(model, _checked(model, stream))
+    stream = _checked(model, stream)
+    places = predicted_places(model, stream)
     if not len(places):
         raise ValueError("no position to predict: the text has no tokens")
     if sample is None or sample >= len(places):
         return -score_stream(model, stream, progress=progress)
-    if is_alone(model):
+    if isinstance(model, CountedModel) and is_alone(model):
         return -_at_places(model, stream, places[draw_sample(len(places), sample, seed)])
     read_to = places[sample]
     return -np.concatenate([*_read_pieces(model, stream[:read_to], progress)])[places[:sample] - 1]
 
 
 def distributions_at(
-    model: CountedModel, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"], *, separate: bool = False
+    model: CountedModel | Combined, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"], *, separate: bool = False
 ) -> Float[np.ndarray, "P N"]:
     """`log p(. | the text before)` at some ascending places of a stream, over all tokens, in nats."""
-    model = within_documents(model) if separate else model
+    model = within_documents(model) if separate and isinstance(model, CountedModel) else model
+    stream = stream.astype(np.int32)
     if not len(places):
         return np.zeros((0, model.vocab_size))
-    if is_alone(model):
+    if isinstance(model, CountedModel) and is_alone(model):
         cuts = np.arange(0, len(places), max(1, _decisions // model.vocab_size))[1:]
         return np.concatenate([predict_alone(model, _until(stream, some), some) for some in np.split(places, cuts)])
-    return np.stack([predict(model, state) for state in states_at(model, stream, places)])
+    return np.stack([predict_any(model, state) for state in states_at(model, stream, places)])
 
 
-def states_at(model: CountedModel, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]) -> Iterator[CountedState]:
+def states_at(
+    model: CountedModel | Combined, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
+) -> Iterator[Any]:
     """The state before each of some ascending places of a stream."""
-    state, at = begin(model), 1
+    state, at = begin_any(model), 1
     for place in places:
-        state, at = read(model, state, stream[at:place])[1], int(place)
+        state, at = read_any(model, state, stream[at:place])[1], int(place)
         yield state
 
 
@@ -102,21 +138,25 @@ def _at_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> n
     return np.concatenate(found)
 
 
-def _read_pieces(model: CountedModel, stream: np.ndarray, progress: Progress | None) -> Iterator[np.ndarray]:
-    state, piece = begin(model), _piece if progress else len(stream)
+def _read_pieces(model: CountedModel | Combined, stream: np.ndarray, progress: Progress | None) -> Iterator[np.ndarray]:
+    state, piece = begin_any(model), _piece if progress else len(stream)
     for at in range(1, max(len(stream), 2), piece):
-        log_p, state = read(model, state, stream[at : at + piece])
+        log_p, state = read_any(model, state, stream[at : at + piece])
         yield log_p
         if progress:
             progress(min(at + piece, len(stream)) - 1, len(stream) - 1)
 
 
-def _checked(model: CountedModel, stream: np.ndarray) -> np.ndarray:
+def _checked(model: CountedModel | Combined, stream: np.ndarray) -> np.ndarray:
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-    return stream
+    return stream.astype(np.int32)
 
 
 def _until(stream: np.ndarray, places: np.ndarray) -> np.ndarray:
     """The stream up to the last of some places, the token there unknown."""
     return np.append(stream[: places[-1]], PAD)
+
+
+distributions.register(CountedModel)(distributions_at)
+distributions.register(Combined)(distributions_at)

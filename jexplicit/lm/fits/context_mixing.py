@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context
@@ -55,5 +57,5 @@ def fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> tu
             watch.log(event="context_mixing", **event)
             progress(min(done, in_all), in_all)
 
-        model = fit_counted(text.in_memory, text.vocab_size, tokenizer, **shape, log=log)
+        model = fit_counted(text.in_memory.astype(np.int32), text.vocab_size, tokenizer, **shape, log=log)
     return model, {"scalars": model.scalars, "contexts": len(model.parts)}
