@@ -175,7 +175,7 @@ class Text:
             c = mix(np.uint64(7), (self.ids if values is None else values[self.ids]).astype(np.uint64))
             return np.append(np.uint64(0), np.cumsum(c * powers(_q)[:-1], dtype=np.uint64))
 
-        G, inverse = self.number(f"sums {values is None}", sums), self.number("inverse", lambda: powers(_q_inverse))
+        G, inverse = self.number(f"sums {id(values)}", sums), self.number("inverse", lambda: powers(_q_inverse))
         return ((G[: len(self.ids)] if end is None else G[end]) - G[start]) * inverse[start]
 
     def number(self, name: str, make: Callable[[], Any]) -> Any:
@@ -259,7 +259,8 @@ def _speaker(text: Text) -> Column:
     ends = text.spelling.line[text.ids]
     empty = ends & (start == at)
     first = ends & (start < at) & ((start <= 1) | empty[np.maximum(start - 1, 0)])
-    return _latest(first, text.span(start).view(np.int64)).view(np.uint64)
+    place = _latest(first, at, -1)
+    return np.where(place > text.begin, text.span(start)[np.maximum(place, 0)], np.uint64(0))
 
 
 def _above(text: Text) -> Column:

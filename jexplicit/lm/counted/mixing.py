@@ -64,7 +64,7 @@ def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge:
         v = p * (1 - p)
         F = (X * v[:, None]).T @ X
         step = -np.linalg.solve(F + ridge * np.eye(len(w)), g)
-        if -g @ step < 0.1:
+        if -g @ step < 1e-3:
             break
     return w, F / v.sum()
 

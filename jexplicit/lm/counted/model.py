@@ -19,10 +19,11 @@ import jax
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
-from jexplicit.lm.counted.evidence import Cells, Decisions, View, decisions, pass_over
+from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.mixing import Gate, directions, newton, read_gate, whitening
 from jexplicit.lm.counted.tree import Tree, grow
 
@@ -251,7 +252,7 @@ def fit_and_read(
     seed: int = 0,
     least: int | None = None,
     keep: bool = True,
-    also: Integer[np.ndarray, " M"] | None = None,
+    also: Integer[np.ndarray, " L2"] | None = None,
     log: Callable[..., None] = lambda **event: None,
 ) -> tuple[CountedModel, Float[np.ndarray, " M"]]:
     """Count a text, fit the weights, and read another text in the same pass.
@@ -270,12 +271,25 @@ def fit_and_read(
         seed: of the sample that weights are fitted on.
         least: decisions that a cell must have seen before it says anything; default, 1, of long texts 2.
         keep: whether the model keeps its cells; without them it cannot read.
-        also: [M] tokens of another text, which starts with `<pad>`.
+        also: [M + 1] tokens of another text, which starts with `<pad>`.
         log: called after each context and gate with its loss so far on the other text, nats per token.
 
     Returns:
-        the model, and [M - 1] the log p of the other text's tokens but the first, 0 where none is predicted.
+        the model, and [M] the log p of the other text's tokens but the first, 0 where none is predicted.
+
+    Raises:
+        ValueError: a stream without documents, a token id outside the vocabulary, an unknown history, gate or kind of evidence,
+            no context, stages below 1.
     """
+    for stream in [ids] if also is None else [ids, also]:
+        check_stream(stream)
+        check_token_ids(stream, N)
+    window_of(history)
+    if stages < 1 or contexts is not None and not len(contexts):
+        raise ValueError(f"{0 if contexts is not None and not len(contexts) else stages} stages or contexts: give at least one")
+    for known, given in ((KINDS, kinds), (Facts._fields, [name for names in gates or () for name in names])):
+        if unknown := set(given) - set(known):
+            raise ValueError(f"{', '.join(sorted(unknown))}: choose among {', '.join(known)}")
     characters = tokenizer is not None and tokenizer.kind == "char"
     contexts = (CHARACTERS if characters else WORDS) if contexts is None else tuple(contexts)
     gates = (CHARACTER_GATES if characters else WORD_GATES) if gates is None else tuple(gates)

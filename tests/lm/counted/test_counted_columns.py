@@ -79,6 +79,16 @@ def test_another_text_begins_at_a_border():
         np.testing.assert_array_equal(whole[column][border + 1 :], own[column][1:], err_msg=f"{column}")
 
 
+def test_no_column_sees_another_document():
+    ids = stream(3)
+    pads = np.flatnonzero(ids == 0)
+    whole = text(ids)
+    for a, b in zip(pads[:-1], pads[1:], strict=True):
+        own = text(ids[a : b + 1])
+        for column in (1, 3, *COLUMNS, "4:2"):
+            np.testing.assert_array_equal(whole[column][a + 1 : b + 1], own[column][1:], err_msg=f"{column}")
+
+
 def test_contexts_of_unknown_columns_are_refused():
     for column in (0, -1, "parts", "60:0", "60:"):
         with pytest.raises(ValueError, match="give k >= 1"):

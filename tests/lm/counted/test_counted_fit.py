@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from counted_models import stream, texts, tokenizer
+from counted_models import CONTEXTS, GATES, stream, texts, tokenizer
 
 import jexplicit
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.counted.model import CountedModel, fit_and_read, fit_counted
 from jexplicit.lm.fits.context_mixing import contexts_name
 from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.reading import init, read
 from jexplicit.lm.training_text import Options, TrainingText
 from launch.lm.__main__ import main
 
@@ -45,3 +46,30 @@ def test_a_run_has_a_row_and_a_model_of_each_history(tmp_path):
             saved.about
         )
         assert saved.about["bytes"] == saved.model.nbytes and saved.model.history == history
+
+
+@pytest.mark.parametrize("history", ["none", "adaptive"])
+def test_another_text_in_the_same_pass_is_read_as_afterwards(history):
+    """Evidence of the pass is float16: half a thousandth of each, of some ten."""
+    train, ids = encode_documents(tokenizer(), texts(30, 0)), stream(2)
+    shape = {"history": history, "contexts": CONTEXTS, "gates": GATES}
+    model, log_p = fit_and_read(train, tokenizer().vocab_size, tokenizer(), also=ids, **shape)
+    np.testing.assert_allclose(log_p, read(model, init(model), ids[1:])[0], atol=0.02)
+    np.testing.assert_allclose(log_p.sum(), read(model, init(model), ids[1:])[0].sum(), atol=0.2)
+
+
+def test_bad_input_is_refused_before_anything_is_counted():
+    train, N = encode_documents(tokenizer(), texts(3, 0)), tokenizer().vocab_size
+    for bad, message in [
+        ({"history": "some"}, "choose none, document"),
+        ({"stages": 0}, "at least one"),
+        ({"contexts": ()}, "at least one"),
+        ({"gates": (("places",),)}, "places: choose among place"),
+        ({"kinds": ("mean",)}, "choose among counted"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fit_counted(train, N, tokenizer(), **bad)
+    with pytest.raises(ValueError, match="in a vocabulary of 3"):
+        fit_counted(train, 3)
+    with pytest.raises(ValueError, match="token stream"):
+        fit_counted(train[:2], N)
