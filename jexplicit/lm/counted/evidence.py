@@ -55,7 +55,7 @@ class Decisions(NamedTuple):
     places: Int[np.ndarray, " P"]
 
 
-class Seen(NamedTuple):
+class Statistics(NamedTuple):
     """What cells have seen: the sufficient statistics of evidence, which add up.
 
     n, ones: decisions, and those that were 1.
@@ -72,16 +72,16 @@ class Seen(NamedTuple):
     r_recent: np.ndarray
     v_recent: np.ndarray
 
-    def then(self, after: "Seen") -> "Seen":
+    def then(self, after: "Statistics") -> "Statistics":
         """What was seen first and what was seen after it, together."""
         last = np.where(after.n > 1, after.last, np.where(after.n == 1, after.last + 2 * (self.last & 1), self.last))
         faded = _fade ** np.minimum(after.n, 1000).astype(np.float32)
         recent = (a * faded + b for a, b in ((self.r_recent, after.r_recent), (self.v_recent, after.v_recent)))
-        return Seen(self.n + after.n, self.ones + after.ones, last, self.r + after.r, self.v + after.v, *recent)
+        return Statistics(self.n + after.n, self.ones + after.ones, last, self.r + after.r, self.v + after.v, *recent)
 
-    def take(self, at: np.ndarray) -> "Seen":
+    def take(self, at: np.ndarray) -> "Statistics":
         """Some of them."""
-        return Seen(*(field[at] if len(field) > 1 else field for field in self))
+        return Statistics(*(field[at] if len(field) > 1 else field for field in self))
 
 
 def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: np.ndarray | None = None) -> Decisions:
@@ -140,7 +140,7 @@ class Sorted(NamedTuple):
     r_recent: Float[np.ndarray, " n1"]
     v_recent: Float[np.ndarray, " n1"]
 
-    def seen(self, begin: np.ndarray, end: np.ndarray) -> Seen:
+    def seen(self, begin: np.ndarray, end: np.ndarray) -> Statistics:
         """What stands in the intervals [begin, end)."""
         n = end - begin
         y, none = self.y, np.zeros(1, np.float32)
@@ -151,7 +151,7 @@ class Sorted(NamedTuple):
         if len(self.r_recent) > 1:
             faded = _fade ** np.minimum(n, 1000).astype(np.float32)
             recent = tuple((c[end] - faded * c[begin]).astype(np.float32) for c in (self.r_recent, self.v_recent))
-        return Seen(n, self.ones[end] - self.ones[begin], last, *sums, *recent)
+        return Statistics(n, self.ones[end] - self.ones[begin], last, *sums, *recent)
 
 
 def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
@@ -258,13 +258,13 @@ def bins(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return j, x - j
 
 
-def state(seen: Seen) -> np.ndarray:
+def state(seen: Statistics) -> np.ndarray:
     """The number of the state of a cell, from classes of its counts and its last two decisions."""
     zeros = _sizes[np.minimum(seen.n - seen.ones, 121)]
     return (zeros * 12 + _sizes[np.minimum(seen.ones, 121)]) * 4 + seen.last
 
 
-def count_states(seen: Seen, b: np.ndarray, y: np.ndarray) -> Float[np.ndarray, "2 cells"]:
+def count_states(seen: Statistics, b: np.ndarray, y: np.ndarray) -> Float[np.ndarray, "2 cells"]:
     """How often 0 and 1 followed each state at about the base b, linear between bins."""
     known = seen.n > 0
     cell, (j, part) = state(seen) * _bins, bins(b)
@@ -286,7 +286,7 @@ def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "state
 
 
 def evidence(
-    seen: Seen, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, kinds: tuple[str, ...], least: int
+    seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, kinds: tuple[str, ...], least: int
 ):
     """[kinds, n] evidence of cells over the log-odds b, 0 of cells that have seen less than `least` decisions.
 
@@ -322,15 +322,15 @@ class Cells(NamedTuple):
     """All cells of a context at the end of a text: their numbers, sorted, and what they have seen."""
 
     cell: UInt64[np.ndarray, " U"]
-    seen: Seen
+    seen: Statistics
 
-    def find(self, cell: UInt64[np.ndarray, " n"]) -> Seen:
+    def find(self, cell: UInt64[np.ndarray, " n"]) -> Statistics:
         """What some cells have seen."""
         if not len(self.cell):
-            return Seen(*(np.zeros(len(cell), field.dtype) for field in self.seen))
+            return Statistics(*(np.zeros(len(cell), field.dtype) for field in self.seen))
         at = np.minimum(np.searchsorted(self.cell, cell), len(self.cell) - 1)
         known = self.cell[at] == cell
-        return Seen(*(np.where(known, field[at if len(field) > 1 else 0], 0) for field in self.seen))
+        return Statistics(*(np.where(known, field[at if len(field) > 1 else 0], 0) for field in self.seen))
 
 
 class Past(NamedTuple):
@@ -393,7 +393,7 @@ def pass_over(
         parts = intervals(s, view, d)
         for a in range(0, len(s.time) if some is None else len(some), _chunk):
             at = slice(a, a + _chunk) if some is None else some[a : a + _chunk]
-            yield functools.reduce(Seen.then, (s.seen(begin[at], stop[at]) for begin, stop in parts)), s.b[at], at
+            yield functools.reduce(Statistics.then, (s.seen(begin[at], stop[at]) for begin, stop in parts)), s.b[at], at
 
     def counted(s: Sorted) -> np.ndarray:
         some = None if end >= B else np.flatnonzero(s.time < end)
@@ -437,7 +437,7 @@ def pass_over(
 def join(parts: list[Cells | None]) -> Cells:
     """Cells of ascending numbers."""
     there = [part for part in parts if part is not None]
-    seen = Seen(
+    seen = Statistics(
         *(np.concatenate(field) if len(field[0]) > 1 else field[0] for field in zip(*(c.seen for c in there), strict=True))
     )
     return Cells(np.concatenate([part.cell for part in there]), seen)

@@ -280,7 +280,8 @@ def fit_and_read(
     contexts = (CHARACTERS if characters else WORDS) if contexts is None else tuple(contexts)
     gates = (CHARACTER_GATES if characters else WORD_GATES) if gates is None else tuple(gates)
     L, whole = len(ids), np.asarray(ids if also is None else np.concatenate([ids, also[1:]]), np.int32)
-    tree, counts = grow(ids[ids != PAD] if not eos else ids, N), np.bincount(ids, minlength=N)
+    train = whole[:L]
+    tree, counts = grow(train if eos else train[train != PAD], N), np.bincount(train, minlength=N)
     sizes = {200} | {
         int(c.partition(":")[0]) for context in contexts for c in context.columns if isinstance(c, str) and ":" in c
     }
@@ -315,7 +316,7 @@ def fit_and_read(
     M, weights = whitening(F), weights.astype(np.float32)
     first = len(kept) - (B - tail)
     X, y, n = X[:, first:], d.bit[tail:], end - tail
-    log_odds, facts, fitted = mixed(weights, X), facts_of(text, d, known, tree, slice(tail, B)), []
+    log_odds, facts, fitted = weigh(weights, X), facts_of(text, d, known, tree, slice(tail, B)), []
     fit = np.arange(n // 20, n, max(1, n // 1_500_000))
     for names in gates:
         sets, in_all = sets_of(names, facts)
@@ -349,7 +350,7 @@ def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray
         base[at] = np.clip(base[at] + step @ x[:, at].astype(np.float32), -_most, _most)
 
 
-def mixed(weights: np.ndarray, X: np.ndarray) -> Float32[np.ndarray, " B"]:
+def weigh(weights: np.ndarray, X: np.ndarray) -> Float32[np.ndarray, " B"]:
     """`w.x` of every decision."""
     out = np.empty(X.shape[1], np.float32)
     for a in range(0, len(out), 1 << 16):

@@ -21,10 +21,10 @@ from jexplicit.lm.counted.model import (
     counts_text,
     ends_with_documents,
     facts_of,
-    mixed,
     sets_of,
     text_of,
     view_of,
+    weigh,
 )
 from jexplicit.lm.counted.tree import Tree
 
@@ -144,7 +144,7 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
     facts = facts_of(text, later, known, model.tree, slice(None))
     sets = tuple(sets_of(names, facts)[0] for names, _ in model.gates)
     kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
-    return Ahead(later, X, mixed(model.weights, X), sets, kept)
+    return Ahead(later, X, weigh(model.weights, X), sets, kept)
 
 
 def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: int = 0):

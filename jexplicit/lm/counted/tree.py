@@ -91,9 +91,10 @@ def grow(ids: Integer[np.ndarray, " L"], N: int) -> Tree:
     """
     if N < 2:
         raise ValueError(f"a vocabulary of {N} token: a tree of decisions needs at least two")
+    ids = np.asarray(ids, np.int64)  # sums of small integers would wrap
     if N <= _merged:
-        return merged(_before(ids, N))
-    return halved(vectors(ids, N), np.bincount(ids, minlength=N))
+        return agglomerate(_before(ids, N))
+    return bisect(vectors(ids, N), np.bincount(ids, minlength=N))
 
 
 def _before(ids: np.ndarray, N: int) -> np.ndarray:
@@ -108,7 +109,7 @@ def _before(ids: np.ndarray, N: int) -> np.ndarray:
     return np.bincount(ids[2:] * width + column, minlength=N * width).reshape(N, width).astype(float)
 
 
-def merged(J: Float[np.ndarray, "N C"]) -> Tree:
+def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
     """The tree that always merges the two clusters which lose the least information about the columns.
 
     Args:
@@ -162,7 +163,7 @@ def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = 64) -> Float[np.
     return np.concatenate(found, axis=1)
 
 
-def halved(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
+def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
     """The tree that splits a set of tokens at the weighted median along the first principal direction of its word vectors.
 
     Args:

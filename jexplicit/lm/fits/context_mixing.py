@@ -51,9 +51,10 @@ def fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> tu
     done, in_all = 0, len(CONTEXTS[name]) * options.stages + options.gates
     with watch.stage(f"context mixing, history {options.history}", "contexts and gates") as progress:
 
-        def log(*_: Any) -> None:
+        def log(**event: Any) -> None:
             nonlocal done
             done += 1
+            watch.log(event="context_mixing", **event)
             progress(min(done, in_all), in_all)
 
         model = fit_counted(text.in_memory.astype(np.int32), text.vocab_size, tokenizer, **shape, log=log)

@@ -5,7 +5,7 @@ import pytest
 from counted_models import stream, tokenizer
 
 from jexplicit.lm.counted.columns import COLUMNS, Context, Text, follower, spelling
-from jexplicit.lm.counted.tree import as_tree, grow, halved, merged, vectors
+from jexplicit.lm.counted.tree import agglomerate, as_tree, bisect, grow, vectors
 
 _all = (1, 3, *COLUMNS, follower(Context(1)), "4:2")
 
@@ -88,7 +88,11 @@ def test_contexts_of_unknown_columns_are_refused():
 def test_trees_have_a_path_for_every_token():
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 40, 3000) // 3
-    for tree in (grow(ids, 14), halved(vectors(ids, 14, rank=3), np.bincount(ids, minlength=14)), merged(rng.random((14, 5)))):
+    for tree in (
+        grow(ids, 14),
+        bisect(vectors(ids, 14, rank=3), np.bincount(ids, minlength=14)),
+        agglomerate(rng.random((14, 5))),
+    ):
         log_odds = rng.normal(size=(2, 13)) * 3
         np.testing.assert_allclose(np.exp(tree.log_probabilities(log_odds)).sum(axis=1), 1, atol=1e-12)
         order, spans = tree.leaves()

@@ -127,7 +127,7 @@ def test_cells_of_few_decisions_say_nothing():
 def test_a_chain_without_discounts_is_smoothing_by_hand():
     """With the log-odds (n1 + k p) / (n0 + k (1 - p)) as table, a chain is additive smoothing towards the shorter context."""
     p, k = 0.3, 2.0
-    seen = core.Seen(np.array([5]), np.array([3]), np.array([1]), *(np.zeros(1, np.float32) for _ in range(4)))
+    seen = core.Statistics(np.array([5]), np.array([3]), np.array([1]), *(np.zeros(1, np.float32) for _ in range(4)))
     table = np.full((1, 576, 25), np.log((3 + k * p) / (2 + k * (1 - p))), np.float32)
     base = np.log([p / (1 - p)]).astype(np.float32)
     x = evidence(seen, base, table, np.zeros(1, np.int32), ("counted",), 1)
