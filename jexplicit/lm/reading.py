@@ -22,7 +22,7 @@ from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.past import Past, contexts_at
 from jexplicit.lm.counted import reading as counted
-from jexplicit.lm.counted.combine import Combined, CombinedState
+from jexplicit.lm.counted.combine import Combination, CombinationState
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import CountedState
 from jexplicit.lm.counted.use import AnyModel, Counted, begin_any, predict_any, read_any
@@ -52,7 +52,7 @@ class State(NamedTuple):
 register_types(State, Growth, Run, Balance, Latest, LatestRun)
 
 
-def init(model: AnyModel) -> State | CountedState | CombinedState:
+def init(model: AnyModel) -> State | CountedState | CombinationState:
     """The state before a text, at the start of its first document.
 
     Example:
@@ -67,7 +67,7 @@ def init(model: AnyModel) -> State | CountedState | CombinedState:
 
 
 def read(
-    model: AnyModel, state: State | CountedState | CombinedState, tokens: Integer[np.ndarray, " n"] | list[int]
+    model: AnyModel, state: State | CountedState | CombinationState, tokens: Integer[np.ndarray, " n"] | list[int]
 ) -> tuple[Float[np.ndarray, " n"], Any]:
     """`log p` of each of the tokens that come next, given all before, and the state after them.
 
@@ -109,7 +109,7 @@ def read(
     return log_p, state._replace(tokens=stream, growth=kind and kind.count_on(growth, stream, len(stream)))
 
 
-def predict(model: AnyModel, state: State | CountedState | CombinedState) -> Float[np.ndarray, " N"]:
+def predict(model: AnyModel, state: State | CountedState | CombinationState) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one, in nats."""
     if isinstance(model, Counted):
         return predict_any(model, _counted(model, state))
@@ -121,7 +121,7 @@ def predict(model: AnyModel, state: State | CountedState | CombinedState) -> Flo
 
 
 def expect(
-    model: AnyModel, state: State | CountedState | CombinedState
+    model: AnyModel, state: State | CountedState | CombinationState
 ) -> tuple[Float[np.ndarray, " N"], Callable[[int], Any]]:
     """What `predict` says, and a function from the token that comes to the state after it."""
     if not isinstance(model, CountedModel):
@@ -131,7 +131,7 @@ def expect(
     return log_p, lambda token: counted.accept(model, own, ahead, token)
 
 
-def save_state(path: str | os.PathLike, state: State | CountedState | CombinedState) -> None:
+def save_state(path: str | os.PathLike, state: State | CountedState | CombinationState) -> None:
     """Write a state to a safetensors file, from which `load_state` goes on."""
     tensors: dict[str, np.ndarray] = {}
     if isinstance(state, State) and (growth := state.growth):
@@ -141,7 +141,7 @@ def save_state(path: str | os.PathLike, state: State | CountedState | CombinedSt
     save_file(tensors, Path(path), metadata={"state": json.dumps(described)})
 
 
-def load_state(path: str | os.PathLike) -> State | CountedState | CombinedState:
+def load_state(path: str | os.PathLike) -> State | CountedState | CombinationState:
     """The state of a file.
 
     Raises:
@@ -155,7 +155,7 @@ def load_state(path: str | os.PathLike) -> State | CountedState | CombinedState:
     return rebuild(described, tensors, host=True)
 
 
-def _checked(model: LanguageModel, state: State | CountedState | CombinedState) -> tuple[Any, State]:
+def _checked(model: LanguageModel, state: State | CountedState | CombinationState) -> tuple[Any, State]:
     if not isinstance(state, State):
         raise ValueError("a state of a counted model: read the text with this model")
     kind = adaptive_kind(model)
@@ -165,8 +165,8 @@ def _checked(model: LanguageModel, state: State | CountedState | CombinedState) 
 
 
 def _counted(model: Any, state: Any) -> Any:
-    combined = isinstance(model, Combined)
-    own, of = (state.own, model.model) if combined and isinstance(state, CombinedState) else (state, model)
+    combined = isinstance(model, Combination)
+    own, of = (state.own, model.model) if combined and isinstance(state, CombinationState) else (state, model)
     if not isinstance(own, CountedState) or not isinstance(of, CountedModel) or not counted.is_state_of(of, own):
         raise ValueError("a state that is not of this model: read the text with it")
     return state

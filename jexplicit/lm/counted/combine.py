@@ -23,7 +23,7 @@ _ridge = 20.0  # of the weights of a depth, to those of all decisions
 _cells = 1 << 24  # places times tokens at once
 
 
-class Combined(NamedTuple):
+class Combination(NamedTuple):
     """A counted model with another model in its mix; `combine` makes it.
 
     model: counted.
@@ -44,10 +44,10 @@ class Combined(NamedTuple):
     scalars = property(lambda self: self.model.scalars + self.weights.size)
 
     def __repr__(self) -> str:
-        return f"Combined({self.model!r}, {self.other!r})"
+        return f"Combination({self.model!r}, {self.other!r})"
 
 
-class CombinedState(NamedTuple):
+class CombinationState(NamedTuple):
     """What both models have read: the counted one's state, and all tokens."""
 
     own: CountedState
@@ -60,7 +60,7 @@ def distributions(other: Any, stream: np.ndarray, places: np.ndarray) -> Float[n
     raise ValueError(f"a {type(other).__name__} beside a counted model: give a language model of the same tokens")
 
 
-def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) -> Combined:
+def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) -> Combination:
     """Fit the weights of two models on a text that neither has counted.
 
     Args:
@@ -83,24 +83,24 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     weights = np.tile(shared, (_deepest + 1, 1))
     for of in np.unique(depth):
         weights[of], _ = newton(X[depth == of], d.bit[depth == of], shared, _ridge)
-    return Combined(model, other, weights.astype(np.float32))
+    return Combination(model, other, weights.astype(np.float32))
 
 
-def begin_combined(model: Combined) -> CombinedState:
+def begin_combined(model: Combination) -> CombinationState:
     """The state before a text."""
-    return CombinedState(begin(model.model), np.array([PAD], np.int32))
+    return CombinationState(begin(model.model), np.array([PAD], np.int32))
 
 
-def read_combined(model: Combined, state: CombinedState, tokens: Integer[np.ndarray, " n"]):
+def read_combined(model: Combination, state: CombinationState, tokens: Integer[np.ndarray, " n"]):
     """`log p` of each of the tokens that come next, and the state after them."""
     stream = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
     place, d, a, own = read_decisions(model.model, state.own, stream[len(state.tokens) :])
     z = _log_odds(model.model, model.other, stream, place + len(state.tokens), d.node)
     nats = log_likelihoods(d, _mix(model, a, z, d.node))
-    return np.bincount(place, nats, len(tokens)).astype(float), CombinedState(own, stream)
+    return np.bincount(place, nats, len(tokens)).astype(float), CombinationState(own, stream)
 
 
-def predict_combined(model: Combined, state: CombinedState) -> Float[np.ndarray, " N"]:
+def predict_combined(model: Combination, state: CombinationState) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one."""
     nodes, stream = np.arange(model.vocab_size - 1), np.append(state.tokens, np.int32(PAD))
     ahead = expect(model.model, state.own)[1]
@@ -156,6 +156,6 @@ def _inputs(a: np.ndarray, z: np.ndarray) -> Float32[np.ndarray, "B 3"]:
     return np.stack([a, z, np.ones(len(a))], axis=1).astype(np.float32)
 
 
-def _mix(model: Combined, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> Float32[np.ndarray, " B"]:
+def _mix(model: Combination, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> Float32[np.ndarray, " B"]:
     depth = np.minimum(node_depths(model.model.tree)[node], _deepest)
     return np.einsum("bf,bf->b", _inputs(a, z), model.weights[depth])

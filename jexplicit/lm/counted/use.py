@@ -10,8 +10,8 @@ from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.sampled import draw_sample
 from jexplicit.lm.counted.combine import (
-    Combined,
-    CombinedState,
+    Combination,
+    CombinationState,
     begin_combined,
     distributions,
     predict_combined,
@@ -35,27 +35,27 @@ from jexplicit.lm.counted.reading import (
 if TYPE_CHECKING:
     AnyModel = Any  # the fields of a LanguageModel are known to no checker
 else:
-    AnyModel = LanguageModel | CountedModel | Combined
-Counted = (CountedModel, Combined)
+    AnyModel = LanguageModel | CountedModel | Combination
+Counted = (CountedModel, Combination)
 _piece = 1 << 16  # tokens between two reports of progress
 _decisions = 1 << 18  # at once, where all nodes are asked for
 
 Progress = Callable[[int, int], object]
 
 
-def begin_any(model: CountedModel | Combined) -> CountedState | CombinedState:
+def begin_any(model: CountedModel | Combination) -> CountedState | CombinationState:
     """The state before a text."""
-    return begin_combined(model) if isinstance(model, Combined) else begin(model)
+    return begin_combined(model) if isinstance(model, Combination) else begin(model)
 
 
-def read_any(model: CountedModel | Combined, state: Any, tokens: Integer[np.ndarray, " n"]) -> tuple[np.ndarray, Any]:
+def read_any(model: CountedModel | Combination, state: Any, tokens: Integer[np.ndarray, " n"]) -> tuple[np.ndarray, Any]:
     """`log p` of each of the tokens that come next, and the state after them."""
-    return read_combined(model, state, tokens) if isinstance(model, Combined) else read(model, state, tokens)
+    return read_combined(model, state, tokens) if isinstance(model, Combination) else read(model, state, tokens)
 
 
-def predict_any(model: CountedModel | Combined, state: Any) -> Float[np.ndarray, " N"]:
+def predict_any(model: CountedModel | Combination, state: Any) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one."""
-    return predict_combined(model, state) if isinstance(model, Combined) else predict(model, state)
+    return predict_combined(model, state) if isinstance(model, Combination) else predict(model, state)
 
 
 def is_alone(model: object) -> bool:
@@ -64,14 +64,14 @@ def is_alone(model: object) -> bool:
 
 
 def score_stream(
-    model: CountedModel | Combined,
+    model: CountedModel | Combination,
     stream: Integer[np.ndarray, " L"],
     *,
     separate: bool = False,
     progress: Progress | None = None,
 ) -> Float[np.ndarray, " M"]:
     """`log p` of every prediction of a stream, in its order, in nats; see `jexplicit.score`."""
-    if separate and isinstance(model, Combined):
+    if separate and isinstance(model, Combination):
         pads = np.flatnonzero(stream == PAD)
         parts = zip(pads[:-1], pads[1:] + 1, strict=True)
         return np.concatenate([score_stream(model, stream[first:end]) for first, end in parts])
@@ -81,7 +81,7 @@ def score_stream(
 
 
 def losses_of(
-    model: CountedModel | Combined,
+    model: CountedModel | Combination,
     stream: Integer[np.ndarray, " L"],
     *,
     sample: int | None = None,
@@ -104,7 +104,11 @@ def losses_of(
 
 
 def distributions_at(
-    model: CountedModel | Combined, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"], *, separate: bool = False
+    model: CountedModel | Combination,
+    stream: Integer[np.ndarray, " L"],
+    places: Int[np.ndarray, " P"],
+    *,
+    separate: bool = False,
 ) -> Float[np.ndarray, "P N"]:
     """`log p(. | the text before)` at some ascending places of a stream, over all tokens, in nats."""
     model = within_documents(model) if separate and isinstance(model, CountedModel) else model
@@ -118,7 +122,7 @@ def distributions_at(
 
 
 def states_at(
-    model: CountedModel | Combined, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
+    model: CountedModel | Combination, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
 ) -> Iterator[Any]:
     """The state before each of some ascending places of a stream."""
     state, at = begin_any(model), 1
@@ -138,7 +142,7 @@ def _at_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> n
     return np.concatenate(found)
 
 
-def _read_pieces(model: CountedModel | Combined, stream: np.ndarray, progress: Progress | None) -> Iterator[np.ndarray]:
+def _read_pieces(model: CountedModel | Combination, stream: np.ndarray, progress: Progress | None) -> Iterator[np.ndarray]:
     state, piece = begin_any(model), _piece if progress else len(stream)
     for at in range(1, max(len(stream), 2), piece):
         log_p, state = read_any(model, state, stream[at : at + piece])
@@ -147,7 +151,7 @@ def _read_pieces(model: CountedModel | Combined, stream: np.ndarray, progress: P
             progress(min(at + piece, len(stream)) - 1, len(stream) - 1)
 
 
-def _checked(model: CountedModel | Combined, stream: np.ndarray) -> np.ndarray:
+def _checked(model: CountedModel | Combination, stream: np.ndarray) -> np.ndarray:
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     return stream.astype(np.int32)
@@ -159,4 +163,4 @@ def _until(stream: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 distributions.register(CountedModel)(distributions_at)
-distributions.register(Combined)(distributions_at)
+distributions.register(Combination)(distributions_at)

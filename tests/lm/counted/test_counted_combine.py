@@ -54,7 +54,7 @@ def test_a_model_that_knows_more_helps_and_each_prediction_is_normalised():
     np.testing.assert_allclose(next_token(both, TEST[1:20]), log_p, atol=1e-3)
     assert generate(jax.random.key(0), both, TEST[1:6], 2, temperature=0).shape == (2,)
     assert len(score(both, TEST, separate=True)) == np.count_nonzero(TEST)
-    assert both.names[-1] == "other model" and both.nbytes > model.nbytes and "Combined(" in repr(both)
+    assert both.names[-1] == "other model" and both.nbytes > model.nbytes and "Combination(" in repr(both)
 
 
 def test_what_cannot_be_combined():
