@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 MIXTURE, WITH_HISTORY = ("mixture", "cat", RADIUS), ("mixture", "cat", RADIUS, "all")
 TOKENS = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
-ELSEWHERE = {"delta"}  # a method that tests/lm has
+ELSEWHERE = {"delta", "context-mixing"}  # methods that tests/lm has
 
 
 @pytest.fixture(autouse=True)

@@ -258,7 +258,8 @@ def _speaker(text: Text) -> Column:
     at, start = np.arange(len(text.ids)), _line_start(text)
     ends = text.spelling.line[text.ids]
     empty = ends & (start == at)
-    first = ends & (start < at) & ((start <= 1) | empty[np.maximum(start - 1, 0)])
+    before = np.maximum(start - 1, 0)
+    first = ends & (start < at) & ((text.ids[before] == PAD) | empty[before])
     place = _latest(first, at, -1)
     return np.where(place > text.begin, text.span(start)[np.maximum(place, 0)], np.uint64(0))
 

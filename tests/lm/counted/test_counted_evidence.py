@@ -3,6 +3,7 @@
 Tolerances: sums are made in float64 and kept in float32, whose rounding at the sizes met here is below 1e-5.
 """
 
+import functools
 from collections import defaultdict
 
 import numpy as np
@@ -54,10 +55,8 @@ def test_what_cells_have_seen(name):
     ids, d, base, h = small()
     key, _ = keys(h, d, 1)
     s = sort(key, base, core.KINDS)
-    found = None
-    for begin, end in intervals(s, views(len(ids))[name], d):
-        part = s.seen(begin, end)
-        found = part if found is None else found.then(part)
+    parts = [s.seen(begin, end) for begin, end in intervals(s, views(len(ids))[name], d)]
+    found = functools.reduce(core.Statistics.then, parts)
     at, p = np.argsort(s.time), 1 / (1 + np.exp(-base.astype(float)))
     found = found.take(at)
     for i, before in enumerate(slow("whole" if name == "both" else name, d, base, h)):
@@ -109,6 +108,7 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     monkeypatch.setattr(core, "_shard", 200)
     parts = pass_over(h, d, base, View(whole=True), keep=True)
     np.testing.assert_allclose(parts.x, whole.x, atol=ATOL)
+    assert parts.cells is not None and whole.cells is not None
     np.testing.assert_array_equal(parts.cells.cell, whole.cells.cell)
     first = pass_over(h, d, base, View(whole=True), keep=True, end=700, table=whole.table)
     cut = type(d)(*(v[700:] if len(v) == len(d.bit) else v for v in d))
@@ -121,7 +121,7 @@ def test_cells_of_few_decisions_say_nothing():
     two = pass_over(h, d, base, View(whole=True), least=3, keep=True)
     n = np.array([len(before) for before in slow("whole", d, base, h)])
     np.testing.assert_array_equal(two.known, n >= 3)
-    assert (two.x[:, n < 3] == 0).all() and two.cells.seen.n.min() >= 3
+    assert (two.x[:, n < 3] == 0).all() and two.cells is not None and two.cells.seen.n.min() >= 3
 
 
 def test_a_chain_without_discounts_is_smoothing_by_hand():
