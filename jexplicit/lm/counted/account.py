@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY
 from jexplicit.lm.counted.evidence import Decisions
-from jexplicit.lm.counted.mixing import Gate, _clip, _most, read_gate
+from jexplicit.lm.counted.mixing import CLIP, Gate, read_gate
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
     Ahead,
@@ -123,7 +123,7 @@ def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: in
     for gate, sets in zip(gates, ahead.sets, strict=True):
         D, after = _weights_before(gate, ahead, a, sets, learn)
         z = X.T @ gate.U.astype(np.float64)
-        own = (D * np.minimum(1, _clip / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
+        own = (D * np.minimum(1, CLIP / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
         clipped += after - a - np.einsum("fb,bf->b", X, own)
         w, a = w + own, after
     part = np.repeat(np.arange(len(model.parts)), [len(part.kinds) for part in model.parts])
@@ -145,8 +145,7 @@ def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.nda
         if learn:
             out[some], gate = read_gate(gate, ahead.X[:, some], log_odds[some], sets[some], ahead.d.bit[some], learn - at)
         else:
-            z = np.clip(ahead.X.T.astype(np.float32) @ gate.U, -_clip, _clip)
-            out[:] = np.clip(log_odds + (D * z).sum(axis=1), -_most, _most)
+            out[:] = read_gate(gate, ahead.X, log_odds, sets, ahead.d.bit, 0)[0]
     return D, out
 
 

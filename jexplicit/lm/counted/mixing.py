@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Float32
 
-from jexplicit.runs.devices import full_precision
-
-_clip, _most = 8.0, 9.5  # of directions, and of log-odds
+CLIP, _most = 8.0, 9.5  # of directions, and of log-odds
 _block = 64  # decisions that are mixed with the same weights
-_read = 1 << 17  # decisions of a call
+_read, _sizes = 1 << 17, (1 << 10, 1 << 14, 1 << 17)  # decisions of a call, and the sizes that calls are padded to
+_rows = 1 << 14  # decisions of a product
+_sets = 1 << 13  # of every gate, so that gates share a program
 
 
 class Gate(NamedTuple):
@@ -116,35 +116,30 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
         one, two = (gradients(np.flatnonzero(halves == half)) for half in (0, 1))
         A = 2 * (one.T @ two + two.T @ one)
     variance, U = np.linalg.eigh(A / scale)
-    keep = np.flatnonzero(variance[-size:] > 1e-9) + max(len(variance) - size, 0)
-    K = len(keep)
-    zeros = np.zeros((sets_in_all, K), np.float32)
-    return Gate((M @ U[:, keep]).astype(np.float32), (ridge / variance[keep]).astype(np.float32), zeros, zeros)
+    wide, low = np.zeros((len(M), size), np.float32), np.full(size, np.inf, np.float32)  # a direction of no variance stays 0
+    keep = np.flatnonzero(variance > 1e-9)[-size:]
+    wide[:, : len(keep)], low[: len(keep)] = M @ U[:, keep], ridge / variance[keep]
+    zeros = np.zeros((max(sets_in_all, _sets), size), np.float32)
+    return Gate(wide, low, zeros, zeros)
 
 
-@functools.partial(jax.jit, static_argnames=("learn",), donate_argnums=(0, 1))
-@full_precision
-def _read_gate(D, H, U, ridge, x, log_odds, sets, y, *, learn: bool):
+@functools.partial(jax.jit, donate_argnums=(0, 1))
+def _learn(D, H, ridge, z, log_odds, sets, y):
     """log-odds with those of a gate, block after block; and its weights after them. y = -1: a decision that is not there."""
-    z = jnp.clip(x.astype(jnp.float32) @ U, -_clip, _clip).reshape(-1, _block, U.shape[1])
-    blocks = (z, *(v.reshape(-1, _block) for v in (log_odds, sets, y)))
+    blocks = (z.reshape(-1, _block, z.shape[1]), *(v.reshape(-1, _block) for v in (log_odds, sets, y)))
 
     def step(state, block):
         D, H = state
         z, a, s, y = block
-        own = D[s]
-        out = jnp.clip(a + jnp.sum(own * z, axis=1), -_most, _most)
-        if not learn:
-            return state, out
+        out = jnp.clip(a + jnp.sum(D[s] * z, axis=1), -_most, _most)
         rate = z / (H[s] + ridge[None])
         reach = jnp.sum(z * rate, axis=1)
         d = jnp.zeros_like(out)
         for _ in range(3):  # d = reach (y - sigma(out + d)), by Newton's method
             p = jax.nn.sigmoid(out + d)
             d = d - (d - reach * (y - p)) / (1 + reach * p * (1 - p))
-        p = jax.nn.sigmoid(out + d)
         there = (y >= 0).astype(z.dtype)
-        D = D.at[s].add((there * (y - p))[:, None] * rate)
+        D = D.at[s].add((there * (y - jax.nn.sigmoid(out + d)))[:, None] * rate)
         p = jax.nn.sigmoid(out)
         H = H.at[s].add((there * p * (1 - p))[:, None] * z * z)
         return (D, H), out
@@ -164,20 +159,25 @@ def read_gate(gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarr
         y: [B] decisions.
         learn: how many of them are learned from.
     """
-    B, out = len(y), np.empty(len(y), np.float32)
-    if not gate.U.shape[1]:
-        return np.asarray(log_odds, np.float32), gate
-    D, H, U, ridge = (jnp.array(v) for v in (gate.D, gate.H, gate.U, gate.ridge))
-    edges = sorted({0, B, *range(0, B, _read), min(max(learn, 0), B)})
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
-        size = min(_read, -(-(b - a) // 1024) * 1024)
-        size = next(s for s in (1024, 1 << 14, _read) if s >= size)
-        pad = size - (b - a)
-        args = (
-            np.pad(np.ascontiguousarray(x[:, a:b].T), ((0, pad), (0, 0))),
-            np.pad(log_odds[a:b], (0, pad)).astype(np.float32),
-        )
-        args += (np.pad(sets[a:b], (0, pad)).astype(np.int32), np.pad(y[a:b].astype(np.float32), (0, pad), constant_values=-1))
-        D, H, found = _read_gate(D, H, U, ridge, *map(jax.device_put, args), learn=b <= learn)
-        out[a:b] = np.asarray(found)[: b - a]
-    return out, gate._replace(D=np.asarray(D), H=np.asarray(H))
+    B, D, H = len(y), gate.D, gate.H
+    out, learn = np.empty(B, np.float32), min(max(learn, 0), B)
+    for a in range(0, learn, _read):
+        at = slice(a, min(a + _read, learn))
+        z, n = project(gate, x[:, at]), at.stop - a
+        size = next(size for size in _sizes if size >= n)
+        padded = (np.pad(z, ((0, size - n), (0, 0))), np.pad(np.asarray(log_odds[at], np.float32), (0, size - n)))
+        padded += (np.pad(sets[at].astype(np.int32), (0, size - n)),)
+        padded += (np.pad(y[at].astype(np.float32), (0, size - n), constant_values=-1),)
+        D, H, found = _learn(*map(jax.device_put, (np.array(D), np.array(H), gate.ridge, *padded)))
+        out[at] = np.asarray(found)[:n]
+    D, H = np.asarray(D), np.asarray(H)
+    for a in range(learn, B, _rows):
+        at = slice(a, a + _rows)
+        z = project(gate, x[:, at])
+        out[at] = np.clip(log_odds[at] + np.einsum("bk,bk->b", D[sets[at]], z), -_most, _most)
+    return out, gate._replace(D=D, H=H)
+
+
+def project(gate: Gate, x: np.ndarray) -> Float32[np.ndarray, "B K"]:
+    """`clip(U' x)` of each decision, on the host."""
+    return np.clip(x.T.astype(np.float32) @ gate.U, -CLIP, CLIP)

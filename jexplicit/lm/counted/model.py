@@ -115,7 +115,7 @@ class CountedModel(NamedTuple):
     @property
     def scalars(self) -> int:
         """How many numbers were fitted: shared weights, directions of gates, and weights of their sets that have learned."""
-        return self.weights.size + sum(gate.U.size + int(np.count_nonzero(gate.D)) for _, gate in self.gates)
+        return self.weights.size + sum(int(np.count_nonzero(gate.U) + np.count_nonzero(gate.D)) for _, gate in self.gates)
 
     def __repr__(self) -> str:
         return f"CountedModel({len(self.parts)} contexts, {self.vocab_size} tokens, history={self.history!r}, eos={self.eos})"
@@ -342,7 +342,7 @@ def fit_and_read(
         new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], len(y) if adaptive and not frozen else 0)
         log_odds = np.append(before, new)
         fitted.append((names, after))
-        log(gate=" x ".join(names), directions=len(gate.ridge), loss=loss(d, log_odds, end, tail))
+        log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, log_odds, end, tail))
     model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least)
     return model, log_p(d, log_odds[n:], end, len(whole))[L:]
 

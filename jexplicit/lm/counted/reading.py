@@ -13,7 +13,7 @@ from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.counted.evidence import Decisions, View, decisions, pass_over
-from jexplicit.lm.counted.mixing import Gate, _clip, _most, read_gate
+from jexplicit.lm.counted.mixing import Gate, read_gate
 from jexplicit.lm.counted.model import (
     CountedModel,
     add,
@@ -30,7 +30,6 @@ from jexplicit.lm.counted.tree import Tree
 
 _bias = np.float16(0.3)
 _block = 64  # decisions between two steps of a gate
-_rows = 1 << 14  # decisions of a product
 _piece = 1 << 18  # tokens that are read at once
 
 
@@ -151,24 +150,9 @@ def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn
     """[B] the log-odds of all decisions ahead, and the gates after they have learned from the first `learn` of these."""
     a, after = ahead.log_odds, []
     for gate, sets in zip(gates, ahead.sets, strict=True):
-        if learn:
-            a, gate = read_gate(gate, ahead.X, a, sets, ahead.d.bit, learn)
-        else:
-            a = _pass_gate(gate, ahead.X, a, sets)
+        a, gate = read_gate(gate, ahead.X, a, sets, ahead.d.bit, learn)
         after.append(gate)
     return a, tuple(after)
-
-
-def _pass_gate(gate: Gate, X: np.ndarray, log_odds: np.ndarray, sets: np.ndarray) -> Float32[np.ndarray, " B"]:
-    """The log-odds with those of a gate that does not learn."""
-    if not gate.U.shape[1]:
-        return log_odds
-    out = np.empty(len(log_odds), np.float32)
-    for at in range(0, len(out), _rows):
-        some = slice(at, at + _rows)
-        z = np.clip(X[:, some].T.astype(np.float32) @ gate.U, -_clip, _clip)
-        out[some] = np.clip(log_odds[some] + np.einsum("bk,bk->b", gate.D[sets[some]], z), -_most, _most)
-    return out
 
 
 def read(
