@@ -1,14 +1,22 @@
 """Small counted models that several test files use, each fitted once in a process."""
 
 import functools
+from typing import Any
 
 import numpy as np
+import pytest
 
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.lm.counted.columns import Context
 from jexplicit.lm.counted.model import CountedModel, each, fit_counted, orders
 
-HISTORIES = ("none", "window:40", "document", "all", "adaptive", "adaptive:document")
+
+def histories(*short: str, slow: tuple[str, ...] = ()) -> list[Any]:
+    """Histories to test with; some only among the slow tests."""
+    return [*short, *(pytest.param(history, marks=pytest.mark.slow) for history in slow)]
+
+
+HISTORIES = histories("all", "adaptive:document", slow=("none", "window:40", "document", "adaptive"))
 CONTEXTS = (
     *orders(0, 3),
     *(Context("part", "word"), Context("line"), Context(2, 3)),

@@ -5,7 +5,7 @@ Tolerance: log-odds are float32 sums of some 20 numbers below 10.
 
 import numpy as np
 import pytest
-from counted_models import HISTORIES, fitted, stream, tokenizer
+from counted_models import HISTORIES, fitted, histories, stream, tokenizer
 
 import launch.explain
 from jexplicit.data.tokenizers import encode_documents
@@ -61,7 +61,7 @@ def test_a_gate_speaks_through_its_evidence():
         np.testing.assert_allclose((b - a)[calm], less[calm], atol=1e-4)
 
 
-@pytest.mark.parametrize("history", ["none", "all", "adaptive:document"])
+@pytest.mark.parametrize("history", histories("all", slow=("none", "adaptive:document")))
 def test_explanations_of_tokens_and_of_alternatives(history):
     model, ids = fitted(history), stream(2)
     text = read_text(ids, model.radius)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from counted_models import fitted, stream
+from counted_models import fitted, histories, stream
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.reading import init, predict, read
@@ -41,7 +41,7 @@ def decode(model, code, bits, length):
     return found
 
 
-@pytest.mark.parametrize("history", ["adaptive"])
+@pytest.mark.parametrize("history", histories(slow=("adaptive",)))
 def test_a_text_is_coded_in_as_many_bits_as_its_log_p(history):
     model, ids = fitted(history), stream(1)[1:17]
     code, bits = encode(model, ids.tolist())
@@ -50,7 +50,7 @@ def test_a_text_is_coded_in_as_many_bits_as_its_log_p(history):
     assert decode(model, code, bits, len(ids)) == ids.tolist()
 
 
-@pytest.mark.parametrize("history", ["none", "window:40", "document", "all", "adaptive"])
+@pytest.mark.parametrize("history", histories("all", slow=("none", "window:40", "document", "adaptive")))
 def test_the_future_moves_nothing(history):
     model, ids = fitted(history), stream(2)
     other = np.concatenate([ids[:90], stream(2, seed=9)[90:]])

@@ -7,7 +7,7 @@ a number is rounded the other way, most often by 1e-6.
 import jax
 import numpy as np
 import pytest
-from counted_models import HISTORIES, fitted, stream, tokenizer
+from counted_models import HISTORIES, fitted, histories, stream, tokenizer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.pairs import MinimalPair
@@ -49,7 +49,7 @@ def test_what_is_read_in_parts_is_what_is_read_at_once(history):
         np.testing.assert_allclose(in_parts(model, ids, size)[0], whole, atol=ATOL)
 
 
-@pytest.mark.parametrize("history", ["none", "document", "adaptive:document"])
+@pytest.mark.parametrize("history", histories("document", slow=("none", "adaptive:document")))
 def test_documents_before_do_not_matter_where_histories_end_with_them(history):
     model, ids = fitted(history), stream()
     alone = np.concatenate([score(model, ids) for ids in documents(ids)])
@@ -74,7 +74,7 @@ def test_a_prediction_is_normalised_and_that_of_reading(history):
             np.testing.assert_allclose(read(model, state, [token])[0], log_p[token], atol=ATOL)
 
 
-@pytest.mark.parametrize("history", ["document", "adaptive"])
+@pytest.mark.parametrize("history", histories("adaptive", slow=("document",)))
 def test_what_was_expected_is_not_evaluated_again(history):
     model, ids = fitted(history), stream(1)
     state = other = read(model, init(model), ids[1:8])[1]
@@ -108,7 +108,7 @@ def test_losses_of_a_stream_and_of_parts_of_it(history, eos):
     assert reports[-1] == (len(ids) - 1, len(ids) - 1)
 
 
-@pytest.mark.parametrize("history", ["none", "window:40", "adaptive"])
+@pytest.mark.parametrize("history", histories("none", slow=("window:40", "adaptive")))
 def test_distributions_at_places_are_those_of_predictions(history):
     model, ids = fitted(history), stream(2)
     text = read_text(ids, 1)
@@ -147,7 +147,7 @@ def test_next_tokens_and_their_restriction():
         next_token(model, [model.vocab_size])
 
 
-@pytest.mark.parametrize("history", ["none", "document", "adaptive"])
+@pytest.mark.parametrize("history", histories("adaptive", slow=("none", "document")))
 def test_texts_are_written_as_by_other_models(history):
     model, prompts = fitted(history), [stream(1)[1:9], stream(1)[1:5], np.zeros(0, np.int32)]
     greedy = generate(random_key(), model, prompts[0], 3, temperature=0)
@@ -169,7 +169,7 @@ def test_texts_are_written_as_by_other_models(history):
         generate(random_key(), model, prompts[0], 2, temperature=-1)
 
 
-@pytest.mark.parametrize("history", ["none", "all"])
+@pytest.mark.parametrize("history", histories("none", slow=("all",)))
 def test_after_the_end_of_a_document_there_are_only_pads(history):
     model = fitted(history, True)
     texts = generate(random_key(), model, [stream(1)[1:-2]] * 2, 6, temperature=0.7)
@@ -193,7 +193,7 @@ def test_text_in_and_text_out():
         model.save("model.arpa")
 
 
-@pytest.mark.parametrize("history", ["none", "document", "adaptive"])
+@pytest.mark.parametrize("history", histories("adaptive", slow=("none", "document")))
 def test_a_state_is_saved_and_loaded(history, tmp_path):
     model, ids = fitted(history), stream(2)
     state = read(model, init(model), ids[1:60])[1]
@@ -214,6 +214,7 @@ def test_a_state_of_another_model_is_refused():
         read(model, init(model), [model.vocab_size])
 
 
+@pytest.mark.slow
 def test_long_texts_are_read_in_pieces(monkeypatch):
     for history in ("none", "document", "adaptive"):
         model, ids = fitted(history), stream(3)
