@@ -91,7 +91,7 @@ def test_texts_are_strings_and_files_are_paths(files, tmp_path):
         (["the cat", Path("a.txt")], {}, r"texts with PosixPath 'a.txt': pass either strings.*not both"),
         (["the cat"], {"field": "text"}, "field='text', documents='line' with strings"),
         (["the cat"], {"method": "magic"}, "method 'magic': choose one of"),
-        (["the cat"], {"epoch": 3}, "option epoch, which method 'mixture' does not use: choose from rows, history"),
+        (["the cat"], {"epoch": 3}, "option epoch, which method 'context-mixing' does not use: choose from contexts, gates"),
         (["the cat"], {"method": "explicit", "radius": 0}, "radius=0: a context has at least one token"),
         (["the cat"], {"tokenizer": "syllable"}, "no tokenizer at syllable"),
         (Path("gone.txt"), {}, "no such file: 'gone.txt'"),

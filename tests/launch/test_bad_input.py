@@ -168,7 +168,7 @@ lm {TRAIN} --batch-size {10**400} | use whole numbers below 2^63
 lm {TRAIN} --memory 2GB --device-contexts | --device-contexts with --memory 2GB: contexts are counted in parts on the host then
 lm {TRAIN} --tables sparse --methods cold | --methods cold with sparse tables
 lm {TRAIN} --tables sharded --methods ngram | --methods ngram with sharded tables
-lm {TRAIN} --history all | --history all without a mixture
+lm {TRAIN} --history all | only --methods context-mixing and mixture read
 lm {TRAIN} --calibration leave-one-out | --calibration leave-one-out with --features sum cat
 lm {TRAIN} --devices 1000 | 1000 devices requested
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
