@@ -152,7 +152,7 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     if isinstance(value, ShardedTables):
         value = value.gathered()
     if isinstance(value, jax.Array | np.ndarray):
-        tensors[name] = np.ascontiguousarray(value)
+        tensors[name] = np.asarray(value, order="C")  # ascontiguousarray would give a number an axis
         return {"array": name}
     if _class_of(type(value).__name__) is type(value):
         return {"type": type(value).__name__, "fields": describe(_fields(value), name, tensors)}

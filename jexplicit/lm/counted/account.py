@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY
 from jexplicit.lm.counted.evidence import Decisions
-from jexplicit.lm.counted.mixing import CLIP, Gate, read_gate
+from jexplicit.lm.counted.mixing import BLOCK, CLIP, Gate, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
     Ahead,
@@ -29,8 +29,6 @@ from jexplicit.lm.counted.reading import (
     look_ahead,
     predicted_places,
 )
-
-_block = 64  # decisions between two steps of a gate
 
 
 class Account(NamedTuple):
@@ -50,7 +48,7 @@ class Account(NamedTuple):
     @property
     def log_p(self) -> Float[np.ndarray, " B"]:
         """Of every decision, in nats."""
-        return -np.logaddexp(0, -self._signs() * self.log_odds)
+        return log_likelihoods(self.decisions.bit, self.log_odds)
 
     def _signs(self) -> np.ndarray:
         return 2.0 * self.decisions.bit - 1
@@ -110,7 +108,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     if not len(new.bit):
         return Account(entry_names(model), new, np.zeros((0, len(model.parts) + 2)), np.zeros(0))
     ahead, n = look_ahead(model, state, ids, new), len(new.bit)
-    learn = len(ahead.d.bit) // _block * _block if model.moving else 0
+    learn = len(ahead.d.bit) // BLOCK * BLOCK if model.moving else 0
     entries, log_odds = divide(model, state.gates, ahead, learn)
     place = ahead.d.place[-n:] - len(state.tokens)
     return Account(entry_names(model), new._replace(place=place), entries[-n:], log_odds[-n:])
@@ -135,17 +133,13 @@ def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: in
 
 def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: int):
     """[B, K] the weights that each decision is mixed with, and the log-odds after it."""
-    B, K = len(log_odds), gate.U.shape[1]
-    if not K:
-        return np.zeros((B, 0)), log_odds
-    D, out = np.empty((B, K)), np.empty(B, np.float32)
-    for at in range(0, B, _block if learn else B):
-        some = slice(at, at + _block) if learn else slice(None)
+    if not learn:
+        return gate.D[sets], read_gate(gate, ahead.X, log_odds, sets, ahead.d.bit, 0)[0]
+    D, out = np.empty((len(log_odds), gate.U.shape[1])), np.empty(len(log_odds), np.float32)
+    for at in range(0, len(out), BLOCK):
+        some = slice(at, at + BLOCK)
         D[some] = gate.D[sets[some]]
-        if learn:
-            out[some], gate = read_gate(gate, ahead.X[:, some], log_odds[some], sets[some], ahead.d.bit[some], learn - at)
-        else:
-            out[:] = read_gate(gate, ahead.X, log_odds, sets, ahead.d.bit, 0)[0]
+        out[some], gate = read_gate(gate, ahead.X[:, some], log_odds[some], sets[some], ahead.d.bit[some], learn - at)
     return D, out
 
 

@@ -171,11 +171,11 @@ class Text:
         def powers(base: np.uint64) -> np.ndarray:
             return np.multiply.accumulate(np.append(np.uint64(1), np.full(len(self.ids), base)))
 
-        def sums() -> np.ndarray:
+        def sums() -> tuple[np.ndarray, np.ndarray | None]:
             c = mix(np.uint64(7), (self.ids if values is None else values[self.ids]).astype(np.uint64))
-            return np.append(np.uint64(0), np.cumsum(c * powers(_q)[:-1], dtype=np.uint64))
+            return np.append(np.uint64(0), np.cumsum(c * powers(_q)[:-1], dtype=np.uint64)), values  # whose id stays its own
 
-        G, inverse = self.number(f"sums {id(values)}", sums), self.number("inverse", lambda: powers(_q_inverse))
+        (G, _), inverse = self.number(f"sums {id(values)}", sums), self.number("inverse", lambda: powers(_q_inverse))
         return ((G[: len(self.ids)] if end is None else G[end]) - G[start]) * inverse[start]
 
     def number(self, name: str, make: Callable[[], Any]) -> Any:

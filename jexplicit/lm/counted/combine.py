@@ -13,12 +13,11 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.counted.mixing import newton
+from jexplicit.lm.counted.mixing import MOST, log_likelihoods, newton
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import CountedState, begin, expect, log_likelihoods, pass_gates, read_decisions
-from jexplicit.lm.counted.tree import Tree
+from jexplicit.lm.counted.reading import CountedState, begin, expect, pass_gates, read_decisions
 
-_clip, _deepest = 9.5, 12
+_deepest = 12  # depths with weights of their own
 _ridge = 20.0  # of the weights of a depth, to those of all decisions
 _cells = 1 << 24  # places times tokens at once
 
@@ -78,7 +77,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     if not len(a):
         raise ValueError("no token in the text that weights are fitted on: give some text")
     X = _inputs(a, _log_odds(model, other, stream, place + 1, d.node))
-    depth = np.minimum(node_depths(model.tree)[d.node], _deepest)
+    depth = np.minimum(model.tree.depths[d.node], _deepest)
     shared, _ = newton(X, d.bit, np.array([1.0, 0.0, 0.0]), 1.0)
     weights = np.tile(shared, (_deepest + 1, 1))
     for of in np.unique(depth):
@@ -96,7 +95,7 @@ def read_combined(model: Combination, state: CombinationState, tokens: Integer[n
     stream = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
     place, d, a, own = read_decisions(model.model, state.own, stream[len(state.tokens) :])
     z = _log_odds(model.model, model.other, stream, place + len(state.tokens), d.node)
-    nats = log_likelihoods(d, _mix(model, a, z, d.node))
+    nats = log_likelihoods(d.bit, _mix(model, a, z, d.node))
     return np.bincount(place, nats, len(tokens)).astype(float), CombinationState(own, stream)
 
 
@@ -107,20 +106,6 @@ def predict_combined(model: Combination, state: CombinationState) -> Float[np.nd
     a = pass_gates(model.model, state.own.gates, ahead)[0][-len(nodes) :]
     z = _log_odds(model.model, model.other, stream, np.full(len(nodes), len(stream) - 1), nodes)
     return model.model.tree.log_probabilities(_mix(model, a, z, nodes))
-
-
-def node_depths(tree: Tree) -> Int[np.ndarray, " nodes"]:
-    """How deep each node of a tree is.
-
-    Example:
-        >>> from jexplicit.lm.counted.tree import as_tree
-        >>> node_depths(as_tree({3: (0, 4), 4: (1, 2)}, 3, 3)).tolist()
-        [0, 1]
-    """
-    depths = np.zeros(max(len(tree.length) - 1, 0), int)
-    place, depth = np.nonzero(tree.within)
-    depths[tree.node[place, depth]] = depth
-    return depths
 
 
 def mass_log_odds(
@@ -138,7 +123,7 @@ def mass_log_odds(
     mass = np.concatenate([np.zeros((len(log_p), 1)), np.cumsum(np.exp(log_p.astype(np.float64))[:, order], axis=1)], axis=1)
     first, middle, last = (mass[row, spans[node, n]] for n in range(3))
     left, right = np.maximum(middle - first, 1e-15), np.maximum(last - middle, 1e-15)
-    return np.clip(np.log(right) - np.log(left), -_clip, _clip)
+    return np.clip(np.log(right) - np.log(left), -MOST, MOST)
 
 
 def _log_odds(model: CountedModel, other: Any, stream: np.ndarray, place: np.ndarray, node: np.ndarray) -> np.ndarray:
@@ -157,5 +142,5 @@ def _inputs(a: np.ndarray, z: np.ndarray) -> Float32[np.ndarray, "B 3"]:
 
 
 def _mix(model: Combination, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> Float32[np.ndarray, " B"]:
-    depth = np.minimum(node_depths(model.model.tree)[node], _deepest)
+    depth = np.minimum(model.model.tree.depths[node], _deepest)
     return np.einsum("bf,bf->b", _inputs(a, z), model.weights[depth])

@@ -29,6 +29,7 @@ _sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122)
 _states = 12 * 12 * 4
 _bins, _width = 25, 0.6  # of log-odds
 _many = 60  # decisions from which the cell's own log-odds are half of what is counted
+_pseudo = 2.0  # counts of a state, as the base has it
 _kappa, _kappa_recent, _fade = 2.0, 0.7, 7 / 8
 _chunk = 1 << 15  # decisions at a time, which fit a cache
 _shard = 1 << 22  # decisions that are sorted at once
@@ -62,6 +63,8 @@ class Statistics(NamedTuple):
     last: the last decision, and two times the one before it; 0 where there is none.
     r, v: sums of y - p and of p (1 - p).
     r_recent, v_recent: the same with fading weights.
+
+    Sums that no kind of evidence asks for are a single 0, without an axis.
     """
 
     n: np.ndarray
@@ -81,7 +84,7 @@ class Statistics(NamedTuple):
 
     def take(self, at: np.ndarray) -> "Statistics":
         """Some of them."""
-        return Statistics(*(field[at] if len(field) > 1 else field for field in self))
+        return Statistics(*(field[at] if field.ndim else field for field in self))
 
 
 def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: np.ndarray | None = None) -> Decisions:
@@ -126,7 +129,7 @@ class Sorted(NamedTuple):
     y: [n] it.
     b: [n] its base.
     start: [n] where the cell begins in this order.
-    ones, r, v, r_recent, v_recent: [n + 1].
+    ones, r, v, r_recent, v_recent: [n + 1]; a single 0 of sums that no kind of evidence asks for.
     """
 
     cell: UInt64[np.ndarray, " n"]
@@ -135,20 +138,20 @@ class Sorted(NamedTuple):
     b: Float32[np.ndarray, " n"]
     start: Int[np.ndarray, " n"]
     ones: Int[np.ndarray, " n1"]
-    r: Float[np.ndarray, " n1"]
-    v: Float[np.ndarray, " n1"]
-    r_recent: Float[np.ndarray, " n1"]
-    v_recent: Float[np.ndarray, " n1"]
+    r: Float[np.ndarray, " *n1"]
+    v: Float[np.ndarray, " *n1"]
+    r_recent: Float[np.ndarray, " *n1"]
+    v_recent: Float[np.ndarray, " *n1"]
 
     def seen(self, begin: np.ndarray, end: np.ndarray) -> Statistics:
         """What stands in the intervals [begin, end)."""
         n = end - begin
-        y, none = self.y, np.zeros(1, np.float32)
+        y, none = self.y, np.zeros((), np.float32)
         last = (y[np.maximum(end - 1, 0)] & (n > 0)) + 2 * (y[np.maximum(end - 2, 0)] & (n > 1))
         sums = recent = (none, none)
-        if len(self.r) > 1:
+        if self.r.ndim:
             sums = tuple((c[end] - c[begin]).astype(np.float32) for c in (self.r, self.v))
-        if len(self.r_recent) > 1:
+        if self.r_recent.ndim:
             faded = _fade ** np.minimum(n, 1000).astype(np.float32)
             recent = tuple((c[end] - faded * c[begin]).astype(np.float32) for c in (self.r_recent, self.v_recent))
         return Statistics(n, self.ones[end] - self.ones[begin], last, *sums, *recent)
@@ -187,7 +190,7 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> tuple[UInt64
     return out, first
 
 
-def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"] | None, kinds: tuple[str, ...]) -> Sorted:
+def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], kinds: tuple[str, ...]) -> Sorted:
     """Sort keys in place, and sum what the kinds of evidence need."""
     key.sort()
     n, one = len(key), np.uint64(1)
@@ -195,7 +198,7 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"] | None, 
     start, ones, mask = np.empty(n, np.int32), np.zeros(n + 1, np.int32), (one << _time_bits) - one
     names = ("residual", "residual", "recent", "recent")
     b = np.zeros(n, np.float32)
-    sums = [np.zeros(n + 1) if name in kinds else np.zeros(1) for name in names]
+    sums = [np.zeros(n + 1 if name in kinds else ()) for name in names]
     summed = {"residual", "recent"} & set(kinds)
     state, before, latest = [np.zeros(1), np.zeros(1)], np.uint64(0), 0
     for a in range(0, n, _chunk):  # what is made in a chunk stays in the cache
@@ -209,8 +212,7 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"] | None, 
         start[at] = np.maximum(np.maximum.accumulate(np.where(new, np.arange(a, a + len(c), dtype=np.int32), 0)), latest)
         before, latest = c[-1], start[a + len(c) - 1]
         ones[to] = np.cumsum(z, dtype=np.int32) + ones[a]
-        if base is not None:
-            b[at] = base[t.astype(np.int64)]
+        b[at] = base[t.astype(np.int64)]
         if not summed:
             continue
         p = sigma(b[at])
@@ -233,6 +235,11 @@ class View(NamedTuple):
     training: bool = True
     since: Int[np.ndarray, " L"] | None = None
     whole: bool = False
+
+    @property
+    def of_training(self) -> bool:
+        """Whether it sees the training text, when another text is read."""
+        return self.training or self.whole
 
 
 def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -272,9 +279,6 @@ def count_states(seen: Statistics, b: np.ndarray, y: np.ndarray) -> Float[np.nda
     part = part[known]
     low, high = np.bincount(cell, 1 - part, 2 * _states * _bins), np.bincount(cell + 1, part, 2 * _states * _bins + 1)[:-1]
     return (low + high).astype(float).reshape(2, -1)  # without a weight, bincount counts integers
-
-
-_pseudo = 2.0
 
 
 def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "states bins"]:
@@ -327,10 +331,10 @@ class Cells(NamedTuple):
     def find(self, cell: UInt64[np.ndarray, " n"]) -> Statistics:
         """What some cells have seen."""
         if not len(self.cell):
-            return Statistics(*(np.zeros(len(cell), field.dtype) for field in self.seen))
+            return Statistics(*(np.zeros(len(cell) if field.ndim else (), field.dtype) for field in self.seen))
         at = np.minimum(np.searchsorted(self.cell, cell), len(self.cell) - 1)
         known = self.cell[at] == cell
-        return Statistics(*(np.where(known, field[at if len(field) > 1 else 0], 0) for field in self.seen))
+        return Statistics(*(np.where(known, field[at], 0) if field.ndim else field for field in self.seen))
 
 
 class Past(NamedTuple):
@@ -384,7 +388,7 @@ def pass_over(
     key, edges = keys(h, d, shards)
     x = np.zeros((len(kinds), B - first), np.float32 if B <= _table_cells else np.float16)
     known = np.zeros(B - first, bool)
-    before = before if view.training or view.whole else None
+    before = before if view.of_training else None
 
     def shard(s: int) -> Sorted:
         return sort(key[edges[s] : edges[s + 1]], base, kinds)
@@ -420,17 +424,15 @@ def pass_over(
         return Cells(s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32)))
 
     with ThreadPoolExecutor(threads) as pool:
-        one = shard(0) if shards == 1 else None
+        one, each = (shard(0), map) if shards == 1 else (None, pool.map)  # a short text starts no thread
         if table is None:
             fit = range(max(1, shards // 4) if B > _table_cells else shards)
-            even, odd = functools.reduce(np.add, pool.map(lambda s: counted(one or shard(s)), fit))
+            even, odd = functools.reduce(np.add, each(lambda s: counted(one or shard(s)), fit))
             table = table_of(even + odd)
-            tables = np.stack(
-                [table_of(odd), table_of(even), table]
-            )  # of a training decision, without its own half of the cells
+            tables = np.stack([table_of(odd), table_of(even), table])  # a training decision's is without its half of the cells
         else:
             tables = table[None]
-        cells = list(pool.map(lambda s: evaluated(one or shard(s), tables), range(shards)))
+        cells = list(each(lambda s: evaluated(one or shard(s), tables), range(shards)))
     return Past(x, known, table, join(cells) if keep else None)
 
 
@@ -438,6 +440,6 @@ def join(parts: list[Cells | None]) -> Cells:
     """Cells of ascending numbers."""
     there = [part for part in parts if part is not None]
     seen = Statistics(
-        *(np.concatenate(field) if len(field[0]) > 1 else field[0] for field in zip(*(c.seen for c in there), strict=True))
+        *(np.concatenate(field) if field[0].ndim else field[0] for field in zip(*(c.seen for c in there), strict=True))
     )
     return Cells(np.concatenate([part.cell for part in there]), seen)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Integer
 
-CLIP, _most = 8.0, 9.5  # of directions, and of log-odds
-_block = 64  # decisions that are mixed with the same weights
+CLIP, MOST = 8.0, 9.5  # of directions, and of log-odds
+BLOCK = 64  # decisions that are mixed with the same weights
 _read, _sizes = 1 << 17, (1 << 10, 1 << 14, 1 << 17)  # decisions of a call, and the sizes that calls are padded to
 _rows = 1 << 14  # decisions of a product
 _sets = 1 << 13  # of every gate, so that gates share a program
@@ -67,6 +67,16 @@ def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge:
         if -g @ step < 1e-3:
             break
     return w, F / v.sum()
+
+
+def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
+    """`log p` of every decision, in nats.
+
+    Example:
+        >>> log_likelihoods(np.array([0, 1]), np.zeros(2)).round(3).tolist()
+        [-0.693, -0.693]
+    """
+    return -np.logaddexp(0, (1 - 2 * bit.astype(np.float32)) * log_odds)
 
 
 def whitening(F: np.ndarray) -> np.ndarray:
@@ -126,12 +136,12 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def _learn(D, H, ridge, z, log_odds, sets, y):
     """log-odds with those of a gate, block after block; and its weights after them. y = -1: a decision that is not there."""
-    blocks = (z.reshape(-1, _block, z.shape[1]), *(v.reshape(-1, _block) for v in (log_odds, sets, y)))
+    blocks = (z.reshape(-1, BLOCK, z.shape[1]), *(v.reshape(-1, BLOCK) for v in (log_odds, sets, y)))
 
     def step(state, block):
         D, H = state
         z, a, s, y = block
-        out = jnp.clip(a + jnp.sum(D[s] * z, axis=1), -_most, _most)
+        out = jnp.clip(a + jnp.sum(D[s] * z, axis=1), -MOST, MOST)
         rate = z / (H[s] + ridge[None])
         reach = jnp.sum(z * rate, axis=1)
         d = jnp.zeros_like(out)
@@ -174,7 +184,7 @@ def read_gate(gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarr
     for a in range(learn, B, _rows):
         at = slice(a, a + _rows)
         z = project(gate, x[:, at])
-        out[at] = np.clip(log_odds[at] + np.einsum("bk,bk->b", D[sets[at]], z), -_most, _most)
+        out[at] = np.clip(log_odds[at] + np.einsum("bk,bk->b", D[sets[at]], z), -MOST, MOST)
     return out, gate._replace(D=D, H=H)
 
 

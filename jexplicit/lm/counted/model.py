@@ -24,17 +24,16 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
 from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, View, decisions, pass_over
-from jexplicit.lm.counted.mixing import Gate, directions, newton, read_gate, whitening
+from jexplicit.lm.counted.mixing import MOST, Gate, directions, log_likelihoods, newton, read_gate, whitening
 from jexplicit.lm.counted.tree import Tree, grow
 
-_bias = np.float16(0.3)
+BIAS = np.float16(0.3)
 _blocks = 10  # of the training text: a static model is fitted on what the blocks before say
 _sample = 200_000  # decisions that weights are fitted on
 _tail = 1 << 23  # decisions of the end of the training text that gates are fitted on
 _large = 1 << 25  # decisions from which cells of a single decision say nothing and are not kept
 _ridge, _gate_ridge = 5.0, {"moving": 3.0, "static": 300.0}
 _size = 24  # directions of a gate
-_most = 9.5  # log-odds
 
 
 class Part(NamedTuple):
@@ -156,8 +155,7 @@ WORD_GATES = (("depth", "known"), ("node",), ("before", "depth"))
 def loss(d: Decisions, log_odds: np.ndarray, end: int, first: int = 0) -> float | None:
     """Nats per token of the decisions from `end` on, if there are any; log-odds of the decisions from `first` on."""
     tokens = len(d.places) - int(np.searchsorted(d.first, end))
-    y, a = d.bit[end:].astype(np.float32), log_odds[end - first :]
-    return float(np.logaddexp(0, (1 - 2 * y) * a).sum(dtype=float) / tokens) if tokens else None
+    return float(-log_likelihoods(d.bit[end:], log_odds[end - first :]).sum(dtype=float) / tokens) if tokens else None
 
 
 class Facts(NamedTuple):
@@ -191,12 +189,9 @@ def sets_of(names: tuple[str, ...], facts: Facts) -> tuple[Int[np.ndarray, " B"]
 
 def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.ndarray | slice) -> Facts:
     """What gates see of some of the decisions of a text."""
-    depth_of = np.zeros(len(tree.length), np.int32)
-    place, depth = np.nonzero(tree.within)
-    depth_of[tree.node[place, depth]] = depth
     ids = text.ids if len(tree.length) <= _sizes["before"] else text.spelling.classes[200][text.ids]
     node, where = d.node[at].astype(np.int32), d.place[at]
-    return Facts(place_in_word(text)[where], known[at], node, depth_of[node], np.append(0, ids[:-1])[where])
+    return Facts(place_in_word(text)[where], known[at], node, tree.depths[node], np.append(0, ids[:-1])[where])
 
 
 def ends_with_documents(history: str) -> bool:
@@ -214,18 +209,18 @@ def counts_text(context: Context, history: str) -> bool:
     return context.window is not None or history.startswith("adaptive")
 
 
-def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, " L"]) -> View | None:
-    """What a context sees; None where the history has no text for its window.
+def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, " L"]) -> View:
+    """What a context sees.
 
     Args:
-        context: with or without a window.
+        context: with a window or, as every one where the history is "none", without.
         history: of the model.
         text: that is read.
         starts: [L] where the block of each place begins.
     """
     kind, *more = history.split(":")
     if kind == "none":
-        return View() if context.window is None else None
+        return View()
     limit = int(more[0]) if kind == "window" else context.window
     at = np.arange(len(text.ids))
     inner = text.begin + 1 if "document" in history else np.zeros_like(at)
@@ -312,11 +307,9 @@ def fit_and_read(
     kept = np.concatenate([some[some < tail], np.arange(tail, B)])
     some_kept = np.searchsorted(kept, some)
     base, known, parts, X = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], []
-    for context in contexts * stages:
+    for context in [context for context in contexts if history != "none" or context.window is None] * stages:
         view = view_of(context, history, text, starts[block])
-        if view is None:
-            continue
-        shared: Any = {"kinds": kinds, "least": least, "end": end, "keep": keep and (view.training or view.whole)}
+        shared: Any = {"kinds": kinds, "least": least, "end": end, "keep": keep and view.of_training}
         past = pass_over(context(text), d, base, view, **shared)
         step, _ = newton(past.x[:, some].T.astype(np.float32), d.bit[some], np.eye(len(kinds))[0], _ridge, base[some])
         add(base, past.x, step := step.astype(np.float32))
@@ -324,7 +317,7 @@ def fit_and_read(
         X.append((past.x[:, kept] if len(kept) < B else past.x).astype(np.float16))
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
-    X = np.concatenate([*X, np.full((1, len(kept)), _bias)])
+    X = np.concatenate([*X, np.full((1, len(kept)), BIAS)])
     start = np.append(np.concatenate([part.step for part in parts]), 0)
     weights, F = newton(X[:, some_kept].T.astype(np.float32), d.bit[some], start, _ridge)
     M, weights = whitening(F), weights.astype(np.float32)
@@ -361,7 +354,7 @@ def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray
     """Add the evidence of a context to the log-odds, in place."""
     for a in range(0, len(base), 1 << 16):
         at = slice(a, a + (1 << 16))
-        base[at] = np.clip(base[at] + step @ x[:, at].astype(np.float32), -_most, _most)
+        base[at] = np.clip(base[at] + step @ x[:, at].astype(np.float32), -MOST, MOST)
 
 
 def weigh(weights: np.ndarray, X: np.ndarray) -> Float32[np.ndarray, " B"]:
@@ -369,10 +362,9 @@ def weigh(weights: np.ndarray, X: np.ndarray) -> Float32[np.ndarray, " B"]:
     out = np.empty(X.shape[1], np.float32)
     for a in range(0, len(out), 1 << 16):
         out[a : a + (1 << 16)] = weights @ X[:, a : a + (1 << 16)].astype(np.float32)
-    return np.clip(out, -_most, _most)
+    return np.clip(out, -MOST, MOST)
 
 
 def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.ndarray, " L"]:
     """`log p` of each token from the log-odds of its decisions, of which those before `first` are left out."""
-    nats = -np.logaddexp(0, (1 - 2 * d.bit[first:].astype(np.float32)) * log_odds)
-    return np.bincount(d.place[first:], nats, L).astype(float)
+    return np.bincount(d.place[first:], log_likelihoods(d.bit[first:], log_odds), L).astype(float)

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.counted.evidence import Decisions, View, decisions, pass_over
-from jexplicit.lm.counted.mixing import Gate, read_gate
+from jexplicit.lm.counted.evidence import Decisions, decisions, pass_over
+from jexplicit.lm.counted.mixing import BLOCK, Gate, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import (
+    BIAS,
     CountedModel,
     add,
     counts_as_known,
@@ -28,8 +29,6 @@ from jexplicit.lm.counted.model import (
 )
 from jexplicit.lm.counted.tree import Tree
 
-_bias = np.float16(0.3)
-_block = 64  # decisions between two steps of a gate
 _piece = 1 << 18  # tokens that are read at once
 
 
@@ -133,13 +132,13 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
             base.append(np.concatenate([state.base[len(base), :first], b]))
         view = view_of(part.context, model.history, text, starts)
         past = pass_over(
-            part.context(text), d if own else later, base[-1] if own else b, view or View(),
+            part.context(text), d if own else later, base[-1] if own else b, view,
             kinds=part.kinds, least=model.least, first=first if own else 0, table=part.table, before=part.cells,
         )  # fmt: skip
         add(b := b.copy(), past.x, part.step)
         x.append(past.x)
         known += counts_as_known(part.context) & past.known
-    X = np.concatenate([*x, np.full((1, len(b)), _bias, np.float32)])
+    X = np.concatenate([*x, np.full((1, len(b)), BIAS, np.float32)])
     facts = facts_of(text, later, known, model.tree, slice(None))
     sets = tuple(sets_of(names, facts)[0] for names, _ in model.gates)
     kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
@@ -166,7 +165,7 @@ def read(
     tokens = np.asarray(tokens).reshape(-1)
     check_token_ids(tokens, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     where, d, a, state = read_decisions(model, state, tokens)
-    return np.bincount(where, log_likelihoods(d, a), len(tokens)).astype(float), state
+    return np.bincount(where, log_likelihoods(d.bit, a), len(tokens)).astype(float), state
 
 
 def predict(model: CountedModel, state: CountedState) -> Float[np.ndarray, " N"]:
@@ -226,15 +225,10 @@ def read_decisions(model: CountedModel, state: CountedState, tokens: Integer[np.
 
 def _go_on(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarray) -> tuple[np.ndarray, CountedState]:
     """The log-odds of the decisions ahead, and the state after them."""
-    learn = len(ahead.d.bit) // _block * _block if model.moving else 0
+    learn = len(ahead.d.bit) // BLOCK * BLOCK if model.moving else 0
     a, gates = pass_gates(model, state.gates, ahead, learn)
     done = state.done + learn if model.moving else ahead.base.shape[1]
     return a, _forget(model, CountedState(ids, ahead.base, gates, done))
-
-
-def log_likelihoods(d: Decisions, log_odds: np.ndarray) -> Float[np.ndarray, " B"]:
-    """`log p` of every decision, in nats."""
-    return -np.logaddexp(0, (1 - 2 * d.bit.astype(np.float32)) * log_odds)
 
 
 def _forget(model: CountedModel, state: CountedState) -> CountedState:

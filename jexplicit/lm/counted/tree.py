@@ -13,6 +13,8 @@ from jaxtyping import Bool, Float, Int, Integer
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 
+from jexplicit.counts.word_vectors import pair_information
+
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
 
@@ -33,6 +35,19 @@ class Tree(NamedTuple):
     def within(self) -> Bool[np.ndarray, "N D"]:
         """Which entries belong to a path."""
         return np.arange(self.node.shape[1]) < self.length[:, None]
+
+    @property
+    def depths(self) -> Int[np.ndarray, " nodes"]:
+        """How deep each node is.
+
+        Example:
+            >>> as_tree({3: (0, 4), 4: (1, 2)}, 3, 3).depths.tolist()
+            [0, 1]
+        """
+        found = np.zeros(len(self.length) - 1, np.int32)
+        place, depth = np.nonzero(self.within)
+        found[self.node[place, depth]] = depth
+        return found
 
     def log_probabilities(self, log_odds: Float[np.ndarray, "*B nodes"]) -> Float[np.ndarray, "*B N"]:
         """`log P` of every token from the log-odds of all nodes.
@@ -149,14 +164,13 @@ def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = 64) -> Float[np.
 
     Source: Levy and Goldberg 2014.
     """
-    ones = np.ones(len(ids) - 1)
+    ones = np.ones(len(ids) - 1, np.int64)
     C = csr_array((ones, (ids[1:], ids[:-1])), shape=(N, N)).tocsr()
     found = []
     for counts in (C, C.T.tocsr()):
-        M = counts.tocoo()
-        row, column = counts.sum(axis=1), np.asarray(counts.sum(axis=0)) ** 0.75
-        value = np.log(M.data * column.sum() / (row[M.row] * column[M.col]))
-        P = csr_array((np.maximum(value, 0), (M.row, M.col)), shape=(N, N))
+        M, q = counts.tocoo(), np.asarray(counts.sum(axis=0)) ** 0.75
+        i, j, information = pair_information(M.row, M.col, M.data, q / q.sum())
+        P = csr_array((information, (i, j)), shape=(N, N))
         k = min(rank, N - 2)
         u, s, _ = svds(P, k=k, v0=np.ones(N) / np.sqrt(N))
         found.append(u * np.sqrt(np.maximum(s, 0)))

@@ -1,7 +1,7 @@
 """What is done with a counted model of any kind: losses of streams, and distributions at places of them."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from jaxtyping import Float, Int, Integer
@@ -17,12 +17,12 @@ from jexplicit.lm.counted.combine import (
     predict_combined,
     read_combined,
 )
+from jexplicit.lm.counted.mixing import log_likelihoods
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
     CountedState,
     begin,
     decisions_at,
-    log_likelihoods,
     look_ahead,
     pass_gates,
     predict,
@@ -58,7 +58,7 @@ def predict_any(model: CountedModel | Combination, state: Any) -> Float[np.ndarr
     return predict_combined(model, state) if isinstance(model, Combination) else predict(model, state)
 
 
-def is_alone(model: object) -> bool:
+def is_alone(model: object) -> TypeGuard[CountedModel]:
     """Whether a model sees the training text and the document so far as a context, and counts nothing of it."""
     return isinstance(model, CountedModel) and model.history == "none"
 
@@ -97,7 +97,7 @@ def losses_of(
         raise ValueError("no position to predict: the text has no tokens")
     if sample is None or sample >= len(places):
         return -score_stream(model, stream, progress=progress)
-    if isinstance(model, CountedModel) and is_alone(model):
+    if is_alone(model):
         return -_at_places(model, stream, places[draw_sample(len(places), sample, seed)])
     read_to = places[sample]
     return -np.concatenate([*_read_pieces(model, stream[:read_to], progress)])[places[:sample] - 1]
@@ -115,7 +115,7 @@ def distributions_at(
     stream = stream.astype(np.int32)
     if not len(places):
         return np.zeros((0, model.vocab_size))
-    if isinstance(model, CountedModel) and is_alone(model):
+    if is_alone(model):
         cuts = np.arange(0, len(places), max(1, _decisions // model.vocab_size))[1:]
         return np.concatenate([predict_alone(model, _until(stream, some), some) for some in np.split(places, cuts)])
     return np.stack([predict_any(model, state) for state in states_at(model, stream, places)])
@@ -137,7 +137,7 @@ def _at_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> n
     for some in np.split(places, np.arange(_piece, len(places), _piece)):
         ahead = look_ahead(model, begin(model), stream, decisions_at(model.tree, stream, some))
         log_p = np.zeros(len(stream))
-        np.add.at(log_p, ahead.d.place, log_likelihoods(ahead.d, pass_gates(model, begin(model).gates, ahead)[0]))
+        np.add.at(log_p, ahead.d.place, log_likelihoods(ahead.d.bit, pass_gates(model, begin(model).gates, ahead)[0]))
         found.append(log_p[some])
     return np.concatenate(found)
 

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context
 from jexplicit.lm.counted.model import CHARACTER_GATES, CHARACTERS, WORD_GATES, WORDS, CountedModel, fit_counted
 from jexplicit.lm.training_text import Options, TrainingText, Watch
@@ -43,7 +40,6 @@ def fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> tu
     Raises:
         ValueError: an unknown history, or contexts of an unknown name.
     """
-    window_of(options.history)
     tokenizer: Tokenizer | None = text.tokenizer
     name = contexts_name(options.contexts, tokenizer and tokenizer.kind)
     shape: Any = {"contexts": CONTEXTS[name], "gates": _gates[name][: options.gates], "stages": options.stages}
@@ -57,5 +53,5 @@ def fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> tu
             watch.log(event="context_mixing", **event)
             progress(min(done, in_all), in_all)
 
-        model = fit_counted(text.in_memory.astype(np.int32), text.vocab_size, tokenizer, **shape, log=log)
+        model = fit_counted(text.in_memory, text.vocab_size, tokenizer, **shape, log=log)
     return model, {"scalars": model.scalars, "contexts": len(model.parts)}

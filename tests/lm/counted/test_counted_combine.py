@@ -7,7 +7,7 @@ from counted_models import fitted, stream, tokenizer
 
 import jexplicit
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.counted.combine import combine, mass_log_odds, node_depths
+from jexplicit.lm.counted.combine import combine, mass_log_odds
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.reading import init, predict, read
@@ -25,7 +25,7 @@ def test_a_node_has_the_odds_of_its_leaves():
     node = np.arange(model.vocab_size - 1)
     found = np.stack([mass_log_odds(model, log_p, np.full(len(node), row), node) for row in (0, 1)])
     np.testing.assert_allclose(model.tree.log_probabilities(found), log_p, atol=1e-6)
-    assert node_depths(model.tree)[0] == 0 and len(node_depths(model.tree)) == len(node)
+    assert model.tree.depths[0] == 0 and len(model.tree.depths) == len(node)
 
 
 def test_a_copy_leaves_the_loss():

@@ -116,6 +116,19 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     np.testing.assert_allclose(later.x, first.x[:, 700:], atol=1e-4)
 
 
+@pytest.mark.parametrize("kinds", [("counted",), core.KINDS])
+def test_a_chunk_of_one_decision_and_a_context_of_one_cell(monkeypatch, kinds):
+    _, d, base, h = small()
+    whole = pass_over(h, d, base, View(whole=True), kinds=kinds)
+    monkeypatch.setattr(core, "_chunk", len(d.bit) - 1)
+    np.testing.assert_allclose(pass_over(h, d, base, View(whole=True), kinds=kinds).x, whole.x, atol=ATOL)
+    one = d._replace(node=np.zeros_like(d.node))
+    cells = pass_over(np.zeros_like(h), one, base, View(whole=True), kinds=kinds, keep=True).cells
+    assert cells is not None and cells.seen.n.tolist() == [len(d.bit)]
+    found = cells.find(np.append(cells.cell, cells.cell + np.uint64(1)))
+    assert found.n.tolist() == [len(d.bit), 0] and found.take(np.array([False, True])).n.tolist() == [0]
+
+
 def test_cells_of_few_decisions_say_nothing():
     _, d, base, h = small()
     two = pass_over(h, d, base, View(whole=True), least=3, keep=True)
