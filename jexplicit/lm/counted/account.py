@@ -80,7 +80,7 @@ def entry_tokens(model: CountedModel) -> tuple[int | None, ...]:
         if all(isinstance(column, int) for column in part.context.columns) else None
         for part in model.parts
     ]  # fmt: skip
-    return (*back, None, None)
+    return (*back, *[None] * (len(entry_names(model)) - len(back)))
 
 
 def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
@@ -106,7 +106,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
     new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
     if not len(new.bit):
-        return Account(entry_names(model), new, np.zeros((0, len(model.parts) + 2)), np.zeros(0))
+        return Account(entry_names(model), new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
     ahead, n = look_ahead(model, state, ids, new), len(new.bit)
     learn = len(ahead.d.bit) // BLOCK * BLOCK if model.moving else 0
     entries, log_odds = divide(model, state.gates, ahead, learn)
@@ -116,6 +116,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
 
 def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums; gates learn from the first `learn`."""
+    F = sum(len(part.kinds) for part in model.parts)
     X, w, a = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1)), ahead.log_odds
     clipped = a - np.einsum("fb,bf->b", X, w)
     for gate, sets in zip(gates, ahead.sets, strict=True):
@@ -124,9 +125,9 @@ def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: in
         own = (D * np.minimum(1, CLIP / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
         clipped += after - a - np.einsum("fb,bf->b", X, own)
         w, a = w + own, after
-    part = np.repeat(np.arange(len(model.parts)), [len(part.kinds) for part in model.parts])
-    entries = np.zeros((len(a), len(model.parts) + 2))
-    np.add.at(entries.T, np.append(part, len(model.parts)), X * w.T)
+    part = np.repeat(np.arange(len(model.names) + 1), [*(len(part.kinds) for part in model.parts), *[1] * (len(X) - F)])
+    entries = np.zeros((len(a), len(model.names) + 2))
+    np.add.at(entries.T, part, X * w.T)
     entries[:, -1] = clipped
     return entries, a.astype(np.float64)
 

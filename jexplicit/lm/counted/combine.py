@@ -78,10 +78,10 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
         raise ValueError("no token in the text that weights are fitted on: give some text")
     X = _inputs(a, _log_odds(model, other, stream, place + 1, d.node))
     depth = np.minimum(model.tree.depths[d.node], _deepest)
-    shared, _ = newton(X, d.bit, np.array([1.0, 0.0, 0.0]), 1.0)
+    shared = newton(X, d.bit, np.array([1.0, 0.0, 0.0]), 1.0)
     weights = np.tile(shared, (_deepest + 1, 1))
     for of in np.unique(depth):
-        weights[of], _ = newton(X[depth == of], d.bit[depth == of], shared, _ridge)
+        weights[of] = newton(X[depth == of], d.bit[depth == of], shared, _ridge)
     return Combination(model, other, weights.astype(np.float32))
 
 

@@ -4,12 +4,13 @@ from typing import Any
 
 from jexplicit.lm.counted.columns import Context, Spelling
 from jexplicit.lm.counted.evidence import Cells, Statistics
+from jexplicit.lm.counted.layer import Described, Layer
 from jexplicit.lm.counted.mixing import Gate
 from jexplicit.lm.counted.model import CountedModel, Part
 from jexplicit.lm.counted.reading import CountedState
 from jexplicit.lm.counted.tree import Tree
 
-COUNTED = (CountedModel, Part, Tree, Spelling, Cells, Statistics, Gate, CountedState)
+COUNTED = (CountedModel, Part, Tree, Spelling, Cells, Statistics, Gate, Described, Layer, CountedState)
 
 
 def text_of(context: Context, name: str = "a context") -> dict[str, Any]:

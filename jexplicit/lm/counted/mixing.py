@@ -38,18 +38,15 @@ class Gate(NamedTuple):
     H: Float32[np.ndarray, "S K"]
 
 
-def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge: float, offset: np.ndarray | None = None):
-    """`argmin_w sum log(1 + exp(-+ (offset + X w))) + ridge/2 |w - start|^2` and the mean Fisher information of its inputs.
-
-    A step that goes too far is halved.
+def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge: float, offset: np.ndarray | float = 0.0):
+    """`argmin_w sum log(1 + exp(-+ (offset + X w))) + ridge/2 |w - start|^2`; a step that goes too far is halved.
 
     Example:
-        >>> w, F = newton(np.ones((400, 1), np.float32), np.tile([0, 1, 1, 1], 100), np.zeros(1), 1e-6)
+        >>> w = newton(np.ones((400, 1), np.float32), np.tile([0, 1, 1, 1], 100), np.zeros(1), 1e-6)
         >>> np.round(w, 2).tolist()  # log 3; the last step gains less than a thousandth of a nat
         [1.1]
     """
-    w, step, least, F, v = np.asarray(start, np.float64), np.zeros(len(start)), np.inf, np.eye(len(start)), np.ones(1)
-    offset = np.zeros(len(y), np.float32) if offset is None else offset
+    w, step, least = np.asarray(start, np.float64), np.zeros(len(start)), np.inf
     y = y.astype(np.float32)
     for _ in range(40):
         a = offset + X @ (w + step).astype(np.float32)
@@ -66,7 +63,19 @@ def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge:
         step = -np.linalg.solve(F + ridge * np.eye(len(w)), g)
         if -g @ step < 1e-3:
             break
-    return w, F / v.sum()
+    return w
+
+
+def information(X: Float[np.ndarray, "B F"], w: Float[np.ndarray, " F"]) -> Float[np.ndarray, "F F"]:
+    """The Fisher information of weights of evidence, per unit of p (1 - p).
+
+    Example:
+        >>> information(np.array([[1.0], [3.0]]), np.zeros(1)).tolist()
+        [[5.0]]
+    """
+    p = 1 / (1 + np.exp(-np.clip(X @ w, -MOST, MOST)))
+    v = p * (1 - p)
+    return (X * v[:, None]).T @ X / v.sum()
 
 
 def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:

@@ -24,13 +24,15 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
 from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, View, decisions, pass_over
-from jexplicit.lm.counted.mixing import MOST, Gate, directions, log_likelihoods, newton, read_gate, whitening
+from jexplicit.lm.counted.layer import Layer, solve_layer
+from jexplicit.lm.counted.mixing import MOST, Gate, directions, information, log_likelihoods, newton, read_gate, whitening
 from jexplicit.lm.counted.tree import Tree, grow
 
 BIAS = np.float16(0.3)
 _blocks = 10  # of the training text: a static model is fitted on what the blocks before say
 _sample = 200_000  # decisions that weights are fitted on
 _tail = 1 << 23  # decisions of the end of the training text that gates are fitted on
+_solvable = 100_000  # decisions from which a layer is solved
 _large = 1 << 25  # decisions from which cells of a single decision say nothing and are not kept
 _ridge, _gate_ridge = 5.0, {"moving": 3.0, "static": 300.0}
 _size = 24  # directions of a gate
@@ -74,6 +76,7 @@ class CountedModel(NamedTuple):
     eos: whether `<pad>` is predicted, as the end of a document.
     frozen: whether no weight moves.
     least: decisions that a cell must have seen before it says anything.
+    layer: on word vectors, solved; None without one.
     """
 
     tree: Tree
@@ -85,6 +88,7 @@ class CountedModel(NamedTuple):
     eos: bool
     frozen: bool
     least: int
+    layer: Layer | None = None
 
     @property
     def moving(self) -> bool:
@@ -103,8 +107,8 @@ class CountedModel(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each context is."""
-        return tuple(part.name for part in self.parts)
+        """What each context is, and the layer."""
+        return (*(part.name for part in self.parts), *(["word vectors"] if self.layer else []))
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +117,10 @@ class CountedModel(NamedTuple):
 
     @property
     def scalars(self) -> int:
-        """How many numbers were fitted: shared weights, directions of gates, and weights of their sets that have learned."""
+        """How many numbers were fitted: shared weights, directions of gates, and weights of their sets that have learned.
+
+        What is counted or solved from sums is not: cells, tables of states, rows of the layer.
+        """
         return self.weights.size + sum(int(np.count_nonzero(gate.U) + np.count_nonzero(gate.D)) for _, gate in self.gates)
 
     def __repr__(self) -> str:
@@ -241,6 +248,7 @@ def fit_and_read(
     contexts: Sequence[Context] | None = None,
     gates: Sequence[tuple[str, ...]] | None = None,
     kinds: tuple[str, ...] = ("counted", "residual"),
+    layer: bool | None = None,
     stages: int = 1,
     frozen: bool = False,
     eos: bool = False,
@@ -260,6 +268,7 @@ def fit_and_read(
         contexts: in the order in which they are added; default, CHARACTERS or WORDS.
         gates: the facts by which each chooses its sets; default, CHARACTER_GATES or WORD_GATES.
         kinds: of evidence.
+        layer: whether a layer on word vectors is solved; default, of words and subwords in texts of 100,000 decisions and more.
         stages: how often the contexts are gone through.
         frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
         eos: whether `<pad>` is predicted.
@@ -311,16 +320,23 @@ def fit_and_read(
         view = view_of(context, history, text, starts[block])
         shared: Any = {"kinds": kinds, "least": least, "end": end, "keep": keep and view.of_training}
         past = pass_over(context(text), d, base, view, **shared)
-        step, _ = newton(past.x[:, some].T.astype(np.float32), d.bit[some], np.eye(len(kinds))[0], _ridge, base[some])
+        step = newton(past.x[:, some].T.astype(np.float32), d.bit[some], np.eye(len(kinds))[0], _ridge, base[some])
         add(base, past.x, step := step.astype(np.float32))
         parts.append(Part(context, kinds, step, past.table, past.cells))
         X.append((past.x[:, kept] if len(kept) < B else past.x).astype(np.float16))
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
+    solved = None
+    if layer if layer is not None else not characters and end >= _solvable:
+        solved, x = solve_layer(text, d, base, tree, L=L, end=end, at=kept)
+        step = newton(x[some_kept, None], d.bit[some], np.ones(1), _ridge, base[some])
+        solved = solved._replace(step=float(step[0]))
+        X.append(x[None].astype(np.float16))
+        log(context="word vectors", loss=loss(d, base[end:] + solved.step * x[len(x) - (B - end) :], end, end))
     X = np.concatenate([*X, np.full((1, len(kept)), BIAS)])
-    start = np.append(np.concatenate([part.step for part in parts]), 0)
-    weights, F = newton(X[:, some_kept].T.astype(np.float32), d.bit[some], start, _ridge)
-    M, weights = whitening(F), weights.astype(np.float32)
+    steps = [*(part.step for part in parts), [] if solved is None else [solved.step], [0]]
+    weights = np.concatenate(steps).astype(np.float32)
+    M = whitening(information(X[:, some_kept].T.astype(np.float32), weights))
     first = len(kept) - (B - tail)
     X, y, n = X[:, first:], d.bit[tail:], end - tail
     log_odds, facts, fitted = weigh(weights, X), facts_of(text, d, known, tree, slice(tail, B)), []
@@ -336,7 +352,7 @@ def fit_and_read(
         log_odds = np.append(before, new)
         fitted.append((names, after))
         log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, log_odds, end, tail))
-    model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least)
+    model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least, solved)
     return model, log_p(d, log_odds[n:], end, len(whole))[L:]
 
 

@@ -138,6 +138,8 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
         add(b := b.copy(), past.x, part.step)
         x.append(past.x)
         known += counts_as_known(part.context) & past.known
+    if model.layer:
+        x.append(model.layer.evidence(text, later)[None])
     X = np.concatenate([*x, np.full((1, len(b)), BIAS, np.float32)])
     facts = facts_of(text, later, known, model.tree, slice(None))
     sets = tuple(sets_of(names, facts)[0] for names, _ in model.gates)

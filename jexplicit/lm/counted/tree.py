@@ -159,22 +159,25 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
 
 
 def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = 64) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts: leading singular vectors of positive pointwise mutual information with the tokens before and
-    after, each times the root of its singular value.
+    """Word vectors from counts of the token before and of the token after, one beside the other; see `singular_vectors`."""
+    C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N)).tocsr()
+    return np.concatenate([singular_vectors(C, rank), singular_vectors(C.T.tocsr(), rank)], axis=1)
+
+
+def singular_vectors(counts: csr_array, rank: int) -> Float[np.ndarray, "N R"]:
+    """Leading singular vectors of positive pointwise mutual information, each times the root of its singular value.
+
+    Args:
+        counts: [N, N] of pairs of tokens.
+        rank: R, and at most N - 2.
 
     Source: Levy and Goldberg 2014.
     """
-    ones = np.ones(len(ids) - 1, np.int64)
-    C = csr_array((ones, (ids[1:], ids[:-1])), shape=(N, N)).tocsr()
-    found = []
-    for counts in (C, C.T.tocsr()):
-        M, q = counts.tocoo(), np.asarray(counts.sum(axis=0)) ** 0.75
-        i, j, information = pair_information(M.row, M.col, M.data, q / q.sum())
-        P = csr_array((information, (i, j)), shape=(N, N))
-        k = min(rank, N - 2)
-        u, s, _ = svds(P, k=k, v0=np.ones(N) / np.sqrt(N))
-        found.append(u * np.sqrt(np.maximum(s, 0)))
-    return np.concatenate(found, axis=1)
+    N = counts.shape[0]
+    M, q = counts.tocoo(), np.asarray(counts.sum(axis=0)) ** 0.75
+    i, j, information = pair_information(M.row, M.col, M.data, q / max(q.sum(), 1e-30))
+    u, s, _ = svds(csr_array((information, (i, j)), shape=(N, N)), k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
+    return u * np.sqrt(np.maximum(s, 0))
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
