@@ -129,10 +129,19 @@ class Text:
         spelling: of the tokens.
         across: whether columns see documents before the current one.
         border: the first place of another text, which sees nothing of this one.
+        window: how many tokens back columns of what was read see, such as "followed"; None for all.
     """
 
-    def __init__(self, ids: Integer[np.ndarray, " L"], spelling: Spelling, *, across: bool = False, border: int | None = None):
-        self.ids, self.spelling, self.made = np.asarray(ids), spelling, {}
+    def __init__(
+        self,
+        ids: Integer[np.ndarray, " L"],
+        spelling: Spelling,
+        *,
+        across: bool = False,
+        border: int | None = None,
+        window: int | None = None,
+    ):
+        self.ids, self.spelling, self.window, self.made = np.asarray(ids), spelling, window, {}
         at = np.arange(len(ids))
         self.begin = np.zeros_like(at) if across else _latest(self.ids == PAD, at)
         if border is not None:
@@ -283,15 +292,15 @@ def place_in_word(text: Text) -> Int[np.ndarray, " L"]:
     return np.where(part > 0, np.minimum(part + 2, 7), np.where(width > 0, np.clip(others, 1, 2), 0)).astype(np.int32)
 
 
-def follower(context: Context, n: int = 2) -> Callable[[Text], Column]:
-    """A column: the last n tokens that came after the same context."""
+def follower(context: Context, n: int = 2, window: int = 10_000) -> Callable[[Text], Column]:
+    """A column: the last n tokens that came after the same context, each within so many tokens of the next; 0 without one."""
 
     def followed(text: Text) -> Column:
-        h = context(text)
+        h, within = mix(context(text), text.begin.astype(np.uint64)), min(window, text.window or window)
         order = np.argsort(h, kind="stable")
         sorted_h, ids, found = h[order], text.ids[order].astype(np.uint64) + np.uint64(1), np.zeros(len(h), np.uint64)
         for k in range(1, n + 1):
-            same = sorted_h[k:] == sorted_h[:-k]
+            same = (sorted_h[k:] == sorted_h[:-k]) & (order[k:] - order[:-k] <= within)
             found[k:] = np.where(same, mix(found[k:], ids[:-k]), found[k:])
         out = np.empty_like(found)
         out[order] = found
@@ -312,6 +321,8 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
     "speaker": _speaker,
     "above": _above,
     "place": lambda text: place_in_word(text).astype(np.uint64),
+    "followed": follower(Context(1), 1),
+    "followed two": follower(Context(1, 2), 1),
     "folded part": lambda text: _part(text, text.spelling.folded),
     "folded word": lambda text: _word(text, 1, text.spelling.folded),
 }

@@ -43,11 +43,9 @@ class Described(NamedTuple):
     offsets: tuple[int, ...]
     windows: tuple[int, ...]
 
-    def inputs(
-        self, ids: Integer[np.ndarray, " L"], begin: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " P"]
-    ) -> list[Float32[np.ndarray, "P R"]]:
+    def inputs(self, text: Text, places: Integer[np.ndarray, " P"]) -> list[Float32[np.ndarray, "P R"]]:
         """The inputs at some ascending places, 0 before the document; see `described`."""
-        found, start = [], begin[places]
+        found, start, ids = [], text.begin[places], text.ids
         for k in self.offsets:
             there = places - k > start
             found.append(self.table[ids[np.maximum(places - k, 0)]] * there[:, None])
@@ -55,7 +53,7 @@ class Described(NamedTuple):
             first = max(int(places[0]) - max(self.windows), 0)
             sums = np.cumsum(self.table[ids[first : places[-1]]], axis=0, dtype=np.float64)
             sums = np.concatenate([np.zeros((1, sums.shape[1])), sums])
-            for W in self.windows:
+            for W in (min(W, text.window or W) for W in self.windows):
                 total = sums[places - first] - sums[np.maximum(np.maximum(start, places - W) - first, 0)]
                 found.append(unit(total).astype(np.float32))
         return found
@@ -115,7 +113,7 @@ def describing(text: Text, L: int, N: int) -> tuple[Described, ...]:
 
 def described(vectors: tuple[Described, ...], text: Text, places: Integer[np.ndarray, " P"]) -> Float32[np.ndarray, "P R"]:
     """z of some ascending places of a text, the last number a constant."""
-    found = [x for v in vectors for x in v.inputs(text.ids, text.begin, places)]
+    found = [x for v in vectors for x in v.inputs(text, places)]
     return np.concatenate([*found, np.full((len(places), 1), 0.3, np.float32)], axis=1)
 
 

@@ -150,13 +150,15 @@ WORDS = (
     *each((), ("60:1",), ("200:1",), (1,)),
     *each((), window=100), *each((), window=500), *each((), window=2000),
     *each(("200:1", "200:2"), (1, "60:2"), (1, 2), (1, 2, "60:3"), (1, 2, 3)),
-    *each((1,), window=2000),
-    *each((2,), (3,), (2, 3), ("60:1", "60:2")),
+    *each((1,), (2,), window=2000),
+    *each((2,), (3,), (2, 3)),
     *each(("60:1",), window=500),
-    *each((1, 3), (4,), ("60:1", "60:2", "60:3"), (1,)),
+    *each((1, 3), (4,), ("followed",), ("followed two",), (1, 2, 3, 4, 5)),
+    *each((1, 2, 3, 4), window=1000), *each((2,), window=200),
+    *each((1,)),
 )  # fmt: skip
 CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"))
-WORD_GATES = (("depth", "known"), ("node",), ("before", "depth"))
+WORD_GATES = (("depth", "known"), ("before", "depth"), ("node",))
 
 
 def loss(d: Decisions, log_odds: np.ndarray, end: int, first: int = 0) -> float | None:
@@ -208,7 +210,7 @@ def ends_with_documents(history: str) -> bool:
 
 def text_of(ids: np.ndarray, spelling: Spelling, history: str, border: int | None = None) -> Text:
     """A text as a history lets columns see it."""
-    return Text(ids, spelling, across=not ends_with_documents(history), border=border)
+    return Text(ids, spelling, across=not ends_with_documents(history), border=border, window=window_of(history))
 
 
 def counts_text(context: Context, history: str) -> bool:
