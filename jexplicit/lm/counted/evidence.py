@@ -34,7 +34,7 @@ _kappa, _kappa_recent, _fade = 2.0, 0.7, 7 / 8
 _chunk = 1 << 15  # decisions at a time, which fit a cache
 _shard = 1 << 22  # decisions that are sorted at once
 _time_bits = np.uint64(29)  # of a key, for the number of a decision and its bit
-_table_cells = 1 << 25  # decisions above which a table is counted in a quarter of the cells
+_table_cells = 1 << 25  # decisions above which a table is counted in an eighth of the cells
 
 
 class Decisions(NamedTuple):
@@ -162,32 +162,25 @@ def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UI
     return mix(h, node.astype(np.uint64)) >> _time_bits
 
 
-def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> tuple[UInt64[np.ndarray, " B"], Int[np.ndarray, " s1"]]:
-    """Numbers that sort decisions by (cell, time), the cell above, then the decision's number, then its bit; and where each of
-    some shards of them, which the highest bits of cells make, begins."""
+def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> list[UInt64[np.ndarray, " n"]]:
+    """Numbers that sort decisions by (cell, time), the cell above, then the decision's number, then its bit; those of each shard
+    of cells, by the highest bits."""
     B, step, high = len(d.bit), 1 << 20, np.uint64(64 - (shards - 1).bit_length())
-
-    def made(a: int) -> np.ndarray:
+    found: list[list[np.ndarray]] = [[] for _ in range(shards)]
+    for a in range(0, max(B, 1), step):
         at = slice(a, a + step)
         place, bit = d.place[at], d.bit[at]
         number = np.arange(a, a + len(bit), dtype=np.uint64) << np.uint64(1)
-        return cells_of(h[place], d.node[at]) << _time_bits | number | bit.astype(np.uint64)
-
-    if shards == 1:
-        return np.concatenate([made(a) for a in range(0, B, step)] or [np.zeros(0, np.uint64)]), np.array([0, B])
-    sizes = np.zeros(shards, np.int64)
-    for a in range(0, B, step):
-        sizes += np.bincount((made(a) >> high).astype(np.int64), minlength=shards)
-    first = np.append(0, np.cumsum(sizes))
-    out, to = np.empty(B, np.uint64), first[:-1].copy()
-    for a in range(0, B, step):
-        k = made(a)
-        shard = (k >> high).astype(np.uint16)
-        k, n = k[np.argsort(shard, kind="stable")], np.bincount(shard, minlength=shards)
-        for s, (end, size) in enumerate(zip(np.cumsum(n), n, strict=True)):
-            out[to[s] : to[s] + size] = k[end - size : end]
-        to += n
-    return out, first
+        k = cells_of(h[place], d.node[at]) << _time_bits | number | bit.astype(np.uint64)
+        if shards > 1:
+            shard = (k >> high).astype(np.uint16)
+            k = k[np.argsort(shard, kind="stable")]
+            parts = np.split(k, np.cumsum(np.bincount(shard, minlength=shards))[:-1])
+        for own, part in zip(found, parts if shards > 1 else [k], strict=True):
+            own.append(part)
+    for shard, own in enumerate(found):  # one after the other, so that memory holds them once
+        found[shard] = [np.concatenate(own)]
+    return [own for (own,) in found]
 
 
 def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], kinds: tuple[str, ...]) -> Sorted:
@@ -385,13 +378,13 @@ def pass_over(
     """
     B, end = len(d.bit), len(d.bit) if end is None else end
     shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
-    key, edges = keys(h, d, shards)
+    key = keys(h, d, shards)
     x = np.zeros((len(kinds), B - first), np.float32 if B <= _table_cells else np.float16)
     known = np.zeros(B - first, bool)
     before = before if view.of_training else None
 
     def shard(s: int) -> Sorted:
-        return sort(key[edges[s] : edges[s + 1]], base, kinds)
+        return sort(key[s], base, kinds)
 
     def chunks(s: Sorted, some: np.ndarray | None = None):
         parts = intervals(s, view, d)
@@ -426,7 +419,7 @@ def pass_over(
     with ThreadPoolExecutor(threads) as pool:
         one, each = (shard(0), map) if shards == 1 else (None, pool.map)  # a short text starts no thread
         if table is None:
-            fit = range(max(1, shards // 4) if B > _table_cells else shards)
+            fit = range(max(1, shards // 8) if B > _table_cells else shards)
             even, odd = functools.reduce(np.add, each(lambda s: counted(one or shard(s)), fit))
             table = table_of(even + odd)
             tables = np.stack([table_of(odd), table_of(even), table])  # a training decision's is without its half of the cells

@@ -53,7 +53,7 @@ def slow(name, d, base, h):
 @pytest.mark.parametrize("name", ["training", "whole", "window", "both"])
 def test_what_cells_have_seen(name):
     ids, d, base, h = small()
-    key, _ = keys(h, d, 1)
+    (key,) = keys(h, d, 1)
     s = sort(key, base, core.KINDS)
     parts = [s.seen(begin, end) for begin, end in intervals(s, views(len(ids))[name], d)]
     found = functools.reduce(core.Statistics.then, parts)
