@@ -1,6 +1,6 @@
 """A softmax layer on word vectors, solved in closed form, as evidence: what the words before say together.
 
-    x = theta_n . z,      theta_n = (h_n F_n + ridge S)^-1 G_n,      G_n = sum (y - p) z,      h_n = sum p (1 - p)
+    x = clip(theta_n . z, +-8),      theta_n = (h_n F_n + ridge S)^-1 G_n,      G_n = sum (y - p) z,      h_n = sum p (1 - p)
 
 The input z describes what stands before a token: the vectors of the last two tokens, and the mean vectors of the last 20 and of
 the last 100. The layer has a row theta_n for each node of the tree, one Newton step of the logistic regression of its decisions
@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.counted.columns import Text
 from jexplicit.lm.counted.evidence import Decisions, sigma
+from jexplicit.lm.counted.mixing import CLIP
 from jexplicit.lm.counted.tree import Tree, singular_vectors, vectors
 
 _rank, _topic_rank, _span = 32, 64, 10
@@ -124,13 +125,13 @@ def product(
     place: Integer[np.ndarray, " B"],
     node: Integer[np.ndarray, " B"],
 ) -> Float32[np.ndarray, " B"]:
-    """theta_n . z of decisions in the order of their places."""
+    """`clip(theta_n . z, +-8)` of decisions in the order of their places."""
     out = np.empty(len(place), np.float32)
     for a in range(0, len(place), _decisions):
         at = slice(a, a + _decisions)
         places, inverse = np.unique(place[at], return_inverse=True)
         z = described(vectors, text, places)
-        out[at] = np.einsum("br,br->b", z[inverse], theta[node[at]])
+        out[at] = np.clip(np.einsum("br,br->b", z[inverse], theta[node[at]]), -CLIP, CLIP)
     return out
 
 

@@ -31,7 +31,8 @@ from jexplicit.lm.counted.tree import Tree, grow
 BIAS = np.float16(0.3)
 _blocks = 10  # of the training text: a static model is fitted on what the blocks before say
 _sample = 200_000  # decisions that weights are fitted on
-_tail = 1 << 23  # decisions of the end of the training text that gates are fitted on
+_piece = 2000  # tokens of the pieces that a text is shuffled in, at least
+_late = 1 << 23  # decisions that gates are fitted on
 _solvable = 100_000  # decisions from which a layer is solved
 _large = 1 << 25  # decisions from which cells of a single decision say nothing and are not kept
 _ridge, _gate_ridge = 5.0, {"moving": 3.0, "static": 300.0}
@@ -299,8 +300,8 @@ def fit_and_read(
     characters = tokenizer is not None and tokenizer.kind == "char"
     contexts = (CHARACTERS if characters else WORDS) if contexts is None else tuple(contexts)
     gates = (CHARACTER_GATES if characters else WORD_GATES) if gates is None else tuple(gates)
-    L, whole = len(ids), np.asarray(ids if also is None else np.concatenate([ids, also[1:]]), np.int32)
-    train = whole[:L]
+    L, train = len(ids), shuffled(np.asarray(ids, np.int32), seed)
+    whole = train if also is None else np.concatenate([train, also[1:].astype(np.int32)])
     tree, counts = grow(train if eos else train[train != PAD], N), np.bincount(train, minlength=N)
     sizes = {200} | {
         int(c.partition(":")[0]) for context in contexts for c in context.columns if isinstance(c, str) and ":" in c
@@ -312,11 +313,11 @@ def fit_and_read(
     d = decisions(whole, tree, eos=eos, block=block)
     B, end = len(d.bit), int(d.first[np.searchsorted(d.places, L)])
     least = least or (2 if end > _large else 1)
-    rng, tail = np.random.default_rng(seed), max(end - _tail, 0)
+    rng, late = np.random.default_rng(seed), late_decisions(d.block, end, adaptive)
     lowest = end * 2 // 5 if not adaptive else end // 5
     some = np.sort(rng.choice(np.arange(lowest, end), min(_sample, end - lowest), replace=False))
-    kept = np.concatenate([some[some < tail], np.arange(tail, B)])
-    some_kept = np.searchsorted(kept, some)
+    kept = np.concatenate([np.union1d(some, late), np.arange(end, B)])
+    some_kept, gated = np.searchsorted(kept, some), np.concatenate([late, np.arange(end, B)])
     base, known, parts, X = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], []
     for context in [context for context in contexts if history != "none" or context.window is None] * stages:
         view = view_of(context, history, text, starts[block])
@@ -339,13 +340,12 @@ def fit_and_read(
     steps = [*(part.step for part in parts), [] if solved is None else [solved.step], [0]]
     weights = np.concatenate(steps).astype(np.float32)
     M = whitening(information(X[:, some_kept].T.astype(np.float32), weights))
-    first = len(kept) - (B - tail)
-    X, y, n = X[:, first:], d.bit[tail:], end - tail
-    log_odds, facts, fitted = weigh(weights, X), facts_of(text, d, known, tree, slice(tail, B)), []
+    X, y, n = X[:, np.searchsorted(kept, gated)] if len(gated) < len(kept) else X, d.bit[gated], len(late)
+    log_odds, facts, fitted = weigh(weights, X), facts_of(text, d, known, tree, gated), []
     fit = np.arange(n // 20, n, max(1, n // 1_500_000))
     for names in gates:
         sets, in_all = sets_of(names, facts)
-        halves = None if adaptive else d.place[tail:][fit] * (2 * _blocks) // L % 2
+        halves = None if adaptive else d.block[late[fit]] % 2
         ridge = _gate_ridge["moving" if adaptive else "static"]
         shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
         gate = directions(X[:, fit].T.astype(np.float32), y[fit], log_odds[fit], sets[fit], M, **shared)
@@ -353,7 +353,7 @@ def fit_and_read(
         new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], len(y) if adaptive and not frozen else 0)
         log_odds = np.append(before, new)
         fitted.append((names, after))
-        log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, log_odds, end, tail))
+        log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, new, end, end))
     model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least, solved)
     return model, log_p(d, log_odds[n:], end, len(whole))[L:]
 
@@ -361,6 +361,33 @@ def fit_and_read(
 def fit_counted(ids: Integer[np.ndarray, " L"], N: int, tokenizer: Tokenizer | None = None, **options: Any) -> CountedModel:
     """The model of `fit_and_read`, without another text."""
     return fit_and_read(ids, N, tokenizer, **options)[0]
+
+
+def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, " L"]:
+    """A text in another order: pieces of neighbouring documents, of 1/200 of the text or more, in the order of a permutation.
+
+    A model is fitted on what the blocks of a text before a block say of it, and a text may go from one source to the next.
+
+    Example:
+        >>> shuffled(np.array([0, 3, 0, 4, 4, 0]), seed=0).tolist()
+        [0, 3, 0, 4, 4, 0]
+    """
+    ends = np.flatnonzero(ids == PAD)[1:] + 1
+    size = max(len(ids) // 200, _piece)
+    cuts = ends[np.flatnonzero(np.diff(ends // size, prepend=0))]
+    pieces = [piece for piece in np.split(ids[1:], cuts - 1) if len(piece)]
+    order = np.random.default_rng(seed).permutation(len(pieces))
+    return np.concatenate([ids[:1], *(pieces[i] for i in order)])
+
+
+def late_decisions(block: Integer[np.ndarray, " B"], end: int, adaptive: bool) -> Int[np.ndarray, " n"]:
+    """The decisions that gates are fitted on, before `end`: the last ones, or of a long static text the last ones of each block
+    of its second half, so that sets differ by more than the cells of one block."""
+    if adaptive or end <= _late:
+        return np.arange(max(end - _late, 0), end)
+    edges, half = np.searchsorted(block[:end], np.arange(_blocks + 1)), _blocks // 2
+    parts = [np.arange(max(e - _late // half, a), e) for a, e in zip(edges[half:-1], edges[half + 1 :], strict=True)]
+    return np.concatenate(parts)
 
 
 def counts_as_known(context: Context) -> bool:

@@ -6,7 +6,8 @@ from counted_models import CONTEXTS, GATES, stream, texts, tokenizer
 
 import jexplicit
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.counted.model import CountedModel, fit_and_read, fit_counted
+from jexplicit.lm.counted import model as core
+from jexplicit.lm.counted.model import CountedModel, fit_and_read, fit_counted, late_decisions, shuffled
 from jexplicit.lm.fits.context_mixing import contexts_name
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.reading import init, read
@@ -46,6 +47,26 @@ def test_a_run_has_a_row_and_a_model_of_each_history(tmp_path):
             saved.about
         )
         assert saved.about["bytes"] == saved.model.nbytes and saved.model.history == history
+
+
+def test_a_text_is_shuffled_by_pieces_of_whole_documents(monkeypatch):
+    monkeypatch.setattr(core, "_piece", 50)
+    ids = encode_documents(tokenizer(), texts(30, 0))
+    other = shuffled(ids, 0)
+    documents, others = ([tuple(d) for d in np.split(of, np.flatnonzero(of == 0))] for of in (ids, other))
+    assert sorted(documents) == sorted(others) and documents != others and other[0] == 0 and other[-1] == 0
+    np.testing.assert_array_equal(shuffled(ids, 0), other)
+    assert not np.array_equal(shuffled(ids, 1), other)
+
+
+def test_gates_of_a_long_static_text_are_fitted_on_several_blocks(monkeypatch):
+    monkeypatch.setattr(core, "_late", 100)
+    block = np.repeat(np.arange(11), [10, 40, 40, 40, 40, 40, 40, 8, 40, 40, 9]).astype(np.uint8)
+    late, end = late_decisions(block, 338, False), 338
+    assert np.bincount(block[late], minlength=11).tolist() == [0, 0, 0, 0, 0, 20, 20, 8, 20, 20, 0]
+    assert (np.diff(late) > 0).all() and late[-1] == end - 1
+    assert late_decisions(block, end, True).tolist() == list(range(238, 338))
+    assert late_decisions(block, 90, False).tolist() == list(range(90))
 
 
 @pytest.mark.parametrize("history", ["none", "adaptive"])

@@ -104,7 +104,9 @@ def test_topics_that_contexts_do_not_see_are_predicted():
     """Contexts know the token before; the topic is known from two, and more of them are surer."""
     ids = topics(10, 3)
     shape = {"history": "none", "contexts": orders(0, 0), "gates": (), "also": ids}
-    without, layer = (-fit_and_read(topics(400, 2), N, layer=layer, **shape)[1].sum() / (ids > 0).sum() for layer in (False, True))
+    without, layer = (
+        -fit_and_read(topics(400, 2), N, layer=layer, **shape)[1].sum() / (ids > 0).sum() for layer in (False, True)
+    )
     assert layer < without - 0.2  # log 2 = .69 nats at most, of them a part while rows have a strong ridge
 
 
