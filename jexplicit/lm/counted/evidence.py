@@ -163,8 +163,10 @@ def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UI
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> list[UInt64[np.ndarray, " n"]]:
-    """Numbers that sort decisions by (cell, time), the cell above, then the decision's number, then its bit; those of each shard
-    of cells, by the highest bits."""
+    """Numbers that sort decisions by (cell, time): the cell above, then the decision's number, then its bit.
+
+    Those of each shard of cells, by the highest bits, are an array.
+    """
     B, step, high = len(d.bit), 1 << 20, np.uint64(64 - (shards - 1).bit_length())
     found: list[list[np.ndarray]] = [[] for _ in range(shards)]
     for a in range(0, max(B, 1), step):
@@ -172,11 +174,12 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> list[UInt64[
         place, bit = d.place[at], d.bit[at]
         number = np.arange(a, a + len(bit), dtype=np.uint64) << np.uint64(1)
         k = cells_of(h[place], d.node[at]) << _time_bits | number | bit.astype(np.uint64)
+        parts = [k]
         if shards > 1:
             shard = (k >> high).astype(np.uint16)
             k = k[np.argsort(shard, kind="stable")]
             parts = np.split(k, np.cumsum(np.bincount(shard, minlength=shards))[:-1])
-        for own, part in zip(found, parts if shards > 1 else [k], strict=True):
+        for own, part in zip(found, parts, strict=True):
             own.append(part)
     for shard, own in enumerate(found):  # one after the other, so that memory holds them once
         found[shard] = [np.concatenate(own)]

@@ -173,7 +173,7 @@ def singular_vectors(counts: csr_array, rank: int) -> Float[np.ndarray, "N R"]:
 
     Source: Levy and Goldberg 2014.
     """
-    N = counts.shape[0]
+    N = len(counts.indptr) - 1
     M, q = counts.tocoo(), np.asarray(counts.sum(axis=0)) ** 0.75
     i, j, information = pair_information(M.row, M.col, M.data, q / max(q.sum(), 1e-30))
     u, s, _ = svds(csr_array((information, (i, j)), shape=(N, N)), k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))

@@ -15,6 +15,7 @@ from jexplicit.lm.counted.columns import Text, spelling
 from jexplicit.lm.counted.evidence import decisions
 from jexplicit.lm.counted.layer import Described, Layer, described, describing, near, product, sums
 from jexplicit.lm.counted.model import CountedModel, fit_and_read, orders
+from jexplicit.lm.counted.reading import begin
 from jexplicit.lm.counted.tree import grow
 from jexplicit.lm.model_files import read_model_file, save_model
 from jexplicit.lm.reading import init, read
@@ -65,7 +66,7 @@ def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
     Z = np.array([z_by_loop(vectors, text.ids, t) for t in d.place])
     p = 1 / (1 + np.exp(-base))
     v, places = p * (1 - p), d.places[:-39]
-    S = sum(np.outer(z, z) for z in (z_by_loop(vectors, text.ids, t) for t in places)) / len(places)
+    S = np.mean([np.outer(z, z) for z in (z_by_loop(vectors, text.ids, t) for t in places)], axis=0)
     S += 1e-5 * np.trace(S) / len(S) * np.eye(len(S))
     for blocks in (1, 4):
         theta = found.rows(blocks)
@@ -116,7 +117,7 @@ def test_a_model_with_a_layer_is_read_saved_and_explained(history, tmp_path):
     log_p, state = read(model, init(model), ids[1:20])
     again, _ = read(model, state, ids[20:])
     np.testing.assert_allclose(np.append(log_p, again), read(model, init(model), ids[1:])[0], atol=1e-4)
-    own = account(model, init(model), ids[1:20])
+    own = account(model, begin(model), ids[1:20])
     assert own.names[-3:] == ("word vectors", "bias", "clipped") and own.entries[:, -3].any()
     np.testing.assert_allclose(own.entries.sum(axis=1), own.log_odds, atol=1e-5)
     np.testing.assert_allclose(own.log_p.sum(), log_p.sum(), rtol=1e-5)
