@@ -13,7 +13,7 @@ class FitOptions:
 
     GROUPS: ClassVar = {"contexts": "mixing", "smoothing": "smoothed", "epochs": "trained"}
 
-    contexts: Literal["auto", "characters", "words"] = "auto"
+    contexts: Literal["auto", "characters", "words", "subwords"] = "auto"
     """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
     gates: Annotated[int, Bounds(at_least=0, at_most=3)] = 3
     """context-mixing: number of gates, which weigh the evidence by the place in the word or the tree, by the node of the tree

@@ -158,6 +158,17 @@ WORDS = (
     *each((1, 2, 3, 4), window=1000), *each((2,), window=200),
     *each((1,)),
 )  # fmt: skip
+SUBWORDS = (
+    *each((), ("60:1",), ("200:1",), (1,)),
+    *each((), window=100), *each((), window=500), *each((), window=2000),
+    *each(("200:1", "200:2"), (1, 2), (1, 2, "60:3"), (1, 2, 3), (1, 2, 3, 4), ("part", "word")),
+    *each((1,), (2,), window=2000),
+    *each((2,), (2, 3), (3,)),
+    *each(("60:1",), window=500),
+    *each((1, 3), ("followed",), ("followed two",), (1, 2, 3, 4, 5)),
+    *each((1, 2, 3, 4), window=1000), *each((2,), window=200),
+)  # fmt: skip
+CONTEXTS = {"characters": CHARACTERS, "words": WORDS, "subwords": SUBWORDS}
 CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"))
 WORD_GATES = (("depth", "known"), ("before", "depth"), ("node",))
 
@@ -166,6 +177,21 @@ def loss(d: Decisions, log_odds: np.ndarray, end: int, first: int = 0) -> float 
     """Nats per token of the decisions from `end` on, if there are any; log-odds of the decisions from `first` on."""
     tokens = len(d.places) - int(np.searchsorted(d.first, end))
     return float(-log_likelihoods(d.bit[end:], log_odds[end - first :]).sum(dtype=float) / tokens) if tokens else None
+
+
+def contexts_of(kind: str | None) -> str:
+    """The name of the contexts for a kind of tokenizer.
+
+    Example:
+        >>> contexts_of("char"), contexts_of("bpe"), contexts_of(None)
+        ('characters', 'subwords', 'words')
+    """
+    return {"char": "characters", "bpe": "subwords"}.get(kind or "", "words")
+
+
+def gates_of(name: str) -> tuple[tuple[str, ...], ...]:
+    """The gates of a set of contexts."""
+    return CHARACTER_GATES if name == "characters" else WORD_GATES
 
 
 class Facts(NamedTuple):
@@ -268,7 +294,7 @@ def fit_and_read(
         N: how many tokens there are.
         tokenizer: of the tokens; without one, columns of words and lines say nothing.
         history: what the model sees of the text before a token.
-        contexts: in the order in which they are added; default, CHARACTERS or WORDS.
+        contexts: in the order in which they are added; default, those of CONTEXTS for the kind of the tokenizer.
         gates: the facts by which each chooses its sets; default, CHARACTER_GATES or WORD_GATES.
         kinds: of evidence.
         layer: whether a layer on word vectors is solved; default, of words and subwords in texts of 100,000 decisions and more.
@@ -297,9 +323,9 @@ def fit_and_read(
     for known, given in ((KINDS, kinds), (Facts._fields, [name for names in gates or () for name in names])):
         if unknown := set(given) - set(known):
             raise ValueError(f"{', '.join(sorted(unknown))}: choose among {', '.join(known)}")
-    characters = tokenizer is not None and tokenizer.kind == "char"
-    contexts = (CHARACTERS if characters else WORDS) if contexts is None else tuple(contexts)
-    gates = (CHARACTER_GATES if characters else WORD_GATES) if gates is None else tuple(gates)
+    name = contexts_of(tokenizer and tokenizer.kind)
+    contexts = CONTEXTS[name] if contexts is None else tuple(contexts)
+    gates = gates_of(name) if gates is None else tuple(gates)
     L, train = len(ids), shuffled(np.asarray(ids, np.int32), seed)
     whole = train if also is None else np.concatenate([train, also[1:].astype(np.int32)])
     tree, counts = grow(train if eos else train[train != PAD], N), np.bincount(train, minlength=N)
@@ -330,7 +356,7 @@ def fit_and_read(
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
     solved = None
-    if layer if layer is not None else not characters and end >= _solvable:
+    if layer if layer is not None else name != "characters" and end >= _solvable:
         solved, x = solve_layer(text, d, base, tree, L=L, end=end, at=kept)
         step = newton(x[some_kept, None], d.bit[some], np.ones(1), _ridge, base[some])
         solved = solved._replace(step=float(step[0]))

@@ -3,13 +3,8 @@
 from typing import Any
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.counted.columns import Context
-from jexplicit.lm.counted.model import CHARACTER_GATES, CHARACTERS, WORD_GATES, WORDS, CountedModel, fit_counted
+from jexplicit.lm.counted.model import CONTEXTS, CountedModel, contexts_of, fit_counted, gates_of
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-
-CONTEXTS: dict[str, tuple[Context, ...]] = {"characters": CHARACTERS, "words": WORDS}
-"""Sets of contexts, by name."""
-_gates = {"characters": CHARACTER_GATES, "words": WORD_GATES}
 
 
 def contexts_name(contexts: str, kind: str | None) -> str:
@@ -19,10 +14,10 @@ def contexts_name(contexts: str, kind: str | None) -> str:
         ValueError: an unknown name.
 
     Example:
-        >>> contexts_name("auto", "char"), contexts_name("auto", "bpe")
+        >>> contexts_name("auto", "char"), contexts_name("words", "bpe")
         ('characters', 'words')
     """
-    name = ("characters" if kind == "char" else "words") if contexts == "auto" else contexts
+    name = contexts_of(kind) if contexts == "auto" else contexts
     if name not in CONTEXTS:
         raise ValueError(f"contexts {contexts!r}: choose auto, {' or '.join(CONTEXTS)}")
     return name
@@ -42,7 +37,7 @@ def fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> tu
     """
     tokenizer: Tokenizer | None = text.tokenizer
     name = contexts_name(options.contexts, tokenizer and tokenizer.kind)
-    shape: Any = {"contexts": CONTEXTS[name], "gates": _gates[name][: options.gates], "stages": options.stages}
+    shape: Any = {"contexts": CONTEXTS[name], "gates": gates_of(name)[: options.gates], "stages": options.stages}
     shape |= {"frozen": options.frozen, "eos": text.eos, "seed": options.seed, "history": options.history}
     done, in_all = 0, len(CONTEXTS[name]) * options.stages + options.gates
     with watch.stage(f"context mixing, history {options.history}", "contexts and gates") as progress:
