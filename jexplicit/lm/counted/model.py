@@ -237,7 +237,8 @@ def ends_with_documents(history: str) -> bool:
 
 def text_of(ids: np.ndarray, spelling: Spelling, history: str, border: int | None = None) -> Text:
     """A text as a history lets columns see it."""
-    return Text(ids, spelling, across=not ends_with_documents(history), border=border, window=window_of(history.removesuffix(":document")))
+    window = window_of(history.removesuffix(":document"))
+    return Text(ids, spelling, across=not ends_with_documents(history), border=border, window=window)
 
 
 def counts_text(context: Context, history: str) -> bool:
