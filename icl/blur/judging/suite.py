@@ -8,7 +8,6 @@ Half of the examples are for training, a quarter each for dev (for tuning baseli
 Inputs are standardised by the training examples: tables by column, images as a whole after centring each pixel.
 """
 
-import functools
 import os
 import zlib
 from collections.abc import Sequence
@@ -126,7 +125,6 @@ def _parts(X: np.ndarray, labels: np.ndarray, name: str, seed: int, *, whole: bo
     return Sets(*map(Examples, np.split(Z, ends), np.split(Y, ends)), name=name)
 
 
-@functools.cache
 def _unseen_mnist(data_dir: str | os.PathLike | None, seed: int) -> Images:
     """Images of MNIST's test set only, split again."""
     try:
