@@ -23,7 +23,6 @@ from PIL import Image
 
 from jexplicit.experiments import command
 from jexplicit.experiments.flags import flags
-from jexplicit.lm.fits.mixtures import adaptive_mixture
 from launch import cli
 from tools.command_pages import command_page
 
@@ -33,8 +32,6 @@ WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$
 CHOSEN = {"WHAT": "dropout", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
 SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
-SHORTER = {name: text[:500] for name, text in topics.items()}
-READING = ("docs/adaptive.md",)  # pages whose models count each token that they read
 OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model")  # flags of SLURM and of lm_eval
 
 
@@ -74,7 +71,7 @@ def exit_status(call: Callable[[], Any]) -> int:
 COMMANDS = """
 lm --preset tiny --train topics.txt --documents paragraph --features cat --samples 0 --out runs/demo
 export --run runs/demo --out model.safetensors
-lm --preset shakespeare --train input.txt --methods mixture --rows contexts-4 --history window:256 --samples 0 \
+lm --preset shakespeare --train input.txt --methods context-mixing --history window:256 --samples 0 \
   --out runs/shakespeare
 digits --methods explicit --layers 1 --limit 100 --out runs/shapes
 """
@@ -109,9 +106,7 @@ def shown(tmp_path_factory):
 def test_the_blocks_of_a_page_run(page, shown, tmp_path, monkeypatch):
     monkeypatch.chdir(shutil.copytree(shown, tmp_path / "shown"))
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "shown" / "cache"))
-    monkeypatch.setattr("pydoc_data.topics.topics", SHORTER if page in READING else SHORT)
-    if page in READING:
-        monkeypatch.setattr(adaptive_mixture, "CHARACTER_CONTEXTS", adaptive_mixture.chain((1, 2, 4)))
+    monkeypatch.setattr("pydoc_data.topics.topics", SHORT)
     module = types.ModuleType("page_" + re.sub(r"\W", "_", page))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with plain_jax(optimised=page in COMPUTING):

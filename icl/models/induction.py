@@ -22,8 +22,6 @@ from jaxtyping import Array, Float, Int
 
 from icl.models.attention import layers_from_maps
 from icl.models.causal import CausalLayer, CausalModel, attention_maps
-from jexplicit.lm.core.model import NO_TOKEN
-from jexplicit.lm.rows.past.cache import Cache, recent_row
 from jexplicit.runs.checks import is_concrete
 
 _far = 1000.0  # exp(-1000) is zero in float64
@@ -122,14 +120,14 @@ class CacheRow(NamedTuple):
 
 
 def cache_row(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> CacheRow:
-    """The row "after this token" of `jexplicit.lm.rows.past.cache` over a uniform base; before any, 0 with n₊ = 1.
+    """The row "after this token" of a cache over a uniform base; before any, 0 with n₊ = 1.
 
     Source: Kuhn & De Mori 1990 for the cache; Witten & Bell 1991 for its prior weight n₊.
     """
-    T, dtype = len(x), jnp.dtype(dtype or jnp.zeros(()).dtype)
-    log_base = jnp.concatenate([jnp.zeros(1, dtype), jnp.full(states, -np.log(states), dtype)])  # token 0 is <pad>
-    nearest = jnp.arange(T)[:, None] - jnp.arange(T + 1)[None]
-    histories = jnp.where(nearest >= 0, x[jnp.maximum(nearest, 0)].astype(jnp.int32) + 1, NO_TOKEN)
-    row = jax.vmap(lambda history: recent_row(history, log_base, Cache(T, 1)))(histories)[:, 1:]
-    different = jnp.maximum(jnp.sum(row > 0, axis=1), 1).astype(dtype)
-    return CacheRow(row, jnp.expm1(row) * different[:, None] / states, different, jax.nn.softmax(row))
+    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
+    follows = jnp.eye(states, dtype=dtype)[x[1:]]
+    after = (x[:-1, None] == x[None]) & (jnp.arange(len(x) - 1)[:, None] < jnp.arange(len(x))[None])
+    counts = jnp.where(after.T[..., None], follows, 0).sum(axis=1)
+    different = jnp.maximum((counts > 0).sum(axis=1), 1).astype(dtype)
+    row = jnp.log1p(counts * states / different[:, None])
+    return CacheRow(row, counts, different, jax.nn.softmax(row))

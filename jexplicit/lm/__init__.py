@@ -29,17 +29,14 @@ if TYPE_CHECKING:
     from jexplicit.lm.fits.fit import FitResult as FitResult
     from jexplicit.lm.fits.fit import fit_model as fit_model
     from jexplicit.lm.fits.iterative_scaling import sweep_tables as sweep_tables
+    from jexplicit.lm.fits.log_linear import fit_exponents as fit_exponents
     from jexplicit.lm.fits.log_linear import log_linear_model as log_linear_model
     from jexplicit.lm.fits.log_linear import offset_rows as offset_rows
-    from jexplicit.lm.fits.mixtures.calibration import fit_exponents as fit_exponents
-    from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows as mixture_rows
-    from jexplicit.lm.fits.mixtures.mixture_rows import register_rows as register_rows
-    from jexplicit.lm.fits.mixtures.ngram_mixture import fit_mixture as fit_mixture
-    from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model as ngram_model
     from jexplicit.lm.generation import generate as generate
     from jexplicit.lm.generation import generate_text as generate_text
     from jexplicit.lm.generation import next_token as next_token
     from jexplicit.lm.model_files import save_model as save_model
+    from jexplicit.lm.rows.backoff import ngram_model as ngram_model
     from jexplicit.lm.rows.explicit import bigram_model as bigram_model
     from jexplicit.lm.rows.explicit import explicit_language_model as explicit_language_model
     from jexplicit.lm.rows.explicit import unigram_model as unigram_model

@@ -8,14 +8,12 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.core.model import HISTORY, LanguageModel
-from jexplicit.lm.core.model_row import ModelRow
 from jexplicit.lm.counted.account import account_of_tokens, accounts_of_stream, entry_names, entry_tokens
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import within_documents
 from jexplicit.lm.counted.use import AnyModel, states_at
-from jexplicit.lm.evaluation import Past, check_positions, histories, read_tables
+from jexplicit.lm.evaluation import Past, check_positions
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
-from jexplicit.lm.tables.moments import place_rows, position_slopes
 from jexplicit.runs.devices import full_precision, map_rows
 
 
@@ -60,7 +58,7 @@ def explain(
         model: of any kind but a network.
         X: [M, K] contexts, nearest token first.
         Y: [M] the predicted tokens; or [M, A] several tokens for each position, such as the likeliest.
-        past: where the positions stand in their text, for models that read the past.
+        past: where the positions stand in their text, for a counted model.
 
     Raises:
         ValueError: a network, whose logits are no sum over its tokens; positions that the model has no answer for.
@@ -77,12 +75,7 @@ def explain(
         return _of_counted(model, Y, past)
     check_explainable(model)
     check_positions(model, X, Y)
-    if model.history and past is None:
-        raise ValueError(f"a model that reads the last {model.history} tokens: say where the positions stand (past)")
-    if past and any(isinstance(kind, ModelRow) for kind in model.rows):
-        return _of_tables(model, X, Y, past)
-    read = histories(past, model.history) if past and model.history else np.zeros((len(Y), 0), np.int32)
-    parts = attribute_positions(model, X.astype(np.int32), read, Y.astype(np.int32))
+    parts = attribute_positions(model, X.astype(np.int32), Y.astype(np.int32))
     return Attribution(model.names, model.tokens, *(np.asarray(part) for part in parts))
 
 
@@ -109,33 +102,22 @@ def check_explainable(model: AnyModel) -> None:
     Raises:
         ValueError: its logits are no sum over rows.
     """
-    if isinstance(model, LanguageModel) and any(isinstance(kind, NetworkRows | SequenceRows) for kind in model.rows):
+    if isinstance(model, LanguageModel) and isinstance(model.rows, NetworkRows | SequenceRows):
         raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
-
-
-def _of_tables(model: LanguageModel, X: np.ndarray, Y: np.ndarray, past: Past) -> Attribution:
-    """The same of a model with rows that are made for each position of a text."""
-    tables, positions, _ = read_tables(model, X, past)
-    exponents, read = np.asarray(model.exponents), positions.take(np.repeat(np.arange(len(Y)), int(np.prod(Y.shape[1:]))))
-    log_p, slopes, means = position_slopes(place_rows(tables, read, Y.ravel(), len(exponents)), exponents)
-    weights, shape = exponents[read.parts].sum(axis=2), (*Y.shape, len(model.names))
-    logits, evidence = (weights * (slopes + means)).reshape(shape), (weights * slopes).reshape(shape)
-    return Attribution(model.names, model.tokens, logits, evidence, log_p.astype(np.float32).reshape(Y.shape))
 
 
 @jax.jit
 @full_precision
-def attribute_positions(model: LanguageModel, X: Array, read: Array, Y: Array) -> tuple[Array, Array, Array]:
-    """The parts of `Attribution` of each position, from contexts X, histories `read` and targets Y."""
+def attribute_positions(model: LanguageModel, X: Array, Y: Array) -> tuple[Array, Array, Array]:
+    """The parts of `Attribution` of each position, from contexts X and targets Y."""
 
     def one(position):
-        x, history, y = position
-        rows = jnp.stack(model.read(x, history if model.history else None))
-        rows = model.weights(x).astype(rows.dtype)[:, None] * rows
+        x, y = position
+        rows = jnp.stack(list(model.read(x)))
         log_p = jax.nn.log_softmax(rows.sum(axis=0))
         p = jnp.exp(log_p)
         mean = jnp.where(p == 0, 0, rows) @ p  # a row of -inf has no weight in it
         mine = rows[:, y]  # [G], or of several tokens [G, A]
         return mine.T, (mine - mean.reshape(-1, *(1,) * y.ndim)).T, log_p[y]
 
-    return map_rows(one, (X, read, Y), cpu=16, elsewhere=1024)
+    return map_rows(one, (X, Y), cpu=16, elsewhere=1024)

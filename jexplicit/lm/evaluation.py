@@ -1,14 +1,12 @@
 """The loss of a language model on a text: the same functions for every kind of model.
 
 A model of contexts alone costs one partition function for every *different* context, `sum_ctx n(ctx) log Z(ctx)` less the
-logits of the targets, and at K = 1 nothing but the counts. A model of several tokens, or of the past, is read position by
-position, a block at a time.
+logits of the targets, and at K = 1 nothing but the counts. A counted model and networks are read position by position.
 """
 
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
@@ -19,18 +17,7 @@ from jexplicit.counts.stream import check_stream
 from jexplicit.data.contexts import PAD, check_token_ids, distinct_contexts
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.core.model import (
-    LanguageModel,
-    TableRows,
-    add_selected,
-    buckets_of,
-    exponent_offsets,
-    has_unit_exponents,
-    is_token_model,
-    selected,
-    unit_exponents,
-)
-from jexplicit.lm.core.model_row import ModelRow
+from jexplicit.lm.core.model import LanguageModel, TableRows, is_token_model
 from jexplicit.lm.core.past import EncodedText as EncodedText
 from jexplicit.lm.core.past import Past as Past
 from jexplicit.lm.core.past import contexts_at
@@ -42,16 +29,7 @@ from jexplicit.lm.counted.combine import distributions
 from jexplicit.lm.counted.use import AnyModel, Counted, distributions_at, losses_of, score_stream
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
-from jexplicit.lm.rows.past.adaptive import AdaptiveRows
-from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
-from jexplicit.lm.tables.placing import Positions, PreparedTables, prepare
-from jexplicit.lm.tables.reader import log_p_of_all, log_p_of_targets, read_positions
-from jexplicit.lm.tables.storage import Sparse, SparseRows, as_table
-from jexplicit.runs.devices import default_mesh
-
-K = TypeVar("K")
-_positions_per_call = 1 << 16  # of a device
-_positions_with_a_past = 1 << 12  # the same, of models with rows that are made for each position
+from jexplicit.lm.tables.contexts import map_contexts
 
 
 class Evaluation(NamedTuple):
@@ -120,7 +98,8 @@ def evaluate(
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
     n = np.ones(len(Y), np.int64) if times is None else times
-    if (kind := _only_kind(model, TableRows)) and not kind.normalised:
+    kind = model.rows
+    if isinstance(kind, TableRows) and not kind.normalised:
         distinct, often = distinct_contexts(X, times, ordered=model.ordered)
         log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
         nll = np.sum(often * log_Z) - np.sum(n * kind.target_logits(X, Y).astype(np.float64))
@@ -196,15 +175,14 @@ def log_probabilities(
     check_positions(model, X, Y)
     if not len(Y):
         return np.zeros(0, np.float32)
-    if kind := _only_kind(model, TableRows):
+    kind = model.rows
+    if isinstance(kind, TableRows):
         logits = kind.target_logits(X, Y)
         return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
-    if past is not None and (kind := _only_kind(model, SequenceRows)):
-        return kind.stream_log_probabilities(past.stream, mesh=mesh, progress=progress)[past.places - 1]
-    if not _has_tables(model):
-        X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
-        return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
-    return read_on(log_p_of_targets, model, X, Y, past, mesh, progress)[0]
+    if isinstance(kind, SequenceRows):
+        return kind.stream_log_probabilities(_known(past).stream, mesh=mesh, progress=progress)[_known(past).places - 1]
+    X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
+    return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
 
 
 def log_distributions(
@@ -235,101 +213,16 @@ def log_distributions(
     check_positions(model, X, Y)
     if not len(X):
         return np.zeros((0, model.vocab_size), np.float32)
-    if past is not None and (kind := _only_kind(model, SequenceRows)):
-        return kind.stream_distributions(past.stream, past.places, mesh=mesh)
-    if not _has_tables(model):
-        return map_contexts(_log_p, model, X, mesh=mesh)
-    return read_on(log_p_of_all, model, X, Y, past, mesh)[0]
+    if isinstance(model.rows, SequenceRows):
+        return model.rows.stream_distributions(_known(past).stream, _known(past).places, mesh=mesh)
+    return map_contexts(_log_p, model, X, mesh=mesh)
 
 
-def read_on(
-    f: Any,
-    model: LanguageModel,
-    X: np.ndarray,
-    Y: np.ndarray,
-    past: Past | None,
-    mesh: Mesh | None = None,
-    progress: Progress | None = None,
-) -> tuple[np.ndarray, Any]:
-    """`f` of all positions of a model with tables, a call at a time; and what the text is counted to after them."""
-    mesh, exponents = mesh or default_mesh(), np.asarray(model.exponents)
-    own = [isinstance(kind, TableRows) for kind in model.rows for _ in kind.names]
-    prepared, found, growth = _prepared(model, mesh), [], past and past.growth
-    call = (_positions_per_call if all(own) and f is log_p_of_targets else _positions_with_a_past) * mesh.size
-    for first in range(0, len(Y), call):
-        m = slice(first, first + call)
-        tables, positions, growth = read_tables(model, X[m], past and past.take(m)._replace(growth=growth))
-        known = iter(prepared.tables)
-        read = PreparedTables(
-            prepared.dense, tuple(next(known) if mine else table for mine, table in zip(own, tables, strict=True))
-        )
-        found.append(read_positions(f, read, exponents, positions, Y[m], mesh))
-        if progress:
-            progress(min(first + call, len(Y)), len(Y))
-    return np.concatenate(found), growth
-
-
-def _prepared(model: LanguageModel, mesh: Mesh) -> PreparedTables:
-    """The tables of a model as they are read, made once for each mesh."""
-    made = model.__dict__.setdefault("_prepared", {})
-    if mesh not in made:
-        tables = [table for kind in model.rows if isinstance(kind, TableRows) for table in kind.row_tables]
-        made[mesh] = prepare(tables, model.vocab_size, mesh)
-    return made[mesh]
-
-
-def read_tables(model: LanguageModel, X: np.ndarray, past: Past | None = None) -> tuple[tuple[Any, ...], Positions, Any]:
-    """What some positions read of a model: the table of every row, and the numbers of its row and of its exponent; and what
-    the text is counted to after them, None for a model that does not count.
-
-    Args:
-        model: of kinds that are tables or have `log_tables`.
-        X: [M, K] contexts.
-        past: where the positions stand in their text.
-
-    Raises:
-        ValueError: no past where one is needed; a kind that cannot be read so.
-    """
-    if model.history and past is None:
-        raise ValueError(f"a model that reads the last {model.history} tokens: say where the positions stand (past)")
-    if not _has_tables(model):
-        raise ValueError(f"rows of {', '.join(type(kind).__name__ for kind in model.rows)} cannot be read as tables")
-    indexed = tuple(kind for kind in model.rows if isinstance(kind, TableRows))
-    columns: Any = iter(vmap_contexts(_row_numbers, indexed, X).transpose(2, 1, 0) if indexed else ())
-    read: list[tuple[Any, Any, Any]] = []
-    found: Any
-    growth, base = None, cast(Any, None)
-    for kind in model.rows:
-        if isinstance(kind, TableRows):
-            read += [(table, *next(columns)) for table in kind.row_tables]
-            continue
-        if isinstance(kind, ModelRow):
-            log_p = log_distributions(kind.model, X[:, : kind.radius], past=past and past._replace(growth=None))
-            found, base = [(log_p, np.arange(len(X)), None)], log_p if base is None else base
-        elif isinstance(kind, AdaptiveRows) and past is not None:
-            found, growth = kind.grow(past, base)
-        else:
-            found = kind.log_tables(X, past)
-        read += [as_feature(model.vocab_size, *table) for table in found]
-    tables, rows, buckets = zip(*read, strict=True)
-    exponents = [np.broadcast_to(g + bucket, len(X)) for g, bucket in zip(exponent_offsets(model.rows), buckets, strict=True)]
-    own = np.stack(exponents, axis=1)
-    if model.selectors:
-        classes, sizes = vmap_contexts(selected, (model.counted, model.selectors), X), [kind.size for kind in model.selectors]
-        own = add_selected(own, classes, len(unit_exponents(model.rows)), sizes)
-    return tables, Positions(np.stack(rows, axis=1), own), growth
-
-
-def _row_numbers(kinds: tuple[TableRows, ...], x: Integer[Array, " K"]) -> Integer[Array, "2 rows"]:
-    """The rows that a context reads, and which of their exponents they take."""
-    return jnp.stack([jnp.concatenate([f(kind, x) for kind in kinds]) for f in (lambda kind, x: kind.index(x), buckets_of)])
-
-
-def as_feature(N: int, table: Any, rows: np.ndarray, base: Any, bucket: Any = 0) -> tuple[Any, np.ndarray, Any]:
-    """A table with its rows and exponents, of an array or of sparse rows."""
-    if isinstance(table, SparseRows):
-        table = Sparse(table, N, 0, base)  # it is read on the host, and its longest row is not asked for
-    return as_table(table), rows, bucket
+def _known(past: Past | None) -> Past:
+    """Where positions stand in their text, for a network that reads a window of it."""
+    if past is None:
+        raise ValueError("a network that reads a window of the text: say where the positions stand (past)")
+    return past
 
 
 def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
@@ -356,10 +249,9 @@ def _positions_of(
     if model.history:
         check_stream(stream)
         text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
-        in_order = any(isinstance(kind, AdaptiveRows) for kind in model.rows)  # all before the last position is read
-        m = np.arange(min(sample or len(text.Y), len(text.Y))) if in_order else draw_sample(len(text.Y), sample, seed)
+        m = draw_sample(len(text.Y), sample, seed)
         return text.X[m], text.Y[m], None, text.past.take(m)
-    if model.radius == 1 and _only_kind(model, TableRows):
+    if model.radius == 1 and isinstance(model.rows, TableRows):
         C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
         wanted = np.flatnonzero(model.eos | (C.col != PAD))
         return C.row[wanted, None], C.col[wanted], C.data[wanted], None
@@ -383,16 +275,6 @@ def _counts_of(stream: Stream, N: int, counts: Counts | None, mesh: Mesh | None)
             f"{len(stream) - 1} positions and a model of {N} tokens: pass the counts of this stream, or none"
         )
     return counts
-
-
-def _only_kind(model: LanguageModel, kind: type[K]) -> K | None:
-    """The only rows of a model with exponents 1, which have scores of their own, if they are of a kind."""
-    rows = model.rows[0]
-    return rows if len(model.rows) == 1 and isinstance(rows, kind) and has_unit_exponents(model) else None
-
-
-def _has_tables(model: LanguageModel) -> bool:
-    return all(isinstance(kind, TableRows | ModelRow) or hasattr(kind, "log_tables") for kind in model.rows)
 
 
 def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"]) -> Float[Array, ""]:

@@ -17,8 +17,8 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of
 from jexplicit.lm.counted.reading import predict_alone
-from jexplicit.lm.counted.use import AnyModel, is_alone
-from jexplicit.lm.reading import expect, init, predict, read, reads_on
+from jexplicit.lm.counted.use import AnyModel, Counted, is_alone
+from jexplicit.lm.reading import expect, init, predict, read
 from jexplicit.runs.checks import check_key
 
 
@@ -46,7 +46,7 @@ def next_token(
     prompt = _as_ids(prompt)
     _check_ids("prompt", prompt, model.vocab_size)
     possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
-    if reads_on(model):
+    if isinstance(model, Counted):
         row = np.where(possible, predict(model, read(model, init(model), prompt)[1]), -np.inf)
         return row - np.logaddexp.reduce(row)
     return np.asarray(_next_token(model, _history_of(prompt, _length(model)), possible))
@@ -108,7 +108,7 @@ def generate(
     if is_alone(model):
         ids = _write_together(keys, prompts, begin, model, allowed, temperature, **how)
         return ids if several else ids[0]
-    if reads_on(model):
+    if isinstance(model, Counted):
         ids = np.stack([_write(*one, model, allowed, temperature, **how) for one in zip(keys, prompts, begin, strict=True)])
         return ids if several else ids[0]
     history = np.stack([_history_of(p, _length(model)) for p in prompts])

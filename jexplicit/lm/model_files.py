@@ -22,51 +22,23 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables, unit_exponents
-from jexplicit.lm.core.model_row import ModelRow
+from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables
+from jexplicit.lm.core.past import State
 from jexplicit.lm.counted.columns import Context
 from jexplicit.lm.counted.files import COUNTED, context_of, text_of
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.classes import ClassOfOutput, ClassView
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
-from jexplicit.lm.rows.ngrams import Children, NgramRows
-from jexplicit.lm.rows.past.adaptive import Adaptive, AdaptiveRows
-from jexplicit.lm.rows.past.cache import Cache, CacheRows, RepeatRows
-from jexplicit.lm.rows.selectors import LongestContext, PlaceInWord
+from jexplicit.lm.rows.ngrams import Children
 from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
-from jexplicit.lm.rows.views import ViewRows
-from jexplicit.lm.rows.words import LineView, WordView
 from jexplicit.lm.tables.storage import SparseRows
 
-_format = 2
+_format = 3
 _alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
 _types = (
-    LanguageModel,
-    Constant,
-    TokenTables,
-    SparseTables,
-    NgramRows,
-    BackOffChain,
-    ViewRows,
-    ClassView,
-    ClassOfOutput,
-    WordView,
-    LineView,
-    CacheRows,
-    RepeatRows,
-    ModelRow,
-    Adaptive,
-    AdaptiveRows,
-    LongestContext,
-    PlaceInWord,
-    NetworkRows,
-    SequenceRows,
-    SparseRows,
-    Children,
-    Cache,
+    *(LanguageModel, Constant, TokenTables, SparseTables, BackOffChain, NetworkRows, SequenceRows, SparseRows, Children, State),
     *COUNTED,
 )
 _known: dict[str, type] = {cls.__name__: cls for cls in _types}
@@ -78,23 +50,6 @@ def _class_of(name: str) -> type | None:
     if name in _networks and name not in _known:
         _known[name] = getattr(importlib.import_module(f"jexplicit.nn.{_networks[name]}"), name)
     return _known.get(name)
-
-
-def register_types(*types: type) -> None:
-    """Let model files hold more classes. One that is defined again, in the same place, replaces the one before.
-
-    Raises:
-        ValueError: no dataclass or named tuple, or the name of another class that files hold.
-    """
-    for cls in types:
-        if not dataclasses.is_dataclass(cls) and not hasattr(cls, "_fields"):
-            raise ValueError(
-                f"{cls.__name__} has no fields that files can hold: put jexplicit.lm.core.model.pytree before the class"
-            )
-        known = _class_of(cls.__name__) or cls
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"{cls.__name__} of {cls.__module__}: files hold that of {known.__module__}; choose another name")
-    _known.update({cls.__name__: cls for cls in types})
 
 
 def save_model(
@@ -109,7 +64,7 @@ def save_model(
         about: where it comes from; plain values.
 
     Raises:
-        ValueError: a model with a NaN, or with classes that are not registered; a file that cannot be written.
+        ValueError: a model with a NaN, or with rows that are not the library's own; a file that cannot be written.
 
     Example:
         >>> import tempfile
@@ -164,8 +119,7 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         return {"tuple": [describe(item, f"{name}.{n}", tensors) for n, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    remedy = "register its class (jexplicit.register_rows), or use arrays and plain values"
-    raise ValueError(f"{name} is a {type(value).__name__}, which no file can hold: {remedy}")
+    raise ValueError(f"{name} is a {type(value).__name__}, which no file can hold: use rows of the library's own kinds")
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -213,7 +167,7 @@ def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, A
     """The model of a file, the tokenizer if it is in it, and where the model comes from.
 
     Raises:
-        ValueError: no such file, one that is damaged, or one with classes that are not registered.
+        ValueError: no such file, one that is damaged, or one of another version.
     """
     with _one_line_errors(path):
         with safe_open(path, framework="numpy") as file:
@@ -226,9 +180,10 @@ def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, A
         header = json.loads(stored["jexplicit"])
         if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
             raise ValueError("its header is incomplete")
+        if header.get("format") != _format:
+            raise ValueError(f"it has format {header.get('format')}, and this version of jexplicit reads {_format}")
     if unknown := sorted(name for name in _types_of(header["model"]) if _class_of(name) is None):
-        remedy = "import what registers it (jexplicit.register_rows) before the file is read"
-        raise ValueError(f"{path} has a {', '.join(unknown)}, which is not registered here: {remedy}")
+        raise ValueError(f"{path} has a {', '.join(unknown)}, which this version does not know: fit or export the model again")
     _check_numbers(path, tensors)
     with _one_line_errors(path):
         model = rebuild(header["model"], tensors)
@@ -294,17 +249,12 @@ def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
         if model.vocab_size != N:
             raise ValueError(f"{path} has a tokenizer of {N} tokens and a tree of {model.vocab_size}: they are of two models")
         return
-    sizes = {type(kind).__name__: kind.vocab_size for kind in model.rows}
-    tables = [table.shape for kind in model.rows if isinstance(kind, TokenTables) for table in kind.tables]
-    classes = sum(selector.size for selector in model.selectors)
-    if (
-        set(sizes.values()) != {N}
-        or any(shape != (N, N) for shape in tables)
-        or len(model.exponents) != len(unit_exponents(model.rows)) + classes * len(model.names)
-    ):
+    rows = model.rows
+    tables = [table.shape for table in rows.tables] if isinstance(rows, TokenTables) else []
+    if model.vocab_size != N or any(shape != (N, N) for shape in tables):
         raise ValueError(
-            f"{path} has a tokenizer of {N} tokens and rows of {sizes}, tables {tables}, with {len(model.exponents)} exponents "
-            f"for {len(model.names)} rows: its files come from different runs; run again into a fresh folder"
+            f"{path} has a tokenizer of {N} tokens and {type(rows).__name__} of {model.vocab_size}, tables {tables}: its files "
+            "come from different runs; run again into a fresh folder"
         )
 
 

@@ -1,55 +1,32 @@
-"""Reading a text with a model that goes on counting: the state is explicit, and nothing is changed in place.
+"""Reading a text piece by piece: the state is explicit, and nothing is changed in place.
 
     state = init(model)
     log_p, state = read(model, state, tokens)        # of each token, given all that was read before
     np.exp(predict(model, state))                    # the next token
 
-Any language model can be read so. One that does not count has the text as its state.
+Any language model can be read so. That of a counted model goes on counting; one that does not count has the text as its state.
 """
 
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Integer
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.past import Past, contexts_at
+from jexplicit.lm.core.past import Past, State, contexts_at
 from jexplicit.lm.counted import reading as counted
 from jexplicit.lm.counted.combine import Combination, CombinationState
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import CountedState
 from jexplicit.lm.counted.use import AnyModel, Counted, begin_any, predict_any, read_any
-from jexplicit.lm.evaluation import log_distributions, log_probabilities, read_on
-from jexplicit.lm.model_files import describe, rebuild, register_types
-from jexplicit.lm.rows.past.adaptive import AdaptiveRows, Growth
-from jexplicit.lm.rows.past.balance import Balance
-from jexplicit.lm.rows.past.growing import Run
-from jexplicit.lm.rows.past.latest import Latest, LatestRun
-from jexplicit.lm.rows.past.on_devices import balance_on_host, on_host
-from jexplicit.lm.tables.reader import log_p_of_targets
-
-
-class State(NamedTuple):
-    """What a model has read.
-
-    tokens: [n] all of them, from the `<pad>` before the first.
-    growth: what its adaptive rows have counted of them; None for a model without such rows.
-    rows: their names.
-    """
-
-    tokens: Int[np.ndarray, " n"]
-    growth: Growth | None
-    rows: tuple[str, ...]
-
-
-register_types(State, Growth, Run, Balance, Latest, LatestRun)
+from jexplicit.lm.evaluation import log_distributions, log_probabilities
+from jexplicit.lm.model_files import describe, rebuild
 
 
 def init(model: AnyModel) -> State | CountedState | CombinationState:
@@ -62,8 +39,7 @@ def init(model: AnyModel) -> State | CountedState | CombinationState:
     """
     if isinstance(model, Counted):
         return begin_any(model)
-    kind = adaptive_kind(model)
-    return State(np.array([PAD], np.int32), kind and kind.nothing(), kind.names if kind else ())
+    return State(np.array([PAD], np.int32))
 
 
 def read(
@@ -93,31 +69,23 @@ def read(
     check_token_ids(new.reshape(-1), model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     if isinstance(model, Counted):
         return read_any(model, _counted(model, state), new)
-    kind, state = _checked(model, state)
-    stream = np.concatenate([state.tokens, new.reshape(-1).astype(np.int32)])
-    places = np.arange(len(state.tokens), len(stream))
+    stream = np.concatenate([_checked(state).tokens, new.reshape(-1).astype(np.int32)])
+    places = np.arange(len(stream) - new.size, len(stream))
     wanted = np.arange(len(places)) if model.eos else np.flatnonzero(stream[places] != PAD)
-    log_p = np.zeros(len(places), np.float32)
-    past, growth = Past(stream, places[wanted], growth=state.growth), state.growth
+    log_p, past = np.zeros(len(places), np.float32), Past(stream, places[wanted])
     if len(wanted):
-        X = contexts_at(stream, places[wanted], model.radius)
-        Y = stream[places[wanted]]
-        if kind:
-            log_p[wanted], growth = read_on(log_p_of_targets, model, X, Y, past)
-        else:
-            log_p[wanted] = log_probabilities(model, X, Y, past=past)
-    return log_p, state._replace(tokens=stream, growth=kind and kind.count_on(growth, stream, len(stream)))
+        X = contexts_at(stream, past.places, model.radius)
+        log_p[wanted] = log_probabilities(model, X, stream[past.places], past=past)
+    return log_p, State(stream)
 
 
 def predict(model: AnyModel, state: State | CountedState | CombinationState) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one, in nats."""
     if isinstance(model, Counted):
         return predict_any(model, _counted(model, state))
-    state = _checked(model, state)[1]
-    stream = np.append(state.tokens, np.int32(PAD))  # the token that is predicted is not looked at
-    place = np.array([len(state.tokens)])
-    past = Past(stream, place, growth=state.growth)
-    return log_distributions(model, contexts_at(stream, place, model.radius), past=past)[0]
+    stream = np.append(_checked(state).tokens, np.int32(PAD))  # the token that is predicted is not looked at
+    place = np.array([len(stream) - 1])
+    return log_distributions(model, contexts_at(stream, place, model.radius), past=Past(stream, place))[0]
 
 
 def expect(
@@ -134,9 +102,6 @@ def expect(
 def save_state(path: str | os.PathLike, state: State | CountedState | CombinationState) -> None:
     """Write a state to a safetensors file, from which `load_state` goes on."""
     tensors: dict[str, np.ndarray] = {}
-    if isinstance(state, State) and (growth := state.growth):
-        balances = tuple(map(balance_on_host, growth.balances))
-        state = state._replace(growth=growth._replace(counts=tuple(map(on_host, growth.counts)), balances=balances))
     described = describe(state, "state", tensors)
     save_file(tensors, Path(path), metadata={"state": json.dumps(described)})
 
@@ -155,13 +120,10 @@ def load_state(path: str | os.PathLike) -> State | CountedState | CombinationSta
     return rebuild(described, tensors, host=True)
 
 
-def _checked(model: LanguageModel, state: State | CountedState | CombinationState) -> tuple[Any, State]:
+def _checked(state: State | CountedState | CombinationState) -> State:
     if not isinstance(state, State):
         raise ValueError("a state of a counted model: read the text with this model")
-    kind = adaptive_kind(model)
-    if state.rows != (kind.names if kind else ()):
-        raise ValueError(f"a state of {len(state.rows)} adaptive rows that are not the model's: read the text with this model")
-    return kind, state
+    return state
 
 
 def _counted(model: Any, state: Any) -> Any:
@@ -170,13 +132,3 @@ def _counted(model: Any, state: Any) -> Any:
     if not isinstance(own, CountedState) or not isinstance(of, CountedModel) or not counted.is_state_of(of, own):
         raise ValueError("a state that is not of this model: read the text with it")
     return state
-
-
-def reads_on(model: AnyModel) -> bool:
-    """Whether a model is read token by token: a counted model, and one that counts what is read."""
-    return isinstance(model, Counted) or adaptive_kind(model) is not None
-
-
-def adaptive_kind(model: LanguageModel) -> Any:
-    """The rows of a model that count what is read, `AdaptiveRows`; None for a model without."""
-    return next((kind for kind in model.rows if isinstance(kind, AdaptiveRows)), None)

@@ -2,16 +2,13 @@
 
 import contextlib
 import gc
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Int, Integer
 from scipy.sparse import csr_array
 
 from jexplicit.counts.context_ranges import Disk, count_ranges
@@ -25,12 +22,9 @@ from jexplicit.lm.core.model import Features
 from jexplicit.lm.core.options import FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
 from jexplicit.lm.rows.sharded import ShardedCounts
-from jexplicit.lm.rows.sparse import targets_of
 from jexplicit.runs.devices import default_mesh, on_cpu
 from jexplicit.runs.host import trim_heap
 
-THREADS = min(2, os.cpu_count() or 1)  # each holds some copies of the text
-RADIUS = 8  # of the single tokens that a mixture has rows of
 _pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
 
@@ -42,7 +36,6 @@ class Options(FitOptions):
     features: Features = "cat"
     radius: int = 1
     history: str = "none"
-    rows: tuple[str, ...] = ("offsets", "contexts-4", "gaps")
     train_sample: int | None = 1_000_000
     seed: int = 0
 
@@ -85,8 +78,7 @@ class TrainingText:
         counts: C_1 .. C_K of the stream, if known.
         sparse_counts: the same as sparse tables.
         sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
-        letters: [N] which tokens are letters, in a text of characters; for rows of words.
-        tokenizer: that made the stream; for minimal pairs.
+        tokenizer: that made the stream; for context mixing.
         disk: where contexts of several tokens are counted that memory should not hold; default, in memory. What is left in its
             folder is for a killed fit to continue.
         contexts: folder of what was counted before, in the same way; taken where it has the offsets that are asked for.
@@ -112,7 +104,6 @@ class TrainingText:
         counts: Counts = (),
         sparse_counts: SparseCounts = (),
         sharded_counts: ShardedCounts | None = None,
-        letters: Bool[np.ndarray, " N"] | None = None,
         tokenizer: Tokenizer | None = None,
         disk: Disk | None = None,
         contexts: Path | None = None,
@@ -120,14 +111,13 @@ class TrainingText:
     ):
         check_stream(stream)
         self.disk, self.contexts = disk, contexts
-        self.letters, self.tokenizer = letters, tokenizer
+        self.tokenizer = tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or default_mesh()
         self.device_contexts = not on_cpu(self.mesh) if device_contexts is None else device_contexts
         self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
         self._known_sparse = sparse_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
         self._made: dict[Any, Any] = {}
-        self._predictions: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def in_memory(self) -> np.ndarray:
@@ -173,15 +163,9 @@ class TrainingText:
 
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
         """Another text of the same tokens, with what is known of it: counts, sparse_counts, disk."""
-        shape: Any = {"eos": self.eos, "mesh": self.mesh, "letters": self.letters, "tokenizer": self.tokenizer}
+        shape: Any = {"eos": self.eos, "mesh": self.mesh, "tokenizer": self.tokenizer}
         shape |= {"device_contexts": self.device_contexts}
         return TrainingText(stream, self.vocab_size, **shape, **known)
-
-    def predictions(self, radius: int) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-        """Contexts of so many tokens or more, and targets."""
-        if self._predictions is None or self._predictions[0].shape[1] < radius:
-            self._predictions = contexts(self.in_memory, radius, eos=self.eos)
-        return self._predictions
 
     def ngrams(self, offsets: tuple[int, ...], progress: Callable[[int, int], None] | None = None) -> Ngrams:
         """The smoothed contexts at some offsets; on disk, progress is called with (positions counted, positions in all)."""
@@ -196,45 +180,12 @@ class TrainingText:
                 found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
                 trim_heap()
             else:
-                X, Y = self.predictions(max(offsets))
-                found = self.smoothed(X, Y, offsets)
+                X, Y = contexts(self.in_memory, max(offsets), eos=self.eos)
+                mesh = self.mesh if self.device_contexts else None
+                found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=N, mesh=mesh)
+                trim_heap()
             self._ngrams[offsets] = found
         return self._ngrams[offsets]
-
-    def smoothed(
-        self,
-        X: Integer[np.ndarray, "M K"],
-        Y: Integer[np.ndarray, " M"],
-        offsets: tuple[int, ...],
-        *,
-        vocab_size: int | None = None,
-        sizes: tuple[int, ...] | None = None,
-    ) -> Ngrams:
-        """`smoothed_ngrams` of what was made of this text, counted where its contexts are."""
-        mesh = self.mesh if self.device_contexts else None
-        found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=vocab_size or self.vocab_size, sizes=sizes, mesh=mesh)
-        trim_heap()
-        return found
-
-    def count_ngrams(self, groups: Sequence[tuple[int, ...]], progress: Callable[[int, int], None] | None = None) -> None:
-        """Count and smooth the contexts at several offsets, in memory some of them at once."""
-        if not self.disk:
-            self.predictions(max((max(offsets) for offsets in groups), default=1))  # before several threads ask for them
-        done = []
-
-        def build(offsets: tuple[int, ...]) -> None:
-            self.ngrams(offsets)
-            done.append(offsets)
-            if progress:
-                progress(len(done), len(groups))
-
-        with ThreadPoolExecutor(1 if self.disk else THREADS) as pool:  # NumPy sorts without the interpreter's lock
-            list(pool.map(build, groups))
-
-    @property
-    def target_counts(self) -> Int[np.ndarray, " N"]:
-        """How often each token is a target."""
-        return self.once("target counts", lambda: targets_of(self.sparse_counts(1)[0], eos=self.eos))
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """What `make` makes of this text, kept by a name."""
@@ -246,7 +197,7 @@ class TrainingText:
         """Drop what was made of this text, to make room; it is made again where it is asked for."""
         self._made.clear()
         self._ngrams.clear()
-        self._predictions, self._sparse = None, self._known_sparse
+        self._sparse = self._known_sparse
         gc.collect()  # arrays in references that go in circles
         trim_heap()
 

@@ -6,7 +6,6 @@ from typing import Any
 from jexplicit.experiments.bounds import refuses
 from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.core.model import window_of
-from jexplicit.lm.fits.mixtures.mixture_rows import COUNTED_ROWS, check_rows
 from jexplicit.lm.text_model import model_path
 from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.files import check_writable, local_path
@@ -24,8 +23,8 @@ _given = ("methods", "features", "radius", "history")  # each with a value at le
 def check(config: Config) -> Iterator[tuple[Any, str]]:
     """Refuse flags that make no sense, with the remedy."""
     kind, _, name = config.corpus.partition(":")
-    methods, rows, corpus = set(config.methods), set(config.rows), f"--corpus {config.corpus}"
-    words = {name: " ".join(map(str, getattr(config, name))) for name in (*_given, "rows")}
+    methods, corpus = set(config.methods), f"--corpus {config.corpus}"
+    words = {name: " ".join(map(str, getattr(config, name))) for name in _given}
     known = kind in (("shards", "tfds") if name else ("docs", "installed", "text"))
     yield not known, f"{corpus}: choose docs, installed, text, shards:DIR or tfds:NAME"
     if config.coordinator is not None:
@@ -46,8 +45,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
         flags = " ".join(flag for flag, given in made.items() if given)
         yield flags, f"{flags} with {corpus}: shards are tokenised already; give these flags to launch.shards"
-        yield _beyond("--methods", config.methods, (*_served, "mixture"), "--corpus shards:DIR")
-        yield _beyond("--rows", config.rows if "mixture" in methods else (), COUNTED_ROWS, "--corpus shards:DIR")
+        yield _beyond("--methods", config.methods, (*_served, "context-mixing"), "--corpus shards:DIR")
     if config.export is not None:
         export = local_path(config.export, "--export")
         yield export == local_path(config.out), f"--export {config.export}: it is the run folder; give another, or a file"
@@ -56,18 +54,11 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     check_test_files(config)
     for name in _given:
         yield not getattr(config, name), f"--{name} without a value: give at least one"
-    needs = "it needs --features cat and another smoothing than noise"
-    smoothed = f"--features {words['features']} and --smoothing {config.smoothing}"
-    unfit = config.calibration == "leave-one-out" and ("sum" in config.features or config.smoothing == "noise")
-    yield unfit, f"--calibration leave-one-out with {smoothed}: {needs}"
-    check_rows(config.rows)
     for history in config.history:
         window_of(history)
-    past = set(config.history) != {"none"} and not {"mixture", "context-mixing"} & methods
-    reads = "only --methods context-mixing and mixture read preceding text"
+    past = set(config.history) != {"none"} and "context-mixing" not in methods
+    reads = "only --methods context-mixing reads preceding text"
     yield past, f"--history {words['history']} with --methods {words['methods']}: {reads}"
-    letters = {"words", "word-classes", "lines"} & rows and config.tokenizer != "char"
-    yield letters, f"--rows {words['rows']} with --tokenizer {config.tokenizer}: these rows need --tokenizer char"
     unsplit = config.split != "blocks" and (config.dev or not config.train)
     yield unsplit, f"--split {config.split}: it splits the files of --train, without --dev"
     if config.split == "dev-test":

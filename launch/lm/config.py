@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.experiments.command import Preset
-from jexplicit.lm.core.names import CHARACTER_ROWS, CLASS_ROWS, SUBWORD_ROWS, Features, History, Method
+from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.lm.core.options import FitOptions
 from launch.shared.groups import Run, Text
 
@@ -41,19 +41,9 @@ class Models(Text, Run):
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
     history: tuple[History, ...] = ("none",)
-    """What a mixture and context-mixing see beyond their contexts. none: nothing. document: the document so far. window:W: the
+    """What context-mixing sees beyond its contexts. none: nothing. document: the document so far. window:W: the
     last W tokens. all: the whole preceding text. adaptive: the whole preceding text, counted as it is read; adaptive:document:
     the same of the document so far."""
-    rows: tuple[str, ...] = SUBWORD_ROWS
-    """The rows of a mixture. offsets: single tokens, 1 to 8 positions back. contexts-4, contexts-8: contexts of the last 1 to 4
-    or 8 tokens. gaps, gaps-of-three: two or three tokens with a gap. classes: contexts of token classes, and the class of the
-    next token. repeats: the nearest 4 and 16 tokens, which may occur again. skips: contexts that skip the nearest one or two
-    tokens. words, word-classes: with --tokenizer char, the current part of a word and the words before it, or their classes.
-    lines: likewise, the length of the line so far, with the nearest two. confidence: for each row ten exponents instead of one,
-    by how often the context occurred and whether only one token followed it. selectors: the exponent of each row also depends
-    on the longest context that occurred and, of characters, on the place in the word. Of --history adaptive, where none is
-    named, all that help are taken: adaptive, contexts of the text that is read; begun, the same with the training text;
-    indirect, these after what followed last; recency, what followed last; observed-expected, counts beside expected ones."""
     eos: bool = False
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)
@@ -61,8 +51,8 @@ class Models(Text, Run):
     exponent corrected by one fitted number. cold, warm: trained by gradient descent from random tables or from the explicit
     solution. optimum: the minimum of the training loss at K = 1, from counts. log-linear: smoothed rows with one fitted
     exponent per offset. iterative-scaling: sweeps from the log-linear model, without a learning rate. ngram: modified
-    Kneser-Ney of order 5. mixture: counted rows with fitted exponents; see --rows and --history. context-mixing: decisions on
-    the path to a token, whose log-odds are a fitted sum of the evidence of contexts; see --contexts and --history."""
+    Kneser-Ney of order 5. context-mixing: decisions on the path to a token, whose log-odds are a fitted sum of the evidence of
+    contexts; see --contexts and --history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +85,8 @@ class Config(FitOptions, Models):
     tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
     """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. sharded:
     dense, with the columns split over the devices. auto: dense where a method needs it and it fits in memory, otherwise sparse.
-    Results do not change, except for rounding. Sparse tables work with explicit, ngram, mixture and context-mixing; sharded
-    ones only with explicit."""
+    Results do not change, except for rounding. Sparse tables work with explicit, ngram and context-mixing; sharded ones only
+    with explicit."""
     device_contexts: bool = False
     """Count contexts of several tokens on the devices even where these are CPUs, although the host is faster. Accelerators
     count them, unless --memory is given. The counts are the same."""
@@ -123,7 +113,7 @@ class Config(FitOptions, Models):
 
 
 _TRAINED = ("explicit", "cold", "warm")
-_MIXTURE: Any = {"corpus": "text", "methods": ("ngram", "mixture"), "radius": (1,), "history": ("none", "all")}
+_COUNTED: Any = {"corpus": "text", "methods": ("ngram", "context-mixing"), "radius": (1,), "history": ("none", "adaptive")}
 _SAMPLES: Any = {"corpus": "text", "tables": "sparse", "train_sample": 20_000, "dev_sample": 20_000}
 _PRESETS: dict[str, tuple[str, Any]] = {
     "tiny": (
@@ -131,39 +121,27 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         dict(limit=500, vocab_size=512, radius=(1, 2), train_sample=20_000, scaling_sample=2_000, samples=1),
     ),
     "demo": (
-        "1000 documents of docs: the explicit solution, models that generalise, and one that learns as it reads; 40 s on 2 CPU "
-        "cores, 23 s once its functions are compiled. Dev perplexity of explicit, cat, K = 1, 2: 77, 144; of the mixtures: 18 "
-        "and 13.",
-        dict(methods=("explicit", "log-linear", "ngram", "mixture"), features=("cat",), radius=(1, 2), samples=3)
-        | dict(history=("none", "adaptive"), rows=("offsets", "contexts-4", "adaptive"), calibration_positions=5_000)
-        | dict(limit=1000, vocab_size=2050),
+        "1000 documents of docs: the explicit solution, models that generalise, and one that learns as it reads; DEMO_NOTE",
+        dict(methods=("explicit", "log-linear", "ngram", "context-mixing"), features=("cat",), radius=(1, 2), samples=3)
+        | dict(history=("none", "adaptive"), calibration_positions=5_000, limit=1000, vocab_size=2050),
     ),
     "starts": (
         "docs, all models of the paper's Table 1; learning rate 0.1, because the corpus is 30 times smaller than the paper's.",
         dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, paper=True),
     ),
-    "mixture": (
-        "docs, models that generalise: smoothed rows with fitted exponents, contexts of several tokens, the recent past.",
-        dict(methods=("explicit", "log-linear", "ngram", "mixture"), radius=(1, 2, 4, 8), history=("none", "all")),
-    ),
     "shakespeare": (
-        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 4 minutes on 2 CPU cores. Dev loss "
-        "1.420 nats per character; 1.361 when it also sees the last 256 characters, 1.265 when it counts all that it reads.",
-        _MIXTURE
-        | dict(documents="file", split="end", tokenizer="char", rows=CHARACTER_ROWS, calibration_positions=100_000)
-        | dict(methods=("ngram", "mixture", "context-mixing"), history=("none", "window:256", "adaptive")),
+        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 8 minutes on 2 CPU cores. Dev loss 1.411 "
+        "nats per character; 1.358 when it also counts the last 256 characters, 1.246 when it counts all that it reads.",
+        _COUNTED | dict(documents="file", split="end", tokenizer="char", history=("none", "window:256", "adaptive")),
     ),
     "words": (
-        "words, ends of lines predicted, with --train and --dev; vocabulary 10,000. On 1 M words of subtitles the mixture "
-        "has 0.63 times the perplexity of the Kneser-Ney 5-gram; 0.50 times when it also sees the preceding text.",
-        _MIXTURE
-        | dict(methods=("ngram", "mixture", "context-mixing"))
-        | dict(tokenizer="word", vocab_size=10_000, eos=True, rows=CLASS_ROWS),
+        "words, ends of lines predicted, with --train and --dev; vocabulary 10,000. On 1 M words of Wikipedia the model has "
+        "0.74 times the perplexity of the Kneser-Ney 5-gram; 0.55 times when it counts all that it reads.",
+        _COUNTED | dict(tokenizer="word", vocab_size=10_000, eos=True),
     ),
-    "babylm-mixture": (
-        "your own text in 4098 subwords, with --train and --dev; 10 M words take 3 minutes and 6.6 GB on 2 CPU cores to count "
-        "and fit. Dev perplexity: 5-gram 60.3, mixture 49.5, mixture that also sees the preceding text 34.0.",
-        _MIXTURE | dict(methods=("ngram", "mixture", "context-mixing")) | dict(rows=CLASS_ROWS, calibration_positions=30_000),
+    "subwords": (
+        "your own text in 4098 subwords, with --train and --dev; 10 M words take SUBWORDS_NOTE",
+        _COUNTED,
     ),
     "large": (
         "a vocabulary of 128,000 on your own text, with --train and --dev; 10 M words take 2 minutes on 2 CPU cores, half of "

@@ -19,7 +19,6 @@ from jexplicit.experiments.tables import Column, rich_table
 from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.training_text import TrainingText, Watch
 from jexplicit.runs.progress import show, si_format
 from launch.lm.config import Config
@@ -89,7 +88,7 @@ def _model_seconds(config: Config, name: Row, stream: np.ndarray, tokenizer: Tok
     options, passes = options_of(config, name), _passes.get(method)
     if passes:
         options = replace(options, **{passes: 1})
-    shape: Any = {"eos": config.eos, "letters": letters_of(tokenizer), "tokenizer": tokenizer}
+    shape: Any = {"eos": config.eos, "tokenizer": tokenizer}
     for _ in range(2):  # the second time without compilation
         start = time.perf_counter()
         model = fit_model(method, TrainingText(stream, tokenizer.vocab_size, **shape), options, Watch(dev=stream)).model

@@ -24,9 +24,8 @@ from jexplicit.lm.core.sampled import sampled_positions
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.context_mixing import contexts_radius
-from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.fit import CHAIN, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
-from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN, rows_radius
 from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
@@ -65,10 +64,6 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         elif method == "context-mixing":
             radius = contexts_radius(config.contexts, config.tokenizer)
             yield from ({**name, "radius": radius, "history": history} for history in config.history)
-        elif method == "mixture":
-            mixture = {**name, "features": "cat", "radius": rows_radius(config.rows)}
-            for history in config.history:
-                yield {**mixture, "history": history}
         else:
             radii = [K for K in config.radius if K == 1 or method != "optimum"]  # which has a closed form there alone
             for features, radius in itertools.product(config.features, radii):
@@ -102,13 +97,13 @@ def options_of(config: Config, name: Row) -> Options:
     """What a fit is told: the flags, and what models vary by as the name says."""
     flags: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(FitOptions)}
     own = {key: value for key, value in name.items() if key != "method" and value != "none"}
-    return Options(rows=config.rows, train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
+    return Options(train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
 
 
 def evaluate_model(job: ModelRun, name: Row, model: AnyModel) -> Row:
     """The perplexities of a model on train and dev, and what compares across tokenizers."""
     config, start = job.config, time.perf_counter()
-    one_by_one, dense = not isinstance(model, LanguageModel) or len(model.rows) > 1, job.tables == "dense"
+    one_by_one, dense = not isinstance(model, LanguageModel), job.tables == "dense"
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
         drawn, counts = _positions_one_by_one if one_by_one else config.train_sample, job.training.counts(1) if dense else None

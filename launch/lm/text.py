@@ -33,8 +33,7 @@ from jexplicit.lm.checkpoints import (
     save_tokenizer,
 )
 from jexplicit.lm.fits.fit import choose_tables
-from jexplicit.lm.rows.words import letters_of
-from jexplicit.lm.training_text import RADIUS, TrainingText
+from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import within_memory
 from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
 from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first
@@ -42,7 +41,7 @@ from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
 
 _of_tables = {  # methods that have models of such tables
-    "sparse": ("unigram", "bigram", "explicit", "ngram", "mixture", "context-mixing"),
+    "sparse": ("unigram", "bigram", "explicit", "ngram", "context-mixing"),
     "sharded": ("explicit",),
 }
 
@@ -125,7 +124,7 @@ def contexts_folder(run: Path) -> Path:
 
 def most_offsets(config: Config) -> int:
     """The largest distance at which pairs are counted."""
-    return max(*config.radius, RADIUS if "mixture" in config.methods else 1)
+    return max(config.radius)
 
 
 def count_or_load(
@@ -138,7 +137,7 @@ def count_or_load(
     beside = beside if beside and beside.is_dir() else None
     memory = parse_bytes(config.memory) if config.memory else None
     on_disk = memory or (int(host_bytes() / 4) if beside else None)
-    shape: Any = {"eos": config.eos, "mesh": mesh, "letters": letters_of(text.tokenizer), "tokenizer": text.tokenizer}
+    shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
     shape |= {"disk": Disk(contexts_folder(path), on_disk) if on_disk else None, "contexts": beside}
     shape |= {"device_contexts": config.device_contexts or None}
 

@@ -10,9 +10,8 @@ from matplotlib.ticker import NullLocator
 from jexplicit.experiments.figures import figure
 from jexplicit.experiments.rows import Results, Row, cell, groups, melt, pivot, some_epochs, where
 from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Bars, Lines, Section, Table, Texts, View, picture
+from jexplicit.experiments.views import Lines, Section, Table, Texts, View, picture
 from jexplicit.lm.core.names import label
-from jexplicit.lm.fits.mixtures.ablation import kind_name
 from launch.compare import COLUMNS
 
 # Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
@@ -27,7 +26,7 @@ PAPER_TABLE = {
 _much = 0.01  # of the dev documents in train: worth a warning
 _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
 _trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
-_general = (*_swept, "ngram", "mixture", "context-mixing")
+_general = (*_swept, "ngram", "context-mixing")
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
 _linear = {**_log, "xscale": "linear"}
 
@@ -200,47 +199,6 @@ BY_RADIUS = Table(  # dev perplexity
 )
 
 
-def _row_kinds(results: Results) -> list[Row]:
-    """What each kind of row buys a mixture of every history; what a resumed run measured again counts once."""
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for event in results.events("step", "history", "step"):
-        name = kind_name(event["kind"]) if event.get("kind") else event["step"]
-        found = {"scalars": event["scalars"], "added": event["held_out_perplexity"]}
-        lines[event["history"], name] = {"history": event["history"], "rows": name, **found}
-    whole: Row = {}
-    for event in results.events("ablation"):
-        kind = event.get("without")
-        whole, name = (whole, kind_name(kind)) if kind else (event, "nothing")
-        line = lines.setdefault((event["history"], name), {"history": event["history"], "rows": name})
-        line["scalars"] = whole["scalars"] - event["scalars"] if kind else event["scalars"]
-        line["left_out"] = event["held_out_perplexity"]
-        line["increase"] = event["held_out_perplexity"] / whole["held_out_perplexity"] - 1 if kind else None
-    for event in results.events("choice", "history", "kind"):
-        key = event["history"], kind_name(event["kind"])
-        lines.setdefault(key, {"history": key[0], "rows": key[1]})["elsewhere"] = np.expm1(event["worth"])
-    histories = list(dict.fromkeys(history for history, _ in lines))
-    return sorted(lines.values(), key=lambda line: (histories.index(line["history"]), line["rows"] == "nothing"))
-
-
-ROW_KINDS = Table(
-    [
-        Column("history", "history"),
-        Column("rows", "rows"),
-        _fitted,
-        Column("added", "added", ".2f"),
-        Column("left out", "left_out", ".2f"),
-        Column("increase", "increase", "+.1%"),
-        Column("other half", "elsewhere", "+.1%"),
-    ],
-    _row_kinds,
-    note="""\
-*Added*: perplexity with this kind and those above it, from the n-gram model on. *Left out*: with all kinds but this one. The
-positions are those that exponents are fitted on, so a kind with many fitted numbers looks a little better than it is. *Other
-half*: how much perplexity rises without the kind on half of the held-out text, with exponents fitted on the other half;
-adaptive rows that do not lower it are left out of the model, and have no more than this number.""",
-)
-
-
 def _perplexities(results: Results) -> list[Row]:
     """Train and dev perplexity of the explicit solution and the baselines, with the paper's on request."""
     rows, found = where(_beside_paper(results), method=("unigram", "bigram", "explicit")), []
@@ -255,8 +213,9 @@ def _perplexities(results: Results) -> list[Row]:
 def _levels(results: Results) -> list[Row]:
     """Dev perplexity by K in a panel for each kind of features; models of several tokens are levels in both."""
     rows = where(results.rows, method=("explicit", *_trained, *_swept))
-    seen = where(results.rows, method=("bigram", "ngram", "mixture"), history=("none", "all"))
-    levels = [{**row, "method": row["method"] + ", history all" * (row["history"] == "all"), "radius": None} for row in seen]
+    seen = where(results.rows, method=("bigram", "ngram", "context-mixing"))
+    of = ("" if row["history"] == "none" else f", history {row['history']}" for row in seen)
+    levels = [{**row, "method": row["method"] + history, "radius": None} for row, history in zip(seen, of, strict=True)]
     panels = [features for features in ("sum", "cat") if where(rows, features=features)]
     return [{**row, "panel": name.capitalize()} for name in panels for row in [*where(rows, features=name), *levels]]
 
@@ -317,10 +276,6 @@ def _sweeps(results: Results) -> list[Row]:
     return melt(results.events("sweep", "features", "radius", "sweep"), _parts)
 
 
-def _left_out(results: Results) -> list[Row]:
-    return [line for line in _row_kinds(results) if line.get("increase") is not None]
-
-
 def _exponents(results: Results) -> list[Row]:
     rows = where(results.rows, method="log-linear")
     return [{**row, "offset": k, "exponent": x} for row in rows for k, x in enumerate(row["exponents"][1:], 1)]
@@ -352,7 +307,6 @@ COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_lo
 METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
 EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
 SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _sweeps, axes=_linear)
-ROWS = Bars("rows", "rows", "increase", "history", rows=_left_out, axes={"ylabel": "rise of perplexity"}, size=(9.6, 3.6))
 SLOPES = Table(
     [
         Column("model", label),
@@ -373,7 +327,7 @@ VIEWS: Sequence[View] = (
     TESTS,
     PERPLEXITY,
     _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, CLOSENESS, LOSS_CURVES, COMPUTE])),
-    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, ROW_KINDS, ROWS, EXPONENTS, SWEEPS])),
+    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, EXPONENTS, SWEEPS])),
     _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
     Texts("Sampled text", "samples.json"),
 )

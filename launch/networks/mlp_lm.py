@@ -44,7 +44,7 @@ _shown, _first_rank, _neighbours = 16, 20, 6  # tokens whose neighbours are list
 _mapped = 250  # tokens of the map of the embedding
 _scored_positions = 100_000  # of the train loss of a solved model, at most
 _solved = {"unigram": "unigram", "bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "log-linear": "log-linear, Cat"}
-_kinds = {**_solved, "ngram": "Kneser-Ney 5-gram", "mixture": "mixture: contexts, offsets, gaps"}  # of launch.lm, too
+_kinds = {**_solved, "ngram": "Kneser-Ney 5-gram", "context-mixing": "context mixing"}  # of launch.lm, too
 
 
 class TextData(NamedTuple):

@@ -5,8 +5,7 @@ import pytest
 from reference import PAD, random_documents, stream_of
 
 from jexplicit.counts.dense import count
-from jexplicit.data.corpus import held_out
-from jexplicit.data.corpus.held_out import cut_documents, duplicated_mask, hold_out
+from jexplicit.data.corpus.held_out import cut_documents, hold_out
 
 DOCUMENTS = random_documents(seed=9, number=800, vocab_size=9, longest=20)
 STREAM = stream_of(DOCUMENTS)
@@ -100,32 +99,6 @@ def test_the_largest_id_of_a_type_is_held_out_as_any_other(dtype):
 def test_of_a_single_document_the_last_part_is_held_out():
     rest, held = hold_out(np.array([0, *range(1, 21), 0]), positions=5, most=0.25)
     assert (rest.tolist(), held.tolist()) == ([0, *range(1, 16), 0], [0, *range(16, 21), 0])
-
-
-def slow_spans_in_common(stream, text, n):
-    """How many spans of n tokens end in each passage of 200, and how many of them the text has."""
-    known, found = {tuple(text[m : m + n].tolist()) for m in range(len(text) - n + 1)}, [0] * -(-len(stream) // 200)
-    for m in range(n - 1, len(stream)):
-        found[m // 200] += tuple(stream[m - n + 1 : m + 1].tolist()) in known
-    return found
-
-
-@pytest.mark.parametrize("part", [1, 30, 1 << 22])
-def test_copies_are_those_of_the_loop_over_spans_in_parts_of_any_size(part, monkeypatch):
-    """Up to a fifth of the spans of a passage may be in common; beyond it, the passage is a copy."""
-    monkeypatch.setattr(held_out, "_part", part)
-    rng, n = np.random.default_rng(0), 15
-    text, new = rng.integers(1, 100, 2000), rng.integers(1, 100, 2000)
-    f = np.bincount(text) / len(text)
-    assert (n - 1) * -sum(p * np.log(p) for p in f if p) < 64 <= n * -sum(p * np.log(p) for p in f if p)
-    expected = [0, 39, 40, 41, 60, 79, 80, 81, 200 - n + 1, 0]
-    lengths = [spans + n - 1 if spans else 0 for spans in expected]  # of what the text has, at the beginning of a passage
-    stream = np.concatenate([part for m, c in enumerate(lengths) for part in (text[:c], new[200 * m : 200 * (m + 1) - c])])
-    assert slow_spans_in_common(stream, text, n) == expected
-    for some in (stream, stream[150:], stream[:834]):  # spans across passages; a last one of 34 tokens, of which 20 end spans
-        spans, sizes = slow_spans_in_common(some, text, n), np.bincount(np.arange(len(some)) // 200)
-        np.testing.assert_array_equal(duplicated_mask(some, text), np.repeat(np.array(spans) * 5 > sizes, sizes))
-        np.testing.assert_array_equal(duplicated_mask(some, text, most=0.4), np.repeat(np.array(spans) * 5 > 2 * sizes, sizes))
 
 
 def test_long_documents_are_split_into_nearly_equal_pieces():

@@ -168,15 +168,11 @@ lm {TRAIN} --batch-size {10**400} | use whole numbers below 2^63
 lm {TRAIN} --memory 2GB --device-contexts | --device-contexts with --memory 2GB: contexts are counted in parts on the host then
 lm {TRAIN} --tables sparse --methods cold | --methods cold with sparse tables
 lm {TRAIN} --tables sharded --methods ngram | --methods ngram with sharded tables
-lm {TRAIN} --history all | only --methods context-mixing and mixture read
-lm {TRAIN} --calibration leave-one-out | --calibration leave-one-out with --features sum cat
+lm {TRAIN} --history all | only --methods context-mixing reads
 lm {TRAIN} --devices 1000 | 1000 devices requested
 lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
-lm {TRAIN} --calibration leave-one-out --features cat --smoothing noise | --smoothing noise
 lm {TRAIN} --history | --history without a value
-lm {TRAIN} --methods mixture --history window:3 | choose none, document, window:W
-lm {TRAIN} --methods mixture --rows trigrams | rows trigrams: choose from offsets
-lm {TRAIN} --methods mixture --rows words | these rows need --tokenizer char
+lm {TRAIN} --methods context-mixing --history window:3 | choose none, document, window:W
 lm {TRAIN} --radius two | --radius
 lm --out gs://bucket/x {TRAIN} | give a path on this machine
 lm --out {{text}} {TRAIN} | cannot be written

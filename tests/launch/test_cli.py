@@ -12,7 +12,6 @@ from run_folders import rows
 
 import jexplicit
 from jexplicit.lm.core import names
-from jexplicit.lm.fits.mixtures import mixture_rows
 from launch import cli
 from launch.lm import __main__ as lm
 
@@ -101,8 +100,6 @@ def test_help_of_a_command_does_not_import_jax(environment):
 
 def test_names_of_the_command_line_are_those_of_the_library():
     assert set(get_args(names.Method)) == set(jexplicit.METHODS)
-    for name in ("SUBWORD_ROWS", "CLASS_ROWS", "CHARACTER_ROWS"):
-        mixture_rows.check_rows(getattr(names, name))
 
 
 def test_a_command_works_where_another_launch_lies(tmp_path, environment):
@@ -179,6 +176,6 @@ def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monke
     assert found["vocab_size"] == row["vocab_size"] and found["tables"] == "sparse"
     assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
     assert estimate("--methods", "unigram", "--tokenizer", str(finished))["vocab_size"] == found["vocab_size"]
-    assert estimate("--methods", "mixture", "--rows", "words", "--tokenizer", "char")["models_seconds"] > 0
+    assert estimate("--methods", "context-mixing", "--tokenizer", "char")["models_seconds"] > 0
     assert estimate("--methods", "cold", "optimum", "--batch-size", "100")["tables"] == "dense"
     assert not list(tmp_path.iterdir())

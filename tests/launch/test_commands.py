@@ -5,11 +5,12 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from lm_runs import DEV, SMALL, TRAIN, by_model, finished, folder, run
+from lm_runs import DEV, SMALL, TRAIN, WITH_HISTORY, by_model, finished, folder, run
 from run_folders import rows
 from safetensors.numpy import load_file, save_file
 
@@ -144,10 +145,10 @@ def test_explain_prints_the_exact_parts_of_each_logit(tmp_path, capsys):
     assert visible("\n") == "\\n" and visible("▁é") == "▁é"
 
 
-def test_a_mixture_is_explained_by_token_and_by_row(tmp_path, capsys):
-    names = {"token": ["1 back", "8 back", "no token", "history"], "row": ["unigram", "offset 8", "context 4", "cache 400"]}
+def test_a_counted_model_is_explained_by_token_and_by_row(tmp_path, capsys):
+    names = {"token": ["1 back", "2 back", "no token"], "row": ["even odds", "followed"]}
     for by, expected in names.items():
-        flags = ["--method", "mixture", "--history", "all", "--text", "the cat sat on", "--by", by]
+        flags = ["--method", "context-mixing", "--history", "all", "--text", "the cat sat on", "--by", by]
         found = json.loads(answer(explain, capsys, *flags, "--figure", tmp_path / f"{by}.pdf", "--json"))
         assert set(expected) <= set(found["rows"]) and len(found["predictions"]) == 4
         evidence = [token["evidence"] for token in found["predictions"]]
@@ -157,7 +158,7 @@ def test_a_mixture_is_explained_by_token_and_by_row(tmp_path, capsys):
 # Exports
 
 
-@pytest.mark.parametrize("method", ["explicit", "mixture", "unigram"])
+@pytest.mark.parametrize("method", ["explicit", "context-mixing", "unigram"])
 def test_an_export_scores_as_its_run_does(method, files, tmp_path, capsys):
     file = tmp_path / "model.safetensors"
     assert "MB" in answer(export, capsys, "--method", method, "--out", file)
@@ -195,9 +196,9 @@ def test_the_ngram_model_as_an_arpa_file_is_scored_sampled_and_explained(files, 
     assert one == {**other, **{name: pytest.approx(other[name], rel=1e-5) for name in MEASURES}}
     assert answer(sample, capsys, "--prompt", "the cat", "--length", "3", source=arpa).startswith("the cat")
     answer(explain, capsys, "--text", "the cat", "--figure", tmp_path / "explain.png", source=arpa)
-    said = refusal(export, capsys, "--run", finished(), "--method", "mixture", "--out", tmp_path / "mixture.arpa")
+    said = refusal(export, capsys, "--run", finished(), "--method", "context-mixing", "--out", tmp_path / "mixed.arpa")
     assert "is no n-gram model, which an ARPA file holds: choose the method ngram" in said
-    assert not (tmp_path / "mixture.arpa").exists()
+    assert not (tmp_path / "mixed.arpa").exists()
 
 
 def damaged_bit(path):
@@ -291,16 +292,16 @@ def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, capsys):
 # The estimator
 
 
-@pytest.mark.parametrize("method", ["bigram", "mixture"])
+@pytest.mark.parametrize("method", ["bigram", "context-mixing"])
 def test_the_estimator_is_the_command(method, tmp_path):
-    options = {"calibration_positions": 300, "history": "all"} if method == "mixture" else {}
+    options: dict[str, Any] = {"history": "all"} if method == "context-mixing" else {}
     model = jexplicit.fit(folder() / "train.txt", method, tokenizer="word", **options)
-    row = by_model(finished())[("mixture", "cat", 8, "all") if method == "mixture" else ("bigram", "none", 1)]
-    # the same rows and exponents; the command spreads sums over devices, and float32 sums in another order on other tables
+    row = by_model(finished())[WITH_HISTORY if method == "context-mixing" else ("bigram", "none", 1)]
+    # the same counts and weights; the command spreads sums over devices, and float32 sums in another order on other tables
     assert model.perplexity(DEV) == pytest.approx(row["dev_perplexity"], rel=1e-4)
     same = ("method", "features", "radius", "history", "vocab_size", "train_tokens")
     assert {name: model.about[name] for name in same} == {name: row[name] for name in same}
-    np.testing.assert_allclose(model.about.get("exponents", []), row.get("exponents", []), atol=1e-3)
+    assert model.about.get("scalars", 0) == row["scalars"]
     scores = model.score([*DEV[:20], "", *DEV[20:]])
     assert len(scores) == len(DEV) + 1 and not len(scores[20])
     model.save(tmp_path / "model.safetensors")

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.past import read_text
 from jexplicit.lm.fits.estimator import fit
-from jexplicit.lm.fits.mixtures.adaptive_mixture import chain
 from jexplicit.lm.rows.network import network_model
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from launch import explain
@@ -39,8 +37,7 @@ def fitted(kind):
         table = jnp.log(jnp.array([[0, 0, 0.75, 0.25]] * 4, jnp.float32))
         return fit(["ab", "ba"], "unigram", tokenizer="char")._replace(model=token_model([table, table / 2], "cat", False))
     if kind == "adaptive":
-        with mock.patch("jexplicit.lm.fits.mixtures.adaptive_mixture.CHARACTER_CONTEXTS", chain((1, 2, 4))):
-            return fit(texts, rows=("contexts-4", "adaptive"), tokenizer="char", history="adaptive")
+        return fit(texts, tokenizer="char", history="adaptive")
     return fit(texts, kind, tokenizer="char")
 
 
@@ -54,7 +51,7 @@ def written(kind, text, folder):
     return found, json.loads(embedded)
 
 
-@pytest.mark.parametrize("kind", ["absent", "explicit", "mixture", "adaptive"])
+@pytest.mark.parametrize("kind", ["absent", "explicit", "context-mixing", "adaptive"])
 def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
     model, text = fitted(kind), "abba" if kind == "absent" else TEXT
     _, explained = written(kind, text, tmp_path)
@@ -125,7 +122,7 @@ parent.postMessage(JSON.stringify(found), "*");
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium")
 def test_keys_the_mouse_and_a_phone(tmp_path):
-    content, explained = written("mixture", TEXT, tmp_path)
+    content, explained = written("context-mixing", TEXT, tmp_path)
     (tmp_path / "page.html").write_text(content + PROBE, encoding="utf-8")
     (tmp_path / "frame.html").write_text(FRAME)
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", f"--user-data-dir={tmp_path}/profile"]

@@ -7,20 +7,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
 
-from jexplicit import LanguageModel, count, encode_documents, explicit_language_model, fit, next_token, score, train_tokenizer
+from jexplicit import encode_documents, fit, next_token, score
 from jexplicit.data.pairs import read_pairs
 from jexplicit.data.sizes import text_sizes
-from jexplicit.lm.checkpoints import save_model
-from jexplicit.lm.fits.mixtures import adaptive_mixture
 from jexplicit.lm.measures import comparable_measures
 from jexplicit.lm.minimal_pairs import judgement, preferences
 from jexplicit.lm.reading import init, predict, read
-from jexplicit.lm.rows.past.cache import Cache, CacheRows
 from launch.harness import __main__ as harness
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of lm_eval's own imports
@@ -33,15 +29,9 @@ NEW = ["the dog ran under a tree", "one zebra sat", "a bird sang by the house on
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """An exported model with rows of the past and the ends of documents."""
-    tokenizer = train_tokenizer(SENTENCES, kind="word")
-    counts = count(encode_documents(tokenizer, SENTENCES), radius=2, vocab_size=tokenizer.vocab_size)
-    explicit = explicit_language_model(counts, features="cat", radius=2, eos=True)
-    f = counts[0].sum(axis=0) + 1.0
-    past = CacheRows(jnp.log(jnp.asarray(f / f.sum(), jnp.float32)), (Cache(9),))
-    model = LanguageModel((*explicit.rows, past), np.array([*explicit.exponents, 0.5], np.float32), "cat", True)
+    """An exported model that sees the text before and predicts the ends of documents."""
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    save_model(path, model, tokenizer=tokenizer, about={"method": "mixture", "history": "all"})
+    fit(SENTENCES, tokenizer="word", history="all", eos=True).save(path)
     return path
 
 
@@ -169,8 +159,7 @@ def test_a_model_that_counts_what_it_reads_reads_each_request_alone(tmp_path, mo
     pytest.importorskip("lm_eval")
     from launch.harness.model import JexplicitModel
 
-    monkeypatch.setattr(adaptive_mixture, "TOKEN_CONTEXTS", adaptive_mixture.TOKEN_CONTEXTS[:2])
-    fit(SENTENCES[:12], rows=("contexts-4", "adaptive"), tokenizer="word", history="adaptive").save(tmp_path / "m.safetensors")
+    fit(SENTENCES[:12], tokenizer="word", history="adaptive").save(tmp_path / "m.safetensors")
     of_file: Any = JexplicitModel
     lm = of_file(str(tmp_path / "m.safetensors"))
     tokenizer, model = lm.saved.tokenizer, lm.saved.model

@@ -17,7 +17,21 @@ from unittest.mock import ANY
 import jax
 import numpy as np
 import pytest
-from lm_runs import DEV, METHODS, OPTIONS, SMALL, TRAIN, by_model, dev_stream, events, finished, run, text_flags
+from lm_runs import (
+    COUNTED,
+    DEV,
+    METHODS,
+    OPTIONS,
+    SMALL,
+    TRAIN,
+    WITH_HISTORY,
+    by_model,
+    dev_stream,
+    events,
+    finished,
+    run,
+    text_flags,
+)
 from run_folders import interrupted, rows, without_costs
 
 import jexplicit
@@ -27,8 +41,8 @@ from jexplicit.experiments.rows import where
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.lm.fits import log_linear_fits
 from jexplicit.lm.fits import training as lm_training
+from jexplicit.lm.fits.fit import CHAIN
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.fits.mixtures.mixture_rows import CACHES, CHAIN, GAPS, RADIUS
 from jexplicit.nn import training
 from launch import cli, sample
 from launch.lm import __main__ as lm
@@ -37,9 +51,8 @@ from launch.lm.run import EXPERIMENT
 
 pytestmark = pytest.mark.slow
 
-MIXTURE, WITH_HISTORY = ("mixture", "cat", RADIUS), ("mixture", "cat", RADIUS, "all")
 TOKENS = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
-ELSEWHERE = {"delta", "context-mixing"}  # methods that tests/lm has
+ELSEWHERE = {"delta"}  # a method that tests/lm has
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +67,7 @@ def test_every_model_has_its_row_with_the_promised_fields():
     models = list(by_model(finished()))
     assert models[:2] == [("unigram", "none", 1), ("bigram", "none", 1)]
     assert models[2:-3] == [(method, *m) for method in METHODS[:-2] for m in TOKENS if method != "optimum" or m[1] == 1]
-    assert models[-3:] == [("ngram", "none", len(CHAIN)), MIXTURE, WITH_HISTORY] and len(models) == len(rows(finished()))
+    assert models[-3:] == [("ngram", "none", len(CHAIN)), COUNTED, WITH_HISTORY] and len(models) == len(rows(finished()))
     assert {*METHODS, "unigram", "bigram"} | ELSEWHERE == set(jexplicit.METHODS)
     promised = "method features radius history scalars bytes seconds tables train_perplexity dev_perplexity train_tokens"
     promised += " dev_tokens vocab_size count_seconds solve_seconds eval_seconds peak_bytes"
@@ -90,8 +103,7 @@ def test_a_sample_of_dev_is_scaled_to_all_of_it(eos, tmp_path):
 
 def test_scalars_and_bytes_are_those_of_what_was_fitted():
     of, N = by_model(finished()), rows(finished())[0]["vocab_size"]
-    tables = 1 + RADIUS + len(CHAIN) + len(GAPS)
-    assert (of[MIXTURE]["scalars"], of[WITH_HISTORY]["scalars"]) == (tables, tables + len(CACHES))
+    assert of[COUNTED]["scalars"] > of[COUNTED]["contexts"] > 5
     assert all(row["scalars"] == 0 for model, row in of.items() if model[0] == "explicit")
     for method in ("log-linear", "iterative-scaling"):  # the prior's, and one for each offset
         assert [of[method, *m]["scalars"] for m in TOKENS] == [2, 3, 2, 3]
@@ -165,26 +177,6 @@ def test_a_cold_start_turns_towards_the_explicit_solution_where_a_warm_one_begin
     assert best["explicit_cosine"] == pytest.approx((U * V).sum() / np.linalg.norm(U) / np.linalg.norm(V), rel=1e-4)
 
 
-def test_kinds_of_rows_are_added_and_left_out_on_the_same_positions():
-    steps, ablations = events(finished(), "step"), events(finished(), "ablation")
-    assert [e["scalars"] for e in steps] == [0, 5, 13, 17, 25] and {e["positions"] for e in (*steps, *ablations)} == {300}
-    assert [e["kind"] for e in steps] == [None, None, "offset", "gap", "cache"]
-    found = [e["held_out_perplexity"] for e in steps]
-    # each model contains the one before; the penalty of 10 / 300, by up to half of it for an exponent that moves by 1
-    assert np.all(np.diff(found) < 0.02 * found[0])
-    for step, model in ((found[3], MIXTURE), (found[4], WITH_HISTORY)):  # drawn less to where fits begin
-        own = by_model(finished())[model]["held_out_perplexity"]
-        assert 0.98 * own < step <= (1 + 1e-4) * own
-    numbers = {"offset": RADIUS, "gap": len(GAPS), "cache": len(CACHES)}
-    for history, kinds, whole_step in (("none", ["offset", "gap"], steps[3]), ("all", list(numbers), steps[4])):
-        whole, *others = [e for e in ablations if e["history"] == history]
-        assert [e["without"] for e in others] == kinds and whole["without"] is None
-        assert [whole["scalars"] - e["scalars"] for e in others] == [numbers[kind] for kind in kinds]
-        assert whole["held_out_perplexity"] == whole_step["held_out_perplexity"]
-        for event in others:  # a model of fewer rows; each is at its minimum to 1e-4
-            assert event["held_out_perplexity"] > (1 - 2e-4) * whole["held_out_perplexity"]
-
-
 # Files
 
 
@@ -192,7 +184,7 @@ def test_a_run_leaves_the_files_of_the_contract_and_a_report_that_is_made_of_the
     out = finished()
     names = "config.json environment.json metrics.jsonl samples.json tokenizer.model checkpoints/counts".split()
     assert all((out / name).exists() for name in names) and not [*(out / "checkpoints" / "fits").rglob("*")]
-    figures = "perplexity scaling loss_curves compute methods rows exponents sweeps".split()
+    figures = "perplexity scaling loss_curves compute methods exponents sweeps".split()
     report = (out / "report.md").read_text()
     for name in figures:
         assert f"(figures/{name}.png)" in report
@@ -218,24 +210,14 @@ def test_the_paper_stands_beside_a_run_only_on_request(tmp_path):
     assert [name for name, preset in lm.PRESETS.items() if preset.config.paper] == ["starts", "babylm", "table1"]
 
 
-def test_what_a_resumed_run_measured_again_stands_in_the_report_once(tmp_path):
-    out = shutil.copytree(finished(), tmp_path / "run")
-    first, whole = events(out, "step")[0], events(out, "ablation")[0]
-    with open(out / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({**first, "held_out_perplexity": 912.25}) + "\n" + json.dumps(whole) + "\n")
-    report = EXPERIMENT.report(out).read_text()
-    assert report.count("| Kneser-Ney 5-gram |") == report.count("| none | nothing |") == 1 and "| 912.25 |" in report
-
-
 def test_every_model_is_loaded_and_exported_with_its_dev_perplexity(tmp_path):
     for row in rows(finished()):
         name = {field: row[field] for field in ("method", "features", "radius", "history")}
         loaded = load_model(finished(), **name)
         export_model(tmp_path / "model.safetensors", loaded)
         exported = load_model(tmp_path / "model.safetensors", **name)
-        assert loaded.about == exported.about == {**row, "command": ANY} and loaded.model.history == (
-            20003 if row["history"] == "all" else 0
-        )
+        assert loaded.about == exported.about == {**row, "command": ANY}
+        assert row["method"] != "context-mixing" or loaded.model.history == row["history"]
         assert_same_arrays(loaded.model, exported.model)
         if row["features"] == "cat" or row["method"] == "ngram":
             found = evaluate(exported.model, dev_stream(loaded.tokenizer)).perplexity
@@ -260,7 +242,7 @@ def assert_same_arrays(one, other):
     "wanted", [{"method": "delta"}, {"method": "explicit", "radius": 3}, {"method": "ngram", "history": "all"}]
 )
 def test_models_that_a_run_does_not_have_cannot_be_loaded(wanted):
-    with pytest.raises(ValueError, match=f"has no model with method {wanted['method']}.*: it has .*mixture_cat_8_all"):
+    with pytest.raises(ValueError, match=f"has no model with method {wanted['method']}.*: it has .*context-mixing_none_.*_all"):
         load_model(finished(), **wanted)
 
 
@@ -312,7 +294,7 @@ def test_a_corrected_command_needs_no_new_folder(tmp_path):
     ("method", "where", "name", "stop"),
     [
         ("explicit", lm_models, "evaluate", 7),  # two of every row: in the middle of the fourth
-        ("mixture", lm_models, "evaluate", 7),
+        ("context-mixing", lm_models, "evaluate", 7),
         ("iterative-scaling", log_linear_fits, "evaluate", 17),
         ("cold", lm_training, "make_batch", 14),
     ],
@@ -321,9 +303,8 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
     monkeypatch.setattr(training, "_steps_between_checks", 2)
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
     monkeypatch.setattr(log_linear_fits, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
-    flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", "mixture", method, "--tables", "dense", "--paper"]
-    flags += ["--history", *(("none", "all") if method == "mixture" else ("none",))]
-    flags.remove("mixture") if method != "mixture" else None
+    flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", method, "--tables", "dense", "--paper"]
+    flags += ["--history", *(("none", "all") if method == "context-mixing" else ("none",))]
     with monkeypatch.context() as patch:
         patch.setattr(where, name, interrupted(getattr(where, name), stop))
         assert run(tmp_path / "run", *flags) == 130
@@ -378,23 +359,12 @@ def test_ends_of_documents_are_predicted_and_sampled(tmp_path, capsys):
 
 
 def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
-    more = "--methods log-linear mixture --history all --features cat --radius 1 --eos --smoothing dirichlet".split()
+    more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing dirichlet".split()
     assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
-    for model in (("log-linear", "cat", 1), WITH_HISTORY):
-        row = by_model(tmp_path / "run")[model]
-        assert row["smoothing"] == "dirichlet" and 1 < row["dev_perplexity"] < 50
-    assert load_model(tmp_path / "run", method="log-linear").model.eos
-
-
-def test_exponents_from_counted_positions_each_left_out(tmp_path):
-    more = ["--methods", "log-linear", "--features", "cat", "--calibration", "leave-one-out", "--samples", "0"]
-    assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
-    for radius in (1, 2):
-        mine, held_out = (by_model(out)["log-linear", "cat", radius] for out in (tmp_path / "run", finished()))
-        assert mine["calibration"] == "leave-one-out" and held_out["calibration"] == "held-out"
-        # exponents of 300 positions each: their standard errors move the loss by about (scalars / 2) / 300
-        assert mine["dev_perplexity"] == pytest.approx(held_out["dev_perplexity"], rel=0.05)
-        assert mine["exponents"] != held_out["exponents"]
+    found = by_model(tmp_path / "run")
+    assert found["log-linear", "cat", 1]["smoothing"] == "dirichlet"
+    assert all(1 < found[model]["dev_perplexity"] < 50 for model in (("log-linear", "cat", 1), WITH_HISTORY))
+    assert all(load_model(tmp_path / "run", method=method).model.eos for method in ("log-linear", "context-mixing"))
 
 
 def test_a_discount_of_0_sweeps_the_explicit_solution(tmp_path):
@@ -405,19 +375,6 @@ def test_a_discount_of_0_sweeps_the_explicit_solution(tmp_path):
     assert first["dev_perplexity"] == pytest.approx(explicit["dev_perplexity"], rel=1e-5)
     assert last["train_perplexity"] < first["train_perplexity"]
     assert (row["penalty"], row["scalars"], row["discount"]) == (0, 0, 0)
-
-
-def test_mixtures_on_eight_devices_are_those_of_one(tmp_path, capsys):
-    methods = "--methods ngram mixture --rows offsets contexts-4 classes --history none all".split()
-    for devices in (1, 8):
-        assert run(tmp_path / f"{devices}", *text_flags(), *SMALL, *methods, "--devices", f"{devices}") == 0
-        assert ("ngram: fitted on one device" in capsys.readouterr().err) == (devices == 8)
-    one, eight = rows(tmp_path / "1"), rows(tmp_path / "8")
-    assert [row["method"] for row in eight] == ["unigram", "bigram", "ngram", "mixture", "mixture"]
-    for alone, spread in zip(one, eight, strict=True):
-        for name in {"train_perplexity", "dev_perplexity", "held_out_perplexity"} & set(alone):
-            # a fit ends where the next step would gain less than 1e-5 nats; log-probabilities are right to 1e-5
-            assert spread[name] == pytest.approx(alone[name], rel=5e-5)
 
 
 def test_the_reference_perplexities_on_ten_million_words(data_dir, tmp_path, monkeypatch):

@@ -22,8 +22,8 @@ from launch.lm import __main__ as lm
 pytestmark = pytest.mark.slow
 
 FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0".split()
-CONTEXTS = "--methods ngram mixture --rows offsets contexts-4 gaps --radius 1 --train-sample 500 --samples 0 --seed 1".split()
-SAME = ("method", "train_perplexity", "dev_perplexity", "exponents", "held_out_perplexity")
+CONTEXTS = "--methods ngram context-mixing --radius 1 --train-sample 500 --samples 0 --seed 1".split()
+SAME = ("method", "train_perplexity", "dev_perplexity", "scalars")
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_a_model_of_tables_of_every_kind_is_loaded_and_exported(kind, text, tmp_
 
 
 def test_methods_of_sparse_rows_need_no_dense_tables(text, tmp_path):
-    flags = ["--train", str(text), "--tokenizer", "word", "--methods", "ngram", "mixture", *FLAGS]
+    flags = ["--train", str(text), "--tokenizer", "word", "--methods", "ngram", "context-mixing", *FLAGS]
     assert lm.main([*flags, "--out", str(tmp_path / "dense"), "--tables", "dense"]) == 0
     assert lm.main([*flags, "--out", str(tmp_path / "auto")]) == 0
     for one, other in zip(rows(tmp_path / "auto"), rows(tmp_path / "dense"), strict=True):
@@ -185,7 +185,7 @@ def test_a_killed_run_continues_from_the_ranges_that_are_whole(folder, in_memory
     monkeypatch.setattr(context_ranges, "_levels_of", lambda text, keys: offsets.append(text.offsets) or levels_of(text, keys))
 
     def save_and_be_killed(path, arrays):
-        if len(counted) == 5:
+        if len(counted) == 3:
             raise KeyboardInterrupt
         counted.append(path)
         save_arrays(path, arrays)
@@ -193,11 +193,11 @@ def test_a_killed_run_continues_from_the_ranges_that_are_whole(folder, in_memory
     with monkeypatch.context() as killed:
         killed.setattr(context_ranges, "save_arrays", save_and_be_killed)
         assert on_disk(folder, out) != 0
-    assert {path for path in counted if path.exists()} == set(counted) and len(set(counted)) == 5
+    assert {path for path in counted if path.exists()} == set(counted) and len(set(counted)) == 3
     monkeypatch.setattr(context_ranges, "save_arrays", lambda path, arrays: counted.append(path) or save_arrays(path, arrays))
     assert lm.main(["--resume", "--out", str(out)]) == 0
     assert len(set(counted)) == len(counted)  # none twice
-    assert offsets.count((1, 2, 3, 4)) > 4 and offsets.count((2, 3)) > 4  # of the whole text, and without what is held out
+    assert offsets.count((1, 2, 3, 4)) > 4
     assert numbers(out) == in_memory
     assert not (out / "checkpoints" / "contexts").exists()
 
@@ -222,10 +222,3 @@ def test_memory_that_contexts_do_not_fit_into_is_refused(folder, tmp_path, monke
     monkeypatch.setattr(context_ranges, "_bytes_per_position", 10**6)
     assert on_disk(folder, tmp_path / "run", "--quiet") == 2
     assert "memory of 2000000 bytes: contexts of" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("names", [("classes",), ("offsets", "words")])
-def test_rows_that_need_the_text_in_memory_are_refused(names, folder, tmp_path, capsys):
-    flags = ["--corpus", f"shards:{folder}", "--methods", "mixture", "--rows", *names, "--out", str(tmp_path / "run")]
-    assert lm.main(flags) == 2
-    assert f"--rows {names[-1]} with --corpus shards:DIR: use --rows offsets contexts-4" in capsys.readouterr().err

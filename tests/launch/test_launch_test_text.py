@@ -23,7 +23,7 @@ from launch.lm.testing import chosen_models
 pytestmark = pytest.mark.slow
 
 ONE, OTHER = small_text(40, seed=2), [*small_text(30, seed=3), *DEV[-2:]]
-FLAGS = [*SMALL, "--methods", "explicit", "mixture", "--features", "cat", "--history", "none", "document"]
+FLAGS = [*SMALL, "--methods", "explicit", "context-mixing", "--features", "cat", "--history", "none", "document"]
 
 
 @functools.cache
@@ -48,8 +48,8 @@ def test_of_each_method_and_history_the_best_on_dev_is_measured():
     found = rows(run_with_test())
     measured = [row for row in found if "test_loss" in row]
     assert [(row["method"], row["history"]) for row in measured] == [
-        *((method, "none") for method in ("unigram", "bigram", "explicit", "mixture")),
-        ("mixture", "document"),
+        *((method, "none") for method in ("unigram", "bigram", "explicit", "context-mixing")),
+        ("context-mixing", "document"),
     ]
     explicit = [row for row in found if row["method"] == "explicit"]
     assert len(explicit) == 2 and sum("test_loss" in row for row in explicit) == 1
@@ -112,7 +112,7 @@ def test_a_finished_run_is_tested_later_and_an_interrupted_test_goes_on(tmp_path
 def test_more_models_are_measured_on_the_same_test_text_and_no_other(tmp_path, capsys):
     out = shutil.copytree(run_with_test(), tmp_path / "run")
     before = rows(out)
-    assert run(out, "--resume", "--methods", "explicit", "mixture", "ngram") == 0
+    assert run(out, "--resume", "--methods", "explicit", "context-mixing", "ngram") == 0
     assert rows(out)[: len(before)] == before and "test_loss" in rows(out)[-1]
     assert run(out, "--resume", "--test", files_of_test()[0]) == 2
     assert "was tested on another text" in " ".join(capsys.readouterr().err.split())
@@ -123,8 +123,8 @@ def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
     text = "\n".join(TRAIN[:200])
     whole = tmp_path / "play.txt"
     whole.write_text(text)
-    flags = [*"--documents file --tokenizer char --methods ngram mixture --rows contexts-4".split()]
-    flags += "--history none window:40 --calibration-positions 300 --samples 0".split()
+    flags = [*"--documents file --tokenizer char --methods ngram context-mixing".split()]
+    flags += "--history none window:40 --samples 0".split()
     assert run(tmp_path / "tested", "--train", str(whole), "--split", "dev-test", *flags) == 0
     assert run(tmp_path / "end", "--train", str(whole), "--split", "end", *flags) == 0
     for row, end in zip(rows(tmp_path / "tested"), rows(tmp_path / "end"), strict=True):

@@ -22,7 +22,7 @@ from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model
+from jexplicit.lm.rows.backoff import ngram_model
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.training_text import TrainingText
 
@@ -35,7 +35,7 @@ FEW = [(1, True), (2, False), (3, True), (5, False)]
 ORDERS = pytest.mark.parametrize("order, eos", [*FEW, *(pytest.param(n, not eos, marks=pytest.mark.slow) for n, eos in FEW)])
 
 
-def model_of(order: int, eos: bool, exponents: float = 1.0, dense: bool = False) -> LanguageModel:
+def model_of(order: int, eos: bool, dense: bool = False) -> LanguageModel:
     """An n-gram model of 60 documents."""
     text = TrainingText(stream_of(DOCUMENTS), N, eos=eos)
     if order <= 2:
@@ -43,18 +43,20 @@ def model_of(order: int, eos: bool, exponents: float = 1.0, dense: bool = False)
             text = TrainingText(stream_of(DOCUMENTS), N, eos=eos, sparse_counts=text.sparse_counts(1))
         return fit_model(["unigram", "bigram"][order - 1], text).model
     X, Y = windows(DOCUMENTS, order - 1, eos=eos)
-    model = ngram_model(
-        smoothed_ngrams(X, Y, offsets=tuple(range(1, order)), vocab_size=N), np.bincount(Y, minlength=N), eos=eos
-    )
-    return LanguageModel(model.rows, np.float32(exponents) * model.exponents, model.features, eos)
+    return ngram_model(smoothed_ngrams(X, Y, offsets=tuple(range(1, order)), vocab_size=N), eos=eos)
+
+
+def weighed(model: LanguageModel, a: float) -> LanguageModel:
+    """The model with all rows of contexts times a, which the softmax normalises."""
+    levels = tuple(rows._replace(values=np.float32(a) * rows.values) for rows in model.rows.levels)
+    return replace(model, rows=replace(model.rows, levels=levels, log_gamma=()))
 
 
 def without_some(model: LanguageModel) -> LanguageModel:
     """The model with every other entry of its first sparse rows 0, which dense rows do not tell from others."""
-    unigram, first, chain = model.rows[0].kinds
-    table = first.corrections[0]
-    table = table._replace(values=np.where(np.arange(len(table.values)) % 2, table.values, 0))
-    return replace(model, rows=(unigram, replace(first, corrections=(table,)), chain))
+    first, *longer = model.rows.levels
+    first = first._replace(values=np.where(np.arange(len(first.values)) % 2, first.values, 0))
+    return replace(model, rows=replace(model.rows, levels=(first, *longer), log_gamma=()))
 
 
 def log10_scores(model: LanguageModel, documents=NEW) -> np.ndarray:
@@ -117,9 +119,9 @@ def test_kenlm_scores_every_token_alike(order, eos, tmp_path):
     np.testing.assert_allclose(found, log10_scores(model), rtol=0, atol=SUM)
 
 
-def test_fitted_exponents_and_dense_rows_are_exact_too(tmp_path):
+def test_weighed_and_dense_rows_are_exact_too(tmp_path):
     bigrams = (model_of(2, True, dense=True), model_of(2, False, dense=True))
-    for model in (model_of(4, True, exponents=0.7), *bigrams, without_some(model_of(4, True))):
+    for model in (weighed(model_of(4, True), 0.7), *bigrams, without_some(model_of(4, True))):
         write_arpa(tmp_path / "lm.arpa", model, WORDS)
         np.testing.assert_allclose(slow_scores(tmp_path / "lm.arpa", model.eos), log10_scores(model), rtol=0, atol=SUM)
     dense, sparse = tmp_path / "dense.arpa", tmp_path / "sparse.arpa"

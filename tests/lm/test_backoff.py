@@ -9,12 +9,10 @@ import functools
 import jax
 import numpy as np
 import pytest
-from reference import random_documents, stream_of
+from reference import Chain, random_documents, stream_of
 
-from jexplicit.lm.core.model import LanguageModel, unit_exponents
 from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
-from jexplicit.lm.fits.mixtures.mixture_rows import chain_rows, unigram_row
-from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model
+from jexplicit.lm.rows.backoff import ngram_model
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
 
@@ -33,7 +31,7 @@ def text(seed, eos=True):
 def model_of(eos=True):
     X, Y, _ = text(1, eos)
     chain = smoothed_ngrams(X, Y, offsets=(1, 2, 3, 4), vocab_size=N)
-    return ngram_model(chain, np.bincount(Y, minlength=N), eos=eos)
+    return ngram_model(chain, eos=eos)
 
 
 def by_softmax(model, X):
@@ -73,20 +71,18 @@ def test_look_ups_are_the_softmax_of_the_rows(eos):
     assert len(np.unique(expected)) > 20 and Y.max() == N - 1
 
 
-@pytest.mark.slow
-def test_the_same_rows_without_the_wrapper_are_read_by_partition_functions_and_agree():
-    X, Y, _ = text(1)
-    chain, f = smoothed_ngrams(X, Y, offsets=(1, 2, 3, 4), vocab_size=N), np.bincount(Y, minlength=N)
-    rows = (unigram_row(f), *chain_rows(chain, f))
-    plain = LanguageModel(rows, unit_exponents(rows), "none", True)
-    X, Y, _ = text(2)
+def test_without_back_off_weights_the_softmax_normalises_the_same_rows():
+    X, Y, past = text(2)
+    plain = dataclasses.replace(model_of(), rows=dataclasses.replace(model_of().rows, log_gamma=()))
+    assert model_of().rows.normalised and not plain.rows.normalised
     np.testing.assert_allclose(log_probabilities(plain, X, Y), log_probabilities(model_of(), X, Y), rtol=0, atol=ATOL)
+    assert evaluate(plain, past.stream).loss == pytest.approx(evaluate(model_of(), past.stream).loss, abs=ATOL)
 
 
-@pytest.mark.slow
-def test_other_exponents_are_not_a_distribution_by_construction():
-    model, (X, Y, past) = model_of(), text(2)
-    weighed = dataclasses.replace(model, exponents=np.array([1, 0.7, 0.6, 0.5, 0.4], np.float32))
-    expected = np.take_along_axis(np.asarray(by_softmax(weighed, X)), Y[:, None].astype(int), axis=1)[:, 0]
-    np.testing.assert_allclose(log_probabilities(weighed, X, Y), expected, rtol=0, atol=ATOL)
-    assert evaluate(weighed, past.stream).loss == pytest.approx(-expected.mean(), abs=ATOL)
+@pytest.mark.parametrize("eos", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_probabilities_are_kneser_ney_of_order_5(eos):
+    (X, Y, _), (new, _, _) = text(1, eos), text(2, eos)
+    slow, some = Chain(X, Y, (1, 2, 3, 4), N), new[::40]
+    log_p = np.asarray(by_softmax(model_of(eos), some))
+    expected = [[slow.P(tuple(int(token) for token in x), i) for i in range(N)] for x in some]
+    np.testing.assert_allclose(np.exp(log_p), expected, rtol=2e-5, atol=0)  # logits are right to 1e-5

@@ -3,12 +3,9 @@
 The table that the documentation shows is generated from CLAIMS; `python tests/lm/test_capabilities.py` writes it.
 """
 
-import dataclasses
 import functools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +19,12 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.experiments.folder import write_json
-from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
-from jexplicit.lm.core.model import LanguageModel, Rows, exponent_offsets
+from jexplicit.lm.core.model import LanguageModel, Rows
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.evaluation import evaluate, histories, log_distributions, read_text, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
-from jexplicit.lm.fits.mixtures import mixture_rows
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.reading import init, read
 from jexplicit.lm.rows.network import network_model
@@ -54,17 +49,6 @@ KINDS = {
     "cold": ("cold", {"radius": 2}),
     "warm": ("warm", {"radius": 2}),
     "optimum": ("optimum", {"radius": 1}),
-    "mixture": ("mixture", {}),
-    "mixture, history all": ("mixture", {"rows": ("contexts-4",), "history": "all"}),
-    "mixture, rows of classes": (
-        "mixture",
-        {"rows": ("classes", "repeats", "confidence"), "history": "document"},
-    ),
-    "mixture, rows of words, window:40": ("mixture", {"rows": ("words", "confidence"), "history": "window:40"}),
-    "mixture, history adaptive": (
-        "mixture",
-        {"rows": ("contexts-4", "adaptive", "begun", "recency"), "history": "adaptive"},
-    ),
     "context mixing": ("context-mixing", {}),
     "context mixing, history all": ("context-mixing", {"history": "all"}),
     "context mixing, history adaptive": ("context-mixing", {"history": "adaptive"}),
@@ -75,12 +59,11 @@ KINDS = {
     "LSTM": ("lstm", {}),
 }
 NETWORKS = ("network (flax)", "transformer", "LSTM")
-# others take rows of the past and mixtures, or repeat what another one of these runs
+# others repeat what another one of these runs
 LASTING = "unigram;ngram;explicit, Cat;log-linear;explicit, sparse tables;transformer"
 LASTING = LASTING.split(";")
 CAPABILITIES = ("evaluate", "score", "next_token", "generate", "explain", "save, load", "export, import", "jit, vmap")
-COUNTING = "mixture, history adaptive"  # its state is no array of fixed shape
-REFUSED = {(kind, "explain"): "network" for kind in NETWORKS} | {(COUNTING, "jit, vmap"): "count"}
+REFUSED = {(kind, "explain"): "network" for kind in NETWORKS}
 CLAIMS = {(kind, what): "raises" if (kind, what) in REFUSED else "yes" for kind in KINDS for what in CAPABILITIES}
 CLAIMS |= {(kind, "jit, vmap"): "no" for kind in KINDS if kind.startswith("context mixing")}  # it is read on the host
 PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
@@ -111,12 +94,9 @@ def fitted(kind: str) -> Any:
         counts = {"sparse_counts": count_sparse(train, radius=2, vocab_size=N)}
     elif kind == "explicit, sharded tables":
         counts = {"sharded_counts": count_sharded(train, radius=2, vocab_size=N, mesh=data_mesh(4))}
-    letters = None if kind == COUNTING else np.arange(N) % 4 > 0  # of a text of characters, as which rows of words read it
-    data = TrainingText(train, N, eos=True, letters=letters, **counts)
+    data = TrainingText(train, N, eos=True, **counts)
     short = Options(epochs=2, batch_size=256, learning_rate=0.1, calibration_positions=300)
-    few = {name: getattr(mixture_rows, name)[::3] for name in ("CLASSES", "CACHES", "NEAR", "GAPS")}  # rows of every kind
-    with mock.patch.multiple(mixture_rows, **few):
-        return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
+    return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
 
 
 def log_softmax(logits: Any) -> np.ndarray:
@@ -131,7 +111,7 @@ one_position = jax.jit(lambda model, x, history: model.logits(x, history if mode
 
 def slow_scores(model: Any, stream: np.ndarray) -> np.ndarray:
     """log p of every prediction, one pure call of `logits` after the other, or one token read after the other."""
-    if isinstance(model, CountedModel) or model is fitted(COUNTING):
+    if isinstance(model, CountedModel):
         state, found = init(model), []
         for token in stream[1:]:
             log_p, state = read(model, state, np.array([token]))
@@ -269,15 +249,15 @@ def test_every_cell_is_as_claimed(kind, asked, tmp_path):
 
 # What holds for every model, and is no function of its own
 
-SPREAD = ("explicit, Cat", "ngram", "explicit, sparse tables", "network (flax)", "mixture, history all")
+SPREAD = ("explicit, Cat", "ngram", "explicit, sparse tables", "network (flax)", "transformer")
 PURE = ("explicit, Cat", "ngram")
-EVERY_ROW = (*SPREAD, "unigram", "explicit, Sum", "log-linear", "explicit, sharded tables", "mixture, rows of words, window:40")
+EVERY_ROW = (*SPREAD, "unigram", "explicit, Sum", "log-linear", "explicit, sharded tables")
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in PURE else pytest.mark.slow) for k in EVERY_ROW])
-def test_a_model_is_a_pytree_whose_logits_are_the_weighed_sum_of_its_named_rows(kind):
+def test_a_model_is_a_pytree_whose_logits_are_the_sum_of_its_named_rows(kind):
     model, (X, Y, past) = fitted(kind), read_text(dev(1), fitted(kind).radius, eos=True)
-    assert len(model.names) == len(model.tokens) and all(isinstance(rows, Rows) for rows in model.rows)
+    assert len(model.names) == len(model.tokens) and isinstance(model.rows, Rows)
     history = jnp.asarray(histories(past, model.history)[-1]) if model.history else None
     assert model.nbytes == sum(leaf.nbytes for leaf in jax.tree.leaves(model))
     for other in (jax.tree.unflatten(jax.tree.structure(model), jax.tree.leaves(model)), jax.jit(lambda model: model)(model)):
@@ -286,25 +266,15 @@ def test_a_model_is_a_pytree_whose_logits_are_the_weighed_sum_of_its_named_rows(
         assert (other.radius, other.history, other.vocab_size) == (model.radius, model.history, model.vocab_size)
         for leaf, own in zip(jax.tree.leaves(other), jax.tree.leaves(model), strict=True):
             np.testing.assert_array_equal(leaf, own)
-
-    def loss(exponents):
-        return -jax.nn.log_softmax(replace(model, exponents=exponents).logits(jnp.asarray(X[-1]), history))[Y[-1]]
-
-    rows, logits, gradient = jax.jit(
-        lambda a: (model.read(jnp.asarray(X[-1]), history), model.logits(jnp.asarray(X[-1]), history), jax.grad(loss)(a))
-    )(jnp.asarray(model.exponents))
+    read = jax.jit(lambda model, x, h: (model.read(x, h), model.logits(x, h)))
+    rows, logits = read(model, jnp.asarray(X[-1]), history)
     assert len(rows) == len(model.names) and all(row.shape == (model.vocab_size,) for row in rows)
-    # dL/da is the expected less the observed row, and the evidence of a row -a dL/da
-    if len(model.exponents) == len(rows):
-        expected = sum(float(a) * np.asarray(row, np.float64) for a, row in zip(model.exponents, rows, strict=True))
-        np.testing.assert_allclose(logits, expected, **CLOSE)
-        slopes = np.asarray(rows, np.float64) @ np.asarray(jax.nn.softmax(logits)) - np.asarray(rows)[:, Y[-1]]
-        np.testing.assert_allclose(gradient, slopes, **CLOSE)
-    if "network" not in kind:
+    np.testing.assert_allclose(logits, np.sum(np.asarray(rows, np.float64), axis=0), **CLOSE)
+    if kind not in NETWORKS:  # the evidence of a row is the observed less the expected one
         why = explain(model, X[-1:], Y[-1:], past=past.take(slice(-1, None)))
         assert (why.names, why.tokens) == (model.names, model.tokens)
-        by_row = np.add.reduceat(-gradient * model.exponents, exponent_offsets(model.rows))  # confidences stand side by side
-        np.testing.assert_allclose(why.evidence[0], by_row, rtol=0, atol=1e-4)
+        slopes = np.asarray(rows)[:, Y[-1]] - np.asarray(rows, np.float64) @ np.asarray(jax.nn.softmax(logits))
+        np.testing.assert_allclose(why.evidence[0], slopes, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in PURE else pytest.mark.slow) for k in SPREAD])
@@ -315,21 +285,11 @@ def test_neither_devices_nor_the_size_of_a_call_change_a_score(kind, monkeypatch
     for module, name in (
         (table_contexts, "_contexts_per_call"),
         (table_contexts, "_columns_per_call"),
-        (evaluation, "_positions_with_a_past"),
-        (evaluation, "_positions_per_call"),
     ):
         monkeypatch.setattr(module, name, 7)
     np.testing.assert_allclose(score(model, dev(), mesh=data_mesh(8)), whole, **CLOSE)
     np.testing.assert_allclose(score(model, dev(), progress=lambda *report: reports.append(report)), whole, **CLOSE)
     assert kind == "ngram" or (reports == sorted(set(reports)) and reports[-1] == (len(whole), len(whole)))
-
-
-@pytest.mark.slow
-def test_a_network_of_windows_beside_other_exponents_is_not_read_alone():
-    model = fitted("LSTM")
-    weighed = dataclasses.replace(model, exponents=2 * model.exponents)
-    with pytest.raises(ValueError, match="reads the last 32 tokens, and no history: pass one"):
-        score(weighed, dev(2))
 
 
 def test_every_method_is_in_the_table():

@@ -108,7 +108,7 @@ def test_a_model_knows_its_sizes_and_sum_holds_one_table_however_large_its_radiu
     sum_model, cat_model = fit(stored, features="sum"), fit(stored, features="cat", radius=2, eos=True)
     assert (sum_model.radius, sum_model.vocab_size, sum_model.ordered, sum_model.eos) == (3, N, False, False)
     assert (cat_model.radius, cat_model.vocab_size, cat_model.ordered, cat_model.eos) == (2, N, True, True)
-    assert [len(model.rows[0].different) for model in (sum_model, cat_model)] == [1, 2]
+    assert [len(model.rows.different) for model in (sum_model, cat_model)] == [1, 2]
 
 
 @pytest.mark.parametrize("kind, K, eos", [*SOME, *(pytest.param(*case, marks=SLOW) for case in ALL if case not in SOME)])
@@ -207,10 +207,10 @@ def test_baselines_are_relative_frequencies_and_kneser_ney(unigram, bigram, eos)
 @KINDS
 def test_tables_are_the_columns_of_the_dense_ones_and_stay_where_their_counts_are(devices, kind):
     model, dense, counts = fit(devices, features=kind), fit(features=kind), sharded_counts(devices)
-    gathered, share = model.rows[0].gathered(), counts.tables[0].shape[1] // devices
-    assert gathered.table_of_offset == dense.rows[0].table_of_offset
-    for table, whole, other in zip(model.rows[0].by_offset, gathered.by_offset, dense.tables, strict=True):
-        np.testing.assert_allclose(np.asarray(table)[:, model.rows[0].places], other, rtol=0, atol=1e-11)
+    gathered, share = model.rows.gathered(), counts.tables[0].shape[1] // devices
+    assert gathered.table_of_offset == dense.rows.table_of_offset
+    for table, whole, other in zip(model.rows.by_offset, gathered.by_offset, dense.tables, strict=True):
+        np.testing.assert_allclose(np.asarray(table)[:, model.rows.places], other, rtol=0, atol=1e-11)
         np.testing.assert_allclose(whole, other, rtol=0, atol=1e-11)
         assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * devices
 
@@ -218,7 +218,7 @@ def test_tables_are_the_columns_of_the_dense_ones_and_stay_where_their_counts_ar
 @pytest.mark.slow
 def test_an_accelerator_s_larger_blocks_change_no_log_partition(elsewhere):
     """Rows are apart from each other, so that blocks change nothing but the rounding of a vectorised exponential."""
-    rows, X = fit(3, features="cat").rows[0], windows(DEV, 3)[0]
+    rows, X = fit(3, features="cat").rows, windows(DEV, 3)[0]
     np.testing.assert_allclose(elsewhere(rows.log_partition, X), rows.log_partition(X), rtol=1e-12)
 
 

@@ -48,12 +48,12 @@ def test_a_method_reads_the_options_that_it_lists(method, text):
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("explicit", {"rows": ("gaps",)}, "option rows, which method 'explicit' does not use: choose from features, radius"),
+        ("explicit", {"stages": 2}, "option stages, which method 'explicit' does not use: choose from features, radius"),
         ("explicit", {"history": "all"}, "option history, which method 'explicit' does not use"),
         ("bigram", {"sweeps": 3}, "option sweeps, which method 'bigram' does not use: it has none"),
         ("ngram", {"radius": 7}, "option radius, which method 'ngram' does not use: it has none"),
-        ("mixture", {"radius": 2, "features": "sum"}, "option features, radius, which method 'mixture' does not use"),
-        ("explicit", {"calibration": "leave-one-out"}, "option calibration, which method 'explicit' does not use"),
+        ("context-mixing", {"radius": 2}, "option radius, which method 'context-mixing' does not use"),
+        ("explicit", {"smoothing": "dirichlet"}, "option smoothing, which method 'explicit' does not use"),
     ],
 )
 def test_an_option_that_a_method_does_not_use_is_refused(method, options, message):
@@ -67,9 +67,9 @@ def test_the_options_that_the_message_names_fit():
 
 
 @pytest.mark.slow
-def test_scores_of_a_mixture_do_not_depend_on_the_order_of_texts_unless_its_history_is_all():
+def test_scores_do_not_depend_on_the_order_of_texts_unless_its_history_is_all():
     texts = TEXTS[:4]
-    shape: Any = {"tokenizer": "word", "rows": ("offsets",)}
+    shape: Any = {"tokenizer": "word"}
     model, going_on = jexplicit.fit(TEXTS, **shape), jexplicit.fit(TEXTS, **shape, history="all")
     assert (model.about["history"], going_on.about["history"]) == ("document", "all")
     for one, same in ((model, True), (going_on, False)):
@@ -87,9 +87,9 @@ def test_training_without_a_dev_text_keeps_the_best_epoch_on_a_held_out_part(met
 @pytest.mark.slow
 def test_a_model_explains_a_text_by_itself():
     for history in ("document", "all"):
-        model = jexplicit.fit(TEXTS, tokenizer="word", rows=("offsets",), history=history)
+        model = jexplicit.fit(TEXTS, tokenizer="word", history=history)
         why = model.explain("the cat sat")
-        assert why.evidence.shape == (3, len(model.model.names))
+        assert why.evidence.shape == (3, len(why.names))
         np.testing.assert_allclose(why.log_probability, model.score(["the cat sat"])[0], atol=1e-5)  # float32
     with pytest.raises(ValueError, match="no token in the text"):
         model.explain(" ")

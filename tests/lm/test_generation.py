@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import PAD, cooccurrences, greedy, log_softmax, random_documents, recent_counts, smallest_nucleus, stream_of
+from reference import PAD, cooccurrences, greedy, log_softmax, random_documents, smallest_nucleus
 
 from jexplicit.data.tokenizers import train_tokenizer
 from jexplicit.lm import generation
-from jexplicit.lm.core.model import Constant, LanguageModel, token_model
-from jexplicit.lm.evaluation import Past, log_probabilities, score
+from jexplicit.lm.core.model import token_model
+from jexplicit.lm.evaluation import score
 from jexplicit.lm.generation import generate, generate_text, next_token, restrict
 from jexplicit.lm.rows.explicit import Features, explicit_language_model
-from jexplicit.lm.rows.past.cache import Cache, CacheRows
 
 N = 9
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(random_documents(6, 60, N, 7), 3, N))
@@ -166,66 +165,6 @@ def test_the_next_token_has_the_probabilities_that_a_text_is_scored_with(ids, eo
     for i in range(1, N):
         scores = score(model, np.array([PAD, *ids, i, PAD]))
         assert log_p[i] == pytest.approx(scores[-2 if eos else -1], abs=1e-12)
-
-
-# The recent past
-
-CACHED = (Cache(4), Cache(9), Cache(9, match=1))
-
-
-def model_with_caches(eos):
-    """Two offsets, the unigram and three caches that weigh enough to change the text."""
-    p = np.random.default_rng(0).dirichlet(np.full(N, 3.0))
-    kinds = (Constant(jnp.log(jax.device_put(p))), fit(2).rows[0], CacheRows(jnp.log(jax.device_put(p)), CACHED))
-    return LanguageModel(kinds, np.array([0.2, 0.3, 0.2, -0.4, 0.5, 0.9]), "cat", eos), p
-
-
-def slow_log_p(model, p, text):
-    """[N] of what comes after a text, by loops over it."""
-    (tables,), a = [kind.by_offset for kind in model.rows if hasattr(kind, "by_offset")], model.exponents
-    stream = np.array([PAD, *text])
-    ended = list(text[::-1]).index(PAD) if PAD in text else len(text)  # tokens since the document began
-    x = [text[-k] if k <= ended else PAD for k in (1, 2)]
-    logits = a[0] * np.log(p) + sum(a[1 + k] * np.asarray(tables[k])[x[k]] for k in range(2))
-    for exponent, cache in zip(a[3:], CACHED, strict=True):
-        c = np.array(recent_counts(stream, len(stream), cache.length, N, successors=bool(cache.match)))
-        logits = logits + exponent * np.log(1 + c / (max(np.sum(c > 0), 1) * p))
-    return log_softmax(logits)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("eos", [False, True])
-def test_a_model_that_reads_the_past_takes_the_likeliest_token_after_all_of_it(eos):
-    model, p = model_with_caches(eos)
-    without = LanguageModel(model.rows[:2], model.exponents[:3], "cat", eos)
-    prompts, differs = [(), (3,), (1, 2, 4, 2), (5, 5, PAD, 1, 2), (6, 6, 6, 7, 6, 6, 2, 3, 4, 5, 1)], 0
-    expected: list[int] = []
-    for ids in prompts:
-        text = list(ids)
-        for _ in range(15):
-            log_p = slow_log_p(model, p, text)
-            if eos and len(text) > len(ids) and text[-1] == PAD:
-                text.append(PAD)
-                continue
-            np.testing.assert_allclose(next_token(model, prompt(*text)), log_p, rtol=0, atol=1e-12)
-            text.append(max(range(0 if eos else 1, N), key=lambda i, log_p=log_p: log_p[i]))
-        expected = text[len(ids) :]
-        assert generate(random_key(), model, prompt(*ids), 15, temperature=0).tolist() == expected
-        differs += generate(random_key(), without, prompt(*ids), 15, temperature=0).tolist() != expected
-    together = generate(random_key(), model, [prompt(*ids) for ids in prompts], 15, temperature=0)
-    assert together[-1].tolist() == expected and differs > 2
-
-
-@pytest.mark.slow
-def test_the_log_probabilities_of_a_text_with_caches_are_the_loop_over_what_came_before():
-    model, p = model_with_caches(True)
-    stream = stream_of(random_documents(8, 6, N, 7))
-    expected = [slow_log_p(model, p, stream[1:place].tolist())[stream[place]] for place in range(1, len(stream))]
-    np.testing.assert_allclose(score(model, stream), expected, rtol=0, atol=1e-5)  # rows of caches are float32 there
-    places = np.array([len(stream) - 1, 1, 9])
-    x = [[0 if PAD in stream[place - k : place] else stream[place - k] for k in (1, 2)] for place in places]
-    some = log_probabilities(model, np.array(x), stream[places], past=Past(stream, places))
-    np.testing.assert_allclose(some, np.array(expected)[places - 1], rtol=0, atol=1e-5)
 
 
 # Frequencies. A count of n draws is off by more than 6 standard deviations sqrt(p (1 - p) / n) with a probability below 1e-8

@@ -23,26 +23,23 @@ from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model, row_smoothing
 from jexplicit.lm.core.softmax import negative_log_likelihood, negative_log_likelihood_from_counts
-from jexplicit.lm.evaluation import Past, evaluate, log_probabilities, score
+from jexplicit.lm.evaluation import evaluate, log_probabilities, score
 from jexplicit.lm.fits.column_weights import shift_tokens
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import initial_state, make_batch, training_step
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.fits.log_linear import leave_one_out_rows, log_linear_model, offset_rows
-from jexplicit.lm.fits.mixtures.calibration import fit_exponents
-from jexplicit.lm.fits.mixtures.mixture_rows import mixture_rows
+from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
 from jexplicit.lm.fits.optimum import bigram_optimum
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.measures import score_documents
 from jexplicit.lm.rows.explicit import explicit_blocks, explicit_language_model, unigram_model
-from jexplicit.lm.rows.ngrams import ngram_rows, smoothed_ngrams
-from jexplicit.lm.rows.past.cache import Cache, cache_rows
+from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
-from jexplicit.lm.rows.words import word_view
-from jexplicit.lm.tables import reader
-from jexplicit.lm.tables.placing import Positions
 from jexplicit.lm.training_text import Options, TrainingText
+from jexplicit.nn.lstm import LSTM
+from jexplicit.nn.networks import init_variables
 from jexplicit.runs.devices import data_mesh
 
 N = 8
@@ -68,19 +65,17 @@ def given() -> SimpleNamespace:
     g.tied, g.even = token_model([table] * 2, "sum", True), token_model([table] * 2, "cat", False)
     g.infinite = token_model([jax.device_put(np.full((N, N), -np.inf))] * 2, "cat", True)
     g.spread, g.unigram = sparse_language_model(g.sparse, features="cat"), unigram_model(g.counts)
-    j, i = np.argwhere(g.counts[0][1:, 1:] == 0)[0] + 1
-    g.absent = np.array([[j]]), np.array([i])
     g.tokenizer = train_tokenizer(WORDS, kind="word")
     return g
 
 
 @functools.cache
 def given_more() -> SimpleNamespace:
-    """Sharded counts, rows of the past, and tables of the same text."""
+    """Sharded counts of the same text, and a network that reads a window."""
     g = given()
     g.sharded = count_sharded(g.stream, radius=3, vocab_size=N)
-    g.caches = fit_model("mixture", g.text, Options(rows=("offsets",), history="all", calibration_positions=200)).model
-    g.tables, g.read = [jnp.zeros((5, N))], Positions(np.zeros((3, 1), int), np.full((3, 1), 2))
+    network = LSTM(vocab_size=N, width=4, layers=1, window=16)
+    g.network = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 16), int)))
     return g
 
 
@@ -97,11 +92,6 @@ def step_on_rows_under_noise(monkeypatch=None):
     return training_step(optimizer, features="cat", noise=noise_model(np.ones(2048, int)), mesh=mesh)(state, batch)
 
 
-def read_row(g, r):
-    return reader.log_probabilities(g.tables, np.ones(3), g.read._replace(rows=np.full((3, 1), r)), g.Y[:3])
-
-
-BOTH = (log_probabilities, explain)
 FITS = {
     "explicit": lambda g, **options: explicit_language_model(g.counts, **options),
     "sparse": lambda g, **options: sparse_language_model(g.sparse, **options),
@@ -116,7 +106,7 @@ NOT_THIS_TOKEN = f"token id {N} and a model of {N}: use the model's own tokenize
 OTHER_COUNTS = "pass the counts of this stream, or none"
 OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
 OF_THREE = "with counts of offsets 1..3"
-A_PAST = "reads the last 20003 tokens"
+A_PAST = "reads the last 16 tokens"
 
 
 def each(values, call, message: str) -> list[tuple[Any, str]]:
@@ -180,8 +170,7 @@ CASES: list[tuple[Any, str]] = [
         NO_OFFSETS, lambda g, o: smoothed_ngrams(g.X, g.Y, offsets=o, vocab_size=N), "different numbers of tokens back, from 1"
     ),
     (lambda g: smoothed_ngrams(g.X[:0], g.Y[:0], offsets=(1,), vocab_size=N), "no position"),
-    *each(((), ("a", "b", "c")), lambda g, n: ngram_rows(g.text.ngrams((1, 2)), n), "[03] names of rows for 2 levels"),
-    (lambda g: fit([], rows=("offsets", "trigrams")), "rows trigrams: choose from"),  # before text is read
+    (lambda g: fit([], history="past"), "choose none, document, window:W"),  # before text is read
     # exponents
     *each((0, 4, -1), lambda g, R: offset_rows(g.counts, features="cat", radius=R), OF_THREE),
     # sweeps
@@ -197,41 +186,26 @@ CASES: list[tuple[Any, str]] = [
     (lambda g: swept(g.tied, weights=np.ones((2, N))), "noise=True"),
 ]
 OF_VALUES: list[tuple[Any, str]] = [
-    (lambda g: leave_one_out_rows(g.counts, *g.absent), "not counted"),
-    (lambda g: leave_one_out_rows(g.counts, np.array([[1]]), np.array([0])), "not counted"),  # an end that is not predicted
-    (lambda g: leave_one_out_rows(g.counts, g.X, g.Y, smoothing="noise"), "noise for rows of the whole text"),
-    (lambda g: leave_one_out_rows(g.counts, *contexts(g.stream, 4)), "offsets 1..3: count with a radius"),
     (lambda g: step_on_rows_under_noise(), "sparse=False"),
     *each(
         (3, 5), lambda g, n: log_linear_model(offset_rows(g.counts, features="cat"), np.ones(n)), "give mu and one per table"
     ),
     (lambda g: swept(g.infinite, noise=False, discount=0.5), "infinite logits"),
 ]
-# of rows of contexts and of the past, mixtures and the optimum
+# of networks, histories and the optimum
 OTHER_CASES: list[tuple[Any, str]] = [
     (lambda g: explain(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:-1], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:, 0], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
     (lambda g: explain(g.two, np.array([[1, -1]]), g.Y[:1]), f"token id -1 and a model of {N}"),
-    *each(BOTH, lambda g, f: f(g.caches, np.zeros((3, g.caches.radius), int), g.Y[:3]), f"{A_PAST}: say where the positions"),
-    (lambda g: g.caches.logits(jnp.zeros(8, int)), f"a model that {A_PAST}, and no history"),
+    (lambda g: log_probabilities(g.network, np.zeros((3, 1), int), g.Y[:3]), "a window of the text: say where the positions"),
+    (lambda g: g.network.logits(jnp.zeros(1, int)), f"a model that {A_PAST}, and no history"),
+    *each(
+        NO_HISTORIES, lambda g, h: fit_model("context-mixing", g.text, Options(history=h)), "choose none, document, window:W"
+    ),
     *each(("mean",), lambda g, f: sharded_language_model(g.sharded, features=f), "features 'mean': choose sum .* or cat"),
     *each((0, 4), lambda g, R: sharded_language_model(g.sharded, features="cat", radius=R), f"radius {{}} {OF_THREE}"),
-    *each((0, -3), lambda g, n: cache_rows(Past(g.stream, np.array([3])), np.zeros(N), Cache(n)), "at least one"),
-    (lambda g: cache_rows(Past(g.stream, np.array([3])), np.zeros(N), Cache(5, word=True)), "say which tokens are letters"),
-    (lambda g: word_view(g.stream, np.zeros(N, bool), radius=3), "no token is a letter"),
-    (lambda g: mixture_rows(g.text, ()), "a mixture of no rows: choose some of offsets"),
-    (lambda g: mixture_rows(g.text, ("offsets", "trigrams")), "rows trigrams: choose from offsets, .*, and confidence"),
-    (lambda g: fit_model("mixture", g.text, Options(rows=("far",))), "rows far: choose from offsets, .*, and confidence"),
-    (lambda g: mixture_rows(g.text, "gaps"), r"rows 'gaps' instead of a tuple: pass \('gaps',\)"),
-    *each(("words", "lines"), lambda g, name: mixture_rows(g.text, (name,)), "rows of words and lines, and no letters"),
-    *each(NO_HISTORIES, lambda g, h: mixture_rows(g.text, history=h), "choose none, document, window:W"),
-    (lambda g: fit_exponents(g.tables, g.read.take(slice(0)), g.Y[:0], np.ones(3)), "no held-out positions"),
-    (lambda g: fit_exponents(g.tables, g.read, g.Y[:3], np.ones(2)), "exponent 2 of 2"),
-    (lambda g: reader.log_probabilities(g.tables, np.ones(2), g.read, g.Y[:3]), "exponent 2 of 2"),
-    (lambda g: reader.log_probabilities(g.tables * 2, np.ones(3), g.read, g.Y[:3]), "positions of 1 features for 2 tables"),
-    *each((-1, 5), lambda g, r: read_row(g, r), "row {} of a dense table of 5 rows"),
     *each((0.0, 1.0), lambda g, floor: bigram_optimum(g.counts, floor=floor), "floor {}"),
     (lambda g: bigram_optimum((np.zeros((N, N), int),)), NO_POSITION),
 ]

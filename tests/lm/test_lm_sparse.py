@@ -52,13 +52,13 @@ def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch)
 def test_the_sizes_of_blocks_and_the_order_of_contexts_change_rounding_alone(product_bytes, cells, monkeypatch):
     model, reports = fit(features="cat", radius=3), []
     (X, _), expected = contexts(DEV, 3), evaluate(model, DEV).nll
-    order, log_Z = np.random.default_rng(0).permutation(len(X)), sparse_log_partition(model.rows[0], X)
+    order, log_Z = np.random.default_rng(0).permutation(len(X)), sparse_log_partition(model.rows, X)
     monkeypatch.setattr(sparse_partition, "_product_bytes", product_bytes)
     monkeypatch.setattr(sparse_partition, "_cells_at_once", cells)
     found = evaluate(model, DEV, progress=lambda *report: reports.append(report)).nll
     assert found == pytest.approx(expected, rel=1e-13)
     assert reports == sorted(set(reports)) and reports[-1][0] == reports[-1][1]
-    np.testing.assert_allclose(sparse_log_partition(model.rows[0], X[order]), log_Z[order], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sparse_log_partition(model.rows, X[order]), log_Z[order], rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("largest", [0.0, 0.3, 2.0, 11.0])
@@ -71,7 +71,7 @@ def test_interpolated_exponentials_are_exact_to_rounding(largest):
 
 def test_corrections_are_as_sparse_as_the_counts():
     model = fit(features="cat", eos=True)
-    for correction, C in zip(model.rows[0].corrections, SPARSE, strict=True):
+    for correction, C in zip(model.rows.corrections, SPARSE, strict=True):
         assert len(correction.values) == len(correction.outputs) == C.nnz
         assert correction.outputs.dtype == np.uint16 and correction.start.dtype == np.int32
         np.testing.assert_array_equal(correction.outputs, C.indices)
@@ -80,16 +80,16 @@ def test_corrections_are_as_sparse_as_the_counts():
 
 def test_logits_beyond_the_range_of_exponentials_are_refused():
     model = fit(features="cat", radius=2)
-    rows = model.rows[0]
+    rows = model.rows
     rows = dataclasses.replace(rows, bases=(np.where(np.arange(N) == 3, -800, rows.bases[0]), rows.bases[1]))
     with pytest.raises(ValueError, match="nats.*use a smaller radius"):
-        evaluate(dataclasses.replace(model, rows=(rows,)), DEV)
+        evaluate(dataclasses.replace(model, rows=rows), DEV)
 
 
 @pytest.mark.parametrize("kind, K", [("cat", 3), pytest.param("sum", 2, marks=SLOW)])
 def test_dense_tables_of_the_same_rows_are_the_same_model(kind, K):
     model = fit(features=kind, radius=K, eos=True)
-    dense = token_model([take_dense(table, np.arange(N)).rows for table in model.rows[0].row_tables], kind, True)
+    dense = token_model([take_dense(table, np.arange(N)).rows for table in model.rows.row_tables], kind, True)
     assert is_token_model(dense) and not is_token_model(model)
     X = jax.device_put(np.array(list(product(range(N), repeat=K))[::9]))
     found, expected = (jax.jit(jax.vmap(lambda x, m=m: jax.nn.log_softmax(m.logits(x))))(X) for m in (dense, model))

@@ -1,4 +1,4 @@
-"""Log-linear models of single tokens: smoothed rows over the unigram, the attention of Sum, one left out, and exponents.
+"""Log-linear models of single tokens: smoothed rows over the unigram, the attention of Sum, and exponents.
 
 Tolerances: tables are float32. A row is the logarithm of a ratio of probabilities above 1e-4, each right to some eps, so to
 2e-5 in all; a logit adds up four of them, and a probability is right to as much.
@@ -7,34 +7,31 @@ Tolerances: tables are float32. A row is the logarithm of a ratio of probabiliti
 import functools
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy
 from reference import (
     cooccurrences,
-    log_linear,
     log_softmax,
-    modified_discounts,
     noise_model_rows,
     random_documents,
     rows_of_smoothing,
-    single_discount,
     stream_of,
     windows,
 )
 
-from jexplicit import bigram_model, count, evaluate, explicit_language_model
-from jexplicit.lm.evaluation import log_probabilities as tables_log_probabilities
+from jexplicit import bigram_model, evaluate, explicit_language_model
+from jexplicit.lm.evaluation import log_probabilities
 from jexplicit.lm.fits.log_linear import (
+    OffsetRows,
     Smoothing,
+    fit_exponents,
     implied_slope,
-    initial_exponents,
-    leave_one_out_positions,
-    leave_one_out_rows,
     log_linear_model,
-    offset_positions,
     offset_rows,
 )
-from jexplicit.lm.tables.reader import log_probabilities
+from jexplicit.runs.devices import data_mesh
 
 N, K = 9, 3
 ATOL = 2e-5
@@ -130,85 +127,68 @@ def test_tokens_that_say_nothing_get_finite_rows():
         np.testing.assert_allclose(table, 0, rtol=0, atol=ATOL)
 
 
-# One left out
-
-
-def slow_left_out(C, x, y, smoothing):
-    """The row of x, one (x, y) less; discounts and lower distribution from all counts."""
-    row, f = C[x].copy(), np.maximum(C.sum(axis=0), 1)
-    row[y] -= 1
-    if smoothing == "add-alpha":
-        return (row + 1) / (sum(row) + N)
-    if smoothing == "dirichlet":
-        n = max(sum(c > 0 for c in row), 1)
-        return (row + n * f / sum(f)) / (sum(row) + n)
-    followed = np.maximum((C > 0).sum(axis=0), 1)
-    lower = (f if smoothing == "absolute-discount" else followed) / sum(f if smoothing == "absolute-discount" else followed)
-    counts = [int(c) for c in C.flat]
-    D = modified_discounts(counts) if smoothing.startswith("modified") else [0.0, *[single_discount(counts)] * 3]
-    taken = np.array([D[min(c, 3)] for c in row])
-    return (row - taken + sum(taken) * lower) / sum(row) if sum(row) else lower
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("smoothing, eos", [(s, n % 2 > 0) for n, s in enumerate(ROW_BY_ROW)])
-def test_left_out_rows_have_one_pair_less(smoothing, eos):
-    X, Y = windows(DOCUMENTS, K, eos=eos)
-    some = slice(0, 150)
-    rows = leave_one_out_rows(COUNTS, X[some], Y[some], eos=eos, smoothing=smoothing)
-    assert len(rows.tables) == K and rows.tables[0].shape == (150, N) and rows.eos == eos
-    np.testing.assert_array_equal(rows.log_p, rows_of(eos=eos).log_p)
-    ones = 0
-    for C, x, P in zip(COUNTS, X.T, probabilities(rows), strict=True):
-        C = targets(C, eos)
-        expected = [slow_left_out(C, j, i, smoothing) for j, i in zip(x[some], Y[some], strict=True)]
-        np.testing.assert_allclose(np.log(P), np.log(expected), rtol=0, atol=ATOL)
-        ones += sum(C[j, i] == 1 for j, i in zip(x[some], Y[some], strict=True))
-    assert ones > 5  # pairs that are new once they are left out
-
-
-@pytest.mark.slow
-def test_a_context_seen_once_falls_back_when_it_is_left_out():
-    counts = count(stream_of([[1, 2, 2], [2, 3]]), radius=1, vocab_size=4)
-    assert counts[0][1].tolist() == [0, 0, 1, 0]
-    at = np.array([[1]]), np.array([2])
-    P_cont = np.array([1, 1, 3, 1]) / 6  # <pad> and 1 once each; 2 after <pad>, 1 and 2; 3 after 2
-    for smoothing in ("kneser-ney", "modified-kneser-ney"):
-        rows = leave_one_out_rows(counts, *at, smoothing=smoothing)
-        np.testing.assert_allclose(probabilities(rows)[0][0], P_cont, rtol=0, atol=ATOL)
-    rows = leave_one_out_rows(counts, *at, smoothing="add-alpha")
-    np.testing.assert_allclose(probabilities(rows)[0][0], 1 / 4, rtol=0, atol=ATOL)
-
-
-@pytest.mark.slow
-def test_left_out_add_alpha_is_that_of_the_smaller_counts():
-    X, Y = windows(DOCUMENTS, K)
-    rows = probabilities(leave_one_out_rows(COUNTS, X[:5], Y[:5], smoothing="add-alpha"))
-    for m in range(5):
-        less = tuple(C - (np.eye(N)[X[m, k]][:, None] * np.eye(N)[Y[m]]).astype(C.dtype) for k, C in enumerate(COUNTS))
-        again = probabilities(offset_rows(less, features="cat", smoothing="add-alpha"))
-        np.testing.assert_allclose([P[m] for P in rows], [P[x] for P, x in zip(again, X[m], strict=True)], rtol=ATOL)
-
-
-@pytest.mark.slow
-def test_every_position_reads_its_own_left_out_rows():
-    X, Y = windows(DOCUMENTS, K)
-    X, Y, exponents = X[:70], Y[:70], np.array([0.9, 0.8, 0.4, 0.2])  # more than a block
-    rows = leave_one_out_rows(COUNTS, X, Y)
-    tables = [np.asarray(table, np.float64) for table in rows.of_features]
-    expected = [
-        log_softmax(exponents[0] * tables[0][0] + sum(exponents[k] * tables[k][m] for k in (1, 2, 3)))[Y[m]] for m in range(70)
-    ]
-    found = log_probabilities(rows.of_features, exponents, leave_one_out_positions(70, K), Y)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
-
-
 # Exponents and models
 
 
-def test_a_fit_starts_at_exponents_that_fall_off():
-    np.testing.assert_allclose(initial_exponents(rows_of("cat")), [1, 1, 1 / 2, 1 / 3])
-    np.testing.assert_allclose(initial_exponents(rows_of("sum")), [1, 1, 1 / 2, 1 / 3])
+def slow_log_p(rows, exponents, X):
+    """[M, N] of every position, one by one."""
+    log_p, tables = np.asarray(rows.log_p, np.float64)[0], [np.asarray(table, np.float64) for table in rows.tables]
+    read = ([log_p, *(table[j] for table, j in zip(tables, x, strict=True))] for x in X)
+    return np.array([log_softmax(np.sum([a * row for a, row in zip(exponents, of_x, strict=True)], axis=0)) for of_x in read])
+
+
+def penalised(rows, X, Y, ridge):
+    """The loss that a fit minimises, as a function of the exponents."""
+    start = np.array([1, *(1 / k for k in range(1, K + 1))])
+    own = np.arange(len(Y)), Y
+    return lambda a: -slow_log_p(rows, a, X)[own].mean() + ridge / 2 * np.sum((a - start) ** 2)
+
+
+@pytest.mark.parametrize("features, ridge", [("cat", None), pytest.param("sum", 0.1, marks=SLOW)])
+def test_the_minimum_is_that_of_scipy(features, ridge):
+    X, Y = windows(random_documents(22, 12, N, 12), K)
+    rows = rows_of(features)
+    fitted = fit_exponents(rows, X, Y, ridge=ridge, tolerance=2e-6)
+    loss = penalised(rows, X, Y, max(1e-4, 1.5 / len(Y), 25 / len(Y) ** 2) if ridge is None else ridge)
+    best = scipy.optimize.minimize(loss, np.ones(K + 1), tol=1e-9)
+    np.testing.assert_allclose(fitted.exponents, best.x, rtol=0, atol=2e-3)  # where the loss is flat: 1e-6 above its minimum
+    assert loss(fitted.exponents) <= best.fun + 1e-6
+    assert fitted.loss == pytest.approx(-slow_log_p(rows, fitted.exponents, X)[np.arange(len(Y)), Y].mean(), abs=ATOL)
+    assert fitted.gradient < 2e-6 and 2 <= fitted.passes < 20
+
+
+def test_an_exponent_of_a_coin_is_that_worked_by_hand():
+    coin = OffsetRows(jnp.zeros((1, 2)), (jnp.log(jnp.array([[0.8, 0.2]] * 2)),), "cat", False)
+    X, Y = np.ones((3, 1), int), np.array([0, 0, 1])  # 4 to 1 in a text, 2 to 1 in another: log 2 / log 4
+    fitted = fit_exponents(coin, X, Y, ridge=0)
+    assert fitted.exponents[1] == pytest.approx(0.5, abs=1e-4)
+    assert fitted.exponents[0] == 1  # a constant row moves nothing
+    assert fitted.loss == pytest.approx(-(2 * np.log(2 / 3) + np.log(1 / 3)) / 3, abs=1e-6)
+    strong = fit_exponents(coin, X, Y, ridge=1e6)
+    np.testing.assert_allclose(strong.exponents, [1, 1], rtol=0, atol=1e-5)
+
+
+@SLOW
+def test_known_exponents_are_found_again_from_sampled_targets():
+    rng, known = np.random.default_rng(3), np.array([0.8, 0.9, 0.4, -0.3])
+    X = np.repeat(windows(DOCUMENTS, K)[0], 60, axis=0)
+    p = np.exp(slow_log_p(rows_of("cat"), known, X))
+    Y = (p.cumsum(axis=1) > rng.random((len(X), 1))).argmax(axis=1)
+    assert len(X) > 15_000  # a standard error of some 0.02
+    np.testing.assert_allclose(fit_exponents(rows_of("cat"), X, Y).exponents, known, rtol=0, atol=0.08)
+
+
+@SLOW
+def test_exponents_are_the_same_on_three_devices():
+    X, Y = windows(random_documents(22, 12, N, 12), K)
+    one, three = (fit_exponents(rows_of("cat"), X, Y, mesh=data_mesh(devices)) for devices in (1, 3))
+    np.testing.assert_allclose(one.exponents, three.exponents, rtol=0, atol=1e-5)
+
+
+def test_positions_that_do_not_fit_the_rows_are_refused():
+    for X, Y in ((np.zeros((0, K), int), np.zeros(0, int)), (np.ones((2, K + 1), int), np.ones(2, int))):
+        with pytest.raises(ValueError, match="hold out more of the text"):
+            fit_exponents(rows_of("cat"), X, Y)
 
 
 @pytest.mark.parametrize("features, eos", [("sum", False), pytest.param("cat", True, marks=SLOW)])
@@ -216,13 +196,9 @@ def test_the_language_model_is_the_log_linear_one(features, eos):
     rows = rows_of(features, eos=eos)
     exponents = np.array([0.7, 0.8, 0.4, -0.2])
     X, Y = windows(DOCUMENTS, K, eos=eos)
-    positions = offset_positions(rows, X)
-    log_p = log_probabilities(rows.of_features, exponents, positions, Y)
-    tables = [np.asarray(table, np.float64) for table in rows.of_features]
-    slow = log_linear(tables, exponents, *positions)[np.arange(len(Y)), Y]
-    np.testing.assert_allclose(log_p, slow, rtol=0, atol=ATOL)
+    slow = slow_log_p(rows, exponents, X)[np.arange(len(Y)), Y]
     model = log_linear_model(rows, exponents)
-    np.testing.assert_allclose(tables_log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
+    np.testing.assert_allclose(log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
     assert evaluate(model, STREAM).loss == pytest.approx(-np.mean(slow), abs=ATOL)
     assert (model.features, model.radius, model.eos) == (rows.features, K, eos)
     assert model.ordered
@@ -233,7 +209,7 @@ def test_the_papers_cat_is_the_noise_model_with_exponents_1(radius, eos):
     X, Y = windows(DOCUMENTS, radius, eos=eos)
     ours = log_linear_model(rows_of("cat", "noise", radius, eos), np.ones(1 + radius))
     papers = explicit_language_model(COUNTS, features="cat", radius=radius, eos=eos)
-    mine, theirs = (tables_log_probabilities(model, X, Y) for model in (ours, papers))
+    mine, theirs = (log_probabilities(model, X, Y) for model in (ours, papers))
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=ATOL)
 
 
@@ -246,7 +222,7 @@ def test_at_radius_1_exponents_1_are_the_bigram_baseline(eos):
 def test_without_offsets_the_model_is_the_unigram():
     model = log_linear_model(rows_of("cat"), np.array([1.0, 0, 0, 0]))
     X, Y = windows(DOCUMENTS, K)
-    np.testing.assert_allclose(tables_log_probabilities(model, X, Y), np.log(slow_unigram(COUNTS, False))[Y], rtol=0, atol=ATOL)
+    np.testing.assert_allclose(log_probabilities(model, X, Y), np.log(slow_unigram(COUNTS, False))[Y], rtol=0, atol=ATOL)
 
 
 def test_the_implied_slope_is_what_is_subtracted_from_whole_logarithms_of_counts():

@@ -2,15 +2,15 @@
 
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit import LanguageModel, count, encode_documents, explicit_language_model, next_token, score, train_tokenizer
+from jexplicit import count, encode_documents, explicit_language_model, next_token, score, train_tokenizer
 from jexplicit.data.pairs import MinimalPair, read_pairs
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.measures import score_documents
 from jexplicit.lm.minimal_pairs import judgement, preferences
-from jexplicit.lm.rows.past.cache import Cache, CacheRows
+from jexplicit.lm.training_text import Options, TrainingText
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 RNG = np.random.default_rng(0)
@@ -27,19 +27,13 @@ def tokenizer():
     return train_tokenizer(SENTENCES, kind="word")
 
 
-@pytest.fixture(scope="module", params=["explicit", pytest.param("explicit and caches", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["explicit", pytest.param("all", marks=pytest.mark.slow)])
 def model(request, tokenizer):
-    counts = count(encode_documents(tokenizer, SENTENCES), radius=2, vocab_size=tokenizer.vocab_size)
-    explicit = explicit_language_model(counts, features="cat", radius=2)
+    stream = encode_documents(tokenizer, SENTENCES)
     if request.param == "explicit":
-        return explicit
-    past = CacheRows(jnp.log(unigram(counts[0])), (Cache(5), Cache(9, match=1)))
-    return LanguageModel((*explicit.rows, past), np.array([*explicit.exponents, 0.5, 0.3], np.float32), "cat", False)
-
-
-def unigram(C: np.ndarray) -> np.ndarray:
-    f = C.sum(axis=0) + 1.0
-    return (f / f.sum()).astype(np.float32)
+        return explicit_language_model(count(stream, radius=2, vocab_size=tokenizer.vocab_size), features="cat", radius=2)
+    text = TrainingText(stream, tokenizer.vocab_size, tokenizer=tokenizer)
+    return fit_model("context-mixing", text, Options(history=request.param)).model
 
 
 def slow(model, tokenizer, sentence: str) -> float:
@@ -67,7 +61,7 @@ def test_no_sentence_sees_another(model, tokenizer):
     np.testing.assert_allclose(score_documents(model, tokenizer, documents, separate=True), alone, atol=1e-5)
     together = score_documents(model, tokenizer, documents)
     assert together.sum() == pytest.approx(score(model, encode_documents(tokenizer, documents)).sum(), rel=1e-6)
-    assert np.allclose(together, alone, atol=1e-5) == (not model.history)
+    assert np.allclose(together, alone, atol=1e-5) == (getattr(model, "history", 0) != "all")
 
 
 def test_pairs_are_read_with_what_the_file_says_of_them(tmp_path):

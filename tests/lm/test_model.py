@@ -1,6 +1,6 @@
 """The one type of all language models: a pytree whose logits pass jit, vmap and grad, whatever its rows are.
 
-Tolerances: logits are float32 of order 10, sums of at most 22 rows: 2e-5; derivatives in an exponent are differences of rows.
+Tolerances: logits are float32 of order 10.
 """
 
 import dataclasses
@@ -14,26 +14,20 @@ from reference import cooccurrences, log_softmax, random_documents, stream_of
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.core.model import (
     NO_TOKEN,
-    Constant,
     Features,
     LanguageModel,
-    TokenTables,
     context_of,
-    has_unit_exponents,
     is_token_model,
     token_model,
 )
-from jexplicit.lm.evaluation import log_probabilities, read_text
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
-from jexplicit.lm.fits.mixtures.mixture_rows import CHAIN
-from jexplicit.lm.fits.mixtures.ngram_mixture import ngram_model
+from jexplicit.lm.rows.backoff import ngram_model
 from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
 from jexplicit.lm.rows.sparse import sparse_language_model
 from jexplicit.lm.training_text import TrainingText
 
 N = 9
-ATOL = 2e-5
-STREAM, HELD = stream_of(random_documents(1, 60, N, 10)), stream_of(random_documents(2, 12, N, 10))
+STREAM = stream_of(random_documents(1, 60, N, 10))
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(random_documents(1, 60, N, 10), 3, N))
 
 
@@ -43,7 +37,7 @@ def model_of(name):
         return log_linear_model(offset_rows(COUNTS, features="cat", eos=True), np.array([0.9, 0.8, 0.3, 0.2]))
     if name == "n-gram":
         text = TrainingText(STREAM, N, eos=True)
-        return ngram_model(text.ngrams(CHAIN), text.target_counts, eos=True)
+        return ngram_model(text.ngrams((1, 2, 3, 4)), eos=True)
     return explicit_language_model(COUNTS, features="sum" if name == "Sum" else "cat", eos=True)
 
 
@@ -58,10 +52,10 @@ def test_the_derivative_in_the_tables_is_a_softmax_less_the_target(name):
     gradient = jax.jit(jax.grad(loss))(model)
     assert isinstance(gradient, LanguageModel) and gradient.features == model.features
     residual = np.exp(log_softmax(np.asarray(model.logits(x)))) - np.eye(N)[y]
-    expected = [np.zeros((N, N)) for _ in model.rows[0].tables]
-    for j, t in zip(x, model.rows[0].table_of_offset, strict=True):
+    expected = [np.zeros((N, N)) for _ in model.rows.tables]
+    for j, t in zip(x, model.rows.table_of_offset, strict=True):
         expected[t][int(j)] += residual
-    np.testing.assert_allclose(np.stack(gradient.rows[0].tables), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.stack(gradient.rows.tables), expected, rtol=0, atol=1e-6)
 
 
 def test_a_model_cannot_be_changed():
@@ -73,8 +67,8 @@ def test_a_model_cannot_be_changed():
 def test_offsets_of_one_table_hold_it_once():
     table, other = (jax.device_put(np.full((N, N), value, np.float64)) for value in (0, 1))
     shared, mixed = token_model([table] * 3, "sum", True), token_model([table, other, table], "cat", True)
-    assert len(shared.rows[0].tables) == 1 and shared.nbytes == table.nbytes + shared.exponents.nbytes
-    assert mixed.rows[0].table_of_offset == (0, 1, 0) and len(mixed.rows[0].tables) == 2
+    assert len(shared.rows.tables) == 1 and shared.nbytes == table.nbytes
+    assert mixed.rows.table_of_offset == (0, 1, 0) and len(mixed.rows.tables) == 2
     assert all(a is b for a, b in zip(mixed.tables, (table, other, table), strict=True))
     assert (shared.ordered, mixed.ordered) == (False, True)
 
@@ -97,27 +91,6 @@ def test_a_model_without_plain_tables_says_so():
         assert not is_token_model(model)
         with pytest.raises(ValueError, match="this needs plain tables"):
             _ = model.tables
-
-
-def test_tables_with_exponents_are_no_plain_tables():
-    model = model_of("token tables")
-    weighed = dataclasses.replace(model, exponents=np.array([1.0, 0.5, 1.0], np.float32))
-    assert has_unit_exponents(model) and not has_unit_exponents(weighed) and not is_token_model(weighed)
-    with pytest.raises(ValueError, match="a model of TokenTables: this needs plain tables"):
-        _ = weighed.tables
-    text = read_text(HELD, 3, eos=True)
-    tables = [table * a for table, a in zip(model.tables, weighed.exponents, strict=True)]
-    expected = log_probabilities(token_model(tables, "cat", True), text.X, text.Y)
-    np.testing.assert_allclose(log_probabilities(weighed, text.X, text.Y), expected, rtol=0, atol=ATOL)
-
-
-def test_kinds_of_different_radius_are_one_model():
-    rng = np.random.default_rng(0)
-    row, near, far = (jax.device_put(rng.normal(size=shape)) for shape in ((N,), (N, N), (N, N)))
-    model = LanguageModel((Constant(row), TokenTables((near,), (0,), "near"), TokenTables((far,), (0, 0), "far")), np.ones(4))
-    assert (model.radius, model.history, model.names) == (2, 0, ("unigram", "near 1", "far 1", "far 2"))
-    expected = np.asarray(row) + np.asarray(near)[3] + np.asarray(far)[3] + np.asarray(far)[5]
-    np.testing.assert_allclose(jax.jit(model.logits)(jax.device_put(np.array([3, 5]))), expected, rtol=1e-14)
 
 
 def test_the_context_of_a_history_ends_where_its_document_begins():

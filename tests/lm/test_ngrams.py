@@ -3,9 +3,6 @@
 Tolerances: rows are float32, and so are the discounts; a row is a logarithm of at most 10, right to 1e-6, and five add up.
 """
 
-import contextlib
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,14 +17,10 @@ from jexplicit.lm.rows.ngrams import (
     Ngrams,
     compiled_smoothing,
     context_numbers,
-    ngram_rows,
     smoothed_ngrams,
     smoothed_ranges,
 )
-from jexplicit.lm.tables import placing, storage
-from jexplicit.lm.tables.contexts import vmap_contexts
-from jexplicit.lm.tables.placing import Positions, prepare
-from jexplicit.lm.tables.reader import log_p_of_all, read_positions
+from jexplicit.lm.tables.storage import Sparse
 from jexplicit.runs.devices import data_mesh
 
 N = 9
@@ -52,6 +45,13 @@ numbers_in_jax = jax.jit(jax.vmap(context_numbers, in_axes=(None, None, 0)), sta
 def numbers_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
     """[M, levels] numbers of many contexts."""
     return np.asarray(numbers_in_jax(ngrams.children, ngrams.offsets, jax.device_put(contexts)))
+
+
+def rows_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
+    """[M, levels, N] the rows of many contexts."""
+    tables = [Sparse(rows, len(ngrams.lower), rows.longest) for rows in ngrams.rows]
+    of_levels = zip(tables, numbers_of(ngrams, contexts).T, strict=True)
+    return np.stack([jax.jit(jax.vmap(table.row))(jax.device_put(numbers)) for table, numbers in of_levels], axis=1)
 
 
 def context_of(x, offsets):
@@ -124,63 +124,6 @@ def test_nothing_that_devices_do_is_quadratic_in_the_positions(step):
 
     few, many = costs(1 << 12), costs(1 << 14)
     assert (2 * few < many).all() and (many < 4 * 14 / 12 * few).all()
-
-
-@contextlib.contextmanager
-def no_copies(monkeypatch):
-    """No array of several devices gets to the host but by `jax.device_get`; gives the sizes and kinds of those. JAX's own
-    guard, which a CPU ignores, is on where there is an accelerator."""
-    explicit, asked, get = [False], [], jax.device_get
-
-    def asked_for(tree):
-        asked.extend((leaf.size, leaf.dtype.kind) for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
-        explicit[0] = True
-        try:
-            return get(tree)
-        finally:
-            explicit[0] = False
-
-    def guarded(copy):
-        def checked(array, *arguments, **more):
-            assert explicit[0], "a copy that nobody asked for"
-            return copy(array, *arguments, **more)
-
-        return checked
-
-    kind = type(jnp.zeros(1))
-    with monkeypatch.context() as patch, jax.transfer_guard_device_to_host("disallow"):
-        patch.setattr(jax, "device_get", asked_for)
-        patch.setattr(kind, "__array__", guarded(kind.__array__))
-        value: Any = vars(kind)["_value"]
-        patch.setattr(kind, "_value", property(guarded(value.fget)))
-        yield asked
-
-
-@pytest.mark.slow
-def test_from_counts_to_logits_nothing_but_sizes_comes_to_the_host(elsewhere, monkeypatch):
-    mesh, names, exponents = data_mesh(3), ("one", "two", "three"), np.array([0.9, 0.7, 0.5])
-    monkeypatch.setattr(storage, "on_accelerator", lambda: True)
-    monkeypatch.setattr(placing, "_long", 3)  # of 9 outputs: some rows are read with their zeros, most from their entries
-
-    def logits(**more):
-        kind = ngram_rows(ngrams_of((1, 2, 3), **more), names, confidence=True)
-        return kind.row_tables, vmap_contexts(lambda kind, x: kind.index(x), kind, OTHERS)
-
-    def log_p(tables, rows):
-        read = Positions(rows, np.tile(np.arange(3), (len(rows), 1)))
-        return read_positions(log_p_of_all, prepare(tables, N, mesh), exponents, read, np.zeros(len(rows), int), mesh)
-
-    with no_copies(monkeypatch) as asked:
-        tables, rows = elsewhere(logits, mesh=mesh)
-        assert asked[-1] == (192, "i") and max(asked[:-1]) <= (4, "i")  # rows of positions; sizes, and counts of counts
-        asked.clear()
-        found = elsewhere(log_p, tables, rows)
-        with pytest.raises(AssertionError, match="nobody asked"):
-            np.asarray(tables[0].rows.values)
-    *sizes, (_, result) = asked  # which rows are long, and how many entries the rows have that the positions read
-    assert result == "f" and max(sizes) <= (64, "i") and max(len(table.rows.values) for table in tables) > 200
-    monkeypatch.undo()
-    np.testing.assert_allclose(found, log_p(*logits()), rtol=0, atol=SUM)
 
 
 # The chain
@@ -263,13 +206,10 @@ def test_narrow_integers_do_not_overflow():
 
 
 @EVERY_LEVEL
-def test_rows_are_those_of_the_slow_chain_and_exponents_1_give_kneser_ney_probabilities(offsets):
-    names = tuple(f"level {level}" for level in range(len(offsets)))
+def test_rows_are_those_of_the_slow_chain_and_add_up_to_kneser_ney_probabilities(offsets):
     ngrams, slow = ngrams_of(offsets), Chain(X, Y, offsets, N)
-    kind = ngram_rows(ngrams, names)
-    assert (kind.names, kind.tokens, kind.radius, kind.history, kind.vocab_size) == (names, offsets, max(offsets), 0, N)
     contexts, unseen = np.concatenate([X[:30], OTHERS]), 0
-    rows = np.stack(jax.jit(jax.vmap(kind.read))(jax.device_put(contexts)), axis=1)
+    rows = rows_of(ngrams, contexts)
     assert rows.dtype == np.float32
     for x, of_levels in zip(contexts, rows, strict=True):
         shorter = [context_of(x, offsets[: level + 1]) for level in range(len(offsets))]
@@ -280,15 +220,6 @@ def test_rows_are_those_of_the_slow_chain_and_exponents_1_give_kneser_ney_probab
     assert 0 < unseen < len(contexts)
 
 
-def test_the_last_levels_alone_are_read_as_all_are():
-    ngrams = ngrams_of((1, 2, 3, 4))
-    every, last = ngram_rows(ngrams, ("a", "b", "c", "d")), ngram_rows(ngrams, ("c", "d"))
-    assert last.tokens == (3, 4) and last.radius == 4
-    mine, theirs = (jax.jit(jax.vmap(lambda x, kind=kind: kind.read(x)))(jax.device_put(OTHERS)) for kind in (last, every))
-    np.testing.assert_array_equal(mine, theirs[2:])
-    assert [table.rows for table in last.row_tables] == [table.rows for table in every.row_tables[2:]]
-
-
 @pytest.mark.parametrize("dtype, size", [(np.uint8, 256), pytest.param(np.uint16, 65_536, marks=SLOW)])
 def test_the_largest_id_of_a_small_type_is_found(dtype, size):
     last = size - 1
@@ -296,8 +227,7 @@ def test_the_largest_id_of_a_small_type_is_found(dtype, size):
     ngrams = smoothed_ngrams(x, np.array([last, 1, last, 2, last], dtype), offsets=(1, 2), vocab_size=size)
     assert numbers_of(ngrams, x).tolist() == [[last, 3], [last, 2], [1, 1], [1, 0], [last, 3]]
     assert numbers_of(ngrams, np.array([[last, 2], [2, last]], dtype)).tolist() == [[last, -1], [2, -1]]
-    (rows,) = jax.jit(ngram_rows(ngrams, ("pair",)).read)(jax.device_put(x[0]))
-    assert np.flatnonzero(rows).tolist() == [last]
+    assert np.flatnonzero(rows_of(ngrams, x[:1])[0, -1]).tolist() == [last]
 
 
 @EVERY_LEVEL

@@ -1,10 +1,6 @@
 """Documents held out of a token stream, for fitting parameters on uncounted text."""
 
-import functools
-from collections.abc import Iterator
-
 import numpy as np
-from jaxtyping import Bool
 
 from jexplicit.data.contexts import PAD
 
@@ -75,40 +71,3 @@ def cut_documents(stream: np.ndarray, longest: int) -> np.ndarray:
     document = np.repeat(np.arange(len(lengths)), pieces - 1)
     nth = np.arange(len(document)) - np.repeat(np.cumsum(pieces - 1) - (pieces - 1), pieces - 1) + 1
     return np.insert(stream, pads[document] + 1 + nth * lengths[document] // pieces[document], PAD)
-
-
-def duplicated_mask(stream: np.ndarray, other: np.ndarray, *, block: int = 200, most: float = 0.2) -> Bool[np.ndarray, " L"]:
-    """Mask of tokens in passages of `block` tokens that (nearly) duplicate a passage of another stream.
-
-    Parameters fitted on duplicates would overweight long contexts. A passage is a duplicate if more than a share `most` of its
-    spans occurs in the other stream. Spans have 64 nats of unigram entropy, too much for coincidence.
-    """
-    size = int(other.max(initial=0)) + 1
-    f = functools.reduce(np.add, (np.bincount(part, minlength=size) for part in _parts(other)), np.zeros(size))
-    f /= max(1, len(other))
-    entropy = -np.sum(f[f > 0] * np.log(f[f > 0]))
-    n = int(np.ceil(_span_nats / max(entropy, 1e-3)))
-    if n > min(len(stream), len(other)):
-        return np.zeros(len(stream), bool)
-    different, which = np.unique(_spans(stream, n), return_inverse=True)
-    there = np.zeros(len(different), bool)
-    for part in _parts(other, n - 1):
-        known = np.sort(_spans(part, n))
-        there |= known[np.minimum(np.searchsorted(known, different), len(known) - 1)] == different
-    there = there[which]
-    passage = np.arange(len(stream)) // block
-    hits = np.bincount(passage[n - 1 :], there, minlength=passage[-1] + 1)
-    return (hits > most * np.bincount(passage))[passage]
-
-
-def _parts(stream: np.ndarray, more: int = 0) -> Iterator[np.ndarray]:
-    """Parts of a stream, each with `more` tokens of the next, to bound the memory of 8 bytes per token."""
-    return (stream[start : start + _part + more] for start in range(0, len(stream) - more, _part))
-
-
-def _spans(stream: np.ndarray, n: int) -> np.ndarray:
-    """A hash of every n-gram."""
-    tokens, hashed = stream.astype(np.uint64), np.zeros(len(stream) - n + 1, np.uint64)
-    for k in range(n):
-        hashed = hashed * _odd[0] ^ tokens[k : len(tokens) - n + 1 + k] * _odd[1]  # modulo 2^64
-    return hashed

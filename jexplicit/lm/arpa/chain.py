@@ -1,6 +1,5 @@
 """N-gram models as back-off chains: the numbers that an ARPA file has, of the rows that a model has."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables
 from jexplicit.lm.rows.backoff import BackOffChain
-from jexplicit.lm.rows.ngrams import Children, NgramRows
+from jexplicit.lm.rows.ngrams import Children
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.tables.storage import SparseRows
 
@@ -86,24 +85,16 @@ def _keys(start: Any, ids: Any, N: int) -> np.ndarray:
 
 
 def _chain_rows(model: LanguageModel) -> tuple[np.ndarray, list[SparseRows], tuple[Children, ...]]:
-    """The row of no context, the weighed rows of contexts of 1, 2, ... tokens, and how contexts are found."""
-    base, exponents = np.zeros(model.vocab_size), iter(np.asarray(model.exponents, np.float64).tolist())
-    rows: list[SparseRows] = []
-    children: tuple[Children, ...] = ()
-    for kind in itertools.chain(*(some.kinds if isinstance(some, BackOffChain) else (some,) for some in model.rows)):
-        if isinstance(kind, Constant):
-            base = base + next(exponents) * np.asarray(kind.row, np.float64)
-        elif not rows and kind.radius == 1 and (read := _one_token_rows(kind, model.features)):
-            a, (row, table) = next(exponents), read
-            base = base + a * np.asarray(row, np.float64)
-            rows.append(_weighed(table, a))
-        elif isinstance(kind, NgramRows) and kind.offsets == tuple(range(1, len(rows) + len(kind.rows) + 1)):
-            children = kind.children
-            rows += [_weighed(table, next(exponents)) for table in kind.rows]
-        else:
-            kinds = ", ".join(type(kind).__name__ for kind in model.rows)
-            raise ValueError(f"a model of {kinds} is no n-gram model, which an ARPA file holds: choose the method ngram")
-    return base, rows, children
+    """The row of no context, the rows of contexts of 1, 2, ... tokens, and how contexts are found."""
+    kind = model.rows
+    if isinstance(kind, Constant):
+        return np.asarray(kind.row, np.float64), [], ()
+    if isinstance(kind, BackOffChain):
+        return np.asarray(kind.base, np.float64), list(map(_on_host, kind.levels)), kind.children
+    if kind.radius == 1 and (read := _one_token_rows(kind, model.features)):
+        return np.asarray(read[0], np.float64), [_on_host(read[1])], ()
+    name = type(kind).__name__
+    raise ValueError(f"a model of {name} is no n-gram model, which an ARPA file holds: choose the method ngram")
 
 
 def _one_token_rows(kind: Any, features: str) -> tuple[Any, SparseRows] | None:
@@ -120,9 +111,9 @@ def _one_token_rows(kind: Any, features: str) -> tuple[Any, SparseRows] | None:
     return None
 
 
-def _weighed(table: SparseRows, a: float) -> SparseRows:
+def _on_host(table: SparseRows) -> SparseRows:
     start, outputs, values = (np.asarray(part) for part in table)
-    return SparseRows(start.astype(np.int64), outputs.astype(np.int64), a * values.astype(np.float64))
+    return SparseRows(start.astype(np.int64), outputs.astype(np.int64), values.astype(np.float64))
 
 
 def prefix_keys(levels: Sequence[BackoffLevel], N: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -12,9 +12,9 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.arpa.chain import BackoffLevel, backed_off_log_p, context_tokens, search
 from jexplicit.lm.arpa.parser import NEVER, ArpaFile, Order
 from jexplicit.lm.arpa.words import arpa_words
-from jexplicit.lm.core.model import Constant, LanguageModel
-from jexplicit.lm.rows.ngrams import Children, NgramRows
-from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.rows.backoff import BackOffChain
+from jexplicit.lm.rows.ngrams import Children
 from jexplicit.lm.tables.storage import SparseRows
 
 _ln10 = float(np.log(10))
@@ -59,15 +59,9 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         _check_sums(file, levels[: n + 1], context, lower, words)
         values = (level.log_p - level.weight[context] - lower) * _ln10
         rows.append(SparseRows(*_rows_of(level.entries, len(level.keys), N), jnp.asarray(values, jnp.float32)))
-    kinds: list[Any] = [Constant(jnp.asarray(base * _ln10, jnp.float32))]
     longest = tuple(table.longest for table in rows)
-    if rows:
-        kinds.append(SparseTables((np.zeros(N, np.float32),), (rows[0],), (0,), longest[:1], name="context"))
-    if len(rows) > 1:
-        names = tuple(f"context {n + 1}" for n in range(1, len(rows)))
-        offsets = tuple(range(1, len(rows) + 1))
-        kinds.append(NgramRows(tuple(children), tuple(rows[1:]), offsets, longest[1:], N, names))
-    return LanguageModel(tuple(kinds), np.ones(1 + len(rows), np.float32), "none", eos), tokenizer
+    chain = BackOffChain(jnp.asarray(base * _ln10, jnp.float32), tuple(children), tuple(rows), longest=longest)
+    return LanguageModel(chain, "none", eos), tokenizer
 
 
 def _vocabulary(file: ArpaFile, unigrams: Order, words: list[str]) -> tuple[np.ndarray, bool, np.ndarray]:

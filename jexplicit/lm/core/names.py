@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 Features = Literal["sum", "cat"]
 History = str  # none, document, window:W, all, adaptive or adaptive:document; see window_of
-AdaptiveKind = Literal["adaptive", "begun", "indirect", "recency", "observed-expected"]  # rows of an adaptive history
 ADAPTIVE = ("adaptive", "adaptive:document")
 SMALLEST_WINDOW = 32
 Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
@@ -20,14 +19,8 @@ Method = Literal[
     "optimum",
     "log-linear",
     "iterative-scaling",
-    "mixture",
     "context-mixing",
 ]
-
-# Rows of mixtures, by what tokens are.
-SUBWORD_ROWS = ("offsets", "contexts-4", "gaps")
-CLASS_ROWS = (*SUBWORD_ROWS, "classes", "repeats", "confidence")
-CHARACTER_ROWS = ("contexts-8", "skips", "words", "word-classes", "lines", "confidence", "selectors")
 
 
 def window_of(history: str) -> int | None:
@@ -52,5 +45,5 @@ def window_of(history: str) -> int | None:
 def label(row: Mapping[str, Any]) -> str:
     """What a model is called: its method and all that tells two models of a method apart."""
     parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
-    parts += [f"history {row['history']}"] if row["method"] in ("mixture", "context-mixing") else []
+    parts += [f"history {row['history']}"] if row["method"] == "context-mixing" else []
     return ", ".join(parts)

@@ -23,12 +23,10 @@ class FitOptions:
     frozen: bool = False
     """context-mixing with --history adaptive: the text that is read is counted, but no weight moves."""
     smoothing: Smoothing = "kneser-ney"
-    """Smoothing of the rows of log-linear, iterative-scaling and mixture models."""
-    calibration: Literal["held-out", "leave-one-out"] = "held-out"
-    """Data that exponents are fitted on. held-out: documents held out of the counts (2 %). leave-one-out: for log-linear with
-    cat, counted positions, each with its own pair left out of the counts."""
+    """Smoothing of the rows of log-linear and iterative-scaling models."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
-    """Number of positions that exponents are fitted on, drawn with the seed."""
+    """log-linear, iterative-scaling: number of positions in held-out documents (2 %) that exponents are fitted on, drawn by
+    --seed."""
     sweeps: PositiveInt = 10
     """iterative-scaling: number of sweeps over the distinct contexts."""
     discount: NonNegativeFloat | None = None

@@ -15,13 +15,11 @@ class Past(NamedTuple):
     stream: [L] token ids.
     places: [M] place of each target in it.
     starts: [M] place that the past of each target begins from; default, the start of the text.
-    growth: what a model that counts as it reads has counted of the text before, see jexplicit.lm.reading.
     """
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
     starts: Integer[np.ndarray, " M"] | None = None
-    growth: Any = None
 
     def take(self, m: Any) -> "Past":
         """Some of the positions."""
@@ -36,6 +34,15 @@ class Past(NamedTuple):
         """
         pads = np.flatnonzero(self.stream == PAD)
         return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
+
+
+class State(NamedTuple):
+    """What a model that counts nothing has read.
+
+    tokens: [n] all of them, from the `<pad>` before the first.
+    """
+
+    tokens: Integer[np.ndarray, " n"]
 
 
 class EncodedText(NamedTuple):

@@ -51,7 +51,7 @@ def log_partition(
 
     Only a block of logits exists at a time, small enough for a CPU's cache. The contexts are split over the mesh.
     """
-    return token_model(tables, "cat", False).rows[0].log_partition(X, mesh=mesh, progress=progress)
+    return token_model(tables, "cat", False).rows.log_partition(X, mesh=mesh, progress=progress)
 
 
 def target_logits(tables: Tables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
@@ -59,7 +59,7 @@ def target_logits(tables: Tables, X: Integer[np.ndarray, "M K"], Y: Integer[np.n
 
     Summed over positions this is `sum_k <C_k, U_k>`.
     """
-    return token_model(tables, "cat", False).rows[0].target_logits(X, Y)
+    return token_model(tables, "cat", False).rows.target_logits(X, Y)
 
 
 def negative_log_likelihood(

@@ -10,15 +10,12 @@ from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.core.model import Features, History
 from jexplicit.lm.fits.fit import DENSE, METHODS, OPTIONS, choose_tables, fit_model
-from jexplicit.lm.fits.mixtures.mixture_rows import check_rows
 from jexplicit.lm.measures import positions_in_all
-from jexplicit.lm.rows.words import letters_of
 from jexplicit.lm.text_model import TextModel
-from jexplicit.lm.training_text import RADIUS, Options, TrainingText, Watch
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import host_bytes
 
-_of_mixtures = {"rows", "online", "calibration", "calibration_positions", "smoothing"}
 _no_features = ("unigram", "bigram", "ngram", "context-mixing")
 
 
@@ -42,11 +39,10 @@ def fit(
     Args:
         texts: documents, a list or a generator of strings. Or files: a `pathlib.Path`, or several, of files, globs and folders.
             A string is always a text, never a file.
-        method: one of jexplicit.METHODS; default "context-mixing", which predicts best, or "mixture" where `rows` are named.
-            "explicit" is the paper's closed form.
-        history: what context mixing and a mixture see beyond their contexts: the `document` so far (default), `all` of the text
-            before, the last W tokens (`window:W`), or `none`; `adaptive`: all is counted as it is read. With `all` and
-            `adaptive`, the score of a text depends on the texts before it.
+        method: one of jexplicit.METHODS; default "context-mixing", which predicts best. "explicit" is the paper's closed form.
+        history: what context mixing sees beyond its contexts: the `document` so far (default), `all` of the text before, the
+            last W tokens (`window:W`), or `none`; `adaptive`: all is counted as it is read. With `all` and `adaptive`, the
+            score of a text depends on the texts before it.
         features, radius: `sum` or `cat` (default) of so many context tokens (default 1), for the methods that take them.
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
             SentencePiece model, a `tokenizer.json`).
@@ -62,18 +58,16 @@ def fit(
 
     Raises:
         ValueError: one string instead of texts, or no text; strings and files together; files that cannot be read; an unknown
-            method or kind of rows; an option that the method does not use, or one that does not fit the others.
+            method; an option that the method does not use, or one that does not fit the others.
 
     Example:
         >>> model = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
         >>> model.generate("to b", 3, temperature=0)
         'e o'
     """
-    method = method or ("mixture" if _of_mixtures & set(options) else "context-mixing")
+    method = method or "context-mixing"
     named = {"features": features, "radius": radius, "history": history}
     settings = _options(method, options | {name: value for name, value in named.items() if value is not None})
-    if method == "mixture":
-        check_rows(settings.rows)
     read = _read_texts(texts, field, documents)
     if not any(text.strip() for text in read):
         raise ValueError(f"no text in {len(read)} documents: give some")
@@ -81,11 +75,11 @@ def fit(
     stream = encode_documents(own, read)
     if len(stream) < 2:
         raise ValueError(f"no token in {len(read)} documents: give some text")
-    N, K = own.vocab_size, RADIUS if method == "mixture" else settings.radius
+    N, K = own.vocab_size, settings.radius
     tables = choose_tables([method], N, K, host_bytes())
     if tables == "sparse" and method in DENSE and method != "explicit":
         raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
-    shape: Any = {"eos": eos, "mesh": default_mesh(), "letters": letters_of(own), "tokenizer": own}
+    shape: Any = {"eos": eos, "mesh": default_mesh(), "tokenizer": own}
     text = TrainingText(stream, N, **shape)
     if tables == "sparse":
         text = TrainingText(stream, N, sparse_counts=text.sparse_counts(K), **shape)
@@ -95,7 +89,7 @@ def fit(
     model, info = fit_model(method, text, settings, watch)
     about = {
         "method": method,
-        "features": "none" if method in _no_features else "cat" if method == "mixture" else settings.features,
+        "features": "none" if method in _no_features else settings.features,
         "radius": max(1, model.radius),
         "history": settings.history,
         "vocab_size": N,

@@ -16,33 +16,12 @@ import jax
 import numpy as np
 
 from jexplicit.data.contexts import contexts
-from jexplicit.data.corpus.held_out import duplicated_mask
-from jexplicit.lm.core.model import Constant, LanguageModel
-from jexplicit.lm.core.names import ADAPTIVE
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.names import Method as Method
 from jexplicit.lm.counted.use import AnyModel
-from jexplicit.lm.evaluation import EncodedText, read_text
 from jexplicit.lm.fits.column_weights import fit_token_delta, shift_tokens
-from jexplicit.lm.fits.mixtures.ablation import log_row_kinds
-from jexplicit.lm.fits.mixtures.adaptive_mixture import (
-    adaptive_model,
-    adaptive_rows,
-    fit_adaptive,
-    history_of_base,
-    named_kinds,
-)
-from jexplicit.lm.fits.mixtures.mixture_rows import (
-    CHAIN,
-    OF_EXPONENTS,
-    mixture_rows,
-    reads_words,
-    rows_radius,
-    select_specs,
-    with_history,
-)
-from jexplicit.lm.fits.mixtures.ngram_mixture import HeldOutRows, fit_rows, held_out_rows, ngram_model
+from jexplicit.lm.rows.backoff import ngram_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
-from jexplicit.lm.rows.selectors import SELECTORS, selectors_of
 from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
@@ -60,6 +39,7 @@ DENSE = (
 )
 # Methods that are fitted on one device, however many there are; those of the text alone on the host.
 ONE_DEVICE = ("ngram", "optimum", "delta")
+CHAIN = (1, 2, 3, 4)  # offsets of the contexts of the n-gram model
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -150,7 +130,7 @@ def _explicit_tables(text: TrainingText, options: Options) -> LanguageModel:
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     with watch.stage("ngram", "positions" if text.disk else "") as progress:
-        return FitResult(ngram_model(text.ngrams(CHAIN, progress), text.target_counts, eos=text.eos), {})
+        return FitResult(ngram_model(text.ngrams(CHAIN, progress), eos=text.eos), {})
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -163,66 +143,6 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
         found = bigram_optimum(text.counts(1), eos=text.eos)
     info = {"infimum_perplexity": float(np.exp(found.loss)), "kkt_residual": 0.0, "floor": FLOOR}
     return FitResult(found.model, info)
-
-
-def _fit_mixture(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """Counted rows of one and of several tokens, and of the past where it may be seen, with a fitted exponent each."""
-    begin, adaptive = time.perf_counter(), options.history in ADAPTIVE
-    history = history_of_base(options.history, characters=text.letters is not None)
-    shape: Any = {"smoothing": options.smoothing}
-    kinds = select_specs(options.rows), *(name in options.rows for name in OF_EXPONENTS)
-    rest, held = text.parts(options.calibration_positions)
-    held_out = read_text(held, rows_radius(options.rows), eos=text.eos)
-
-    def choose_selectors(rows: tuple[Any, ...]) -> tuple[Any, ...]:
-        return selectors_of(rows, text.letters, text.tokenizer)
-
-    def read_held_out() -> tuple[HeldOutRows, np.ndarray]:
-        with watch.stage("mixture: rows without held-out text", "groups") as progress:
-            rows = mixture_rows(rest, options.rows, **shape, progress=progress)
-            m = draw_positions(options, _new_positions(rest, held_out))
-            read = held_out_rows(rows, held_out, m, choose_selectors(rows))
-        rest.forget()  # what the held-out text reads is kept, and all other rows would stand beside those of the whole
-        return read, m
-
-    name = ("held-out rows", kinds, options.smoothing, options.calibration_positions, options.seed)
-    read, m = text.once(name, read_held_out)
-    table_seconds, begin = time.perf_counter() - begin, time.perf_counter()
-    with watch.stage(f"mixture: exponents, history {history}") as progress:
-        letters = text.letters if reads_words(options.rows) else None
-        caches = with_history((Constant(np.asarray(read.tables[0].rows)[0]),), history, letters)[1:]
-        read = read.beside(held_out_rows(caches, held_out, m)) if caches else read
-        trim_heap()  # of what was counted for them
-        read = read.with_selectors() if SELECTORS in options.rows else read
-        fit = functools.partial(fit_rows, read, mesh=text.mesh, progress=progress)
-        fitted = base = text.once((*name, "exponents", history), fit)
-    if adaptive:
-        read, fitted = fit_adaptive(rest, options, watch, read, base.exponents, held_out, m)
-    exponents, fit_seconds = fitted.exponents, time.perf_counter() - begin
-    log_row_kinds(read, exponents, watch, history=options.history, mesh=text.mesh)
-    kept = read.kinds
-    del read  # as large as all rows that are counted next
-    trim_heap()
-    begin = time.perf_counter()
-    with watch.stage("mixture: rows", "groups") as progress:
-        rows = mixture_rows(text, options.rows, **shape, history=history, progress=progress)
-    own, selectors = base.exponents if adaptive else exponents, choose_selectors(rows)
-    chosen = selectors if SELECTORS in options.rows else ()
-    model = LanguageModel(rows, np.asarray(own, np.float32), "cat", text.eos, chosen)
-    if adaptive:
-        kind = adaptive_rows(text, named_kinds(kept), within_documents=options.history == "adaptive:document")
-        own = selectors if SELECTORS in kept else ()
-        model = adaptive_model(model, kind, exponents, own)
-    info = {
-        "table_seconds": table_seconds + time.perf_counter() - begin,
-        "fit_seconds": fit_seconds,
-        "exponents": [float(a) for a in exponents],
-        "rows": list(model.names),
-        "held_out_perplexity": float(np.exp(fitted.loss)),
-        "smoothing": options.smoothing,
-        "scalars": len(exponents) + (len(base.exponents) if adaptive else 0),
-    }
-    return FitResult(model, info)
 
 
 def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -249,12 +169,6 @@ def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch)
     return FitResult(*train_language_model(start, text, options, watch))
 
 
-def _new_positions(rest: TrainingText, held_out: EncodedText) -> np.ndarray:
-    """The held-out positions in passages that the rest of the text does not have too; all where most are such copies."""
-    new = np.flatnonzero(~duplicated_mask(held_out.past.stream, rest.in_memory)[held_out.past.places])
-    return new if 2 * len(new) > len(held_out.Y) else np.arange(len(held_out.Y))
-
-
 METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "unigram": _fit_unigram,
     "bigram": _fit_bigram,
@@ -266,7 +180,6 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "optimum": _fit_optimum,
     "log-linear": _fit_log_linear,
     "iterative-scaling": _fit_iterative_scaling,
-    "mixture": _fit_mixture,
     "context-mixing": _fit_context_mixing,
 }
 _tables = ("features", "radius")
@@ -291,9 +204,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "cold": (*_tables, *_training),
     "warm": (*_tables, *_training),
     "optimum": _tables,
-    "log-linear": (*_tables, "calibration", *_exponents),
+    "log-linear": (*_tables, *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
-    "mixture": ("rows", "history", *_exponents),
     "context-mixing": ("contexts", "gates", "stages", "frozen", "history", "seed"),
 }
 """The options that each method uses."""

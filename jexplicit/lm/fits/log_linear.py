@@ -10,21 +10,24 @@ much of a token's information reaches an offset, in closed form from the same co
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import Counts, counted_radius
+from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import Features, LanguageModel, token_model
-from jexplicit.lm.core.smoothing import Smoothing, row_smoothing, unigram
-from jexplicit.lm.rows.explicit import target_counts, with_targets
-from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_rows
-from jexplicit.lm.tables.placing import Positions
+from jexplicit.lm.core.smoothing import Smoothing, unigram
+from jexplicit.lm.rows.explicit import target_counts
+from jexplicit.lm.rows.sparse import smoothed_offset_rows
+from jexplicit.lm.tables.contexts import map_contexts
 from jexplicit.lm.tables.storage import Sparse, dense_rows
+from jexplicit.runs.devices import full_precision
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
 
@@ -40,11 +43,6 @@ class OffsetRows(NamedTuple):
     features: Features
     eos: bool
     attention: Float[Array, "K N"] | None = None
-
-    @property
-    def of_features(self) -> tuple[Array, ...]:
-        """The table of each feature of a log-linear model."""
-        return (self.log_p, *self.tables)
 
 
 def offset_rows(
@@ -84,70 +82,94 @@ def offset_rows(
     return OffsetRows(log_p, shared, features, eos, attention)
 
 
-def offset_positions(rows: OffsetRows, X: Integer[np.ndarray, "M K"]) -> Positions:
-    """What a log-linear model reads: log p, then the row of each context token; every table has its own exponent."""
-    ids = np.concatenate([np.zeros((len(X), 1), np.int64), X], axis=1)
-    return Positions(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape))
+class ExponentFit(NamedTuple):
+    """The outcome of `fit_exponents`.
+
+    exponents: [1 + K] mu, lambda_1 .. lambda_K.
+    loss: nats per held-out position, penalty left out.
+    gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
+    passes: over the positions.
+    """
+
+    exponents: Float[np.ndarray, " S"]
+    loss: float
+    gradient: float
+    passes: int
 
 
-def leave_one_out_rows(
-    counts: Counts,
+def fit_exponents(
+    rows: OffsetRows,
     X: Integer[np.ndarray, "M K"],
     Y: Integer[np.ndarray, " M"],
     *,
-    eos: bool = False,
-    smoothing: Smoothing = "kneser-ney",
-) -> OffsetRows:
-    """Cat's rows as they would be without position m itself, for positions of the counted text: tables [M, N] of a row each.
+    ridge: float | None = None,
+    tolerance: float = 1e-5,
+    iterations: int = 30,
+    mesh: Mesh | None = None,
+    progress: Progress | None = None,
+) -> ExponentFit:
+    """The exponents a with the lowest loss on positions that the rows have not seen, `min_a L(a) + ridge/2 ||a - a_0||²`.
 
-    Each pair (x_k, y) is seen once less. Discounts and the distribution that rows fall back to stay those of the whole text.
-    With `leave_one_out_positions` for positions, exponents can be fitted on the counted text.
+    With the rows r_g of a position, `L(a) = mean log Z(a) - sum_g a_g r_g[y]` is convex in a, and Newton's method needs
+
+        dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
 
     Args:
-        counts: C_1 .. C_K' of the text, K' >= K.
-        X: [M, K] contexts of some of its positions.
-        Y: [M] their targets.
-        eos: predict the end of a document too.
-        smoothing: of the rows; not "noise", which mixes rows.
+        rows: of another text.
+        X: [M, K] contexts, nearest token first.
+        Y: [M] targets.
+        ridge: strength of the penalty, nats per position; default `max(1e-4, 3/(2M), 25/M²)`, as much as 1.5 positions in all.
+            It ties exponents that the positions say little about to a_0: 1 of the unigram, 1/k of offset k.
+        tolerance: of the largest entry of the gradient, where the iterations end.
+        iterations: at most; each is a pass over the positions.
+        mesh: devices to spread the positions over; default, all accelerators, or one CPU.
+        progress: called with (passes done, most passes).
 
     Raises:
-        ValueError: a pair or an offset that was not counted; another smoothing than these.
+        ValueError: no positions, or contexts of another width.
 
     Example:
-        >>> from jexplicit import count
-        >>> counts = count(np.array([0, 1, 2, 1, 2, 2, 0]), radius=1, vocab_size=3)
-        >>> rows = leave_one_out_rows(counts, np.array([[1]]), np.array([2]), smoothing="add-alpha")
-        >>> np.round(np.exp(rows.tables[0][0] + rows.log_p[0]), 2)  # token 1 was followed by 2 twice: once now
-        array([0.25, 0.25, 0.5 ], dtype=float32)
+        >>> rows = OffsetRows(jnp.zeros((1, 2)), (jnp.log(jnp.array([[0.8, 0.2]] * 2)),), "cat", False)
+        >>> X, Y = np.array([[1], [1], [1]]), np.array([0, 0, 1])  # seen in a text: 4 to 1; in another: 2 to 1
+        >>> fit_exponents(rows, X, Y, ridge=0).exponents[1].round(3)  # log 2 / log 4
+        np.float64(0.5)
 
-    Source: Ney, Essen & Kneser 1994 for leaving one out.
+    Source: Klakow 1998 for log-linear interpolation.
     """
-    K, own = counted_radius(counts, X.shape[1]), np.arange(len(Y))
-    log_p = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))[None]
-    tables = []
-    for C_k, x in zip(counts[:K], X.T, strict=True):
-        C: Any = csr_array(with_targets(C_k, eos=eos))
-        smooth = row_smoothing(C, smoothing)
-        left: Any = C[x] - csr_array((np.ones(len(Y), np.int64), (own, Y)), shape=(len(Y), C.shape[1]))
-        if left.data.min(initial=0) < 0:
-            raise ValueError("a position that was not counted: leave out positions of the counted text itself")
-        left.eliminate_zeros()
-        values = np.log1p(smooth.excess(left)).astype(np.float32)
-        rows = sparse_rows(csr_array((values, left.indices, left.indptr), shape=left.shape))
-        base = np.log(smooth.lower) - np.asarray(log_p[0])
-        tables.append(_over_unigram(Sparse(rows, C.shape[1], rows.longest, base), log_p))
-    return OffsetRows(log_p, tuple(tables), "cat", eos)
+    M, K = X.shape
+    if not M or K != len(rows.tables) or M != len(Y):
+        raise ValueError(f"contexts {X.shape} of {len(Y)} targets for {len(rows.tables)} tables: hold out more of the text")
+    start = np.array([1.0, *(1 / k for k in range(1, K + 1))])
+    ridge = max(1e-4, 1.5 / M, 25 / M**2) if ridge is None else ridge
+    positions = np.concatenate([X, Y[:, None]], axis=1).astype(np.int32)
+
+    def moments(a: np.ndarray) -> tuple[float, float, np.ndarray, np.ndarray]:
+        """The loss with and without penalty, and their gradient and Hessian."""
+        read = (rows.log_p, rows.tables, jnp.asarray(a, rows.log_p.dtype))
+        found, off = map_contexts(_moments_of_position, read, positions, mesh=mesh).mean(axis=0, dtype=np.float64), a - start
+        penalised, S = found[0] + ridge / 2 * off @ off, len(a)
+        return penalised, found[0], found[1 : 1 + S] + ridge * off, found[1 + S :].reshape(S, S) + ridge * np.eye(S)
+
+    a, (value, loss, slope, H), passes = start, moments(start), 1
+    while passes < iterations and np.abs(slope).max() >= tolerance:
+        step, there = -np.linalg.lstsq(H, slope, rcond=1e-10)[0], (np.inf, loss, slope, H)
+        while passes < iterations and there[0] > value + 1e-6:  # of rounding in float32
+            there, step, passes = moments(a + step), step / 4, passes + 1
+            if progress:
+                progress(passes, iterations)
+        a, (value, loss, slope, H) = a + 4 * step, there
+    return ExponentFit(a, float(loss), float(np.abs(slope).max()), passes)
 
 
-def leave_one_out_positions(M: int, K: int) -> Positions:
-    """What position m reads from `leave_one_out_rows`: log p, then row m of every table."""
-    rows = np.broadcast_to(np.arange(M)[:, None], (M, K + 1)) * (np.arange(K + 1) > 0)
-    return Positions(rows, np.broadcast_to(np.arange(K + 1), (M, K + 1)))
-
-
-def initial_exponents(rows: OffsetRows) -> Float[np.ndarray, " S"]:
-    """Where a fit starts: the unigram and the nearest offset whole, the others as rough guesses that fall off."""
-    return np.array([1.0, *(1 / k for k in range(1, len(rows.tables) + 1))])
+@full_precision
+def _moments_of_position(read: tuple[Array, tuple[Array, ...], Array], x_and_y: Integer[Array, " K_plus_1"]) -> Array:
+    """-log p of the target, its gradient and its Hessian by the exponents, end to end."""
+    log_p, tables, a = read
+    r = jnp.stack([log_p[0], *(table[j] for table, j in zip(tables, x_and_y[:-1], strict=True))])
+    z = jax.nn.log_softmax(a @ r)
+    p, y = jnp.exp(z), x_and_y[-1]
+    centred = r - (r @ p)[:, None]
+    return jnp.concatenate([-z[y][None], -centred[:, y], ((centred * p[None]) @ centred.T).ravel()])
 
 
 def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:

@@ -12,16 +12,13 @@ from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
 from jexplicit.lm.fits.log_linear import (
+    ExponentFit,
     OffsetRows,
+    fit_exponents,
     implied_slope,
-    initial_exponents,
-    leave_one_out_positions,
-    leave_one_out_rows,
     log_linear_model,
-    offset_positions,
     offset_rows,
 )
-from jexplicit.lm.fits.mixtures.calibration import Calibration, fit_exponents
 from jexplicit.lm.rows.explicit import explicit_language_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 
@@ -31,15 +28,11 @@ def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[
     rows = offset_rows(
         text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
     )
-    if options.calibration == "leave-one-out":
-        fitted = _exponents_left_out(text, options, watch, rows)
-    else:
-        fitted = _exponents_held_out(text, options, watch, rows, functools.partial(offset_rows, features=options.features))
+    fitted = _exponents_held_out(text, options, watch, rows, functools.partial(offset_rows, features=options.features))
     info = {
         "exponents": [float(a) for a in fitted.exponents],
         "implied_slope": implied_slope(fitted.exponents),
         "held_out_perplexity": float(np.exp(fitted.loss)),
-        "calibration": options.calibration,
         "smoothing": options.smoothing,
         "scalars": len(fitted.exponents),
     }
@@ -48,7 +41,7 @@ def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[
 
 def _exponents_held_out(
     text: TrainingText, options: Options, watch: Watch, rows: OffsetRows, solve: Callable[..., OffsetRows]
-) -> Calibration:
+) -> ExponentFit:
     """The exponents of rows of this kind, from documents that the rows `solve` makes have not seen."""
     rest, held = text.parts(options.calibration_positions)
     K = len(rows.tables)
@@ -56,21 +49,7 @@ def _exponents_held_out(
     m = draw_positions(options, len(Y))
     kept = solve(rest.counts(K), radius=K, eos=text.eos, smoothing=options.smoothing)
     with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
-        positions = offset_positions(kept, X[m].astype(np.int64))
-        return fit_exponents(kept.of_features, positions, Y[m], initial_exponents(kept), mesh=text.mesh, progress=progress)
-
-
-def _exponents_left_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> Calibration:
-    """The exponents of Cat from counted positions, each left out of its own rows."""
-    K = len(rows.tables)
-    X, Y = contexts(text.in_memory, K, eos=text.eos)
-    m = draw_positions(options, len(Y))
-    with watch.stage(f"exponents, {rows.features}, K = {K}, one left out") as progress:
-        own = leave_one_out_rows(text.counts(K), X[m], Y[m], eos=text.eos, smoothing=options.smoothing)
-        start = initial_exponents(rows)
-        return fit_exponents(
-            own.of_features, leave_one_out_positions(len(m), K), Y[m], start, mesh=text.mesh, progress=progress
-        )
+        return fit_exponents(kept, X[m], Y[m], mesh=text.mesh, progress=progress)
 
 
 def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:

@@ -54,7 +54,7 @@ def train_language_model(start: str, text: Any, options: Any, watch: Any) -> tup
 
     def dev_loss(params: Any) -> float:
         model = read(params)
-        distance, cosine = parameter_closeness(*(jnp.concatenate(one.rows[0].tables) for one in (model, goal)))
+        distance, cosine = parameter_closeness(*(jnp.concatenate(one.rows.tables) for one in (model, goal)))
         agreement = float(np.mean(_guesses(model, seen, text.mesh) == guesses))
         near.update(explicit_distance=distance, explicit_cosine=cosine, explicit_agreement=agreement)
         return evaluate(model, watch.dev, mesh=text.mesh).loss

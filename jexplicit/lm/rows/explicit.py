@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import Constant, Features, LanguageModel, token_model, unit_exponents
+from jexplicit.lm.core.model import Constant, Features, LanguageModel, token_model
 from jexplicit.lm.core.smoothing import kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
 from jexplicit.solvers.explicit import explicit_solution
 
@@ -120,7 +120,7 @@ def unigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
     """
     counted_radius(counts, 1)  # checks them
     row = Constant(jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32))))
-    return LanguageModel((row,), unit_exponents((row,)), "none", eos)
+    return LanguageModel(row, "none", eos)
 
 
 def bigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:

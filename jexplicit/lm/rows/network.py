@@ -101,4 +101,4 @@ def network_model(network: Any, variables: Any, *, context: int = 0, eos: bool =
     """
     sequence = hasattr(network, "window")
     kind = SequenceRows(variables, network) if sequence else NetworkRows(variables, network, context)
-    return LanguageModel((kind,), np.ones(1, np.float32), "none", eos)
+    return LanguageModel(kind, "none", eos)

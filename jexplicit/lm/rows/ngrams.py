@@ -1,12 +1,11 @@
-"""Contexts of several tokens as sparse rows: the n-gram model, and pairs of tokens with a gap.
+"""Contexts of several tokens as sparse rows: the n-gram model.
 
 A context h of several tokens extends a shorter one h' by a token further back. Its smoothed row backs off to the row of h',
 
     P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h'),      row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),
 
-so that with exponents 1 the rows of h, h', ... add up to log P(i|h): the Kneser-Ney n-gram model is the special case without
-a fit. An output that never followed h has row_h[i] = 0, hence a row holds only what was seen: the table is sparse, and a
-context that never occurred adds nothing, which is an exact back-off.
+so that the rows of h, h', ... add up to log P(i|h). An output that never followed h has row_h[i] = 0, hence a row holds only
+what was seen: the table is sparse, and a context that never occurred adds nothing, which is an exact back-off.
 """
 
 import functools
@@ -25,9 +24,8 @@ from numpy.typing import DTypeLike
 from jexplicit.counts.context_ranges import merge_nearest, read_levels
 from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.counts.runs import DeviceLevel, count_contexts_on_devices, join_ranges
-from jexplicit.lm.core.model import TableRows, pytree, static
 from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies, smooth_pairs
-from jexplicit.lm.tables.storage import Sparse, SparseRows, find_entry
+from jexplicit.lm.tables.storage import SparseRows, find_entry
 from jexplicit.runs.arrays import ArrayFile, ArrayParts
 from jexplicit.runs.devices import AXIS
 
@@ -49,7 +47,6 @@ class Ngrams(NamedTuple):
     children: of every level but the last.
     rows: of every level.
     lower: [N] the distribution that the first level backs off to, in the precision of the smoothing.
-    totals: of every level, how often each context occurred.
     log_gamma: of every level, the log of what each context leaves to the shorter one; 0 where it never occurred.
     """
 
@@ -57,75 +54,7 @@ class Ngrams(NamedTuple):
     children: tuple[Children, ...]
     rows: tuple[SparseRows, ...]
     lower: Any
-    totals: tuple[Any, ...]
     log_gamma: tuple[Float[Array, " _"], ...]
-
-
-@pytree
-class NgramRows(TableRows):
-    """Rows of contexts of several tokens; a context that never occurred has a row of zeros.
-
-    children: how a context is found, level by level.
-    rows: of the levels that are read, the last ones.
-    offsets: how far back the tokens of a context are, in the order in which it grows.
-    longest: entries of the longest row of each level that is read.
-    vocabulary: N.
-    row_names: what each row is.
-    confidence: for each level that is read, which of its exponents a context takes, by how much is known of it; empty for one
-        exponent per row.
-    """
-
-    children: tuple[Children, ...]
-    rows: tuple[SparseRows, ...]
-    offsets: tuple[int, ...] = static()
-    longest: tuple[int, ...] = static()
-    vocabulary: int = static()
-    row_names: tuple[str, ...] = static()
-    confidence: tuple[Any, ...] = ()
-
-    names = property(lambda self: self.row_names)
-    tokens = property(lambda self: self.offsets[-len(self.rows) :])  # a row is what the last token of its context adds
-    radius = property(lambda self: max(self.offsets))
-    exponents_per_row = property(lambda self: (len(CONFIDENCES) if self.confidence else 1,) * len(self.rows))
-
-    @property
-    def row_tables(self):
-        return tuple(Sparse(rows, self.vocabulary, n) for rows, n in zip(self.rows, self.longest, strict=True))
-
-    def index(self, context):
-        return context_numbers(self.children, self.offsets, context)[-len(self.rows) :]
-
-
-CONFIDENCES = tuple(
-    f"{times} times{only}" for times in ("1", "2-3", "4-10", "11-50", "more") for only in (", one successor", "")
-)
-"""What tells the exponents of a row apart: how often its context occurred, and whether only one output ever followed it."""
-_times = (2, 4, 11, 51)
-
-
-def ngram_rows(ngrams: Ngrams, names: tuple[str, ...], *, confidence: bool = False) -> NgramRows:
-    """The rows of the last levels, as many as there are names, as rows of a language model.
-
-    Args:
-        ngrams: smoothed contexts.
-        names: of the rows.
-        confidence: an exponent for each of CONFIDENCES instead of one for each row.
-
-    Raises:
-        ValueError: no names, or more than levels.
-    """
-    if not 0 < len(names) <= len(ngrams.rows):
-        raise ValueError(f"{len(names)} names of rows for {len(ngrams.rows)} levels: name from 1 to all of them, the last ones")
-    rows, totals = ngrams.rows[-len(names) :], ngrams.totals[-len(names) :]
-    longest = tuple(table.longest for table in rows)
-    each = (confidence_of(n, table.lengths) for n, table in zip(totals, rows, strict=True)) if confidence else ()
-    known = tuple(jnp.asarray(of_contexts, jnp.uint8) for of_contexts in each)
-    return NgramRows(ngrams.children, rows, ngrams.offsets, longest, len(ngrams.lower), names, known)
-
-
-def confidence_of(totals: Any, different: Any) -> Any:
-    """Which of CONFIDENCES contexts have that occurred so often, with so many different tokens after them; NumPy and JAX."""
-    return 2 * sum((totals >= times).astype(np.int32) for times in _times) + (different > 1).astype(np.int32)
 
 
 def context_numbers(
@@ -242,7 +171,7 @@ def _smoothed_levels(
     lower = relative_frequencies(np.bincount(one.outputs, minlength=N))
     D = [discounts_of(of_level, modified=True) for of_level in (counts_of_counts(one.counts), *n)]
     rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
-    totals, log_gamma = ([array(dtype) for _ in sizes] for dtype in (np.int32, np.float32))
+    log_gamma = [array(np.float32) for _ in sizes]
 
     def smooth(n: int, level: ContextLevel, P_lower: Callable[[ContextLevel], np.ndarray]) -> np.ndarray:
         longest = n == len(sizes) - 1
@@ -255,7 +184,6 @@ def _smoothed_levels(
                 P[level.start[c.start] : level.start[c.stop]] = smoothed.P
             rows[n].append(block.start, block.outputs, smoothed.values)
             log_gamma[n].append(smoothed.log_gamma)
-        totals[n].append(level.totals)
         return P
 
     P_one = smooth(0, one, lambda block: lower[block.outputs])
@@ -290,18 +218,16 @@ def _smoothed_levels(
         ),
         tuple(SparseRows(*level.arrays()) for level in rows),
         lower,
-        tuple(level.map() for level in totals),
         tuple(map(_on_device, log_gamma)),
     )
 
 
 class _OfContexts(NamedTuple):
-    """What is kept of the contexts of a level: the id that each adds, how many longer ones and how many pairs it has, ..."""
+    """What is kept of the contexts of a level: the id that each adds, how many longer ones and pairs it has, and log γ."""
 
     ids: Any
     longer: Any
     pairs: Any
-    totals: Any
     log_gamma: Any
 
 
@@ -311,8 +237,8 @@ def _smoothed_on_devices(
     """`_smoothed_levels` where the levels are, in float32: their sizes and counts of counts alone come to the host."""
     D = [discounts_of(n, modified=True).astype(np.float32) for n in jax.device_get(_counts_of_counts(levels))]
     lower, smoothed = compiled_smoothing(mesh, N)(levels, D)
-    children, rows, totals, log_gamma = _stored(join_ranges(levels, smoothed, mesh), sizes, N)
-    return Ngrams(offsets, children, rows, lower, totals, log_gamma)
+    children, rows, log_gamma = _stored(join_ranges(levels, smoothed, mesh), sizes, N)
+    return Ngrams(offsets, children, rows, lower, log_gamma)
 
 
 @jax.jit
@@ -346,7 +272,7 @@ def compiled_smoothing(mesh: Mesh, N: int) -> Any:
             if n + 1 < len(levels):
                 some = levels[n + 1].totals > 0
                 longer = sums(jnp.where(some, levels[n + 1].shorter, R - 1), R, some)
-            of_contexts = _OfContexts(level.ids if n else None, longer, pairs, level.totals, smoothed.log_gamma)
+            of_contexts = _OfContexts(level.ids if n else None, longer, pairs, smoothed.log_gamma)
             found.append((of_contexts, (level.outputs, smoothed.values)))
         return lower, jax.tree.map(lambda x: x[None], found)
 
@@ -356,13 +282,12 @@ def compiled_smoothing(mesh: Mesh, N: int) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("sizes", "N"))
 def _stored(joined: list[Any], sizes: tuple[int, ...], N: int) -> tuple[Any, ...]:
-    """Children, rows, totals and log γ, in the types in which they are stored."""
+    """Children, rows and log γ, in the types in which they are stored."""
     levels, pairs = zip(*joined, strict=True)
     each = zip(levels, levels[1:], sizes[1:], strict=False)
     return (
         tuple(Children(_starts(shorter.longer), level.ids.astype(_small(size))) for shorter, level, size in each),
         tuple(SparseRows(_starts(level.pairs), i.astype(_small(N)), x) for level, (i, x) in zip(levels, pairs, strict=True)),
-        tuple(level.totals for level in levels),
         tuple(level.log_gamma for level in levels),
     )
 

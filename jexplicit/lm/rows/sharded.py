@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from jexplicit.counts.sharded import ShardedCounts
 from jexplicit.data.contexts import PAD, pad_to
-from jexplicit.lm.core.model import Features, LanguageModel, RowsByOffset, TokenTables, pytree, static, unit_exponents
+from jexplicit.lm.core.model import Features, LanguageModel, RowsByOffset, TokenTables, pytree, static
 from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_rows
 from jexplicit.lm.rows.explicit import encode_noise, solve_tables
 from jexplicit.lm.tables.storage import Gathered
@@ -90,7 +90,7 @@ def sharded_language_model(
     F = (encode_noise(C.astype(dtype), noise) for C in counts.tables[:K])
     tables, of_offset = solve_tables(F, f, features, lambda U: _read_rows(U, noise, taken))
     rows = ShardedTables(tables, counts.places, of_offset)
-    return LanguageModel((rows,), unit_exponents((rows,), dtype), features, eos)
+    return LanguageModel(rows, features, eos)
 
 
 def _by_calls(

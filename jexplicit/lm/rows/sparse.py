@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.merging import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static, unit_exponents
+from jexplicit.lm.core.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static
 from jexplicit.lm.core.smoothing import Noise, noise_model, relative_frequencies, row_smoothing
 from jexplicit.lm.tables.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.tables.storage import Sparse, SparseRows
@@ -122,19 +122,19 @@ def sparse_language_model(
         slopes=tuple(noise.p @ table for table in delta),
         unseen=() if seen_all else _unseen_logits(blocks, int(_column_sums(targets[0]).sum()), noise, K),
     )
-    return LanguageModel((rows,), unit_exponents((rows,), dtype), features, eos)
+    return LanguageModel(rows, features, eos)
 
 
 def sparse_unigram_model(counts: SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline without context: the log relative frequency of the targets, one for an output never seen."""
     row = Constant(jnp.asarray(np.log(relative_frequencies(targets_of(counts[0], eos=eos))), jnp.float32))
-    return LanguageModel((row,), unit_exponents((row,)), "none", eos)
+    return LanguageModel(row, "none", eos)
 
 
 def sparse_bigram_model(counts: SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney, as jexplicit.lm.core.smoothing.kneser_ney."""
     rows = smoothed_offset_rows(counts[:1], eos=eos)
-    return LanguageModel((rows,), unit_exponents((rows,)), "none", eos)
+    return LanguageModel(rows, "none", eos)
 
 
 def smoothed_offset_rows(
@@ -175,7 +175,7 @@ def sparse_rows(C: Any) -> SparseRows:
 
 def _noise_rows(counts: SparseCounts, eos: bool, over: Any, dtype: type) -> SparseTables:
     """The paper's noise model, every offset by itself: explicit solutions at K = 1."""
-    own = [sparse_language_model((C,), features="cat", eos=eos, dtype=dtype).rows[0] for C in counts]
+    own = [sparse_language_model((C,), features="cat", eos=eos, dtype=dtype).rows for C in counts]
     over = np.zeros(len(own[0].bases[0])) if over is None else over
     over_unseen = over[np.isneginf(own[0].bases[0])][:1]  # one value: all of them have the same count
     return SparseTables(

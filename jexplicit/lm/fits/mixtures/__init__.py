@@ -1,1 +1,0 @@
-"""Mixtures of counted rows: which rows, and their exponents."""
