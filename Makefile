@@ -40,7 +40,7 @@ $(BIN)/.docs: $(BIN)/.demo
 demo: $(BIN)/.demo
 	rm -rf runs/demo
 	$(BIN)/python -m launch.lm --preset demo --out runs/demo
-	$(BIN)/python -m launch.explain --run runs/demo --method mixture --history none --text "$(SENTENCE)" --quiet
+	$(BIN)/python -m launch.explain --run runs/demo --method context-mixing --history none --text "$(SENTENCE)" --quiet
 
 # Installs nothing: the machine of an accelerator may reach no registry.
 gpu:

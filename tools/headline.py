@@ -134,9 +134,7 @@ def cpu_seconds(row: Row, seeds: int = 1) -> float | None:
 
 CHARACTERS, WORDS = "characters of Shakespeare, nats per character", "10 M words, perplexity per token"
 DIGITS, CONTEXTS = "MNIST, nats on held-out images", "linear regression in context, loss of five layers"
-NONE = {"method": "mixture", "history": "none"}
-LAST, ALL = {"method": "mixture", "history": "window:256"}, {"method": "mixture", "history": "all"}
-ADAPTIVE = {"method": "mixture", "history": "adaptive"}
+NONE, LAST, ADAPTIVE = ({"method": "context-mixing", "history": history} for history in ("none", "window:256", "adaptive"))
 REFERENCE, TEN = ("reference", "loss"), "10 examples"
 FIVE_LAYERS = {"bytes": 5 * 4 * 11 * 11 * 4}  # four matrices of 11 x 11 each, in float32
 FOUR_TABLES = {"bytes": 4 * 4098 * 4098 * 4, "cpu": "21 to 49 minutes on 2 shared cores"}
@@ -152,28 +150,22 @@ MODELS = (
         test=("shakespeare-dev-test", {"method": "ngram"}),
     ),
     Model(CHARACTERS, "9-gram with a cache", "256 characters", "shakespeare-cache", {"radius": 8}, "dev_loss", left=True),
-    Model(CHARACTERS, "mixture", "80 characters", "shakespeare", NONE, "dev_loss", test=("shakespeare-dev-test", NONE)),
-    Model(
-        CHARACTERS,
-        "mixture, last 256",
-        "256 characters",
-        "shakespeare",
-        LAST,
-        "dev_loss",
-        on=(NONE,),
-        test=("shakespeare-dev-test", LAST),
-        pair=True,
-    ),
-    Model(
-        CHARACTERS,
-        "adaptive mixture",
-        "all text before",
-        "shakespeare",
-        ADAPTIVE,
-        "dev_loss",
-        on=(NONE, LAST),
-        test=("shakespeare-dev-test", ADAPTIVE),
-        pair=True,
+    *(
+        Model(
+            CHARACTERS,
+            name,
+            reads,
+            "context-mixing-shakespeare",
+            where,
+            "dev_loss",
+            test=("context-mixing-dev-test", where),
+            pair=where is not NONE,
+        )
+        for name, reads, where in (
+            ("context mixing", "the document's last 24 characters and words", NONE),
+            ("context mixing, last 256 counted", "256 characters", LAST),
+            ("context mixing, which learns as it reads", "all text before", ADAPTIVE),
+        )
     ),
     Model(
         CHARACTERS,
@@ -264,24 +256,22 @@ MODELS = (
         test=("babylm-tested", {"method": "ngram"}),
         pair=True,
     ),
-    Model(WORDS, "mixture", "16 tokens", "babylm-mixture", NONE, "dev_perplexity", test=("babylm-tested", NONE), pair=True),
-    Model(
-        WORDS, "5-gram with a cache", "all text before", "babylm-cache", ALL, "dev_perplexity", known={"cpu": None}, pair=True
-    ),
     Model(
         WORDS,
-        "mixture, all before",
+        "5-gram with a cache",
         "all text before",
-        "babylm-mixture",
-        ALL,
+        "babylm-cache",
+        {"method": "mixture", "history": "all"},
         "dev_perplexity",
-        on=(NONE,),
-        left=True,
-        test=("babylm-tested", ALL),
+        known={"cpu": None},
         pair=True,
     ),
-    Model(
-        WORDS, "adaptive mixture", "all text before", "babylm-adaptive", ADAPTIVE, "dev_perplexity", on=(NONE, ALL), pair=True
+    *(
+        Model(WORDS, name, reads, "babylm-context-mixing", where, "dev_perplexity", test=("babylm-context-mixing", where), pair=True)
+        for name, reads, where in (
+            ("context mixing", "100 tokens of its document", NONE),
+            ("context mixing, which learns as it reads", "all text before", ADAPTIVE),
+        )
     ),
     Model(
         WORDS,

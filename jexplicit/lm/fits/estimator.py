@@ -8,7 +8,7 @@ from typing import Any, cast
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm.core.model import Features, History
+from jexplicit.lm.core.names import Features, History, window_of
 from jexplicit.lm.fits.fit import DENSE, METHODS, OPTIONS, choose_tables, fit_model
 from jexplicit.lm.measures import positions_in_all
 from jexplicit.lm.text_model import TextModel
@@ -110,6 +110,7 @@ def _options(method: str, options: dict[str, Any]) -> Options:
         raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
     if options.get("radius", 1) < 1:
         raise ValueError(f"radius={options['radius']}: a context has at least one token")
+    window_of(options.get("history", "none"))
     defaults: dict[str, Any] = {"history": "document"} if "history" in OPTIONS[method] else {}
     return Options(**defaults | options)
 

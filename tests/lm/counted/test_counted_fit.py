@@ -34,7 +34,6 @@ def test_texts_alone_are_enough():
     assert isinstance(model.generate("to be", 3), str)
     small = jexplicit.fit(["to be or not to be"], tokenizer="char", gates=1)
     assert np.isfinite(small.score(["to be"])[0]).all()
-    assert jexplicit.fit(texts(10, 0), rows=("offsets",), tokenizer="char").about["method"] == "mixture"
 
 
 def test_a_run_has_a_row_and_a_model_of_each_history(tmp_path):
