@@ -149,7 +149,6 @@ MODELS = (
         "dev_loss",
         test=("shakespeare-dev-test", {"method": "ngram"}),
     ),
-    Model(CHARACTERS, "9-gram with a cache", "256 characters", "shakespeare-cache", {"radius": 8}, "dev_loss", left=True),
     *(
         Model(
             CHARACTERS,
@@ -256,18 +255,17 @@ MODELS = (
         test=("babylm-tested", {"method": "ngram"}),
         pair=True,
     ),
-    Model(
-        WORDS,
-        "5-gram with a cache",
-        "all text before",
-        "babylm-cache",
-        {"method": "mixture", "history": "all"},
-        "dev_perplexity",
-        known={"cpu": None},
-        pair=True,
-    ),
     *(
-        Model(WORDS, name, reads, "babylm-context-mixing", where, "dev_perplexity", test=("babylm-context-mixing", where), pair=True)
+        Model(
+            WORDS,
+            name,
+            reads,
+            "babylm-context-mixing",
+            where,
+            "dev_perplexity",
+            test=("babylm-context-mixing", where),
+            pair=True,
+        )
         for name, reads, where in (
             ("context mixing", "100 tokens of its document", NONE),
             ("context mixing, which learns as it reads", "all text before", ADAPTIVE),
