@@ -24,7 +24,6 @@ from jexplicit.lm.rows.explicit import explicit_language_model
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
 from jexplicit.lm.tables import sparse_partition
 from jexplicit.lm.tables.sparse_partition import sparse_log_partition
-from jexplicit.lm.tables.storage import take_dense
 
 N = 9
 SLOW = pytest.mark.slow
@@ -89,7 +88,7 @@ def test_logits_beyond_the_range_of_exponentials_are_refused():
 @pytest.mark.parametrize("kind, K", [("cat", 3), pytest.param("sum", 2, marks=SLOW)])
 def test_dense_tables_of_the_same_rows_are_the_same_model(kind, K):
     model = fit(features=kind, radius=K, eos=True)
-    dense = token_model([take_dense(table, np.arange(N)).rows for table in model.rows.row_tables], kind, True)
+    dense = token_model([model.rows.dense(t) for t in model.rows.table_of_offset], kind, True)
     assert is_token_model(dense) and not is_token_model(model)
     X = jax.device_put(np.array(list(product(range(N), repeat=K))[::9]))
     found, expected = (jax.jit(jax.vmap(lambda x, m=m: jax.nn.log_softmax(m.logits(x))))(X) for m in (dense, model))

@@ -26,7 +26,6 @@ from jexplicit.lm.core.smoothing import Smoothing, unigram
 from jexplicit.lm.rows.explicit import target_counts
 from jexplicit.lm.rows.sparse import smoothed_offset_rows
 from jexplicit.lm.tables.contexts import map_contexts
-from jexplicit.lm.tables.storage import Sparse, dense_rows
 from jexplicit.runs.devices import full_precision
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
@@ -75,7 +74,7 @@ def offset_rows(
     K = counted_radius(counts, radius)
     log_p = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))[None]
     sparse = smoothed_offset_rows(tuple(map(csr_array, counts[:K])), eos=eos, smoothing=smoothing, over=np.asarray(log_p[0]))
-    tables = tuple(_over_unigram(table, log_p) for table in sparse.row_tables)
+    tables = tuple(_normalised(jnp.asarray(sparse.dense(k), jnp.float32), log_p) for k in range(K))
     if features == "cat" or K == 1:
         return OffsetRows(log_p, tables, features, eos)
     attention, shared = _shared(tables, log_p)
@@ -205,11 +204,6 @@ def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
     """
     mu, total = float(exponents[0]), float(np.sum(exponents[1:]))
     return (1 - mu + total) / total
-
-
-def _over_unigram(table: Sparse, log_p: Float[Array, "1 N"]) -> Float[Array, "R N"]:
-    """`log(P(i|j) / p_i)` of a table with these rows up to a constant of each."""
-    return _normalised(dense_rows(table, np.arange(len(table.rows.start) - 1)), log_p)
 
 
 @functools.partial(jax.jit, donate_argnums=0)

@@ -63,6 +63,14 @@ class SparseTables(RowsByOffset):
     def target_logits(self, X, Y):
         return sparse_target_logits(self, X, Y)
 
+    def dense(self, t: int) -> np.ndarray:
+        """The rows of one table with their zeros, [N, N], on the host."""
+        rows = np.asarray(self.bases[t])[None] + self.table(t).toarray()
+        if self.weight is not None:
+            rows = rows + np.asarray(self.weight)[:, None] * np.asarray(self.slopes[t])[None]
+        never = np.isneginf(np.asarray(self.bases[t]))[None]
+        return np.where(never, np.asarray(self.unseen[t])[:, None], rows) if self.unseen else rows
+
     def table(self, t: int) -> csr_array:
         """The corrections of one table as a matrix, on the host."""
         start, outputs, values = (np.asarray(part) for part in self.corrections[t])

@@ -1,10 +1,8 @@
 """How R rows of N logits are stored: dense, sparse over a base row, or by classes of outputs.
 
-A table is a pytree with `row(r)`, one row as a pure function, `entry(r, i)`, one logit of it, and `take(r)`, some rows as a
-table of their own, on the host; those of an accelerator's arrays stay there. Row -1 is that of a context without entries.
+A table is a pytree with `row(r)`, a row, and `entry(r, i)`, one logit of it: pure. Row -1 is that of a context without entries.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.contexts import pad_to
-from jexplicit.lm.tables.contexts import few_sizes
 from jexplicit.lm.tables.pytrees import pytree, static
-from jexplicit.runs.devices import on_accelerator
 
 
 class SparseRows(NamedTuple):
@@ -38,7 +33,7 @@ class SparseRows(NamedTuple):
     @property
     def lengths(self) -> Any:
         """Entries of each row, where the rows are."""
-        return jnp.diff(self.start) if stays(self.start) else np.diff(np.asarray(self.start))
+        return np.diff(np.asarray(self.start))
 
 
 @pytree
@@ -57,10 +52,6 @@ class Dense:
         """Logit i of row r."""
         return jnp.asarray(self.rows)[r, i]
 
-    def take(self, r: Int[np.ndarray, " n"]) -> "Dense":
-        """Rows r."""
-        return self if np.array_equal(r, np.arange(len(self.rows))) else Dense(self.rows[r])
-
 
 @pytree
 class Sparse:
@@ -68,7 +59,7 @@ class Sparse:
 
     rows: the entries.
     outputs: N.
-    longest: entries of the longest row; 0 where every position has a row of its own, which is read on the host.
+    longest: entries of the longest row.
     base: [N]; None for zeros.
     weight, slope: [R] and [N]; None for no such term.
     unseen: [R] the logit of outputs whose base is -inf; None where there are none.
@@ -83,7 +74,6 @@ class Sparse:
     unseen: Any = None
 
     vocab_size = property(lambda self: self.outputs)
-    weighted = property(lambda self: self.weight is not None or self.unseen is not None)
 
     def row(self, r: Array) -> Array:
         """Row r, [N]."""
@@ -102,12 +92,6 @@ class Sparse:
         value = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
         return value if self.base is None else value + jnp.asarray(self.base, value.dtype)[i]
 
-    def take(self, r: Int[np.ndarray, " n"]) -> Any:
-        """Rows r; dense ones where they have weights."""
-        if self.weighted:
-            return take_dense(self, r)
-        return Sparse(take_rows(self.rows, r), self.outputs, self.longest, self.base)
-
 
 @pytree
 class Gathered:
@@ -125,43 +109,6 @@ class Gathered:
     def entry(self, r: Array, i: Array) -> Array:
         """Logit i of row r."""
         return jnp.asarray(self.rows)[r, jnp.asarray(self.column_of_output)[i]]
-
-    def take(self, r: Int[np.ndarray, " n"]) -> "Gathered":
-        """Rows r."""
-        return Gathered(self.rows[r], self.column_of_output)
-
-
-def stays(array: Any) -> bool:
-    """Whether an array is in the memory of an accelerator, of which the host gets no copy."""
-    return isinstance(array, jax.Array) and on_accelerator()
-
-
-def as_table(table: Any) -> Any:
-    """A table unchanged; an array [R, N] as dense rows."""
-    return Dense(table) if isinstance(table, np.ndarray | jax.Array) else table
-
-
-def take_dense(table: Any, r: Int[np.ndarray, " n"]) -> Dense:
-    """Rows r of any table, made one by one."""
-    size = 1 << (len(r) - 1).bit_length()  # few shapes are compiled
-    rows = _rows(table, pad_to(r.astype(np.int32), size, 0))
-    return Dense((rows if stays(rows) else np.asarray(rows))[: len(r)])
-
-
-def dense_rows(table: Any, r: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n N"]:
-    """Rows r with their zeros, on the host."""
-    few = table.take(r)
-    if isinstance(few, Sparse):
-        base = np.zeros(few.outputs) if few.base is None else np.asarray(few.base)
-        whole = np.tile(base.astype(few.rows.values.dtype), (len(r), 1))
-        add_entries(whole, few.rows)
-        return whole
-    return np.asarray(few.rows if isinstance(few, Dense) else take_dense(few, np.arange(len(r))).rows)
-
-
-@jax.jit
-def _rows(table: Any, r: Array) -> Array:
-    return jax.vmap(table.row)(r)
 
 
 def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) -> Float[Array, " N"]:
@@ -211,54 +158,3 @@ def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most:
     place, _ = jax.lax.fori_loop(0, max(1, most).bit_length(), halve, (low, end - low))
     there = (r >= 0) & (place < end) & (jnp.take(ids, place, mode="clip").astype(jnp.int32) == i)
     return jnp.where(there, place, -1)
-
-
-def take_rows(rows: SparseRows, r: Int[np.ndarray, " n"]) -> SparseRows:
-    """Some of the rows, on the host; of an accelerator's rows the entries stay there, and zeros may follow the last of them."""
-    if stays(rows.values):
-        first, n = _bounds(rows.start, pad_to(r.astype(np.int32), few_sizes(len(r), 64), -1))
-        start = np.concatenate([[0], np.cumsum(jax.device_get(n)[: len(r)], dtype=np.int64)])
-        size = few_sizes(int(start[-1]), 1 << 10) if start[-1] else 0
-        return SparseRows(start, *_entries(rows, first, n, size=size))
-    start, outputs, values = map(np.asarray, rows)
-    first, last = start[r].astype(np.int64), start[r + 1]
-    n = last - first
-    entry = slice(None) if n.sum() == len(outputs) else ranges(first, last)  # all of them are not copied
-    return SparseRows(np.concatenate([[0], np.cumsum(n)]), outputs[entry], values[entry])
-
-
-@jax.jit
-def _bounds(start: Array, r: Array) -> tuple[Array, Array]:
-    """The first entry of each row, and how many there are; none for -1."""
-    first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
-    return first, jnp.where(r < 0, 0, last - first)
-
-
-@functools.partial(jax.jit, static_argnames="size")
-def _entries(rows: SparseRows, first: Array, n: Array, *, size: int) -> tuple[Array, Array]:
-    """`n[0]` outputs and values from `first[0]` on, `n[1]` from `first[1]` on, ...; zeros up to a size."""
-    place = jnp.arange(size, dtype=jnp.int32)
-    entry = jnp.repeat(first - (jnp.cumsum(n) - n), n, total_repeat_length=size) + place
-    entry = jnp.where(place < n.sum(dtype=jnp.int32), entry, len(rows.values))
-    outputs, values = (x.at[entry].get(mode="fill", fill_value=0) for x in (rows.outputs, rows.values))
-    return outputs, values
-
-
-def add_entries(table: Float[np.ndarray, "R N"], rows: SparseRows) -> None:
-    """`table[r, i] += value` for every entry of the rows, in place."""
-    start, outputs, values = jax.device_get(rows)
-    places = np.repeat(np.arange(len(start) - 1) * table.shape[1], np.diff(start))
-    places += outputs[: len(places)]
-    table.reshape(-1)[places] += values[: len(places)]  # no place twice
-
-
-def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """`first[0] .. last[0] - 1, first[1] .. last[1] - 1, ...` in one array.
-
-    Example:
-        >>> ranges(np.array([3, 7]), np.array([5, 8])).tolist()
-        [3, 4, 7]
-    """
-    n = last - first
-    before = np.cumsum(n) - n
-    return np.repeat(first - before, n) + np.arange(n.sum())
