@@ -3,9 +3,9 @@
 import numpy as np
 
 
-def draw_stream(tokens: int, N: int) -> np.ndarray:
+def draw_stream(tokens: int, N: int, seed: int = 0) -> np.ndarray:
     """So many tokens by Zipf's law, every fortieth one a `<pad>`, and one at either end."""
     p = 1 / np.arange(1, N)
-    x = 1 + np.random.default_rng(0).choice(N - 1, tokens + 2, p=p / p.sum()).astype(np.uint16)
+    x = 1 + np.random.default_rng(seed).choice(N - 1, tokens + 2, p=p / p.sum()).astype(np.uint16)
     x[::40] = x[-1] = 0
     return x
