@@ -34,7 +34,7 @@ COMMANDS = {
     "blur": Entry("launch.blur.__main__", "learned update rules: meta-train, transfer, compare"),
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
     "beam": Entry("launch.beam", "tokenise and count text with Apache Beam, for lm"),
-    "bench": Entry("launch.bench.__main__", "measure speed against named peers"),
+    "bench": Entry("launch.bench", "measure speed against named peers"),
     "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
 COMPLETION = "--print-completion"

@@ -85,8 +85,8 @@ def read_invocation(line: str, number: int, *, whole: bool) -> Iterator[Invocati
     """The command that a line is, once for each choice in braces; nothing for other lines.
 
     Example:
-        >>> [found.arguments for found in read_invocation("jexplicit bench {lm,icl} --out DIR", 1, whole=True)]
-        [['lm', '--out', 'DIR'], ['icl', '--out', 'DIR']]
+        >>> [found.arguments for found in read_invocation("jexplicit networks {fcnn,mlp-lm} --out DIR", 1, whole=True)]
+        [['fcnn', '--out', 'DIR'], ['mlp-lm', '--out', 'DIR']]
     """
     if found := _script.fullmatch(line.strip()):
         name, rest = "lm", found[1] or ""

@@ -1,13 +1,13 @@
 """What is lowered for accelerators: no loop that starts a kernel for every row, and products of matrices in full precision.
 
-Nothing is compiled for them, and plain jaxlib is all it takes. `python -m launch.bench compile` counts the kernels.
+Nothing is compiled for them, and plain jaxlib is all it takes.
 """
 
 import jax
 import pytest
+from hot_functions import HOT_FUNCTIONS
 
 from jexplicit.runs.devices import data_mesh
-from launch.bench.compile import HOT_FUNCTIONS
 
 
 def programs(name, *platforms):

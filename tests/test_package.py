@@ -26,7 +26,6 @@ PACKAGES = ("icl", "jexplicit", "launch")
 DATA = {
     "icl/py.typed",
     "jexplicit/py.typed",
-    "launch/bench/kernels.json",
     "launch/shared/page.html",
     *(f"icl/blur/genomes/{name}.json" for name in ("boolean", "digits", "hebbian", "mnist")),
 }

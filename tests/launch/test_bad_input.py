@@ -242,16 +242,11 @@ blur train --side 1000 | --side 1000: use at least 1 and at most 256
 blur train --seed {LARGE} | use whole numbers below 2^63
 blur train --method evolution --population 2 | use at least 4 genomes
 blur sgd_check --rate nan | --rate nan
-bench nothing | choose one of counting, evaluation, training
-bench counting --tokens 0 | --tokens 0
-bench counting --radius 0 | --radius 0: use at least 1
-bench counting --seed {LARGE} | use whole numbers below 2^63
-bench counting --stream nowhere.npy | nowhere.npy
-bench streaming --memory much | memory 'much'
-bench compressors --train missing.txt | no such file: 'missing.txt'
-bench compressors --train {{empty}} | holds no text: take it out
-bench compressors --dev {{text}} | --dev without --train: name the text to fit
-bench compressors --train {{text}} --dev {{text}} | is in train and in dev
+bench --sizes 0 | --sizes 0: use at least 1
+bench --seed {LARGE} | use whole numbers below 2^63
+bench --cases ngram-fit --sizes 10_000_000 | name more text (--train)
+bench --cases ngram-fit --train missing.txt | no such file: 'missing.txt'
+bench --cases ngram-fit --vocab-size 2 | holds no more than <pad> and <unk>
 shards --train {{text}} --vocab-size 2 | holds no more than <pad> and <unk>
 shards --train {{text}} --out {{text}} | cannot be written
 lm --train {{pairs}} | name the one that holds the text
@@ -342,7 +337,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy_before_anything_is_com
 
 def test_every_number_that_a_command_takes_has_bounds():
     free = {"top_p", "devices", "num_processes", "process_id", "radius"}  # which are checked where they are used
-    for name in {line.split()[0] for line, _ in CASES + MORE_CASES} - {"icl", "blur", "bench"}:
+    for name in {line.split()[0] for line, _ in CASES + MORE_CASES} - {"icl", "blur"}:
         module = importlib.import_module(cli.COMMANDS[name].module)
         kinds = getattr(module, "COMMANDS", None) or {name: module}
         for flag in (flag for kind in kinds.values() for flag in flags(getattr(kind, "config", None) or kind.Config)):

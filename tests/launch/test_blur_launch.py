@@ -14,7 +14,6 @@ from icl.blur.judging.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
 from jexplicit.experiments.results import read_events, read_rows
 from jexplicit.experiments.rows import Results, only, where
-from launch.bench import __main__ as bench
 from launch.blur import __main__ as blur
 from launch.blur import ablation, tasks, train
 from launch.blur.ablation import compare_seeds, designs
@@ -345,14 +344,6 @@ def test_evolution_is_a_method(tmp_path):
     flags = f"train {NETWORKS} {META} --far 0 --baselines --method evolution --population 4"
     assert blur.main([*flags.split(), "--out", str(tmp_path / "run")]) == 0
     assert load_genome(tmp_path / "run" / "genome.json").provenance["config"]["method"] == "evolution"
-
-
-def test_the_bench_times_steps_of_equal_losses(tmp_path):
-    out = tmp_path / "run"
-    assert bench.main(["blur", "--preset", "tiny", "--out", str(out)]) == 0
-    found = read_rows(out)
-    assert {row["method"] for row in found} == {"icl.blur", "state axis last", "genomes under vmap"}
-    assert all(row["cpu_seconds"] > 0 and row["ratio_to_vmap"] > 0 for row in found)
 
 
 def test_a_genome_of_deep_nesting_is_refused(tmp_path):
