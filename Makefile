@@ -44,7 +44,7 @@ demo: $(BIN)/.demo
 
 # Installs nothing: the machine of an accelerator may reach no registry.
 gpu:
-	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m launch.gpu --out runs/gpu
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m launch.accelerator --out runs/gpu
 
 lint: style types
 

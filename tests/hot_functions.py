@@ -26,12 +26,8 @@ from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.fits import gradient
 from jexplicit.lm.rows.ngrams import compiled_smoothing
-from jexplicit.lm.rows.past.on_devices import balance_block
 from jexplicit.lm.rows.sharded import compiled_log_partition
-from jexplicit.lm.tables import placing
 from jexplicit.lm.tables.contexts import compiled_map as of_contexts
-from jexplicit.lm.tables.moments import block_sums
-from jexplicit.lm.tables.reader import compiled_map, compiled_sums, log_p_of_targets
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step
@@ -67,14 +63,6 @@ def _ints(*sizes: int) -> Any:
 
 _table, _tables = _shape(N, N), (_shape(N, N),) * K
 _key, _seeds = jax.eval_shape(lambda: (jax.random.key(0), jax.random.split(jax.random.key(0), 5)))
-
-
-def _spread(positions: int) -> tuple[Any, ...]:
-    """8 blocks of so many positions on a device: the unigram, dense tables, and sparse ones, 32 segments of entries each."""
-    n, B, E, Q, G = 8, positions, 1 << 24, 8 * 32 * positions, K + 7
-    entries = _shape(E, dtype=np.uint16), _shape(E), *[_ints(Q)] * 3
-    blocks = placing.PositionBlocks(_ints(n, B, G), _ints(n, B, G, 1), _ints(n, B), _ints(n, 2))
-    return placing.Shared(_shape(K * N + 1, N), (), *entries), blocks, _ints(), _shape(G)
 
 
 def _batch(positions: int) -> gradient.DecoderBatch:
@@ -152,10 +140,6 @@ _sums = Gram(*(_shape(1, *sizes) for sizes in ((1024, 1024), (1024, 10), (1024,)
 _streamed = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
 
 
-_balance = (_shape(1024, 2, N), _ints(4096), _ints(4096), _shape(4096, N), _shape())
-_balance_block = jax.jit(functools.partial(balance_block, room=1024))
-
-
 def _log_partition(tables: Any, x: Any) -> Any:
     return jax.nn.logsumexp(logits(tables, x))
 
@@ -165,13 +149,10 @@ HOT_FUNCTIONS = {
     "contexts, sorted": HotFunction(_context_parts),
     "contexts, counted": HotFunction(_context_levels),
     "contexts, smoothed": HotFunction(_context_rows, K - 1),
-    "observed over expected": HotFunction(lambda mesh: (_balance_block, _balance)),
     "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
     "log partition functions": HotFunction(lambda mesh: (of_contexts(_log_partition, mesh, 4096), _contexts), 1),
     "log partition by columns": HotFunction(lambda mesh: (compiled_log_partition(mesh), _contexts), 1),
-    "moments of a mixture": HotFunction(lambda mesh: (compiled_sums(block_sums, mesh), _spread(512)), 2),
-    "scores of a mixture": HotFunction(lambda mesh: (compiled_map(log_p_of_targets, K + 1, mesh), _spread(4096)), 2),
-    "attribution": HotFunction(lambda mesh: (attribute_positions, (_model, _ints(2048, K), _ints(2048, 0), _ints(2048))), 1),
+    "attribution": HotFunction(lambda mesh: (attribute_positions, (_model, _ints(2048, K), _ints(2048))), 1),
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),
     "iterative scaling": HotFunction(lambda mesh: (scaling_sweep, (_weights, _scaling))),

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from jexplicit.runs.devices import data_mesh
-from launch import gpu
+from launch.accelerator import __main__ as gpu
 from launch.accelerator.checks import CHECKS
 from launch.accelerator.parts import PARTS, TINY, Sizes, blur_step
 
@@ -67,7 +67,7 @@ def test_nothing_starts_once_the_time_is_over(tmp_path):
 def test_a_python_with_jax_alone_counts_and_a_part_names_what_it_misses():
     script = BLOCK + (
         "sys.meta_path.insert(0, Missing())\n"
-        "from launch import gpu\n"
+        "from launch.accelerator import __main__ as gpu\n"
         "gpu.name_missing_types()\n"
         "from jexplicit.lm.rows import backoff\n"
         "from icl.models import batched\n"

@@ -1,1 +1,1 @@
-"""What `launch.gpu` checks and times."""
+"""What `launch.accelerator` checks and times."""

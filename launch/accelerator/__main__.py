@@ -1,6 +1,6 @@
 """What an accelerator does: checks of results, and times beside those of the same machine's CPU, in two small JSON files.
 
-    python -m launch.gpu --out runs/gpu
+    python -m launch.accelerator --out runs/gpu
 
 It needs a Python with JAX and this source tree, and reads nothing else. Packages that are imported and not used here, for types
 and files, have stand-ins where they are missing; a part that calls a missing package (optax, flax) says so, and the next one
