@@ -70,9 +70,9 @@ def test_the_tiny_preset_has_a_row_for_every_case(tmp_path):
 
 
 def test_results_of_both_sides_are_equal_before_they_are_timed(tmp_path, monkeypatch, capsys):
-    config, cases = bench.PRESETS["tiny"].config, ("counting", "adagrad", "attention")
+    cases: tuple[bench.Case, ...] = ("counting", "adagrad", "attention")
     for case in cases:
-        pair = bench.CASES[case](config, 200, tmp_path)
+        pair = bench.CASES[case](bench.PRESETS["tiny"].config, 200, tmp_path)
         assert pair.theirs and pair.tolerance is not None and pair.tolerance <= 1e-4
         np.testing.assert_allclose(*map(np.asarray, (pair.ours(), pair.theirs())), rtol=0, atol=1e-4)
     assert main(tmp_path / "run", "--cases", *cases, "--sizes", "200") == 0
