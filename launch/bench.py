@@ -4,8 +4,7 @@
     python -m launch.bench --cases ngram-fit ngram-scoring --train FILES --sizes 100_000 1_000_000 --out runs/ngrams
 
 * counting: tables of pairs of tokens at four distances, beside `numpy.bincount`.
-* ngram-fit, context-mixing-fit: from tokens to a model, beside KenLM's `lmplz` of order 5, whose seconds include its files.
-  Perplexities are those of the text after it, with the ends of documents.
+* ngram-fit, context-mixing-fit: tokens to a model, beside KenLM's `lmplz -o 5` with its files; perplexities of text after it.
 * ngram-scoring, context-mixing-scoring: the text after it, beside KenLM's Python module with the n-gram model.
 * adagrad: a step of a softmax table, beside `torch.optim.Adagrad`; without PyTorch, beside optax's.
 * attention: the update of ten tokens of each task by linear self-attention, beside three einsums.
@@ -32,16 +31,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 import numpy as np
 
 from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
+from jexplicit.data.text import read_documents
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.experiments.command import Preset, run_command
 from jexplicit.experiments.rows import Row
 from jexplicit.experiments.tables import Column
+from jexplicit.lm.arpa.words import arpa_words
+from jexplicit.runs.host import set_malloc
 from launch.accelerator.texts import draw_stream
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
     import jax
 
-    from jexplicit.data.tokenizers import Tokenizer
     from jexplicit.lm.counted.use import AnyModel
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
@@ -113,12 +115,9 @@ def counting(config: Config, size: int, folder: Path) -> Pair:
 
 
 @functools.cache
-def read_text(train: tuple[str, ...], vocab_size: int, size: int) -> "tuple[np.ndarray, np.ndarray, Tokenizer]":
+def read_text(train: tuple[str, ...], vocab_size: int, size: int) -> tuple[np.ndarray, np.ndarray, Tokenizer]:
     """At most so many tokens to fit, and as many after them, in whole documents; the tokenizer."""
     from pydoc_data.topics import topics
-
-    from jexplicit.data.text import read_documents
-    from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 
     documents = read_documents(train) if train else "\n".join(topics.values()).splitlines()
     stream = encode_documents(tokenizer := train_tokenizer(documents, vocab_size=vocab_size), documents)
@@ -129,15 +128,13 @@ def read_text(train: tuple[str, ...], vocab_size: int, size: int) -> "tuple[np.n
     return stream[: first + 1], stream[first : last + 1], tokenizer
 
 
-def sentences(stream: np.ndarray, tokenizer: "Tokenizer") -> list[str]:
+def sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """The documents of a stream in the words that KenLM reads."""
-    from jexplicit.lm.arpa.words import arpa_words
-
     words = np.array(arpa_words(tokenizer))
     return [" ".join(words[part[1:]]) for part in np.split(stream, np.flatnonzero(stream == PAD)) if len(part) > 1]
 
 
-def fit_tokens(method: str, train: np.ndarray, tokenizer: "Tokenizer", seed: int) -> "AnyModel":
+def fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) -> "AnyModel":
     """A language model of token ids."""
     from jexplicit.lm.fits.fit import fit_model
     from jexplicit.lm.training_text import Options, TrainingText
@@ -335,6 +332,8 @@ def run(config: Config) -> dict[str, Any]:
     bars = Bars("ratios", "case", "ratio", "size", rows={"skipped": None}, axes=axes, size=(8, 3))
     jax.config.update("jax_platforms", "cpu")
     with contextlib.ExitStack() as stack:
+        set_malloc(mmap_max=0, trim_threshold=-1, arena_max=1)  # freed memory is kept: new pages cost more than some cases
+        stack.callback(set_malloc, mmap_max=65_536, trim_threshold=256 << 20, arena_max=0)  # as before
         if hasattr(os, "sched_setaffinity"):
             stack.callback(os.sched_setaffinity, 0, cores := os.sched_getaffinity(0))
             os.sched_setaffinity(0, {max(cores)})
