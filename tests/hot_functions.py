@@ -26,7 +26,6 @@ from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.fits import gradient
 from jexplicit.lm.rows.ngrams import compiled_smoothing
-from jexplicit.lm.rows.sharded import compiled_log_partition
 from jexplicit.lm.tables.contexts import compiled_map as of_contexts
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective
@@ -151,7 +150,6 @@ HOT_FUNCTIONS = {
     "contexts, smoothed": HotFunction(_context_rows, K - 1),
     "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
     "log partition functions": HotFunction(lambda mesh: (of_contexts(_log_partition, mesh, 4096), _contexts), 1),
-    "log partition by columns": HotFunction(lambda mesh: (compiled_log_partition(mesh), _contexts), 1),
     "attribution": HotFunction(lambda mesh: (attribute_positions, (_model, _ints(2048, K), _ints(2048))), 1),
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),

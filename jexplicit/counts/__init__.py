@@ -1,4 +1,4 @@
-"""Co-occurrence counts: dense, sparse, sharded, streamed, merged."""
+"""Co-occurrence counts: dense, sparse, streamed, merged."""
 
 from typing import TYPE_CHECKING
 

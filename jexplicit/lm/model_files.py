@@ -31,7 +31,6 @@ from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import Children
-from jexplicit.lm.rows.sharded import ShardedTables
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.tables.storage import SparseRows
 
@@ -59,7 +58,7 @@ def save_model(
 
     Args:
         path: of the file; its folder is made.
-        model: of any kind; sharded tables are gathered.
+        model: of any kind.
         tokenizer: the model's own, for a file that stands alone.
         about: where it comes from; plain values.
 
@@ -104,8 +103,6 @@ def library() -> dict[str, Any]:
 
 def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     """A value as JSON, its arrays put aside by name."""
-    if isinstance(value, ShardedTables):
-        value = value.gathered()
     if isinstance(value, jax.Array | np.ndarray):
         tensors[name] = np.asarray(value, order="C")  # ascontiguousarray would give a number an axis
         return {"array": name}

@@ -21,7 +21,6 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Features
 from jexplicit.lm.core.options import FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
-from jexplicit.lm.rows.sharded import ShardedCounts
 from jexplicit.runs.devices import default_mesh, on_cpu
 from jexplicit.runs.host import trim_heap
 
@@ -77,7 +76,6 @@ class TrainingText:
         mesh: devices to share the work; default, all accelerators, or one CPU.
         counts: C_1 .. C_K of the stream, if known.
         sparse_counts: the same as sparse tables.
-        sharded_counts: the same with their columns spread over devices; explicit solutions are sharded then.
         tokenizer: that made the stream; for context mixing.
         disk: where contexts of several tokens are counted that memory should not hold; default, in memory. What is left in its
             folder is for a killed fit to continue.
@@ -103,7 +101,6 @@ class TrainingText:
         mesh: Mesh | None = None,
         counts: Counts = (),
         sparse_counts: SparseCounts = (),
-        sharded_counts: ShardedCounts | None = None,
         tokenizer: Tokenizer | None = None,
         disk: Disk | None = None,
         contexts: Path | None = None,
@@ -114,7 +111,7 @@ class TrainingText:
         self.tokenizer = tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or default_mesh()
         self.device_contexts = not on_cpu(self.mesh) if device_contexts is None else device_contexts
-        self._counts, self._sparse, self.sharded_counts = counts, sparse_counts, sharded_counts
+        self._counts, self._sparse = counts, sparse_counts
         self._known_sparse = sparse_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
         self._made: dict[Any, Any] = {}

@@ -30,8 +30,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     if config.coordinator is not None:
         check_process(config.coordinator, config.num_processes, config.process_id)
         yield _beyond("--methods", config.methods, _served, "--coordinator")
-        sharded = "the devices of one process share the columns; use --tables sparse"
-        yield config.tables == "sharded", f"--tables sharded with --coordinator: {sharded}"
         alone = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
         yield config.test, f"--test {' '.join(config.test)} with --coordinator: {alone}"
     else:
@@ -63,7 +61,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield unsplit, f"--split {config.split}: it splits the files of --train, without --dev"
     if config.split == "dev-test":
         refused = {"--test": config.test, "--limit": config.limit, "--memory": config.memory}
-        refused |= {"--tables sharded": config.tables == "sharded", "--coordinator": config.coordinator}
+        refused |= {"--coordinator": config.coordinator}
         refused |= {f"--methods {method}": method in methods for method in ("cold", "warm")}  # which stop on the dev text
         flags = " ".join(flag for flag, given in refused.items() if given)
         yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"

@@ -65,7 +65,7 @@ class Config(FitOptions, Models):
     """Number of positions that the train perplexity is estimated from at K > 1, drawn with --seed; 0: all. The dev perplexity
     is exact unless --dev-sample is given."""
     dev_sample: NonNegativeInt = 0
-    """Number of positions that the dev perplexity at K > 1 is estimated from, with sparse or sharded tables; 0: all."""
+    """Number of positions that the dev perplexity at K > 1 is estimated from, with sparse tables; 0: all."""
     scaling_sample: PositiveInt = 100_000
     """Number of training positions that the figure of the scaling assumption averages over at K > 1, drawn with --seed."""
     samples: NonNegativeInt = 4
@@ -82,11 +82,10 @@ class Config(FitOptions, Models):
     memory: str | None = None
     """Memory limit for counting, such as 2GB. Default: all available memory. To stay within it, fewer devices have their own
     tables, and contexts of several tokens are counted in parts that are stored in --out until the run ends."""
-    tables: Literal["auto", "dense", "sparse", "sharded"] = "auto"
-    """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. sharded:
-    dense, with the columns split over the devices. auto: dense where a method needs it and it fits in memory, otherwise sparse.
-    Results do not change, except for rounding. Sparse tables work with explicit, ngram and context-mixing; sharded ones only
-    with explicit."""
+    tables: Literal["auto", "dense", "sparse"] = "auto"
+    """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. auto: dense
+    where a method needs it and it fits in memory, otherwise sparse. Results do not change, except for rounding. Sparse tables
+    work with explicit, ngram and context-mixing."""
     device_contexts: bool = False
     """Count contexts of several tokens on the devices even where these are CPUs, although the host is faster. Accelerators
     count them, unless --memory is given. The counts are the same."""

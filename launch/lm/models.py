@@ -48,7 +48,7 @@ class ModelRun(NamedTuple):
     text: TokenizedCorpus
     training: TrainingText
     mesh: Mesh
-    tables: str  # dense, sparse or sharded
+    tables: str  # dense or sparse
     about: Row  # fields that all rows share
     dev_counts: Counts | None  # of dense tables, at K = 1
 

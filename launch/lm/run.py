@@ -98,8 +98,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
     job = ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
     for name in wanted_models(config):
-        if tables != "sharded" or name["method"] == "explicit":
-            yield name, functools.partial(measure_model, job, name)
+        yield name, functools.partial(measure_model, job, name)
     barrier("rows")
     training.forget()  # the best models are read again
     measure_tests(job, held)
@@ -109,8 +108,6 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 def counted_tokens(training: TrainingText) -> int:
     """How many tokens a text has beside its `<pad>`s, from its counts: text in shards is not read again."""
-    if training.sharded_counts:
-        return int(training.sharded_counts.f[PAD + 1 :].sum())
     C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
     return int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum())
 

@@ -12,7 +12,6 @@ from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.dense import count
 from jexplicit.counts.files import read_tables
 from jexplicit.counts.merging import SparseCounts
-from jexplicit.counts.sharded import as_sparse, count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
 from jexplicit.data.contexts import PAD
@@ -42,7 +41,6 @@ from launch.lm.config import Config
 
 _of_tables = {  # methods that have models of such tables
     "sparse": ("unigram", "bigram", "explicit", "ngram", "context-mixing"),
-    "sharded": ("explicit",),
 }
 
 
@@ -90,7 +88,7 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
 
 
 def kind_of_tables(config: Config, vocab_size: int) -> str:
-    """dense, sparse or sharded: what --tables says, or, of auto, dense where a method needs such tables and they fit."""
+    """dense or sparse: what --tables says, or, of auto, dense where a method needs such tables and they fit."""
     budget = parse_bytes(config.memory) if config.memory else host_bytes()
     auto = choose_tables(config.methods, vocab_size, max(config.radius), budget)
     return auto if config.tables == "auto" else config.tables
@@ -142,20 +140,18 @@ def count_or_load(
     shape |= {"device_contexts": config.device_contexts or None}
 
     def training(counts: Any) -> TrainingText:
-        name = {"dense": "counts", "sparse": "sparse_counts", "sharded": "sharded_counts"}[kind]
+        name = {"dense": "counts", "sparse": "sparse_counts"}[kind]
         return TrainingText(text.train, N, **{name: counts}, **shape)
 
     has, load = (has_counts, load_counts) if kind == "dense" else (has_sparse_counts, load_sparse_counts)
-    if kind != "sharded" and has(path) and len(counts := load(path)) >= K:
+    if has(path) and len(counts := load(path)) >= K:
         return training(counts), folder.events("count")[-1]["seconds"]
     saving = Saving(path / "checkpoints" / "counting", config.checkpoint_seconds)
     start = time.perf_counter()
     with stage(f"counting, {kind} tables", "positions") as progress:
         options: Any = {"radius": K, "vocab_size": N, "progress": progress}
         counts: Any
-        if kind == "sharded":
-            counts = count_sharded(text.train, mesh=mesh, **options)
-        elif beside := counts_beside_shards(config, text.tokenizer, K):
+        if beside := counts_beside_shards(config, text.tokenizer, K):
             counts = beside if kind == "sparse" else tuple(C.toarray() for C in beside)
         elif kind == "sparse":
             counts = count_sparse(text.train, memory=memory, saving=saving, **options)
@@ -168,7 +164,7 @@ def count_or_load(
     if kind == "dense":
         save_counts(path, counts)
     else:
-        save_sparse_counts(path, as_sparse(counts) if kind == "sharded" else counts)
+        save_sparse_counts(path, counts)
     if is_first():
         shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
     return counted, seconds

@@ -10,10 +10,9 @@ from files import shards_of
 from reference import cooccurrences, random_documents, stream_of
 from scipy.sparse import csr_array
 
-from jexplicit.counts import dense, merging, sharded, sparse
+from jexplicit.counts import dense, merging, sparse
 from jexplicit.counts.dense import count
 from jexplicit.counts.merging import merge_counts
-from jexplicit.counts.sharded import count_sharded, places_by_frequency
 from jexplicit.counts.sparse import SparseCounter, count_sparse
 from jexplicit.data.contexts import context_columns
 from jexplicit.runs.devices import data_mesh
@@ -27,13 +26,6 @@ EXPECTED = cooccurrences(DOCUMENTS, K, N)
 def assert_same_counts(counts, expected):
     for C, other in zip(counts, expected, strict=True):
         np.testing.assert_array_equal(C if isinstance(C, np.ndarray) else C.toarray(), other)
-
-
-def columns_in_order(stream, *, devices, **options):
-    """The tables of `count_sharded` with the columns of tokens 0 .. N - 1."""
-    counts = count_sharded(stream, mesh=data_mesh(devices), **options)
-    np.testing.assert_array_equal(counts.f, np.bincount(stream[1:], minlength=options["vocab_size"]))
-    return [np.asarray(C)[:, counts.places] for C in counts.tables]
 
 
 def dense_on(stream, *, devices, **options):
@@ -52,8 +44,7 @@ def in_windows(stream, *, radius, vocab_size, sizes, **options):
 
 WAYS = {
     **{
-        f"{name} of {chunk} on {devices}": functools.partial(way, devices=devices, chunk=chunk)
-        for name, way in {"dense": dense_on, "sharded": columns_in_order}.items()
+        f"dense of {chunk} on {devices}": functools.partial(dense_on, devices=devices, chunk=chunk)
         for chunk in (5, 10**6)
         for devices in (1, 2, 8)
     },
@@ -69,7 +60,7 @@ TEXTS = {  # documents, vocabulary
 }
 
 
-FEW = ("dense of 5 on 8", "dense of 1000000 on 1", "sharded of 5 on 8", "sparse (64, 1, 3)", "sparse stream")
+FEW = ("dense of 5 on 8", "dense of 1000000 on 1", "sparse (64, 1, 3)", "sparse stream")
 
 
 @pytest.mark.parametrize("way", [way if way in FEW else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
@@ -80,7 +71,7 @@ def test_every_way_of_counting_is_the_double_loop(way, monkeypatch):
         assert_same_counts(counts, cooccurrences(documents, K, vocab_size))
 
 
-@pytest.mark.parametrize("way", ["dense of 5 on 8", "sparse stream", pytest.param("sharded of 5 on 8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", ["dense of 5 on 8", "sparse stream"])
 def test_shards_and_integer_types_and_radius_change_no_count(way, tmp_path):
     for dtype in (np.uint16, np.int32, np.int64):
         assert_same_counts(WAYS[way](STREAM.astype(dtype), radius=K, vocab_size=N), EXPECTED)
@@ -151,41 +142,18 @@ def test_one_run_compiles_its_step_once(monkeypatch):
         count(STREAM, radius=2, vocab_size=11, chunk=16)
 
 
-# Sharded
-
-
-@pytest.mark.parametrize("devices", [8, *(pytest.param(d, marks=pytest.mark.slow) for d in (1, 3))])
-def test_a_device_holds_its_own_columns_and_no_others(devices):
-    counts, share = count_sharded(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=64), -(-N // devices)
-    for table in counts.tables:
-        assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * devices
-        assert int(table.sum()) == len(STREAM) - 1  # columns without an output are empty
-
-
-def test_tokens_are_dealt_to_devices_in_turn_by_frequency():
-    f = np.array([3, 50, 7, 7, 0, 1, 20])
-    places = places_by_frequency(f, 3)
-    assert (places // 3)[np.argsort(-f, kind="stable")].tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert len(set(places.tolist())) == len(f) and places.max() < 3 * 3
-
-
 # Refusals
 
-KINDS = {"dense": count, "sharded": count_sharded, "sparse": count_sparse}
+KINDS = {"dense": count, "sparse": count_sparse}
 STREAMS = [  # of every kind
     *((np.array([0, 1, wrong, 2, 0]), f"token id {wrong} in a vocabulary of {N}.*vocab_size") for wrong in (N, N + 40, -1)),
     *((wrong, "encode_documents") for wrong in (STREAM[1:], STREAM[:-1], STREAM[:1], STREAM[None], STREAM.astype(np.float64))),
 ]
 OPTIONS = [
-    ("dense sharded sparse", {"radius": 0}, "radius K = 0.*use K >= 1"),
-    ("dense sharded", {"chunk": 0}, "chunk of 0 positions"),
+    ("dense sparse", {"radius": 0}, "radius K = 0.*use K >= 1"),
+    ("dense", {"chunk": 0}, "chunk of 0 positions"),
     ("dense", {"vocab_size": 46341}, "vocabulary 46341.*use a vocabulary of at most 46340"),
     ("dense", {"vocab_size": 10**6}, f"vocabulary {10**6}.*use a vocabulary of at most 46340"),
-    *(
-        ("sharded", {"vocab_size": n, "devices": d}, f"vocabulary {n} on {d} devices.*at least {least} devices.*sparse")
-        for n, d, least in [(46_341, 1, 2), (128_000, 7, 8), (10**6, 8, 466)]
-    ),
-    ("sharded", {"radius": 1000, "vocab_size": 128_000}, "tables of counts take 8 x .* GB on 8 devices"),
     ("sparse", {"vocab_size": 0}, "vocabulary 0"),
     ("sparse", {"vocab_size": 2**31 + 1}, "2147483649"),
     ("sparse", {"memory": 1000}, f"memory of 1000 bytes.*need at least {2**20 + 128 * N}"),
@@ -197,17 +165,13 @@ def test_streams_and_options_that_are_refused():
     cases += [(kind, options, said) for kinds, options, said in OPTIONS for kind in kinds.split()]
     for kind, options, said in cases:
         given = {"stream": STREAM, "radius": 1, "vocab_size": N, **options}
-        devices = {"mesh": data_mesh(given.pop("devices"))} if "devices" in given else {}
         with pytest.raises(ValueError, match=said):
-            KINDS[kind](given.pop("stream"), **given, **devices)
+            KINDS[kind](given.pop("stream"), **given)
 
 
-def test_the_largest_dense_vocabulary_and_what_one_device_counts(monkeypatch):
+def test_the_largest_dense_vocabulary():
     with pytest.raises(ValueError, match="token id 46340 in a vocabulary of 46340"):  # only this check stops it
         count(np.array([0, 46340, 0], np.uint16), radius=1, vocab_size=46340)
-    monkeypatch.setattr(sharded, "INT32_CELLS", 100)
-    with pytest.raises(ValueError, match=f"{len(STREAM) - 1} positions.*use sparse counts"):
-        count_sharded(STREAM, radius=1, vocab_size=N, mesh=data_mesh(1))
 
 
 @pytest.mark.parametrize("way", [count, count_sparse])

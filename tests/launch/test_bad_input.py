@@ -167,10 +167,8 @@ lm {TRAIN} --methods cold --optimizer apply_updates | try adagrad, sgd, adam or 
 lm {TRAIN} --batch-size {10**400} | use whole numbers below 2^63
 lm {TRAIN} --memory 2GB --device-contexts | --device-contexts with --memory 2GB: contexts are counted in parts on the host then
 lm {TRAIN} --tables sparse --methods cold | --methods cold with sparse tables
-lm {TRAIN} --tables sharded --methods ngram | --methods ngram with sharded tables
 lm {TRAIN} --history all | only --methods context-mixing reads
 lm {TRAIN} --devices 1000 | 1000 devices requested
-lm --train missing.txt {SECOND} --tables sharded | --tables sharded with --coordinator
 lm {TRAIN} --history | --history without a value
 lm {TRAIN} --methods context-mixing --history window:3 | choose none, document, window:W
 lm {TRAIN} --radius two | --radius

@@ -65,13 +65,13 @@ def cut(path):
 # Tables
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "sharded"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tmp_path):
     out = tmp_path / "run"
     assert lm.main(["--corpus", f"shards:{folder}", "--tables", kind, "--out", str(out), *FLAGS]) == 0
     expected = {(row["method"], row["features"], row["radius"]): row for row in dense}
     found = rows(out)
-    assert len(found) == (4 if kind == "sharded" else 6)
+    assert len(found) == 6
     for row in found:
         same = expected[row["method"], row["features"], row["radius"]]
         for part in ("train_perplexity", "dev_perplexity", "bits_per_byte", "word_perplexity", "unknown_share"):
@@ -118,10 +118,9 @@ def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
     assert lm.main(["--out", str(tmp_path / "again"), *flags]) == 2
 
 
-@pytest.mark.parametrize("kind", ["sparse", "sharded"])
-def test_a_model_of_tables_of_every_kind_is_loaded_and_exported(kind, text, tmp_path):
+def test_a_model_of_sparse_tables_is_loaded_and_exported(text, tmp_path):
     out, file = tmp_path / "run", tmp_path / "model.safetensors"
-    flags = ["--train", str(text), "--tokenizer", "word", "--tables", kind, "--export", str(file), *FLAGS]
+    flags = ["--train", str(text), "--tokenizer", "word", "--tables", "sparse", "--export", str(file), *FLAGS]
     assert lm.main(["--out", str(out), *flags]) == 0
     best = min(rows(out), key=lambda row: row["dev_perplexity"])
     for saved in (load_model(out), load_model(file)):

@@ -166,9 +166,7 @@ def test_bad_test_texts_are_refused_before_anything_is_measured(flags, message, 
     assert message in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "run" / "results.json").exists()
 
 
-@pytest.mark.parametrize(
-    "given", ["--test {folder}/one.test", "--limit 50", "--memory 1GB", "--methods cold", "--tables sharded"]
-)
+@pytest.mark.parametrize("given", ["--test {folder}/one.test", "--limit 50", "--memory 1GB", "--methods cold"])
 def test_what_is_not_fitted_again_on_dev_is_refused_with_a_test_split(given, tmp_path, capsys):
     files_of_test()
     flags = given.format(folder=folder()).split()

@@ -14,7 +14,6 @@ import pytest
 from reference import sentences
 from tables import each_row
 
-from jexplicit.counts.sharded import count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
@@ -53,7 +52,6 @@ KINDS = {
     "context mixing, history all": ("context-mixing", {"history": "all"}),
     "context mixing, history adaptive": ("context-mixing", {"history": "adaptive"}),
     "explicit, sparse tables": ("explicit", {"radius": 2}),
-    "explicit, sharded tables": ("explicit", {"radius": 2}),
     "network (flax)": ("network", {}),
     "transformer": ("transformer", {}),
     "LSTM": ("lstm", {}),
@@ -92,8 +90,6 @@ def fitted(kind: str) -> Any:
     counts: dict[str, Any] = {}
     if kind == "explicit, sparse tables":
         counts = {"sparse_counts": count_sparse(train, radius=2, vocab_size=N)}
-    elif kind == "explicit, sharded tables":
-        counts = {"sharded_counts": count_sharded(train, radius=2, vocab_size=N, mesh=data_mesh(4))}
     data = TrainingText(train, N, eos=True, **counts)
     short = Options(epochs=2, batch_size=256, learning_rate=0.1, calibration_positions=300)
     return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
@@ -251,7 +247,7 @@ def test_every_cell_is_as_claimed(kind, asked, tmp_path):
 
 SPREAD = ("explicit, Cat", "ngram", "explicit, sparse tables", "network (flax)", "transformer")
 PURE = ("explicit, Cat", "ngram")
-EVERY_ROW = (*SPREAD, "unigram", "explicit, Sum", "log-linear", "explicit, sharded tables")
+EVERY_ROW = (*SPREAD, "unigram", "explicit, Sum", "log-linear")
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in PURE else pytest.mark.slow) for k in EVERY_ROW])

@@ -4,7 +4,6 @@ Tolerances: counts below 1000 and logarithms of order 10, summed over at most 3 
 rounds. Float32 tables may be off by some eps * 10 * K per logit: 1e-4 nats.
 """
 
-import functools
 from itertools import product
 from typing import Any
 
@@ -12,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 from reference import (
     PAD,
     cooccurrences,
@@ -28,9 +26,7 @@ from reference import (
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import count
-from jexplicit.counts.sharded import count_sharded
 from jexplicit.lm.evaluation import evaluate, log_probabilities
-from jexplicit.lm.rows import sharded
 from jexplicit.lm.rows.explicit import (
     bigram_model,
     explicit_blocks,
@@ -40,9 +36,7 @@ from jexplicit.lm.rows.explicit import (
     unigram_model,
     with_targets,
 )
-from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
-from jexplicit.runs.devices import AXIS, data_mesh
 
 N = 9  # of no use to 8 devices: their last columns are fillers
 DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen
@@ -54,23 +48,16 @@ EOS = pytest.mark.parametrize("eos", [False, True])
 ALL = list(product(["sum", "cat"], [1, 2, 3], [False, True]))
 SOME = [("cat", 1, False), ("sum", 3, True), ("cat", 3, False)]
 SLOW = pytest.mark.slow
-REST = [(s, *c) for s, cases in {"dense": ALL, "sparse": ALL, 1: SOME[:1], 3: SOME, 8: SOME}.items() for c in cases]
+REST = [(s, *c) for s, cases in {"dense": ALL, "sparse": ALL}.items() for c in cases]
 FEW = [(s, *c) for s in ("dense", "sparse") for c in SOME]
 STORED = [*FEW, *(pytest.param(*case, marks=SLOW) for case in REST if case not in FEW)]
 
 
-@functools.cache
-def sharded_counts(devices):
-    return count_sharded(STREAM, radius=3, vocab_size=N, mesh=data_mesh(devices), chunk=64)
-
-
 def fit(stored: Any = "dense", *, dtype: Any = np.float64, counts=COUNTS, **options):
-    """The explicit model in dense tables, in sparse ones, or with its columns spread over so many devices."""
+    """The explicit model in dense tables or in sparse ones."""
     if stored == "dense":
         return explicit_language_model(counts, dtype=dtype, **options)
-    if stored == "sparse":
-        return sparse_language_model(tuple(map(csr_array, counts)), dtype=dtype, **options)
-    return sharded_language_model(sharded_counts(stored), dtype=dtype, **options)
+    return sparse_language_model(tuple(map(csr_array, counts)), dtype=dtype, **options)
 
 
 def all_log_probabilities(model, X):
@@ -197,47 +184,3 @@ def test_baselines_are_relative_frequencies_and_kneser_ney(unigram, bigram, eos)
     for model, P in zip((unigram(counts, eos=eos), bigram(counts, eos=eos)), expected, strict=True):
         np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
         assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
-
-
-# Columns spread over devices
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 3, 8])
-@KINDS
-def test_tables_are_the_columns_of_the_dense_ones_and_stay_where_their_counts_are(devices, kind):
-    model, dense, counts = fit(devices, features=kind), fit(features=kind), sharded_counts(devices)
-    gathered, share = model.rows.gathered(), counts.tables[0].shape[1] // devices
-    assert gathered.table_of_offset == dense.rows.table_of_offset
-    for table, whole, other in zip(model.rows.by_offset, gathered.by_offset, dense.tables, strict=True):
-        np.testing.assert_allclose(np.asarray(table)[:, model.rows.places], other, rtol=0, atol=1e-11)
-        np.testing.assert_allclose(whole, other, rtol=0, atol=1e-11)
-        assert [shard.data.shape for shard in table.addressable_shards] == [(N, share)] * devices
-
-
-@pytest.mark.slow
-def test_an_accelerator_s_larger_blocks_change_no_log_partition(elsewhere):
-    """Rows are apart from each other, so that blocks change nothing but the rounding of a vectorised exponential."""
-    rows, X = fit(3, features="cat").rows, windows(DEV, 3)[0]
-    np.testing.assert_allclose(elsewhere(rows.log_partition, X), rows.log_partition(X), rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_a_softmax_exchanges_two_scalars_per_context_and_no_logits():
-    mesh, contexts = data_mesh(8), 16
-    table = jax.ShapeDtypeStruct((N, 8), np.float64, sharding=jax.NamedSharding(mesh, PartitionSpec(None, AXIS)))
-    X = jax.ShapeDtypeStruct((contexts, 2), np.int32)
-    program = sharded.compiled_log_partition(mesh).lower((table, table), X).as_text()
-    exchanged = [line for line in program.splitlines() if "stablehlo.all_" in line]
-    assert len(exchanged) == 2 and "all_gather" not in program  # the maximum and the sum
-
-
-@pytest.mark.slow
-def test_the_size_of_a_call_changes_the_loss_by_rounding_alone(monkeypatch):
-    model, reports = fit(3, features="cat", radius=2), []
-    whole, some = evaluate(model, stream_of(DEV)).nll, evaluate(model, stream_of(DEV), sample=20, seed=3).nll
-    assert some == pytest.approx(evaluate(fit(features="cat", radius=2), stream_of(DEV), sample=20, seed=3).nll, rel=1e-12)
-    monkeypatch.setattr(sharded, "_contexts_per_call", 10)
-    monkeypatch.setattr(sharded, "_positions_per_call", 40)
-    found = evaluate(model, stream_of(DEV), progress=lambda done, total: reports.append((done, total)))
-    assert found.nll == pytest.approx(whole, rel=1e-13) and reports[-1][0] == reports[-1][1]

@@ -16,7 +16,6 @@ from tables import refuse
 
 from jexplicit import fit, train_tokenizer
 from jexplicit.counts.dense import count
-from jexplicit.counts.sharded import count_sharded
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.attribution import explain
@@ -35,7 +34,6 @@ from jexplicit.lm.measures import score_documents
 from jexplicit.lm.rows.explicit import explicit_blocks, explicit_language_model, unigram_model
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
-from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.lstm import LSTM
@@ -71,9 +69,8 @@ def given() -> SimpleNamespace:
 
 @functools.cache
 def given_more() -> SimpleNamespace:
-    """Sharded counts of the same text, and a network that reads a window."""
+    """A network that reads a window."""
     g = given()
-    g.sharded = count_sharded(g.stream, radius=3, vocab_size=N)
     network = LSTM(vocab_size=N, width=4, layers=1, window=16)
     g.network = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 16), int)))
     return g
@@ -204,8 +201,6 @@ OTHER_CASES: list[tuple[Any, str]] = [
     *each(
         NO_HISTORIES, lambda g, h: fit_model("context-mixing", g.text, Options(history=h)), "choose none, document, window:W"
     ),
-    *each(("mean",), lambda g, f: sharded_language_model(g.sharded, features=f), "features 'mean': choose sum .* or cat"),
-    *each((0, 4), lambda g, R: sharded_language_model(g.sharded, features="cat", radius=R), f"radius {{}} {OF_THREE}"),
     *each((0.0, 1.0), lambda g, floor: bigram_optimum(g.counts, floor=floor), "floor {}"),
     (lambda g: bigram_optimum((np.zeros((N, N), int),)), NO_POSITION),
 ]

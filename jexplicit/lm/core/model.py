@@ -3,8 +3,8 @@
     logits(context, history) = sum_g row_g(context, history),        p = softmax(logits)
 
 Most kinds of rows are index and tables (`TableRows`): the context gives the number of a row in each table. Tables are dense
-(here), sparse over a base row (jexplicit.lm.rows.sparse), with columns spread over devices (sharded), or of contexts of several
-tokens (ngrams, backoff). Networks (network) are read in a way of their own.
+(here), sparse over a base row (jexplicit.lm.rows.sparse), or of contexts of several tokens (ngrams, backoff). Networks
+(network) are read in a way of their own.
 
 Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
 and `tree.map` work on them.

@@ -22,7 +22,6 @@ from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.fits.column_weights import fit_token_delta, shift_tokens
 from jexplicit.lm.rows.backoff import ngram_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
-from jexplicit.lm.rows.sharded import sharded_language_model
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.host import trim_heap
@@ -105,8 +104,6 @@ def _fit_bigram(text: TrainingText, options: Options, watch: Watch) -> FitResult
 
 def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     shape: Any = {"features": options.features, "radius": options.radius, "eos": text.eos}
-    if text.sharded_counts:
-        return FitResult(sharded_language_model(text.sharded_counts, **shape), {})
     if text.sparse:
         return FitResult(sparse_language_model(text.sparse_counts(options.radius), **shape), {})
     return FitResult(explicit_language_model(text.counts(options.radius), **shape), {})

@@ -1,4 +1,4 @@
-"""How R rows of N logits are stored: dense, sparse over a base row, or by classes of outputs.
+"""How R rows of N logits are stored: dense, or sparse over a base row.
 
 A table is a pytree with `row(r)`, a row, and `entry(r, i)`, one logit of it: pure. Row -1 is that of a context without entries.
 """
@@ -91,24 +91,6 @@ class Sparse:
         e, values = find_entry(self.rows.start, self.rows.outputs, r, i, self.longest), jnp.asarray(self.rows.values)
         value = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
         return value if self.base is None else value + jnp.asarray(self.base, value.dtype)[i]
-
-
-@pytree
-class Gathered:
-    """Rows with few different columns: column i is column `column_of_output[i]` of a smaller table [R, C]."""
-
-    rows: Any
-    column_of_output: Any
-
-    vocab_size = property(lambda self: len(self.column_of_output))
-
-    def row(self, r: Array) -> Array:
-        """Row r, [N]."""
-        return jnp.asarray(self.rows)[r][jnp.asarray(self.column_of_output)]
-
-    def entry(self, r: Array, i: Array) -> Array:
-        """Logit i of row r."""
-        return jnp.asarray(self.rows)[r, jnp.asarray(self.column_of_output)[i]]
 
 
 def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) -> Float[Array, " N"]:
