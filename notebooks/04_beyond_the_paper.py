@@ -32,7 +32,6 @@ import numpy as np
 
 import jexplicit as jx
 from jexplicit.data.corpus.docstrings import docs_corpus
-from jexplicit.lm.evaluation import read_text
 
 TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
 
@@ -49,8 +48,8 @@ def fit(method, watch=None, **options):
     return jx.fit_model(method, text, jx.Options(calibration_positions=positions, **options), watch)
 
 
-def dev_perplexity(model, sample=None):
-    return jx.evaluate(model, dev, sample=sample).perplexity
+def dev_perplexity(model):
+    return jx.evaluate(model, dev).perplexity
 
 
 # %% [markdown]
@@ -118,24 +117,17 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# ## Contexts of several tokens, and the recent past
+# ## Contexts of several tokens
 #
 # A context of two to four tokens is one more feature. Its row stands over the row of the shorter context, as in a Kneser-Ney
-# n-gram model. The *mixture* weighs the rows of n-grams, of eight offsets and of pairs with a gap, with a fitted exponent for
-# each. With `history="all"` it also has rows of the recent past. `fit_model` logs what each kind of row is worth on the
-# held-out documents.
+# n-gram model, of which nothing is fitted.
 
 # %%
-events, sample = [], 500 if TINY else 5000
-mixtures = {"n-gram": fit("ngram").model}
-for history in ("none", "all"):
-    watch = jx.Watch(log=lambda **event: events.append(event))
-    mixtures[f"mixture, history {history}"] = fit("mixture", watch, history=history).model
-for event in [event for event in events if event["event"] == "step"]:
-    print(f"{event['step']:28} {event['scalars']:3} exponents, held-out perplexity {event['held_out_perplexity']:6.1f}")
-plt.figure(figsize=(6, 2.5))
-for name, model in {f"log-linear, K = {radii[-1]}": fits[-1].model, **mixtures}.items():
-    perplexity = dev_perplexity(model, sample)
+model = fit("ngram").model
+models = {f"log-linear, K = {radii[-1]}": fits[-1].model, f"iterative scaling, K = {K}": swept.model, "n-gram, K = 4": model}
+plt.figure(figsize=(6, 2))
+for name, found in models.items():
+    perplexity = dev_perplexity(found)
     plt.barh(name, perplexity, color="C0")
     plt.text(perplexity, name, f" {perplexity:.1f}", va="center")
 plt.margins(x=0.1)
@@ -146,20 +138,20 @@ plt.show()
 # %% [markdown]
 # ## The same functions for every model
 #
-# A mixture is one more `LanguageModel`. Its logits are a sum over rows, so the evidence of each row is exact, whether the row
-# belongs to one token, to several, or to the past.
+# An n-gram model is one more `LanguageModel`. Its logits are a sum over rows, so the evidence of each row is exact, whether
+# the row belongs to one token or to several.
 
 # %%
-document = read_text(jx.encode_documents(tokenizer, ["Return the number of items in the list."]), model.radius)
-why = jx.explain(model, document.X, document.Y, past=document.past)
-for y, evidence, log_p in zip(document.Y, why.evidence, why.log_probability):
+X, Y = jx.contexts(jx.encode_documents(tokenizer, ["Return the number of items in the list."]), model.radius)
+why = jx.explain(model, X, Y)
+for y, evidence, log_p in zip(Y, why.evidence, why.log_probability):
     strongest = ", ".join(f"{why.names[g]} {evidence[g]:+.2f}" for g in np.argsort(-np.abs(evidence))[:3])
     print(f"{tokenizer.piece(int(y)):>12}  p = {np.exp(log_p):.3f}   {strongest}")
-prompt, without_past = "Return the", mixtures["mixture, history none"]
-for continuation in jx.generate_text(jax.random.key(0), without_past, tokenizer, [prompt] * 3, 30, temperature=0.7, top_k=40):
+prompt = "Return the"
+for continuation in jx.generate_text(jax.random.key(0), model, tokenizer, [prompt] * 3, 30, temperature=0.7, top_k=40):
     print("---", prompt + continuation, sep="\n")
 
 # %% [markdown]
-# Next: these models in one command, with a report: `jexplicit lm --preset mixture`. On your own text:
-# `jexplicit lm --methods log-linear iterative-scaling ngram mixture --history none all --train FILES --out DIR`.
-# `jexplicit export` writes one of the models to a file that stands alone.
+# Next: these models in one command, with a report, on your own text: `jexplicit lm --methods log-linear iterative-scaling ngram
+# --train FILES --out DIR`. `jexplicit export` writes one of the models to a file that stands alone. Notebook 10 has a counted
+# model of another form, which predicts better.

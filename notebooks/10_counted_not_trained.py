@@ -13,11 +13,9 @@
 # %% [markdown]
 # # Counted, not trained: a language model of characters
 #
-# How far do counts go where small transformers are usually trained? A mixture of counted rows, with hundreds of exponents
-# from a convex problem and no backpropagation, reaches 1.408 nats per character on the Shakespeare of nanoGPT, in windows
-# like those in which nanoGPT has 1.4697, and less where it always sees the last 256 characters. Its tables are larger than
-# nanoGPT's weights, and its rows were developed on that text (see the page *Counted, not trained* of the documentation). This
-# notebook builds such a model, row by row, on an embedded text.
+# How far do counts go where small transformers are usually trained? *Context mixing* counts what followed every context of a
+# text, turns the counts into evidence, and weighs the evidence by numbers that Newton's method finds: no backpropagation, no
+# learning rate. This notebook fits such a model on an embedded text and looks at what each context says.
 
 # %%
 import glob, runpy, sys
@@ -29,66 +27,66 @@ _ = runpy.run_module("jexplicit.notebook", run_name="__main__")
 # %%
 import os
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
 import jexplicit as jx
 from jexplicit.data.corpus.docstrings import docs_corpus
-from jexplicit.lm.rows.views import view_contexts
-from jexplicit.lm.rows.words import letters_of, word_view
+from jexplicit.lm.counted.columns import Context
+from jexplicit.lm.counted.model import fit_counted
 
 TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
 
 corpus = docs_corpus(keep=True)
-documents, dev_documents = (corpus.train[:20], corpus.dev[:2]) if TINY else (corpus.train[:1200], corpus.dev[:120])
+documents, dev_documents = (corpus.train[:20], corpus.dev[:2]) if TINY else (corpus.train[:120], corpus.dev[:15])
 tokenizer = jx.train_tokenizer(documents, kind="char")
 train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, dev_documents))
-text = jx.TrainingText(train, tokenizer.vocab_size, letters=letters_of(tokenizer))
-positions = 300 if TINY else 20_000
-print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev characters, {tokenizer.vocab_size} different ones")
-
-
-def nats(rows, history="none"):
-    """Dev loss of a mixture, nats per character, and its fitted numbers."""
-    options = jx.Options(rows=rows, history=history, calibration_positions=positions)
-    model, info = jx.fit_model("mixture", text, options)
-    return model, jx.evaluate(model, dev).loss, info["scalars"]
-
+N = tokenizer.vocab_size
+print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev characters, {N} different ones")
 
 # %% [markdown]
-# ## The rows, one kind after the other
+# ## Decisions
 #
-# $$\mathrm{logits}(x) = \sum_g a_g r_g(x), \qquad r_g[i] = \log (P(i | h_g) / (\gamma(h_g) P(i | h_g')))$$
+# A token is a path of yes-or-no decisions through a tree. The log-odds of a decision are a sum over contexts,
 #
-# A row $r_g$ says what a context $h_g$ adds to the shorter one $h_g'$ that it backs off to with the weight $\gamma$. With
-# exponents of 1 on the contexts of 1 to 8 characters this is a Kneser-Ney model. The exponents $a_g$ are fitted on text that
-# was held out of the counts. Each line adds one kind of row to those above:
+# $$p(\mathrm{token}) = \prod_d \sigma(\pm a_d), \qquad a_d = \sum_c w_c x_c$$
+#
+# where $x_c$ is what the context $c$ has seen before the same decision, less what a simpler model expected there. A *context*
+# is some facts about the text before: the last $k$ characters, the part of the word that is there, the words before it. Each
+# line adds contexts to those above; no weights depend on the place yet (`gates=()`):
 
 # %%
-ladder = {"Kneser-Ney 5-gram": (jx.evaluate(jx.fit_model("ngram", text).model, dev).loss, 0)}
-kinds = ("contexts-8", "words") if TINY else ("contexts-8", "confidence", "skips", "words", "word-classes")
-rows = ()
-for kind in kinds:
-    rows = (*rows, kind)
-    model, loss, scalars = nats(rows)
-    ladder[f"+ {kind}" if len(rows) > 1 else kind] = (loss, scalars)
-for name, (loss, scalars) in ladder.items():
-    print(f"{name:20} {loss:.4f} nats per character, {scalars} fitted numbers")
+ladder = {"Kneser-Ney 5-gram": jx.evaluate(jx.fit_model("ngram", jx.TrainingText(train, N)).model, dev).loss}
+kinds = {
+    "last character": (Context(), Context(1)),
+    "2 and 3 characters": (Context(1, 2), Context(1, 2, 3)),
+    "4 to 6 characters": (Context(1, 2, 3, 4), Context(1, 2, 3, 4, 5), Context(1, 2, 3, 4, 5, 6)),
+    "words": (Context("part"), Context("part", "word"), Context("part", "word", "word before")),
+}
+contexts = ()
+for name, added in kinds.items():
+    contexts += added
+    ladder[f"+ {name}" if len(contexts) > 2 else name] = jx.evaluate(
+        fit_counted(train, N, tokenizer, contexts=contexts, gates=()), dev
+    ).loss
+for name, loss in ladder.items():
+    print(f"{name:20} {loss:.4f} nats per character")
 
 # %% [markdown]
-# ## The recent past
+# ## Histories
 #
-# What followed the same few characters a moment ago is likely to follow them again. With the history `window:256` a prediction
-# sees the last 256 characters, too.
+# What followed the same characters a moment ago is likely to follow them again. A history says what the model sees beside the
+# counts of the training text: nothing, the last 256 characters, the document so far, or all that it reads, which it then goes
+# on counting. Here are all contexts of characters, with gates: weights that depend on the place in the word and in the tree.
 
 # %%
-model, loss, scalars = nats(rows, history="window:256")
-ladder["+ window:256"] = (loss, scalars)
+models = {}
+for history in ("none", "window:256", "adaptive"):
+    models[history] = jx.fit(documents, tokenizer=tokenizer, history=history)
+    ladder[f"all, history {history}"] = jx.evaluate(models[history].model, dev).loss
 plt.figure(figsize=(7, 3))
-names, losses = list(ladder), [loss for loss, _ in ladder.values()]
-plt.plot(losses, names, "o")
-for name, loss in zip(names, losses):
+plt.plot(list(ladder.values()), list(ladder), "o")
+for name, loss in ladder.items():
     plt.text(loss, name, f"  {loss:.3f}", va="center")
 plt.margins(x=0.15)
 plt.grid(axis="y", alpha=0.4)
@@ -97,79 +95,26 @@ plt.xlabel("dev loss (nats per character)")
 plt.show()
 
 # %% [markdown]
-# ## What a context says of words
+# ## Why a character is likely
 #
-# A word is a run of letters. Every context is read as four numbers: one for what stands since the end of the last word, one for
-# the part of the current word, and one for each of the two words before. Equal numbers mean equal strings: these two contexts
-# differ in one word, and in one number.
+# The log-odds of each decision are a sum, so the share of every context in $\log p$ is exact. In nats, from even odds on:
 
 # %%
-view = word_view(train, letters_of(tokenizer))
-for prompt in ("the number of it", "the length of it"):
-    x = np.zeros((1, view.radius), np.int32)
-    ids = tokenizer.encode(prompt)[::-1]
-    x[0, : len(ids)] = ids
-    print(f"{prompt!r:20}", dict(zip(("since", "part", "before", "before that"), view_contexts(view, x)[0].tolist())))
+model, text = models["none"], "Return the number"
+why = model.explain(text)
+for character, evidence, log_p in list(zip(text, why.evidence, why.log_probability))[-6:]:
+    strongest = ", ".join(f"{why.names[g]} {evidence[g]:+.2f}" for g in np.argsort(-evidence)[:3])
+    print(f"{character!r}  p = {np.exp(log_p):.3f}   {strongest}")
+print(f"evidence adds up to log p: {np.allclose(why.evidence.sum(1), why.log_probability, atol=1e-4)}")
 
 # %% [markdown]
-# ## Text
-#
-# The recent past is part of the state of a generation, so these rows work there, too.
+# ## The next character, and text
 
 # %%
+for prompt in ("Return the numb", "Return the number of "):
+    print(f"{prompt!r:25}", ", ".join(f"{token!r} {p:.2f}" for token, p in model.next_token(prompt, top=4)))
 prompt = "Return the "
-print(prompt + jx.generate_text(jax.random.key(0), model, tokenizer, prompt, 60 if TINY else 300, temperature=0.7).rstrip())
+print(prompt + models["window:256"].generate(prompt, 40 if TINY else 200, temperature=0.7).rstrip())
 
 # %% [markdown]
-# ## Subwords, and what each kind of row buys
-#
-# With words or subwords a context is seldom seen twice. The rows `classes` therefore also cluster the tokens by what stands
-# beside them: they count contexts of classes, and the class of the next token. With `history="all"` a prediction sees the whole
-# text before it, too.
-
-# %%
-from jexplicit.lm.core.names import CLASS_ROWS
-from jexplicit.lm.fits.mixtures.ablation import kind_name
-from jexplicit.lm.training_text import Watch
-
-subwords = jx.train_tokenizer(documents, vocab_size=200 if TINY else 2000)
-train, dev = (jx.encode_documents(subwords, part) for part in (documents, dev_documents))
-text = jx.TrainingText(train, subwords.vocab_size)
-class_rows = ("contexts-4", "classes") if TINY else CLASS_ROWS
-five_gram = jx.evaluate(jx.fit_model("ngram", text).model, dev).perplexity
-print(f"Kneser-Ney 5-gram: dev perplexity {five_gram:.1f}")
-
-
-def without_kinds(history):
-    """Held-out perplexity of a mixture without each kind of its rows; None for nothing left out."""
-    found, options = {}, jx.Options(rows=class_rows, history=history, calibration_positions=300 if TINY else 15_000)
-
-    def log(event, held_out_perplexity, without=None, **more):
-        if event == "ablation":
-            found[without] = held_out_perplexity
-
-    model, info = jx.fit_model("mixture", text, options, Watch(log=log))
-    perplexity = jx.evaluate(model, dev).perplexity
-    print(f"mixture, history {history}: dev perplexity {perplexity:.1f}, {info['scalars']} fitted numbers")
-    return found
-
-
-left_out = {history: without_kinds(history) for history in ("none", "all")}
-
-# %% [markdown]
-# Which rows does the mixture need? Each kind is left out once, and the exponents of the others are fitted anew. All numbers are
-# perplexities on the same positions of held-out text. Kinds that say the same can stand in for each other, so a small increase
-# does not mean that a kind alone is worth little.
-
-# %%
-print(f"{'left out':38}" + "".join(f"{f'history {history}':>20}" for history in left_out))
-for kind in left_out["all"]:
-    cells = []
-    for found in left_out.values():
-        more = f" ({found[kind] / found[None] - 1:+.1%})" if kind and kind in found else ""
-        cells.append(f"{found[kind]:.2f}{more}" if kind in found else "")
-    print(f"{kind_name(kind) if kind else 'nothing':38}" + "".join(f"{cell:>20}" for cell in cells))
-
-# %% [markdown]
-# Next: on a text of yours, by characters: `jexplicit lm --preset shakespeare --train input.txt --out runs/mine`. In one call
-# from Python, by subwords: `jx.fit(texts)`.
+# Next: on a text of yours: `jexplicit lm --preset shakespeare --train input.txt --out runs/mine`. In one call: `jx.fit(texts)`.

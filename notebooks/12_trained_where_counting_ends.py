@@ -14,7 +14,7 @@
 # # Trained where counting ends
 #
 # Training may begin with what counting knows. This notebook trains one small transformer on characters from three places:
-# random weights, a table of bigrams, and two layers that are constructed to copy (induction heads). A counted mixture of the
+# random weights, a table of bigrams, and two layers that are constructed to copy (induction heads). A counted model of the
 # same text says how far counting alone gets.
 
 # %%
@@ -51,13 +51,11 @@ print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev char
 # %% [markdown]
 # ## Counted
 #
-# A mixture of contexts of up to eight characters, with exponents fitted on a part of the text that it left out:
+# Context mixing: counts of contexts of characters, parts of words and lines, weighed by Newton's method.
 
 # %%
-options = jx.Options(rows=("contexts-8",), calibration_positions=500 if TINY else 10_000)
-mixture = jx.fit_model("mixture", jx.TrainingText(train, N), options).model
-counted = jx.evaluate(mixture, dev).loss
-print(f"the mixture: {counted:.3f} nats per character")
+counted = jx.evaluate(jx.fit(documents, tokenizer=tokenizer, history="none").model, dev).loss
+print(f"context mixing: {counted:.3f} nats per character")
 
 # %% [markdown]
 # ## One network, three starts
@@ -108,7 +106,7 @@ for name, variables in starts.items():
 plt.figure(figsize=(7, 4))
 for name, losses in curves.items():
     plt.plot(list(losses), list(losses.values()), label=name)
-plt.axhline(counted, color="grey", linestyle="--", label="the mixture")
+plt.axhline(counted, color="grey", linestyle="--", label="context mixing")
 plt.xlabel("step")
 plt.ylabel("dev loss (nats per character)")
 plt.legend()
@@ -118,4 +116,4 @@ plt.show()
 # The network with the table of bigrams is the best before the first step, and the worst after some three hundred: what is easy
 # to learn is there already, and its gradient with it. The constructed heads are ahead of random weights from the start: the
 # first shows each position the character before, which random weights need long to find, and the second copies (the
-# documentation has a control: on characters the first is what counts). The mixture is ahead of all of them.
+# documentation has a control: on characters the first is what counts). The counted model is ahead of all of them.

@@ -40,10 +40,11 @@ PAGES = {
         ("jexplicit.lm",),
         ("jexplicit.lm.core.model", "jexplicit.lm.arpa.reading", "jexplicit.lm.measures", "jexplicit.lm.minimal_pairs"),
     ),
-    "rows": Page(
-        "Kinds of rows",
-        ("jexplicit.lm.rows",),
-        tuple(f"jexplicit.lm.rows.{name}" for name in ("cache", "classes", "views", "words")),
+    "rows": Page("Kinds of rows", ("jexplicit.lm.rows",)),
+    "counted": Page(
+        "Context mixing",
+        ("jexplicit.lm.counted",),
+        ("jexplicit.lm.counted.model", "jexplicit.lm.counted.columns", "jexplicit.lm.counted.account"),
     ),
     "fits": Page("Fitting language models", ("jexplicit.lm.fits",)),
     "networks": Page("Networks", ("jexplicit.nn",), ("jexplicit.nn.*", "jexplicit.nn.studies.*")),
