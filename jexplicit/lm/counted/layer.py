@@ -22,7 +22,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.lm.counted.columns import Text
 from jexplicit.lm.counted.evidence import Decisions, sigma
 from jexplicit.lm.counted.mixing import CLIP
-from jexplicit.lm.counted.tree import Tree, singular_vectors, vectors
+from jexplicit.lm.counted.tree import Tree, singular_vectors, unit, vectors
 
 _rank, _topic_rank, _span = 32, 64, 10
 _offsets, _windows = (1, 2), (20, 100)
@@ -75,16 +75,6 @@ class Layer(NamedTuple):
     def evidence(self, text: Text, d: Decisions) -> Float32[np.ndarray, " B"]:
         """Of every decision."""
         return product(self.theta, self.vectors, text, d.place, d.node)
-
-
-def unit(x: Float[np.ndarray, "*n R"]) -> Float[np.ndarray, "*n R"]:
-    """Vectors of length 1, and of 0 those that are 0.
-
-    Example:
-        >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]])).round(3).tolist()
-        [[0.6, 0.8], [0.0, 0.0]]
-    """
-    return x / (np.linalg.norm(x, axis=-1, keepdims=True) + 1e-6)
 
 
 def topic_vectors(text: Text, L: int, N: int) -> Float[np.ndarray, "N R"]:

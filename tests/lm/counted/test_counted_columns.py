@@ -5,7 +5,7 @@ import pytest
 from counted_models import stream, tokenizer
 
 from jexplicit.lm.counted.columns import COLUMNS, Context, Text, follower, spelling
-from jexplicit.lm.counted.tree import agglomerate, as_tree, bisect, grow, vectors
+from jexplicit.lm.counted.tree import agglomerate, as_tree, bisect, grow, unit, vectors, word_classes
 
 _all = (1, 3, *COLUMNS, follower(Context(1)), "4:2")
 
@@ -100,7 +100,8 @@ def test_trees_have_a_path_for_every_token():
     ids = rng.integers(0, 40, 3000) // 3
     for tree in (
         grow(ids, 14),
-        bisect(vectors(ids, 14, rank=3), np.bincount(ids, minlength=14)),
+        bisect(unit(vectors(ids, 14, rank=3)), np.bincount(ids, minlength=14)),
+        bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
         agglomerate(rng.random((14, 5))),
     ):
         log_odds = rng.normal(size=(2, 13)) * 3
@@ -119,6 +120,41 @@ def test_tokens_that_follow_the_same_tokens_share_their_path():
     ids = np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)])
     tree = grow(ids, 5)
     assert tree.bit[3, : tree.length[3] - 1].tolist() == tree.bit[4, : tree.length[4] - 1].tolist()
+
+
+def clustered(sizes: tuple[int, ...]) -> np.ndarray:
+    """Unit vectors in well separated groups of these sizes."""
+    rng = np.random.default_rng(0)
+    centres = np.repeat(np.eye(len(sizes)) * 3, sizes, axis=0)
+    return unit(centres + rng.normal(size=centres.shape) / 4)
+
+
+def test_a_set_is_halved_between_its_clusters_and_each_half_keeps_its_share():
+    def first_halves(tree):
+        bits = tree.bit[:, 0]
+        return {frozenset(np.flatnonzero(bits == bit).tolist()) for bit in (0, 1)}
+
+    x = clustered((3, 9))  # the median would cut the larger cluster
+    assert first_halves(bisect(x, np.ones(12, int))) == {frozenset(range(3)), frozenset(range(3, 12))}
+    rare = bisect(clustered((1, 19)), np.ones(20, int))  # a twentieth is no share: others go with it
+    assert min(map(len, first_halves(rare))) == 4
+    often = bisect(x, np.array([100, *[1] * 11]))  # a token that has more than all others ends early
+    assert often.length[0] <= 2 and often.length.max() < 12
+
+
+def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monkeypatch):
+    monkeypatch.setattr("jexplicit.lm.counted.tree._merged", 10)
+    rng = np.random.default_rng(1)
+    groups = np.arange(1, 31).reshape(3, 10)  # subjects, verbs, objects; token 31 never occurs
+    ids = np.stack([rng.choice(group, 2000) for group in groups], axis=1).ravel()
+    tree = grow(ids, 32)
+    found = word_classes(ids, 32, (3, 40), tree)
+    assert all(len(set(found[3][group].tolist())) == 1 for group in groups) and len(set(found[3][1:31].tolist())) == 3
+    assert found[3][31] == found[3][0] == 0 and found[40].max() == 30  # no more classes than tokens
+    again = word_classes(ids, 32, (3,), tree)[3]
+    np.testing.assert_array_equal(again, found[3])
+    monkeypatch.setattr("jexplicit.lm.counted.tree._merged", 40)
+    np.testing.assert_array_equal(word_classes(ids, 32, (3,), tree)[3], tree.classes(3, np.bincount(ids, minlength=32)))
 
 
 def test_a_tree_of_one_token_is_refused():
