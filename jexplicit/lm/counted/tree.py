@@ -264,7 +264,7 @@ def _halve(x: Float[np.ndarray, "n R"], w: Float[np.ndarray, " n"], least: float
     left, root = first(x @ v, None), np.sqrt(w)
     for _ in range(10):
         a, b = (np.average(x[side], axis=0, weights=root[side]) for side in (left, ~left))
-        again = first(x @ (b - a), (b @ b - a @ a) / 2)
+        again = first(x @ (b - a), float(b @ b - a @ a) / 2)
         if (again == left).all():
             break
         left = again
