@@ -161,7 +161,7 @@ MODELS = (
             pair=where is not NONE,
         )
         for name, reads, where in (
-            ("context mixing", "the document's last 24 characters and words", NONE),
+            ("context mixing", "its line and the words before", NONE),
             ("context mixing, last 256 counted", "256 characters", LAST),
             ("context mixing, which learns as it reads", "all text before", ADAPTIVE),
         )
@@ -255,21 +255,15 @@ MODELS = (
         test=("babylm-tested", {"method": "ngram"}),
         pair=True,
     ),
-    *(
-        Model(
-            WORDS,
-            name,
-            reads,
-            "babylm-context-mixing",
-            where,
-            "dev_perplexity",
-            test=("babylm-context-mixing", where),
-            pair=True,
-        )
-        for name, reads, where in (
-            ("context mixing", "100 tokens of its document", NONE),
-            ("context mixing, which learns as it reads", "all text before", ADAPTIVE),
-        )
+    Model(
+        WORDS,
+        "context mixing",
+        "10,000 tokens of its document",
+        "babylm-context-mixing",
+        NONE,
+        "dev_perplexity",
+        test=("babylm-context-mixing", NONE),
+        pair=True,
     ),
     Model(
         WORDS,
