@@ -150,7 +150,8 @@ class TextModel(NamedTuple):
         file = model_path(path)
         if is_arpa(file):
             if not isinstance(self.model, LanguageModel):
-                raise ValueError(f"{file}: {type(self.model).__name__} is no n-gram model; end the name in .safetensors")
+                kind = type(self.model).__name__
+                raise ValueError(f"{file}: {kind} is no n-gram model, which an ARPA file holds: choose the method ngram")
             write_arpa(file, self.model, self.tokenizer)
             return
         save_model(file, self.model, tokenizer=self.tokenizer, about=self.about)
