@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Float32, Integer
+from scipy.special import expit
 
 CLIP, MOST = 8.0, 9.5  # of directions, and of log-odds
 BLOCK = 64  # decisions that are mixed with the same weights
@@ -56,7 +57,7 @@ def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge:
             if np.abs(step).max() < 1e-7:
                 break
             continue
-        w, least, p = w + step, loss, 1 / (1 + np.exp(-a))
+        w, least, p = w + step, loss, expit(a)
         g = X.T @ (p - y) + ridge * (w - start)
         v = p * (1 - p)
         F = (X * v[:, None]).T @ X
