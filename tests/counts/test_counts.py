@@ -94,7 +94,7 @@ def test_counts_of_parts_merge_into_the_counts_of_the_whole_in_any_order(way):
     assert merge_counts((), parts[0]) is merge_counts(parts[0], ()) is parts[0] and merge_counts((), ()) == ()
 
 
-@pytest.mark.parametrize("way", [dense_on, columns_in_order, count_sparse])
+@pytest.mark.parametrize("way", [dense_on, count_sparse])
 def test_progress_grows_to_all_positions(way):
     reports, M = [], len(STREAM) - 1
     options = {} if way is count_sparse else {"devices": 1, "chunk": 32}

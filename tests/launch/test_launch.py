@@ -112,10 +112,9 @@ def test_scalars_and_bytes_are_those_of_what_was_fitted():
             assert len(row["exponents"]) == row["scalars"] and np.isfinite(row["exponents"]).all()
     # attention makes two tables of Sum's one; and two exponents
     for method, sums in (("explicit", 1), ("iterative-scaling", 2), ("log-linear", 2)):
-        assert of[method, "sum", 2]["bytes"] == sums * 4 * N * N + 2 * 4
-        assert of[method, "cat", 2]["bytes"] == 2 * 4 * N * N + 2 * 4
-    assert of[WITH_HISTORY]["bytes"] == of[MIXTURE]["bytes"] + 4 * N + len(CACHES) * 4  # which have no table
-    assert of[MIXTURE]["bytes"] > of["ngram", "none", len(CHAIN)]["bytes"] + RADIUS * 4 * N
+        assert of[method, "sum", 2]["bytes"] == sums * 4 * N * N
+        assert of[method, "cat", 2]["bytes"] == 2 * 4 * N * N
+    assert of[COUNTED]["bytes"] > of["ngram", "none", len(CHAIN)]["bytes"]
 
 
 def test_better_models_are_better():
@@ -124,7 +123,7 @@ def test_better_models_are_better():
     assert train["explicit", "cat", 2] < train["explicit", "cat", 1] < train["unigram", "none", 1]
     assert dev["log-linear", "cat", 2] < dev["explicit", "cat", 2]
     assert dev["log-linear", "cat", 2] < dev["bigram", "none", 1] < dev["unigram", "none", 1]
-    assert dev[MIXTURE] < 0.9 * dev["log-linear", "cat", 2]  # the chain is of two tokens
+    assert dev[COUNTED] < 0.9 * dev["log-linear", "cat", 2]  # the chain is of two tokens
     for method in METHODS[:-2]:  # at K = 1 Sum is Cat
         assert dev[method, "sum", 1] == pytest.approx(dev[method, "cat", 1], rel=1e-5)
     for model, row in of.items():
@@ -242,7 +241,7 @@ def assert_same_arrays(one, other):
     "wanted", [{"method": "delta"}, {"method": "explicit", "radius": 3}, {"method": "ngram", "history": "all"}]
 )
 def test_models_that_a_run_does_not_have_cannot_be_loaded(wanted):
-    with pytest.raises(ValueError, match=f"has no model with method {wanted['method']}.*: it has .*context-mixing_none_.*_all"):
+    with pytest.raises(ValueError, match=f"has no model with method {wanted['method']}.*: it has .*context-mixing_[0-9]*_all"):
         load_model(finished(), **wanted)
 
 
