@@ -128,7 +128,7 @@ def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
     assert run(tmp_path / "tested", "--train", str(whole), "--split", "dev-test", *flags) == 0
     assert run(tmp_path / "end", "--train", str(whole), "--split", "end", *flags) == 0
     for row, end in zip(rows(tmp_path / "tested"), rows(tmp_path / "end"), strict=True):
-        # characters are numbered by their counts in train; by their numbers, cells are divided in halves that count for each other
+        # characters are numbered by their counts in train, and numbers divide cells in halves that count for each other
         off = 0.05 if row["method"] == "context-mixing" else 1e-6
         assert row["test_loss"] == pytest.approx(end["dev_loss"], rel=off)
         assert row["test_positions"] == end["dev_positions"] and row["test_documents"] == 1
