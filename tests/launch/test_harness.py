@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,7 +63,7 @@ def test_loglikelihoods_are_those_of_a_loop_over_tokens(lm):
         assert log_p == pytest.approx(sum(row[i] for row, i in zip(rows, ids[before:], strict=True)), abs=1e-4)
         banned = [np.where(np.arange(len(row)) == tokenizer.unk_id, -np.inf, row) for row in rows]
         assert greedy == all(row.argmax() == i for row, i in zip(banned, ids[before:], strict=True))
-    assert found[-1][1] and found[0][0] == found[1][0]
+    assert found[-1][1] and found[0][0] == pytest.approx(found[1][0], abs=1e-5)  # the same tokens at another place of a stream
     # each request on its own, in any order and company; float32 sums
     again = lm.loglikelihood(ask(*pairs[::-1]))[::-1]
     np.testing.assert_allclose([p for p, _ in again], [p for p, _ in found], atol=1e-5)
@@ -148,7 +147,7 @@ def test_the_command_reports_our_own_numbers(lm, file, tasks, tmp_path, monkeypa
     for name in ("bits_per_byte", "word_perplexity"):
         assert results["local_text"][f"{name},none"] == pytest.approx(ours[name], rel=1e-6)
     pairs = read_pairs(tasks / "pairs.jsonl")
-    without_ends = replace(lm.saved.model, eos=False)  # lm_eval scores no end of a sentence
+    without_ends = lm.saved.model._replace(eos=False)  # lm_eval scores no end of a sentence
     found = judgement(preferences(without_ends, lm.saved.tokenizer, pairs))
     assert found.ties == 0 and results["local_pairs"]["acc,none"] == pytest.approx(found.accuracy)
     assert "exact_match,none" in results["local_ask"]
