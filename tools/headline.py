@@ -262,6 +262,7 @@ MODELS = (
         "babylm-context-mixing",
         NONE,
         "dev_perplexity",
+        left=True,
         test=("babylm-context-mixing", NONE),
         pair=True,
     ),

@@ -141,7 +141,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
     ),
     "subwords": (
         "your own text in 4098 subwords, with --train and --dev; 10 M words take half an hour "
-        "and 16 GB on 2 CPU cores. Dev perplexity of the 5-gram 60.3, of context mixing 39.2; with --history adaptive it needs more.",
+        "and 16 GB on 2 CPU cores, more with --history adaptive. Dev perplexity of the 5-gram 60.3, of context mixing 39.2.",
         _COUNTED,
     ),
     "large": (
