@@ -40,7 +40,7 @@ class Config(Source):
     column_shards: PositiveInt = 8
     """Number of files per table of counts. Each holds some of the columns, and one worker sums it."""
     order: Annotated[int, Bounds(at_least=2)] | None = None
-    """Also count the contexts of n-grams up to this order; 5 for --methods ngram and --rows contexts-4 of launch.lm. They take
+    """Also count the contexts of n-grams up to this order; 5 for --methods ngram of launch.lm. They take
     about 30 bytes of disk per token."""
     memory: str = "1GB"
     """Maximum memory that a worker uses to count contexts."""
