@@ -66,8 +66,8 @@ def explain(
     Example:
         >>> from jexplicit.lm.core.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
-        >>> explain(model, np.array([[1]]), np.array([0])).evidence.round(3).tolist()  # log 2 less its mean, half of it
-        [[0.347]]
+        >>> round(explain(model, np.array([[1]]), np.array([0])).evidence.item(), 3)  # log 2 less its mean, half of it
+        0.347
     """
     if isinstance(model, CountedModel):
         if past is None:

@@ -79,7 +79,7 @@ def evaluate(
 
     Example:
         >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> model = token_model([np.log(np.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> round(evaluate(model, np.array([0, 1, 2, 0])).perplexity, 3)  # p = 1/4 for both tokens
         4.0
 
@@ -131,7 +131,7 @@ def score(
 
     Example:
         >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> model = token_model([np.log(np.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
     """
@@ -168,7 +168,7 @@ def log_probabilities(
 
     Example:
         >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> model = token_model([np.log(np.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(log_probabilities(model, np.array([[0], [1]]), np.array([0, 2]))).round(2).tolist()
         [0.5, 0.25]
     """
@@ -201,7 +201,7 @@ def log_distributions(
 
     Example:
         >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> model = token_model([np.log(np.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(log_distributions(model, np.array([[0]]))).round(2).tolist()
         [[0.5, 0.25, 0.25]]
     """
