@@ -78,8 +78,9 @@ def evaluate(
             or a loss that is NaN.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([np.log(np.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> round(evaluate(model, np.array([0, 1, 2, 0])).perplexity, 3)  # p = 1/4 for both tokens
         4.0
 
@@ -130,8 +131,9 @@ def score(
         ValueError: a malformed stream, or a token id that the model does not have.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([np.log(np.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
     """
@@ -167,8 +169,9 @@ def log_probabilities(
         ValueError: contexts of another width, a token id that the model does not have, no past where one is needed.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([np.log(np.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(log_probabilities(model, np.array([[0], [1]]), np.array([0, 2]))).round(2).tolist()
         [0.5, 0.25]
     """
@@ -200,8 +203,9 @@ def log_distributions(
         ValueError: those of `log_probabilities`.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([np.log(np.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(log_distributions(model, np.array([[0]]))).round(2).tolist()
         [[0.5, 0.25, 0.25]]
     """
