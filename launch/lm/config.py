@@ -120,7 +120,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         dict(limit=500, vocab_size=512, radius=(1, 2), train_sample=20_000, scaling_sample=2_000, samples=1),
     ),
     "demo": (
-        "1000 documents of docs: the explicit solution, models that generalise, and one that learns as it reads; 3 "
+        "1000 documents of docs: the explicit solution, models that generalise, and one that learns as it reads; 4 "
         "minutes on 2 CPU cores. Dev perplexity of explicit, cat, K = 1, 2: 77, 144; of context mixing: 12.4 and 8.5.",
         dict(methods=("explicit", "log-linear", "ngram", "context-mixing"), features=("cat",), radius=(1, 2), samples=3)
         | dict(history=("none", "adaptive"), calibration_positions=5_000, limit=1000, vocab_size=2050),
