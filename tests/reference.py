@@ -499,15 +499,6 @@ class Chain:
         return row
 
 
-def recent_counts(stream: np.ndarray, place: int, length: int, vocab_size: int, *, successors: bool) -> list[int]:
-    """How often each token occurred just before a place; or only where it followed what the place follows."""
-    counts = [0] * vocab_size
-    for t in range(max(place - length, 0), place):
-        if stream[t] != PAD and (not successors or (t > 0 and stream[t - 1] == stream[place - 1])):
-            counts[stream[t]] += 1
-    return counts
-
-
 def sentences(seed: int, number: int) -> list[str]:
     """Sentences whose words depend on the two before, so that contexts of several tokens tell something."""
     rng, out = np.random.default_rng(seed), []

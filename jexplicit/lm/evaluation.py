@@ -183,7 +183,8 @@ def log_probabilities(
         logits = kind.target_logits(X, Y)
         return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
     if isinstance(kind, SequenceRows):
-        return kind.stream_log_probabilities(_known(past).stream, mesh=mesh, progress=progress)[_known(past).places - 1]
+        past = _known(past)
+        return kind.stream_log_probabilities(past.stream, mesh=mesh, progress=progress)[past.places - 1]
     X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
     return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
 
@@ -218,7 +219,8 @@ def log_distributions(
     if not len(X):
         return np.zeros((0, model.vocab_size), np.float32)
     if isinstance(model.rows, SequenceRows):
-        return model.rows.stream_distributions(_known(past).stream, _known(past).places, mesh=mesh)
+        past = _known(past)
+        return model.rows.stream_distributions(past.stream, past.places, mesh=mesh)
     return map_contexts(_log_p, model, X, mesh=mesh)
 
 

@@ -39,9 +39,7 @@ from jexplicit.runs.processes import barrier, check_equal_across_processes, is_f
 from jexplicit.runs.progress import console, stage
 from launch.lm.config import Config
 
-_of_tables = {  # methods that have models of such tables
-    "sparse": ("unigram", "bigram", "explicit", "ngram", "context-mixing"),
-}
+_of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # methods that have models of sparse tables
 
 
 def read_corpus(config: Config) -> Corpus[list[str]]:
@@ -100,9 +98,9 @@ def check_fit(config: Config, text: TokenizedCorpus, tables: str) -> None:
     Raises:
         ValueError: with the methods and the tables, or with what the text has.
     """
-    if others := set(config.methods) - set(_of_tables.get(tables, config.methods)):
+    if tables == "sparse" and (others := set(config.methods) - set(_of_sparse)):
         raise ValueError(
-            f"--methods {' '.join(sorted(others))} with {tables} tables: these work only with {', '.join(_of_tables[tables])}; "
+            f"--methods {' '.join(sorted(others))} with sparse tables: these work only with {', '.join(_of_sparse)}; "
             "use --tables dense or a smaller --vocab-size"
         )
     if isinstance(text.train, np.ndarray):  # shards are too many to look through

@@ -26,7 +26,7 @@ from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word,
 from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.layer import Layer, solve_layer
 from jexplicit.lm.counted.mixing import MOST, Gate, directions, information, log_likelihoods, newton, read_gate, whitening
-from jexplicit.lm.counted.tree import Tree, grow, word_classes
+from jexplicit.lm.counted.tree import Tree, grow_with_classes
 
 BIAS = np.float16(0.3)
 _blocks = 10  # of the training text: a static model is fitted on what the blocks before say
@@ -330,11 +330,11 @@ def fit_and_read(
     L, train = len(ids), shuffled(np.asarray(ids, np.int32), seed)
     whole = train if also is None else np.concatenate([train, also[1:].astype(np.int32)])
     known = train if eos else train[train != PAD]
-    tree = grow(known, N)
     sizes = {200} | {
         int(c.partition(":")[0]) for context in contexts for c in context.columns if isinstance(c, str) and ":" in c
     }
-    own = spelling(tokenizer, N)._replace(classes=word_classes(known, N, sorted(sizes), tree))
+    tree, classes = grow_with_classes(known, N, sorted(sizes))
+    own = spelling(tokenizer, N)._replace(classes=classes)
     text, adaptive = text_of(whole, own, history, L - 1), history.startswith("adaptive")
     block = np.minimum(np.arange(len(whole)) * _blocks // L, _blocks)
     starts = np.searchsorted(block, np.arange(_blocks + 1)) if not adaptive else np.append(np.zeros(_blocks, int), L)

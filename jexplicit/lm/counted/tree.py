@@ -96,11 +96,22 @@ class Tree(NamedTuple):
 
 
 def grow(ids: Integer[np.ndarray, " L"], N: int) -> Tree:
-    """The tree of the tokens of a text: merged from below by what stands before, or, of many tokens, halved from above.
+    """The tree of the tokens of a text, see `grow_with_classes`."""
+    return grow_with_classes(ids, N, ())[0]
+
+
+def grow_with_classes(
+    ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int]
+) -> tuple[Tree, dict[int, Int[np.ndarray, " N"]]]:
+    """The tree of the tokens of a text, and for each size a class of every token.
+
+    Few tokens are merged from below by the tokens that stand before them, and classes are cuts of their tree. Many are split
+    from above by their word vectors, and classes are clusters of these; class 0 has what never occurs.
 
     Args:
         ids: [L] tokens.
         N: how many there are.
+        sizes: how many classes.
 
     Raises:
         ValueError: fewer than two tokens.
@@ -108,9 +119,12 @@ def grow(ids: Integer[np.ndarray, " L"], N: int) -> Tree:
     if N < 2:
         raise ValueError(f"a vocabulary of {N} token: a tree of decisions needs at least two")
     ids = np.asarray(ids, np.int64)  # sums of small integers would wrap
+    counts = np.bincount(ids, minlength=N)
     if N <= _merged:
-        return agglomerate(_before(ids, N))
-    return bisect(unit(vectors(ids, N)), np.bincount(ids, minlength=N))
+        tree = agglomerate(_before(ids, N))
+        return tree, {size: tree.classes(size, counts) for size in sizes}
+    x = unit(vectors(ids, N))
+    return bisect(x, counts), {size: cluster(x, counts, size) for size in sizes}
 
 
 def _before(ids: np.ndarray, N: int) -> np.ndarray:
@@ -165,30 +179,15 @@ def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = 64) -> Float[np.
     return np.concatenate([singular_vectors(C, rank), singular_vectors(C.T.tocsr(), rank)], axis=1)
 
 
-def word_classes(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int], tree: Tree) -> dict[int, Int[np.ndarray, " N"]]:
-    """For each size a class of every token: k-means of word vectors of length 1, weighted by the roots of the counts.
-
-    Of few tokens, whose tree is merged from below, the classes are cuts of the tree. Class 0 has what never occurs.
-
-    Args:
-        ids: [L] tokens.
-        N: how many there are.
-        sizes: how many classes.
-        tree: of the tokens.
-    """
-    counts = np.bincount(ids, minlength=N)
-    if N <= _merged:
-        return {size: tree.classes(size, counts) for size in sizes}
+def cluster(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], size: int) -> Int[np.ndarray, " N"]:
+    """A class of every token, 0 of what never occurs: k-means of unit word vectors, weighted by the roots of the counts."""
     from sklearn.cluster import KMeans  # it takes a second to import
     from threadpoolctl import threadpool_limits
 
-    occurs, found = np.flatnonzero(counts), {}
-    x = unit(vectors(ids, N))[occurs]
-    for size in sizes:
-        kmeans = KMeans(min(size, len(occurs)), n_init=1, max_iter=30, random_state=0)  # pyright: ignore[reportArgumentType]
-        found[size] = np.zeros(N, np.int32)
-        with threadpool_limits(1):  # several threads would add in another order each time
-            found[size][occurs] = 1 + kmeans.fit_predict(x, sample_weight=np.sqrt(counts[occurs]))
+    occurs, found = np.flatnonzero(counts), np.zeros(len(counts), np.int32)
+    kmeans = KMeans(min(size, len(occurs)), n_init=1, max_iter=30, random_state=0)  # pyright: ignore[reportArgumentType]
+    with threadpool_limits(1):  # several threads would add in another order each time
+        found[occurs] = 1 + kmeans.fit_predict(x[occurs], sample_weight=np.sqrt(counts[occurs]))
     return found
 
 

@@ -143,20 +143,22 @@ def fit_exponents(
     positions = np.concatenate([X, Y[:, None]], axis=1).astype(np.int32)
 
     def moments(a: np.ndarray) -> tuple[float, float, np.ndarray, np.ndarray]:
-        """The loss with and without penalty, and their gradient and Hessian."""
+        """The loss with and without penalty, the slope, and Newton's step."""
         read = (rows.log_p, rows.tables, jnp.asarray(a, rows.log_p.dtype))
         found, off = map_contexts(_moments_of_position, read, positions, mesh=mesh).mean(axis=0, dtype=np.float64), a - start
-        penalised, S = found[0] + ridge / 2 * off @ off, len(a)
-        return penalised, found[0], found[1 : 1 + S] + ridge * off, found[1 + S :].reshape(S, S) + ridge * np.eye(S)
+        S, slope = len(a), found[1 : 1 + len(a)] + ridge * off
+        step = -np.linalg.lstsq(found[1 + S :].reshape(S, S) + ridge * np.eye(S), slope, rcond=1e-10)[0]
+        return found[0] + ridge / 2 * off @ off, found[0], slope, step
 
-    a, (value, loss, slope, H), passes = start, moments(start), 1
+    a, (value, loss, slope, step), passes = start, moments(start), 1
     while passes < iterations and np.abs(slope).max() >= tolerance:
-        step, there = -np.linalg.lstsq(H, slope, rcond=1e-10)[0], (np.inf, loss, slope, H)
-        while passes < iterations and there[0] > value + 1e-6:  # of rounding in float32
-            there, step, passes = moments(a + step), step / 4, passes + 1
-            if progress:
-                progress(passes, iterations)
-        a, (value, loss, slope, H) = a + 4 * step, there
+        there, passes = moments(a + step), passes + 1
+        if progress:
+            progress(passes, iterations)
+        if there[0] > value + 1e-6:  # it went too far; the rest is rounding in float32
+            step = step / 4
+        else:
+            a, (value, loss, slope, step) = a + step, there
     return ExponentFit(a, float(loss), float(np.abs(slope).max()), passes)
 
 

@@ -1,8 +1,6 @@
 """Fits of log-linear language models: exponents on held-out text, and sweeps of their tables from there."""
 
-import functools
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[
     rows = offset_rows(
         text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
     )
-    fitted = _exponents_held_out(text, options, watch, rows, functools.partial(offset_rows, features=options.features))
+    fitted = _exponents_held_out(text, options, watch, rows)
     info = {
         "exponents": [float(a) for a in fitted.exponents],
         "implied_slope": implied_slope(fitted.exponents),
@@ -39,15 +37,13 @@ def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[
     return log_linear_model(rows, fitted.exponents), info
 
 
-def _exponents_held_out(
-    text: TrainingText, options: Options, watch: Watch, rows: OffsetRows, solve: Callable[..., OffsetRows]
-) -> ExponentFit:
-    """The exponents of rows of this kind, from documents that the rows `solve` makes have not seen."""
+def _exponents_held_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> ExponentFit:
+    """The exponents of rows of this kind, from documents that are held out of the same rows of the rest."""
     rest, held = text.parts(options.calibration_positions)
     K = len(rows.tables)
     X, Y = contexts(held, K, eos=text.eos)
     m = draw_positions(options, len(Y))
-    kept = solve(rest.counts(K), radius=K, eos=text.eos, smoothing=options.smoothing)
+    kept = offset_rows(rest.counts(K), features=rows.features, radius=K, eos=text.eos, smoothing=options.smoothing)
     with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
         return fit_exponents(kept, X[m], Y[m], mesh=text.mesh, progress=progress)
 
@@ -60,9 +56,8 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
         start = explicit_language_model(text.counts(K), features=features, radius=K, eos=text.eos)
         weights, discount, info = None, 0.0, {"sweeps": options.sweeps, "scalars": 0}
     else:
-        solve = functools.partial(offset_rows, features=features)
-        rows = solve(text.counts(K), radius=K, eos=text.eos, smoothing=options.smoothing)
-        exponents = _exponents_held_out(text, options, watch, rows, solve).exponents
+        rows = offset_rows(text.counts(K), features=features, radius=K, eos=text.eos, smoothing=options.smoothing)
+        exponents = _exponents_held_out(text, options, watch, rows).exponents
         start, weights = _sweep_start(rows, exponents)
         discount, info = _sweep_discount(text, options), {"scalars": len(exponents)}
         info |= _held_out_sweeps(text, options, watch, exponents)

@@ -81,7 +81,6 @@ def smoothed_ngrams(
     *,
     offsets: tuple[int, ...],
     vocab_size: int,
-    sizes: tuple[int, ...] | None = None,
     mesh: Mesh | None = None,
 ) -> Ngrams:
     """Count and smooth the contexts at some offsets: modified Kneser-Ney rows of every length up to `len(offsets)`.
@@ -93,8 +92,6 @@ def smoothed_ngrams(
         Y: [M] targets.
         offsets: (1, 2, 3, 4) for the n-gram model of order 5; (1, 3) for a pair with a gap. Each at most K.
         vocab_size: N.
-        sizes: for each offset how many ids its column of X has, where these are no tokens but what a view makes of them;
-            default, N.
         mesh: devices to count and to smooth on, where the arrays stay, whole on each; default, the host, which is the fastest
             on CPUs. The contexts and their order are the same; the host smooths in float64, devices in float32.
 
@@ -114,8 +111,7 @@ def smoothed_ngrams(
         raise ValueError(f"offsets {offsets}: give different numbers of tokens back, from 1 to the {K} that contexts have")
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
-    sizes = sizes or (N,) * len(offsets)
-    columns = [X[:, offset - 1] for offset in offsets]
+    sizes, columns = (N,) * len(offsets), [X[:, offset - 1] for offset in offsets]
     if mesh is not None:
         return _smoothed_on_devices(count_contexts_on_devices(columns, Y, sizes, N, mesh), offsets, sizes, N, mesh)
     one, *longer = count_contexts(columns, Y, sizes, N)

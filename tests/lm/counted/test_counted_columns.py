@@ -5,7 +5,7 @@ import pytest
 from counted_models import stream, tokenizer
 
 from jexplicit.lm.counted.columns import COLUMNS, Context, Text, follower, spelling
-from jexplicit.lm.counted.tree import agglomerate, as_tree, bisect, grow, unit, vectors, word_classes
+from jexplicit.lm.counted.tree import agglomerate, as_tree, bisect, grow, grow_with_classes, unit, vectors
 
 _all = (1, 3, *COLUMNS, follower(Context(1)), "4:2")
 
@@ -147,14 +147,14 @@ def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monk
     rng = np.random.default_rng(1)
     groups = np.arange(1, 31).reshape(3, 10)  # subjects, verbs, objects; token 31 never occurs
     ids = np.stack([rng.choice(group, 2000) for group in groups], axis=1).ravel()
-    tree = grow(ids, 32)
-    found = word_classes(ids, 32, (3, 40), tree)
+    found = grow_with_classes(ids, 32, (3, 40))[1]
     assert all(len(set(found[3][group].tolist())) == 1 for group in groups) and len(set(found[3][1:31].tolist())) == 3
     assert found[3][31] == found[3][0] == 0 and found[40].max() == 30  # no more classes than tokens
-    again = word_classes(ids, 32, (3,), tree)[3]
+    again = grow_with_classes(ids, 32, (3,))[1][3]
     np.testing.assert_array_equal(again, found[3])
     monkeypatch.setattr("jexplicit.lm.counted.tree._merged", 40)
-    np.testing.assert_array_equal(word_classes(ids, 32, (3,), tree)[3], tree.classes(3, np.bincount(ids, minlength=32)))
+    tree, found = grow_with_classes(ids, 32, (3,))
+    np.testing.assert_array_equal(found[3], tree.classes(3, np.bincount(ids, minlength=32)))
 
 
 def test_a_tree_of_one_token_is_refused():
