@@ -31,8 +31,9 @@ _bins, _width = 25, 0.6  # of log-odds
 _many = 60  # decisions from which the cell's own log-odds are half of what is counted
 _pseudo = 2.0  # counts of a state, as the base has it
 _kappa, _kappa_recent, _fade = 2.0, 0.7, 7 / 8
-_chunk = 1 << 15  # decisions at a time, which fit a cache
-_shard = 1 << 22  # decisions that are sorted at once
+_chunk = 1 << 17  # decisions at a time, which fit a cache
+_shard = 1 << 19  # decisions that are sorted at once
+_sorted_once = 1 << 24  # decisions above which they are sorted again after a table is counted, to save memory
 _time_bits = np.uint64(29)  # of a key, for the number of a decision and its bit
 _table_cells = 1 << 25  # decisions above which a table is counted in an eighth of the cells
 
@@ -386,28 +387,30 @@ def pass_over(
     known = np.zeros(B - first, bool)
     before = before if view.of_training else None
 
-    def shard(s: int) -> Sorted:
-        return sort(key[s], base, kinds)
+    def shard(number: int) -> tuple[Sorted, list[tuple[np.ndarray, np.ndarray]]]:
+        s = sort(key[number], base, kinds)
+        return s, intervals(s, view, d)
 
-    def chunks(s: Sorted, some: np.ndarray | None = None):
-        parts = intervals(s, view, d)
+    def chunks(s: Sorted, parts: list[tuple[np.ndarray, np.ndarray]], some: np.ndarray | None = None):
         for a in range(0, len(s.time) if some is None else len(some), _chunk):
             at = slice(a, a + _chunk) if some is None else some[a : a + _chunk]
             yield functools.reduce(Statistics.then, (s.seen(begin[at], stop[at]) for begin, stop in parts)), s.b[at], at
 
-    def counted(s: Sorted) -> np.ndarray:
+    def counted(number: int) -> np.ndarray:
+        s, parts = kept[number] if kept else shard(number)
         some = None if end >= B else np.flatnonzero(s.time < end)
         found = np.zeros((2, 2, _states * _bins))
-        for seen, b, at in chunks(s, some):
+        for seen, b, at in chunks(s, parts, some):
             odd = (s.cell[at] & np.uint64(1)).astype(bool)
             for half, own in enumerate((~odd, odd)):
                 found[half] += count_states(seen.take(own), b[own], s.y[at][own])
         return found
 
-    def evaluated(s: Sorted, tables: np.ndarray) -> Cells | None:
+    def evaluated(number: int) -> Cells | None:
+        s, parts = kept[number] if kept else shard(number)
         new = s.start == np.arange(len(s.start))
         earlier, rank = before and before.find(s.cell[new]), np.cumsum(new) - 1
-        for seen, b, at in chunks(s, np.flatnonzero(s.time >= first) if first else None):
+        for seen, b, at in chunks(s, parts, np.flatnonzero(s.time >= first) if first else None):
             seen = seen if earlier is None else earlier.take(rank[at]).then(seen)
             half = np.where(s.time[at] < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
             x[:, s.time[at] - first] = evidence(seen, b, tables, half, kinds, least)
@@ -420,15 +423,16 @@ def pass_over(
         return Cells(s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32)))
 
     with ThreadPoolExecutor(threads) as pool:
-        one, each = (shard(0), map) if shards == 1 else (None, pool.map)  # a short text starts no thread
+        each = map if shards == 1 else pool.map  # a short text starts no thread
+        kept = list(each(shard, range(shards))) if B <= _sorted_once else []
         if table is None:
             fit = range(max(1, shards // 8) if B > _table_cells else shards)
-            even, odd = functools.reduce(np.add, each(lambda s: counted(one or shard(s)), fit))
+            even, odd = functools.reduce(np.add, each(counted, fit))
             table = table_of(even + odd)
             tables = np.stack([table_of(odd), table_of(even), table])  # a training decision's is without its half of the cells
         else:
             tables = table[None]
-        cells = list(each(lambda s: evaluated(one or shard(s), tables), range(shards)))
+        cells = list(each(evaluated, range(shards)))
     return Past(x, known, table, join(cells) if keep else None)
 
 

@@ -27,8 +27,8 @@ from jexplicit.lm.counted.tree import Tree, singular_vectors, unit, vectors
 _rank, _topic_rank, _span = 32, 64, 10
 _offsets, _windows = (1, 2), (20, 100)
 _ridge, _near = 200.0, 2.0  # of rows; the weight of S in F_n
-_depth = 10  # of nodes that share F
-_places, _for_fisher = 1 << 15, 1 << 20  # at once; that F is measured on, about
+_deepest, _of_group = 10, 1 << 15  # depth of nodes that share F, at most, and how many decisions share it, about
+_places, _for_fisher = 1 << 15, 1 << 13  # at once; decisions that F is measured on, about
 _decisions = 1 << 14  # at once
 
 
@@ -119,18 +119,19 @@ def product(
     out = np.empty(len(place), np.float32)
     for a in range(0, len(place), _decisions):
         at = slice(a, a + _decisions)
-        places, inverse = np.unique(place[at], return_inverse=True)
+        new = np.append(True, np.diff(place[at]) > 0)[: len(place[at])]
+        places, inverse = place[at][new], np.cumsum(new) - 1
         z = described(vectors, text, places)
         out[at] = np.clip(np.einsum("br,br->b", z[inverse], theta[node[at]]), -CLIP, CLIP)
     return out
 
 
-def near(tree: Tree) -> Int[np.ndarray, " nodes"]:
-    """For each node the one above it at the depth from which nodes share F, or itself."""
+def near(tree: Tree, top: int) -> Int[np.ndarray, " nodes"]:
+    """For each node the one above it at the depth `top`, from which nodes share F, or itself."""
     found = np.arange(len(tree.length) - 1)
-    for depth in range(_depth, tree.node.shape[1]):
+    for depth in range(top, tree.node.shape[1]):
         there = tree.length > depth
-        found[tree.node[there, depth]] = tree.node[there, _depth]
+        found[tree.node[there, depth]] = tree.node[there, top]
     return found
 
 
@@ -174,13 +175,12 @@ def sums(
     """What the rows are solved from, of the decisions before `end`, in one pass over the text."""
     R, nodes, blocks = sum(v.table.shape[1] * (len(v.offsets) + len(v.windows)) for v in vectors) + 1, len(tree.length) - 1, 0
     blocks = int(d.block[end - 1]) + 1
-    tops, group = np.unique(near(tree), return_inverse=True)
-    own = np.full(nodes, -1)  # the group of the nodes that F is measured at
-    own[tops] = np.arange(len(tops))
+    tops, group = np.unique(near(tree, min(_deepest, max(end // _of_group, 1).bit_length() - 1)), return_inverse=True)
+    every = max(1, end // (len(tops) * _for_fisher))
     G, h = np.zeros((blocks, nodes, R), np.float32), np.zeros((blocks, nodes))
     F, weight = np.zeros((len(tops), R, R), np.float32), np.zeros(len(tops))
-    S, n, every = np.zeros((R, R)), 0, max(1, len(d.places) // _for_fisher)
-    for number, (places, at) in enumerate(chunks(d, end)):
+    S, n = np.zeros((R, R)), 0
+    for places, at in chunks(d, end):
         z, p, node = described(vectors, text, places), sigma(base[at]), d.node[at].astype(np.int64)
         v, row = p * (1 - p), d.place[at]
         row = np.searchsorted(places, row)
@@ -190,12 +190,10 @@ def sums(
             touched = np.flatnonzero(np.diff(error.indptr))
             G[block, touched] += error[touched] @ z
             h[block] += np.bincount(node[some], v[some], nodes)
-        if number % every:
-            continue
-        S, n = S + z.T @ z, n + len(z)
-        measured = np.flatnonzero(own[node] >= 0)
-        measured = measured[np.argsort(own[node[measured]], kind="stable")]
-        found, first = np.unique(own[node[measured]], return_index=True)
+        S, n = S + z[::every].T @ z[::every], n + len(z[::every])
+        own = group[node]
+        measured = np.argsort(own, kind="stable")[::every]
+        found, first = np.unique(own[measured], return_index=True)
         for g, some in zip(found, np.split(measured, first[1:]), strict=True):
             x = z[row[some]]
             F[g] += (x * v[some, None]).T @ x

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Float32, Integer
+from scipy.sparse import csr_array
 from scipy.special import expit
 
 CLIP, MOST = 8.0, 9.5  # of directions, and of log-odds
@@ -114,28 +115,18 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
         ridge: factor of the inverse variances.
         halves: [B] 0 or 1.
     """
-    Z = X @ M.astype(np.float32)
-    p = 1 / (1 + np.exp(-log_odds))
-    v = p * (1 - p)
-    h = np.bincount(sets, v, sets_in_all)
-    c = 1 / (h + 3000)
-
-    def gradients(some: np.ndarray) -> np.ndarray:
-        order = some[np.argsort(sets[some], kind="stable")]
-        known, first = np.unique(sets[order], return_index=True)
-        G = np.zeros((sets_in_all, Z.shape[1]))
-        if len(order):
-            G[known] = np.add.reduceat(Z[order] * (y[order] - p[order])[:, None], first, axis=0)
-        return G * c[:, None]
-
-    scale = np.sum((c * h) ** 2) + 1e-12
-    if halves is None:
-        G = gradients(np.arange(len(y)))
-        A = G.T @ G - (Z * (v * c[sets] ** 2)[:, None]).T @ Z
-    else:
-        one, two = (gradients(np.flatnonzero(halves == half)) for half in (0, 1))
-        A = 2 * (one.T @ two + two.T @ one)
-    variance, U = np.linalg.eigh(A / scale)
+    p, half = 1 / (1 + np.exp(-log_odds)), np.zeros(len(y), int) if halves is None else halves.astype(int)
+    h = np.bincount(sets, p * (1 - p), sets_in_all)
+    c, G, chance = 1 / (h + 3000), np.zeros((2, sets_in_all, X.shape[1])), np.zeros(M.shape)
+    for a in range(0, len(y), _rows):
+        s, Z, error = sets[a : a + _rows], X[a : a + _rows] @ M.astype(np.float32), (y - p)[a : a + _rows]
+        weight = (p * (1 - p))[a : a + _rows] * c[s] ** 2
+        chance += (Z * weight.astype(np.float32)[:, None]).T @ Z
+        of_half = (half[a : a + _rows] * sets_in_all + s, np.arange(len(s)))
+        G += (csr_array((error, of_half), shape=(2 * sets_in_all, len(s))) @ Z).reshape(G.shape)
+    one, two = G * c[:, None]
+    A = one.T @ one - chance if halves is None else 2 * (one.T @ two + two.T @ one)
+    variance, U = np.linalg.eigh(A / (np.sum((c * h) ** 2) + 1e-12))
     wide, low = np.zeros((len(M), size), np.float32), np.full(size, np.inf, np.float32)  # a direction of no variance stays 0
     keep = np.flatnonzero(variance > 1e-9)[-size:]
     wide[:, : len(keep)], low[: len(keep)] = M @ U[:, keep], ridge / variance[keep]
@@ -146,26 +137,26 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def _learn(D, H, ridge, z, log_odds, sets, y):
     """log-odds with those of a gate, block after block; and its weights after them. y = -1: a decision that is not there."""
-    blocks = (z.reshape(-1, BLOCK, z.shape[1]), *(v.reshape(-1, BLOCK) for v in (log_odds, sets, y)))
+    K = z.shape[1]
+    blocks = (z.reshape(-1, BLOCK, K), *(v.reshape(-1, BLOCK) for v in (log_odds, sets, y)))
 
-    def step(state, block):
-        D, H = state
+    def step(W, block):  # W = [D, H], since a gather and a scatter cost more than all else
         z, a, s, y = block
-        out = jnp.clip(a + jnp.sum(D[s] * z, axis=1), -MOST, MOST)
-        rate = z / (H[s] + ridge[None])
+        D, H = W[s, :K], W[s, K:]
+        out = jnp.clip(a + jnp.sum(D * z, axis=1), -MOST, MOST)
+        rate = z / (H + ridge[None])
         reach = jnp.sum(z * rate, axis=1)
         d = jnp.zeros_like(out)
         for _ in range(3):  # d = reach (y - sigma(out + d)), by Newton's method
             p = jax.nn.sigmoid(out + d)
             d = d - (d - reach * (y - p)) / (1 + reach * p * (1 - p))
         there = (y >= 0).astype(z.dtype)
-        D = D.at[s].add((there * (y - jax.nn.sigmoid(out + d)))[:, None] * rate)
-        p = jax.nn.sigmoid(out)
-        H = H.at[s].add((there * p * (1 - p))[:, None] * z * z)
-        return (D, H), out
+        p, error = jax.nn.sigmoid(out), y - jax.nn.sigmoid(out + d)
+        learned = (there * error)[:, None] * rate, (there * p * (1 - p))[:, None] * z * z
+        return W.at[s].add(jnp.concatenate(learned, axis=1)), out
 
-    (D, H), out = jax.lax.scan(step, (D, H), blocks)
-    return D, H, out.reshape(-1)
+    W, out = jax.lax.scan(step, jnp.concatenate([D, H], axis=1), blocks)
+    return W[:, :K], W[:, K:], out.reshape(-1)
 
 
 def read_gate(gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarray, learn: int) -> tuple[np.ndarray, Gate]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
+from threadpoolctl import threadpool_limits
 
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
@@ -269,6 +270,7 @@ def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, 
     return View(training=False, since=np.maximum(recent, starts))
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # matrices are small: a second thread waits more than it helps
 def fit_and_read(
     ids: Integer[np.ndarray, " L"],
     N: int,
@@ -344,7 +346,9 @@ def fit_and_read(
     rng, late = np.random.default_rng(seed), late_decisions(d.block, end, adaptive)
     lowest = end * 2 // 5 if not adaptive else end // 5
     some = np.sort(rng.choice(np.arange(lowest, end), min(_sample, end - lowest), replace=False))
-    kept = np.concatenate([np.union1d(some, late), np.arange(end, B)])
+    kept = np.zeros(B, bool)
+    kept[some] = kept[late] = kept[end:] = True
+    kept = np.flatnonzero(kept)
     some_kept, gated = np.searchsorted(kept, some), np.concatenate([late, np.arange(end, B)])
     base, known, parts, X = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], []
     for context in [context for context in contexts if history != "none" or context.window is None] * stages:

@@ -60,9 +60,10 @@ def test_inputs_by_a_loop():
 @pytest.mark.parametrize("depth", [1, 10])
 def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
     text, tree, d, vectors, base = problem()
-    monkeypatch.setattr(core, "_depth", depth)
+    monkeypatch.setattr(core, "_deepest", depth)
+    monkeypatch.setattr(core, "_of_group", 1)
     end = int(d.first[-40])
-    found, near_to = sums(vectors, text, d, base, tree, end), near(tree)
+    found, near_to = sums(vectors, text, d, base, tree, end), near(tree, depth)
     Z = np.array([z_by_loop(vectors, text.ids, t) for t in d.place])
     p = 1 / (1 + np.exp(-base))
     v, places = p * (1 - p), d.places[:-39]
@@ -71,7 +72,7 @@ def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
     for blocks in (1, 4):
         theta = found.rows(blocks)
         for n in range(N - 1):
-            of = np.flatnonzero((d.node == near_to[n]) & (np.arange(len(p)) < end))
+            of = np.flatnonzero((near_to[d.node] == near_to[n]) & (np.arange(len(p)) < end))
             F = (sum(v[i] * np.outer(Z[i], Z[i]) for i in of) + 2 * S) / (v[of].sum() + 2)
             own = np.flatnonzero((d.node == n) & (d.block < blocks) & (np.arange(len(p)) < end))
             G, h = sum((d.bit[i] - p[i]) * Z[i] for i in own), v[own].sum()
