@@ -34,7 +34,7 @@ from jexplicit.lm.rows.ngrams import Children
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.lm.tables.storage import SparseRows
 
-_format = 3
+_format = 4
 _alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
 _types = (
     *(LanguageModel, Constant, TokenTables, SparseTables, BackOffChain, NetworkRows, SequenceRows, SparseRows, Children, State),

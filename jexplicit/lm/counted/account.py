@@ -116,7 +116,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
 
 def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums; gates learn from the first `learn`."""
-    F = sum(len(part.kinds) for part in model.parts)
+    F = 2 * len(model.parts)
     X, w, a = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1)), ahead.log_odds
     clipped = a - np.einsum("fb,bf->b", X, w)
     for gate, sets in zip(gates, ahead.sets, strict=True):
@@ -125,7 +125,7 @@ def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: in
         own = (D * np.minimum(1, CLIP / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
         clipped += after - a - np.einsum("fb,bf->b", X, own)
         w, a = w + own, after
-    part = np.repeat(np.arange(len(model.names) + 1), [*(len(part.kinds) for part in model.parts), *[1] * (len(X) - F)])
+    part = np.repeat(np.arange(len(model.names) + 1), [*[2] * len(model.parts), *[1] * (len(X) - F)])
     entries = np.zeros((len(a), len(model.names) + 2))
     np.add.at(entries.T, part, X * w.T)
     entries[:, -1] = clipped

@@ -2,35 +2,33 @@
 
 A *cell* is a context and a node of the tree. The decisions of a text, sorted by (cell, time), hold everything: what a cell has
 seen before a decision is an interval of that order, and a statistic of it a difference of two cumulative sums. A *view* says
-which intervals. Evidence is measured against the log-odds b of a simpler prediction p = sigma(b):
+which intervals. Evidence is measured against the log-odds b of a simpler prediction p = sigma(b), and has two numbers:
 
     counted     log-odds of what followed, elsewhere in the text, after the same numbers of 0 and 1, the same last two decisions
                 and about the same b, less b
     residual    sum(y - p) / (sum p (1 - p) + 2): one Newton step for the cell's own correction of b
-    recent      the same with weights 7/8, (7/8)^2, ... from the last decision on, and .7
 
 Evidence is 0 where a cell has seen nothing. All of it runs on the host, where sorting is fastest.
 """
 
 import functools
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int, Integer, UInt64
-from scipy.signal import lfilter
+from jaxtyping import Bool, Float, Float32, Int, Integer, UInt32, UInt64
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.counted.columns import mix
 from jexplicit.lm.counted.tree import Tree
 
-KINDS = ("counted", "residual", "recent")
 _sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122), side="right").astype(np.int32)  # 12 classes
 _states = 12 * 12 * 4
 _bins, _width = 25, 0.6  # of log-odds
 _many = 60  # decisions from which the cell's own log-odds are half of what is counted
 _pseudo = 2.0  # counts of a state, as the base has it
-_kappa, _kappa_recent, _fade = 2.0, 0.7, 7 / 8
+_kappa = 2.0
 _chunk = 1 << 17  # decisions at a time, which fit a cache
 _shard = 1 << 19  # decisions that are sorted at once
 _sorted_once = 1 << 24  # decisions above which they are sorted again after a table is counted, to save memory
@@ -63,9 +61,6 @@ class Statistics(NamedTuple):
     n, ones: decisions, and those that were 1.
     last: the last decision, and two times the one before it; 0 where there is none.
     r, v: sums of y - p and of p (1 - p).
-    r_recent, v_recent: the same with fading weights.
-
-    Sums that no kind of evidence asks for are a single 0, without an axis.
     """
 
     n: np.ndarray
@@ -73,19 +68,15 @@ class Statistics(NamedTuple):
     last: np.ndarray
     r: np.ndarray
     v: np.ndarray
-    r_recent: np.ndarray
-    v_recent: np.ndarray
 
     def then(self, after: "Statistics") -> "Statistics":
         """What was seen first and what was seen after it, together."""
         last = np.where(after.n > 1, after.last, np.where(after.n == 1, after.last + 2 * (self.last & 1), self.last))
-        faded = _fade ** np.minimum(after.n, 1000).astype(np.float32)
-        recent = (a * faded + b for a, b in ((self.r_recent, after.r_recent), (self.v_recent, after.v_recent)))
-        return Statistics(self.n + after.n, self.ones + after.ones, last, self.r + after.r, self.v + after.v, *recent)
+        return Statistics(self.n + after.n, self.ones + after.ones, last, self.r + after.r, self.v + after.v)
 
     def take(self, at: np.ndarray) -> "Statistics":
         """Some of them."""
-        return Statistics(*(field[at] if field.ndim else field for field in self))
+        return Statistics(*(field[at] for field in self))
 
 
 def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: np.ndarray | None = None) -> Decisions:
@@ -130,7 +121,7 @@ class Sorted(NamedTuple):
     y: [n] it.
     b: [n] its base.
     start: [n] where the cell begins in this order.
-    ones, r, v, r_recent, v_recent: [n + 1]; a single 0 of sums that no kind of evidence asks for.
+    ones, r, v: [n + 1].
     """
 
     cell: UInt64[np.ndarray, " n"]
@@ -139,23 +130,15 @@ class Sorted(NamedTuple):
     b: Float32[np.ndarray, " n"]
     start: Int[np.ndarray, " n"]
     ones: Int[np.ndarray, " n1"]
-    r: Float[np.ndarray, " *n1"]
-    v: Float[np.ndarray, " *n1"]
-    r_recent: Float[np.ndarray, " *n1"]
-    v_recent: Float[np.ndarray, " *n1"]
+    r: Float[np.ndarray, " n1"]
+    v: Float[np.ndarray, " n1"]
 
     def seen(self, begin: np.ndarray, end: np.ndarray) -> Statistics:
         """What stands in the intervals [begin, end)."""
         n = end - begin
-        y, none = self.y, np.zeros((), np.float32)
-        last = (y[np.maximum(end - 1, 0)] & (n > 0)) + 2 * (y[np.maximum(end - 2, 0)] & (n > 1))
-        sums = recent = (none, none)
-        if self.r.ndim:
-            sums = tuple((c[end] - c[begin]).astype(np.float32) for c in (self.r, self.v))
-        if self.r_recent.ndim:
-            faded = _fade ** np.minimum(n, 1000).astype(np.float32)
-            recent = tuple((c[end] - faded * c[begin]).astype(np.float32) for c in (self.r_recent, self.v_recent))
-        return Statistics(n, self.ones[end] - self.ones[begin], last, *sums, *recent)
+        last = (self.y[np.maximum(end - 1, 0)] & (n > 0)) + 2 * (self.y[np.maximum(end - 2, 0)] & (n > 1))
+        r, v = ((c[end] - c[begin]).astype(np.float32) for c in (self.r, self.v))
+        return Statistics(n, self.ones[end] - self.ones[begin], last, r, v)
 
 
 def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
@@ -187,17 +170,14 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> list[UInt64[
     return [own for (own,) in found]
 
 
-def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], kinds: tuple[str, ...]) -> Sorted:
-    """Sort keys in place, and sum what the kinds of evidence need."""
+def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"]) -> Sorted:
+    """Sort keys in place, and sum what evidence needs."""
     key.sort()
     n, one = len(key), np.uint64(1)
     cell, time, y = np.empty(n, np.uint64), np.empty(n, np.int32), np.empty(n, np.int8)
     start, ones, mask = np.empty(n, np.int32), np.zeros(n + 1, np.int32), (one << _time_bits) - one
-    names = ("residual", "residual", "recent", "recent")
-    b = np.zeros(n, np.float32)
-    sums = [np.zeros(n + 1 if name in kinds else ()) for name in names]
-    summed = {"residual", "recent"} & set(kinds)
-    state, before, latest = [np.zeros(1), np.zeros(1)], np.uint64(0), 0
+    b, r, v = np.zeros(n, np.float32), np.zeros(n + 1), np.zeros(n + 1)
+    before, latest = np.uint64(0), 0
     for a in range(0, n, _chunk):  # what is made in a chunk stays in the cache
         at, to = slice(a, a + _chunk), slice(a + 1, a + _chunk + 1)
         k = key[at]
@@ -210,15 +190,10 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], kinds: 
         before, latest = c[-1], start[a + len(c) - 1]
         ones[to] = np.cumsum(z, dtype=np.int32) + ones[a]
         b[at] = base[t.astype(np.int64)]
-        if not summed:
-            continue
         p = sigma(b[at])
-        for i, x in enumerate((z - p, p * (1 - p))):
-            if "residual" in kinds:
-                sums[i][to] = np.cumsum(x, dtype=np.float64) + sums[i][a]
-            if "recent" in kinds:
-                sums[2 + i][to], state[i] = lfilter([1.0], [1.0, -_fade], x.astype(np.float64), zi=state[i])
-    return Sorted(cell, time, y, b, start, ones, *sums)
+        r[to] = np.cumsum(z - p, dtype=np.float64) + r[a]
+        v[to] = np.cumsum(p * (1 - p), dtype=np.float64) + v[a]
+    return Sorted(cell, time, y, b, start, ones, r, v)
 
 
 class View(NamedTuple):
@@ -286,64 +261,62 @@ def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "state
     return (t[1] - t[0]).astype(np.float32)
 
 
-def evidence(
-    seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, kinds: tuple[str, ...], least: int
-):
-    """[kinds, n] evidence of cells over the log-odds b, 0 of cells that have seen less than `least` decisions.
+def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, least: int):
+    """[2, n] evidence of cells over the log-odds b, 0 of cells that have seen less than `least` decisions.
 
     Args:
         seen: [n] what the cells have seen.
         b: [n] the base.
         tables: [T, states, bins] log-odds of states.
         which: [n] the table of each.
-        kinds: of evidence.
         least: decisions.
     """
-    known, out = seen.n >= least, np.empty((len(kinds), len(b)), np.float32)
-    for k, kind in enumerate(kinds):
-        if kind == "counted":
-            j, part = bins(b)
-            flat, at = tables.ravel(), (which * _states + state(seen)) * _bins + j
-            x = flat[at]
-            x += part * (flat[at + 1] - x)
-            many = np.flatnonzero(seen.n > _many)
-            ones = seen.ones[many].astype(np.float32)
-            own = np.log((ones + np.float32(0.3)) / (seen.n[many] - ones + np.float32(0.3)))
-            x[many] = (x[many] + own) / 2
-            x -= b
-        elif kind == "residual":
-            x = seen.r / (seen.v + np.float32(_kappa))
-        else:
-            x = seen.r_recent / (seen.v_recent + np.float32(_kappa_recent))
-        np.multiply(x, known, out=out[k])
-    return out
+    (j, part), flat = bins(b), tables.ravel()
+    at = (which * _states + state(seen)) * _bins + j
+    x = flat[at]
+    x += part * (flat[at + 1] - x)
+    many = np.flatnonzero(seen.n > _many)
+    ones = seen.ones[many].astype(np.float32)
+    own = np.log((ones + np.float32(0.3)) / (seen.n[many] - ones + np.float32(0.3)))
+    x[many] = (x[many] + own) / 2
+    return np.stack([x - b, seen.r / (seen.v + np.float32(_kappa))]) * (seen.n >= least)
 
 
 class Cells(NamedTuple):
-    """All cells of a context at the end of a text: their numbers, sorted, and what they have seen."""
+    """All cells of a context at the end of a text, in the order of their numbers.
 
-    cell: UInt64[np.ndarray, " U"]
+    low: [U] the lower 32 bits of their numbers.
+    first: [9] where those with 0, 1, ... 7 in the bits above begin, and U.
+    seen: [U] what they have seen, in the smallest integers that hold it.
+    """
+
+    low: UInt32[np.ndarray, " U"]
+    first: Int[np.ndarray, " 9"]
     seen: Statistics
 
     def find(self, cell: UInt64[np.ndarray, " n"]) -> Statistics:
         """What some cells have seen."""
-        if not len(self.cell):
-            return Statistics(*(np.zeros(len(cell) if field.ndim else (), field.dtype) for field in self.seen))
-        at = np.minimum(np.searchsorted(self.cell, cell), len(self.cell) - 1)
-        known = self.cell[at] == cell
-        return Statistics(*(np.where(known, field[at], 0) if field.ndim else field for field in self.seen))
+        low, high = cell.astype(np.uint32), cell >> np.uint64(32)
+        at, known = np.zeros(len(cell), np.int64), np.zeros(len(cell), bool)
+        for k in np.unique(high).astype(int):
+            some, part = np.flatnonzero(high == k), self.low[self.first[k] : self.first[k + 1]]
+            if len(part):
+                found = np.minimum(np.searchsorted(part, low[some]), len(part) - 1)
+                at[some], known[some] = self.first[k] + found, part[found] == low[some]
+        wide = zip(self.seen, (np.int32, np.int32, np.int8, np.float32, np.float32), strict=True)
+        return Statistics(*(np.where(known, field[at] if len(field) else 0, 0).astype(type_) for field, type_ in wide))
 
 
 class Past(NamedTuple):
     """What a pass over the decisions of a text with one context finds.
 
-    x: [kinds, B] evidence of the decisions that are wanted.
+    x: [2, B] evidence of the decisions that are wanted.
     known: [B] whether their cells have seen enough.
     table: of states.
     cells: at the end of the training text, if asked for.
     """
 
-    x: Float[np.ndarray, "kinds B"]
+    x: Float[np.ndarray, "2 B"]
     known: Bool[np.ndarray, " B"]
     table: Float32[np.ndarray, "states bins"]
     cells: Cells | None
@@ -355,7 +328,6 @@ def pass_over(
     base: Float32[np.ndarray, " B"],
     view: View,
     *,
-    kinds: tuple[str, ...] = KINDS,
     least: int = 1,
     first: int = 0,
     table: Float32[np.ndarray, "states bins"] | None = None,
@@ -371,7 +343,6 @@ def pass_over(
         d: the decisions.
         base: [B] log-odds b.
         view: what is seen.
-        kinds: of evidence.
         least: decisions that a cell must have seen before it says anything.
         first: the first decision whose evidence is wanted.
         table: of states; default, counted in this text.
@@ -383,12 +354,12 @@ def pass_over(
     B, end = len(d.bit), len(d.bit) if end is None else end
     shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
     key = keys(h, d, shards)
-    x = np.zeros((len(kinds), B - first), np.float32 if B <= _table_cells else np.float16)
+    x = np.zeros((2, B - first), np.float32 if B <= _table_cells else np.float16)
     known = np.zeros(B - first, bool)
     before = before if view.of_training else None
 
     def shard(number: int) -> tuple[Sorted, list[tuple[np.ndarray, np.ndarray]]]:
-        s = sort(key[number], base, kinds)
+        s = sort(key[number], base)
         return s, intervals(s, view, d)
 
     def chunks(s: Sorted, parts: list[tuple[np.ndarray, np.ndarray]], some: np.ndarray | None = None):
@@ -406,21 +377,21 @@ def pass_over(
                 found[half] += count_states(seen.take(own), b[own], s.y[at][own])
         return found
 
-    def evaluated(number: int) -> Cells | None:
+    def evaluated(number: int) -> tuple[np.ndarray, Statistics] | None:
         s, parts = kept[number] if kept else shard(number)
         new = s.start == np.arange(len(s.start))
         earlier, rank = before and before.find(s.cell[new]), np.cumsum(new) - 1
         for seen, b, at in chunks(s, parts, np.flatnonzero(s.time >= first) if first else None):
             seen = seen if earlier is None else earlier.take(rank[at]).then(seen)
             half = np.where(s.time[at] < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
-            x[:, s.time[at] - first] = evidence(seen, b, tables, half, kinds, least)
+            x[:, s.time[at] - first] = evidence(seen, b, tables, half, least)
             known[s.time[at] - first] = seen.n >= least
         if not keep:
             return None
         training = s.time < end
         last = np.flatnonzero(training & np.append(new[1:] | ~training[1:], np.ones(min(len(new), 1), bool)))
         last = last[last - s.start[last] + 1 >= least]
-        return Cells(s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32)))
+        return s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32))
 
     with ThreadPoolExecutor(threads) as pool:
         each = map if shards == 1 else pool.map  # a short text starts no thread
@@ -432,14 +403,18 @@ def pass_over(
             tables = np.stack([table_of(odd), table_of(even), table])  # a training decision's is without its half of the cells
         else:
             tables = table[None]
-        cells = list(each(evaluated, range(shards)))
-    return Past(x, known, table, join(cells) if keep else None)
+        cells = [part for part in each(evaluated, range(shards)) if part]
+    return Past(x, known, table, join(*zip(*cells, strict=True)) if cells else None)
 
 
-def join(parts: list[Cells | None]) -> Cells:
-    """Cells of ascending numbers."""
-    there = [part for part in parts if part is not None]
-    seen = Statistics(
-        *(np.concatenate(field) if field[0].ndim else field[0] for field in zip(*(c.seen for c in there), strict=True))
-    )
-    return Cells(np.concatenate([part.cell for part in there]), seen)
+def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -> Cells:
+    """Cells of ascending numbers, of some at a time."""
+
+    def smallest(parts: tuple[np.ndarray, ...]) -> np.ndarray:
+        integers = np.issubdtype(parts[0].dtype, np.integer)
+        most = max(part.max(initial=0) for part in parts)
+        return np.concatenate(parts, dtype=np.min_scalar_type(most) if integers else None, casting="unsafe")
+
+    high = np.concatenate([part >> np.uint64(32) for part in cell])
+    low = np.concatenate(cell, dtype=np.uint32, casting="unsafe")
+    return Cells(low, np.searchsorted(high, np.arange(9)), Statistics(*map(smallest, zip(*seen, strict=True))))

@@ -24,7 +24,7 @@ from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
-from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, View, decisions, pass_over
+from jexplicit.lm.counted.evidence import Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.layer import Layer, solve_layer
 from jexplicit.lm.counted.mixing import MOST, Gate, directions, information, log_likelihoods, newton, read_gate, whitening
 from jexplicit.lm.counted.tree import Tree, grow_with_classes
@@ -44,15 +44,13 @@ class Part(NamedTuple):
     """A context of a model, as it was counted.
 
     context: of columns.
-    kinds: of evidence.
-    step: [kinds] weights with which its evidence is added to the base of the contexts after it.
+    step: [2] weights with which its evidence is added to the base of the contexts after it.
     table: of states.
     cells: what it has seen at the end of the training text; None of a window.
     """
 
     context: Context
-    kinds: tuple[str, ...]
-    step: Float32[np.ndarray, " kinds"]
+    step: Float32[np.ndarray, " 2"]
     table: Float32[np.ndarray, "states bins"]
     cells: Cells | None
 
@@ -171,7 +169,7 @@ SUBWORDS = (
 )  # fmt: skip
 CONTEXTS = {"characters": CHARACTERS, "words": WORDS, "subwords": SUBWORDS}
 CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"))
-WORD_GATES = (("depth", "known"), ("before", "depth"), ("node",))
+WORD_GATES = (("since", "node"), ("depth", "known"), ("before",))
 
 
 def loss(d: Decisions, log_odds: np.ndarray, end: int, first: int = 0) -> float | None:
@@ -202,6 +200,7 @@ class Facts(NamedTuple):
     known: how many contexts of the last 1, 2, ... tokens have seen anything.
     node, depth: of the tree.
     before: the token before, or its class.
+    since: the tokens since the document began, rounded down to a power of 2: 0, 1, 2 to 3, 4 to 7, ... 64 and more.
     """
 
     place: np.ndarray
@@ -209,9 +208,10 @@ class Facts(NamedTuple):
     node: np.ndarray
     depth: np.ndarray
     before: np.ndarray
+    since: np.ndarray
 
 
-_sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512}  # of each, at most
+_sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512, "since": 8}  # of each, at most
 
 
 def sets_of(names: tuple[str, ...], facts: Facts) -> tuple[Int[np.ndarray, " B"], int]:
@@ -228,7 +228,10 @@ def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.nda
     """What gates see of some of the decisions of a text."""
     ids = text.ids if len(tree.length) <= _sizes["before"] else text.spelling.classes[200][text.ids]
     node, where = d.node[at].astype(np.int32), d.place[at]
-    return Facts(place_in_word(text)[where], known[at], node, tree.depths[node], np.append(0, ids[:-1])[where])
+    place = np.arange(len(ids))
+    first = np.maximum.accumulate(np.where(np.append(True, text.ids[:-1] == PAD), place, 0))
+    since = np.minimum(np.frexp(place - first)[1], 7)
+    return Facts(place_in_word(text)[where], known[at], node, tree.depths[node], np.append(0, ids[:-1])[where], since[where])
 
 
 def ends_with_documents(history: str) -> bool:
@@ -279,7 +282,6 @@ def fit_and_read(
     history: str = "none",
     contexts: Sequence[Context] | None = None,
     gates: Sequence[tuple[str, ...]] | None = None,
-    kinds: tuple[str, ...] = ("counted", "residual"),
     layer: bool | None = None,
     stages: int = 1,
     frozen: bool = False,
@@ -299,7 +301,6 @@ def fit_and_read(
         history: what the model sees of the text before a token.
         contexts: in the order in which they are added; default, those of CONTEXTS for the kind of the tokenizer.
         gates: the facts by which each chooses its sets; default, CHARACTER_GATES or WORD_GATES.
-        kinds: of evidence.
         layer: whether a layer on word vectors is solved; default, of words and subwords in texts of 100,000 decisions and more.
         stages: how often the contexts are gone through.
         frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
@@ -314,8 +315,8 @@ def fit_and_read(
         the model, and [M] the log p of the other text's tokens but the first, 0 where none is predicted.
 
     Raises:
-        ValueError: a stream without documents, a token id outside the vocabulary, an unknown history, gate or kind of evidence,
-            no context, stages below 1.
+        ValueError: a stream without documents, a token id outside the vocabulary, an unknown history or gate, no context,
+            stages below 1.
     """
     for stream in [ids] if also is None else [ids, also]:
         check_stream(stream)
@@ -323,9 +324,8 @@ def fit_and_read(
     window_of(history)
     if stages < 1 or contexts is not None and not len(contexts):
         raise ValueError(f"{0 if contexts is not None and not len(contexts) else stages} stages or contexts: give at least one")
-    for known, given in ((KINDS, kinds), (Facts._fields, [name for names in gates or () for name in names])):
-        if unknown := set(given) - set(known):
-            raise ValueError(f"{', '.join(sorted(unknown))}: choose among {', '.join(known)}")
+    if unknown := {name for names in gates or () for name in names} - set(Facts._fields):
+        raise ValueError(f"gate {', '.join(sorted(unknown))}: choose among {', '.join(Facts._fields)}")
     name = contexts_of(tokenizer and tokenizer.kind)
     contexts = CONTEXTS[name] if contexts is None else tuple(contexts)
     gates = gates_of(name) if gates is None else tuple(gates)
@@ -353,11 +353,11 @@ def fit_and_read(
     base, known, parts, X = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], []
     for context in [context for context in contexts if history != "none" or context.window is None] * stages:
         view = view_of(context, history, text, starts[block])
-        shared: Any = {"kinds": kinds, "least": least, "end": end, "keep": keep and view.of_training}
+        shared: Any = {"least": least, "end": end, "keep": keep and view.of_training}
         past = pass_over(context(text), d, base, view, **shared)
-        step = newton(past.x[:, some].T.astype(np.float32), d.bit[some], np.eye(len(kinds))[0], _ridge, base[some])
+        step = newton(past.x[:, some].T.astype(np.float32), d.bit[some], np.array([1.0, 0.0]), _ridge, base[some])
         add(base, past.x, step := step.astype(np.float32))
-        parts.append(Part(context, kinds, step, past.table, past.cells))
+        parts.append(Part(context, step, past.table, past.cells))
         X.append((past.x[:, kept] if len(kept) < B else past.x).astype(np.float16))
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
@@ -427,7 +427,7 @@ def counts_as_known(context: Context) -> bool:
     return context.window is None and context.columns == tuple(range(1, len(context.columns) + 1)) and len(context.columns) > 0
 
 
-def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " kinds"]) -> None:
+def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " 2"]) -> None:
     """Add the evidence of a context to the log-odds, in place."""
     for a in range(0, len(base), 1 << 16):
         at = slice(a, a + (1 << 16))

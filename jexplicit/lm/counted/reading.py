@@ -133,7 +133,7 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
         view = view_of(part.context, model.history, text, starts)
         past = pass_over(
             part.context(text), d if own else later, base[-1] if own else b, view,
-            kinds=part.kinds, least=model.least, first=first if own else 0, table=part.table, before=part.cells,
+            least=model.least, first=first if own else 0, table=part.table, before=part.cells,
         )  # fmt: skip
         add(b := b.copy(), past.x, part.step)
         x.append(past.x)

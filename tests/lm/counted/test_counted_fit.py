@@ -85,7 +85,6 @@ def test_bad_input_is_refused_before_anything_is_counted():
         ({"stages": 0}, "at least one"),
         ({"contexts": ()}, "at least one"),
         ({"gates": (("places",),)}, "places: choose among place"),
-        ({"kinds": ("mean",)}, "choose among counted"),
     ]:
         with pytest.raises(ValueError, match=message):
             fit_counted(train, N, tokenizer(), **bad)
