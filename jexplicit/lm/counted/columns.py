@@ -157,7 +157,7 @@ class Text:
                 found = self.back(self.spelling.classes[size[0]][self.ids], size[1])
             else:
                 found = COLUMNS[column](self)
-            if len(self.made) > max(4, (1 << 27) // len(self.ids)):  # within a gigabyte
+            if len(self.made) > max(4, (1 << 25) // len(self.ids)):  # within 256 MB
                 self.made.pop(next(iter(self.made)))
             self.made[column] = found
         return self.made[column]

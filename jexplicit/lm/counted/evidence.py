@@ -12,6 +12,7 @@ Evidence is 0 where a cell has seen nothing. All of it runs on the host, where s
 """
 
 import functools
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -307,6 +308,16 @@ class Cells(NamedTuple):
         return Statistics(*(np.where(known, field[at] if len(field) else 0, 0).astype(type_) for field, type_ in wide))
 
 
+@functools.cache
+def threads() -> ThreadPoolExecutor:
+    """The threads that work on shards of cells, as long as the process lives: each new one would keep memory of its own."""
+    return ThreadPoolExecutor(min(os.cpu_count() or 1, 4))
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=threads.cache_clear)  # a child has no threads
+
+
 class Past(NamedTuple):
     """What a pass over the decisions of a text with one context finds.
 
@@ -334,7 +345,6 @@ def pass_over(
     before: Cells | None = None,
     end: int | None = None,
     keep: bool = False,
-    threads: int = 2,
 ) -> Past:
     """Evidence of one context for the decisions of a text.
 
@@ -349,7 +359,6 @@ def pass_over(
         before: what the cells have seen before this text, for a view of the training text.
         end: decisions that count in the table and in cells; default, all.
         keep: whether to keep the cells.
-        threads: that work on shards of cells at once.
     """
     B, end = len(d.bit), len(d.bit) if end is None else end
     shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
@@ -393,17 +402,16 @@ def pass_over(
         last = last[last - s.start[last] + 1 >= least]
         return s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32))
 
-    with ThreadPoolExecutor(threads) as pool:
-        each = map if shards == 1 else pool.map  # a short text starts no thread
-        kept = list(each(shard, range(shards))) if B <= _sorted_once else []
-        if table is None:
-            fit = range(max(1, shards // 8) if B > _table_cells else shards)
-            even, odd = functools.reduce(np.add, each(counted, fit))
-            table = table_of(even + odd)
-            tables = np.stack([table_of(odd), table_of(even), table])  # a training decision's is without its half of the cells
-        else:
-            tables = table[None]
-        cells = [part for part in each(evaluated, range(shards)) if part]
+    each = map if shards == 1 else threads().map  # a short text starts no thread
+    kept = list(each(shard, range(shards))) if B <= _sorted_once else []
+    if table is None:
+        fit = range(max(1, shards // 8) if B > _table_cells else shards)
+        even, odd = functools.reduce(np.add, each(counted, fit))
+        table = table_of(even + odd)
+        tables = np.stack([table_of(odd), table_of(even), table])  # a training decision's is without its half of the cells
+    else:
+        tables = table[None]
+    cells = [part for part in each(evaluated, range(shards)) if part]
     return Past(x, known, table, join(*zip(*cells, strict=True)) if cells else None)
 
 

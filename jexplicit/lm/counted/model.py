@@ -345,34 +345,33 @@ def fit_and_read(
     least = least or (2 if end > _large else 1)
     rng, late = np.random.default_rng(seed), late_decisions(d.block, end, adaptive)
     lowest = end * 2 // 5 if not adaptive else end // 5
-    some = np.sort(rng.choice(np.arange(lowest, end), min(_sample, end - lowest), replace=False))
-    kept = np.zeros(B, bool)
-    kept[some] = kept[late] = kept[end:] = True
-    kept = np.flatnonzero(kept)
-    some_kept, gated = np.searchsorted(kept, some), np.concatenate([late, np.arange(end, B)])
-    base, known, parts, X = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], []
-    for context in [context for context in contexts if history != "none" or context.window is None] * stages:
-        view = view_of(context, history, text, starts[block])
-        shared: Any = {"least": least, "end": end, "keep": keep and view.of_training}
-        past = pass_over(context(text), d, base, view, **shared)
-        step = newton(past.x[:, some].T.astype(np.float32), d.bit[some], np.array([1.0, 0.0]), _ridge, base[some])
+    some = np.sort(lowest + rng.choice(end - lowest, min(_sample, end - lowest), replace=False))
+    gated, y, n = np.append(late, np.arange(end, B)), d.bit[np.append(late, np.arange(end, B))], len(late)
+    chain = [context for context in contexts if history != "none" or context.window is None] * stages
+    layer = layer if layer is not None else name != "characters" and end >= _solvable
+    F = 2 * len(chain) + layer + 1
+    sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, len(gated)), BIAS, np.float16)
+    base, known, parts, solved = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], None
+    for k, context in enumerate(chain):
+        view, at = view_of(context, history, text, starts[block]), slice(2 * k, 2 * k + 2)
+        past = pass_over(context(text), d, base, view, least=least, end=end, keep=keep and view.of_training)
+        sample[at], X[at] = past.x[:, some], past.x[:, gated]
+        step = newton(sample[at].T, d.bit[some], np.array([1.0, 0.0]), _ridge, base[some])
         add(base, past.x, step := step.astype(np.float32))
         parts.append(Part(context, step, past.table, past.cells))
-        X.append((past.x[:, kept] if len(kept) < B else past.x).astype(np.float16))
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
-    solved = None
-    if layer if layer is not None else name != "characters" and end >= _solvable:
+    if layer:
+        kept = np.zeros(B, bool)
+        kept[some] = kept[gated] = True
+        kept = np.flatnonzero(kept)
         solved, x = solve_layer(text, d, base, tree, L=L, end=end, at=kept)
-        step = newton(x[some_kept, None], d.bit[some], np.ones(1), _ridge, base[some])
+        sample[-2], X[-2] = x[np.searchsorted(kept, some)], x[np.searchsorted(kept, gated)]
+        step = newton(sample[-2:-1].T, d.bit[some], np.ones(1), _ridge, base[some])
         solved = solved._replace(step=float(step[0]))
-        X.append(x[None].astype(np.float16))
         log(context="word vectors", loss=loss(d, base[end:] + solved.step * x[len(x) - (B - end) :], end, end))
-    X = np.concatenate([*X, np.full((1, len(kept)), BIAS)])
-    steps = [*(part.step for part in parts), [] if solved is None else [solved.step], [0]]
-    weights = np.concatenate(steps).astype(np.float32)
-    M = whitening(information(X[:, some_kept].T.astype(np.float32), weights))
-    X, y, n = X[:, np.searchsorted(kept, gated)] if len(gated) < len(kept) else X, d.bit[gated], len(late)
+    weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
+    M = whitening(information(sample.T, weights))
     log_odds, facts, fitted = weigh(weights, X), facts_of(text, d, known, tree, gated), []
     fit = np.arange(n // 20, n, max(1, n // 1_500_000))
     for names in gates:
