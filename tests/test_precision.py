@@ -20,7 +20,7 @@ from icl.models import attention, batched, blocks, constructions
 from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
 from icl.solvers import closed_form, descent, single_layer
 from icl.tasks import Sequence, Tasks, sample_tasks, tokens
-from jexplicit.features import descriptors, fourier, patch_pools, patches, positive, scattering, second_stage
+from jexplicit.features import descriptors, fourier, patch_pools, patches, positive, scattering
 from jexplicit.lm.core import smoothing
 from jexplicit.nn.studies.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
@@ -63,8 +63,6 @@ def cases():
     IDENTITY = jax.tree_util.Partial(lambda X: X)
     PROBLEM = streamed.StreamedProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
     FILTERS = patches.Filters(ones((9, 2)), ones(2))
-    STAGE = second_stage.SecondStage(ones(4), ones((4, 1)), FILTERS)
-    BANK = patch_pools.PatchBank((FILTERS,), STAGE)
     AXES = descriptors.Axes(ones(8), ones((8, 3)))
     WAVELETS = scattering.wavelets((6, 6), octaves=1, angles=2, grid=2)
     WAVES = ones((2, 3, 7))
@@ -85,8 +83,7 @@ def cases():
         "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
         "streamed sweep": (streamed.streamed_sweep, ((U, ones(3)), PROBLEM)),
         "streamed logits": (lambda X: streamed.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
-        "fine maps": (lambda X: patch_pools._fine_maps(X, (FILTERS,), threshold=0.5), (ones((2, 6, 6)),)),
-        "patch pools": (lambda X: patch_pools.patch_pools(X, BANK, grid=2, threshold=0.5), (ones((2, 6, 6)),)),
+        "patch pools": (lambda X: patch_pools.patch_pools(X, (FILTERS,), grid=2, threshold=0.5), (ones((2, 6, 6)),)),
         "scattering": (lambda X: scattering.scattering_pools(X, WAVELETS), (ones((2, 6, 6)),)),
         "descriptors": (lambda H: descriptors._project(H, AXES), (ones((2, 8)),)),
         "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),

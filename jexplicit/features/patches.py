@@ -20,14 +20,14 @@ _images_per_call = 500
 
 
 class Filters(NamedTuple):
-    """Linear filters `z = x W - b` of patches x [size * size * channels], e.g. of grey levels between 0 and 1."""
+    """Linear filters `z = x W - b` of patches x [size * size] of grey levels between 0 and 1."""
 
     W: Float[Array, "P filters"]
     b: Float[Array, " filters"]
 
-    def size(self, channels: int = 1) -> int:
-        """Height and width of a patch, in positions."""
-        return math.isqrt(len(self.W) // channels)
+    def size(self) -> int:
+        """Height and width of a patch, in pixels."""
+        return math.isqrt(len(self.W))
 
 
 def patch_filters(
@@ -82,11 +82,6 @@ def patch_filters(
         raise ValueError(
             f"{len(patches)} of {drawn} patches have any contrast, for {number} filters: use fewer filters or larger patches"
         )
-    return whitened_filters(patches, number, seed=seed, noise=noise, clusters=clusters)
-
-
-def whitened_filters(patches: Float[np.ndarray, "M P"], number: int, *, seed: int, noise: float, clusters: bool) -> Filters:
-    """Random patches, or their cluster directions, as filters of unit norm in the whitened space."""
     mean, covariance = patches.mean(axis=0), np.cov(patches.T)
     variances, axes = np.linalg.eigh(covariance)
     if not variances[0] + noise > 0:
@@ -163,14 +158,13 @@ def of_images(
 @functools.partial(jax.jit, static_argnames=("threshold", "grid"))
 @full_precision
 def _pooled_responses(X: Array, filters: Filters, threshold: float, grid: int) -> Array:
-    return pool(responses(X[..., None], filters), grid, threshold).reshape(len(X), -1)
+    return pool(responses(X, filters), grid, threshold).reshape(len(X), -1)
 
 
-def responses(X: Float[Array, "m height width channels"], filters: Filters) -> Float[Array, "m rows columns n"]:
-    """The response of every filter at every position of images or maps."""
-    size = filters.size(X.shape[3])
-    kernel = filters.W.reshape(size, size, X.shape[3], -1)
-    z = jax.lax.conv_general_dilated(X, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def responses(X: Float[Array, "m height width"], filters: Filters) -> Float[Array, "m rows columns n"]:
+    """The response of every filter at every position of images."""
+    kernel = filters.W.reshape(filters.size(), filters.size(), 1, -1)
+    z = jax.lax.conv_general_dilated(X[..., None], kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     return z - filters.b[None, None, None, :]
 
 

@@ -71,8 +71,6 @@ class Config(Images, Run):
     patch_sizes: tuple[PositiveInt, ...] = ()
     """kernel, patches: heights and widths of filters in pixels; there are --filters of each size. Default: odd numbers near a
     sixth, a quarter and a third of the side of an image."""
-    second_filters: NonNegativeInt = 0
-    """kernel, patches: filters of a second stage on 3 x 3 cells of all response maps, pooled over 2 x 2 pixels; 0: none."""
     copies: NonNegativeInt = 0
     """kernel: random copies of each training image, slightly rotated, scaled, sheared and shifted; for small data sets."""
     axes: PositiveInt = 400

@@ -11,10 +11,9 @@ from jaxtyping import Array
 from jexplicit.data.images import Images
 from jexplicit.features.copies import draw_copies
 from jexplicit.features.descriptors import Axes, describe, fit_axes
-from jexplicit.features.patch_pools import PatchBank, fit_patch_bank, patch_pools
+from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
 from jexplicit.features.patches import Filters
 from jexplicit.features.scattering import scattering_pools, wavelets
-from jexplicit.features.second_stage import SecondStage
 from jexplicit.runs.progress import stage
 from launch.digits.config import Config
 
@@ -42,11 +41,9 @@ def _fit_bank(config: Config, X: np.ndarray, levels: int) -> dict[str, Any]:
     """Clusters of patches of the train images; wavelets are not fitted."""
     if config.descriptor == "scattering":
         return {}
-    options: Any = {"number": config.filters, "second": config.second_filters, "seed": config.seed}
     sizes = config.patch_sizes or default_sizes(min(X.shape[1:]))
-    bank = fit_patch_bank(X, levels, sizes=sizes, threshold=config.threshold, **options)
-    second = {"second": bank.second._asdict() | {"filters": bank.second.filters._asdict()}} if bank.second else {}
-    return {"filters": [filters._asdict() for filters in bank.filters]} | second
+    bank = fit_patch_bank(X, levels, sizes=sizes, number=config.filters, seed=config.seed)
+    return {"filters": [filters._asdict() for filters in bank]}
 
 
 def pools(config: Config, shape: tuple[int, ...], weights: Mapping[str, Any]) -> Callable[[Array], Array]:
@@ -56,9 +53,7 @@ def pools(config: Config, shape: tuple[int, ...], weights: Mapping[str, Any]) ->
         octaves = config.octaves or min(3, most_octaves(side))
         bank = wavelets(shape[1:], octaves=octaves, angles=config.angles, grid=grid_cells(config, side))
         return functools.partial(scattering_pools, bank=bank)
-    second = weights.get("second")
-    stage = SecondStage(second["mean"], second["axes"], Filters(**second["filters"])) if second else None
-    bank = PatchBank(tuple(Filters(**filters) for filters in weights["filters"]), stage)
+    bank = tuple(Filters(**filters) for filters in weights["filters"])
     return functools.partial(patch_pools, bank=bank, grid=grid_cells(config, side), threshold=config.threshold)
 
 

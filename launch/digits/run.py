@@ -77,17 +77,14 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
     yield "cnn" in config.methods and side < 2**stages, shallow
     if not {"kernel", "feature-machine", "trained_readout"} & set(config.methods):
         return
-    sizes, most, octaves = config.patch_sizes or default_sizes(side), side, most_octaves(side)
+    sizes, octaves = config.patch_sizes or default_sizes(side), most_octaves(side)
     if config.descriptor == "patches":
         unfit = not 2 <= min(sizes) <= max(sizes) <= side
         yield unfit, f"--patch-sizes {' '.join(map(str, sizes))} {wide}: use 2 to {side}"
-        if config.second_filters:
-            most, wide = side // 2, f"{wide} with --second-filters"
     else:
-        unused = config.second_filters or config.patch_sizes
-        yield unused, "--second-filters and --patch-sizes need --descriptor patches"
+        yield config.patch_sizes, "--patch-sizes needs --descriptor patches"
         yield (config.octaves or 0) > octaves, f"--octaves {config.octaves} {wide}: use at most {octaves}"
-    yield grid_cells(config, side) > most, f"--grid {config.grid} {wide}: use at most {most} cells"
+    yield grid_cells(config, side) > side, f"--grid {config.grid} {wide}: use at most {side} cells"
     D, present = 2 * config.frequencies, host_bytes()
     needed, matrices = 4 * _matrices * D**2, f"{_matrices} matrices of {D} x {D} numbers"
     machine = f"this machine has {present / 1e9:,.0f} GB; use at most {int((present / 4 / _matrices) ** 0.5 / 2)}"

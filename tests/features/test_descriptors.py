@@ -25,7 +25,7 @@ def some_images(M=60, height=9, width=7, seed=0):
 
 @functools.cache
 def some_bank(sizes=(3, 4)):
-    return fit_patch_bank(some_images(), 256, sizes=sizes, number=5, threshold=0.5)
+    return fit_patch_bank(some_images(), 256, sizes=sizes, number=5)
 
 
 @functools.cache
@@ -37,7 +37,7 @@ def some_axes(sizes=(3, 4), dimensions=10):
 
 def slow_roots(image, bank, grid, threshold):
     parts = []
-    for W, b in bank.filters:
+    for W, b in bank:
         size = int(np.sqrt(len(W)))
         padded = np.pad(image / 255, ((size - 1) // 2, size // 2), mode="edge")
         parts.append(reference.patch_answers(padded, np.asarray(W), np.asarray(b), threshold, grid))
@@ -67,8 +67,8 @@ def test_axes_are_principal_and_have_one_scale():
 def test_contrast_says_little_where_nothing_is_cut_off():
     """At threshold 0 the responses of darker images are smaller in proportion, but for the mean patch, which is taken away."""
     images = read_images("digits").train_images[:60]
-    bank = fit_patch_bank(images, 17, sizes=(3,), number=8, threshold=0.0)
-    bank = bank._replace(filters=tuple(each._replace(b=jnp.zeros_like(each.b)) for each in bank.filters))
+    bank = fit_patch_bank(images, 17, sizes=(3,), number=8)
+    bank = tuple(each._replace(b=jnp.zeros_like(each.b)) for each in bank)
     bright, dark = (
         patch_pools(jax.device_put(np.asarray(images, np.float32)) / top, bank, grid=2, threshold=0.0) for top in (16, 32)
     )

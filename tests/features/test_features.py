@@ -17,11 +17,9 @@ from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
 from jexplicit.features.patches import Filters, patch_features, patch_filters
 from jexplicit.features.positive import unit_rows
 from jexplicit.features.scattering import scattering_pools, wavelets
-from jexplicit.features.second_stage import fit_second_stage
 
 ROWS = np.ones((3, 4))
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 9, 7), np.uint8)
-MAPS = np.random.default_rng(0).random((30, 5, 5, 7)).astype(np.float32)
 
 
 def random_key():
@@ -34,7 +32,7 @@ def some_filters():
 
 
 def bank(sizes=(3, 4), **options):
-    return fit_patch_bank(IMAGES, 256, sizes=sizes, number=5, threshold=0.5, **options)
+    return fit_patch_bank(IMAGES, 256, sizes=sizes, number=5, **options)
 
 
 def axes_of(seed=0, dimensions=10):
@@ -42,15 +40,13 @@ def axes_of(seed=0, dimensions=10):
     return pools, fit_axes(pools, IMAGES, 256, dimensions=dimensions)
 
 
-FEW = ("patches", "descriptors")
 SEEDED = {
     "patches": lambda seed: patch_filters(IMAGES, 256, size=3, number=4, seed=seed).W,
     "descriptors": lambda seed: axes_of(seed)[1].axes,
-    "second stage": lambda seed: fit_second_stage(MAPS, number=6, channels=4, seed=seed).filters.W,
 }
 
 
-@pytest.mark.parametrize("name", [*FEW, pytest.param("second stage", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", SEEDED)
 def test_the_seed_alone_decides(name):
     one, same, other = map(SEEDED[name], (0, 0, 1))
     np.testing.assert_array_equal(one, same)
@@ -95,7 +91,6 @@ REFUSALS = [
     (lambda: draw_copies(7, IMAGES), "pass jax.random.key"),
     (lambda: bank(sizes=()), "at least one size"),
     (lambda: bank(sizes=(8,)), "patches of 8 x 8"),
-    (lambda: bank(second=-1), "-1"),
     (lambda: axes_of(dimensions=0), "0 dimensions"),
     (lambda: pools_of_cells(9), "a 9 x 9 grid: use 1 to 7"),
     (lambda: fourier_directions(random_key(), 3, 5, scale=0.0), "scale 0.0"),
@@ -112,9 +107,6 @@ REFUSALS = [
         lambda: patch_features(IMAGES, 256, Filters(jnp.ones((9, 2)), jnp.zeros(2)), grid=6, threshold=0.0),
         "a grid of 6 x 6 over 5 x 5",
     ),
-    (lambda: fit_second_stage(MAPS, number=0, channels=4), "0 filters"),
-    (lambda: fit_second_stage(MAPS, number=4, channels=0), "of 0 channels"),
-    (lambda: fit_second_stage(0 * MAPS + 1, number=4, channels=2), "0 patches of maps differ, for 4 filters"),
     (lambda: wavelets((9, 12), octaves=0, angles=3, grid=2), WAVELETS),
     (lambda: wavelets((9, 12), octaves=3, angles=3, grid=2), WAVELETS),
     (lambda: wavelets((9, 12), octaves=2, angles=0, grid=2), WAVELETS),

@@ -230,8 +230,7 @@ digits --data mnist --data-dir nowhere | nowhere
 digits --methods kernel --descriptor patches --patch-sizes 3 9 | --patch-sizes 3 9 of images 8 pixels wide: use 2 to 8
 digits --methods solved_second | --methods solved_second without a trained first layer: add network
 digits --methods solved_second cold --layers 2 | --methods solved_second without a trained first layer
-digits --methods kernel --descriptor patches --second-filters 4 --grid 5 | with --second-filters: use at most 4 cells
-digits --methods kernel --second-filters 4 | need --descriptor patches
+digits --methods kernel --patch-sizes 3 | --patch-sizes needs --descriptor patches
 digits --methods kernel --octaves 3 | --octaves 3 of images 8 pixels wide: use at most 2
 digits --methods kernel --ridges | --ridges needs at least one value
 digits --methods wrapped | --methods wrapped with --data digits
