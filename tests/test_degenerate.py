@@ -265,7 +265,6 @@ def refusals():
             for m, n in ((0, 17), (9, 1), (9, 2))
         ),
         (lambda: jexplicit.patch_filters(IMAGES, 17, size=3, number=2, noise=-1.0), "noise -1.0"),
-        (lambda: jexplicit.draw_copies(KEY, IMAGES / 17), "integers"),
         *((lambda x=x: jexplicit.fourier_features(device(np.full((1, 2), x)), TWO), "phases") for x in (np.nan, 1e20)),
         *((lambda x=x: jexplicit.random_features(device(np.array([[x, 1.0]])), TWO), "finite") for x in (np.nan, np.inf)),
         (lambda: jexplicit.unit_rows(H, K=np.inf), "finite"),

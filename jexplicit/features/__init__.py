@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from jexplicit.runs.api import public_names
 
 if TYPE_CHECKING:
-    from jexplicit.features.copies import draw_copies as draw_copies
     from jexplicit.features.descriptors import describe as describe
     from jexplicit.features.descriptors import fit_axes as fit_axes
     from jexplicit.features.fourier import fourier_directions as fourier_directions

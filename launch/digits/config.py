@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
 from jexplicit.experiments.command import Preset
 from launch.shared.groups import Images, Run
 
@@ -71,8 +71,6 @@ class Config(Images, Run):
     patch_sizes: tuple[PositiveInt, ...] = ()
     """kernel, patches: heights and widths of filters in pixels; there are --filters of each size. Default: odd numbers near a
     sixth, a quarter and a third of the side of an image."""
-    copies: NonNegativeInt = 0
-    """kernel: random copies of each training image, slightly rotated, scaled, sheared and shifted; for small data sets."""
     axes: PositiveInt = 400
     """kernel: number of principal components of the pooled responses in a descriptor."""
     frequencies: PositiveInt = 1024

@@ -4,12 +4,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import Images
-from jexplicit.features.copies import draw_copies
 from jexplicit.features.descriptors import Axes, describe, fit_axes
 from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
 from jexplicit.features.patches import Filters
@@ -19,15 +17,13 @@ from launch.digits.config import Config
 
 
 def fit_descriptors(config: Config, images: Images) -> tuple[Array, Array, dict[str, Any]]:
-    """Descriptors of the train images followed by copies of them, those of the test images, and the weights they need."""
+    """Descriptors of the train and of the test images, and the weights they need."""
     X, levels = images.train_images, images.levels
     with stage("descriptors", "images") as progress:
         bank = _fit_bank(config, X, levels)
         axes = fit_axes(pools(config, X.shape, bank), X, levels, dimensions=config.axes, seed=config.seed)
         weights = axes._asdict() | bank
-        keys = jax.random.split(jax.random.key(config.seed), config.copies)
-        both = (np.concatenate([X, *(draw_copies(key, X) for key in keys)]), images.test_images)
-        train, test = (descriptors(config, weights, x, levels, progress=progress) for x in both)
+        train, test = (descriptors(config, weights, x, levels, progress=progress) for x in (X, images.test_images))
     return train, test, weights
 
 

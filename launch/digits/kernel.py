@@ -36,7 +36,7 @@ _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be 
 
 
 class Described(NamedTuple):
-    """Descriptors of the training images (and of copies of them) and of the test images, and the weights of all features.
+    """Descriptors of the training and of the test images, and the weights of all features.
 
     seconds, flops: that they took.
     """
@@ -73,7 +73,7 @@ def _both_readouts(problem: Problem, key: Row) -> list[Row]:
         described, about = with_metric(problem, described)
     train, test, weights, feature_seconds, _ = described
     save_model(problem, key["features"], weights)
-    features, own, tenth = kernel_features(weights), train[: len(problem.train.labels)], held_out_tenth(problem)
+    features, tenth = kernel_features(weights), held_out_tenth(problem)
     about |= {"dimensions": 2 * config.frequencies, "feature_seconds": feature_seconds}
     ridge, readouts = _fit(problem, train, features)
     about |= {"ridge": ridge, "peak_bytes": peak_bytes()}
@@ -84,10 +84,10 @@ def _both_readouts(problem: Problem, key: Row) -> list[Row]:
         fields |= {"solve_seconds": seconds, "seconds": feature_seconds + seconds}
         fields |= {
             "flops": described.flops + _solve_flops(config, len(train), solver),
-            **dev_scores(problem, streamed_logits(part, own[tenth], features)),
+            **dev_scores(problem, streamed_logits(part, train[tenth], features)),
         }
         fields["part_test_accuracy"] = accuracy(streamed_logits(part, test, features), problem.test.labels)
-        logits = (streamed_logits(fit, Z, features) for Z in (own, test))
+        logits = (streamed_logits(fit, Z, features) for Z in (train, test))
         rows.append(keep(problem, {**key, "solver": solver}, linear(fit).params, *logits, **fields))
     return rows
 
@@ -110,7 +110,7 @@ def with_metric(problem: Problem, described: Described) -> tuple[Described, Row]
     The machine reads nine tenths of the training images; the others choose the number of solves and the power.
     """
     config, tenth, start = problem.config, held_out_tenth(problem), time.perf_counter()
-    X, Y = described.train[: len(tenth)], problem.train.Y - problem.train.Y[~tenth].mean(axis=0)[None]
+    X, Y = described.train, problem.train.Y - problem.train.Y[~tenth].mean(axis=0)[None]
     found: list[tuple[Row, Array]] = []
 
     def measure(machine: FeatureMachine) -> Row:
@@ -164,16 +164,11 @@ def kernel_logits(config: Config, weights: Mapping[str, Any], params: Mapping[st
 
 
 def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, Readout]]:
-    """The ridge that a held-out tenth chooses, and the readout by solver.
-
-    Temperatures are of nine tenths. Copies of held-out images are held out, too, and choose nothing.
-    """
-    tenth, laps = held_out_tenth(problem), [time.perf_counter()]
-    held_out, M, copies = np.resize(tenth, len(train)), len(tenth), len(train) // len(tenth)
-    Y, labels = jnp.tile(problem.train.Y, (copies, 1)), problem.train.labels[tenth]
+    """The ridge that a held-out tenth chooses, and the readout by solver. Temperatures are of nine tenths."""
+    held_out, laps = held_out_tenth(problem), [time.perf_counter()]
+    Y, labels, rest = problem.train.Y, problem.train.labels[held_out], train[held_out]
     chosen = (~held_out, held_out, slice(None))
-    part, copied, whole = (split_examples(train[rows], Y[rows], mesh=data_mesh()) for rows in chosen)
-    rest = train[:M][tenth]
+    part, other, whole = (split_examples(train[rows], Y[rows], mesh=data_mesh()) for rows in chosen)
 
     def sums(blocks: Any, name: str) -> Gram:
         with stage(name, "blocks") as progress:
@@ -189,8 +184,7 @@ def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str
 
     gram = sums(part, "nine tenths of HᵀH")
     with stage("ridge", "ridges") as progress:
-        Y_rest = problem.train.Y[tenth]
-        ridge, squares = choose_ridge(gram, problem.config.ridges, rest, Y_rest, features, progress=progress)
+        ridge, squares = choose_ridge(gram, problem.config.ridges, rest, Y[held_out], features, progress=progress)
     temperature = fit_temperature(streamed_logits(squares, rest, features), labels)
     laps.append(time.perf_counter())
     begun, softmax_ridge = tempered(squares, temperature, ridge)
@@ -198,7 +192,7 @@ def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str
     softmax = sweeps(gram, part, begun, softmax_ridge, "softmax, nine tenths")
     softmax_temperature = fit_temperature(streamed_logits(softmax, rest, features), labels)
     laps.append(time.perf_counter())
-    gram = add_grams(gram, sums(copied, "a tenth of HᵀH"))
+    gram = add_grams(gram, sums(other, "a tenth of HᵀH"))
     all_squares = jax.block_until_ready(gram_least_squares(gram, ridge=ridge))
     laps.append(time.perf_counter())
     all_softmax = jax.block_until_ready(sweeps(gram, whole, softmax, softmax_ridge, "softmax, all images"))

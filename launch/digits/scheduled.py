@@ -76,8 +76,8 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
     config, N = problem.config, problem.images.outputs
     train, test, weights, feature_seconds, feature_flops = describe_images(config)
     save_model(problem, "kernel", weights)
-    own, features, D = train[: len(problem.train.labels)], kernel_features(weights), 2 * config.frequencies
-    zeros = {"kernel": jnp.zeros((D, N), own.dtype), "bias": jnp.zeros(N, own.dtype)}
+    features, D = kernel_features(weights), 2 * config.frequencies
+    zeros = {"kernel": jnp.zeros((D, N), train.dtype), "bias": jnp.zeros(N, train.dtype)}
 
     def layer(variables: Any) -> SoftmaxFit:
         output = variables["params"]["output"]
@@ -87,11 +87,11 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
         return streamed_logits(layer(variables), Z, features)
 
     compute, tenth = jax.jit(features), held_out_tenth(problem)
-    held_out = own[tenth]
+    held_out = train[tenth]
     start: Any = {"params": {"output": zeros}, "batch_stats": {}}
     model, rates = FullyConnected((), N), {"epochs": config.readout_epochs, "rate": _readout_rate}
     fits = [
-        _trained(problem, key, model, start, lambda drawn: compute(own[drawn]), logits, held_out, decay=decay, **rates)
+        _trained(problem, key, model, start, lambda drawn: compute(train[drawn]), logits, held_out, decay=decay, **rates)
         for decay in _readout_decays
     ]
     variables, fields = min(fits, key=lambda fit: dev_scores(problem, logits(fit[0], held_out))["dev_loss"])
@@ -102,7 +102,7 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
     fields |= dev_scores(problem, streamed_logits(fit, held_out, features)) | {"temperature": temperature}
     fields |= {"dimensions": D, "feature_seconds": feature_seconds, "seconds": feature_seconds + fields["solve_seconds"]}
     fields["flops"] += feature_flops + 2.0 * passes * weights["W"].size
-    return [keep(problem, key, linear(fit).params, *(streamed_logits(fit, Z, features) for Z in (own, test)), **fields)]
+    return [keep(problem, key, linear(fit).params, *(streamed_logits(fit, Z, features) for Z in (train, test)), **fields)]
 
 
 def _trained(

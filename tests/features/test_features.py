@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.features import copies, patches
+from jexplicit.features import patches
 from jexplicit.features.clusters import spherical_kmeans
-from jexplicit.features.copies import draw_copies
 from jexplicit.features.descriptors import describe, fit_axes
 from jexplicit.features.fourier import fourier_directions
 from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
@@ -54,23 +53,19 @@ def test_the_seed_alone_decides(name):
 
 
 IN_BLOCKS: dict[str, Any] = {
-    "copies": (copies, lambda images, _: draw_copies(random_key(), images)),
-    "patches": (
-        patches,
-        lambda images, told: patch_features(images, 256, some_filters(), grid=2, threshold=0.5, progress=told),
-    ),
-    "descriptors": (patches, lambda images, told: describe(*axes_of(), images, 256, progress=told)),
+    "patches": lambda images, told: patch_features(images, 256, some_filters(), grid=2, threshold=0.5, progress=told),
+    "descriptors": lambda images, told: describe(*axes_of(), images, 256, progress=told),
 }
 
 
 @pytest.mark.parametrize("name", IN_BLOCKS)
 def test_the_number_of_images_per_call_changes_nothing(name, monkeypatch):
-    module, function = IN_BLOCKS[name]
-    whole, done = function(IMAGES[:11], None), []
-    monkeypatch.setattr(module, "_images_per_call", 3)
+    function, done = IN_BLOCKS[name], []
+    whole = function(IMAGES[:11], None)
+    monkeypatch.setattr(patches, "_images_per_call", 3)
     blocks = function(IMAGES[:11], lambda *now: done.append(now))
-    np.testing.assert_allclose(blocks, whole, rtol=0, atol=1e-5 * (name != "copies"))  # another order of float32 sums
-    assert done[-4:] == ([] if name == "copies" else [(3, 11), (6, 11), (9, 11), (11, 11)])
+    np.testing.assert_allclose(blocks, whole, rtol=0, atol=1e-5)  # another order of float32 sums
+    assert done[-4:] == [(3, 11), (6, 11), (9, 11), (11, 11)]
 
 
 def pools_of_cells(grid):
@@ -88,7 +83,6 @@ WAVELETS = r"images of 9 x 12: use 1 to 2 octaves, at least 1 angle and 1 to 9 c
 REFUSALS = [
     (lambda: spherical_kmeans(np.ones((3, 2)), 4), "4 directions of 3 vectors"),
     (lambda: spherical_kmeans(np.eye(2, 3)[:, :1], 1), "vector 1 is zero"),
-    (lambda: draw_copies(7, IMAGES), "pass jax.random.key"),
     (lambda: bank(sizes=()), "at least one size"),
     (lambda: bank(sizes=(8,)), "patches of 8 x 8"),
     (lambda: axes_of(dimensions=0), "0 dimensions"),

@@ -238,7 +238,7 @@ def test_an_interrupted_run_continues_to_the_same_rows_and_takes_more_methods(fi
     assert without_costs(out) == [{**r, **({"explicit_epoch": None} if r["method"] == "cold" else {})} for r in expected]
 
 
-def test_a_kernel_of_patches_and_copies_learns_every_class_where_labels_come_in_order_and_classifies(tmp_path):
+def test_a_kernel_of_patches_learns_every_class_where_labels_come_in_order_and_classifies(tmp_path):
     data = read_images("digits")
     order = np.argsort(data.train_labels[:600], kind="stable")
     np.savez(
@@ -250,7 +250,7 @@ def test_a_kernel_of_patches_and_copies_learns_every_class_where_labels_come_in_
     )
     out = tmp_path / "run"
     small = "--frequencies 150 --axes 40 --filters 5 --threshold 0.5 --kernel-sweeps 2"
-    flags = f"--methods kernel --descriptor patches {small} --copies 1"
+    flags = f"--methods kernel --descriptor patches {small}"
     assert digits.main(["--out", str(out), "--data", str(tmp_path / "sorted.npz"), *flags.split()]) == 0
     assert [r["solver"] for r in rows(out)] == ["least_squares", "softmax"]
     for r in rows(out):
