@@ -22,7 +22,7 @@ from launch.digits.base import WITH_FEATURES, load_model, model_name, most_accur
 from launch.digits.config import Config
 from launch.digits.kernel import kernel_logits
 from launch.digits.scheduled import make_cnn, network_logits
-from launch.digits.solved import explicit_features, first_outputs, layer_inputs, wrapped
+from launch.digits.solved import explicit_features, first_outputs, layer_inputs
 
 _images_per_call = 1000
 
@@ -69,7 +69,6 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
         if row["method"] == "features":
             return _logits(row, params, explicit_features(X, row["levels"], weights, config))
         H = jnp.asarray(pixel_features(X, row["levels"]))
-        H = wrapped(H) if row["method"] == "wrapped" else H
         if row["method"] == "cnn":
             return network_logits(make_cnn(config, (row["height"], row["width"]), row["outputs"]))(params, H)
         return _logits(row, params, H)

@@ -7,10 +7,9 @@ from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, PositiveFloat
 from jexplicit.experiments.command import Preset
 from launch.shared.groups import Images, Run
 
-Closed = Literal["explicit", "wrapped", "delta", "mean_cooccurrence", "eq_14"]
-Solved = Literal[Closed, "intercept", "scaling", "quadratic", "features", "kernel", "feature-machine"]
+Solved = Literal["explicit", "delta", "scaling", "quadratic", "features", "kernel", "feature-machine"]
 Method = Literal[Solved, "logistic_regression", "trained_readout", "network", "cnn", "cold", "warm", "solved_second"]
-METHODS: tuple[Method, ...] = tuple(name for name in get_args(Method) if name not in ("wrapped", "feature-machine"))
+METHODS: tuple[Method, ...] = tuple(name for name in get_args(Method) if name != "feature-machine")
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,12 @@ class Config(Images, Run):
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and at most as many test images."""
     methods: tuple[Method, ...] = METHODS
-    """The models to fit; default, all but wrapped and feature-machine. explicit: the closed form. wrapped: explicit on
-    pixels whose highest level wraps around to 0, as that of bytes does where 1 is added to them. delta: explicit, its
-    exponent corrected by one fitted number. eq_14: explicit with the column weights of Eq. 14 before its last step.
-    mean_cooccurrence: those with each image's own norm in the place of K. intercept: log F frozen, the intercept log w
-    fitted. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a bound on the curvature.
-    features: explicit, scaling and quadratic on explicit features. kernel: least squares and a softmax layer on random
-    Fourier features of --descriptor. feature-machine: the same with a metric learned by a recursive feature machine.
-    logistic_regression: scikit-learn's. trained_readout: a softmax layer on the features of kernel, trained by AdamW.
-    network: one hidden layer, trained by backpropagation. cnn: a convolutional network, trained by AdamW. cold, warm:
+    """The models to fit; default, all but feature-machine. explicit: the closed form. delta: explicit, its exponent
+    corrected by one fitted number. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a bound on
+    the curvature. features: explicit, scaling and quadratic on explicit features. kernel: least squares and a softmax layer
+    on random Fourier features of --descriptor. feature-machine: the same with a metric learned by a recursive feature
+    machine. logistic_regression: scikit-learn's. trained_readout: a softmax layer on the features of kernel, trained by
+    AdamW. network: one hidden layer, trained by backpropagation. cnn: a convolutional network, trained by AdamW. cold, warm:
     trained by --optimizer from random parameters or from the explicit solution. solved_second: a second layer, solved in
     closed form and by sweeps, on the first layer of each trained model."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
@@ -40,7 +36,7 @@ class Config(Images, Run):
     priming_number: Annotated[float, Bounds(at_least=1)] | None = None
     """Priming number K of the first layer. Default: the mean L1 norm of the training images."""
     sweeps: PositiveInt = 300
-    """scaling, intercept: number of sweeps."""
+    """scaling: number of sweeps."""
     feature_sweeps: PositiveInt = 150
     """features: number of sweeps of iterative scaling."""
     quadratic_sweeps: PositiveInt = 30
@@ -145,7 +141,7 @@ PRESETS = {
         "the models of mnist-best on the images of --data; 60,000 images of 28x28 take as long.",
     ),
     "mnist": Preset(
-        Config("runs/mnist", data="mnist", methods=("wrapped", *METHODS), frequencies=4096),
+        Config("runs/mnist", data="mnist", frequencies=4096),
         "the paper's experiments on MNIST, and those beyond; half an hour on 2 CPU cores, most of it for held-out scores and "
         "the cnn. Test accuracy with one and two layers: explicit 83.34 and 83.64 %, warm 92.78 and 92.87 %; without "
         "backpropagation 99.6 %.",

@@ -50,10 +50,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield featureless, "--methods features without --featurizers: give patches, random or both"
     alone = "solved_second" in methods and not solved.first_layers(config)
     yield alone, f"{second}: add network, or cold or warm with --layers 1"
-    yield (
-        "wrapped" in methods and config.data == "digits",
-        "--methods wrapped with --data digits: it is of images of 256 levels",
-    )
     yield bool({"kernel", "feature-machine"} & set(methods)) and not config.ridges, "--ridges needs at least one value"
     yield "feature-machine" in methods and not config.powers, "--powers needs at least one value"
     if config.optimizer != "adagrad":

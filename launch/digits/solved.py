@@ -26,13 +26,7 @@ from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, pr
 from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
 from jexplicit.solvers.metrics import mean_loss
-from jexplicit.solvers.priming import (
-    delta_intercept,
-    fit_image_delta,
-    fit_intercept,
-    intercept_logits,
-    mean_cooccurrence_intercept,
-)
+from jexplicit.solvers.priming import delta_intercept, fit_image_delta, intercept_logits
 from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.base import (
     Parts,
@@ -53,10 +47,6 @@ from launch.digits.config import Config
 PIXELS = {
     "explicit": "explicit",
     "delta": "explicit",
-    "wrapped": "explicit",
-    "mean_cooccurrence": "explicit",
-    "eq_14": "explicit",
-    "intercept": "scaling",
     "scaling": "scaling",
     "quadratic": "quadratic",
     "logistic_regression": "lbfgs",
@@ -93,19 +83,10 @@ class Model(NamedTuple):
 def pixels(problem: Problem, method: str) -> Parts:
     """A method on pixels; the explicit solution has a row for every number of layers."""
     solver, sweeps = PIXELS[method], {"scaling": problem.config.sweeps, "quadratic": problem.config.quadratic_sweeps}
-    train, test, K = problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K
-    if method == "wrapped":
-        train, test = (split._replace(H=wrapped(split.H)) for split in (train, test))
-        K = float(priming_number(train.H))
-    inputs = Inputs(train, test, K)
+    inputs = Inputs(problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K)
     for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, solver, layers=layers)
         yield key, functools.partial(_measure, problem, key, sweeps.get(solver, 0), lambda: inputs)
-
-
-def wrapped(H: Array) -> Array:
-    """Pixel features `(X + 1)/256` of bytes to which 1 was added as bytes: 255 + 1 wraps around to 0."""
-    return jnp.where(H == 1, 0, H).astype(H.dtype)
 
 
 def features(problem: Problem) -> Parts:
@@ -233,17 +214,14 @@ def _solve(config: Config, key: Row, split: Split, K: Any, options: Any) -> Mode
         case _, "quadratic":
             return linear(curvature_bound_sweeps(H, Y, ridge=config.ridge, **options))
     F, f = dense_cooccurrence(H, Y), Y.sum(axis=0)
-    match key["method"], key["solver"]:
-        case "delta", _:
-            delta = fit_image_delta(H, labels, F, f, K).delta
-            return _weighted(F, delta_intercept(F, f, K, delta), delta=delta)
-        case "mean_cooccurrence" | "eq_14", _:
-            return _weighted(F, mean_cooccurrence_intercept(H, F, f, K, own_norms=key["method"] != "eq_14"))
-        case "intercept", _:
-            return linear(fit_intercept(H, Y, F, K=K, sweeps=options["sweeps"]))
-        case _, "scaling":
-            return linear(iterative_scaling_sweeps(H, Y, explicit_solution(F, K), **options))
+    if key["method"] == "delta":
+        delta = fit_image_delta(H, labels, F, f, K).delta
+        log_w = delta_intercept(F, f, K, delta)
+        params = {"U": jnp.log(F) + log_w[None, :], "intercept": jnp.zeros_like(log_w)}
+        return Model(params, functools.partial(intercept_logits, F=F, log_w=log_w), {"delta": delta})
     U = explicit_solution(F, K)
+    if key["solver"] == "scaling":
+        return linear(iterative_scaling_sweeps(H, Y, U, **options))
     return linear(SoftmaxFit(U, jnp.zeros_like(U[0]), ()))
 
 
@@ -255,12 +233,6 @@ def explicit_decoders(split: Split, K: float, layers: int) -> tuple[Array, ...]:
 def linear(fit: SoftmaxFit, **fields: Any) -> Model:
     """A softmax layer with an intercept."""
     return Model({"U": fit.U, "intercept": fit.intercept}, fit.logits, fields)
-
-
-def _weighted(F: Array, log_w: Array, **fields: Any) -> Model:
-    """The explicit solution with other column weights."""
-    params = {"U": jnp.log(F) + log_w[None, :], "intercept": jnp.zeros_like(log_w)}
-    return Model(params, functools.partial(intercept_logits, F=F, log_w=log_w), fields)
 
 
 def _logistic_regression(split: Split, iterations: int) -> Model:

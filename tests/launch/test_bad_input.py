@@ -233,7 +233,6 @@ digits --methods solved_second cold --layers 2 | --methods solved_second without
 digits --methods kernel --patch-sizes 3 | --patch-sizes needs --descriptor patches
 digits --methods kernel --octaves 3 | --octaves 3 of images 8 pixels wide: use at most 2
 digits --methods kernel --ridges | --ridges needs at least one value
-digits --methods wrapped | --methods wrapped with --data digits
 blur train --side 0 | --side 0: use at least 1 and at most 256
 blur train --side 1000 | --side 1000: use at least 1 and at most 256
 blur train --seed {LARGE} | use whole numbers below 2^63
