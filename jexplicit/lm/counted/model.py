@@ -145,6 +145,7 @@ CHARACTERS = (
         (2, 3, 4), (1, 3, 4), (2, 3, 4, 5),
     ),
     *each((), (1,), (1, 2), (1, 2, 3), ("part",), ("since", "word"), window=256),
+    *each((1, 2, 3, 4, 5, 6, 7, 8, 9), ("folded part", "folded word"), ("place", 1, 2)),
 )  # fmt: skip
 WORDS = (
     *each((), ("60:1",), ("200:1",), (1,)),
