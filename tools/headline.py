@@ -268,6 +268,16 @@ MODELS = (
     ),
     Model(
         WORDS,
+        "context mixing, which learns as it reads",
+        "all text before",
+        "babylm-context-mixing",
+        ADAPTIVE,
+        "dev_perplexity",
+        test=("babylm-context-mixing", ADAPTIVE),
+        pair=True,
+    ),
+    Model(
+        WORDS,
         "the paper's layer by Adagrad, 3 epochs",
         "4 tokens",
         "babylm-trained",
