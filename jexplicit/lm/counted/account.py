@@ -18,12 +18,13 @@ from jaxtyping import Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY
 from jexplicit.lm.counted.evidence import Decisions
-from jexplicit.lm.counted.mixing import BLOCK, CLIP, Gate, log_likelihoods, read_gate
+from jexplicit.lm.counted.mixing import CLIP, Gate, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
     Ahead,
     CountedState,
     begin,
+    complete,
     decisions_at,
     expect,
     look_ahead,
@@ -108,14 +109,15 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     if not len(new.bit):
         return Account(entry_names(model), new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
     ahead, n = look_ahead(model, state, ids, new), len(new.bit)
-    learn = len(ahead.d.bit) // BLOCK * BLOCK if model.moving else 0
-    entries, log_odds = divide(model, state.gates, ahead, learn)
+    entries, log_odds = divide(model, state.gates, ahead, complete(model, state, ahead.d))
     place = ahead.d.place[-n:] - len(state.tokens)
     return Account(entry_names(model), new._replace(place=place), entries[-n:], log_odds[-n:])
 
 
-def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums; gates learn from the first `learn`."""
+def divide(
+    model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums; gates learn from these blocks."""
     F = 2 * len(model.parts)
     X, w, a = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1)), ahead.log_odds
     clipped = a - np.einsum("fb,bf->b", X, w)
@@ -132,15 +134,14 @@ def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: in
     return entries, a.astype(np.float64)
 
 
-def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: int):
+def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: np.ndarray | None):
     """[B, K] the weights that each decision is mixed with, and the log-odds after it."""
-    if not learn:
-        return gate.D[sets], read_gate(gate, ahead.X, log_odds, sets, ahead.d.bit, 0)[0]
     D, out = np.empty((len(log_odds), gate.U.shape[1])), np.empty(len(log_odds), np.float32)
-    for at in range(0, len(out), BLOCK):
-        some = slice(at, at + BLOCK)
+    blocks = np.zeros(0, int) if learn is None else learn
+    for some in np.split(np.arange(len(out)), np.append(np.flatnonzero(np.diff(blocks)) + 1, len(blocks))):
         D[some] = gate.D[sets[some]]
-        out[some], gate = read_gate(gate, ahead.X[:, some], log_odds[some], sets[some], ahead.d.bit[some], learn - at)
+        here = blocks[some[some < len(blocks)]]
+        out[some], gate = read_gate(gate, ahead.X[:, some], log_odds[some], sets[some], ahead.d.bit[some], here)
     return D, out
 
 

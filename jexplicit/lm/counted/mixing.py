@@ -19,8 +19,8 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 CLIP, MOST = 8.0, 9.5  # of directions, and of log-odds
-BLOCK = 64  # decisions that are mixed with the same weights
-_read, _sizes = 1 << 17, (1 << 10, 1 << 14, 1 << 17)  # decisions of a call, and the sizes that calls are padded to
+BLOCK = 64  # decisions from one change of the weights to the next, about
+_sizes, _wider = (1 << 4, 1 << 8, 1 << 11), 16  # blocks that a call is padded to, and decisions that its blocks are
 _rows = 1 << 14  # decisions of a product
 _sets = 1 << 13  # of every gate, so that gates share a program
 
@@ -137,8 +137,7 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def _learn(D, H, ridge, z, log_odds, sets, y):
     """log-odds with those of a gate, block after block; and its weights after them. y = -1: a decision that is not there."""
-    K = z.shape[1]
-    blocks = (z.reshape(-1, BLOCK, K), *(v.reshape(-1, BLOCK) for v in (log_odds, sets, y)))
+    K = z.shape[-1]
 
     def step(W, block):  # W = [D, H], since a gather and a scatter cost more than all else
         z, a, s, y = block
@@ -155,12 +154,29 @@ def _learn(D, H, ridge, z, log_odds, sets, y):
         learned = (there * error)[:, None] * rate, (there * p * (1 - p))[:, None] * z * z
         return W.at[s].add(jnp.concatenate(learned, axis=1)), out
 
-    W, out = jax.lax.scan(step, jnp.concatenate([D, H], axis=1), blocks)
-    return W[:, :K], W[:, K:], out.reshape(-1)
+    W, out = jax.lax.scan(step, jnp.concatenate([D, H], axis=1), (z, log_odds, sets, y))
+    return W[:, :K], W[:, K:], out
 
 
-def read_gate(gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarray, learn: int) -> tuple[np.ndarray, Gate]:
-    """The log-odds of decisions with a gate's, which learns from the first `learn` of them.
+def blocks_of(place: Integer[np.ndarray, " B"], before: int = 0) -> Integer[np.ndarray, " B"]:
+    """The block of every decision: that of its token's first one, so that the same weights predict all of a token.
+
+    Args:
+        place: [B] of the token of each decision, ascending.
+        before: decisions before these.
+
+    Example:
+        >>> blocks_of(np.repeat(np.arange(20), 10))[[59, 60, 69, 70]].tolist()
+        [0, 0, 0, 1]
+    """
+    new = np.append(True, place[1:] != place[:-1])[: len(place)]
+    return (np.maximum.accumulate(np.where(new, np.arange(len(place)), 0)) + before) // BLOCK
+
+
+def read_gate(
+    gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarray, blocks: Integer[np.ndarray, " learn"] | None = None
+) -> tuple[np.ndarray, Gate]:
+    """The log-odds of decisions with a gate's, which learns from the first ones, block after block.
 
     Args:
         gate: its weights before.
@@ -168,19 +184,24 @@ def read_gate(gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarr
         log_odds: [B] before.
         sets: [B].
         y: [B] decisions.
-        learn: how many of them are learned from.
+        blocks: [learn] of those that are learned from, `blocks_of` them.
     """
     B, D, H = len(y), gate.D, gate.H
-    out, learn = np.empty(B, np.float32), min(max(learn, 0), B)
-    for a in range(0, learn, _read):
-        at = slice(a, min(a + _read, learn))
-        z, n = project(gate, x[:, at]), at.stop - a
-        size = next(size for size in _sizes if size >= n)
-        padded = (np.pad(z, ((0, size - n), (0, 0))), np.pad(np.asarray(log_odds[at], np.float32), (0, size - n)))
-        padded += (np.pad(sets[at].astype(np.int32), (0, size - n)),)
-        padded += (np.pad(y[at].astype(np.float32), (0, size - n), constant_values=-1),)
-        D, H, found = _learn(*map(jax.device_put, (np.array(D), np.array(H), gate.ridge, *padded)))
-        out[at] = np.asarray(found)[:n]
+    out, learn = np.empty(B, np.float32), 0 if blocks is None else len(blocks)
+    if blocks is not None and learn:
+        first = np.flatnonzero(np.diff(blocks, prepend=-1))
+        row, column = np.repeat([np.arange(len(first)), first], np.diff(np.append(first, learn)), axis=1)
+        column = np.arange(learn) - column
+        wide = -(-max(column.max() + 1, BLOCK + 1) // _wider) * _wider
+        for r in range(0, len(first), _sizes[-1]):
+            at = slice(first[r], first[r + _sizes[-1]] if r + _sizes[-1] < len(first) else learn)
+            some = row[at] - r, column[at]
+            size = next(size for size in _sizes if size > some[0][-1])
+            z, s = np.zeros((size, wide, gate.U.shape[1]), np.float32), np.zeros((size, wide), np.int32)
+            a, of = np.zeros((2, size, wide), np.float32)
+            z[some], s[some], a[some], of[...], of[some] = project(gate, x[:, at]), sets[at], log_odds[at], -1, y[at]
+            D, H, found = _learn(*map(jax.device_put, (np.array(D), np.array(H), gate.ridge, z, a, s, of)))
+            out[at] = np.asarray(found)[some]
     D, H = np.asarray(D), np.asarray(H)
     for a in range(learn, B, _rows):
         at = slice(a, a + _rows)

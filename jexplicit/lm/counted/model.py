@@ -26,7 +26,17 @@ from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
 from jexplicit.lm.counted.evidence import Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.layer import Layer, solve_layer
-from jexplicit.lm.counted.mixing import MOST, Gate, directions, information, log_likelihoods, newton, read_gate, whitening
+from jexplicit.lm.counted.mixing import (
+    MOST,
+    Gate,
+    blocks_of,
+    directions,
+    information,
+    log_likelihoods,
+    newton,
+    read_gate,
+    whitening,
+)
 from jexplicit.lm.counted.tree import Tree, grow_with_classes
 
 BIAS = np.float16(0.3)
@@ -374,15 +384,15 @@ def fit_and_read(
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
     M = whitening(information(sample.T, weights))
     log_odds, facts, fitted = weigh(weights, X), facts_of(text, d, known, tree, gated), []
-    fit = np.arange(n // 20, n, max(1, n // 1_500_000))
+    moving, fit = adaptive and not frozen, np.arange(n // 20, n, max(1, n // 1_500_000))
     for names in gates:
         sets, in_all = sets_of(names, facts)
         halves = None if adaptive else d.block[late[fit]] % 2
         ridge = _gate_ridge["moving" if adaptive else "static"]
         shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
         gate = directions(X[:, fit].T.astype(np.float32), y[fit], log_odds[fit], sets[fit], M, **shared)
-        before, after = read_gate(gate, X[:, :n], log_odds[:n], sets[:n], y[:n], n)
-        new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], len(y) if adaptive and not frozen else 0)
+        before, after = read_gate(gate, X[:, :n], log_odds[:n], sets[:n], y[:n], blocks_of(d.place[late]))
+        new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], blocks_of(d.place[end:]) if moving else None)
         log_odds = np.append(before, new)
         fitted.append((names, after))
         log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, new, end, end))

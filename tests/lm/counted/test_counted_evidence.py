@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from jexplicit.lm.counted import evidence as core
 from jexplicit.lm.counted.columns import Context, Text, spelling
 from jexplicit.lm.counted.evidence import View, decisions, evidence, intervals, keys, pass_over, sort, table_of
-from jexplicit.lm.counted.mixing import Gate, directions, newton, read_gate, whitening
+from jexplicit.lm.counted.mixing import Gate, blocks_of, directions, newton, read_gate, whitening
 from jexplicit.lm.counted.tree import grow
 
 ATOL = 1e-5
@@ -181,11 +181,12 @@ def test_a_gate_by_a_loop():
     x, y, sets, a = rng.normal(size=(5, 300)), rng.integers(0, 2, 300), rng.integers(0, 4, 300), rng.normal(size=300)
     gate = Gate(rng.normal(size=(5, 2)), np.array([3.0, 9.0]), np.zeros((4, 2)), np.zeros((4, 2)))
     gate = Gate(*(v.astype(np.float32) for v in gate))
-    out, after = read_gate(gate, x.astype(np.float32), a, sets, y, 256)
+    place = np.repeat(np.arange(60), 5)
+    out, after = read_gate(gate, x.astype(np.float32), a, sets, y, blocks_of(place)[:260])
     D, H, z = np.zeros((4, 2)), np.zeros((4, 2)), np.clip(x.T @ gate.U, -8, 8)
-    for start in range(0, 300, 64):
+    for start, end in ((0, 65), (65, 130), (130, 195), (195, 260), (260, 300)):  # a token begins at 0, 65, 130, 195, 260
         dD, dH = np.zeros_like(D), np.zeros_like(H)
-        for i in range(start, min(start + 64, 300)):
+        for i in range(start, end):
             o = np.clip(a[i] + D[sets[i]] @ z[i], -9.5, 9.5)
             np.testing.assert_allclose(out[i], o, atol=1e-4)
             rate, p = z[i] / (H[sets[i]] + gate.ridge), 1 / (1 + np.exp(-o))
@@ -195,7 +196,7 @@ def test_a_gate_by_a_loop():
                 low, high = (m, high) if m < (z[i] @ rate) * (y[i] - 1 / (1 + np.exp(-(o + m)))) else (low, m)
             dD[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + low)))) * rate
             dH[sets[i]] += p * (1 - p) * z[i] ** 2
-        if start + 64 <= 256:
+        if end <= 260:
             D, H = D + dD, H + dH
     np.testing.assert_allclose(after.D, D, atol=1e-4)
     np.testing.assert_allclose(after.H, H, rtol=1e-4)
