@@ -17,10 +17,10 @@ from typing import Annotated, Any, ClassVar
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import train_and_dev_files
 from jexplicit.data.tfds import tfds_text
-from jexplicit.experiments.bounds import Bounds, PositiveInt
-from jexplicit.experiments.command import Preset, entry_point
+from jexplicit.runs.bounds import Bounds, PositiveInt
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.progress import console, stage
+from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
 from launch.shared.groups import check_text
 

@@ -33,13 +33,13 @@ import numpy as np
 from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.experiments.command import Preset, run_command
-from jexplicit.experiments.rows import Row
-from jexplicit.experiments.tables import Column
 from jexplicit.lm.arpa.words import arpa_words
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.host import set_malloc
 from launch.accelerator.texts import draw_stream
+from launch.kit.command import Preset, run_command
+from launch.kit.rows import Row
+from launch.kit.tables import Column
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
     import jax
@@ -322,8 +322,8 @@ def run(config: Config) -> dict[str, Any]:
     """Measure on one core of the CPU, where the system has such a choice, and write the report."""
     import jax
 
-    from jexplicit.experiments.experiment import Experiment
-    from jexplicit.experiments.views import Bars, Table
+    from launch.kit.experiment import Experiment
+    from launch.kit.views import Bars, Table
 
     for size in config.sizes if {*config.cases} & {*get_args(Text)} else ():  # refused before anything is measured
         read_text(config.train, config.vocab_size, size)

@@ -8,9 +8,9 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import entry_point
+from jexplicit.runs.bounds import PositiveInt
 from launch.digits.config import Method
+from launch.kit.command import entry_point
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def print_completion(shell: list[str]) -> None:
     """Print what completes the names of commands and flags in a shell; tyro writes it."""
     import tyro
 
-    from jexplicit.experiments.flags import FLAT, flag_groups
+    from launch.kit.flags import FLAT, flag_groups
 
     commands = {}
     for name, entry in COMMANDS.items():

@@ -18,10 +18,10 @@ from rich.markup import escape
 
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import read_documents
-from jexplicit.experiments.command import entry_point
-from jexplicit.experiments.tables import Column, rich_table
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage
+from launch.kit.command import entry_point
+from launch.kit.tables import Column, rich_table
 from launch.shared.choose import ModelChoices, load_choices
 from launch.shared.groups import Reading
 

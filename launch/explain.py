@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from rich.table import Table
 
-from jexplicit.experiments.command import entry_point
 from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import show
+from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice, visible
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: "Attr
 
 def draw_attribution(predicted: list[str], context: list[list[str]], why: "Attribution", path: Path) -> None:
     """Heat map [M, G] of the evidence in nats; long texts wrap as lines of text do."""
-    from jexplicit.experiments.figures import figure
+    from launch.kit.figures import figure
 
     M, G = why.evidence.shape
     tokens = max(_tokens_per_line, -(-M // _most_lines))  # of a line

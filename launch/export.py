@@ -11,9 +11,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from jexplicit.experiments.command import entry_point
 from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.progress import console, show
+from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import entry_point
-from jexplicit.experiments.tables import Column, rich_table
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import show
+from launch.kit.command import entry_point
+from launch.kit.tables import Column, rich_table
 from launch.shared.choose import ModelChoice, load_choice, visible
 
 

@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jexplicit.experiments.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
-from jexplicit.experiments.command import entry_point
+from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jexplicit.runs.progress import show
+from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice
 
 

@@ -19,9 +19,9 @@ from jexplicit.data.inputs import expand_paths, file_lines
 from jexplicit.data.records import json_records
 from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
-from jexplicit.experiments.bounds import refuses
-from jexplicit.experiments.command import entry_point
+from jexplicit.runs.bounds import refuses
 from jexplicit.runs.progress import json_line, show, stage
+from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice
 from launch.shared.groups import Reading
 

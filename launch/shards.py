@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from jexplicit.data.corpora import Corpus, sample_documents
 from jexplicit.data.corpus.sources import read_corpus
 from jexplicit.data.sizes import text_sizes, write_sizes
-from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.experiments.command import Preset, entry_point
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, si_format, stage
+from launch.kit.command import Preset, entry_point
 from launch.shared.groups import Text, check_text
 
 if TYPE_CHECKING:

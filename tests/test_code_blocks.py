@@ -21,9 +21,9 @@ import pytest
 from pages import PAGES, Block, Invocation, block_invocations, blocks, invocations, read_invocation, read_page, spans
 from PIL import Image
 
-from jexplicit.experiments import command
-from jexplicit.experiments.flags import flags
 from launch import cli
+from launch.kit import command
+from launch.kit.flags import flags
 from tools.command_pages import command_page
 
 QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify", "cache")

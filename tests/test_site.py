@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import icl.blur
-from jexplicit.experiments.command import Command
-from jexplicit.experiments.flags import flags
 from launch.cli import COMMANDS
+from launch.kit.command import Command
+from launch.kit.flags import flags
 from tools.api_pages import PAGES, api_pages, documented, names_of_page, page_of, short_names
 from tools.command_pages import command_page, command_pages
 from tools.links import link_commands, link_names

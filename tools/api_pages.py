@@ -50,8 +50,8 @@ PAGES = {
     "networks": Page("Networks", ("jexplicit.nn",), ("jexplicit.nn.*", "jexplicit.nn.studies.*")),
     "runs": Page(
         "Runs and commands",
-        ("jexplicit.experiments", "jexplicit.runs"),
-        ("jexplicit.experiments.*", "jexplicit.runs.iterate", "jexplicit.runs.progress"),
+        ("launch.kit", "jexplicit.runs"),
+        ("launch.kit.*", "jexplicit.runs.iterate", "jexplicit.runs.progress"),
     ),
     "icl": Page("In-context learning", ("icl",)),
     "icl_models": Page("In-context models", ("icl.models",)),

@@ -8,11 +8,11 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from jexplicit.experiments.bounds import Bounds
-from jexplicit.experiments.command import Command
-from jexplicit.experiments.flags import Flag, flags
-from jexplicit.experiments.program import as_installed
+from jexplicit.runs.bounds import Bounds
 from launch.cli import COMMANDS
+from launch.kit.command import Command
+from launch.kit.flags import Flag, flags
+from launch.kit.program import as_installed
 from tools.markup import inline, prose
 
 # In an explanation: the name of a choice, or several, at the start of a sentence that explains it.

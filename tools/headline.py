@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jexplicit.experiments.figures import COLOURS, figure, log_ticks
-from jexplicit.experiments.rows import Results, Row, groups
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table
+from launch.kit.figures import COLOURS, figure, log_ticks
+from launch.kit.rows import Results, Row, groups
+from launch.kit.tables import Column
+from launch.kit.views import Table
 from launch.networks.sequence_lm import curves
 from tools import tables
 

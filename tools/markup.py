@@ -4,7 +4,7 @@ import html
 import re
 import textwrap
 
-from jexplicit.experiments.program import as_installed
+from launch.kit.program import as_installed
 
 _command = re.compile(r"^\s*jexplicit |^\s*python -m ")
 

@@ -30,9 +30,9 @@ from typing import Any
 
 import tyro
 
-from jexplicit.experiments import views
-from jexplicit.experiments.rows import Results, Row, only, where
-from jexplicit.experiments.tables import Column
+from launch.kit import views
+from launch.kit.rows import Results, Row, only, where
+from launch.kit.tables import Column
 from tools.results import RESULTS, read_results
 
 ROOT = Path(__file__).parents[1]

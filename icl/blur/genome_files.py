@@ -13,7 +13,7 @@ import numpy as np
 from icl.blur.design import Rules
 from icl.blur.genome import Genome
 from jexplicit.data.inputs import is_input, read_input
-from jexplicit.experiments.folder import write_json
+from jexplicit.runs.files import write_json
 
 _folder = resources.files("icl.blur") / "genomes"  # a JSON file per genome
 

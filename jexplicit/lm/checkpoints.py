@@ -15,7 +15,6 @@ from jexplicit.counts.dense import Counts
 from jexplicit.counts.sparse import SparseCounts, sparse_table
 from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.experiments.results import read_command, read_config, read_rows, read_stored
 from jexplicit.lm.arpa.reading import read_arpa
 from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.core.model import LanguageModel
@@ -25,6 +24,7 @@ from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, un
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.results import read_command, read_config, read_rows, read_stored
 
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
 FROM_COUNTS = ("unigram", "bigram", "explicit")

@@ -11,7 +11,6 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
-from jexplicit.experiments.results import read_stored
 from jexplicit.lm.arpa.words import is_arpa
 from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.attribution import Attribution, explain
@@ -21,6 +20,7 @@ from jexplicit.lm.evaluation import evaluate, read_text, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import library, save_model
 from jexplicit.runs.files import write_whole
+from jexplicit.runs.results import read_stored
 
 
 class TextModel(NamedTuple):

@@ -1,10 +1,11 @@
 """Paths given by a user, and files that are written atomically, even if the process or the machine crashes."""
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 def local_path(path: str | os.PathLike, flag: str = "--out") -> Path:
@@ -57,3 +58,9 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise ValueError(f"{path} cannot be written ({error.strerror}): make room, or choose another folder") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, as `jexplicit.runs.files.write_whole`."""
+    text = json.dumps(value, indent=1) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))

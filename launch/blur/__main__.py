@@ -10,8 +10,8 @@ python -m launch.blur tasks --out runs/blur_tasks
 
 import sys
 
-from jexplicit.experiments.command import Command, run_subcommand
 from launch.blur.presets import PRESETS
+from launch.kit.command import Command, run_subcommand
 
 COMMANDS = {
     name: Command(type(presets["tiny"].config), f"launch.blur.{name.replace('-', '_')}", presets)

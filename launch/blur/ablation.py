@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev, variance
 from typing import Any
 
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Bars, Section, Table, pivot_table
 from launch.blur.config import VARIANTS, AblationConfig
 from launch.blur.data import load_sets, read_sets
 from launch.blur.learners import ACCURACY, learners, main_step, percent, ready, stability
 from launch.blur.presets import PRESETS
 from launch.blur.train import META, find_genome
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups, where
+from launch.kit.tables import Column
+from launch.kit.views import Bars, Section, Table, pivot_table
 
 
 def designs(config: AblationConfig) -> dict[str, AblationConfig]:

@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from icl.blur.design import Design
 from icl.names import RATES, TASK_GROUPS, Families, Normalisation, Objective, Output, Start
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,6 @@ from typing import Any
 from icl.blur.baselines import momentum_grid
 from icl.blur.data import Sets
 from icl.blur.genome_files import load_genome
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups, only, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Section, pivot_table
 from launch.blur.config import GridConfig
 from launch.blur.data import first_examples, load_sets
 from launch.blur.learners import (
@@ -26,6 +21,11 @@ from launch.blur.learners import (
     ready,
 )
 from launch.blur.presets import PRESETS
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups, only, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Section, pivot_table
 
 
 def measure(config: GridConfig, folder: RunFolder) -> Iterator[Part]:

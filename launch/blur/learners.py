@@ -13,17 +13,17 @@ from icl.blur.data import Sets
 from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.judging.flops import descent_flops, rule_flops
 from icl.blur.learning import learning_curves
-from jexplicit.experiments.experiment import Part
-from jexplicit.experiments.figures import plain_ticks
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups, melt, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table
 from jexplicit.nn.parts.names import OptimizerName
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import stage
 from launch.blur.config import LearnersConfig, TasksConfig, check
 from launch.blur.data import first_examples
+from launch.kit.experiment import Part
+from launch.kit.figures import plain_ticks
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups, melt, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table
 
 Place = tuple[Sets, tuple[int, ...]]  # data, and the hidden layers of the networks that learn them
 

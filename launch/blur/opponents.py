@@ -15,10 +15,6 @@ from icl.blur.genome_files import LearnedRule
 from icl.blur.judging.classifiers import CLASSIFIERS, Classifier, classifier_accuracies
 from icl.blur.judging.flops import descent_flops, rule_flops
 from icl.blur.learning import minibatches
-from jexplicit.experiments.experiment import Part
-from jexplicit.experiments.rows import Results, Row, groups, only, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table
 from launch.blur.config import LearnersConfig
 from launch.blur.data import first_examples
 from launch.blur.learners import (
@@ -33,6 +29,10 @@ from launch.blur.learners import (
     place_name,
     place_of,
 )
+from launch.kit.experiment import Part
+from launch.kit.rows import Results, Row, groups, only, where
+from launch.kit.tables import Column
+from launch.kit.views import Table
 
 UPDATES = (1, 2, 5, 10, 20)
 """Numbers of updates of the rule that opponents are measured after, of those that the learners have."""

@@ -9,8 +9,8 @@ import functools
 import operator
 from typing import Any
 
-from jexplicit.experiments.command import Preset
 from launch.blur.config import AblationConfig, GridConfig, SgdCheckConfig, TasksConfig, TrainConfig, TransferConfig
+from launch.kit.command import Preset
 
 Fields = dict[str, Any]
 _learners: Fields = dict(limit=400, widths=(8,), batch_size=16, learners=2, steps=12)

@@ -15,15 +15,15 @@ from icl.blur.descent import curl, sgd_difference, sgd_genome, sgd_rules, update
 from icl.blur.design import Rules
 from icl.blur.genome_files import LearnedRule, load_genome
 from icl.blur.rules import init_synapses
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Images, Section, Table
 from jexplicit.runs.progress import console
 from launch.blur.config import SgdCheckConfig
 from launch.blur.learners import part, ready
 from launch.blur.presets import PRESETS
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results
+from launch.kit.tables import Column
+from launch.kit.views import Images, Section, Table
 
 _pairs = {  # loss -> hidden and output activations
     "squared_error": (("sigmoid", "sigmoid"), ("tanh", "tanh"), ("relu", "linear")),

@@ -28,17 +28,18 @@ from icl.blur.judging.speed import interquartile_mean, updates_to_reach
 from icl.blur.judging.suite import SUITE, Task, known_from, select_tasks, task_sets
 from icl.blur.learning import learning_curves
 from icl.names import RATES
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder, environment, write_json
-from jexplicit.experiments.rows import Results, Row, cell, groups, pivot, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Bars, Lines, Section, Table
 from jexplicit.nn.parts.names import Activation
+from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import stage
 from launch.blur.config import TasksConfig
 from launch.blur.data import describe_data
 from launch.blur.learners import by_updates, design_of, learner_options, part, place_of, ready
 from launch.blur.presets import PRESETS
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder, environment
+from launch.kit.rows import Results, Row, cell, groups, pivot, where
+from launch.kit.tables import Column
+from launch.kit.views import Bars, Lines, Section, Table
 
 UPDATES = (1, 2, 5, 10, 20, 50, 100)
 """Numbers of updates that learners are compared after."""

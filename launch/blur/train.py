@@ -17,11 +17,6 @@ from icl.blur.evolution import EvolutionRecipe, evolve
 from icl.blur.genome import near_backprop_genome, random_genome, ridge_genome
 from icl.blur.genome_files import LearnedRule, load_genome, save_genome
 from icl.blur.meta import MetaRecipe, SearchResult, Stage, meta_train
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder, environment
-from jexplicit.experiments.rows import Results, Row, groups, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Section, Table
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import MetaTrainingConfig, TrainConfig
 from launch.blur.data import describe_data, load_sets, meta_examples
@@ -39,6 +34,11 @@ from launch.blur.learners import (
 )
 from launch.blur.opponents import EQUAL, opponents
 from launch.blur.presets import PRESETS
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder, environment
+from launch.kit.rows import Results, Row, groups, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Section, Table
 
 _starts = {"random": random_genome, "backprop": near_backprop_genome, "ridge": ridge_genome}
 

@@ -7,11 +7,6 @@ from typing import Any
 import numpy as np
 
 from icl.blur.genome_files import load_genome
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Section, pivot_table
 from launch.blur.config import TransferConfig, hidden_layers
 from launch.blur.data import load_sets, read_sets
 from launch.blur.learners import (
@@ -29,6 +24,11 @@ from launch.blur.learners import (
 from launch.blur.opponents import EQUAL, opponents
 from launch.blur.presets import PRESETS
 from launch.blur.train import META, find_genome
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Section, pivot_table
 
 _rates = tuple(float(f"{rate:.3g}") for rate in np.geomspace(0.03, 10, 9))
 

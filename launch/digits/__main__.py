@@ -6,8 +6,8 @@ python -m launch.digits --preset mnist --data-dir DIR --out runs/mnist
 
 import sys
 
-from jexplicit.experiments.command import entry_point
 from launch.digits.config import PRESETS, Config
+from launch.kit.command import entry_point
 
 main = entry_point("launch.digits.run", Config, __doc__, PRESETS)
 

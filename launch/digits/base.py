@@ -13,15 +13,15 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
-from jexplicit.experiments.experiment import Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Row
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.calibration import calibration_error, reliability
 from jexplicit.solvers.explicit import priming_number
 from jexplicit.solvers.metrics import accuracy, mean_loss
 from launch.digits.config import Config
+from launch.kit.experiment import Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row
 
 Parts = Iterator[Part]
 SCAN, PICTURES = "scan.csv", "pictures.npz"

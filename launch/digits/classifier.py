@@ -11,18 +11,18 @@ from jaxtyping import Array
 
 from jexplicit.data.image_files import check_grey_levels, read_grey_images, size
 from jexplicit.data.images import pixel_features
-from jexplicit.experiments.results import read_run
-from jexplicit.experiments.rows import Row, where
 from jexplicit.nn.networks import FullyConnected, network_outputs
 from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import console, show
+from jexplicit.runs.results import read_run
 from jexplicit.solvers.layerwise import stack_logits
 from launch.digits.base import WITH_FEATURES, load_model, model_name, most_accurate, row_name
 from launch.digits.config import Config
 from launch.digits.kernel import kernel_logits
 from launch.digits.scheduled import make_cnn, network_logits
 from launch.digits.solved import explicit_features, first_outputs, layer_inputs
+from launch.kit.rows import Row, where
 
 _images_per_call = 1000
 

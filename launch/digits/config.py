@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
-from jexplicit.experiments.command import Preset
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
+from launch.kit.command import Preset
 from launch.shared.groups import Images, Run
 
 Solved = Literal["explicit", "delta", "scaling", "quadratic", "features", "kernel", "feature-machine"]

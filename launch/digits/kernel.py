@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.experiments.rows import Row
 from jexplicit.features.fourier import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import peak_bytes
@@ -30,6 +29,7 @@ from launch.digits.base import Parts, Problem, dev_scores, flops, held_out_tenth
 from launch.digits.config import Config
 from launch.digits.descriptors import descriptors, fit_descriptors, pools
 from launch.digits.solved import linear
+from launch.kit.rows import Row
 
 _metric_ridge = 1e-3
 _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32

@@ -8,11 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.experiments.bounds import refuses
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Row, where
 from jexplicit.nn.optimizers import optax_optimizer
+from jexplicit.runs.bounds import refuses
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
 from jexplicit.solvers.explicit import dense_cooccurrence
@@ -23,6 +20,9 @@ from launch.digits.config import PRESETS, Config
 from launch.digits.descriptors import default_sizes, grid_cells, most_octaves
 from launch.digits.kernel import kernel
 from launch.digits.views import ALL, VIEWS
+from launch.kit.experiment import Experiment
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row, where
 
 METHODS: dict[str, Callable[[Problem], Parts]] = {
     **{name: functools.partial(solved.pixels, method=name) for name in solved.PIXELS},

@@ -15,7 +15,6 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from jexplicit.experiments.rows import Row
 from jexplicit.nn.convolutional import ConvolutionalNetwork
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.steps import initial_state
@@ -27,6 +26,7 @@ from launch.digits.config import Config
 from launch.digits.kernel import describe_images, kernel_features
 from launch.digits.solved import linear
 from launch.digits.trained import run_training
+from launch.kit.rows import Row
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2
 _readout_rate, _readout_decays = 0.1, (0.0, 0.01, 0.03, 0.1)

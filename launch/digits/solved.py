@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import pixel_features
-from jexplicit.experiments.rows import Row, where
 from jexplicit.features.patches import Filters, patch_features, patch_filters
 from jexplicit.features.positive import random_directions, random_features, unit_rows
 from jexplicit.runs.devices import full_precision
@@ -43,6 +42,7 @@ from launch.digits.base import (
     save_model,
 )
 from launch.digits.config import Config
+from launch.kit.rows import Row, where
 
 PIXELS = {
     "explicit": "explicit",

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jexplicit.experiments.rows import Row, where
 from jexplicit.nn.networks import FullyConnected, SoftmaxStack, network_outputs
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.parts.initializers import initializer
@@ -34,6 +33,7 @@ from launch.digits.base import (
     scores,
 )
 from launch.digits.solved import explicit_decoders
+from launch.kit.rows import Row, where
 
 Plan = tuple[nn.Module, dict[str, Any], optax.GradientTransformation, Row]
 """A network, its initial parameters, how it is trained, and fields of its row."""

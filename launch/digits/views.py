@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jexplicit.experiments.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks
-from jexplicit.experiments.rows import Results, Row, melt, some_epochs, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Images, Lines, Section, Table, View, picture
 from launch.digits.base import PICTURES, SCAN, load_model, row_name
+from launch.kit.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks
+from launch.kit.rows import Results, Row, melt, some_epochs, where
+from launch.kit.tables import Column
+from launch.kit.views import Images, Lines, Section, Table, View, picture
 
 # Section 4 of the paper, on MNIST: test accuracy by (method, layers), epochs until the early stop, and mean norm.
 PAPER_ACCURACY = {

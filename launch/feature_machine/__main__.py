@@ -7,8 +7,8 @@ python -m launch.feature_machine tables --out runs/tables
 
 import sys
 
-from jexplicit.experiments.command import Command, run_subcommand
 from launch.feature_machine import config as configs
+from launch.kit.command import Command, run_subcommand
 
 COMMANDS = {
     "modular": Command(configs.ModularConfig, "launch.feature_machine.modular", configs.PRESETS["modular"]),

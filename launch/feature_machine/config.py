@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
-from jexplicit.experiments.bounds import Bounds, PositiveFloat, PositiveInt
-from jexplicit.experiments.command import Preset
+from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
+from launch.kit.command import Preset
 from launch.shared.groups import Run
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]

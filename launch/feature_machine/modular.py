@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Images, Lines, Table
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
 from launch.feature_machine.config import ModularConfig
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups
+from launch.kit.tables import Column
+from launch.kit.views import Images, Lines, Table
 
 OPERATIONS = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 _drawn = 4  # metrics of the figure

@@ -21,14 +21,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table
 from jexplicit.runs.progress import stage
 from jexplicit.sklearn import FeatureMachineClassifier, FeatureMachineRegressor
 from launch.feature_machine.config import TablesConfig
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups
+from launch.kit.tables import Column
+from launch.kit.views import Table
 
 
 class Model(NamedTuple):

@@ -17,10 +17,10 @@ from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
 
 from jexplicit.data.contexts import PAD
-from jexplicit.experiments.rows import groups
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.generation import generate, generate_text
+from launch.kit.rows import groups
 
 _together = 64  # prompts of one call: as many each time, so that it is compiled once
 _longest = 256  # tokens, where a task does not say

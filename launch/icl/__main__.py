@@ -8,8 +8,8 @@ python -m launch.icl --experiment copy softmax --out runs/icl_copy
 
 import sys
 
-from jexplicit.experiments.command import entry_point
 from launch.icl.shared.config import PRESETS, Config
+from launch.kit.command import entry_point
 
 main = entry_point("launch.icl.run", Config, __doc__, PRESETS)
 

@@ -8,14 +8,14 @@ import numpy as np
 from icl.problems.comparison import condition_numbers, curvature_after_step
 from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Results, Row, cell, means, pivot, points, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.checkpoints import is_checkpoint
 from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Job, Model, make_tasks, parts, random_key
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent, trained_family, with_descent_rates
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Results, Row, cell, means, pivot, points, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
 

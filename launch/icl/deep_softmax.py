@@ -4,11 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from icl.models.constructions import softmax_layers
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table
 from launch.icl.linear_regression import several_layers
 from launch.icl.shared.base import Job, effort, make_regression
 from launch.icl.shared.config import Config
@@ -22,6 +17,11 @@ from launch.icl.shared.predictors import (
     trained_family,
 )
 from launch.icl.shared.tables import curve, first_steps, loss_by_step, measures
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row
+from launch.kit.tables import Column
+from launch.kit.views import Table
 
 _sharpness = 0.3  # of the scores of the first layer, which are below 1
 _clip = 1e3  # of tokens: constructed layers stay below

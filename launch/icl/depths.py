@@ -7,14 +7,14 @@ import numpy as np
 from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial, least_loss
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Row, cell, pivot
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import COLOURS, LOSS, TEST, Job, Model, make_tasks, parts, random_key
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import spectrum
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Row, cell, pivot
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table
 
 BOUND = "any polynomial of the degree"
 SERIES = {

@@ -14,11 +14,6 @@ from icl.models.attention import AttentionLayer, head_maps, roll_out
 from icl.problems.comparison import path_losses
 from icl.solvers.descent import gradient_descent
 from icl.tasks import Sequence, sample_tasks
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, cell, means, melt, pivot, points, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Bars, Images, Lines, Table
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import (
@@ -50,6 +45,11 @@ from launch.icl.shared.predictors import (
     with_descent_rates,
 )
 from launch.icl.shared.tables import COMPARISON, curve, reference_losses
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, cell, means, melt, pivot, points, where
+from launch.kit.tables import Column
+from launch.kit.views import Bars, Images, Lines, Table
 
 _dampings, _rollout_steps = (0.5, 0.75, 1.0), 50
 

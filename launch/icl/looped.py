@@ -11,14 +11,14 @@ from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
 from icl.tasks import Sequence, sample_tasks
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Results, Row, cell, means, pivot
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import LOSS, TEST, Job, Model, first_layer, make_tasks, parts, random_key
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import spectrum, trained_family
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Results, Row, cell, means, pivot
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table
 
 SOLVED_FOR = (1, 2, 5, 10)
 LOOPS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)

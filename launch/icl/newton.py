@@ -13,14 +13,14 @@ from icl.solvers.newton import START_POWERS, equivalent_steps, newton_residual, 
 from icl.solvers.newton import steps_per_layer as slope
 from icl.solvers.polynomials import residual
 from icl.solvers.spectrum import weighted_eigenvalues
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Results, Row, points
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import LOSS, TEST, Job, Model, make_tasks, parts, random_key
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import spectrum
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Results, Row, points
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table
 
 CONDITION = 100.0  # of the covariance of ill-conditioned inputs, as in Fu et al.
 _layers, _steps = 10, 70  # most layers, and most steps of Newton's iteration

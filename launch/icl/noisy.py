@@ -25,10 +25,6 @@ from icl.problems.mixed_noise import (
 from icl.solvers.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.solvers.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Results, Row, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, pivot_table
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import (
     COLOURS,
@@ -46,6 +42,10 @@ from launch.icl.shared.base import (
 )
 from launch.icl.shared.config import Config
 from launch.icl.shared.tables import measures, over_seeds
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Results, Row, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, pivot_table
 
 ANISOTROPIC, MIXED = "anisotropic, noisy", "mixed noise"
 _label_noise = 1.0  # standard deviation; that of the labels is about sqrt(d)

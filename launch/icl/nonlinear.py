@@ -12,9 +12,6 @@ from icl.problems.comparison import difference, predictions
 from icl.problems.sine_waves import Network, NonlinearRegression, Waves, init_network, predict_waves, ridge_on_features
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Results, Row, points, where
-from jexplicit.experiments.views import Lines
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import (
     COLOURS,
@@ -29,6 +26,9 @@ from launch.icl.shared.base import (
 )
 from launch.icl.shared.config import Config
 from launch.icl.shared.tables import curve, measures
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Results, Row, points, where
+from launch.kit.views import Lines
 
 _penalties = 10.0 ** np.arange(-8, 3)
 _plotted = 3  # waves in the figure

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.views import Section
 from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.progress import console
 from launch.icl.shared.base import check_memory, effort
 from launch.icl.shared.config import GROUPS, NAMES, PRESETS, Config
 from launch.icl.shared.tables import OVERVIEW, READING
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.views import Section
 
 _short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
 _copies = 8  # of a float32 batch and of the weights, while a step is computed

@@ -17,11 +17,6 @@ from icl.problems.task_diversity import FiniteTasks, crossing, discrete_mmse, di
 from icl.solvers.descent import ridge
 from icl.solvers.single_layer import gaussian_tasks, heads_loss, token_moments
 from icl.tasks import Sequence, Tasks, half_mse, sequences
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, cell, melt, pivot, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import (
     COLOURS,
@@ -38,6 +33,11 @@ from launch.icl.shared.base import (
     validation_loss,
 )
 from launch.icl.shared.config import Config
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, cell, melt, pivot, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table
 
 _noise = 0.5  # standard deviation, of Raventós et al.
 _test_tasks, _at_once = 20_000, 250  # sequences of the Bayes-optimal predictors, which have no exact losses

@@ -11,9 +11,6 @@ import numpy as np
 from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer
 from icl.tasks import Tasks, sample_tasks
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Results, Row, groups, melt, points, where
-from jexplicit.experiments.views import Images, Lines, Table
 from jexplicit.runs.devices import full_precision
 from launch.icl.shared.base import (
     LOSS,
@@ -41,6 +38,9 @@ from launch.icl.shared.predictors import (
     trained_family,
 )
 from launch.icl.shared.tables import curve, curves, first_steps, loss_by_step, measures, reference_losses
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Results, Row, groups, melt, points, where
+from launch.kit.views import Images, Lines, Table
 
 
 @parts()

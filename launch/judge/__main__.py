@@ -9,8 +9,8 @@ its own: even with --history all, a model sees only that sentence.
 
 import sys
 
-from jexplicit.experiments.command import entry_point
 from launch.judge.config import Config
+from launch.kit.command import entry_point
 
 main = entry_point("launch.judge.run", Config, __doc__)
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from jexplicit.data.pairs import MinimalPair, read_pairs
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, cell, groups, pivot
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Bars, Section, Table
 from jexplicit.lm.core.names import label
 from jexplicit.lm.minimal_pairs import judgement, preferences
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.progress import stage
 from launch.judge.config import Config
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, cell, groups, pivot
+from launch.kit.tables import Column
+from launch.kit.views import Bars, Section, Table
 from launch.shared.choose import load_choices
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart

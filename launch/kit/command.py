@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 import tyro
 from rich.markup import escape
 
-from jexplicit.experiments.bounds import check_bounds
-from jexplicit.experiments.flags import parse
-from jexplicit.experiments.program import as_started, command_name
-from jexplicit.experiments.results import experiment_of, read_config
+from jexplicit.runs.bounds import check_bounds
 from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
+from jexplicit.runs.results import experiment_of, read_config
+from launch.kit.flags import parse
+from launch.kit.program import as_started, command_name
 
 C = TypeVar("C")
 

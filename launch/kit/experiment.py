@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jexplicit.experiments.command import Preset, run_command
-from jexplicit.experiments.folder import RunFolder, present_run
-from jexplicit.experiments.rows import Row, read_results, where
-from jexplicit.experiments.tables import rich_table
-from jexplicit.experiments.views import Section, Table, View
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console
+from launch.kit.command import Preset, run_command
+from launch.kit.folder import RunFolder, present_run
+from launch.kit.rows import Row, read_results, where
+from launch.kit.tables import rich_table
+from launch.kit.views import Section, Table, View
 
 Part = tuple[Row, Callable[[], Iterable[Row]]]
 

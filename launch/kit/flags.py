@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 
-from jexplicit.experiments.program import as_started
+from launch.kit.program import as_started
 
 C = TypeVar("C")
 

@@ -19,11 +19,11 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from jexplicit.experiments.program import command_name
-from jexplicit.experiments.results import check_experiment, experiment_of, read_config, read_events, read_rows, read_stored
-from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.files import local_path, write_json
 from jexplicit.runs.processes import check_equal_across_processes, is_first, lock_run_folder
 from jexplicit.runs.progress import console, show
+from jexplicit.runs.results import check_experiment, experiment_of, read_config, read_events, read_rows, read_stored
+from launch.kit.program import command_name
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields not stored in config.json
 # Fields that do not affect results, such as devices: a resumed run may change them.
@@ -155,12 +155,6 @@ def environment() -> dict[str, Any]:
         "devices": [str(device.device_kind) for device in jax.devices()],
         "versions": {name: metadata.version(name) for name in _libraries},
     }
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically, as `jexplicit.runs.files.write_whole`."""
-    text = json.dumps(value, indent=1) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _check_empty_or_run(path: Path) -> None:

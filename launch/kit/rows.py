@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from jexplicit.experiments.results import read_config, read_events, read_rows
+from jexplicit.runs.results import read_config, read_events, read_rows
 
 Row = Mapping[str, Any]
 T = TypeVar("T")

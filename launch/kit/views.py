@@ -14,9 +14,9 @@ import numpy as np
 import rich.table
 from matplotlib.colors import TwoSlopeNorm
 
-from jexplicit.experiments.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
-from jexplicit.experiments.rows import Results, Row, cell, groups, pivot, where
-from jexplicit.experiments.tables import Column, markdown_table, rich_table
+from launch.kit.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
+from launch.kit.rows import Results, Row, cell, groups, pivot, where
+from launch.kit.tables import Column, markdown_table, rich_table
 
 _characters = 80  # of the names below bars, in a line
 _few = 12  # points of a line with markers, and values on a log axis with one tick each

@@ -6,7 +6,7 @@ python -m launch.lm --out runs/mine --train train/*.txt --dev dev.txt
 
 import sys
 
-from jexplicit.experiments.command import entry_point
+from launch.kit.command import entry_point
 from launch.lm.config import PRESETS, Config
 
 main = entry_point("launch.lm.run", Config, __doc__, PRESETS)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jexplicit.experiments.bounds import refuses
 from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.core.model import window_of
 from jexplicit.lm.text_model import model_path
 from jexplicit.nn.optimizers import optax_optimizer
+from jexplicit.runs.bounds import refuses
 from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.processes import check_process

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.lm.core.options import FitOptions
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
+from launch.kit.command import Preset
 from launch.shared.groups import Run, Text
 
 # What a finished run may be continued with: more models, samples, an export or a test text.

@@ -14,13 +14,13 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
-from jexplicit.experiments.rows import Row
-from jexplicit.experiments.tables import Column, rich_table
 from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.training_text import TrainingText, Watch
 from jexplicit.runs.progress import show, si_format
+from launch.kit.rows import Row
+from launch.kit.tables import Column, rich_table
 from launch.lm.config import Config
 from launch.lm.models import options_of, wanted_models
 from launch.lm.text import kind_of_tables, most_offsets, read_corpus

@@ -14,8 +14,6 @@ from jax.sharding import Mesh
 from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpus.cache import TokenizedCorpus
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Row, where
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
 from jexplicit.lm.core.model import Features, LanguageModel, is_token_model
 from jexplicit.lm.core.names import label
@@ -33,6 +31,8 @@ from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row, where
 from launch.lm.config import Config
 from launch.lm.views import scaling_file
 

@@ -17,17 +17,18 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.corpus.docstrings import about_corpus
 from jexplicit.data.corpus.shards import count_tokens
 from jexplicit.data.sizes import TextSizes
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder, write_json
-from jexplicit.experiments.program import as_typed
 from jexplicit.lm.checkpoints import export_model, load_model, load_row, model_rows
 from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh, request_devices
+from jexplicit.runs.files import write_json
 from jexplicit.runs.processes import FolderLock, barrier, check_equal_across_processes, is_first, join, lock_run_folder
 from jexplicit.runs.progress import console, print_hint
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.program import as_typed
 from launch.lm.check import check
 from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.forecast import forecast

@@ -13,8 +13,6 @@ from jexplicit.data.corpus import sources
 from jexplicit.data.inputs import list_files
 from jexplicit.data.text import check_reading, file_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Row, groups
 from jexplicit.lm.checkpoints import load_row
 from jexplicit.lm.core.names import label
 from jexplicit.lm.counted.use import AnyModel
@@ -22,6 +20,8 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.measures import DocumentLosses, document_losses, loss_fields
 from jexplicit.lm.training_text import Watch
 from jexplicit.runs.progress import stage
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row, groups
 from launch.lm.config import Config
 from launch.lm.models import ModelRun, options_of
 from launch.lm.text import most_offsets

@@ -21,7 +21,6 @@ from jexplicit.data.corpus.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.sizes import read_sizes
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.experiments.folder import RunFolder
 from jexplicit.lm.checkpoints import (
     has_counts,
     has_sparse_counts,
@@ -37,6 +36,7 @@ from jexplicit.runs.devices import within_memory
 from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
 from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first
 from jexplicit.runs.progress import console, stage
+from launch.kit.folder import RunFolder
 from launch.lm.config import Config
 
 _of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # methods that have models of sparse tables

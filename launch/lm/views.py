@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
-from jexplicit.experiments.figures import figure
-from jexplicit.experiments.rows import Results, Row, cell, groups, melt, pivot, some_epochs, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Section, Table, Texts, View, picture
 from jexplicit.lm.core.names import label
 from launch.compare import COLUMNS
+from launch.kit.figures import figure
+from launch.kit.rows import Results, Row, cell, groups, melt, pivot, some_epochs, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Section, Table, Texts, View, picture
 
 # Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
 PAPER_TABLE = {

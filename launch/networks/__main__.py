@@ -10,7 +10,7 @@ python -m launch.networks check --preset tiny --out runs/check
 
 import sys
 
-from jexplicit.experiments.command import Command, run_subcommand
+from launch.kit.command import Command, run_subcommand
 from launch.networks import config as configs
 from launch.networks.presets import PRESETS
 

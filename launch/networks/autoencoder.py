@@ -12,13 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.experiment import Part as Step
-from jexplicit.experiments.figures import figure, legend_outside
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups, mean_std, means, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Images, Section, Table, picture, pivot_table
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.studies.autoencoders import (
@@ -36,6 +29,13 @@ from jexplicit.nn.studies.autoencoders import (
     reconstruction_errors,
 )
 from jexplicit.runs.progress import stage
+from launch.kit.experiment import Experiment
+from launch.kit.experiment import Part as Step
+from launch.kit.figures import figure, legend_outside
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups, mean_std, means, where
+from launch.kit.tables import Column
+from launch.kit.views import Images, Section, Table, picture, pivot_table
 from launch.networks.config import AutoencoderConfig, Training, checked
 from launch.networks.data import Data, SplitData, open_pictures
 from launch.networks.diagnostics import CURVES, DIAGNOSTICS

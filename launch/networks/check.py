@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.experiment import Part as Step
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Row, only
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Section, Table
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.studies.checklist import Verdict, all_examples_verdict, one_example_verdict
 from jexplicit.runs.progress import console
+from launch.kit.experiment import Experiment
+from launch.kit.experiment import Part as Step
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row, only
+from launch.kit.tables import Column
+from launch.kit.views import Section, Table
 from launch.networks.config import CheckConfig, Training, checked
 from launch.networks.data import Data, SplitData, open_pictures
 from launch.networks.diagnostics import CURVES

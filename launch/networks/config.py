@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 
 from jexplicit.data.corpora import Split
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from jexplicit.nn.parts.names import (
     Activation,
     Direct,
@@ -18,6 +17,7 @@ from jexplicit.nn.parts.names import (
     SamplerName,
     ScheduleName,
 )
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.shared import groups
 from launch.shared.groups import Images, Run
 

@@ -6,12 +6,12 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Section, Table
 from jexplicit.nn.diagnostics import hidden_layers, layer_statistics
 from jexplicit.nn.parts.objectives import Objective
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Section, Table
 from launch.networks.data import Data
 
 _watched, _bins = 256, 60  # examples; of a histogram

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Row
 from jexplicit.nn.diagnostics import LayerValues, hockey_stick, layer_statistics
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 from jexplicit.solvers.metrics import accuracy
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row
 from launch.networks.config import FCNNConfig, checked
 from launch.networks.data import Data, image_network, open_pictures, raw_data
 from launch.networks.training import VIEWS, solved_row, train_network

@@ -11,10 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row
-from jexplicit.experiments.views import Lines
 from jexplicit.nn.networks import init_variables, network_outputs
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.objectives import objective
@@ -22,6 +18,10 @@ from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
 from jexplicit.nn.studies.learning_rate import grid_search, range_test, sweep_schedule
 from jexplicit.runs.progress import console, stage
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row
+from launch.kit.views import Lines
 from launch.networks.config import RateConfig, checked
 from launch.networks.data import Data, finite, image_network, open_pictures
 from launch.networks.mlp_lm import language_network, open_text

@@ -16,12 +16,6 @@ from jexplicit.data.corpus.cache import cached_streams
 from jexplicit.data.corpus.docstrings import about_corpus, docs_corpus
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.figures import figure
-from jexplicit.experiments.folder import RunFolder, write_json
-from jexplicit.experiments.rows import Results, Row, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table, Texts, picture
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.softmax import map_contexts
 from jexplicit.lm.evaluation import evaluate, log_probabilities
@@ -33,7 +27,14 @@ from jexplicit.nn.networks import MLPLanguageModel
 from jexplicit.nn.parts.names import Direct
 from jexplicit.nn.studies.embeddings import embedding_map, nearest_neighbours
 from jexplicit.runs.devices import check_memory, data_mesh
+from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import stage
+from launch.kit.experiment import Experiment, Part
+from launch.kit.figures import figure
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, where
+from launch.kit.tables import Column
+from launch.kit.views import Table, Texts, picture
 from launch.networks import data
 from launch.networks.config import MLPConfig, Text, checked
 from launch.networks.diagnostics import CURVES, DIAGNOSTICS

@@ -2,8 +2,8 @@
 
 from typing import Any, get_args
 
-from jexplicit.experiments.command import Preset
 from jexplicit.nn.parts.names import Activation
+from launch.kit.command import Preset
 from launch.networks.config import (
     AutoencoderConfig,
     CheckConfig,

@@ -19,11 +19,6 @@ from jexplicit.data.corpus.sources import read_corpus
 from jexplicit.data.sizes import TextSizes
 from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder, write_json
-from jexplicit.experiments.rows import Results, Row, groups
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table, Texts
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.generation import generate_text
@@ -43,7 +38,13 @@ from jexplicit.nn.steps import initial_state, training_step, variables_of
 from jexplicit.nn.training import TrainingResult, train
 from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import on_cpu, replicate, use_devices
+from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import console, stage
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table, Texts
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
 from launch.shared.starts import start_variables
 

@@ -9,10 +9,6 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Row
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Table
 from jexplicit.nn.diagnostics import hockey_stick, leaf_names
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
@@ -23,6 +19,10 @@ from jexplicit.nn.steps import Scores, initial_state, record_ratios, scorer, tra
 from jexplicit.nn.training import train
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row
+from launch.kit.tables import Column
+from launch.kit.views import Table
 from launch.networks.config import Descent, Training
 from launch.networks.data import Data, SplitData
 from launch.networks.diagnostics import CURVES, DIAGNOSTICS, watch

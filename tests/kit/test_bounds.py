@@ -5,7 +5,7 @@ from typing import Annotated
 
 import pytest
 
-from jexplicit.experiments.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
 
 
 @dataclass(frozen=True)

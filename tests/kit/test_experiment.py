@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from jexplicit.experiments.bounds import PositiveInt
-from jexplicit.experiments.command import Preset
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import read_results
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Section, Table
+from jexplicit.runs.bounds import PositiveInt
+from launch.kit.command import Preset
+from launch.kit.experiment import Experiment
+from launch.kit.rows import read_results
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Section, Table
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from jexplicit.experiments.figures import figure, legend_outside, plain_ticks
 from jexplicit.runs.arrays import save_arrays
 from jexplicit.runs.files import write_whole
 from launch.explain import draw_attribution
+from launch.kit.figures import figure, legend_outside, plain_ticks
 
 
 @pytest.mark.parametrize(

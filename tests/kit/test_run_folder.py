@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jexplicit.experiments import folder as module
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.results import experiment_of, read_config, read_events, read_rows, read_run
+from jexplicit.runs.results import experiment_of, read_config, read_events, read_rows, read_run
+from launch.kit import folder as module
+from launch.kit.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jexplicit.experiments import views
-from jexplicit.experiments.rows import Results, cell, groups, mean_std, means, melt, only, pivot, points, some_epochs
-from jexplicit.experiments.tables import Column, markdown_table, rich_table
-from jexplicit.experiments.views import Bars, Images, Lines, Table
+from launch.kit import views
+from launch.kit.rows import Results, cell, groups, mean_std, means, melt, only, pivot, points, some_epochs
+from launch.kit.tables import Column, markdown_table, rich_table
+from launch.kit.views import Bars, Images, Lines, Table
 
 ROWS = [
     {"method": method, "K": K, "seed": seed, "loss": K + seed + (method == "b")} | ({"rate": 0.5} if K == 1 else {})

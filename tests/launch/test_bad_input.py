@@ -21,9 +21,9 @@ import jexplicit
 from icl.blur.data import image_sets
 from jexplicit.counts.dense import counted_radius
 from jexplicit.data.contexts import check_stream
-from jexplicit.experiments.bounds import find_bounds
-from jexplicit.experiments.flags import flags
+from jexplicit.runs.bounds import find_bounds
 from launch import cli
+from launch.kit.flags import flags
 
 TEXT = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")] * 3
 LARGE = 2**63
@@ -400,11 +400,11 @@ def test_bad_arguments_are_refused_in_words_of_the_api():
 
 
 def test_errors_of_the_library_speak_no_flags():
-    """Except jexplicit.runs and jexplicit.experiments, the infrastructure of commands."""
+    """Except jexplicit.runs and launch.kit, the infrastructure of commands."""
     root, found = Path(jexplicit.__file__).parents[1], []
     for path in [*root.glob("jexplicit/**/*.py"), *root.glob("icl/**/*.py")]:
         name = path.relative_to(root).as_posix()
-        if name.startswith(("jexplicit/runs/", "jexplicit/experiments/")):
+        if name.startswith(("jexplicit/runs/", "launch/kit/")):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Raise) and re.search(r"[ (']--[a-z]", ast.unparse(node)):

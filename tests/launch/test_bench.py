@@ -11,11 +11,11 @@ import pytest
 from run_folders import rows
 
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.experiments.rows import where
 from jexplicit.lm.arpa.reading import read_arpa
 from jexplicit.lm.arpa.writing import write_arpa
 from jexplicit.lm.evaluation import score
 from launch import bench
+from launch.kit.rows import where
 
 FIELDS = {"case", "size", "seconds", "peer", "peer_seconds", "ratio", "repeats", "skipped"}
 OF_KENLM = "ngram-fit", "ngram-scoring"

@@ -14,10 +14,10 @@ from icl.blur.judging.flops import descent_flops, rule_flops
 from icl.blur.judging.suite import select_tasks, task_sets
 from icl.blur.learning import minibatches
 from jexplicit.data.images import read_images
-from jexplicit.experiments.rows import Results
 from launch.blur import tasks
 from launch.blur.config import TasksConfig, TransferConfig
 from launch.blur.opponents import descent_at_equal_cost
+from launch.kit.rows import Results
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,7 @@ from icl.blur.genome_files import load_genome, shipped_genomes
 from icl.blur.judging.classifiers import CLASSIFIERS
 from icl.blur.judging.suite import SUITE, select_tasks, task_sets
 from icl.names import RATES
-from jexplicit.experiments.results import read_events, read_rows
-from jexplicit.experiments.rows import Results, only, where
+from jexplicit.runs.results import read_events, read_rows
 from launch.blur import __main__ as blur
 from launch.blur import ablation, tasks, train
 from launch.blur.ablation import compare_seeds, designs
@@ -23,6 +22,7 @@ from launch.blur.opponents import EQUAL_COST, equal_lines
 from launch.blur.presets import PRESETS
 from launch.blur.tasks import task_rates
 from launch.blur.train import make_evolution_recipe
+from launch.kit.rows import Results, only, where
 
 pytestmark = pytest.mark.slow
 

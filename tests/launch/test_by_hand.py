@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jexplicit.experiments.bounds import check_bounds
-from jexplicit.experiments.flags import flags
-from jexplicit.experiments.rows import Results
 from jexplicit.nn.studies.checklist import all_examples_verdict, one_example_verdict
+from jexplicit.runs.bounds import check_bounds
 from launch.blur import presets as blur
 from launch.blur.config import check as check_blur
 from launch.blur.config import hidden_layers
@@ -22,6 +20,8 @@ from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import run as icl
 from launch.icl.shared.base import init_scale, make_recipe, make_regression, make_tasks
 from launch.icl.shared.config import Config
+from launch.kit.flags import flags
+from launch.kit.rows import Results
 from launch.networks import __main__ as networks
 from launch.networks.comparisons import compare
 from launch.networks.config import checked

@@ -8,11 +8,11 @@ import pytest
 from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.images import read_images
-from jexplicit.experiments.results import read_events
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
+from jexplicit.runs.results import read_events
 from launch.networks import __main__ as networks
 from launch.networks.comparisons import compare
 from launch.networks.comparisons.choices import imbalance, saturate, variants_of

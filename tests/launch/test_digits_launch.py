@@ -16,10 +16,9 @@ from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.image_files import FILES
 from jexplicit.data.images import pixel_features, read_images
-from jexplicit.experiments.results import read_events
-from jexplicit.experiments.rows import only, where
 from jexplicit.nn import training
 from jexplicit.runs.checkpoints import load_checkpoint
+from jexplicit.runs.results import read_events
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.metrics import mean_loss
 from launch.classify import main as classify
@@ -30,6 +29,7 @@ from launch.digits.classifier import load_classifier
 from launch.digits.config import METHODS, Config
 from launch.digits.run import EXPERIMENT
 from launch.digits.views import name
+from launch.kit.rows import only, where
 
 pytestmark = pytest.mark.slow
 

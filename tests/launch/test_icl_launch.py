@@ -12,11 +12,11 @@ import pytest
 from outlines import check_report
 
 from icl import training
-from jexplicit.experiments.results import read_events, read_rows
-from jexplicit.experiments.rows import groups, only, where
+from jexplicit.runs.results import read_events, read_rows
 from launch.icl import __main__ as command
 from launch.icl import run as icl
 from launch.icl.shared import base
+from launch.kit.rows import groups, only, where
 
 pytestmark = pytest.mark.slow
 

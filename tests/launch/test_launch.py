@@ -37,7 +37,6 @@ from run_folders import interrupted, rows, without_costs
 import jexplicit
 from jexplicit import evaluate, load_model
 from jexplicit.data.corpora import Corpus
-from jexplicit.experiments.rows import where
 from jexplicit.lm.checkpoints import export_model
 from jexplicit.lm.fits import log_linear_fits
 from jexplicit.lm.fits import training as lm_training
@@ -45,6 +44,7 @@ from jexplicit.lm.fits.fit import CHAIN
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.nn import training
 from launch import cli, sample
+from launch.kit.rows import where
 from launch.lm import __main__ as lm
 from launch.lm import models as lm_models
 from launch.lm.run import EXPERIMENT

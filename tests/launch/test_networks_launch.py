@@ -10,12 +10,12 @@ from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
-from jexplicit.experiments.results import read_events
-from jexplicit.experiments.rows import Results
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token
 from jexplicit.nn import training
 from jexplicit.runs.checkpoints import load_checkpoint
+from jexplicit.runs.results import read_events
+from launch.kit.rows import Results
 from launch.networks import __main__ as networks
 from launch.networks import mlp_lm, sequence_lm
 from launch.networks import training as networks_training

@@ -19,12 +19,10 @@ from icl.blur.genome_files import load_genome
 from icl.solvers.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.data.images import pixel_features, read_images
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.results import read_events
-from jexplicit.experiments.rows import only, where
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.nn import training
+from jexplicit.runs.results import read_events
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
 from launch.digits import trained
 from launch.digits.base import row_name
@@ -33,6 +31,8 @@ from launch.icl.shared.base import TEST, Job, Model, make_tasks, random_key
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent_families, measure_families
 from launch.judge import __main__ as judge
+from launch.kit.folder import RunFolder
+from launch.kit.rows import only, where
 from launch.lm import models as lm_models
 
 # name -> the command, in its preset `tiny` or in less

@@ -17,7 +17,6 @@ from tables import each_row
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
-from jexplicit.experiments.folder import write_json
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel, Rows
@@ -34,6 +33,7 @@ from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.files import write_json
 
 # what is a model fitted with: method, options
 KINDS = {

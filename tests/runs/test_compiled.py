@@ -24,7 +24,7 @@ def run(config=None):
 """
 COMMAND = f"""
 import sys
-from jexplicit.experiments.command import run_command
+from launch.kit.command import run_command
 from launch.cache import List
 {COMPUTE}
 sys.exit(run_command(run, List, description=""))

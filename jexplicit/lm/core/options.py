@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
 from jexplicit.lm.core.names import Smoothing
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,6 @@ import jax
 
 from icl.models.blocks import BlockRegression, Blocks, init_blocks, linear_blocks
 from icl.training import Recipe
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, where
-from jexplicit.experiments.views import Lines
 from launch.icl.shared.base import STYLES, Job, Model, effort, make_recipe, make_regression, make_tasks
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import (
@@ -24,6 +20,10 @@ from launch.icl.shared.predictors import (
     trained_family,
 )
 from launch.icl.shared.tables import BY_STEP, curves, loss_by_step, measures
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, where
+from launch.kit.views import Lines
 
 _evaluations = 30  # of a training; one of twelve blocks takes as long as 30 steps
 

@@ -9,9 +9,6 @@ from icl.models.attention import AttentionLayer, init_layers
 from icl.problems import copying
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Results, Row
-from jexplicit.experiments.views import Lines
 from launch.icl.shared.base import (
     STYLES,
     TEST,
@@ -29,6 +26,9 @@ from launch.icl.shared.base import (
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent_family
 from launch.icl.shared.tables import BY_STEP, curve, curves, measures
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Results, Row
+from launch.kit.views import Lines
 
 MODELS = {"softmax": "copy", "linear": "copy_linear"}  # names in files and events, by the first layer
 

@@ -21,14 +21,14 @@ from icl.problems.function_classes import (
     prefix_losses,
 )
 from icl.training import Recipe
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups, means, points, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, pivot_table
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import TEST, Job, effort, random_key, train_or_load, validation_loss
 from launch.icl.shared.config import Config
+from launch.kit.experiment import Experiment, Part
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups, means, points, where
+from launch.kit.tables import Column
+from launch.kit.views import Lines, pivot_table
 
 _batch = 64  # prompts per step, as in Garg et al.
 _prompts = 1280  # of the test

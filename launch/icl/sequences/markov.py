@@ -20,11 +20,6 @@ from icl.problems.markov import (
     unigram_posterior,
 )
 from icl.training import Recipe
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.figures import figure
-from jexplicit.experiments.rows import Results, Row, means
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table, draw_matrix, picture
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import (
     TEST,
@@ -39,6 +34,11 @@ from launch.icl.shared.base import (
 )
 from launch.icl.shared.config import Config
 from launch.icl.shared.tables import curve, curves, first_step
+from launch.kit.experiment import Experiment
+from launch.kit.figures import figure
+from launch.kit.rows import Results, Row, means
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table, draw_matrix, picture
 
 MODELS = {"no symbol at the start": "markov", "a symbol at the start": "markov_start"}  # names in files and events, by label
 _batch = 64  # sequences per step

@@ -16,13 +16,13 @@ from icl.models.mesa_chunks import mesa_conjugate_gradients
 from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion, sherman_morrison
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
-from jexplicit.experiments.experiment import Experiment
-from jexplicit.experiments.rows import Results, Row, points
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, pivot_table
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import LOSS, SWEEP, TEST, VALIDATION, Job, parts, random_key
 from launch.icl.shared.config import Config
+from launch.kit.experiment import Experiment
+from launch.kit.rows import Results, Row, points
+from launch.kit.tables import Column
+from launch.kit.views import Lines, pivot_table
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
 STREAMS = ("regression", "ill-conditioned", "drift", "dynamics")

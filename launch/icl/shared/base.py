@@ -17,14 +17,14 @@ from jaxtyping import Array
 from icl.models.batched import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingProblem, train_layers
-from jexplicit.experiments.experiment import Part
-from jexplicit.experiments.figures import legend_below
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Row
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
 from launch.icl.shared.config import Config
+from launch.kit.experiment import Part
+from launch.kit.figures import legend_below
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row
 
 # Streams of random numbers that depend on --seed; none of them is a training seed's own.
 VALIDATION, TEST, SPECTRUM, SWEEP = 101, 102, 103, 104

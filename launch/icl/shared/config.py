@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from icl.names import KINDS, BlockKind, Kind
-from jexplicit.experiments.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from jexplicit.experiments.command import Preset
 from jexplicit.nn.parts.names import ScheduleName
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from launch.kit.command import Preset
 
 Linear = Literal["one-step", "multi-step", "depths", "out-of-distribution", "rollout", "curvature", "scaling-N"]
 Beyond = Literal[

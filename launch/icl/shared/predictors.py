@@ -30,7 +30,6 @@ from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe
-from jexplicit.experiments.rows import Row
 from jexplicit.runs.progress import stage
 from launch.icl.shared.base import (
     SPECTRUM,
@@ -51,6 +50,7 @@ from launch.icl.shared.base import (
     train_or_load,
 )
 from launch.icl.shared.config import Config
+from launch.kit.rows import Row
 
 _block = 10_000  # test tasks per evaluation
 _piece = 500  # of these at a time: what deep models keep of 10,000 tasks for their sensitivities takes gigabytes

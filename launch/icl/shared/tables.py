@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from jexplicit.experiments.rows import Results, Row, groups, means
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Lines, Table
 from launch.icl.shared.base import LOSS, NAMES, STYLES
+from launch.kit.rows import Results, Row, groups, means
+from launch.kit.tables import Column
+from launch.kit.views import Lines, Table
 
 READING = """\
 Losses are half mean squared errors, means over seeds with their range in brackets. *GD* and *GD++* are K steps at their best

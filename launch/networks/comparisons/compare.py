@@ -9,12 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.experiments.experiment import Experiment, Part
-from jexplicit.experiments.figures import COLOURS, figure, legend_outside
-from jexplicit.experiments.folder import RunFolder
-from jexplicit.experiments.rows import Results, Row, groups, mean_std, where
-from jexplicit.experiments.tables import Column
-from jexplicit.experiments.views import Bars, Lines, Section, Table, picture, pivot_table
 from jexplicit.nn.diagnostics import hidden_layers
 from jexplicit.nn.networks import init_variables, network_outputs
 from jexplicit.nn.optimizers import make_optimizer
@@ -23,6 +17,12 @@ from jexplicit.nn.studies.gradient_noise import gradient_noise
 from jexplicit.nn.studies.trajectories import SURFACES, trajectory
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.metrics import recall_by_class
+from launch.kit.experiment import Experiment, Part
+from launch.kit.figures import COLOURS, figure, legend_outside
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Results, Row, groups, mean_std, where
+from launch.kit.tables import Column
+from launch.kit.views import Bars, Lines, Section, Table, picture, pivot_table
 from launch.networks.comparisons.choices import variants_of
 from launch.networks.comparisons.variants import Variant, train_variant
 from launch.networks.config import CompareConfig, checked
