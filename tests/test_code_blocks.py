@@ -24,10 +24,10 @@ from PIL import Image
 from launch import cli
 from launch.kit import command
 from launch.kit.flags import flags
-from tools.command_pages import command_page
+from launch.kit.program import as_installed
 
 QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify", "cache")
-MADE = {f"commands/{name}.md": name for name in cli.COMMANDS}  # pages of the site that the commands' docstrings become
+MADE = {f"commands/{name}.md": name for name in cli.COMMANDS}  # the docstrings of commands
 WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$", read_page(path), re.M)]
 CHOSEN = {"WHAT": "dropout", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
@@ -36,7 +36,10 @@ OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model")  # flag
 
 
 def text_of(page: str) -> str:
-    return command_page(MADE[page]) if page in MADE else read_page(PAGES[page])
+    if page not in MADE:
+        return read_page(PAGES[page])
+    about = as_installed(importlib.import_module(cli.COMMANDS[MADE[page]].module).__doc__ or "")
+    return re.sub(r"(?m)((?:^ *jexplicit .*(?:\\\n.*)*\n?)+)", r"```sh\n\1\n```\n", about)
 
 
 @contextlib.contextmanager

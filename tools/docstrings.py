@@ -9,8 +9,6 @@ import textwrap
 
 import griffe  # pyright: ignore[reportMissingImports]
 
-from tools.links import link_names
-
 _field = re.compile(r"^[a-z_A-Z]\w*(?:, [a-zA-Z_]\w*)*: ")
 _literal = re.compile(r"^Examples?::\n\n(    .*(?:\n+    .*)*)", re.M)
 
@@ -22,7 +20,7 @@ class Docstrings(griffe.Extension):
         """Called for each object of a package."""
         if obj.docstring is not None:
             names = set(obj.members) if obj.is_class else set()
-            obj.docstring.value = link_names(google_style(obj.docstring.value, names))
+            obj.docstring.value = google_style(obj.docstring.value, names)
 
 
 def google_style(text: str, fields: set[str] | None = None) -> str:

@@ -4,13 +4,14 @@ And docs/starts.png: loss against compute of one network from several starts.
 python -m tools.headline
 
 A model that is solved or counted is a point, a trained one a curve, from docs/results/; a model without a comparable time is a
-line across. Times are of one seed. `COMPARED` is the table beside the picture: both sides with what they read, their bytes and
-their compute.
+line across. Times are of one seed. docs/headline.toml names the models. `COMPARED` is the table beside the picture: both sides
+with what they read, their bytes and their compute.
 """
 
 import itertools
+import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -33,22 +34,21 @@ STARTS = {
 
 
 class Model(NamedTuple):
-    """A model of the picture.
+    """A model of docs/headline.toml.
 
     task: its panel.
     name: of the model.
     reads: its inputs, and how much of the text before a prediction it sees.
     results: the name in docs/results/; empty for a number that others published.
-    where: the fields of its rows there; several rows are seeds, and those of one run were trained together.
+    where: the fields of its rows there; several rows are seeds, and rows of one run were trained together.
     loss: the field of its loss, or the published number.
     curve: the event that the picture shows in place of the rows, and the field of the loss there.
     trained: whether it was trained by backpropagation.
     left: whether its name ends at the point, below it.
-    on: the fields of other rows of the same results that it stands on, whose seconds are added to its own.
-    known: fields that its results lack, and those that are not comparable, as None.
+    known: fields that its results lack, or that are not comparable.
     drawn: whether it is in the picture, or in the table alone.
     end: whether the loss of its rows is drawn, too, as a hollow point: that of its curve is measured in another way.
-    test: the results of its test text, and the fields of its row there; empty without any.
+    test: the results of its test text, and `where` there; empty without any.
     pair: whether it is in the short table of README.md.
     """
 
@@ -56,16 +56,15 @@ class Model(NamedTuple):
     name: str
     reads: str
     results: str
-    where: dict[str, Any]
+    where: Row
     loss: str | float
-    curve: tuple[str, ...] = ()
+    curve: Sequence[str] = ()
     trained: bool = False
     left: bool = False
-    on: tuple[dict[str, Any], ...] = ()
-    known: Mapping[str, Any] = MappingProxyType({})
+    known: Row = MappingProxyType({})
     drawn: bool = True
     end: bool = False
-    test: tuple[str, dict[str, Any]] | tuple[()] = ()
+    test: Row = MappingProxyType({})
     pair: bool = False
 
     def chosen(self, found: Sequence[Row]) -> list[Row]:
@@ -87,10 +86,9 @@ class Model(NamedTuple):
             return [{**about, "error": self.loss, **self.known}]
         own = self.chosen(tables.kept(self.results).rows)
         together = Counter(row.get("run") for row in own)
-        before = sum(self._replace(where=where, on=(), known={}).rows()[0]["cpu"] for where in self.on)
         times = [cpu_seconds(row, seeds=together[row.get("run")]) for row in own]
         return [
-            {**row, **about, "error": row[str(self.loss)], "cpu": cpu and before + cpu, **self.known}
+            {**row, **about, "error": row[str(self.loss)], "cpu": cpu, **self.known}
             for row, cpu in zip(own, times, strict=True)
         ]
 
@@ -98,11 +96,10 @@ class Model(NamedTuple):
         """Its loss, perplexity or accuracy on a text or on images that chose nothing, with the standard error of a loss."""
         if not self.test:
             return ""
-        results, where = self.test
-        row = self._replace(results=results, where=where).chosen(tables.kept(results).rows)[0]
+        row = self._replace(**self.test).chosen(tables.kept(self.test["results"]).rows)[0]
         if "test_accuracy" in row:
             return f"{100 * (row.get('part_test_accuracy') or row['test_accuracy']):.2f} %"
-        if self.task == WORDS:
+        if "perplexity" in self.task:
             error = row.get("test_loss_se")
             return f"{row['test_perplexity']:.1f}" + (f" ± {row['test_perplexity'] * error:.1f}" if error else "")
         return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
@@ -132,279 +129,9 @@ def cpu_seconds(row: Row, seeds: int = 1) -> float | None:
     return cpu and cpu / seeds
 
 
-CHARACTERS, WORDS = "characters of Shakespeare, nats per character", "10 M words, perplexity per token"
-DIGITS, CONTEXTS = "MNIST, nats on held-out images", "linear regression in context, loss of five layers"
-NONE, LAST, ADAPTIVE = ({"method": "context-mixing", "history": history} for history in ("none", "window:256", "adaptive"))
-REFERENCE, TEN = ("reference", "loss"), "10 examples"
-FIVE_LAYERS = {"bytes": 5 * 4 * 11 * 11 * 4}  # four matrices of 11 x 11 each, in float32
-FOUR_TABLES = {"bytes": 4 * 4098 * 4098 * 4, "cpu": "21 to 49 minutes on 2 shared cores"}
-_trained_layers = {"predictor": "trained", "start": "cold", "model": "cold_K5_layers_d10_N10"}
-MODELS = (
-    Model(
-        CHARACTERS,
-        "Kneser-Ney 5-gram",
-        "4 characters",
-        "shakespeare",
-        {"method": "ngram"},
-        "dev_loss",
-        test=("shakespeare-dev-test", {"method": "ngram"}),
-    ),
-    *(
-        Model(
-            CHARACTERS,
-            name,
-            reads,
-            "context-mixing-shakespeare",
-            where,
-            "dev_loss",
-            test=("context-mixing-dev-test", where),
-            pair=where is not NONE,
-        )
-        for name, reads, where in (
-            ("context mixing", "its line and the words before", NONE),
-            ("context mixing, last 256 counted", "256 characters", LAST),
-            ("context mixing, which learns as it reads", "all text before", ADAPTIVE),
-        )
-    ),
-    Model(
-        CHARACTERS,
-        "PPMd, order 6, which learns as it reads",
-        "all text before",
-        "compressors-shakespeare",
-        {"method": "PPMd, order 6"},
-        "nats_per_character",
-        drawn=False,
-        pair=True,
-    ),
-    Model(
-        CHARACTERS,
-        "paq8px -6†, which learns as it reads",
-        "all text before",
-        "",
-        {},
-        1.199,
-        trained=True,
-        known={"cpu": "6 CPU min"},
-        drawn=False,
-        pair=True,
-    ),
-    Model(
-        CHARACTERS,
-        "transformer, 0.8 M weights",
-        "48 to 64 characters",
-        "transformer-shakespeare-cpu",
-        {},
-        "dev_loss",
-        ("epoch", "dev_loss"),
-        trained=True,
-        end=True,
-        left=True,
-    ),
-    Model(
-        CHARACTERS,
-        "transformer, 1.8 M weights",
-        "192 to 256 characters",
-        "transformer-shakespeare",
-        {},
-        "dev_loss",
-        ("epoch", "dev_loss"),
-        trained=True,
-        end=True,
-        pair=True,
-    ),
-    Model(
-        CHARACTERS,
-        "nanoGPT, 10.6 M weights, on an A100",
-        "128 characters on average",
-        "",
-        {},
-        1.4697,
-        trained=True,
-        known={"bytes": 42e6, "cpu": "3 minutes on an A100"},
-        pair=True,
-    ),
-    Model(
-        CHARACTERS,
-        "LSTM, 2.1 M weights, H100",
-        "96 to 128 characters",
-        "lstm-shakespeare",
-        {},
-        "dev_loss",
-        trained=True,
-        known={"cpu": "2 minutes on an H100"},
-        drawn=False,
-    ),
-    Model(
-        CHARACTERS,
-        "transformer, 10.7 M weights, H100",
-        "192 to 256 characters",
-        "transformer-shakespeare-gpu",
-        {},
-        "dev_loss",
-        trained=True,
-        known={"cpu": "1 minute on an H100"},
-        drawn=False,
-    ),
-    Model(
-        WORDS,
-        "Kneser-Ney 5-gram",
-        "4 tokens",
-        "babylm-mixture",
-        {"method": "ngram"},
-        "dev_perplexity",
-        test=("babylm-tested", {"method": "ngram"}),
-        pair=True,
-    ),
-    Model(
-        WORDS,
-        "context mixing",
-        "10,000 tokens of its document",
-        "babylm-context-mixing",
-        NONE,
-        "dev_perplexity",
-        left=True,
-        test=("babylm-context-mixing", NONE),
-        pair=True,
-    ),
-    Model(
-        WORDS,
-        "context mixing, which learns as it reads",
-        "all text before",
-        "babylm-context-mixing",
-        ADAPTIVE,
-        "dev_perplexity",
-        test=("babylm-context-mixing", ADAPTIVE),
-        pair=True,
-    ),
-    Model(
-        WORDS,
-        "the paper's layer by Adagrad, 3 epochs",
-        "4 tokens",
-        "babylm-trained",
-        {"method": "cold", "features": "cat", "radius": 4},
-        "dev_perplexity",
-        trained=True,
-        known=FOUR_TABLES,
-    ),
-    Model(
-        WORDS,
-        "LSTM, 4.2 M weights, H100",
-        "96 to 128 tokens",
-        "lstm-babylm",
-        {},
-        "dev_perplexity",
-        trained=True,
-        known={"cpu": "3 minutes on an H100"},
-        drawn=False,
-    ),
-    Model(
-        WORDS,
-        "transformer, 4.2 M weights, H100",
-        "96 to 128 tokens of its document",
-        "transformer-babylm",
-        {},
-        "dev_perplexity",
-        trained=True,
-        known={"cpu": "2 minutes on an H100"},
-        test=("babylm-networks-tested", {"model": "transformer-babylm"}),
-        pair=True,
-    ),
-    Model(
-        WORDS,
-        "transformer, 21 M weights, H100",
-        "192 to 256 tokens of its document",
-        "transformer-babylm-gpu",
-        {},
-        "dev_perplexity",
-        trained=True,
-        known={"cpu": "2 minutes on an H100"},
-        test=("babylm-networks-tested", {"model": "transformer-babylm-gpu"}),
-        pair=True,
-    ),
-    Model(DIGITS, "explicit solution", "pixels", "mnist-pixels", {"method": "explicit", "layers": 1}, "dev_loss"),
-    Model(
-        DIGITS,
-        "layer solved",
-        "scattering features",
-        "mnist-readout",
-        {"solver": "softmax"},
-        "dev_loss",
-        test=("mnist-readout", {"solver": "softmax"}),
-        pair=True,
-    ),
-    Model(
-        DIGITS,
-        "layer trained",
-        "the same features",
-        "mnist-readout",
-        {"method": "trained_readout", "weight_decay": 0.01},
-        "dev_loss",
-        ("epoch", "dev_loss"),
-        trained=True,
-        end=True,
-        test=("mnist-readout", {"method": "trained_readout"}),
-        pair=True,
-    ),
-    Model(
-        DIGITS,
-        "convolutional network",
-        "pixels",
-        "mnist-cnn",
-        {"method": "cnn"},
-        "dev_loss",
-        ("epoch", "dev_loss"),
-        trained=True,
-        test=("mnist-cnn", {"method": "cnn"}),
-        pair=True,
-    ),
-    Model(CONTEXTS, "GD, one rate", TEN, "icl-five-decayed", {"predictor": "gd"}, "loss", REFERENCE, known=FIVE_LAYERS),
-    Model(
-        CONTEXTS,
-        "GD++, rates fitted to the law of inputs",
-        TEN,
-        "icl-five-decayed",
-        {"predictor": "gd++"},
-        "loss",
-        REFERENCE,
-        known=FIVE_LAYERS,
-        pair=True,
-    ),
-    Model(
-        CONTEXTS,
-        "layers trained",
-        TEN,
-        "icl-five-decayed",
-        _trained_layers,
-        "loss",
-        ("evaluation", "loss"),
-        trained=True,
-        known=FIVE_LAYERS,
-        pair=True,
-    ),
-    Model(
-        CONTEXTS,
-        "... at a constant rate",
-        TEN,
-        "icl-five-trained",
-        {"predictor": "trained"},
-        "loss",
-        trained=True,
-        known=FIVE_LAYERS,
-        drawn=False,
-    ),
-    Model(
-        CONTEXTS,
-        "... 82 M tasks, H100",
-        TEN,
-        "icl-five-long",
-        {"predictor": "trained"},
-        "loss",
-        trained=True,
-        known={**FIVE_LAYERS, "cpu": "2 minutes on an H100"},
-        drawn=False,
-        pair=True,
-    ),
-)
+def models() -> list[Model]:
+    """The models of docs/headline.toml, in their order."""
+    return [Model(**fields) for fields in tomllib.loads(PICTURE.with_suffix(".toml").read_text())["model"]]
 
 
 def mean(numbers: Iterable[Any]) -> float:
@@ -415,7 +142,7 @@ def mean(numbers: Iterable[Any]) -> float:
 def compared(results: Results) -> list[Row]:
     """A row for every model of the picture, with the mean over its seeds."""
     rows = []
-    for model in MODELS:
+    for model in models():
         own = model.rows()
         if model.end:  # the cost of its rows, as their loss
             cpu = mean(row["cpu"] for row in own)
@@ -476,14 +203,15 @@ PAIRS = Table(
 
 def draw(path: Path = PICTURE) -> None:
     """Write the picture."""
-    tasks = list(dict.fromkeys(model.task for model in MODELS))
+    every = models()
+    tasks = list(dict.fromkeys(model.task for model in every))
     with figure(path, 2, 2, size=(12.0, 9.0)) as axes:
         for ax, task in zip(axes.flat, tasks, strict=False):
-            for model in (model for model in MODELS if model.task == task and model.drawn):
+            for model in (model for model in every if model.task == task and model.drawn):
                 _draw(ax, model)
             ax.set(title=task, xscale="log", xlabel="CPU seconds of one seed")
             log_ticks(ax, "x")
-            if task in (DIGITS, CONTEXTS):
+            if task not in tasks[:2]:  # losses near 0
                 ax.set_yscale("log")
                 log_ticks(ax)
 

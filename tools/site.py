@@ -1,7 +1,7 @@
-"""Hooks of the documentation site: pages that are made while it is built, their place in the navigation, and links to names.
+"""Hooks of the documentation site: pages that are made while it is built, and their place in the navigation.
 
-`mkdocs build` calls them (see mkdocs.yml). What is generated is never on disk: a page for each command, from its config; pages
-of the Python interface, from its docstrings.
+`mkdocs build` calls them (see mkdocs.yml). What is generated is never on disk: a page for each command, from its `--help`;
+pages of the Python interface, from its docstrings.
 """
 
 import json
@@ -17,7 +17,6 @@ from mkdocs.structure.pages import Page  # pyright: ignore[reportMissingImports]
 from tools.api_pages import api_pages
 from tools.command_pages import command_pages
 from tools.formulas import render_formulas
-from tools.links import link_commands, link_names
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,11 +39,6 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     _section(config, "API").extend(names)
     _section(config, "Notebooks").extend(_notebooks(files))
     return files
-
-
-def on_page_markdown(markdown: str, **kwargs: object) -> str:
-    """Names of the Python interface and commands become links."""
-    return link_commands(link_names(markdown))
 
 
 def on_page_content(html: str, *, page: Page, **kwargs: object) -> str:

@@ -53,7 +53,7 @@ class Ahead(NamedTuple):
     d: the decisions from `state.done` on.
     X: [F, B] their evidence.
     log_odds: [B] w.x.
-    sets: [gates][B].
+    sets: [B] of each gate.
     base: [parts, B'] of all decisions that are kept, the old ones first.
     """
 
