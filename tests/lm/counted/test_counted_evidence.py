@@ -184,21 +184,27 @@ def test_a_gate_by_a_loop():
     place = np.repeat(np.arange(60), 5)
     out, after = read_gate(gate, x.astype(np.float32), a, sets, y, blocks_of(place)[:260])
     D, H, z = np.zeros((4, 2)), np.zeros((4, 2)), np.clip(x.T @ gate.U, -8, 8)
+    exact = np.zeros((4, 2))  # sums of implicit steps by bisection, of which three steps of Newton's method are within 1e-4
     for start, end in ((0, 65), (65, 130), (130, 195), (195, 260), (260, 300)):  # a token begins at 0, 65, 130, 195, 260
         dD, dH = np.zeros_like(D), np.zeros_like(H)
         for i in range(start, end):
             o = np.clip(a[i] + D[sets[i]] @ z[i], -9.5, 9.5)
-            np.testing.assert_allclose(out[i], o, atol=1e-4)
+            np.testing.assert_allclose(out[i], o, atol=1e-5)  # float32
             rate, p = z[i] / (H[sets[i]] + gate.ridge), 1 / (1 + np.exp(-o))
-            low, high = -50.0, 50.0
-            for _ in range(80):  # the implicit step by bisection
+            low, high, d, reach = -50.0, 50.0, 0.0, z[i] @ rate
+            for _ in range(3):
+                q = 1 / (1 + np.exp(-(o + d)))
+                d -= (d - reach * (y[i] - q)) / (1 + reach * q * (1 - q))
+            for _ in range(80):
                 m = (low + high) / 2
-                low, high = (m, high) if m < (z[i] @ rate) * (y[i] - 1 / (1 + np.exp(-(o + m)))) else (low, m)
-            dD[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + low)))) * rate
+                low, high = (m, high) if m < reach * (y[i] - 1 / (1 + np.exp(-(o + m)))) else (low, m)
+            dD[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + d)))) * rate
+            exact[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + low)))) * rate * (end <= 260)
             dH[sets[i]] += p * (1 - p) * z[i] ** 2
         if end <= 260:
             D, H = D + dD, H + dH
-    np.testing.assert_allclose(after.D, D, atol=1e-4)
+    np.testing.assert_allclose(after.D, D, atol=1e-5)
+    np.testing.assert_allclose(after.D, exact, atol=1e-4)
     np.testing.assert_allclose(after.H, H, rtol=1e-4)
 
 
