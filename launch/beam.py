@@ -12,13 +12,12 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import train_and_dev_files
 from jexplicit.data.tfds import tfds_text
-from jexplicit.runs.bounds import Bounds, PositiveInt
-from jexplicit.runs.host import parse_bytes
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
@@ -39,11 +38,6 @@ class Config(Source):
     """Documents per part, for text that does not come from files."""
     column_shards: PositiveInt = 8
     """Number of files per table of counts. Each holds some of the columns, and one worker sums it."""
-    order: Annotated[int, Bounds(at_least=2)] | None = None
-    """Also count the contexts of n-grams up to this order; 5 for --methods ngram of launch.lm. They take
-    about 30 bytes of disk per token."""
-    memory: str = "1GB"
-    """Maximum memory that a worker uses to count contexts."""
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
@@ -67,7 +61,6 @@ def run(config: Config) -> dict[str, Any]:
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
     check_text(config)
-    memory = parse_bytes(config.memory)
     corpus = open_corpus(config)
     parts = parts_of(config, corpus)
     tokenizer, documents = tokenizer_in(config, corpus)
@@ -76,8 +69,7 @@ def run(config: Config) -> dict[str, Any]:
             parts,
             tokenizer,
             config.out,
-            **{name: getattr(config, name) for name in ("radius", "column_shards", "order", "runner")},
-            memory=memory,
+            **{name: getattr(config, name) for name in ("radius", "column_shards", "runner")},
             options=shlex.split(config.options),
         )
         progress(documents, documents)

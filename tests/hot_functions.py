@@ -19,13 +19,11 @@ from icl.models.batched import Regression
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts.dense import counting_step
-from jexplicit.counts.runs import compiled_levels, compiled_parts
 from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.fits import gradient
-from jexplicit.lm.rows.ngrams import compiled_smoothing
 from jexplicit.lm.tables.contexts import compiled_map as of_contexts
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective
@@ -80,23 +78,6 @@ def _text_gradient(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
     return jax.jit(add, donate_argnums=0), (_tables, _tables, _batch(1 << 18))
 
 
-_columns = (N,) * (K + 1)  # ids of a context and its target, at 2^20 positions
-
-
-def _context_parts(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    return compiled_parts(mesh, _columns), ((_ints(1 << 20),) * (K + 1), _shape(1 << 20, dtype=np.bool_))
-
-
-def _context_levels(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    f, arguments = _context_parts(mesh)
-    return compiled_levels(mesh, _columns, 1), jax.eval_shape(f, *arguments)[:2]
-
-
-def _context_rows(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    f, arguments = _context_levels(mesh)
-    return compiled_smoothing(mesh, N), (jax.eval_shape(f, *arguments), [_shape(3)] * K)
-
-
 def _icl(layers: int, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
     recipe, problem = Recipe(), Regression(Tasks(dim=10, context=10), layers, clip=10.0 if layers > 3 else None)
     made = functools.partial(init_layers, width=11, layers=1 if layers <= 2 else layers)
@@ -145,9 +126,6 @@ def _log_partition(tables: Any, x: Any) -> Any:
 
 HOT_FUNCTIONS = {
     "counting": HotFunction(lambda mesh: (counting_step(mesh, K, N), _counts)),
-    "contexts, sorted": HotFunction(_context_parts),
-    "contexts, counted": HotFunction(_context_levels),
-    "contexts, smoothed": HotFunction(_context_rows, K - 1),
     "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
     "log partition functions": HotFunction(lambda mesh: (of_contexts(_log_partition, mesh, 4096), _contexts), 1),
     "attribution": HotFunction(lambda mesh: (attribute_positions, (_model, _ints(2048, K), _ints(2048))), 1),

@@ -2,8 +2,7 @@
 
 A corpus is cut into parts of consecutive documents. A worker tokenises a part, writes it as the shard of the same number, and
 counts it into sparse tables. Workers exchange tables, merged in each worker first, never single pairs. The same part always
-gives the same file, so a part that a runner tries again changes nothing. Contexts of several tokens are counted once the shards
-are there, a range of them by each worker (jexplicit.counts.context_ranges). All workers share one file system.
+gives the same file, so a part that a runner tries again changes nothing. All workers share one file system.
 """
 
 import contextlib
@@ -16,13 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts.context_ranges import Disk, TextContexts, count_range, plan_ranges
 from jexplicit.counts.files import split_columns, write_tables, write_tables_index
 from jexplicit.counts.merging import SparseCounts, merge_counts
 from jexplicit.counts.sparse import SparseCounter
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
-from jexplicit.data.corpus.shards import Shard, read_shards, write_index, write_shard
+from jexplicit.data.corpus.shards import Shard, write_index, write_shard
 from jexplicit.data.text import Unit, file_documents, has_ranges
 from jexplicit.data.tfds import TfdsText
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents
@@ -163,13 +161,10 @@ def ingest(
     *,
     radius: int,
     column_shards: int = 1,
-    order: int | None = None,
-    memory: int = 10**9,
     runner: str = "DirectRunner",
     options: Sequence[str] = (),
 ) -> None:
-    """Run the pipeline: parts -> shards in `out/train` and `out/dev`, counts of train in `out/counts`, its contexts of several
-    tokens in `out/contexts`.
+    """Run the pipeline: parts -> shards in `out/train` and `out/dev`, counts of train in `out/counts`.
 
     Args:
         parts: of the splits `train` and `dev`, or of `all`, which `cut_part` cuts into the two.
@@ -177,8 +172,6 @@ def ingest(
         out: folder that every worker sees.
         radius: K.
         column_shards: into how many files the columns of a table go, each summed by a worker of its own.
-        order: of the n-grams, contexts of up to `order - 1` tokens; default, none.
-        memory: bytes that a worker may take to count contexts.
         runner: of Beam, by its name.
         options: flags of Beam and the runner.
 
@@ -189,13 +182,13 @@ def ingest(
     import apache_beam as beam  # pyright: ignore[reportMissingImports]
     from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
 
-    if min(radius, column_shards) < 1 or order is not None and order < 2:
-        raise ValueError(f"radius {radius}, {column_shards} column shards, order {order}: at least 1, 1 and 2")
+    if min(radius, column_shards) < 1:
+        raise ValueError(f"radius {radius}, {column_shards} column shards: use at least 1 of each")
     out = Path(out).absolute()
     for folder in ("train", "dev", "counts"):
         make_folder(out / folder)
     tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without its caches, which workers make themselves
-    table_files, where = out / "counts", (out, tokenizer.vocab_size, order or 0, memory)
+    table_files = out / "counts"
     flags = PipelineOptions([f"--runner={_engine(runner)}", *options])
     with _one_line_errors(), beam.Pipeline(options=flags) as pipeline:
         documents = pipeline | "Parts" >> beam.Create(parts) | "Spread" >> beam.Reshuffle()
@@ -204,13 +197,9 @@ def ingest(
             documents |= "Cut" >> beam.FlatMap(cut_part, beam.pvalue.AsDict(lengths))
         written = documents | "Tokenise and count" >> beam.Map(_tokenise, tokenizer, out, radius)
         shards = written | "Shards" >> beam.MapTuple(lambda split, shard, counts: (split, shard)) | beam.GroupByKey()
-        indexed = shards | "Index the shards" >> beam.Map(_index_stream, out, tokenizer)
-        if order:
-            ranges = indexed | "Ranges" >> beam.FlatMap(
-                lambda split: plan_ranges(_contexts(*where)) if split == "train" else []
-            )
-            spread = ranges | "Spread the ranges" >> beam.Reshuffle()
-            _ = spread | "Count contexts" >> beam.Map(lambda keys: count_range(_contexts(*where), keys))
+        _ = shards | "Index the shards" >> beam.MapTuple(
+            lambda split, of_split: write_stream_index(out / split, of_split, tokenizer)
+        )
         columns = written | "Columns" >> beam.FlatMap(lambda part: enumerate(split_columns(part[2], column_shards)))
         # tables of one key are merged in the worker before they are sent, and again where they arrive
         summed = columns | "Sum" >> beam.CombinePerKey(lambda parts: merge_counts(*parts))
@@ -234,18 +223,6 @@ def check_beam() -> None:
 
 def _tokenise(part: DocumentShard, tokenizer: Tokenizer, out: Path, K: int) -> tuple[str, Shard, SparseCounts]:
     return part.split, *tokenise_part(part, tokenizer, out, radius=K if part.split == "train" else None)
-
-
-def _index_stream(split_and_shards: tuple[str, Iterable[Shard]], out: Path, tokenizer: Tokenizer) -> str:
-    split, shards = split_and_shards
-    write_stream_index(out / split, shards, tokenizer)
-    return split
-
-
-def _contexts(out: Path, vocab_size: int, order: int, memory: int) -> TextContexts:
-    """The contexts of `count_ranges`, in a folder beside the shards."""
-    offsets = tuple(range(1, order))
-    return TextContexts(read_shards(out / "train"), offsets, vocab_size, Disk(out / "contexts", memory).of(offsets))
 
 
 def _engine(runner: str) -> str:

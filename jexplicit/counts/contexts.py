@@ -1,4 +1,4 @@
-"""Counts of contexts of several ids, and of the contexts that they extend: one sort of the text for all lengths.
+"""Contexts of several tokens, and the shorter ones that they extend, counted by one sort of the text.
 
 A position is one integer, its ids as digits, the first the most significant, and its target the last: in sorted order equal
 contexts of every length stand side by side. The pairs (context, target) of a shorter length are made from the distinct ones of
@@ -17,24 +17,22 @@ _largest = 2**63 - 1
 class ContextLevel(NamedTuple):
     """The contexts of one length, numbered in the order of their ids; those of a single id have it as their number.
 
-    contexts: sorted keys `number of the shorter context * ids + id`; for single ids, all of them.
-    totals: how often each occurred.
+    contexts: sorted keys `number of the shorter context * N + id`; for single ids, all of them.
     start: the pairs of context c are start[c] .. start[c + 1] - 1.
     outputs: the target of every pair that occurred, sorted within a context.
     counts: of the longest contexts how often it did; of shorter ones in how many contexts that are an id longer.
     """
 
     contexts: Int[np.ndarray, " C"]
-    totals: Int[np.ndarray, " C"]
     start: Int[np.ndarray, " C_plus_1"]
     outputs: Integer[np.ndarray, " E"]
     counts: Int[np.ndarray, " E"]
 
-    def part(self, c: slice) -> "Level":
+    def part(self, c: slice) -> "ContextLevel":
         """Some contexts beside each other."""
         pairs = slice(self.start[c.start], self.start[c.stop])
         start = self.start[c.start : c.stop + 1] - pairs.start
-        return ContextLevel(self.contexts[c], self.totals[c], start, self.outputs[pairs], self.counts[pairs])
+        return ContextLevel(self.contexts[c], start, self.outputs[pairs], self.counts[pairs])
 
     def of_pairs(self, values: np.ndarray) -> np.ndarray:
         """The value of its context for every pair."""
@@ -48,11 +46,7 @@ class ContextLevel(NamedTuple):
 
 
 def count_contexts(
-    columns: Sequence[Integer[np.ndarray, " M"]],
-    Y: Integer[np.ndarray, " M"],
-    sizes: Sequence[int],
-    vocab_size: int,
-    times: Int[np.ndarray, " M"] | None = None,
+    columns: Sequence[Integer[np.ndarray, " M"]], Y: Integer[np.ndarray, " M"], sizes: Sequence[int], vocab_size: int
 ) -> list[ContextLevel]:
     """Count the contexts of 1, 2, ... ids before the targets.
 
@@ -61,7 +55,6 @@ def count_contexts(
         Y: [M] targets.
         sizes: how many ids each column has.
         vocab_size: N, how many targets there are.
-        times: [M] for how many equal positions each one stands; default, one.
 
     Example:
         >>> one, two = count_contexts([np.array([1, 1, 1]), np.array([0, 2, 2])], np.array([1, 1, 1]), (3, 3), 2)
@@ -71,10 +64,9 @@ def count_contexts(
         ([3, 5], [1, 2])
     """
     N = vocab_size
-    (number, *longer), y, n = distinct_positions(columns, Y, sizes, N, times)
+    (number, *longer), y, n = distinct_positions(columns, Y, sizes, N)
     begins = np.concatenate([[True], number[1:] != number[:-1]])
-    contexts = [np.arange(sizes[0])]
-    totals, start = [np.bincount(number, n, minlength=sizes[0]).astype(np.int32)], starts_of(number, sizes[0])
+    contexts, start = [np.arange(sizes[0])], starts_of(number, sizes[0])
     for c, size in zip(longer, sizes[1:], strict=True):
         begins[1:] |= c[1:] != c[:-1]
         first = np.flatnonzero(begins).astype(start.dtype)
@@ -84,14 +76,13 @@ def count_contexts(
         contexts.append(key)
         number = np.cumsum(begins, dtype=np.int32)
         number -= 1
-        totals.append(np.add.reduceat(n, first, dtype=np.int32))
         start = np.append(first, start[-1:])
     pairs = [(start, y.astype(np.min_scalar_type(N - 1)), n)]
     del number, y, n, longer, begins, start  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
-        keys = ContextLevel(contexts[level], totals[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
+        keys = ContextLevel(contexts[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
         pairs.append(rows_of_keys(*tally(keys), len(contexts[level - 1]), N))
-    return [ContextLevel(c, total, *pair) for c, total, pair in zip(contexts, totals, reversed(pairs), strict=True)]
+    return [ContextLevel(c, *pair) for c, pair in zip(contexts, reversed(pairs), strict=True)]
 
 
 def rows_of_keys(
@@ -114,25 +105,15 @@ def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
     return start
 
 
-def tally(
-    keys: Integer[np.ndarray, " M"], times: Int[np.ndarray, " M"] | None = None
-) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different keys in their order, and how often each occurs; without `times` the keys given are sorted in place.
+def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
+    """The different keys in their order, and how often each occurs; the keys given are sorted in place.
 
     Example:
         >>> [part.tolist() for part in tally(np.array([5, 3, 5]))]
         [[3, 5], [1, 2]]
-        >>> [part.tolist() for part in tally(np.array([5, 3, 5]), np.array([1, 7, 9]))]
-        [[3, 5], [7, 10]]
     """
-    if times is None:
-        keys.sort()
-    else:
-        order = np.argsort(keys)
-        keys, times = keys[order], times[order]
+    keys.sort()
     first = np.flatnonzero(np.concatenate([np.ones(min(len(keys), 1), bool), keys[1:] != keys[:-1]]))
-    if times is not None:
-        return keys[first], np.add.reduceat(times, first, dtype=np.int32)
     n = np.full(len(first), len(keys), np.int32)
     n[:-1] = first[1:]
     n -= first.astype(np.int32)
@@ -158,16 +139,9 @@ def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
 
 
 def distinct_positions(
-    columns: Sequence[Integer[np.ndarray, " M"]],
-    Y: Integer[np.ndarray, " M"],
-    sizes: Sequence[int],
-    vocab_size: int,
-    times: Int[np.ndarray, " M"] | None = None,
+    columns: Sequence[Integer[np.ndarray, " M"]], Y: Integer[np.ndarray, " M"], sizes: Sequence[int], vocab_size: int
 ) -> tuple[list[Integer[np.ndarray, " E"]], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different (ids, target) in their order, and how often each occurs.
-
-    Args:
-        columns, Y, sizes, vocab_size, times: as `count_contexts` takes them.
+    """The different (ids, target) in their order, and how often each occurs; the arguments are those of `count_contexts`.
 
     Example:
         >>> ids, y, n = distinct_positions([np.array([2, 0, 2])], np.array([1, 1, 1]), (3,), 2)
@@ -184,7 +158,7 @@ def distinct_positions(
         key += digit
         bound *= size
         steps.append(size)
-    key, n = tally(key, times)
+    key, n = tally(key)
     digits: list[np.ndarray] = []
     for step in reversed(steps):
         if isinstance(step, np.ndarray):

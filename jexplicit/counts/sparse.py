@@ -2,14 +2,13 @@
 
 A dense table has N² cells, most of them zero: with 128,000 tokens it takes 65 GB. Here a block of pairs becomes sorted
 keys `j * N + i`, which runs of equal keys turn into counts: a sparse table. The tables of all blocks are merged as they come
-(jexplicit.counts.merging), within a budget of memory if there is one.
+(jexplicit.counts.merging).
 
 Two thirds of the time is NumPy's sort. On AMD processors of family 25 (Zen 4) its AVX-512 version takes five times as long as
 the one for AVX2, which NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL" in the environment brings back.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -21,8 +20,6 @@ from jexplicit.data.contexts import Stream, check_radius, check_token_ids, conte
 from jexplicit.runs.processes import gather_over_processes, part_of_process
 
 _block_positions = 1 << 20  # sorted at once: the keys of one offset are 8 MB
-_bytes_per_key = 48  # of a block while it is sorted and its runs are counted
-_least_memory = 1 << 20
 
 
 class SparseCounter:
@@ -31,12 +28,9 @@ class SparseCounter:
     Args:
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
-        memory: bytes that counting may take beside the windows; counts beyond wait in files, and so do the tables then.
-            Default: no bound, no files.
-        scratch: folder for those files, which have no name and go with the tables; default, the system's temporary folder.
 
     Raises:
-        ValueError: K < 1, N < 1 or N > 2^31, or a memory too small to count in.
+        ValueError: K < 1, N < 1 or N > 2^31.
 
     Example:
         >>> counter = SparseCounter(1, 3)
@@ -48,30 +42,19 @@ class SparseCounter:
     Source: paper, Eq. 2 and Sec. 3.1.
     """
 
-    def __init__(self, radius: int, vocab_size: int, *, memory: int | None = None, scratch: str | Path | None = None):
+    def __init__(self, radius: int, vocab_size: int):
         check_radius(radius)
         if not 1 <= vocab_size <= 2**31:
             raise ValueError(f"vocabulary {vocab_size}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
-        least = _least_memory + 128 * radius * vocab_size  # some tables per offset, each with 4 bytes per row
-        if memory is not None and memory < least:
-            raise ValueError(
-                f"memory of {memory} bytes: sparse counts of {radius} offsets and vocabulary {vocab_size} need at least {least}"
-            )
         self.radius, self.vocab_size = radius, vocab_size
-        # A quarter of the memory for keys, a quarter for tables; their sum takes as much again while it is made.
-        self._quarter = None if memory is None else memory // 4
-        self._block = _block_positions
-        if self._quarter is not None:
-            self._block = min(self._block, self._quarter // (8 * radius + _bytes_per_key))
         self._keys: list[list[np.ndarray]] = [[] for _ in range(radius)]
         self._waiting = 0  # positions in _keys
-        pairs = max((self._quarter or 0) // 64, 1)  # up to 16 bytes each, in the tables, their sum and what is written
-        self._trees = [MergeTree(vocab_size, pairs=pairs, scratch=scratch) for _ in range(radius)]
+        self._trees = [MergeTree(vocab_size) for _ in range(radius)]
 
     @property
     def span(self) -> int:
         """Preferred number of positions per `add`: those of a block."""
-        return self._block
+        return _block_positions
 
     def add(self, window: np.ndarray) -> None:
         """Count the targets `window[K:]` with the K tokens before each; the first K tokens serve as context only.
@@ -88,13 +71,13 @@ class SparseCounter:
             )
         check_token_ids(window, N)
         key_type = np.uint32 if N * N <= 2**32 else np.int64
-        for start in range(0, len(window) - K, self._block):
-            part = window[start : start + K + self._block]
+        for start in range(0, len(window) - K, _block_positions):
+            part = window[start : start + K + _block_positions]
             i = part[K:].astype(key_type)
             for keys, j in zip(self._keys, context_columns(part, K), strict=True):
                 keys.append(j.astype(key_type) * key_type(N) + i)
             self._waiting += len(i)
-            if self._waiting >= self._block:
+            if self._waiting >= _block_positions:
                 self._sort()
 
     def tables(self) -> SparseCounts:
@@ -110,7 +93,6 @@ class SparseCounter:
         """Continue from the `state` of another counter."""
         for k, tree in enumerate(self._trees, 1):
             tree.add(sparse_table(*(state[f"{name}_{k}"] for name in CSR)))
-        self._spill_beyond_memory()
 
     def _sort(self) -> None:
         """Turn the waiting keys into one table per offset."""
@@ -123,12 +105,6 @@ class SparseCounter:
             start, outputs, n = rows_of_keys(keys, n, N, N)
             tree.add(sparse_table(n, outputs, start))
         self._waiting = 0
-        self._spill_beyond_memory()
-
-    def _spill_beyond_memory(self) -> None:
-        if self._quarter is not None and sum(tree.nbytes for tree in self._trees) > self._quarter:
-            for tree in self._trees:
-                tree.spill()
 
 
 def count_sparse(
@@ -136,8 +112,6 @@ def count_sparse(
     *,
     radius: int,
     vocab_size: int,
-    memory: int | None = None,
-    scratch: str | Path | None = None,
     saving: Saving | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SparseCounts:
@@ -147,7 +121,6 @@ def count_sparse(
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`: an array, a memory map, or shards.
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
-        memory, scratch: bytes and folder of `SparseCounter`.
         saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
         progress: called with (positions done, positions in all), of this process.
 
@@ -162,7 +135,7 @@ def count_sparse(
         >>> C.nnz, C[0, 1].item()
         (4, 2)
     """
-    counter = SparseCounter(radius, vocab_size, memory=memory, scratch=scratch)
+    counter = SparseCounter(radius, vocab_size)
     first, last = part_of_process(1, len(stream))
     feed(counter, stream, first, last, saving=saving, progress=progress)
     return _sum_over_processes(counter.tables())

@@ -11,7 +11,6 @@ import numpy as np
 from jax.sharding import Mesh
 from scipy.sparse import csr_array
 
-from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.sparse import SparseCounts, count_sparse
 from jexplicit.data.contexts import PAD, check_stream, contexts
@@ -20,8 +19,8 @@ from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Features
 from jexplicit.lm.core.options import FitOptions
-from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
-from jexplicit.runs.devices import default_mesh, on_cpu
+from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import trim_heap
 
 _pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
@@ -77,11 +76,6 @@ class TrainingText:
         counts: C_1 .. C_K of the stream, if known.
         sparse_counts: the same as sparse tables.
         tokenizer: that made the stream; for context mixing.
-        disk: where contexts of several tokens are counted that memory should not hold; default, in memory. What is left in its
-            folder is for a killed fit to continue.
-        contexts: folder of what was counted before, in the same way; taken where it has the offsets that are asked for.
-        device_contexts: whether contexts of several tokens are counted on the devices and not on the host; default, on
-            accelerators.
 
     Raises:
         ValueError: a stream that does not begin and end with `<pad>`.
@@ -102,15 +96,10 @@ class TrainingText:
         counts: Counts = (),
         sparse_counts: SparseCounts = (),
         tokenizer: Tokenizer | None = None,
-        disk: Disk | None = None,
-        contexts: Path | None = None,
-        device_contexts: bool | None = None,
     ):
         check_stream(stream)
-        self.disk, self.contexts = disk, contexts
         self.tokenizer = tokenizer
         self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or default_mesh()
-        self.device_contexts = not on_cpu(self.mesh) if device_contexts is None else device_contexts
         self._counts, self._sparse = counts, sparse_counts
         self._known_sparse = sparse_counts
         self._ngrams: dict[tuple[int, ...], Ngrams] = {}
@@ -137,8 +126,7 @@ class TrainingText:
         if len(self._sparse) < radius and len(self._counts) >= radius:
             return tuple(csr_array(C) for C in self._counts[:radius])
         if len(self._sparse) < radius:
-            memory = self.disk and self.disk.memory
-            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size, memory=memory)
+            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size)
         return self._sparse[:radius]
 
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
@@ -155,33 +143,19 @@ class TrainingText:
         known = self._counts if whole else ()
         held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
         counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
-        disk = self.disk and self.disk._replace(folder=self.disk.folder / f"without_{positions}")
-        return self.like(rest, counts=counts, disk=disk), held
+        return self.like(rest, counts=counts), held
 
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
-        """Another text of the same tokens, with what is known of it: counts, sparse_counts, disk."""
+        """Another text of the same tokens, with what is known of it: counts, sparse_counts."""
         shape: Any = {"eos": self.eos, "mesh": self.mesh, "tokenizer": self.tokenizer}
-        shape |= {"device_contexts": self.device_contexts}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
-    def ngrams(self, offsets: tuple[int, ...], progress: Callable[[int, int], None] | None = None) -> Ngrams:
-        """The smoothed contexts at some offsets; on disk, progress is called with (positions counted, positions in all)."""
+    def ngrams(self, offsets: tuple[int, ...]) -> Ngrams:
+        """The smoothed contexts at some offsets."""
         if offsets not in self._ngrams:
-            N = self.vocab_size
-            if self.disk:
-                disk = self.disk.of(offsets)
-                beside = self.contexts and self.disk._replace(folder=self.contexts).of(offsets)
-                counted = beside if beside and beside.folder.is_dir() else disk
-                ranges = count_ranges(self.stream, offsets=offsets, vocab_size=N, disk=counted, eos=self.eos, progress=progress)
-                disk.folder.mkdir(parents=True, exist_ok=True)
-                found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
-                trim_heap()
-            else:
-                X, Y = contexts(self.in_memory, max(offsets), eos=self.eos)
-                mesh = self.mesh if self.device_contexts else None
-                found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=N, mesh=mesh)
-                trim_heap()
-            self._ngrams[offsets] = found
+            X, Y = contexts(self.in_memory, max(offsets), eos=self.eos)
+            self._ngrams[offsets] = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=self.vocab_size)
+            trim_heap()
         return self._ngrams[offsets]
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:

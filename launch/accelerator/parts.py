@@ -81,21 +81,6 @@ def summed_pairs(sizes: Sizes, mesh: Mesh) -> Case:
     return Case(run, (x[:-1] * N + x[1:],), bytes=(4 + 8) * len(x) + 4 * N * N)
 
 
-def counted_contexts(sizes: Sizes, mesh: Mesh) -> Case:
-    """Contexts of one to four tokens, sorted and counted; a sort reads its keys more than once."""
-    from jexplicit.counts.runs import compiled_levels, compiled_parts
-    from jexplicit.data.contexts import contexts
-
-    X, Y = contexts(draw_stream(sizes.positions, sizes.vocabulary), CONTEXT)
-    radices = (sizes.vocabulary,) * (CONTEXT + 1)
-
-    def run(columns: list[jax.Array], known: jax.Array) -> object:
-        runs, starts, _ = compiled_parts(mesh, radices)(columns, known)
-        return compiled_levels(mesh, radices, 1)(runs, starts)
-
-    return Case(jax.jit(run), ([column.astype(np.int32) for column in (*X.T, Y)], np.ones(len(Y), bool)))
-
-
 def explicit_tables(sizes: Sizes, mesh: Mesh) -> Case:
     """The explicit solution of the tables of four offsets."""
     from jexplicit.solvers.explicit import explicit_solution
@@ -195,6 +180,6 @@ def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 Part = Callable[[Sizes, Mesh], Case]
 PARTS: tuple[Part, ...] = (
-    *(scattered_pairs, summed_pairs, counted_contexts, explicit_tables, swept_images, evaluated_ngrams),
+    *(scattered_pairs, summed_pairs, explicit_tables, swept_images, evaluated_ngrams),
     *(adagrad_step, attention_step, transformer_step, blur_step),
 )

@@ -37,8 +37,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         yield (config.num_processes, config.process_id) != (None, None), f"{alone} without --coordinator HOST:PORT"
     if config.memory is not None:
         parse_bytes(config.memory)
-        on_disk = "contexts are counted in parts on the host then; leave one of the two out"
-        yield config.device_contexts, f"--device-contexts with --memory {config.memory}: {on_disk}"
     if config.shards:
         made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
         flags = " ".join(flag for flag, given in made.items() if given)

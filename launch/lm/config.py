@@ -80,21 +80,18 @@ class Config(FitOptions, Models):
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
     rounding where exponents are fitted. The fits of ngram and optimum use one."""
     memory: str | None = None
-    """Memory limit for counting, such as 2GB. Default: all available memory. To stay within it, fewer devices have their own
-    tables, and contexts of several tokens are counted in parts that are stored in --out until the run ends."""
+    """Memory limit for dense tables, such as 2GB. Default: all available memory. To stay within it, fewer devices have their
+    own tables, and --tables auto chooses sparse ones."""
     tables: Literal["auto", "dense", "sparse"] = "auto"
     """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. auto: dense
     where a method needs it and it fits in memory, otherwise sparse. Results do not change, except for rounding. Sparse tables
     work with explicit, ngram and context-mixing."""
-    device_contexts: bool = False
-    """Count contexts of several tokens on the devices even where these are CPUs, although the host is faster. Accelerators
-    count them, unless --memory is given. The counts are the same."""
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between checkpoints of partial counts, from which --resume continues."""
     coordinator: str | None = None
     """Run as several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. All
-    processes must be able to write to --out. Results do not change. Supported --methods: unigram, bigram, explicit and ngram;
-    with --memory, each process counts a part of the contexts of ngram."""
+    processes must be able to write to --out. Results do not change. Supported --methods: unigram, bigram, explicit and ngram,
+    whose contexts each process counts."""
     num_processes: int | None = None
     """Several processes: how many there are."""
     process_id: int | None = None

@@ -2,7 +2,6 @@
 
 import functools
 import shlex
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.forecast import forecast
 from launch.lm.models import ModelRun, measure_model, wanted_models
 from launch.lm.testing import measure_tests, read_tests
-from launch.lm.text import check_fit, contexts_folder, count_or_load, kind_of_tables, read_text
+from launch.lm.text import check_fit, count_or_load, kind_of_tables, read_text
 from launch.lm.views import VIEWS, repetition
 
 
@@ -103,8 +102,6 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     barrier("rows")
     training.forget()  # the best models are read again
     measure_tests(job, held)
-    if is_first():
-        shutil.rmtree(contexts_folder(folder.path), ignore_errors=True)
 
 
 def counted_tokens(training: TrainingText) -> int:

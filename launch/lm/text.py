@@ -2,13 +2,11 @@
 
 import shutil
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
-from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.dense import count
 from jexplicit.counts.files import read_tables
 from jexplicit.counts.merging import SparseCounts
@@ -113,11 +111,6 @@ def check_fit(config: Config, text: TokenizedCorpus, tables: str) -> None:
             )
 
 
-def contexts_folder(run: Path) -> Path:
-    """Where contexts of several tokens are counted on disk, within --memory."""
-    return run / "checkpoints" / "contexts"
-
-
 def most_offsets(config: Config) -> int:
     """The largest distance at which pairs are counted."""
     return max(config.radius)
@@ -128,14 +121,8 @@ def count_or_load(
 ) -> tuple[TrainingText, float]:
     """The text with its counts, of this run or of the run that it resumes, and the seconds that they took."""
     K, N, path = most_offsets(config), text.tokenizer.vocab_size, folder.path
-    # contexts that launch.beam left beside its shards have no ends of documents
-    beside = config.shards / "contexts" if config.shards and not config.eos else None
-    beside = beside if beside and beside.is_dir() else None
     memory = parse_bytes(config.memory) if config.memory else None
-    on_disk = memory or (int(host_bytes() / 4) if beside else None)
     shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
-    shape |= {"disk": Disk(contexts_folder(path), on_disk) if on_disk else None, "contexts": beside}
-    shape |= {"device_contexts": config.device_contexts or None}
 
     def training(counts: Any) -> TrainingText:
         name = {"dense": "counts", "sparse": "sparse_counts"}[kind]
@@ -152,7 +139,7 @@ def count_or_load(
         if beside := counts_beside_shards(config, text.tokenizer, K):
             counts = beside if kind == "sparse" else tuple(C.toarray() for C in beside)
         elif kind == "sparse":
-            counts = count_sparse(text.train, memory=memory, saving=saving, **options)
+            counts = count_sparse(text.train, saving=saving, **options)
         else:
             devices = within_memory(mesh, memory, 4 * K * N**2, K) if memory else mesh
             counts = count(text.train, mesh=devices, saving=saving, **options)

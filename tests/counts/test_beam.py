@@ -4,13 +4,11 @@ import gzip
 import importlib.util
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from jexplicit.counts.beam import DocumentShard, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
-from jexplicit.counts.context_ranges import Disk, count_ranges
 from jexplicit.counts.dense import count
 from jexplicit.counts.files import read_tables
 from jexplicit.counts.merging import merge_counts
@@ -18,7 +16,6 @@ from jexplicit.data.corpora import split_documents
 from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.runs.arrays import load_arrays
 from launch.beam import main
 from launch.shards import main as shards_main
 
@@ -134,23 +131,6 @@ def test_the_pipeline_writes_what_one_process_writes(files, tmp_path, with_dev):
     tables = read_tables(out / "counts", tokenizer=tokenizer.sha256)
     for C, D in zip(tables, count(read_shards(out / "train")[:], radius=3, vocab_size=60), strict=True):
         np.testing.assert_array_equal(C.toarray(), D)
-
-
-@pipeline
-def test_contexts_beside_the_shards_are_those_of_one_process(files, tmp_path):
-    pytest.importorskip("apache_beam")
-    out, memory = tmp_path / "beam", ["--order", "4", "--memory", "50KB"]
-    assert main(["--out", str(out), "--train", *files, "--vocab-size", "60", "--part-bytes", "700", *memory]) == 0
-    shape: Any = {"offsets": (1, 2, 3), "vocab_size": 60}
-    here = count_ranges(read_shards(out / "train"), disk=Disk(tmp_path / "here", 50_000).of((1, 2, 3)), **shape)
-    there = {path.name: path for path in (out / "contexts" / "1_2_3").glob("keys_*")}
-    assert len(here) > 3 and {path.name for path in here} == set(there)
-    for path in here:
-        mine, theirs = load_arrays(path), load_arrays(there[path.name])
-        assert mine.keys() == theirs.keys()
-        for name in mine:
-            np.testing.assert_array_equal(mine[name], theirs[name])
-    assert main(["--out", str(tmp_path / "other"), "--train", *files, "--order", "5", "--memory", "much"]) == 2
 
 
 @pipeline

@@ -1,12 +1,7 @@
-"""Sparse counts: tables of canonical form, counts in files, states, and tables written and read. Every comparison is exact."""
+"""Sparse counts: tables of canonical form, states, and tables written and read. Every comparison is exact."""
 
-import errno
 import json
-import os
-import resource
-import tempfile
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,7 +22,6 @@ EXPECTED = cooccurrences(DOCUMENTS, K, N)
 
 LARGE_N = 300
 LARGE_STREAM = np.concatenate([[0], np.random.default_rng(5).zipf(1.2, 40_000) % LARGE_N, [0]]).astype(np.uint16)
-LEAST_MEMORY = 2**20 + 128 * K * LARGE_N
 
 
 def counted(stream=STREAM, vocab_size=N, size=10**6, counter=None, **options):
@@ -76,21 +70,10 @@ def test_keys_up_to_and_beyond_32_bits_are_exact(large):
         np.testing.assert_array_equal(C[old][:, old].toarray(), expected)
 
 
-@pytest.mark.parametrize("size, block", [(5000, 3000), (700, 3000), (11_000, 1 << 20)])
-def test_counts_that_were_spilled_are_those_of_memory(large_counts, size, block, tmp_path, monkeypatch):
-    monkeypatch.setattr(sparse, "_block_positions", block)
-    counter = counted(LARGE_STREAM, LARGE_N, size, memory=LEAST_MEMORY, scratch=tmp_path)
-    before = counter.tables()
-    assert any(tree.files for tree in counter._trees)
-    assert not list(tmp_path.iterdir())  # the files have no name: nothing is left behind
-    counted(LARGE_STREAM, size=20_000, counter=counter)
-    assert_same_counts(counter.tables(), [2 * C for C in large_counts])
-    assert_same_counts(before, large_counts)
-
-
-def test_spilled_cells_that_pass_the_bound_become_int64(monkeypatch, tmp_path, large_counts):
+def test_cells_that_pass_the_bound_become_int64(monkeypatch, large_counts):
     monkeypatch.setattr(merging, "INT32_CELLS", 64)
-    tables = counted(LARGE_STREAM, LARGE_N, memory=LEAST_MEMORY, scratch=tmp_path).tables()
+    monkeypatch.setattr(sparse, "_block_positions", 3000)
+    tables = counted(LARGE_STREAM, LARGE_N).tables()
     assert {C.dtype for C in tables} == {np.dtype(np.int64)}
     assert_same_counts(tables, large_counts)
 
@@ -114,25 +97,22 @@ def test_merges_are_few_and_of_like_sizes(monkeypatch):
 # States
 
 
-@pytest.mark.parametrize("memory", [None, LEAST_MEMORY])
-def test_a_restored_counter_counts_as_if_it_had_never_stopped(memory, tmp_path, large_counts):
+def test_a_restored_counter_counts_as_if_it_had_never_stopped(tmp_path, large_counts):
     for position in (1, 100, len(STREAM) - 1):
-        arrays: dict[str, Any] = counted(STREAM[: position + 1], memory=memory).state()
+        arrays: dict[str, Any] = counted(STREAM[: position + 1]).state()
         np.savez(tmp_path / "state.npz", **arrays)
-        restored = SparseCounter(K, N, memory=memory)
+        restored = SparseCounter(K, N)
         with np.load(tmp_path / "state.npz") as saved:
             restored.restore(dict(saved))
         restored.add(np.append(np.zeros(K - 1, STREAM.dtype), STREAM)[position:])
         assert_same_counts(restored.tables(), EXPECTED)
-    restored = SparseCounter(K, LARGE_N, memory=memory)
+    restored = SparseCounter(K, LARGE_N)
     restored.restore(counted(LARGE_STREAM, LARGE_N).state())
-    assert any(tree.files for tree in restored._trees) == bool(memory)  # larger than the memory
     assert_same_counts(restored.tables(), large_counts)
 
 
-@pytest.mark.parametrize("memory", [None, LEAST_MEMORY])
-def test_all_that_was_saved_is_not_counted_again(memory, tmp_path):
-    reports, options = [], {"radius": K, "vocab_size": N, "memory": memory, "saving": Saving(tmp_path, -1.0)}
+def test_all_that_was_saved_is_not_counted_again(tmp_path):
+    reports, options = [], {"radius": K, "vocab_size": N, "saving": Saving(tmp_path, -1.0)}
     for _ in range(2):
         tables = count_sparse(STREAM, **options, progress=lambda *now: reports.append(now))
         assert_same_counts(tables, EXPECTED)
@@ -164,13 +144,9 @@ def test_many_parts_are_split_by_column_written_and_read(tmp_path, shards):
 
 def test_the_tables_of_a_merge_tree_stay_few():
     tree, parts = MergeTree(N), [counted(stream_of(random_documents(s, 60, N, 9))).tables()[:1] for s in range(20)]
-    for n, (C,) in enumerate(parts):
+    for (C,) in parts:
         tree.add(C)
         assert len(tree.tables) <= 5
-        if n % 6 == 5:
-            tree.spill()
-            assert tree.nbytes == 0
-    assert 1 <= len(tree.files) <= 3
     assert_same_counts((tree.total(),), merge_counts(*parts))
 
 
@@ -223,25 +199,3 @@ def test_a_refused_window_changes_no_count(window):
     with pytest.raises(ValueError, match="pass one axis of integers, K = 3 context tokens|token id 9"):
         counter.add(np.array(window))
     assert_same_counts(counter.tables(), EXPECTED)
-
-
-def test_a_full_scratch_folder_is_named(monkeypatch, tmp_path):
-    full = mock.Mock()
-    full.write.side_effect = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: full)
-    with pytest.raises(ValueError, match=f"No space left.*{tmp_path}; use a scratch folder with more room"):
-        counted(LARGE_STREAM, LARGE_N, memory=LEAST_MEMORY, scratch=tmp_path)
-
-
-@pytest.mark.slow
-def test_counting_stays_within_its_memory():
-    """Pairs that hardly repeat, three times as many bytes as the memory: what is resident grows by no more than it."""
-    memory, vocab_size = 64 << 20, 50_000
-    counter = SparseCounter(2, vocab_size, memory=memory)
-    rng = np.random.default_rng(0)
-    counter.add(rng.integers(1, vocab_size, 1 << 16))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(200):
-        counter.add(rng.integers(1, vocab_size, 1 << 16))
-    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    assert grown < memory

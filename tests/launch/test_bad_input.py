@@ -165,7 +165,6 @@ lm {TRAIN} --methods cold --optimizer lbfgs | optimizer 'lbfgs': optax has no pl
 lm {TRAIN} --methods cold --optimizer polyak_sgd | try adagrad, sgd, adam or rmsprop
 lm {TRAIN} --methods cold --optimizer apply_updates | try adagrad, sgd, adam or rmsprop
 lm {TRAIN} --batch-size {10**400} | use whole numbers below 2^63
-lm {TRAIN} --memory 2GB --device-contexts | --device-contexts with --memory 2GB: contexts are counted in parts on the host then
 lm {TRAIN} --tables sparse --methods cold | --methods cold with sparse tables
 lm {TRAIN} --history all | only --methods context-mixing reads
 lm {TRAIN} --devices 1000 | 1000 devices requested

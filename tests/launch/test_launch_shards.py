@@ -1,4 +1,4 @@
-"""launch.lm on text in shards, with tables of every kind, and with contexts counted on disk: the numbers of a run in memory.
+"""launch.lm on text in shards, with tables of every kind: the numbers of a run in memory.
 
 Tables are float32, and sums of 10^3 terms of them are compared: rounding stays below 10^3 x 6e-8.
 """
@@ -8,8 +8,6 @@ import pytest
 from run_folders import rows
 
 from jexplicit import encode_documents, evaluate, load_model
-from jexplicit.counts import context_ranges
-from jexplicit.counts.context_ranges import Disk
 from jexplicit.counts.files import write_tables, write_tables_index
 from jexplicit.counts.merging import merge_counts
 from jexplicit.counts.sparse import count_sparse
@@ -22,8 +20,6 @@ from launch.lm import __main__ as lm
 pytestmark = pytest.mark.slow
 
 FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0".split()
-CONTEXTS = "--methods ngram context-mixing --radius 1 --train-sample 500 --samples 0 --seed 1".split()
-SAME = ("method", "train_perplexity", "dev_perplexity", "scalars")
 
 
 @pytest.fixture(scope="module")
@@ -145,79 +141,3 @@ def test_shards_beside_another_tokenizer_are_refused(folder, tmp_path, capsys):
     train_tokenizer(["other words"], kind="word").save(mixed / "tokenizer.model")
     assert lm.main(["--corpus", f"shards:{mixed}", "--out", str(tmp_path / "run"), *FLAGS]) == 2
     assert "holds tokens of another tokenizer" in " ".join(capsys.readouterr().err.split())
-
-
-# Contexts on disk
-
-
-def numbers(out):
-    return [{name: row.get(name) for name in SAME} for row in rows(out)]
-
-
-@pytest.fixture(scope="module")
-def in_memory(folder):
-    out = folder.parent / "in_memory"
-    assert lm.main(["--corpus", f"shards:{folder}", "--out", str(out), *CONTEXTS]) == 0
-    return numbers(out)
-
-
-@pytest.fixture
-def several_ranges(monkeypatch):
-    """What 2 MB hold of so small a text is a part of it."""
-    monkeypatch.setattr(context_ranges, "_bytes_per_position", 2500)
-
-
-def on_disk(folder, out, *more):
-    return lm.main(["--corpus", f"shards:{folder}", "--memory", "2MB", "--out", str(out), *CONTEXTS, *more])
-
-
-def test_a_run_beyond_memory_has_the_numbers_of_one_in_memory(folder, in_memory, several_ranges, tmp_path):
-    """As one that is killed and continued has, too."""
-    assert on_disk(folder, tmp_path / "run") == 0
-    assert numbers(tmp_path / "run") == in_memory
-    assert not (tmp_path / "run" / "checkpoints" / "contexts").exists()
-
-
-def test_a_killed_run_continues_from_the_ranges_that_are_whole(folder, in_memory, several_ranges, tmp_path, monkeypatch):
-    out, counted, save_arrays = tmp_path / "run", [], context_ranges.save_arrays
-    offsets, levels_of = [], context_ranges._levels_of
-    monkeypatch.setattr(context_ranges, "_levels_of", lambda text, keys: offsets.append(text.offsets) or levels_of(text, keys))
-
-    def save_and_be_killed(path, arrays):
-        if len(counted) == 3:
-            raise KeyboardInterrupt
-        counted.append(path)
-        save_arrays(path, arrays)
-
-    with monkeypatch.context() as killed:
-        killed.setattr(context_ranges, "save_arrays", save_and_be_killed)
-        assert on_disk(folder, out) != 0
-    assert {path for path in counted if path.exists()} == set(counted) and len(set(counted)) == 3
-    monkeypatch.setattr(context_ranges, "save_arrays", lambda path, arrays: counted.append(path) or save_arrays(path, arrays))
-    assert lm.main(["--resume", "--out", str(out)]) == 0
-    assert len(set(counted)) == len(counted)  # none twice
-    assert offsets.count((1, 2, 3, 4)) > 4
-    assert numbers(out) == in_memory
-    assert not (out / "checkpoints" / "contexts").exists()
-
-
-def test_contexts_beside_the_shards_are_taken(folder, in_memory, several_ranges, tmp_path, monkeypatch):
-    """As launch.beam leaves them: made here without Beam."""
-    beside = linked(folder, tmp_path / "shards")
-    stream = read_shards(beside / "train")
-    disk = Disk(beside / "contexts", 2_000_000).of((1, 2, 3, 4))
-    files = context_ranges.count_ranges(stream, offsets=(1, 2, 3, 4), vocab_size=stream.vocab_size, disk=disk)
-    counted, levels_of = [], context_ranges._levels_of
-    monkeypatch.setattr(context_ranges, "_levels_of", lambda *a: counted.append(a) or levels_of(*a))
-    flags = ["--corpus", f"shards:{beside}", *CONTEXTS, "--methods", "ngram"]
-    assert lm.main(["--out", str(tmp_path / "run"), *flags]) == 0
-    assert not counted and numbers(tmp_path / "run") == in_memory[:3]
-    assert all(path.exists() for path in files)
-    cut(files[0])
-    assert lm.main(["--out", str(tmp_path / "again"), *flags]) == 2
-
-
-def test_memory_that_contexts_do_not_fit_into_is_refused(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(context_ranges, "_bytes_per_position", 10**6)
-    assert on_disk(folder, tmp_path / "run", "--quiet") == 2
-    assert "memory of 2000000 bytes: contexts of" in capsys.readouterr().err

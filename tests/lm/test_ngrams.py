@@ -4,24 +4,13 @@ Tolerances: rows are float32, and so are the discounts; a row is a logarithm of 
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import Chain, random_documents, stream_of, windows
+from reference import Chain, random_documents, windows
 
-from jexplicit.counts import context_ranges
-from jexplicit.counts.context_ranges import Disk, count_ranges
-from jexplicit.counts.runs import compiled_levels, compiled_parts
 from jexplicit.lm.rows import ngrams as ngrams_module
-from jexplicit.lm.rows.ngrams import (
-    Ngrams,
-    compiled_smoothing,
-    context_numbers,
-    smoothed_ngrams,
-    smoothed_ranges,
-)
+from jexplicit.lm.rows.ngrams import Ngrams, context_numbers, smoothed_ngrams
 from jexplicit.lm.tables.storage import Sparse
-from jexplicit.runs.devices import data_mesh
 
 N = 9
 ROW, SUM = 1e-6, 5e-6  # of a row; of a sum of them
@@ -61,72 +50,6 @@ def context_of(x, offsets):
 def assert_same_ngrams(one: Ngrams, other: Ngrams):
     for mine, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(mine, theirs)
-
-
-def assert_rounded(found: Ngrams, expected: Ngrams):
-    """The same integers, and rows to the rounding of float32. A level makes about ten roundings, each of 2^-24 of its result,
-    of which the next ones take over what their P is off by; a logarithm adds one of its own size."""
-    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        if np.issubdtype(getattr(theirs, "dtype", int), np.floating):
-            np.testing.assert_allclose(mine, theirs, rtol=2**-23, atol=10 * len(found.rows) * 2**-24)
-        else:
-            np.testing.assert_array_equal(mine, theirs)
-    stored = [jax.tree.leaves((ngrams.rows, ngrams.children)) for ngrams in (found, expected)]
-    assert [array.dtype for array in stored[0]] == [array.dtype for array in stored[1]]
-
-
-DEVICES = pytest.mark.parametrize("devices", [8, *(pytest.param(d, marks=SLOW) for d in (1, 3))])
-
-
-@DEVICES
-def test_devices_smooth_what_they_count(devices):
-    mesh = data_mesh(devices)
-    found = ngrams_of((1, 2, 3, 4), mesh=mesh)
-    assert_rounded(found, ngrams_of((1, 2, 3, 4)))
-    arrays = [leaf for leaf in jax.tree.leaves(found) if not isinstance(leaf, int)]
-    assert all(isinstance(leaf, jax.Array) and leaf.devices() == set(mesh.devices.flat) for leaf in arrays)
-
-
-@pytest.mark.parametrize(
-    "draw, devices, M, size",
-    [
-        ("random", 3, 300, 70_000),
-        *(pytest.param("random", *sizes, marks=SLOW) for sizes in ((3, 1, 3), (8, 5, 2**16))),
-        pytest.param("equal", 3, 300, 2**16, marks=SLOW),
-        *(pytest.param("different", *sizes, marks=SLOW) for sizes in ((8, 300, 2**16), (1, 40, 2**16))),
-    ],
-)
-def test_devices_smooth_any_contexts(draw, devices, M, size):
-    """Rare and frequent ids, a single position, one context alone, as many as positions, and ids with all bits of a word."""
-    rng = np.random.default_rng(M)
-    ids = {"random": size - np.minimum(rng.geometric(0.2, (M, 2)), size), "different": np.arange(M)[:, None] + [[0, 1]]}
-    x = ids.get(draw, np.full((M, 2), size - 1)) % size
-    y = np.full(M, size - 1) if draw == "equal" else rng.integers(0, size, M)
-    many = {"offsets": (2, 1), "vocab_size": size}
-    assert_rounded(smoothed_ngrams(x, y, **many, mesh=data_mesh(devices)), smoothed_ngrams(x, y, **many))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["parts", "levels", "smoothing"])
-def test_nothing_that_devices_do_is_quadratic_in_the_positions(step):
-    """Four times the positions take four times the bytes and operations, and a sort's logarithm: 14/12 times that."""
-    mesh, radices = data_mesh(1), (100,) * 4
-
-    def costs(M):
-        shape = jax.ShapeDtypeStruct
-        parts = compiled_parts(mesh, radices), ([shape((M,), jnp.int32)] * 4, shape((M,), jnp.bool_))
-        runs, starts, _ = jax.eval_shape(parts[0], *parts[1])
-        levels = compiled_levels(mesh, radices, 1), (runs, starts)
-        smoothing = compiled_smoothing(mesh, 100), (jax.eval_shape(levels[0], *levels[1]), [shape((3,), jnp.float32)] * 3)
-        f, arguments = {"parts": parts, "levels": levels, "smoothing": smoothing}[step]
-        found = f.lower(*arguments).compile().cost_analysis()
-        return np.array([found["bytes accessed"], found["flops"]])
-
-    few, many = costs(1 << 12), costs(1 << 14)
-    assert (2 * few < many).all() and (many < 4 * 14 / 12 * few).all()
-
-
-# The chain
 
 
 @EVERY_LEVEL
@@ -175,26 +98,6 @@ def test_a_gap_skips_the_tokens_between():
 def test_the_order_of_positions_changes_nothing(offsets):
     order = np.random.default_rng(0).permutation(len(Y))
     assert_same_ngrams(smoothed_ngrams(X[order], Y[order], offsets=offsets, vocab_size=N), ngrams_of(offsets))
-
-
-@EVERY_LEVEL
-@pytest.mark.parametrize("most", [70, 10**6])
-def test_contexts_beyond_memory_have_the_same_rows_to_the_last_bit(offsets, most, tmp_path):
-    disk = Disk(tmp_path, most * context_ranges._bytes_per_position)
-    ranges = count_ranges(stream_of(DOCUMENTS), offsets=offsets, vocab_size=N, disk=disk)
-    assert (len(ranges) == 1) == (most == 10**6)
-    found, expected = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=tmp_path), ngrams_of(offsets)
-    assert_same_ngrams(found, expected)
-    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert getattr(mine, "dtype", int) == getattr(theirs, "dtype", int)
-    np.testing.assert_array_equal(numbers_of(found, OTHERS), numbers_of(expected, OTHERS))
-
-
-def test_arrays_that_do_not_fit_on_the_disk_are_refused(tmp_path, monkeypatch):
-    ranges = count_ranges(stream_of(DOCUMENTS), offsets=(1, 2), vocab_size=N, disk=Disk(tmp_path, 10**6))
-    monkeypatch.setattr("jexplicit.runs.files.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b", buffering=0))
-    with pytest.raises(ValueError, match=f"No space left on device: counts do not fit in {tmp_path}; use .* with more room"):
-        smoothed_ranges(ranges, offsets=(1, 2), vocab_size=N, folder=tmp_path)
 
 
 def test_narrow_integers_do_not_overflow():

@@ -126,8 +126,8 @@ def _explicit_tables(text: TrainingText, options: Options) -> LanguageModel:
 
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    with watch.stage("ngram", "positions" if text.disk else "") as progress:
-        return FitResult(ngram_model(text.ngrams(CHAIN, progress), eos=text.eos), {})
+    with watch.stage("ngram"):
+        return FitResult(ngram_model(text.ngrams(CHAIN), eos=text.eos), {})
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
