@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import jexplicit
-from jexplicit.data.image_files import read_png
+from jexplicit.data.images import read_png
 from jexplicit.runs.progress import json_line
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the log"] * 10

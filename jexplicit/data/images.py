@@ -1,23 +1,38 @@
-"""Labelled images: scikit-learn's 8x8 digits, files (idx as of MNIST, PNG, .npz), and TFDS.
+"""Labelled grey images: scikit-learn's 8x8 digits, files (idx as of MNIST, PNG, .npz), and TFDS.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
-levels instead of 256, and so `(X + 1)/17`.
+levels instead of 256, and so `(X + 1)/17`. Files are read as bytes; colours, and images of several sizes, are refused.
 """
 
 import hashlib
+import io
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Integer, Num, UInt8
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jexplicit.data.image_files import FILES, check_grey_levels, read_parts
+from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
 from jexplicit.data.tfds import prepared_builder, unreadable
 from jexplicit.runs.checks import check_labels
 
+FILES = {
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
+"""MNIST's published names of idx files; each may also end in .gz."""
+KEYS = dict(zip(FILES, ("x_train", "y_train", "x_test", "y_test"), strict=True))
+"""Names of arrays in an .npz file, as in Keras."""
+
 _ten_classes = ("digits", "mnist", "fashion_mnist")
 _train_digits = 1437  # the last 360 of the 8x8 digits are from other writers
+_most_classes = 256  # labels are bytes
 
 
 class Images(NamedTuple):
@@ -31,7 +46,7 @@ class Images(NamedTuple):
     train_labels: UInt8[np.ndarray, " M"]
     test_images: UInt8[np.ndarray, "T height width"]
     test_labels: UInt8[np.ndarray, " T"]
-    levels: int
+    levels: int = 256
     classes: tuple[str, ...] = ()
 
     @property
@@ -77,8 +92,8 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
     elif name.startswith("tfds:"):
         images = _tfds_images(name.removeprefix("tfds:"), data_dir)
     else:
-        parts, is_path = read_parts(_place(name, data_dir)), data_dir is None and _is_path(name)
-        images = Images(Path(name).resolve().stem if is_path else name, *parts[:4], levels=256, classes=parts.classes)
+        named = Path(name).resolve().stem if data_dir is None and _is_path(name) else name
+        images = read_parts(_place(name, data_dir))._replace(name=named)
     if limit is not None:
         images = check_images(images)._replace(**{part: getattr(images, part)[:limit] for part in FILES})
     return check_images(images)
@@ -139,16 +154,14 @@ def check_images(images: Images) -> Images:
     if images.train_images.shape[1:] != images.test_images.shape[1:]:
         shapes = f"{images.train_images.shape[1:]} and test images {images.test_images.shape[1:]}"
         raise ValueError(f"{images.name}: train images are {shapes}: they must have equal shapes")
-    highest = int(max(images.train_labels.max(), images.test_labels.max()))
+    tested, highest = int(images.test_labels.max()), int(max(images.train_labels.max(), images.test_labels.max()))
     if images.name in _ten_classes and highest > 9:
         raise ValueError(
             f"label {highest} in {images.name}, whose labels are 0 .. 9: the label file is damaged or another data set's "
             "(name that, with data_dir=DIR)"
         )
-    if int(images.test_labels.max()) >= images.outputs:
-        raise ValueError(
-            f"{images.name}: test label {int(images.test_labels.max())}, and training labels are 0 .. {images.outputs - 1}"
-        )
+    if tested >= images.outputs:
+        raise ValueError(f"{images.name}: test label {tested}, and training labels are 0 .. {images.outputs - 1}")
     seen = np.bincount(images.train_labels, minlength=images.outputs)
     if images.outputs < 2 or not seen.all():
         raise ValueError(
@@ -158,11 +171,231 @@ def check_images(images: Images) -> Images:
     return images
 
 
+def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
+    """Refuse images whose grey levels are not the integers 0 .. levels - 1, such as images in [0, 1]."""
+    if not X.size:
+        return
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"{name} are of type {X.dtype}: give integers 0 .. {levels - 1}")
+    low, high, integers = X.min(), X.max(), X.dtype.kind in "iu"
+    if not 0 <= low <= high < levels:
+        wrong = high if low >= 0 else low
+        raise ValueError(f"pixel {wrong:g}: grey levels are 0 .. {levels - 1}; rescale {name}")
+    in_unit = high <= 1 and levels > 2
+    if not integers or (in_unit and high == 1):
+        remedy = f"use {f'({levels - 1} * X)' if in_unit else 'X'}.round().astype(np.uint8)"
+        raise ValueError(f"{name} are {X.dtype} from {low:g} to {high:g}, not the integers 0 .. {levels - 1}: {remedy}")
+
+
+def read_parts(path: str | os.PathLike) -> Images:
+    """The data set in an .npz file, in a folder of PNGs (`train/LABEL/*.png` and `test/LABEL/*.png`), or in idx files."""
+    path = Path(path).expanduser()
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path)
+    if (path / "train").is_dir():
+        return _read_png_folders(path)
+    return Images(path.name, *(read_idx(_idx_file(path, file), 3 if "images" in part else 1) for part, file in FILES.items()))
+
+
+def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
+    """The images in files and folders (PNG; idx; .npy; .npz with a single array or x_test), each with its name.
+
+    PNGs, whose levels are 0 .. 255, are rescaled to 0 .. levels - 1, unless none has a higher level.
+    """
+    found, pngs = [], []  # pngs: indices in found
+    for path in (Path(path).expanduser() for path in paths):
+        if not path.exists():
+            raise ValueError(f"{path} does not exist: name PNGs, folders of PNGs, .npy, .npz or idx files")
+        before = len(found)
+        if path.is_dir() or path.suffix.lower() == ".png":
+            found += [(str(file), read_png(file)) for file in (_png_files(path) if path.is_dir() else [path])]
+            pngs += range(before, len(found))
+        else:
+            found += [(f"{path}[{n}]", image) for n, image in enumerate(_images_in(path, levels))]
+        if len(found) == before:
+            raise ValueError(f"{path} holds no image: leave it out, or write it again")
+    if any((found[n][1] >= levels).any() for n in pngs):
+        for n in pngs:
+            found[n] = found[n][0], ((levels - 1) / 255 * found[n][1]).round().astype(np.uint8)
+    return found
+
+
+def size(shape: Sequence[int]) -> str:
+    """Height and width in words: 28 x 20."""
+    return " x ".join(map(str, shape))
+
+
+# idx: two zero bytes, a type (8: unsigned bytes), how many dimensions, these as big-endian 32-bit integers, the values
+
+
+def read_idx(path: str | os.PathLike, dimensions: int) -> UInt8[np.ndarray, "..."]:
+    """The array in an idx file of unsigned bytes, compressed or not; dimensions: 3 for images, 1 for labels."""
+    content = read_input(path)
+    header, magic, expected = 4 + 4 * dimensions, int.from_bytes(content[:4], "big"), 0x800 | dimensions
+    if magic == 0x804:
+        raise ValueError(f"{path} has four dimensions, as of colour images: only grey images are read; average the colours")
+    if magic != expected or len(content) < 4:
+        what = {0x801: "that of labels", 0x803: "that of images"}.get(magic, "not that of an idx file of bytes")
+        raise ValueError(
+            f"{path} has the magic number {magic}, {what}; expected {expected}: check that images and labels are not swapped"
+        )
+    shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else ()
+    values, wanted = len(content) - header, math.prod(shape)
+    if len(shape) < dimensions or values != wanted:
+        what = "is truncated" if len(shape) < dimensions or values < wanted else "has extra bytes"
+        raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _idx_file(folder: Path, file: str) -> Path:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_file() and path.name.lower() in (file, *(file + ending for ending in COMPRESSED)):
+            return path
+    raise ValueError(
+        f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or PNGs as "
+        "train/LABEL/*.png and test/LABEL/*.png, or name an .npz file"
+    )
+
+
+# PNG
+
+_TO_GREY = """Image.open(file).convert("L").save(new_file)"""
+_TO_WHITE = (  # a conversion alone would drop the transparency, and show what lies under it
+    """image = Image.open(file).convert("RGBA"); """
+    """Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L").save(new_file)"""
+)
+
+
+def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
+    """The grey levels of a PNG of 1 or 8 bits, 0 .. 255, without palette or transparency; black and white are 0 and 255."""
+    content = read_input(path)
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+            image.load()
+            mode, frames, transparent = image.mode, getattr(image, "n_frames", 1), "transparency" in image.info
+            upright = ImageOps.exif_transpose(image)
+    except Exception as error:  # Pillow raises SyntaxError, struct.error and others for a broken PNG
+        why = "none is in it" if isinstance(error, UnidentifiedImageError) else error
+        raise ValueError(f"{path} cannot be read as a PNG ({why}): write it again") from error
+    transparent |= mode.endswith("A")
+    if transparent or mode not in ("L", "1"):
+        raise ValueError(
+            f"{path} is an image of mode {mode}{' with transparency' * transparent}: only grey images of 8 bits are read; "
+            f"convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
+        )
+    if frames > 1:
+        raise ValueError(f"{path} has {frames} frames: write each as an image of its own")
+    return np.asarray(upright.convert("L"))
+
+
+def _read_png_folders(folder: Path) -> Images:
+    """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`, shuffled by a fixed permutation.
+
+    Classes are the folders of train, in numerical or alphabetical order.
+    """
+    labels = {part: _subfolders(folder / part) for part in ("train", "test")}
+    classes, arrays = labels["train"], []
+    if unknown := sorted(set(labels["test"]) - set(classes)):
+        raise ValueError(f"{folder / 'test' / unknown[0]}: {folder / 'train'} has no folder {unknown[0]}; put images there")
+    if len(classes) > _most_classes:
+        raise ValueError(f"{folder / 'train'} has {len(classes)} labels: at most {_most_classes} classes")
+    for part in ("train", "test"):
+        files = [(file, classes.index(label)) for label in labels[part] for file in _png_files(folder / part / label)]
+        images = [read_png(file) for file, _ in files]
+        if other := next((n for n, image in enumerate(images) if image.shape != images[0].shape), None):
+            sizes = " and ".join(f"{files[n][0]} is {size(images[n].shape)}" for n in (0, other))
+            raise ValueError(f"{sizes}: all images need one size; resize them, with Pillow: image.resize(...)")
+        order = np.random.default_rng(0).permutation(len(files))
+        arrays += [np.stack(images)[order], np.array([label for _, label in files], np.uint8)[order]]
+    return Images(folder.name, *arrays, classes=tuple(classes))
+
+
+def _png_files(folder: Path) -> list[Path]:
+    """The PNGs in a folder and its subfolders, in the order of their paths."""
+    files = [path for path in map(Path, folder_files(folder)) if path.suffix.lower() in Image.registered_extensions()]
+    if not files:
+        raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
+    if other := next((path for path in files if path.suffix.lower() != ".png"), None):
+        raise ValueError(f"{other} is no PNG: convert it, with Pillow, or remove it: {_TO_GREY}")
+    return files
+
+
+def _subfolders(folder: Path) -> list[str]:
+    """Names of the folders in a folder, in numerical order if all are numbers."""
+    inside = [path for path in folder.iterdir() if not is_left_out(path)] if folder.is_dir() else []
+    if loose := [path for path in inside if path.suffix.lower() in Image.registered_extensions() and path.is_file()]:
+        raise ValueError(f"{loose[0]} has no label: put it in a folder of its label, {folder}/LABEL/{loose[0].name}")
+    names = [path.name for path in inside if path.is_dir()]
+    if not names:
+        raise ValueError(f"{folder} holds no folder: put the PNGs there as {folder}/LABEL/*.png")
+    return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+
+
+# NumPy
+
+
+def _read_npz(path: Path) -> Images:
+    """The arrays x_train, y_train, x_test and y_test of an .npz file, as in Keras' mnist.npz."""
+    arrays = _load(path)
+    if missing := [key for key in KEYS.values() if key not in arrays]:
+        raise ValueError(
+            f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: save images as x_train and x_test, "
+            "labels as y_train and y_test: np.savez(file, x_train=..., ...)"
+        )
+    found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in KEYS.values())
+    return Images(path.stem, *found)
+
+
+def _grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
+    """Images [M, height, width], or [M, height, width, 1], as bytes."""
+    X = X[..., 0] if X.ndim == 4 and X.shape[-1] == 1 else X
+    if X.ndim != 3:
+        remedy = "; average the colours" * (X.ndim == 4)
+        raise ValueError(f"{name} has the shape {X.shape}: give grey images [images, height, width]{remedy}")
+    check_grey_levels(X, levels, name)
+    return X.astype(np.uint8)
+
+
+def _label_bytes(Y: np.ndarray, name: str) -> UInt8[np.ndarray, " M"]:
+    Y = Y[:, 0] if Y.ndim == 2 and Y.shape[1] == 1 else Y
+    if Y.ndim != 1 or Y.dtype.kind not in "iu" or (Y.size and not 0 <= Y.min() <= Y.max() < _most_classes):
+        raise ValueError(f"{name}: {Y.dtype} of the shape {Y.shape}: give one integer per image, 0 .. {_most_classes - 1}")
+    return Y.astype(np.uint8)
+
+
+def _images_in(path: Path, levels: int) -> np.ndarray:
+    if path.suffix.lower() in (".npy", ".npz"):
+        arrays = _load(path)
+        key = "x_test" if "x_test" in arrays else next(iter(arrays), "")
+        if len(arrays) > 1 and key != "x_test" or not arrays:
+            raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
+        X = arrays[key]
+        return _grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
+    if "-ubyte" in path.name.lower() or input_head(path).startswith(b"\0\0\x08"):
+        return read_idx(path, 3)
+    raise ValueError(f"{path} is no file of images: name PNGs, folders of PNGs, .npy, .npz or idx files (*-idx3-ubyte)")
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with open_input(path) as file:
+            content: Any = np.load(file, allow_pickle=False)
+            arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
+    except Exception as error:  # those of NumPy, tokenize, zipfile and zlib
+        raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers only") from error
+    if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"{path} holds {other[0]}, which is no array: write it again, np.savez(file, x_train=..., ...)")
+    return arrays
+
+
+# Where data sets are
+
+
 def _embedded_digits() -> Images:
     from sklearn.datasets import load_digits
 
-    X, Y = (np.asarray(part) for part in load_digits(return_X_y=True))
-    X, Y, m = X.reshape(-1, 8, 8).astype(np.uint8), Y.astype(np.uint8), _train_digits
+    X, Y = (np.asarray(part).astype(np.uint8) for part in load_digits(return_X_y=True))
+    X, m = X.reshape(-1, 8, 8), _train_digits
     return Images("digits", X[:m], Y[:m], X[m:], Y[m:], levels=17)
 
 
@@ -182,25 +415,21 @@ def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
-    """A data set of TFDS with the features `image` and `label`, and the splits train and test; without TensorFlow."""
+    """A data set of TFDS with the features `image` and `label`, and the splits train and test; without TensorFlow.
+
+    Colours are averaged to whole grey levels.
+    """
     way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
-    builder = prepared_builder(name, data_dir, way_out=way_out)
+    builder, arrays = prepared_builder(name, data_dir, way_out=way_out), []
     try:
-        parts = {part: list(builder.as_data_source(split=part)) for part in ("train", "test")}
-        arrays = {part: (_grey(rows), np.array([row["label"] for row in rows])) for part, rows in parts.items()}
+        for part in ("train", "test"):
+            rows = list(builder.as_data_source(split=part))
+            arrays.append(np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).round())
+            arrays.append(np.array([row["label"] for row in rows]))
         names = tuple(getattr(builder.info.features["label"], "names", None) or ())
     except Exception as error:  # as in prepared_builder
         raise unreadable(name, error, way_out=way_out) from error
-    (X, Y), (X_test, Y_test) = arrays["train"], arrays["test"]
-    return Images(f"tfds:{builder.info.full_name}", *map(_as_bytes, (X, Y, X_test, Y_test)), levels=256, classes=names)
-
-
-def _grey(rows: list[Any]) -> np.ndarray:
-    """[M, height, width] of images [height, width, channels]; colours are averaged to whole grey levels."""
-    return np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).round()
-
-
-def _as_bytes(x: np.ndarray) -> np.ndarray:
-    if x.min() < 0 or x.max() >= 256:  # astype would wrap
-        raise ValueError(f"grey levels or labels from {x.min()} to {x.max()}: only 0 .. 255 are supported")
-    return x.astype(np.uint8)
+    for x in arrays:
+        if x.min() < 0 or x.max() >= 256:  # astype would wrap
+            raise ValueError(f"grey levels or labels from {x.min()} to {x.max()}: only 0 .. 255 are supported")
+    return Images(f"tfds:{builder.info.full_name}", *(x.astype(np.uint8) for x in arrays), classes=names)

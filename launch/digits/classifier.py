@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.data.image_files import check_grey_levels, read_grey_images, size
-from jexplicit.data.images import pixel_features
+from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
 from jexplicit.nn.networks import FullyConnected, network_outputs
 from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision

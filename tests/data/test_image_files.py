@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jexplicit.data.image_files import read_grey_images, read_parts, read_png
-from jexplicit.data.images import read_images
+from jexplicit.data.images import read_grey_images, read_images, read_parts, read_png
 
 RNG = np.random.default_rng(0)
 X = {part: RNG.integers(2, 256, (M, 5, 4), np.uint8) for part, M in (("train", 6), ("test", 3))}

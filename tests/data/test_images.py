@@ -9,8 +9,7 @@ import reference
 from files import idx_bytes
 from sklearn.datasets import load_digits
 
-from jexplicit.data.image_files import FILES
-from jexplicit.data.images import check_images, pixel_features, read_images
+from jexplicit.data.images import FILES, check_images, pixel_features, read_images
 
 
 def some_images(M: int, seed: int = 0, shape=(5, 4), classes: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,7 @@ from files import idx_bytes
 from PIL import Image
 from run_folders import interrupted, rows, without_costs
 
-from jexplicit.data.image_files import FILES
-from jexplicit.data.images import pixel_features, read_images
+from jexplicit.data.images import FILES, pixel_features, read_images
 from jexplicit.nn import training
 from jexplicit.runs.checkpoints import load_checkpoint
 from jexplicit.runs.results import read_events
