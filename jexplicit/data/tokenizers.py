@@ -6,10 +6,16 @@ word has the same token at the start of a line as inside it; line breaks are a t
 
 A stream is one array `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`, with `<pad>` nowhere else.
 
+Foreign tokenizers are any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, and a list of words. Their
+ids are renumbered: 0 is `<pad>` and 1 `<unk>`, even for tokenizers without such tokens, followed by all others in the order of
+the foreign ids. A foreign `<pad>` inside a text becomes `<unk>`, so that 0 only separates documents. The tokens of a text cover
+all of its characters but white space: what a foreign tokenizer drops is `<unk>`, one for each word.
+
 Reference: Kudo & Richardson 2018, SentencePiece.
 """
 
 import hashlib
+import importlib.util
 import io
 import os
 import re
@@ -18,16 +24,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import sentencepiece
 
 from jexplicit.data.contexts import PAD
-from jexplicit.data.foreign_tokenizers import FOREIGN, UNK_ID, ForeignTokenizer
 from jexplicit.data.inputs import is_input, read_input
 
-KINDS = "bpe", "word", "char"
+KINDS, FOREIGN = ("bpe", "word", "char"), ("sentencepiece", "huggingface", "words")
+UNK_ID = 1
 Progress = Callable[[int, int], None]
 DEFAULT_VOCAB_SIZE = 4098  # 2^12, <pad> and <unk>
 
@@ -58,6 +64,8 @@ _TRAINING_OPTIONS = {
 }
 _TRAINING_CHUNK = 1000  # characters, at most 4000 bytes: sentencepiece skips sentences of over 4192 bytes
 _ENCODING_BATCH = 512  # documents
+_RARE = ("\ue000", "\N{GREEK CAPITAL LETTER OMEGA}", "\N{ETHIOPIC SYLLABLE HA}", "\N{GRINNING FACE}")  # to see what is left out
+_WORD = re.compile(r"[^\s\0-\x1f\u0300-\u036f]+")  # of characters that a normaliser does not remove
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,8 @@ class Tokenizer:
         """Token ids of every text, see `encode`."""
         texts = [_prepare(text, self.kind) for text in texts]
         if self.kind in FOREIGN:
-            return self._foreign.encode(texts)
+            found = self._foreign.encode(texts)
+            return [self._foreign.ids[np.array(ids, np.int64)] for ids in found]
         lines = [text.split("\n") if text else [] for text in texts]
         encoded = iter(self._encode_lines([line for of_text in lines for line in of_text]))
         newline = np.array([self._ids.get("\n", UNK_ID)], np.int32)
@@ -142,7 +151,8 @@ class Tokenizer:
         if (outside := ids[(ids < 0) | (ids >= self.vocab_size)]).size:
             raise ValueError(f"token id {outside[0]} in a vocabulary of {self.vocab_size}: use the tokenizer's own ids")
         if self.kind in FOREIGN:
-            return self._foreign.decode(ids)
+            names = self._foreign.names[ids[ids != PAD]]
+            return self._foreign.decode(names[names >= 0].tolist())
         lines = "".join(self._surfaces[i] for i in ids.tolist()).split("\n")
         if self.kind != "char":
             lines = [line.removeprefix(" ") for line in lines]
@@ -201,8 +211,9 @@ class Tokenizer:
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     @cached_property
-    def _foreign(self) -> ForeignTokenizer:
-        return FOREIGN[self.kind](self.model)
+    def _foreign(self) -> "_Foreign":
+        readers = {"sentencepiece": _read_sentencepiece, "huggingface": _read_huggingface, "words": _read_words}
+        return readers[self.kind](self.model)
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -373,6 +384,111 @@ def _encode_batch(tokenizer: Tokenizer, documents: Sequence[str]) -> np.ndarray:
     pad = np.array([PAD], np.int32)
     parts = [part for ids in tokenizer.encode_all(documents) if len(ids) for part in (ids, pad)]
     return np.concatenate([np.zeros(0, np.int32), *parts])
+
+
+class _Foreign(NamedTuple):
+    """A foreign tokenizer.
+
+    pieces, names: of our ids, the piece and the foreign id, -1 for none.
+    ids: ours, of the foreign ids.
+    encode, decode: texts to foreign ids, and back.
+    """
+
+    pieces: list[str]
+    names: np.ndarray
+    ids: np.ndarray
+    encode: Callable[[Sequence[str]], list[list[int]]]
+    decode: Callable[[list[int]], str]
+
+
+def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any) -> _Foreign:
+    others = [i for i in sorted(tokens) if i not in (pad, unk)]
+    names = np.array([-1 if pad is None else pad, -1 if unk is None else unk, *others], np.int64)
+    ids = np.full(max(tokens, default=0) + 2, UNK_ID, np.int32)  # -1, the last one, is unknown
+    ids[others] = np.arange(2, len(names))
+    return _Foreign(["<pad>", "<unk>", *(tokens[i] for i in others)], names, ids, encode, decode)
+
+
+def _read_sentencepiece(model: bytes) -> _Foreign:
+    """Any SentencePiece model, with its own normalisation."""
+    if not model:
+        raise ValueError("no SentencePiece model: the file is empty")
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        size = processor.get_piece_size()
+    except (RuntimeError, TypeError) as error:
+        raise ValueError("no SentencePiece model: the bytes cannot be parsed") from error
+    if not size:
+        raise ValueError("no SentencePiece model: it has no pieces")
+    pad, unk = processor.pad_id(), processor.unk_id()
+
+    def by_word(text: str, ids: list[int]) -> list[int]:
+        """The ids of a text with one for each unknown word: a model of words has one for a run of them."""
+        if unk not in ids:
+            return ids
+        pieces = processor.encode(text, out_type=str)
+        times = [len(piece.replace("▁", " ").split()) if i == unk else 1 for i, piece in zip(ids, pieces, strict=True)]
+        return [i for i, n in zip(ids, times, strict=True) for _ in range(max(1, n))]
+
+    tokens = {i: processor.id_to_piece(i) for i in range(size)}
+    return _foreign(
+        tokens,
+        None if pad < 0 else pad,
+        unk,
+        lambda texts: list(map(by_word, texts, processor.encode(list(texts)))),
+        processor.decode,
+    )
+
+
+def _read_huggingface(model: bytes) -> _Foreign:
+    """The tokenizer of a `tokenizer.json`, without its template of special tokens, truncation and padding."""
+    if importlib.util.find_spec("tokenizers") is None:
+        raise ValueError("a tokenizer.json needs tokenizers: pip install 'jexplicit[tokenizers]'")
+    import tokenizers
+
+    try:
+        tokenizer: Any = tokenizers.Tokenizer.from_buffer(model)
+    except Exception as error:  # the library has no exception class
+        raise ValueError(f"no tokenizer.json of Hugging Face's tokenizers ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    own = tokenizer.get_vocab(with_added_tokens=True)
+    unk = own.get(getattr(tokenizer.model, "unk_token", None) or "<unk>")
+    pad = next((own[name] for name in ("<pad>", "[PAD]", "<|pad|>") if name in own), None)
+    unknown = {-1, unk, pad}
+    try:
+        leaves_out = not all(tokenizer.encode(sample, add_special_tokens=False).ids for sample in _RARE)
+    except Exception as error:  # as above
+        raise ValueError(f"a tokenizer.json that cannot encode unknown text ({error}): give its model an unk token") from error
+
+    def by_word(text: str, found: Any) -> list[int]:
+        """The ids with -1 for each word that has none: of what lies between two tokens, or in one of several words."""
+        places = np.array(found.offsets, int).reshape(-1, 2)
+        ends = np.append(0, np.maximum.accumulate(places[:, 1]))
+        between = [len(_WORD.findall(text[end:start])) for end, start in zip(ends, [*places[:, 0], len(text)], strict=True)]
+        within = [len(text[a:b].split()) - 1 if i in unknown else 0 for i, (a, b) in zip(found.ids, places, strict=True)]
+        more = np.array(between) + np.maximum([*within, 0], 0)
+        return np.insert(np.array(found.ids, int), np.repeat(np.arange(len(more)), more), -1).tolist()
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        fast = [] if leaves_out else [found.ids for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        again = [n for n in range(len(texts)) if leaves_out or unknown & set(fast[n])]
+        found = tokenizer.encode_batch([texts[n] for n in again], add_special_tokens=False)
+        return list((dict(enumerate(fast)) | {n: by_word(texts[n], one) for n, one in zip(again, found, strict=True)}).values())
+
+    tokens = {i: piece for piece, i in own.items()}
+    return _foreign(tokens, pad, unk, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def _read_words(model: bytes) -> _Foreign:
+    """Words separated by white space, those of a list, one per line, in UTF-8."""
+    words = [*(model.decode().split("\n") if model else []), "⁇"]
+    own, unknown = {word: i for i, word in enumerate(words[:-1])}, len(words) - 1
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        return [[own.get(word, unknown) for word in re.findall(r"[^ \t\r\n]+", text)] for text in texts]
+
+    return _foreign(dict(enumerate(words)), None, unknown, encode, lambda ids: " ".join(words[i] for i in ids))
 
 
 def _join(lines: list[np.ndarray], separator: np.ndarray) -> np.ndarray:

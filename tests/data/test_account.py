@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from jexplicit.data.foreign_tokenizers import UNK_ID, WordList
-from jexplicit.data.tokenizers import KINDS, Tokenizer, open_tokenizer, train_tokenizer
+from jexplicit.data.tokenizers import KINDS, UNK_ID, Tokenizer, open_tokenizer, train_tokenizer
 
 LINES = ["the cat sat on the mat", "a dog ran to the log"] * 15
 KNOWN = "the cat sat on a log"
@@ -80,4 +79,4 @@ def test_noncharacters_of_a_text_come_back(kind):
 
 
 def test_a_list_of_words_has_an_unk_for_each():
-    assert WordList(b"to\nbe").encode(["be x y to"])[0].tolist() == [3, 1, 1, 2]
+    assert Tokenizer(b"to\nbe", "words").encode("be x y to").tolist() == [3, 1, 1, 2]

@@ -3,8 +3,7 @@
 import os
 import re
 
-from jexplicit.data.foreign_tokenizers import UNK_ID
-from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.data.tokenizers import UNK_ID, Tokenizer
 
 _suffixes = (".arpa", ".arpa.gz")
 _escaped = re.compile(r"[\s\0]|\\(?=u[0-9a-f]{4})")
