@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.markup import escape
 
-from jexplicit.data.sizes import text_sizes
+from jexplicit.data.corpora import text_sizes
 from jexplicit.data.text import read_documents
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage

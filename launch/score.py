@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from jexplicit.data.corpora import text_sizes
 from jexplicit.data.inputs import expand_paths, file_lines
 from jexplicit.data.records import json_records
-from jexplicit.data.sizes import text_sizes
 from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
 from jexplicit.runs.bounds import refuses
 from jexplicit.runs.progress import json_line, show, stage

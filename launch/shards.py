@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from jexplicit.data.corpora import Corpus, sample_documents
+from jexplicit.data.corpora import Corpus, sample_documents, text_sizes
 from jexplicit.data.corpus.sources import read_corpus
-from jexplicit.data.sizes import text_sizes, write_sizes
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, si_format, stage
@@ -75,7 +74,7 @@ PRESETS = {
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
-    from jexplicit.data.corpus.shards import write_shards
+    from jexplicit.data.corpus.shards import write_shards, write_sizes
 
     check_text(config)
     corpus = open_corpus(config)

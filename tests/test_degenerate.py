@@ -12,7 +12,7 @@ import icl.blur
 import jexplicit
 from icl.models.recurrences import Stream
 from icl.tasks import Sequence, Tasks
-from jexplicit.data.sizes import TextSizes
+from jexplicit.data.corpora import TextSizes
 from jexplicit.features.descriptors import fit_axes
 from jexplicit.lm.comparison import paired_difference
 from jexplicit.lm.core.smoothing import discounts_of, kneser_ney

@@ -1,4 +1,4 @@
-"""A corpus: train and dev documents, read lazily, and splits of documents.
+"""A corpus: train and dev documents, read lazily, splits of documents, and sizes of texts.
 
 Contexts do not cross the boundaries of documents, such as lines of a text file or docstrings. The documents of a corpus are an
 iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time, so that
@@ -7,12 +7,13 @@ no corpus has to fit in memory.
 
 import hashlib
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Iterable[str], covariant=True)
@@ -168,3 +169,45 @@ def sample_documents(
         if drawn is None:
             return [document for _, document in sorted(kept)], seen
         kept[rng.integers(size)] = drawn
+
+
+class TextSizes(NamedTuple):
+    """Sizes of a text independent of tokenizers.
+
+    documents: number of documents.
+    bytes: of their UTF-8, without line ends between documents.
+    characters: Unicode code points.
+    words: `len(re.split(r"\\s+", document))`, summed; as in lm-evaluation-harness.
+    """
+
+    documents: int
+    bytes: int
+    characters: int
+    words: int
+
+
+class Overlap(NamedTuple):
+    """Shares of a text's documents, and of its bytes, that occur verbatim in another text."""
+
+    documents: float
+    bytes: float
+
+
+def text_sizes(documents: Iterable[str]) -> TextSizes:
+    """The sizes of a text."""
+    sizes = [(1, _bytes(document), len(document), len(re.split(r"\s+", document))) for document in documents]
+    return TextSizes(*map(sum, zip(*sizes, strict=True))) if sizes else TextSizes(0, 0, 0, 0)
+
+
+def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
+    """Shares of dev whose documents occur in train with the same words, for any white space; dev is held in memory."""
+    dev = list(dev)
+    words = [" ".join(document.split()) for document in dev]
+    wanted = set(words)
+    found = {key for document in train if (key := " ".join(document.split())) in wanted}
+    repeated = [document for document, key in zip(dev, words, strict=True) if key in found]
+    return Overlap(len(repeated) / max(len(dev), 1), sum(map(_bytes, repeated)) / max(sum(map(_bytes, dev)), 1))
+
+
+def _bytes(document: str) -> int:
+    return len(document.encode("utf-8", "surrogatepass"))

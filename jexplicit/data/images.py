@@ -46,7 +46,7 @@ class Images(NamedTuple):
     train_labels: UInt8[np.ndarray, " M"]
     test_images: UInt8[np.ndarray, "T height width"]
     test_labels: UInt8[np.ndarray, " T"]
-    levels: int = 256
+    levels: int
     classes: tuple[str, ...] = ()
 
     @property
@@ -194,7 +194,8 @@ def read_parts(path: str | os.PathLike) -> Images:
         return _read_npz(path)
     if (path / "train").is_dir():
         return _read_png_folders(path)
-    return Images(path.name, *(read_idx(_idx_file(path, file), 3 if "images" in part else 1) for part, file in FILES.items()))
+    arrays = (read_idx(_idx_file(path, file), 3 if "images" in part else 1) for part, file in FILES.items())
+    return Images._make([path.name, *arrays, 256, ()])
 
 
 def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
@@ -307,7 +308,7 @@ def _read_png_folders(folder: Path) -> Images:
             raise ValueError(f"{sizes}: all images need one size; resize them, with Pillow: image.resize(...)")
         order = np.random.default_rng(0).permutation(len(files))
         arrays += [np.stack(images)[order], np.array([label for _, label in files], np.uint8)[order]]
-    return Images(folder.name, *arrays, classes=tuple(classes))
+    return Images._make([folder.name, *arrays, 256, tuple(classes)])
 
 
 def _png_files(folder: Path) -> list[Path]:
@@ -343,7 +344,7 @@ def _read_npz(path: Path) -> Images:
             "labels as y_train and y_test: np.savez(file, x_train=..., ...)"
         )
     found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in KEYS.values())
-    return Images(path.stem, *found)
+    return Images._make([path.stem, *found, 256, ()])
 
 
 def _grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
@@ -432,4 +433,4 @@ def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
     for x in arrays:
         if x.min() < 0 or x.max() >= 256:  # astype would wrap
             raise ValueError(f"grey levels or labels from {x.min()} to {x.max()}: only 0 .. 255 are supported")
-    return Images(f"tfds:{builder.info.full_name}", *(x.astype(np.uint8) for x in arrays), classes=names)
+    return Images._make([f"tfds:{builder.info.full_name}", *(x.astype(np.uint8) for x in arrays), 256, names])

@@ -1,6 +1,7 @@
 """Files of records with named fields, one of which is the text: JSON, CSV, TSV and Parquet.
 
-Records are streamed, so that no file has to fit in memory, except a JSON array. Parquet needs pyarrow, the extra `parquet`.
+Records are streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would
+join `"a"b` to one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
 """
 
 import csv
@@ -9,9 +10,10 @@ import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from jexplicit.data.inputs import DAMAGED, file_lines, kind_of, open_input
+from jexplicit.data.inputs import DAMAGED, Paths, file_lines, kind_of, list_files, open_input
 
 _batch = 1024  # records of a Parquet file in memory
 
@@ -26,8 +28,8 @@ class Record(NamedTuple):
 def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Record]:
     """The records of a file, in order, without blank lines; optionally only some fields of a Parquet file.
 
-    Formats: JSON (`.jsonl`, `.ndjson`, `.json`, or no ending: objects in lines, in one array or indented), a table with a
-        header (`.csv`, with commas, semicolons, tabs or bars; `.tsv`, without quotes), or Parquet; all may be compressed.
+    Formats: JSON (`.jsonl`, `.ndjson`, `.json`, or no ending: objects in lines, or in one array), a table with a header
+        (`.csv`, with commas, semicolons, tabs or bars; `.tsv`, without quotes), or Parquet; all may be compressed.
     """
     kind = kind_of(path)
     if kind == "parquet":
@@ -62,49 +64,27 @@ def check_field(path: str, field: str | None) -> None:
 
 
 def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
-    """The records of JSON lines, `{"field": value, ...}` each, of one array of such objects, or of indented objects."""
+    """The records of JSON lines, `{"field": value, ...}` each, or of one array of such objects."""
     lines = iter(lines)
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
-    first = next(numbered, None)
-    if first is None:
-        return
-    if first[1].lstrip().startswith("["):
-        whole = _parsed(first[1] + "".join(lines), name, first[0])
-        objects: Iterable[tuple[int, Any]] = enumerate(whole, 1)
-    elif first[1].strip() == "{":
-        objects = _indented(first[1] + "".join(lines), name, first[0])
-    else:
-        objects = ((n, _parsed(line, name, n)) for n, line in itertools.chain([first], numbered))
-    for n, fields in objects:
-        if not isinstance(fields, dict):
-            raise ValueError(f"{name}, line {n}, is not a JSON object but a {type(fields).__name__}: write one object per line")
-        yield Record(n, fields)
-
-
-def _indented(text: str, name: str, n: int) -> Iterator[tuple[int, Any]]:
-    """Objects of several lines each, one after the other, with their first lines."""
-    place = 0
-    while place < len(text):
-        line = n + text.count("\n", 0, place)
-        try:
-            value, end = json.JSONDecoder(parse_int=_integer).raw_decode(text, place)
-        except (ValueError, RecursionError):
-            value, end = _parsed(text[place:], name, line), len(text)
-        yield line, value
-        place = end + len(text[end:]) - len(text[end:].lstrip())
+    for first, line in itertools.islice(numbered, 1):
+        if line.lstrip().startswith("["):
+            objects: Iterable[tuple[int, Any]] = enumerate(_parsed(line + "".join(lines), name, first), 1)
+        else:
+            objects = ((n, _parsed(line, name, n)) for n, line in itertools.chain([(first, line)], numbered))
+        for n, fields in objects:
+            if not isinstance(fields, dict):
+                kind = type(fields).__name__
+                raise ValueError(f"{name}, line {n}, is not a JSON object but a {kind}: write one object per line")
+            yield Record(n, fields)
 
 
 def _parsed(text: str, name: str, n: int) -> Any:
     try:
-        return json.loads(text, parse_int=_integer)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         n += getattr(error, "lineno", 1) - 1
         raise ValueError(f"{name}, line {n}, is not JSON ({error}): write one object per line") from error
-
-
-def _integer(digits: str) -> int | str:
-    """Integers of thousands of digits stay text, as Python refuses to parse them."""
-    return int(digits) if len(digits) < 4300 else digits
 
 
 def _table_records(path: str, kind: str) -> Iterator[Record]:
@@ -114,21 +94,19 @@ def _table_records(path: str, kind: str) -> Iterator[Record]:
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
     if kind == "csv":
         style = {"delimiter": next((mark for mark in ",;\t|" if mark in head), ","), "strict": True}
-    reader = csv.reader(itertools.chain([head], lines), **style)
-    names: list[str] | None = None
-    line = 1
+    reader, names, line = csv.reader(itertools.chain([head], lines), **style), [], 1
     try:
         for row in reader:
-            if row and names is None:
+            if row and not names:
                 names = row
                 if twice := next((name for name in names if names.count(name) > 1), None):
                     raise ValueError(f"{path} has two columns {twice!r}: rename one")
-            elif row and names is not None:
-                if len(row) != len(names):
-                    raise ValueError(
-                        f"{path}, line {line}, has {len(row)} values for {len(names)} fields: the delimiter is "
-                        f"{style['delimiter']!r}; quote values that contain it or a line break"
-                    )
+            elif row and len(row) != len(names):
+                raise ValueError(
+                    f"{path}, line {line}, has {len(row)} values for {len(names)} fields: the delimiter is "
+                    f"{style['delimiter']!r}; quote values that contain it or a line break"
+                )
+            elif row:
                 yield Record(line, dict(zip(names, row, strict=True)))
             line = reader.line_num + 1
     except csv.Error as error:
@@ -154,9 +132,8 @@ def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, after row {n}: text that is not UTF-8 ({error}): write the column again") from error
     except (pyarrow.ArrowException, ValueError, ArithmeticError, *DAMAGED) as error:
-        raise ValueError(
-            f"{path} is not a complete Parquet file ({str(error).partition(chr(10))[0]}): write or download it again"
-        ) from error
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"{path} is not a complete Parquet file ({why}): write or download it again") from error
 
 
 def _place(record: Record, path: str) -> str:
@@ -165,3 +142,41 @@ def _place(record: Record, path: str) -> str:
 
 def _remedy(record: Record) -> str:
     return f"it has {', '.join(map(repr, record.fields)) or 'none'}; name one that every record has as `field`"
+
+
+# Minimal pairs. Source: Warstadt et al. 2020, BLiMP.
+
+
+class MinimalPair(NamedTuple):
+    """An acceptable and an unacceptable sentence, their paradigm, its field and its linguistic term."""
+
+    good: str
+    bad: str
+    paradigm: str
+    field: str = ""
+    term: str = ""
+
+
+def read_pairs(paths: Paths) -> list[MinimalPair]:
+    """The pairs of files of records with `sentence_good` and `sentence_bad`, globs and folders.
+
+    As in BLiMP, records may have `UID` (the paradigm; default, the name of the file), `field` and `linguistics_term`.
+    """
+    found = []
+    for path in list_files(paths):
+        pairs = [_pair(record, path) for record in file_records(path)]
+        if not pairs:
+            raise ValueError(f"{path} has no pair: give JSON lines with sentence_good and sentence_bad")
+        found += pairs
+    return found
+
+
+def _pair(record: Record, path: str) -> MinimalPair:
+    found = record.fields
+    good, bad = (found.get(name) for name in ("sentence_good", "sentence_bad"))
+    if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
+        remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
+        raise ValueError(f"{path}, line {record.line}, is not a minimal pair (a sentence is missing or empty): {remedy}")
+    field = str(found.get("field") or "").replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
+    name = str(found.get("UID") or Path(path).name.partition(".")[0])
+    return MinimalPair(good, bad, name, field, str(found.get("linguistics_term") or ""))

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from jexplicit.data.contexts import PAD, Stream
-from jexplicit.data.sizes import TextSizes
+from jexplicit.data.corpora import TextSizes
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
 from jexplicit.lm.comparison import bootstrap_standard_error
 from jexplicit.lm.counted.use import AnyModel

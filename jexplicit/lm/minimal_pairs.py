@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from jexplicit.data.pairs import MinimalPair
+from jexplicit.data.records import MinimalPair
 from jexplicit.data.tokenizers import Progress, Tokenizer
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.measures import score_documents

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jexplicit.data.pairs import MinimalPair, read_pairs
+from jexplicit.data.records import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
 from jexplicit.lm.minimal_pairs import judgement, preferences
 from jexplicit.lm.text_model import TextModel

@@ -13,9 +13,9 @@ from rich.markup import escape
 
 from jexplicit.counts.dense import count
 from jexplicit.data.contexts import PAD
+from jexplicit.data.corpora import TextSizes
 from jexplicit.data.corpus.docstrings import about_corpus
 from jexplicit.data.corpus.shards import count_tokens
-from jexplicit.data.sizes import TextSizes
 from jexplicit.lm.checkpoints import export_model, load_model, load_row, model_rows
 from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.generation import generate_text

@@ -16,8 +16,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Corpus, Documents, split_at_end
 from jexplicit.data.corpus import sources
 from jexplicit.data.corpus.cache import TokenizedCorpus, cached_streams
-from jexplicit.data.corpus.shards import read_shards
-from jexplicit.data.sizes import read_sizes
+from jexplicit.data.corpus.shards import read_shards, read_sizes
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.checkpoints import (
     has_counts,

@@ -14,9 +14,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jexplicit.data.contexts import PAD
+from jexplicit.data.corpora import TextSizes
 from jexplicit.data.corpus.cache import cached_streams
 from jexplicit.data.corpus.sources import read_corpus
-from jexplicit.data.sizes import TextSizes
 from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer

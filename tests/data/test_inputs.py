@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from jexplicit.data import inputs
-from jexplicit.data.pairs import read_pairs
+from jexplicit.data.records import read_pairs
 from jexplicit.data.text import read_documents, text_corpus
 
 TEXT = b"to be\nor not\n"

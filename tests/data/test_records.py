@@ -8,8 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from jexplicit.data.pairs import read_pairs
-from jexplicit.data.records import file_records
+from jexplicit.data.records import file_records, read_pairs
 from jexplicit.data.text import file_documents, locate_documents, read_documents, text_corpus
 
 TEXTS = ["to be, or not", 'that "is"\nthe question', "  ", "naïve ü", "x" * 200_000]
@@ -94,10 +93,15 @@ def test_rows_of_a_table_are_documents(tmp_path):
     assert read_documents(tmp_path / "a.csv", field="text") == ["one, two", "three"]
 
 
-def test_fields_that_nobody_asked_for_do_not_matter(tmp_path):
-    """Integers of thousands of digits, and missing texts, which are left out as blank ones are."""
-    (tmp_path / "a.jsonl").write_text('{"text": "one", "n": ' + "9" * 5000 + '}\n{"text": null}\n{"text": "two"}\n')
+def test_missing_texts_are_left_out_as_blank_ones_are(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": null}\n{"text": "two"}\n')
     assert read_documents(tmp_path / "a.jsonl", field="text") == ["one", "two"]
+
+
+def test_what_a_guess_would_mend_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text('text,id\nzero,0\n\n"a"b,1\n')
+    with pytest.raises(ValueError, match="a.csv, line 4, cannot be read as a table"):
+        read_documents(tmp_path / "a.csv", field="text")
 
 
 def test_text_of_parquet_that_is_not_utf8(tmp_path):
@@ -153,12 +157,9 @@ def test_lines_of_any_ranges_are_the_lines_of_the_file(tmp_path):
         assert sum(parts, []) == whole
 
 
-def test_indented_objects_are_records_with_their_lines(tmp_path):
-    (tmp_path / "a.json").write_text('{\n "text": "one"\n}\n\n{\n "text": "two"\n}\n')
-    found = list(locate_documents(str(tmp_path / "a.json"), field="text"))
-    assert [(document.text, document.line) for document in found] == [("one", 1), ("two", 5)]
-    (tmp_path / "a.json").write_text('{\n "text": "one"\n}\n{\n "text": \n')
-    with pytest.raises(ValueError, match="a.json, line 6, is not JSON"):
+def test_objects_of_several_lines_and_broken_arrays_are_refused_with_their_line(tmp_path):
+    (tmp_path / "a.json").write_text('{\n "text": "one"\n}\n')
+    with pytest.raises(ValueError, match="a.json, line 2, is not JSON .*: write one object per line"):
         read_documents(tmp_path / "a.json", field="text")
     (tmp_path / "a.json").write_text('[{"text": "one"},\n{"text": "two}]')
     with pytest.raises(ValueError, match="a.json, line 2, is not JSON"):
@@ -184,5 +185,5 @@ def test_a_parquet_column_that_stands_twice_and_a_date_out_of_range(tmp_path):
 
 def test_minimal_pairs_are_records_of_any_format(tmp_path):
     (tmp_path / "p.csv").write_text("sentence_good,sentence_bad\nhe runs,he run\n")
-    (tmp_path / "q.json").write_text('{\n"sentence_good": "he runs",\n"sentence_bad": "he run"\n}')
+    (tmp_path / "q.json").write_text('[{\n"sentence_good": "he runs",\n"sentence_bad": "he run"\n}]')
     assert [pair[:3] for pair in read_pairs(tmp_path)] == [("he runs", "he run", name) for name in "pq"]

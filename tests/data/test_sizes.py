@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from jexplicit.data.corpora import Corpus
+from jexplicit.data.corpora import Corpus, TextSizes, overlap, text_sizes
 from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.sizes import TextSizes, overlap, read_sizes, text_sizes, write_sizes
+from jexplicit.data.corpus.shards import read_sizes, write_sizes
 
 DEV = ["to be", " or  not to\u00a0be ", "naïve 漢字", "to be", "that is"]
 TRAIN = ["to  be", "Naïve 漢字", "that is the question"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jexplicit import encode_documents, evaluate, score, train_tokenizer
-from jexplicit.data.sizes import TextSizes, text_sizes
+from jexplicit.data.corpora import TextSizes, text_sizes
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.measures import comparable_measures, document_losses, positions_in_all, unknown_share
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jexplicit import count, encode_documents, explicit_language_model, next_token, score, train_tokenizer
-from jexplicit.data.pairs import MinimalPair, read_pairs
+from jexplicit.data.records import MinimalPair, read_pairs
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.measures import score_documents
 from jexplicit.lm.minimal_pairs import judgement, preferences

@@ -19,10 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jexplicit.data.contexts import PAD, Stream
+from jexplicit.data.corpora import TextSizes
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches
 from jexplicit.runs.files import write_whole
 
-_INDEX = "index.json"
+_INDEX, _SIZES = "index.json", "sizes.json"
 _LAYOUT = 1
 _shard_tokens = 1 << 26  # 128 MB of uint16
 _block = 1 << 24  # bytes checked at a time
@@ -230,6 +231,20 @@ def read_shards(folder: str | os.PathLike) -> Shards:
     )
     _check_sizes(folder, stream.shards, stream.dtype)
     return stream
+
+
+def write_sizes(folder: Path, sizes: TextSizes) -> None:
+    """Store the sizes of a text with its shards."""
+    write_whole(folder / _SIZES, lambda file: file.write(json.dumps(sizes._asdict()).encode()))
+
+
+def read_sizes(folder: Path) -> TextSizes | None:
+    """The sizes of a text in shards, or None if they were not written."""
+    path = folder / _SIZES
+    try:
+        return TextSizes(**json.loads(path.read_text())) if path.exists() else None
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, or write the shards again") from error
 
 
 def count_tokens(stream: Stream) -> int:
