@@ -15,8 +15,16 @@ from datetime import datetime
 from typing import Any
 
 from jexplicit.runs.bounds import NonNegativeFloat
-from jexplicit.runs.cache_files import CacheEntry, cache_entries, cache_folder, cache_limit, clear_cache
-from jexplicit.runs.compiled import compiled_entries, compiled_folder, compiled_limit
+from jexplicit.runs.cache import (
+    CacheEntry,
+    cache_entries,
+    cache_folder,
+    cache_limit,
+    clear_cache,
+    compiled_entries,
+    compiled_folder,
+    compiled_limit,
+)
 from jexplicit.runs.progress import show, si_format
 from launch.kit.command import Command, run_subcommand
 from launch.kit.tables import Column, rich_table

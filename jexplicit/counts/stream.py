@@ -18,7 +18,7 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.corpus.shards import Shards
-from jexplicit.runs.arrays import load_arrays, save_arrays
+from jexplicit.runs.files import load_arrays, save_arrays
 
 _block = 1 << 22  # tokens whose checksum is taken at a time
 _save_share = 10  # times what the last save took, at least, lie between two saves

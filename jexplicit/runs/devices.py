@@ -72,11 +72,6 @@ def on_accelerator() -> bool:
     return jax.default_backend() != "cpu"
 
 
-def is_distributed(mesh: Mesh | None) -> bool:
-    """Whether positions are distributed over the devices of a mesh; not on a single CPU, which uses threads."""
-    return mesh is not None and (mesh.size > 1 or not on_cpu(mesh))
-
-
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """The arrays of a pytree, replicated on every device; repeated arrays are placed once, and CPU devices share one copy."""
     whole = NamedSharding(mesh, PartitionSpec())

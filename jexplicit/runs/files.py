@@ -1,11 +1,16 @@
-"""Paths given by a user, and files that are written atomically, even if the process or the machine crashes."""
+"""Paths given by a user, and files and arrays that are written whole, even if the process or the machine crashes."""
 
 import json
 import os
 import tempfile
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    import numpy as np  # and where it is needed: --help does without it
 
 
 def local_path(path: str | os.PathLike, flag: str = "--out") -> Path:
@@ -64,3 +69,22 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, as `jexplicit.runs.files.write_whole`."""
     text = json.dumps(value, indent=1) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
+
+
+def save_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
+    """Write arrays as one .npz file, which has a checksum per array, atomically as `write_whole`."""
+    import numpy as np
+
+    write_whole(path, lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
+
+
+def load_arrays(path: Path) -> "dict[str, np.ndarray]":
+    """The arrays of a file of `save_arrays`."""
+    import numpy as np
+
+    try:
+        with open(path, "rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and run the command again, which writes it anew") from error

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
 
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
@@ -30,12 +29,8 @@ def peak_bytes() -> int | None:
         import resource
     except ImportError:  # Windows
         return None
-    return resident_bytes(resource.getrusage(resource.RUSAGE_SELF))
-
-
-def resident_bytes(usage: Any) -> int:
-    """Peak resident memory in a `resource.struct_rusage`, bytes: macOS counts bytes, others units of 1024."""
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    # macOS counts bytes, others units of 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def set_malloc(**options: int) -> bool:

@@ -11,8 +11,8 @@ import hashlib
 import itertools
 import os
 import threading
-import weakref
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -21,6 +21,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jexplicit.runs.devices import runs_on_cpu, slurm_gpus
 from jexplicit.runs.files import local_path
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 AUTOMATIC = "auto"
 _heartbeat_seconds = 30  # after the death of a process the others end
@@ -143,44 +146,26 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
     return np.concatenate([rows[:n] for rows, n in zip(gathered, lengths, strict=True)])
 
 
-class FolderLock:
-    """An advisory lock of a run folder, released by `close` or the end of the process."""
-
-    def __init__(self, descriptor: int):
-        self.descriptor = descriptor
-        self.close = weakref.finalize(self, os.close, descriptor)
-
-
-_locks: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictionary()
-
-
-def lock_run_folder(out: str | os.PathLike, process_id: int) -> FolderLock:
+def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
     """Lock a run folder, which is created, against other runs while the result is referenced; its processes share it by id.
 
     The lock is one of operating-system processes: within one process, a second call returns the same lock.
     """
+    from filelock import FileLock, Timeout  # not for every program
+
     path = local_path(out).absolute() / f".process_{process_id}.lock"
-    lock = _locks.get(str(path))
-    if lock is not None and lock.close.alive:
-        return lock
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))
-    except OSError as error:
-        raise ValueError(f"run folder {out} cannot be written ({error.strerror}): choose another --out") from error
-    try:
-        import fcntl
-
-        fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.close()
+        lock = FileLock(path, timeout=0, thread_local=False, is_singleton=True)
+        if not lock.is_locked:
+            lock.acquire()
+    except Timeout as error:
         raise ValueError(
             f"process {process_id} of another run is active in {out}: wait for its end, or choose another --out; "
             "processes of one run have different --process-id"
         ) from error
-    except (ImportError, OSError):
-        pass  # Windows, and file systems without locks
-    _locks[str(path)] = lock
+    except OSError as error:
+        raise ValueError(f"run folder {out} cannot be written ({error.strerror}): choose another --out") from error
     return lock
 
 

@@ -11,7 +11,7 @@ import sys
 
 from rich.markup import escape
 
-from jexplicit.runs.compiled import keep_compiled
+from jexplicit.runs.cache import keep_compiled
 from jexplicit.runs.progress import console
 
 _remedy = "pip install 'jexplicit[eval]'"

@@ -80,7 +80,7 @@ def run_command(
     `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` disables
     progress, and `--json` prints the return value of `run` as one JSON object instead of its results. Numbers outside the
     bounds of their field, and an `--out` that is not a local path, such as gs://bucket/run, are refused before anything runs.
-    Compiled functions are cached for the next command (jexplicit.runs.compiled). A ValueError or a FloatingPointError becomes
+    Compiled functions are cached for the next command (jexplicit.runs.cache). A ValueError or a FloatingPointError becomes
     one line on the terminal and exit status 2; Ctrl-C prints how to resume. A broken pipe of the output, e.g. of `head`, ends
     the command quietly.
 
@@ -149,7 +149,7 @@ def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
     module: Any = importlib.import_module(run) if isinstance(run, str) else None
     function = run if callable(run) else getattr(module, "run", None) or module.EXPERIMENT.run
     if "jax" in sys.modules:
-        from jexplicit.runs.compiled import keep_compiled
+        from jexplicit.runs.cache import keep_compiled
 
         keep_compiled()
     return function

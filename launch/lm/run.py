@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from filelock import FileLock
 from rich.markup import escape
 
 from jexplicit.counts.dense import count
@@ -23,7 +24,7 @@ from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.files import write_json
-from jexplicit.runs.processes import FolderLock, barrier, check_equal_across_processes, is_first, join, lock_run_folder
+from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first, join, lock_run_folder
 from jexplicit.runs.progress import console, print_hint
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
@@ -54,7 +55,7 @@ def run(config: Config) -> dict[str, Any]:
     return presented
 
 
-def join_others(config: Config) -> FolderLock | None:
+def join_others(config: Config) -> FileLock | None:
     """Become one of several processes; what is returned holds the place of this one until it ends."""
     if config.coordinator is None:
         return None

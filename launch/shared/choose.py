@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from jexplicit.data.inputs import is_input
 from jexplicit.lm.core.names import Features, History, Method
-from jexplicit.runs.compiled import keep_compiled
+from jexplicit.runs.cache import keep_compiled
 from jexplicit.runs.progress import console
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from jexplicit.counts.dense import DenseCounter, count
 from jexplicit.counts.stream import Saving, feed, windows
 from jexplicit.data.contexts import with_leading_pads
 from jexplicit.data.corpus.shards import read_shards
-from jexplicit.runs.arrays import load_arrays, save_arrays
+from jexplicit.runs.files import load_arrays, save_arrays
 
 N, K = 7, 2
 DOCUMENTS = random_documents(seed=3, number=40, vocab_size=N, longest=9)

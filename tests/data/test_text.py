@@ -12,7 +12,7 @@ from jexplicit.data.corpora import Corpus, split_at_end, split_documents
 from jexplicit.data.corpus import docstrings
 from jexplicit.data.corpus.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.text import read_documents, text_corpus
-from jexplicit.runs.cache_files import cache_entries
+from jexplicit.runs.cache import cache_entries
 
 
 def write(path: Path, data: str | bytes) -> str:

@@ -8,8 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from jexplicit.runs.arrays import save_arrays
-from jexplicit.runs.files import write_whole
+from jexplicit.runs.files import save_arrays, write_whole
 from launch.explain import draw_attribution
 from launch.kit.figures import figure, legend_outside, plain_ticks
 

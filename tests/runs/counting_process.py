@@ -6,8 +6,8 @@ from pathlib import Path
 from jexplicit.counts.dense import count
 from jexplicit.counts.stream import Saving
 from jexplicit.data.corpus.shards import read_shards
-from jexplicit.runs.arrays import save_arrays
 from jexplicit.runs.devices import data_mesh, request_devices
+from jexplicit.runs.files import save_arrays
 from jexplicit.runs.processes import check_equal_across_processes, gather_over_processes, is_first, join, part_of_process
 
 

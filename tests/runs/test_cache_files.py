@@ -7,8 +7,8 @@ import pytest
 
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.runs import cache_files
-from jexplicit.runs.cache_files import cache_entries, clear_cache
+from jexplicit.runs import cache as cache_files
+from jexplicit.runs.cache import cache_entries, clear_cache
 from launch import cache
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import pytest
 
-from jexplicit.runs.compiled import keep_compiled
+from jexplicit.runs.cache import keep_compiled
 from launch import cache
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_functions_are_compiled_once_for_several_processes_and_those_that_are_da
 
 
 def test_processes_that_run_at_once_hold_a_folder_each_and_a_killed_one_leaves_nothing_half_written(tmp_path):
-    keep = "from jexplicit.runs.compiled import keep_compiled\nkeep_compiled()\nrun()"
+    keep = "from jexplicit.runs.cache import keep_compiled\nkeep_compiled()\nrun()"
     hold = f"import time\n{COMPUTE}\n{keep}\ntime.sleep(600)"
     folder = tmp_path / "cache" / "compiled"
     with start(hold, PYTHONUNBUFFERED="1") as first:

@@ -17,7 +17,7 @@ from reference import random_documents, stream_of
 
 from jexplicit.counts.dense import count
 from jexplicit.runs import processes
-from jexplicit.runs.arrays import load_arrays
+from jexplicit.runs.files import load_arrays
 from jexplicit.runs.processes import (
     check_equal_across_processes,
     gather_over_processes,
@@ -173,7 +173,7 @@ import sys
 from jexplicit.runs.processes import lock_run_folder
 for process_id in map(int, sys.stdin):
     try:
-        lock_run_folder(sys.argv[1], process_id).close()
+        lock_run_folder(sys.argv[1], process_id).release()
         print("free", flush=True)
     except ValueError as error:
         print(*str(error).split(), flush=True)
@@ -194,9 +194,10 @@ def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
         refused = lock_elsewhere(1)
         assert "process 1 of another run is active in" in refused and "choose another --out" in refused
         assert lock_elsewhere(2) == "free"
-        second.close()
+        second.release()
         assert lock_elsewhere(1) == "free"
-        assert lock_run_folder(tmp_path, 1) is not second
+        assert lock_run_folder(tmp_path, 1).is_locked and "process 1 of another run" in lock_elsewhere(1)
+        del second
         assert lock_elsewhere(1) == "free"  # nothing refers to that lock any more
         assert "process 0 of another run" in lock_elsewhere(0)
     (tmp_path / "file").write_text("")
