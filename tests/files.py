@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from jexplicit.data.corpus.shards import ShardWriter
+from jexplicit.data.corpus.shards import write_stream
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -14,7 +14,5 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 def shards_of(folder, documents, *, vocab_size: int, shard_tokens: int = 30):
     """Token ids of documents as checked shards."""
-    writer = ShardWriter(folder, vocab_size=vocab_size, shard_tokens=shard_tokens)
-    for document in documents:
-        writer.add(np.array([*document, 0]), documents=1)
-    return writer.close()
+    own = [(np.array([*document, 0]), 1) for document in documents]
+    return write_stream(folder, lambda done: own[done:], vocab_size=vocab_size, shard_tokens=shard_tokens)

@@ -13,7 +13,7 @@ from tables import refuse
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpora import iterate_split, sample_documents, split_documents
 from jexplicit.data.corpus.held_out import hold_out
-from jexplicit.data.corpus.shards import ShardWriter, write_shards
+from jexplicit.data.corpus.shards import write_shards, write_stream
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features
 from jexplicit.data.text import check_reading, read_documents, text_corpus
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, train_tokenizer
@@ -85,6 +85,10 @@ def holding_out(**options):
     return hold_out(np.array([0, 1, 0]), **options)
 
 
+def streamed(folder, *tokens: int):
+    return write_stream(folder, lambda done: [(np.array(tokens), 1)], vocab_size=9)
+
+
 def characters(folder, documents):
     return write_shards(folder, iter(documents), train_tokenizer(["to be"], kind="char"))
 
@@ -144,12 +148,9 @@ def calls() -> list[tuple[Callable[[Path], Any], str]]:
             for row in ((b"junk", "bpe"), (b"", "bpe"), (train_tokenizer(["to be"]).model, "syllable"))
         ),
         # shards
-        (lambda folder: ShardWriter(folder, vocab_size=9).add(np.array([5]), documents=1), "end in token 5"),
-        (lambda folder: ShardWriter(folder, vocab_size=9).add(np.array([-1, 0]), documents=1), "token ids -1 to 0"),
-        (
-            lambda folder: ShardWriter(folder, vocab_size=9).add(np.array([9, 0]), documents=1),
-            "token ids 0 to 9 in a vocabulary",
-        ),
+        (lambda folder: streamed(folder, 5), "end in token 5"),
+        (lambda folder: streamed(folder, -1, 0), "token id -1 in a vocabulary of 9"),
+        (lambda folder: streamed(folder, 9, 0), "token id 9 in a vocabulary of 9"),
         (lambda folder: characters(folder, ["", ""]), "no token for"),
         (lambda folder: characters(folder, ["to be"])[::2], "every 2-th token"),
         # images

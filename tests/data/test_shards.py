@@ -11,7 +11,7 @@ import pytest
 from jexplicit.data.corpora import Corpus, iterate_split, sample_documents, split_documents
 from jexplicit.data.corpus import shards as module
 from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.corpus.shards import ShardWriter, count_tokens, read_shards, write_shards
+from jexplicit.data.corpus.shards import count_tokens, read_shards, write_shards, write_stream
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
@@ -63,17 +63,14 @@ def test_shards_are_the_stream_of_encode_documents(tmp_path, small, tokenizer, s
 
 @pytest.mark.parametrize(("vocab_size", "itemsize"), [(256, 1), (257, 2), (65536, 2), (65537, 4)])
 def test_tokens_take_the_smallest_type(tmp_path, vocab_size, itemsize):
-    writer = ShardWriter(tmp_path, vocab_size=vocab_size)
-    writer.add(np.array([vocab_size - 1, 0]), documents=1)
-    assert writer.close()[:].tolist() == [0, vocab_size - 1, 0]
+    stream = write_stream(tmp_path, lambda done: [(np.array([vocab_size - 1, 0]), 1)], vocab_size=vocab_size)
+    assert stream[:].tolist() == [0, vocab_size - 1, 0]
     assert (tmp_path / "00000.tokens").stat().st_size == 3 * itemsize
 
 
 def test_a_whole_stream_is_not_written_again(tmp_path, small, tokenizer):
     stream = write(tmp_path, tokenizer)
     assert write_shards(tmp_path, iter(()), tokenizer) == stream
-    with pytest.raises(ValueError, match="holds a whole stream already"):
-        ShardWriter(tmp_path, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.sha256).add(np.zeros(1, int), documents=0)
     with pytest.raises(ValueError, match="another tokenizer or vocabulary: choose another folder"):
         write(tmp_path, train_tokenizer(["xyz"], kind="char"))
 

@@ -5,12 +5,13 @@ vocabulary, little-endian. `index.json` lists them with the number of tokens and
 so each is read and checked independently.
 """
 
+import functools
 import hashlib
 import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.data.contexts import PAD, Stream
+from jexplicit.data.contexts import PAD, Stream, check_token_ids
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches
-from jexplicit.runs.files import write_whole
+from jexplicit.runs.files import make_folder, write_whole
 
 _INDEX, _SIZES = "index.json", "sizes.json"
 _LAYOUT = 1
@@ -111,68 +112,6 @@ class Shards:
         return tokens.astype(self.dtype, copy=False)
 
 
-class ShardWriter:
-    """Writer of a stream in shards of about `shard_tokens`, split between documents; resumes after the last finished shard."""
-
-    def __init__(self, folder: str | os.PathLike, *, vocab_size: int, tokenizer: str = "", shard_tokens: int = _shard_tokens):
-        if shard_tokens < 1:
-            raise ValueError(f"shards of {shard_tokens} tokens: use at least one token")
-        self._folder, self._shard_tokens = Path(folder), shard_tokens
-        self._vocab_size, self._tokenizer, self._dtype = vocab_size, tokenizer, np.min_scalar_type(vocab_size - 1)
-        self._shards: list[Shard] = []
-        self.complete = False
-        if (found := _read_index(self._folder)) is not None:
-            if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
-                raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
-            self._shards, self.complete = list(_as_shards(found["shards"])), found["complete"]
-            _check_sizes(self._folder, self._shards, self._dtype)  # before hours of work
-        self.documents = sum(shard.documents for shard in self._shards)
-        self._parts, self._open_tokens, self._open_documents = [], 0, 0
-        if not self._shards:
-            self._take(np.array([PAD], self._dtype), 0)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
-
-    def add(self, tokens: np.ndarray, *, documents: int) -> None:
-        """Append whole documents, each followed by `<pad>`."""
-        if self.complete:
-            raise ValueError(f"{self._folder} holds a whole stream already: choose another folder")
-        if len(tokens):
-            if tokens[-1] != PAD:
-                raise ValueError(f"documents that end in token {tokens[-1]}: end each in <pad> ({PAD})")
-            if not 0 <= tokens.min() <= tokens.max() < self._vocab_size:
-                raise ValueError(f"token ids {tokens.min()} to {tokens.max()} in a vocabulary of {self._vocab_size}")
-        self._take(tokens.astype(self._dtype, copy=False), documents)
-        if self._open_tokens >= self._shard_tokens:
-            self._flush()
-
-    def close(self) -> Shards:
-        """Write the remaining tokens and mark the stream as complete."""
-        if self._open_tokens + sum(shard.tokens for shard in self._shards) < 3:
-            raise ValueError(f"no token for {self._folder}: give documents that hold text")
-        if self._open_tokens:
-            self._flush()
-        self._write_index(complete=True)
-        return read_shards(self._folder)
-
-    def _take(self, tokens: np.ndarray, documents: int) -> None:
-        self._parts.append(tokens)
-        self._open_tokens += len(tokens)
-        self._open_documents += documents
-
-    def _flush(self) -> None:
-        shard = write_shard(self._folder, len(self._shards), np.concatenate(self._parts), documents=self._open_documents)
-        self._shards.append(shard)
-        self._write_index(complete=False)
-        self.documents += shard.documents
-        self._parts, self._open_tokens, self._open_documents = [], 0, 0
-
-    def _write_index(self, *, complete: bool) -> None:
-        write_index(self._folder, self._shards, vocab_size=self._vocab_size, tokenizer=self._tokenizer, complete=complete)
-
-
 def write_shards(
     folder: str | os.PathLike,
     documents: Iterable[str],
@@ -185,16 +124,68 @@ def write_shards(
 
     Documents in shards of a killed run are skipped, so their order must be the same. progress: (documents done, -1).
     """
-    writer = ShardWriter(folder, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.sha256, shard_tokens=shard_tokens)
-    if writer.complete:
-        return read_shards(folder)
-    rest, done = islice(documents, writer.documents, None), writer.documents
-    for tokens, n in encode_batches(tokenizer, rest):
-        writer.add(tokens, documents=n)
-        done += n
-        if progress:
-            progress(done, -1)
-    return writer.close()
+
+    def rest(done: int) -> Iterator[tuple[np.ndarray, int]]:
+        for tokens, n in encode_batches(tokenizer, islice(documents, done, None)):
+            yield tokens, n
+            done += n
+            if progress:
+                progress(done, -1)
+
+    sizes = {"vocab_size": tokenizer.vocab_size, "shard_tokens": shard_tokens}
+    return write_stream(folder, rest, tokenizer=tokenizer.sha256, **sizes)
+
+
+def write_stream(
+    folder: str | os.PathLike,
+    rest: Callable[[int], Iterable[tuple[np.ndarray, int]]],
+    *,
+    vocab_size: int,
+    tokenizer: str = "",
+    shard_tokens: int = _shard_tokens,
+) -> Shards:
+    """Write a stream in shards of about `shard_tokens`, split between documents. A complete stream is read instead.
+
+    rest: of the documents after the first ones, of which finished shards hold so many: tokens, each document followed by
+        `<pad>`, and how many documents these are.
+
+    Raises:
+        ValueError: shards of another tokenizer or vocabulary, damaged ones, a token out of range, no token at all.
+    """
+    if shard_tokens < 1:
+        raise ValueError(f"shards of {shard_tokens} tokens: use at least one token")
+    folder, dtype, shards = Path(folder), np.dtype(np.min_scalar_type(vocab_size - 1)), []
+    if (found := _read_index(folder)) is not None:
+        if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
+            raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
+        if found["complete"]:
+            return read_shards(folder)
+        shards = list(_as_shards(found["shards"]))
+        _check_sizes(folder, shards, dtype)  # before hours of work
+    make_folder(folder)
+    parts, documents = ([] if shards else [np.array([PAD], dtype)]), 0  # of the shard that is open
+    index = functools.partial(write_index, folder, shards, vocab_size=vocab_size, tokenizer=tokenizer)
+
+    def flush() -> None:
+        shards.append(write_shard(folder, len(shards), np.concatenate(parts), documents=documents))
+        index(complete=False)
+        parts.clear()
+
+    for tokens, n in rest(sum(shard.documents for shard in shards)):
+        if len(tokens) and tokens[-1] != PAD:
+            raise ValueError(f"documents that end in token {tokens[-1]}: end each in <pad> ({PAD})")
+        check_token_ids(tokens, vocab_size)
+        parts.append(tokens.astype(dtype, copy=False))
+        documents += n
+        if sum(map(len, parts)) >= shard_tokens:
+            flush()
+            documents = 0
+    if sum(map(len, parts)) + sum(shard.tokens for shard in shards) < 3:
+        raise ValueError(f"no token for {folder}: give documents that hold text")
+    if any(map(len, parts)):
+        flush()
+    index(complete=True)
+    return read_shards(folder)
 
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
