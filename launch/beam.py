@@ -55,7 +55,7 @@ PRESETS = {
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
     from jexplicit.counts.beam import check_beam, ingest
-    from jexplicit.counts.files import read_tables
+    from jexplicit.counts.merging import read_tables
     from jexplicit.data.corpus.shards import read_shards
 
     check_beam()

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts.files import split_columns, write_tables, write_tables_index
-from jexplicit.counts.merging import SparseCounts, merge_counts
+from jexplicit.counts.merging import SparseCounts, merge_counts, split_columns, write_tables, write_tables_index
 from jexplicit.counts.sparse import SparseCounter
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev

@@ -141,7 +141,9 @@ def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
 def distinct_positions(
     columns: Sequence[Integer[np.ndarray, " M"]], Y: Integer[np.ndarray, " M"], sizes: Sequence[int], vocab_size: int
 ) -> tuple[list[Integer[np.ndarray, " E"]], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different (ids, target) in their order, and how often each occurs; the arguments are those of `count_contexts`.
+    """The different (ids, target) in their order, and how often each occurs.
+
+    The arguments are those of `count_contexts`.
 
     Example:
         >>> ids, y, n = distinct_positions([np.array([2, 0, 2])], np.array([1, 1, 1]), (3,), 2)

@@ -193,24 +193,20 @@ def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.nd
 
 @functools.cache
 def counting_step(mesh: Mesh, K: int, N: int):
-    """Compiled `tables, blocks, lengths -> tables, done`: every device adds its block into its own donated tables."""
+    """Compiled `tables, blocks, lengths -> tables, done`: every device adds its block into its own donated tables.
+
+    For each position, 1 is added to the cell (token k places back, target) of every flat table: a scatter into one axis is the
+    fastest.
+    """
 
     def add(tables, blocks, lengths):
         x = blocks[0].astype(jnp.int32)
         counted = jnp.arange(len(x) - K, dtype=jnp.int32) < lengths[0]
-        return add_pairs(tables, x, x[K:], counted, N), lengths + 0
+        ids = (jnp.where(counted, j * N + x[K:], N * N) for j in context_columns(x, K))  # those past the table are dropped
+        return tuple(table.at[i].add(1, mode="drop") for table, i in zip(tables, ids, strict=True)), lengths + 0
 
     shard = PartitionSpec(AXIS)
     return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(shard, shard, shard), out_specs=shard), donate_argnums=0)
-
-
-def add_pairs(tables, x, columns, own, width):
-    """Add 1 to the cell (token k places back, column) of every flat table for each own position of `x[K:]`.
-
-    A scatter into one axis is the fastest.
-    """
-    ids = (jnp.where(own, j * width + columns, len(tables[0])) for j in context_columns(x, len(tables)))
-    return tuple(table.at[i].add(1, mode="drop") for table, i in zip(tables, ids, strict=True))  # drops ids past the table
 
 
 @functools.cache

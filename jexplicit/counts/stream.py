@@ -58,31 +58,25 @@ class Saving(NamedTuple):
     seconds: float = 60.0
 
 
-def window(stream: Stream, first: int, last: int, K: int) -> np.ndarray:
-    """Tokens first .. last - 1, preceded by the K tokens before them (`<pad>` before the start of the stream).
-
-    Example:
-        >>> window(np.array([0, 5, 6, 0]), 1, 3, 2).tolist()
-        [0, 0, 5, 6]
-    """
-    tokens = np.asarray(stream[max(first - K, 0) : last])
-    return np.concatenate([np.full(max(K - first, 0), PAD, tokens.dtype), tokens])
-
-
 def windows(stream: Stream, first: int, last: int, *, radius: int, span: int) -> Iterator[np.ndarray]:
-    """The windows of a range in order; the next one is read in a thread while the caller works on the current one.
+    """The windows of a range in order, each with the tokens before it.
+
+    These are K = radius tokens, `<pad>` before the stream. The next window is read in a thread while the caller works.
 
     Example:
         >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, radius=1, span=2)]
         [[0, 5, 6], [6, 0]]
     """
+
+    def read(start: int) -> np.ndarray:
+        tokens = np.asarray(stream[max(start - radius, 0) : min(start + span, last)])
+        return np.concatenate([np.full(max(radius - start, 0), PAD, tokens.dtype), tokens])
+
     with ThreadPoolExecutor(1, "reader") as reader:
-        starts = range(first, last, span)
-        ahead = [reader.submit(window, stream, start, min(start + span, last), radius) for start in starts[:1]]
-        for start in starts:
+        ahead = [reader.submit(read, start) for start in range(first, last, span)[:1]]
+        for start in range(first, last, span):
             tokens = ahead.pop().result()
-            if start + span < last:
-                ahead.append(reader.submit(window, stream, start + span, min(start + 2 * span, last), radius))
+            ahead += [reader.submit(read, following) for following in range(start + span, last, span)[:1]]
             yield tokens
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jexplicit.counts.dense import count
-from jexplicit.counts.files import read_tables
-from jexplicit.counts.merging import SparseCounts
+from jexplicit.counts.merging import SparseCounts, read_tables
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
 from jexplicit.data.contexts import PAD

@@ -10,8 +10,7 @@ import pytest
 
 from jexplicit.counts.beam import DocumentShard, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
 from jexplicit.counts.dense import count
-from jexplicit.counts.files import read_tables
-from jexplicit.counts.merging import merge_counts
+from jexplicit.counts.merging import merge_counts, read_tables
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.corpus.shards import read_shards
 from jexplicit.data.text import read_documents, text_corpus

@@ -10,8 +10,7 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts import merging, sparse
 from jexplicit.counts.dense import count
-from jexplicit.counts.files import read_tables, split_columns, write_tables, write_tables_index
-from jexplicit.counts.merging import MergeTree, merge_counts
+from jexplicit.counts.merging import MergeTree, merge_counts, read_tables, split_columns, write_tables, write_tables_index
 from jexplicit.counts.sparse import SparseCounter, count_sparse
 from jexplicit.counts.stream import Saving, windows
 

@@ -8,8 +8,7 @@ import pytest
 from run_folders import rows
 
 from jexplicit import encode_documents, evaluate, load_model
-from jexplicit.counts.files import write_tables, write_tables_index
-from jexplicit.counts.merging import merge_counts
+from jexplicit.counts.merging import merge_counts, write_tables, write_tables_index
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.corpus.shards import Shards, read_shards
 from jexplicit.data.text import text_corpus

@@ -144,10 +144,17 @@ def write_stream(
     tokenizer: str = "",
     shard_tokens: int = _shard_tokens,
 ) -> Shards:
-    """Write a stream in shards of about `shard_tokens`, split between documents. A complete stream is read instead.
+    """Write a stream in shards of about `shard_tokens`, split between documents.
 
-    rest: of the documents after the first ones, of which finished shards hold so many: tokens, each document followed by
-        `<pad>`, and how many documents these are.
+    A complete stream is read instead, and one that was interrupted continues after its last finished shard.
+
+    Args:
+        folder: where.
+        rest: how many documents finished shards hold -> the others, as tokens, each document followed by `<pad>`, with how
+            many documents these are.
+        vocab_size: N.
+        tokenizer: hash of the tokenizer of the ids, or empty.
+        shard_tokens: how many tokens a shard has at least.
 
     Raises:
         ValueError: shards of another tokenizer or vocabulary, damaged ones, a token out of range, no token at all.
