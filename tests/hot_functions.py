@@ -66,7 +66,7 @@ _key, _seeds = jax.eval_shape(lambda: (jax.random.key(0), jax.random.split(jax.r
 
 def _batch(positions: int) -> gradient.DecoderBatch:
     X, Y = _ints(positions, K), _ints(positions)
-    return gradient.DecoderBatch(X, Y, X, Y, ())
+    return gradient.DecoderBatch(X, Y, X, Y)
 
 
 def _adagrad(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:

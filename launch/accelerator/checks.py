@@ -120,7 +120,7 @@ def adagrad_steps() -> tuple[float, float]:
     step = training_step(adagrad(0.1), features="cat", noise=None, mesh=mesh)
     state, squares = initial_state(tuple(jnp.asarray(table, jnp.float32) for table in U), adagrad(0.1), mesh), np.zeros_like(U)
     for x, y in zip(X, Y, strict=True):
-        state, _ = step(state, make_batch(x, y, features="cat", vocab_size=N, size=40, sparse=False))
+        state, _ = step(state, make_batch(x, y, features="cat", size=40))
         G = np.zeros_like(U)
         for (i, j), target in zip(x, y, strict=True):
             p = np.exp(U[0, i] + U[1, j])

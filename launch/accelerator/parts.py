@@ -137,7 +137,7 @@ def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
     N, B = sizes.vocabulary, sizes.batch
     X, Y = (part[:B] for part in contexts(draw_stream(2 * B, N), CONTEXT))
     tables = cold_start(jax.random.key(0), features="cat", radius=CONTEXT, vocab_size=N)
-    batch = make_batch(X, Y, features="cat", vocab_size=N, size=B, sparse=False)
+    batch = make_batch(X, Y, features="cat", size=B)
     run = training_step(adagrad(0.01), features="cat", noise=None, mesh=mesh)
     return Case(run, (initial_state(tables, adagrad(0.01), mesh), batch), donates=True)
 

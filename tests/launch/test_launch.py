@@ -358,10 +358,10 @@ def test_ends_of_documents_are_predicted_and_sampled(tmp_path, capsys):
 
 
 def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
-    more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing dirichlet".split()
+    more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing add-alpha".split()
     assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
     found = by_model(tmp_path / "run")
-    assert found["log-linear", "cat", 1]["smoothing"] == "dirichlet"
+    assert found["log-linear", "cat", 1]["smoothing"] == "add-alpha"
     assert all(1 < found[model]["dev_perplexity"] < 50 for model in (("log-linear", "cat", 1), WITH_HISTORY))
     assert all(load_model(tmp_path / "run", method=method).model.eos for method in ("log-linear", "context-mixing"))
 

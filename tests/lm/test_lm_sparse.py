@@ -17,7 +17,6 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import contexts
 from jexplicit.lm import evaluation
 from jexplicit.lm.core.model import is_token_model, token_model
-from jexplicit.lm.core.smoothing import SMOOTHINGS
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows.explicit import explicit_language_model
@@ -95,13 +94,7 @@ def test_dense_tables_of_the_same_rows_are_the_same_model(kind, K):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "smoothing, eos",
-    [
-        *((smoothing, n % 2 > 0) for n, smoothing in enumerate(SMOOTHINGS)),
-        *(pytest.param(smoothing, n % 2 == 0, marks=SLOW) for n, smoothing in enumerate(SMOOTHINGS)),
-    ],
-)
+@pytest.mark.parametrize("smoothing, eos", [("kneser-ney", False), ("add-alpha", True)])
 def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row(smoothing, eos):
     """As distributions: rows over the unigram, with it, and rows over nothing.
 

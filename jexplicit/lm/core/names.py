@@ -7,7 +7,7 @@ Features = Literal["sum", "cat"]
 History = str  # none, document, window:W, all, adaptive or adaptive:document; see window_of
 ADAPTIVE = ("adaptive", "adaptive:document")
 SMALLEST_WINDOW = 32
-Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
+Smoothing = Literal["kneser-ney", "add-alpha"]
 Method = Literal[
     "unigram",
     "bigram",

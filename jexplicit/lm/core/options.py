@@ -42,8 +42,5 @@ class FitOptions:
     """Training: learning rate, for the mean loss per position."""
     accumulator: NonNegativeFloat = 0.0
     """Training: initial value of Adagrad's sum of squares. The paper does not give it; optax's default is 0.1."""
-    parameters: Literal["decoder", "rows"] = "decoder"
-    """Training: which parameters are optimised. decoder: U, from which the noisy rows are computed; a step updates all rows.
-    rows: the noisy rows themselves, on another trajectory: a step updates only the rows that its batch reads."""
     patience: PositiveInt | None = None
     """Training: stop after this many epochs without a lower dev perplexity; the best epoch is kept. Default: never."""

@@ -13,18 +13,29 @@ from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.names import Method as Method
+from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.counted.use import AnyModel
-from jexplicit.lm.fits.column_weights import fit_token_delta, shift_tokens
 from jexplicit.lm.rows.backoff import ngram_model
-from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
+from jexplicit.lm.rows.explicit import (
+    FLOOR,
+    bigram_model,
+    bigram_optimum,
+    explicit_blocks,
+    explicit_language_model,
+    target_counts,
+    unigram_model,
+    with_targets,
+)
 from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.host import trim_heap
+from jexplicit.solvers.frequency_exponent import fit_delta
 
 # Methods that are solved from dense tables [N, N].
 DENSE = (
@@ -110,19 +121,21 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
 
 
 def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with its delta-corrected exponent, fitted on drawn positions of its own text."""
-    start, f = _explicit_tables(text, options), target_counts(text.counts(1), eos=text.eos)
-    X, Y = contexts(text.in_memory, options.radius, eos=text.eos)
+    """The explicit solution with weights `w_i = f_i^((1 - K - δ)/K)`, δ of the lowest loss on drawn positions of its own text.
+
+    Eq. 12-14 have `w_i ∝ f_i^(1/K) / <E_G[F_i]>`, and where the mean grows as f_i^s the logits change by -δ log f_i,
+    δ = K (s - 1): Sec. 2.2.
+    """
+    K, features = options.radius, options.features
+    blocks, of_offset = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
+    log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
+    X, Y = contexts(text.in_memory, K, eos=text.eos)
     m = draw_positions(options, len(Y))
-    with watch.stage(f"delta, {options.features}, K = {options.radius}"):
-        fitted = fit_token_delta(start, f, X[m], Y[m])
-    model = shift_tokens(start, -fitted.delta * np.log(np.maximum(f, 1)))
-    return FitResult(model, {"delta": fitted.delta, "scalars": 1})
-
-
-def _explicit_tables(text: TrainingText, options: Options) -> LanguageModel:
-    K = options.radius
-    return explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
+    X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
+    with watch.stage(f"delta, {features}, K = {K}"):
+        found = fit_delta(lambda x: logits([blocks[t] for t in of_offset], x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
+    blocks = [U - found.delta / K * log_f[None] for U in blocks]
+    return FitResult(token_model([blocks[t] for t in of_offset], features, text.eos), {"delta": found.delta, "scalars": 1})
 
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -132,14 +145,12 @@ def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """The minimum of the training loss of one token of context, in closed form."""
-    from jexplicit.lm.fits.optimum import FLOOR, bigram_optimum
-
     if options.radius != 1:
         raise ValueError(f"optimum with radius {options.radius}: only K = 1 has a closed form; sweeps go there at any K")
     with watch.stage(f"optimum, {options.features}, K = 1"):
-        found = bigram_optimum(text.counts(1), eos=text.eos)
-    info = {"infimum_perplexity": float(np.exp(found.loss)), "kkt_residual": 0.0, "floor": FLOOR}
-    return FitResult(found.model, info)
+        table, loss = bigram_optimum(with_targets(text.counts(1)[0], eos=text.eos))
+    info = {"infimum_perplexity": float(np.exp(loss)), "kkt_residual": 0.0, "floor": FLOOR}
+    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), info)
 
 
 def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -161,7 +172,7 @@ def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -
 
 
 def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.training import train_language_model
+    from jexplicit.lm.fits.gradient import train_language_model
 
     return FitResult(*train_language_model(start, text, options, watch))
 
@@ -187,7 +198,6 @@ _training = (
     "optimizer",
     "learning_rate",
     "accumulator",
-    "parameters",
     "patience",
     "train_sample",
     "seed",

@@ -12,12 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.special import xlogy
 
 from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import Constant, Features, LanguageModel, token_model
 from jexplicit.lm.core.smoothing import kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
 from jexplicit.solvers.explicit import explicit_solution
+
+FLOOR = 1e-9  # the count in the place of 0, at the optimum
 
 
 def explicit_language_model(
@@ -141,6 +144,32 @@ def bigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
     """
     counted_radius(counts, 1)  # checks them
     return token_model((_log_kneser_ney(jnp.array(with_targets(counts[0], eos=eos), jnp.float32)),), "none", eos)
+
+
+def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
+    """The optimum of the training loss at K = 1, conditional relative frequencies, and its loss, their conditional entropy.
+
+        U[j, i] = log(C[j, i] / C(j)),        L = -(1/M) sum_{j,i} C[j, i] log(C[j, i] / C(j))
+
+    Args:
+        C: counts of targets after each token.
+        floor: the count in the place of 0, as log 0 = -inf; the summed loss of the table is at most `N^2 * floor` above the
+            infimum. A context that never occurs gets equal probabilities.
+
+    Raises:
+        ValueError: no position to predict.
+
+    Example:
+        >>> round(bigram_optimum(np.array([[3, 1], [0, 4]]))[1], 4)  # H(1/4) / 2
+        0.2812
+
+    Source: paper, Eq. 1 and 3, at K = 1.
+    """
+    n = C.sum(axis=1, dtype=np.int64)
+    if not n.any():
+        raise ValueError("no position to predict: the text has no tokens")
+    loss = float(xlogy(n, n).sum() - sum(xlogy(row, row).sum() for row in C)) / int(n.sum())
+    return np.log(np.maximum(C, floor)) - np.log(np.maximum(n, len(C) * floor))[:, None], loss
 
 
 def token_counts(counts: Counts) -> Int[np.ndarray, " N"]:

@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from jexplicit.counts.merging import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static
-from jexplicit.lm.core.smoothing import Noise, noise_model, relative_frequencies, row_smoothing
+from jexplicit.lm.core.smoothing import Noise, noise_model, relative_frequencies, smoothed_excess
 from jexplicit.lm.tables.sparse_partition import sparse_log_partition, sparse_target_logits
 from jexplicit.lm.tables.storage import Sparse, SparseRows
 
@@ -150,8 +150,7 @@ def smoothed_offset_rows(
 ) -> SparseTables:
     """Smoothed rows of every offset, `log P_k(i|j)` up to a constant of the row, with entries for pairs that occur alone.
 
-    Every smoothing gives an output that never followed j a share of one distribution b, so that
-    `P(i|j) ∝ b_i (1 + s_ji)` with s zero for all other pairs: the row is `log b` and the sparse `log(1 + s_j)`.
+    With `P(i|j) ∝ b_i (1 + s_ji)` and s zero for pairs that never occur, the row is `log b` and the sparse `log(1 + s_j)`.
 
     Args:
         counts: C_1 .. C_K of jexplicit.counts.sparse.
@@ -165,13 +164,10 @@ def smoothed_offset_rows(
 
     Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26.
     """
-    if smoothing == "noise":
-        return _noise_rows(counts, eos, over, dtype)
     targets = [C if eos else _without_column(C, PAD) for C in counts]
-    smooth = [row_smoothing(C, smoothing) for C in targets]
-    excess = [of_table.excess(C) for of_table, C in zip(smooth, targets, strict=True)]
+    lower, excess = zip(*(smoothed_excess(C, smoothing) for C in targets), strict=True)
     corrections = [sparse_rows(_with_data(C, np.log1p(s).astype(dtype))) for C, s in zip(targets, excess, strict=True)]
-    bases = [(np.log(of_table.lower) - (0 if over is None else over)).astype(dtype) for of_table in smooth]
+    bases = [(np.log(b) - (0 if over is None else over)).astype(dtype) for b in lower]
     return SparseTables(tuple(bases), tuple(corrections), tuple(range(len(bases))), tuple(rows.longest for rows in corrections))
 
 
@@ -179,22 +175,6 @@ def sparse_rows(C: Any) -> SparseRows:
     """A scipy.sparse.csr_array as sparse rows, with token ids of the smallest type."""
     outputs = C.indices.astype(np.uint16 if C.shape[1] < 1 << 16 else np.int32)
     return SparseRows(*jax.device_put((C.indptr.astype(np.int32), outputs, C.data)))  # jnp.asarray compiles for each shape
-
-
-def _noise_rows(counts: SparseCounts, eos: bool, over: Any, dtype: type) -> SparseTables:
-    """The paper's noise model, every offset by itself: explicit solutions at K = 1."""
-    own = [sparse_language_model((C,), features="cat", eos=eos, dtype=dtype).rows for C in counts]
-    over = np.zeros(len(own[0].bases[0])) if over is None else over
-    over_unseen = over[np.isneginf(own[0].bases[0])][:1]  # one value: all of them have the same count
-    return SparseTables(
-        bases=tuple(rows.bases[0] - over for rows in own),
-        corrections=tuple(rows.corrections[0] for rows in own),
-        table_of_offset=tuple(range(len(own))),
-        longest=tuple(rows.longest[0] for rows in own),
-        weight=own[0].weight,
-        slopes=tuple(rows.slopes[0] for rows in own),
-        unseen=tuple(rows.unseen[0] - over_unseen for rows in own) if own[0].unseen else (),
-    )
 
 
 def targets_of(C: csr_array, *, eos: bool = False) -> np.ndarray:
