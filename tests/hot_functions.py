@@ -24,9 +24,9 @@ from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
+from jexplicit.lm.core.tables import compiled_map as of_contexts
 from jexplicit.lm.fits import gradient
 from jexplicit.lm.rows.ngrams import compiled_smoothing
-from jexplicit.lm.tables.contexts import compiled_map as of_contexts
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step

@@ -38,7 +38,7 @@ PAGES = {
     "lm": Page(
         "Language models",
         ("jexplicit.lm",),
-        ("jexplicit.lm.core.model", "jexplicit.lm.arpa.reading", "jexplicit.lm.measures", "jexplicit.lm.minimal_pairs"),
+        ("jexplicit.lm.core.model", "jexplicit.lm.arpa", "jexplicit.lm.measures"),
     ),
     "rows": Page("Kinds of rows", ("jexplicit.lm.rows",)),
     "counted": Page(

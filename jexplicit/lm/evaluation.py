@@ -20,16 +20,15 @@ from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import LanguageModel, TableRows, is_token_model
 from jexplicit.lm.core.past import EncodedText as EncodedText
 from jexplicit.lm.core.past import Past as Past
-from jexplicit.lm.core.past import contexts_at
+from jexplicit.lm.core.past import contexts_at, draw_sample, sampled_positions, text_windows
 from jexplicit.lm.core.past import histories as histories
 from jexplicit.lm.core.past import read_text as read_text
-from jexplicit.lm.core.sampled import draw_sample, sampled_positions, text_windows
 from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
+from jexplicit.lm.core.tables import map_contexts
 from jexplicit.lm.counted.combine import distributions
 from jexplicit.lm.counted.use import AnyModel, Counted, distributions_at, losses_of, score_stream
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
-from jexplicit.lm.tables.contexts import map_contexts
 
 
 class Evaluation(NamedTuple):

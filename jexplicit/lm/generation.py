@@ -137,7 +137,7 @@ def generate_text(
         ValueError: those of `generate`.
 
     Example:
-        >>> from jexplicit.lm.fits.estimator import fit
+        >>> from jexplicit.lm.fits.fit import fit
         >>> model, tokenizer, _ = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
         >>> generate_text(jax.random.key(0), model, tokenizer, "to b", 3, temperature=0)
         'e o'

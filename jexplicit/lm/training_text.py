@@ -18,8 +18,7 @@ from jexplicit.data.contexts import PAD, check_stream, contexts
 from jexplicit.data.corpus.held_out import cut_documents, hold_out
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import Features
-from jexplicit.lm.core.options import FitOptions
+from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams, smoothed_ranges
 from jexplicit.runs.devices import default_mesh, on_cpu
 from jexplicit.runs.host import trim_heap
@@ -113,7 +112,7 @@ class TrainingText:
         self.device_contexts = not on_cpu(self.mesh) if device_contexts is None else device_contexts
         self._counts, self._sparse = counts, sparse_counts
         self._known_sparse = sparse_counts
-        self._ngrams: dict[tuple[int, ...], Ngrams] = {}
+        self._ngrams: dict[int, Ngrams] = {}
         self._made: dict[Any, Any] = {}
 
     @property
@@ -131,6 +130,10 @@ class TrainingText:
         if len(self._counts) < radius:
             self._counts = count(self.stream, radius=radius, vocab_size=self.vocab_size, mesh=self.mesh)
         return self._counts
+
+    def known_counts(self, radius: int) -> Counts | SparseCounts:
+        """C_1 .. C_K as they are known: sparse, or else dense."""
+        return self.sparse_counts(radius) if self.sparse else self.counts(radius)
 
     def sparse_counts(self, radius: int) -> SparseCounts:
         """C_1 .. C_K, sparse."""
@@ -164,25 +167,22 @@ class TrainingText:
         shape |= {"device_contexts": self.device_contexts}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
-    def ngrams(self, offsets: tuple[int, ...], progress: Callable[[int, int], None] | None = None) -> Ngrams:
-        """The smoothed contexts at some offsets; on disk, progress is called with (positions counted, positions in all)."""
-        if offsets not in self._ngrams:
-            N = self.vocab_size
+    def ngrams(self, order: int, progress: Callable[[int, int], None] | None = None) -> Ngrams:
+        """The smoothed contexts of up to `order` tokens; on disk, progress is called with (positions counted, in all)."""
+        if order not in self._ngrams:
+            N, offsets = self.vocab_size, range(1, order + 1)
             if self.disk:
                 disk = self.disk.of(offsets)
                 beside = self.contexts and self.disk._replace(folder=self.contexts).of(offsets)
                 counted = beside if beside and beside.folder.is_dir() else disk
                 ranges = count_ranges(self.stream, offsets=offsets, vocab_size=N, disk=counted, eos=self.eos, progress=progress)
                 disk.folder.mkdir(parents=True, exist_ok=True)
-                found = smoothed_ranges(ranges, offsets=offsets, vocab_size=N, folder=disk.folder)
-                trim_heap()
+                self._ngrams[order] = smoothed_ranges(ranges, order=order, vocab_size=N, folder=disk.folder)
             else:
-                X, Y = contexts(self.in_memory, max(offsets), eos=self.eos)
-                mesh = self.mesh if self.device_contexts else None
-                found = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=N, mesh=mesh)
-                trim_heap()
-            self._ngrams[offsets] = found
-        return self._ngrams[offsets]
+                X, Y = contexts(self.in_memory, order, eos=self.eos)
+                self._ngrams[order] = smoothed_ngrams(X, Y, vocab_size=N, mesh=self.mesh if self.device_contexts else None)
+            trim_heap()
+        return self._ngrams[order]
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """What `make` makes of this text, kept by a name."""

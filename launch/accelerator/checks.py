@@ -96,13 +96,12 @@ def least_squares() -> tuple[float, float]:
 def ngrams_of_tokens() -> tuple[float, float]:
     """Kneser-Ney rows made on the device, beside float64; what it gives all tokens of a context adds up to 1."""
     from jexplicit.data.contexts import contexts
-    from jexplicit.lm.rows.backoff import ngram_model
-    from jexplicit.lm.rows.ngrams import smoothed_ngrams
+    from jexplicit.lm.rows.ngrams import ngram_model, smoothed_ngrams
     from jexplicit.runs.devices import data_mesh
 
     N = 20
     X, Y = contexts(draw_stream(300, N), 2)
-    ours, host = (smoothed_ngrams(X, Y, offsets=(1, 2), vocab_size=N, mesh=mesh) for mesh in (data_mesh(1), None))
+    ours, host = (smoothed_ngrams(X, Y, vocab_size=N, mesh=mesh) for mesh in (data_mesh(1), None))
     rows = max(apart(mine.values, theirs.values) for mine, theirs in zip(ours.rows, host.rows, strict=True))
     X, outputs = np.repeat(X[:8], N, axis=0), np.tile(np.arange(N), 8)
     log_p = ngram_model(ours).rows.target_logits(X, outputs)

@@ -15,14 +15,12 @@ from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpus.cache import TokenizedCorpus
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
-from jexplicit.lm.core.model import Features, LanguageModel, is_token_model
-from jexplicit.lm.core.names import label
-from jexplicit.lm.core.options import FitOptions
-from jexplicit.lm.core.sampled import sampled_positions
+from jexplicit.lm.core.model import LanguageModel, is_token_model
+from jexplicit.lm.core.names import Features, FitOptions, label
+from jexplicit.lm.core.past import sampled_positions
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.context_mixing import contexts_radius
-from jexplicit.lm.fits.fit import CHAIN, fit_model
+from jexplicit.lm.fits.fit import ORDER, contexts_radius, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.rows.explicit import target_counts, with_targets
@@ -60,7 +58,7 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         if method in ("unigram", "bigram"):
             yield name
         elif method == "ngram":
-            yield {**name, "radius": len(CHAIN)}
+            yield {**name, "radius": ORDER}
         elif method == "context-mixing":
             radius = contexts_radius(config.contexts, config.tokenizer)
             yield from ({**name, "radius": radius, "history": history} for history in config.history)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jexplicit.lm.comparison import bootstrap_standard_error, paired_difference
-from jexplicit.lm.measures import DocumentLosses, loss_fields
+from jexplicit.lm.measures import DocumentLosses, bootstrap_standard_error, loss_fields, paired_difference
 
 RNG = np.random.default_rng(0)
 SIZES = RNG.integers(5, 300, 400)

@@ -21,15 +21,9 @@ from reference import (
 )
 
 from jexplicit import bigram_model, evaluate
+from jexplicit.lm.core.names import Smoothing
 from jexplicit.lm.evaluation import log_probabilities
-from jexplicit.lm.fits.log_linear import (
-    OffsetRows,
-    Smoothing,
-    fit_exponents,
-    implied_slope,
-    log_linear_model,
-    offset_rows,
-)
+from jexplicit.lm.fits.log_linear import OffsetRows, fit_exponents, implied_slope, log_linear_model, offset_rows
 from jexplicit.runs.devices import data_mesh
 
 N, K = 9, 3

@@ -8,8 +8,7 @@ import pytest
 from jexplicit import count, encode_documents, explicit_language_model, next_token, score, train_tokenizer
 from jexplicit.data.pairs import MinimalPair, read_pairs
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.measures import score_documents
-from jexplicit.lm.minimal_pairs import judgement, preferences
+from jexplicit.lm.measures import judgement, preferences, score_documents
 from jexplicit.lm.training_text import Options, TrainingText
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()

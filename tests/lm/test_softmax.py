@@ -14,15 +14,15 @@ import pytest
 from reference import features, log_softmax
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
+from jexplicit.lm.core import tables as contexts_module
 from jexplicit.lm.core.softmax import (
     log_partition,
     logits,
-    map_contexts,
     negative_log_likelihood,
     negative_log_likelihood_from_counts,
     target_logits,
 )
-from jexplicit.lm.tables import contexts as contexts_module
+from jexplicit.lm.core.tables import map_contexts
 from jexplicit.runs.devices import data_mesh
 
 N = 9

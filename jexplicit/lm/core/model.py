@@ -20,13 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.names import Features as Features
-from jexplicit.lm.core.names import History as History
-from jexplicit.lm.core.names import window_of as window_of
-from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
-from jexplicit.lm.tables.pytrees import pytree as pytree
-from jexplicit.lm.tables.pytrees import static as static
-from jexplicit.lm.tables.storage import Dense
+from jexplicit.lm.core.tables import Dense, map_contexts, pytree, static, vmap_contexts
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
 NO_TOKEN = -1  # in a history: no token, before the start of the text
@@ -69,7 +63,7 @@ class Rows(Protocol):
 class TableRows:
     """Rows that stand in tables: `index(context)` numbers the row of each of the `row_tables`, and all else follows.
 
-    row_tables: for each row a table of jexplicit.lm.tables.storage.
+    row_tables: for each row a table of jexplicit.lm.core.tables.
     index: [K] token ids, nearest first -> [rows] integers, -1 for no row: pure.
     """
 

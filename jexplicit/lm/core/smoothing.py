@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.lm.core.names import Smoothing as Smoothing
+from jexplicit.lm.core.names import Smoothing
 from jexplicit.runs.checks import as_float, checked
 from jexplicit.runs.devices import full_precision
 

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.contexts import check_token_ids, distinct_contexts
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.tables.contexts import map_contexts as map_contexts
 
 Tables = Sequence[Float[Array, "N N"]]
 

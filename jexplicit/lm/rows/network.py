@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, pytree, static
+from jexplicit.lm.core.model import NO_TOKEN, LanguageModel
+from jexplicit.lm.core.tables import pytree, static
 
 _overlaps = 4  # windows that read a token of a text
 

@@ -1,11 +1,15 @@
-"""Contexts of several tokens as sparse rows: the n-gram model.
+"""Contexts of several tokens as sparse rows: the interpolated n-gram model, read by look-ups alone.
 
 A context h of several tokens extends a shorter one h' by a token further back. Its smoothed row backs off to the row of h',
 
     P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h'),      row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),
 
-so that the rows of h, h', ... add up to log P(i|h). An output that never followed h has row_h[i] = 0, hence a row holds only
-what was seen: the table is sparse, and a context that never occurred adds nothing, which is an exact back-off.
+An output that never followed h has row_h[i] = 0, hence a row holds only what was seen: the table is sparse, and a context that
+never occurred adds nothing, which is an exact back-off. The sum of rows leaves out the weights γ alone,
+
+    log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n)
+
+with h_n the last n tokens of x: the partition function is their product. An entry is found by binary search, no row is read.
 """
 
 import functools
@@ -24,8 +28,9 @@ from numpy.typing import DTypeLike
 from jexplicit.counts.context_ranges import merge_nearest, read_levels
 from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.counts.runs import DeviceLevel, count_contexts_on_devices, join_ranges
+from jexplicit.lm.core.model import LanguageModel, TableRows
 from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies, smooth_pairs
-from jexplicit.lm.tables.storage import SparseRows, find_entry
+from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static, vmap_contexts
 from jexplicit.runs.arrays import ArrayFile, ArrayParts
 from jexplicit.runs.devices import AXIS
 
@@ -41,96 +46,82 @@ class Children(NamedTuple):
 
 
 class Ngrams(NamedTuple):
-    """Smoothed rows of the contexts of one, two, ... tokens, each found in the text at the given offsets.
+    """Smoothed rows of the contexts of the nearest token, the nearest two, ...
 
-    offsets: of the tokens, in the order in which they are added to the context.
     children: of every level but the last.
     rows: of every level.
     lower: [N] the distribution that the first level backs off to, in the precision of the smoothing.
     log_gamma: of every level, the log of what each context leaves to the shorter one; 0 where it never occurred.
     """
 
-    offsets: tuple[int, ...]
     children: tuple[Children, ...]
     rows: tuple[SparseRows, ...]
     lower: Any
     log_gamma: tuple[Float[Array, " _"], ...]
 
 
-def context_numbers(
-    children: tuple[Children, ...], offsets: tuple[int, ...], context: Integer[Array, " K"]
-) -> Int[Array, " levels"]:
+def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"]) -> Int[Array, " levels"]:
     """The number of the context of every level, -1 where it never occurred: a binary search per level, pure.
 
     Example:
-        >>> X, Y = np.array([[1, 0], [2, 1]]), np.array([2, 1])
-        >>> ngrams = smoothed_ngrams(X, Y, offsets=(1, 2), vocab_size=3)
-        >>> [context_numbers(ngrams.children, (1, 2), jnp.array(x)).tolist() for x in ([2, 1], [2, 2])]
+        >>> ngrams = smoothed_ngrams(np.array([[1, 0], [2, 1]]), np.array([2, 1]), vocab_size=3)
+        >>> [context_numbers(ngrams.children, jnp.array(x)).tolist() for x in ([2, 1], [2, 2])]
         [[2, 1], [2, -1]]
     """
-    numbers = [context[offsets[0] - 1].astype(jnp.int32)]
-    for level, offset in zip(children, offsets[1:], strict=True):
+    numbers = [context[0].astype(jnp.int32)]
+    for n, level in enumerate(children, 1):
         most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
-        numbers.append(find_entry(*level, numbers[-1], context[offset - 1].astype(jnp.int32), most))
+        numbers.append(find_entry(*level, numbers[-1], context[n].astype(jnp.int32), most))
     return jnp.stack(numbers)
 
 
 def smoothed_ngrams(
-    X: Integer[np.ndarray, "M K"],
-    Y: Integer[np.ndarray, " M"],
-    *,
-    offsets: tuple[int, ...],
-    vocab_size: int,
-    mesh: Mesh | None = None,
+    X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int, mesh: Mesh | None = None
 ) -> Ngrams:
-    """Count and smooth the contexts at some offsets: modified Kneser-Ney rows of every length up to `len(offsets)`.
+    """Count and smooth contexts: modified Kneser-Ney rows of every length up to K.
 
     The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
 
     Args:
-        X: [M, K] contexts, nearest token first.
+        X: [M, K] contexts, nearest token first; four columns for the n-gram model of order 5.
         Y: [M] targets.
-        offsets: (1, 2, 3, 4) for the n-gram model of order 5; (1, 3) for a pair with a gap. Each at most K.
         vocab_size: N.
         mesh: devices to count and to smooth on, where the arrays stay, whole on each; default, the host, which is the fastest
             on CPUs. The contexts and their order are the same; the host smooths in float64, devices in float32.
 
     Raises:
-        ValueError: offsets that are not different, or outside 1 .. K; no position.
+        ValueError: contexts of no token; no position.
 
     Example:
-        >>> X, Y = np.array([[1], [1], [2]]), np.array([1, 2, 1])
-        >>> rows = smoothed_ngrams(X, Y, offsets=(1,), vocab_size=3).rows[0]
+        >>> rows = smoothed_ngrams(np.array([[1], [1], [2]]), np.array([1, 2, 1]), vocab_size=3).rows[0]
         >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
         ([1, 2, 1], [0, 0, 2, 3])
 
     Source: Chen & Goodman 1999, Sec. 4; as additive logits, this project.
     """
     N, K = vocab_size, X.shape[1]
-    if not offsets or len(set(offsets)) < len(offsets) or min(offsets) < 1 or max(offsets) > K:
-        raise ValueError(f"offsets {offsets}: give different numbers of tokens back, from 1 to the {K} that contexts have")
-    if not len(Y):
-        raise ValueError("no position to predict: the text has no tokens")
-    sizes, columns = (N,) * len(offsets), [X[:, offset - 1] for offset in offsets]
+    if not K or not len(Y):
+        raise ValueError(f"{len(Y)} positions with contexts of {K} tokens: give at least one of each")
     if mesh is not None:
-        return _smoothed_on_devices(count_contexts_on_devices(columns, Y, sizes, N, mesh), offsets, sizes, N, mesh)
-    one, *longer = count_contexts(columns, Y, sizes, N)
+        return _smoothed_on_devices(count_contexts_on_devices([*X.T], Y, (N,) * K, N, mesh), N, mesh)
+    one, *longer = count_contexts([*X.T], Y, (N,) * K, N)
     n = [counts_of_counts(level.counts) for level in longer]
-    return _smoothed_levels(one, n, iter([(0, longer)]), offsets, sizes, N, ArrayParts)
+    return _smoothed_levels(one, n, iter([(0, longer)]), N, ArrayParts)
 
 
-def smoothed_ranges(ranges: Sequence[Path], *, offsets: tuple[int, ...], vocab_size: int, folder: Path) -> Ngrams:
+def smoothed_ranges(ranges: Sequence[Path], *, order: int, vocab_size: int, folder: Path) -> Ngrams:
     """The same Ngrams from contexts beyond memory, with all arrays mapped from files.
 
     Args:
         ranges: what `jexplicit.counts.context_ranges.count_ranges` gave.
-        offsets, vocab_size: as it was given them.
+        order: tokens of the longest contexts.
+        vocab_size: N.
         folder: for the files of the arrays, which have no name and go with them.
 
     Raises:
         ValueError: a damaged file, or a folder that is full.
     """
-    n = [np.zeros(4, np.int64) for _ in offsets[1:]]
+    n = [np.zeros(4, np.int64) for _ in range(1, order)]
 
     def nearest() -> Iterator[tuple[int, ContextLevel]]:
         for first, (one, *longer) in map(read_levels, ranges):
@@ -143,15 +134,13 @@ def smoothed_ranges(ranges: Sequence[Path], *, offsets: tuple[int, ...], vocab_s
             yield first, levels[1:]
 
     one, array = merge_nearest(nearest(), vocab_size), functools.partial(ArrayFile, folder=folder)
-    return _smoothed_levels(one, n, longer(), offsets, (vocab_size,) * len(offsets), vocab_size, array)
+    return _smoothed_levels(one, n, longer(), vocab_size, array)
 
 
 def _smoothed_levels(
     one: ContextLevel,
     n: Sequence[Int[np.ndarray, "4"]],
     parts: Iterable[tuple[int, list[ContextLevel]]],
-    offsets: tuple[int, ...],
-    sizes: Sequence[int],
     N: int,
     array: Callable[[DTypeLike], ArrayParts | ArrayFile],
 ) -> Ngrams:
@@ -161,16 +150,16 @@ def _smoothed_levels(
         one: contexts of a single id.
         n: how many pairs of each longer level occurred 1 to 4 times.
         parts: the longer levels in parts, each with the id that its nearest ids count from.
-        offsets, sizes, N: of the contexts.
+        N: number of token ids.
         array: makes the arrays that parts are put together in.
     """
     lower = relative_frequencies(np.bincount(one.outputs, minlength=N))
     D = [discounts_of(of_level, modified=True) for of_level in (counts_of_counts(one.counts), *n)]
-    rows = [_RowsInParts(array, _small(N), np.float32) for _ in sizes]
-    log_gamma = [array(np.float32) for _ in sizes]
+    small = _small(N)
+    rows, log_gamma = [_RowsInParts(array, small, np.float32) for _ in D], [array(np.float32) for _ in D]
 
     def smooth(n: int, level: ContextLevel, P_lower: Callable[[ContextLevel], np.ndarray]) -> np.ndarray:
-        longest = n == len(sizes) - 1
+        longest = n == len(D) - 1
         P = np.empty(0 if longest else len(level.outputs))  # nothing backs off to the longest contexts
         for c in _blocks(level):
             block = level.part(c)
@@ -183,19 +172,19 @@ def _smoothed_levels(
         return P
 
     P_one = smooth(0, one, lambda block: lower[block.outputs])
-    of_one, pairs = np.zeros(sizes[0], np.int64), [array(_small(size)) for size in sizes[1:2]]  # parts may share a nearest id
-    children = [_RowsInParts(array, _small(size)) for size in sizes[2:]]
+    of_one, pairs = np.zeros(N, np.int64), [array(small) for _ in D[1:2]]  # parts may share a nearest id
+    children = [_RowsInParts(array, small) for _ in D[2:]]
 
     def add_part(first: int, levels: list[ContextLevel]) -> None:
         shorter, P = one, P_one
-        for n, size in enumerate(sizes[1:], start=1):
+        for n in range(1, len(D)):
             level = levels.pop(0)  # and so no level is kept for longer than it is needed
-            shorter_of, ids = quotient_and_rest(level.contexts, size)
+            shorter_of, ids = quotient_and_rest(level.contexts, N)
             shorter_of = shorter_of.astype(np.int32)
             level = level._replace(contexts=shorter_of)  # as the keys are large
             if n == 1:
                 shorter_of += first
-                of_one[:] += np.bincount(shorter_of, minlength=sizes[0])
+                of_one[:] += np.bincount(shorter_of, minlength=N)
                 pairs[0].append(ids)
             else:
                 children[n - 2].append(starts_of(shorter_of, len(shorter.contexts)), ids)
@@ -207,7 +196,6 @@ def _smoothed_levels(
         add_part(*part)
     starts = np.append(0, np.cumsum(of_one)).astype(np.int32)
     return Ngrams(
-        offsets,
         (
             *(Children(jax.device_put(starts), _on_device(ids)) for ids in pairs),
             *(Children(*level.arrays()) for level in children),
@@ -227,14 +215,12 @@ class _OfContexts(NamedTuple):
     log_gamma: Any
 
 
-def _smoothed_on_devices(
-    levels: list[DeviceLevel], offsets: tuple[int, ...], sizes: tuple[int, ...], N: int, mesh: Mesh
-) -> Ngrams:
+def _smoothed_on_devices(levels: list[DeviceLevel], N: int, mesh: Mesh) -> Ngrams:
     """`_smoothed_levels` where the levels are, in float32: their sizes and counts of counts alone come to the host."""
     D = [discounts_of(n, modified=True).astype(np.float32) for n in jax.device_get(_counts_of_counts(levels))]
     lower, smoothed = compiled_smoothing(mesh, N)(levels, D)
-    children, rows, log_gamma = _stored(join_ranges(levels, smoothed, mesh), sizes, N)
-    return Ngrams(offsets, children, rows, lower, log_gamma)
+    children, rows, log_gamma = _stored(join_ranges(levels, smoothed, mesh), _small(N))
+    return Ngrams(children, rows, lower, log_gamma)
 
 
 @jax.jit
@@ -276,14 +262,14 @@ def compiled_smoothing(mesh: Mesh, N: int) -> Any:
     return jax.jit(jax.shard_map(of_range, mesh=mesh, in_specs=(own, whole), out_specs=(whole, own)))
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "N"))
-def _stored(joined: list[Any], sizes: tuple[int, ...], N: int) -> tuple[Any, ...]:
+@functools.partial(jax.jit, static_argnames="small")
+def _stored(joined: list[Any], small: DTypeLike) -> tuple[Any, ...]:
     """Children, rows and log γ, in the types in which they are stored."""
     levels, pairs = zip(*joined, strict=True)
-    each = zip(levels, levels[1:], sizes[1:], strict=False)
+    each = zip(levels, levels[1:], strict=False)
     return (
-        tuple(Children(_starts(shorter.longer), level.ids.astype(_small(size))) for shorter, level, size in each),
-        tuple(SparseRows(_starts(level.pairs), i.astype(_small(N)), x) for level, (i, x) in zip(levels, pairs, strict=True)),
+        tuple(Children(_starts(shorter.longer), level.ids.astype(small)) for shorter, level in each),
+        tuple(SparseRows(_starts(level.pairs), i.astype(small), x) for level, (i, x) in zip(levels, pairs, strict=True)),
         tuple(level.log_gamma for level in levels),
     )
 
@@ -335,3 +321,72 @@ def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel
 def _small(size: int) -> DTypeLike:
     """The type of so many ids on a device."""
     return np.uint16 if size <= 1 << 16 else np.int32
+
+
+@pytree
+class BackOffChain(TableRows):
+    """The rows of an n-gram model: no context, the nearest token, the nearest two, ...
+
+    base: [N] log of the distribution that the nearest token backs off to.
+    children: how a context is found, level by level.
+    levels: the sparse rows of contexts of one token, of two, ...; a context that never occurred has a row of zeros.
+    log_gamma: [contexts] `log γ` of every level, 0 for a context that never occurred; empty where rows are of a file whose
+        probabilities sum to 1 only to its digits: there the softmax normalises.
+    longest: entries of the longest row of each level.
+    """
+
+    base: Any
+    children: tuple[Children, ...]
+    levels: tuple[SparseRows, ...]
+    log_gamma: tuple[Any, ...] = ()
+    longest: tuple[int, ...] = static(())
+
+    names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
+    tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
+    radius = property(lambda self: max(1, len(self.levels)))
+    vocab_size = property(lambda self: len(self.base))
+    normalised = property(lambda self: bool(self.log_gamma))
+
+    @property
+    def row_tables(self):
+        tables = (Sparse(rows, len(self.base), n) for rows, n in zip(self.levels, self.longest, strict=True))
+        return (Dense(jnp.asarray(self.base)[None]), *tables)
+
+    def index(self, context):
+        none = jnp.zeros(1, jnp.int32)
+        return jnp.concatenate([none, context_numbers(self.children, context)]) if self.levels else none
+
+    def target_logits(self, X, Y):
+        return vmap_contexts(log_probability, self, X, Y)
+
+
+def ngram_model(chain: Ngrams, *, eos: bool = False) -> LanguageModel:
+    """The interpolated modified Kneser-Ney model.
+
+    Args:
+        chain: of `smoothed_ngrams`.
+        eos: whether the text predicts the end of a document.
+
+    Example:
+        >>> from jexplicit.lm.training_text import TrainingText
+        >>> from jexplicit.lm.generation import next_token
+        >>> text = TrainingText(np.array([0, 2, 3, 2, 4, 2, 3, 0]), 5)
+        >>> model = ngram_model(text.ngrams(2))
+        >>> round(float(np.exp(next_token(model, np.array([2]))[3])), 3)  # two times of three, discounted
+        0.754
+
+    Source: Chen & Goodman 1999, Sec. 4.
+    """
+    base, longest = jnp.asarray(jnp.log(chain.lower), jnp.float32), tuple(rows.longest for rows in chain.rows)
+    return LanguageModel(BackOffChain(base, chain.children, chain.rows, chain.log_gamma, longest), "none", eos)
+
+
+def log_probability(chain: BackOffChain, context: Int[Array, " K"], output: Int[Array, ""]) -> Float[Array, ""]:
+    """`log p(output | context)`, pure; without weights γ the logit of the output."""
+    numbers = chain.index(context)
+    entries = [table.entry(n, output) for table, n in zip(chain.row_tables, numbers, strict=True)]
+    weights = [
+        jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
+        for log_gamma, n in zip(chain.log_gamma, numbers[1:] if chain.log_gamma else (), strict=True)
+    ]
+    return functools.reduce(jnp.add, entries + weights)
