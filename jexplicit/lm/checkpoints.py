@@ -136,7 +136,6 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
     """The rows of a run whose models can be loaded, by `load_row`, in their order.
 
     Args:
-        path: of a run.
         wanted: method, features, radius or history -> the values to take; default, any.
 
     Raises:

@@ -71,7 +71,6 @@ def bootstrap_standard_error(
         nll: negative log-likelihood of each document.
         sizes: predictions of each document.
         draws: how often as many documents are drawn with replacement. The result has a relative error of `1/sqrt(2 draws)`.
-        seed: of the draws.
 
     Raises:
         ValueError: no documents, unequal numbers of them, a loss that is not finite, a size that is not above 0, or fewer than
@@ -153,11 +152,7 @@ def score_documents(
     """`log p(document)` of every document of a text, in nats; all are scored in one call.
 
     Args:
-        model: of any kind.
-        tokenizer: the model's own.
-        documents: texts.
         separate: score each as if it were the only one; otherwise models of the past see those before it.
-        progress: called with (positions done, positions in all).
 
     Raises:
         ValueError: a document without a token.
@@ -199,12 +194,9 @@ def document_losses(
     """What every document of a stream loses; of a single document, every block of so many predictions.
 
     Args:
-        model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         separate: score each document as if it were the only one; otherwise models of the past see those before it.
         block: predictions of a block of a single document, the last of which is shorter; default, the whole document.
-        mesh: devices to share the work.
-        progress: called with (positions done, positions in all).
 
     Raises:
         ValueError: a malformed stream, or a token id that the model does not have.
@@ -260,14 +252,7 @@ class Judgement(NamedTuple):
 def preferences(
     model: AnyModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair], *, progress: Progress | None = None
 ) -> Float[np.ndarray, " n"]:
-    """`log p(good) - log p(bad)` of every pair, in nats; all sentences are scored in one call.
-
-    Args:
-        model: of any kind.
-        tokenizer: the model's own.
-        pairs: sentences.
-        progress: called with (positions done, positions in all).
-    """
+    """`log p(good) - log p(bad)` of every pair, in nats; all sentences are scored in one call."""
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
     log_p = score_documents(model, tokenizer, sentences, separate=True, progress=progress)
     return log_p[::2] - log_p[1::2]

@@ -57,8 +57,6 @@ def save_model(
 
     Args:
         path: of the file; its folder is made.
-        model: of any kind.
-        tokenizer: the model's own, for a file that stands alone.
         about: where it comes from; plain values.
 
     Raises:

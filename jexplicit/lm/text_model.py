@@ -51,7 +51,6 @@ class TextModel(NamedTuple):
 
         Args:
             texts: documents, a list: a single text is `[text]`.
-            progress: called with (positions done, positions in all).
 
         Raises:
             ValueError: one text instead of a list.

@@ -70,8 +70,6 @@ class TrainingText:
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        vocab_size: N.
-        eos: predict `<pad>` as the end of a document.
         mesh: devices to share the work; default, all accelerators, or one CPU.
         counts: C_1 .. C_K of the stream, if known.
         sparse_counts: the same as sparse tables.

@@ -15,12 +15,11 @@ from reference import features, log_softmax
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
 from jexplicit.lm.core import tables as contexts_module
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import (
-    log_partition,
     logits,
     negative_log_likelihood,
     negative_log_likelihood_from_counts,
-    target_logits,
 )
 from jexplicit.lm.core.tables import map_contexts
 from jexplicit.runs.devices import data_mesh
@@ -41,6 +40,10 @@ def random_tables(K, kind="cat", dtype=np.float64, seed=0):
 def random_positions(M, K, seed=1):
     rng = np.random.default_rng(seed)
     return rng.integers(0, N, (M, K)).astype(np.uint16), rng.integers(0, N, M).astype(np.uint16)
+
+
+def log_partition(tables, X, **options):
+    return token_model(tables, "cat", False).rows.log_partition(X, **options)
 
 
 def identity_features(X, kind):
@@ -103,7 +106,7 @@ def test_target_logits_equal_those_of_the_dense_product(kind, per_call, monkeypa
     tables, U = random_tables(3, kind)
     X, Y = random_positions(50, 3)
     expected = (identity_features(X, kind) @ U)[np.arange(50), Y]
-    np.testing.assert_allclose(target_logits(tables, X, Y), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(token_model(tables, kind, False).rows.target_logits(X, Y), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(

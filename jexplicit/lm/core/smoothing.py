@@ -81,7 +81,6 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 
     Args:
         U: [N, I] decoder, in nats.
-        noise: the noise model of the embeddings.
 
     Example:
         >>> noisy_rows(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
@@ -99,10 +98,6 @@ def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[
 
     An output with `f_i = 0` has an all-zero column and so no logarithm. It gets the column that a single independent
     observation has on average, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M instead of zero.
-
-    Args:
-        C: [N, I] counts as floats.
-        f: [I] how often each output was seen.
     """
     independent = C.sum(axis=1) / f.sum()
     return jnp.where(f[None, :] == 0, independent[:, None], C)
@@ -125,9 +120,6 @@ def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
 
     γ(j) is the mass that the discount D frees, `D n₊(j) / C(j)`. `P_cont(i)` is the share of different contexts of i (one for
     an unseen output), and the row of a context never seen.
-
-    Args:
-        C: [N, I] counts as floats.
 
     Returns:
         [N, I] rows that are positive and sum to 1.

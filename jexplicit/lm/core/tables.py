@@ -144,7 +144,6 @@ def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most:
         start: [R + 1] where each row begins.
         ids: [E] of all rows.
         r: the row; -1 for none.
-        i: the id.
         most: ids of a row, at most.
 
     Example:

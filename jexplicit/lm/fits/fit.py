@@ -77,7 +77,6 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
         method: one of METHODS.
         text: to fit on.
         options: of the method.
-        watch: progress, events and checkpoints; default, none.
 
     Returns:
         the model, and `info` with `solve_seconds`, `scalars` (how many numbers were fitted) and what the method adds.
@@ -127,7 +126,6 @@ def fit(
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
             SentencePiece model, a `tokenizer.json`).
         vocab_size: token ids of a trained tokenizer; default 4098, or every character.
-        eos: predict the end of a document too.
         field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.

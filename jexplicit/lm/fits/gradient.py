@@ -104,9 +104,7 @@ def training_step(
 
     Args:
         optimizer: of optax, applied to the gradient of the summed loss.
-        features: Sum's offsets share a table.
         noise: the noise model of the embeddings; None for tables that are read by token ids.
-        mesh: devices to split the columns over.
     """
 
     def step(state: DecoderState, batch: DecoderBatch) -> tuple[DecoderState, Array]:
@@ -149,9 +147,6 @@ def kkt_residual(
 
     Args:
         model: tables that are read by token ids.
-        X: [M, K] contexts.
-        Y: [M] targets.
-        mesh: devices to split the columns over.
         chunk: positions at a time; it changes the memory, not the result.
 
     Source: first-order condition of Eq. 1.
@@ -184,10 +179,6 @@ def text_gradient(
         params: tables [N, columns] as `initial_state` splits them over the mesh.
         distinct: [u, K] the different contexts of the text.
         n: [u] how often each occurs.
-        X: [M, K] contexts.
-        Y: [M] targets.
-        features: Sum's offsets share a table.
-        mesh: devices to split the columns over.
         chunk: positions or contexts at a time; it changes the memory, not the result.
 
     Source: paper, Eq. 1.

@@ -107,12 +107,10 @@ def sweep_tables(
         discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
             its penalty. `kneser_ney_discount` estimates it.
         weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
-        mesh: devices to split the tables' columns over; default, all accelerators, or one CPU.
         chunk: contexts at a time; it changes the memory, not the result.
         checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
         checkpoint_seconds: time between two checkpoints.
         on_sweep: called with (sweeps done, loss, model), from 0 sweeps on; where it returns True, they end.
-        progress: called with (sweeps done, sweeps in all).
 
     Raises:
         ValueError: fewer than 0 sweeps; a negative discount, or one together with noise or infinite logits; weights that are

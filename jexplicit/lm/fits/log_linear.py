@@ -59,9 +59,6 @@ def offset_rows(
     Args:
         counts: C_1 .. C_K' of jexplicit.counts.dense.count.
         features: "sum" or "cat".
-        radius: K <= K'; default, all the counted offsets.
-        eos: predict the end of a document too.
-        smoothing: of the rows; see jexplicit.lm.core.smoothing.
 
     Raises:
         ValueError: a radius that was not counted; another smoothing than these.
@@ -119,13 +116,10 @@ def fit_exponents(
     Args:
         rows: of another text.
         X: [M, K] contexts, nearest token first.
-        Y: [M] targets.
         ridge: strength of the penalty, nats per position; default `max(1e-4, 3/(2M), 25/M²)`, as much as 1.5 positions in all.
             It ties exponents that the positions say little about to a_0: 1 of the unigram, 1/k of offset k.
         tolerance: of the largest entry of the gradient, where the iterations end.
         iterations: at most; each is a pass over the positions.
-        mesh: devices to spread the positions over; default, all accelerators, or one CPU.
-        progress: called with (passes done, most passes).
 
     Raises:
         ValueError: no positions, or contexts of another width.

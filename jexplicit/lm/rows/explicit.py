@@ -41,10 +41,7 @@ def explicit_language_model(
     Args:
         counts: C_1 .. C_K' of jexplicit.counts.dense.count; of sparse ones the model is `sparse_language_model`.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
-        radius: K <= K'; default, all the counted offsets.
-        eos: predict `<pad>` at the end of a document.
         noise: the paper's noise model; without it a pair that never occurred has the logit -inf.
-        dtype: of the tables.
 
     Raises:
         ValueError: a radius that was not counted; other features than the two.
@@ -114,10 +111,6 @@ def solve_tables(
 def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline without context: the log relative frequency of the targets.
 
-    Args:
-        counts: C_1 .. C_K of jexplicit.counts.dense.count.
-        eos: predict `<pad>` at the end of a document.
-
     Raises:
         ValueError: no counts.
 
@@ -135,10 +128,6 @@ def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Langua
 
 def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose.
-
-    Args:
-        counts: C_1 .. C_K of jexplicit.counts.dense.count.
-        eos: predict `<pad>` at the end of a document.
 
     Raises:
         ValueError: no counts.

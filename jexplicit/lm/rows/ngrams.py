@@ -84,8 +84,6 @@ def smoothed_ngrams(
 
     Args:
         X: [M, K] contexts, nearest token first; four columns for the n-gram model of order 5.
-        Y: [M] targets.
-        vocab_size: N.
         mesh: devices to count and to smooth on, where the arrays stay, whole on each; default, the host, which is the fastest
             on CPUs. The contexts and their order are the same; the host smooths in float64, devices in float32.
 
@@ -115,7 +113,6 @@ def smoothed_ranges(ranges: Sequence[Path], *, order: int, vocab_size: int, fold
     Args:
         ranges: what `jexplicit.counts.context_ranges.count_ranges` gave.
         order: tokens of the longest contexts.
-        vocab_size: N.
         folder: for the files of the arrays, which have no name and go with them.
 
     Raises:

@@ -89,8 +89,6 @@ def sparse_language_model(
     Args:
         counts: C_1 .. C_K' of jexplicit.counts.sparse.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
-        radius: K <= K'; default, all the counted offsets.
-        eos: predict `<pad>` at the end of a document.
         dtype: of the corrections; the vectors are float64.
 
     Raises:
@@ -145,11 +143,7 @@ def smoothed_offset_rows(
     With `P(i|j) ∝ b_i (1 + s_ji)` and s zero for pairs that never occur, the row is `log b` and the sparse `log(1 + s_j)`.
 
     Args:
-        counts: C_1 .. C_K of jexplicit.counts.sparse.
-        eos: predict the end of a document too.
-        smoothing: see jexplicit.lm.core.smoothing.
         over: [N] what is subtracted from every row, `log p` for rows over the unigram.
-        dtype: of the rows.
 
     Raises:
         ValueError: another smoothing than these.
@@ -244,7 +238,6 @@ def sparse_log_partition(
     Args:
         rows: `SparseTables` of jexplicit.lm.rows.sparse.
         X: [M, K] contexts, nearest token first.
-        progress: called with (contexts done, contexts in all).
 
     Raises:
         ValueError: logits that differ by more than the range of float64 allows.
