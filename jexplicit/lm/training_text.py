@@ -1,6 +1,7 @@
 """Inputs of every fit: the training text with cached statistics, options, callbacks."""
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,12 +107,17 @@ class TrainingText:
         check_stream(stream)
         self.disk, self.contexts = disk, contexts
         self.tokenizer = tokenizer
-        self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or default_mesh()
-        self.device_contexts = not on_cpu(self.mesh) if device_contexts is None else device_contexts
+        self.stream, self.vocab_size, self.eos = stream, vocab_size, eos
+        self._mesh, self._device_contexts = mesh, device_contexts
         self._counts, self._sparse = counts, sparse_counts
         self._known_sparse = sparse_counts
         self._ngrams: dict[int, Ngrams] = {}
         self._made: dict[Any, Any] = {}
+
+    @functools.cached_property
+    def mesh(self) -> Mesh:
+        """The devices that share the work."""
+        return self._mesh or default_mesh()
 
     @property
     def in_memory(self) -> np.ndarray:
@@ -161,8 +167,8 @@ class TrainingText:
 
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
         """Another text of the same tokens, with what is known of it: counts, sparse_counts, disk."""
-        shape: Any = {"eos": self.eos, "mesh": self.mesh, "tokenizer": self.tokenizer}
-        shape |= {"device_contexts": self.device_contexts}
+        shape: Any = {"eos": self.eos, "mesh": self._mesh, "tokenizer": self.tokenizer}
+        shape |= {"device_contexts": self._device_contexts}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
     def ngrams(self, order: int, progress: Callable[[int, int], None] | None = None) -> Ngrams:
@@ -178,7 +184,8 @@ class TrainingText:
                 self._ngrams[order] = smoothed_ranges(ranges, order=order, vocab_size=N, folder=disk.folder)
             else:
                 X, Y = contexts(self.in_memory, order, eos=self.eos)
-                self._ngrams[order] = smoothed_ngrams(X, Y, vocab_size=N, mesh=self.mesh if self.device_contexts else None)
+                on_devices = not on_cpu(self.mesh) if self._device_contexts is None else self._device_contexts
+                self._ngrams[order] = smoothed_ngrams(X, Y, vocab_size=N, mesh=self.mesh if on_devices else None)
             trim_heap()
         return self._ngrams[order]
 

@@ -26,7 +26,7 @@ from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.runs.host import peak_bytes
+from jexplicit.runs.host import peak_bytes, trim_heap
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
 from launch.kit.folder import RunFolder
@@ -74,6 +74,7 @@ def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
     if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
         return [{**twins[0], "peak_bytes": peak_bytes()}]
     watch = watch_of(job, name)
+    trim_heap()  # of what was evaluated before
     fitted = fit_model(method, job.training, options_of(config, name), watch)
     model, more = fitted.model, fitted.info
     if method not in FROM_COUNTS and is_first():

@@ -161,13 +161,6 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(kind, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=0, atol=0 if kind == "cat" else GRADIENT_TOLERANCE[np.float64])
 
 
-def test_sum_is_cat_at_radius_one():
-    tables = random_tables(1, "cat")
-    one, other = (by_hand(tables, *positions(1), kind, noisy=True) for kind in ("sum", "cat"))
-    assert one[0] == other[0]
-    np.testing.assert_array_equal(one[1], other[1])
-
-
 @pytest.mark.parametrize(("kind", "noisy"), [("cat", False), pytest.param("sum", True, marks=SLOW)])
 def test_the_number_of_devices_does_not_change_the_gradient_and_fillers_have_none(kind, noisy):
     tables, (X, Y) = random_tables(3, kind), positions(3)
@@ -205,15 +198,6 @@ def test_a_batch_has_every_context_once_with_its_weight_and_every_position():
     batch = batch_of(X, Y, "sum")  # which has fewer
     kept = [tuple(x) for x, w in zip(batch.distinct.tolist(), batch.weights, strict=True) if w]
     assert batch.weights.sum() == len(Y) and sorted(kept) == sorted({tuple(sorted(x)) for x in X.tolist()})
-
-
-def test_contexts_are_padded_to_few_lengths_that_hold_a_whole_batch():
-    lengths = set()
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        X, Y = rng.integers(0, 40, (700, 2)), rng.integers(0, 40, 700)
-        lengths.add(len(make_batch(X, Y, features="cat", size=700).distinct))
-    assert lengths <= {512, 704}  # the whole batch, in blocks of 64
 
 
 @pytest.mark.parametrize("kind, noisy, accumulator", [("sum", True, 0.1), pytest.param("cat", False, 0.0, marks=SLOW)])

@@ -39,8 +39,7 @@ from jexplicit.lm.rows.explicit import (
 from jexplicit.lm.rows.ngrams import ngram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
-from jexplicit.runs.devices import default_mesh
-from jexplicit.runs.host import host_bytes, trim_heap
+from jexplicit.runs.host import host_bytes
 from jexplicit.solvers.frequency_exponent import fit_delta
 
 # Methods that are solved from dense tables [N, N].
@@ -92,7 +91,6 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
     options, start = options or Options(), time.perf_counter()
-    trim_heap()  # of what was evaluated before
     fitted = METHODS[method](text, options, watch or Watch())
     jax.block_until_ready(fitted.model)
     return fitted._replace(info={"solve_seconds": time.perf_counter() - start, "scalars": 0, **fitted.info})
@@ -154,7 +152,7 @@ def fit(
     if len(stream) < 2:
         raise ValueError(f"no token in {len(read)} documents: give some text")
     N, K = own.vocab_size, settings.radius
-    text = TrainingText(stream, N, eos=eos, mesh=default_mesh(), tokenizer=own)
+    text = TrainingText(stream, N, eos=eos, tokenizer=own)
     if method not in ("ngram", "context-mixing") and choose_tables([method], N, K, host_bytes()) == "sparse":
         if method in DENSE and method != "explicit":
             raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
@@ -235,14 +233,6 @@ def contexts_radius(contexts: str, kind: str | None) -> int:
     """The token furthest back of those that contexts name by their distance: the radius of their model."""
     found = CONTEXTS[contexts_name(contexts, kind)]
     return max(column for context in found for column in context.columns if isinstance(column, int))
-
-
-def _fit_unigram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    return FitResult(unigram_model(text.known_counts(1), eos=text.eos), {})
-
-
-def _fit_bigram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    return FitResult(bigram_model(text.known_counts(1), eos=text.eos), {})
 
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -326,8 +316,8 @@ def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -
 
 
 METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
-    "unigram": _fit_unigram,
-    "bigram": _fit_bigram,
+    "unigram": lambda text, options, watch: FitResult(unigram_model(text.known_counts(1), eos=text.eos), {}),
+    "bigram": lambda text, options, watch: FitResult(bigram_model(text.known_counts(1), eos=text.eos), {}),
     "ngram": _fit_ngram,
     "explicit": _fit_explicit,
     "delta": _fit_delta,
