@@ -312,7 +312,8 @@ def train_language_model(
     goal = read(params)
     if start == "cold":
         params = cold_start(jax.random.key(options.seed), **shape, vocab_size=text.vocab_size)
-    seen = contexts(watch.dev, K, eos=eos)[0][:_compared]
+    dev = np.asarray(watch.dev[:])
+    seen = contexts(dev, K, eos=eos)[0][:_compared]
     guesses, near = _guesses(goal, seen, text.mesh), dict[str, float]()
 
     def dev_loss(params: Any) -> float:
@@ -320,7 +321,7 @@ def train_language_model(
         distance, cosine = parameter_closeness(*(jnp.concatenate(one.rows.tables) for one in (model, goal)))
         agreement = float(np.mean(_guesses(model, seen, text.mesh) == guesses))
         near.update(explicit_distance=distance, explicit_cosine=cosine, explicit_agreement=agreement)
-        return evaluate(model, watch.dev, mesh=text.mesh).loss
+        return evaluate(model, dev, mesh=text.mesh).loss
 
     def on_epoch(entry: Mapping[str, Any]) -> None:
         epoch = dict(entry)

@@ -56,7 +56,9 @@ def explicit_language_model(
     """
     if counts and issparse(counts[0]):
         return sparse_language_model(cast(SparseCounts, counts), features=features, radius=radius, eos=eos, dtype=dtype)
-    tables, of_offset = explicit_blocks(counts, features=features, radius=radius, eos=eos, noise=noise, dtype=dtype)
+    tables, of_offset = explicit_blocks(
+        cast(Counts, counts), features=features, radius=radius, eos=eos, noise=noise, dtype=dtype
+    )
     return token_model([tables[t] for t in of_offset], features, eos)
 
 
@@ -140,8 +142,9 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
     """
     if counts and issparse(counts[0]):
         return LanguageModel(smoothed_offset_rows(cast(SparseCounts, counts)[:1], eos=eos), "none", eos)
-    counted_radius(cast(Counts, counts), 1)  # checks them
-    return token_model((_log_kneser_ney(jnp.array(with_targets(counts[0], eos=eos), jnp.float32)),), "none", eos)
+    dense = cast(Counts, counts)
+    counted_radius(dense, 1)  # checks them
+    return token_model((_log_kneser_ney(jnp.array(with_targets(dense[0], eos=eos), jnp.float32)),), "none", eos)
 
 
 def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
