@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jexplicit.lm.core.model import LanguageModel as LanguageModel
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import score as score
-    from jexplicit.lm.fits.estimator import fit as fit
+    from jexplicit.lm.fits.fit import fit as fit
     from jexplicit.lm.generation import generate as generate
     from jexplicit.runs.devices import data_mesh as data_mesh
     from jexplicit.solvers import *  # noqa: F403

@@ -33,7 +33,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.lm.arpa.words import arpa_words
+from jexplicit.lm.arpa import arpa_words
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.host import set_malloc
 from launch.accelerator.texts import draw_stream
@@ -155,7 +155,7 @@ def run_lmplz(program: str, folder: Path) -> Path:
 
 def fitting(method: str, config: Config, size: int, folder: Path) -> Pair:
     """From tokens to a model, and the perplexities of both."""
-    from jexplicit.lm.arpa.reading import read_arpa
+    from jexplicit.lm.arpa import read_arpa
     from jexplicit.lm.evaluation import evaluate
 
     (train, dev, tokenizer), program = read_text(config.train, config.vocab_size, size), shutil.which("lmplz")
@@ -172,7 +172,7 @@ def fitting(method: str, config: Config, size: int, folder: Path) -> Pair:
 
 def scoring(method: str, config: Config, size: int, folder: Path) -> Pair:
     """Log-probabilities of a text; their sum is equal where both have the n-gram model."""
-    from jexplicit.lm.arpa.writing import write_arpa
+    from jexplicit.lm.arpa import write_arpa
     from jexplicit.lm.evaluation import score
 
     (train, dev, tokenizer), peer = read_text(config.train, config.vocab_size, size), "KenLM's Python module"

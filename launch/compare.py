@@ -44,8 +44,7 @@ class Config(Reading, ModelChoices):
 def run(config: Config) -> dict[str, Any]:
     """Score the text with each model, and show a table."""
     from jexplicit.data.tokenizers import encode_documents
-    from jexplicit.lm.comparison import paired_difference
-    from jexplicit.lm.measures import comparable_measures, positions_in_all, score_documents, unknown_share
+    from jexplicit.lm.measures import comparable_measures, paired_difference, positions_in_all, score_documents, unknown_share
 
     documents = read_documents(config.text, field=config.field, documents=config.documents)
     sizes, rows, first = np.array([text_sizes([document]).bytes for document in documents]), [], None

@@ -28,7 +28,7 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
-    from jexplicit.lm.arpa.words import is_arpa
+    from jexplicit.lm.arpa import is_arpa
     from jexplicit.lm.checkpoints import export_model
     from jexplicit.lm.text_model import model_path
 

@@ -65,7 +65,7 @@ def dev_perplexity(model):
 explicit = [dev_perplexity(fit("explicit", radius=K).model) for K in radii]
 plt.figure(figsize=(6, 4))
 plt.loglog(radii, explicit, "o-", color="C3", label="explicit, with the paper's noise (Cat)")
-for smoothing in ("add-alpha", "dirichlet", "kneser-ney"):
+for smoothing in ("add-alpha", "kneser-ney"):
     smoothed = [dev_perplexity(fit("log-linear", radius=K, smoothing=smoothing).model) for K in radii]
     plt.loglog(radii, smoothed, "o-", label=f"{smoothing}: {', '.join(f'{p:.1f}' for p in smoothed)}")
 plt.xticks(radii, radii)

@@ -23,8 +23,8 @@ from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
+from jexplicit.lm.core.tables import compiled_map as of_contexts
 from jexplicit.lm.fits import gradient
-from jexplicit.lm.tables.contexts import compiled_map as of_contexts
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step
@@ -64,7 +64,7 @@ _key, _seeds = jax.eval_shape(lambda: (jax.random.key(0), jax.random.split(jax.r
 
 def _batch(positions: int) -> gradient.DecoderBatch:
     X, Y = _ints(positions, K), _ints(positions)
-    return gradient.DecoderBatch(X, Y, X, Y, ())
+    return gradient.DecoderBatch(X, Y, X, Y)
 
 
 def _adagrad(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:

@@ -294,44 +294,9 @@ def patch_answers(image: np.ndarray, W: np.ndarray, b: np.ndarray, threshold: fl
     return cells
 
 
-def smoothed_rows(C: np.ndarray, kind: str, alpha: float = 1.0) -> np.ndarray:
-    """Rows of probabilities one by one, with the conventions of `smoothing` for what is never seen.
-
-    add alpha: `(c + alpha) / (sum c + alpha I)`. dirichlet: one token from the row, `c / sum c`, or one from the unigram p,
-    with odds of as many tokens as there are different outputs in the row. absolute: what is seen less D, and the rest from p.
-    """
-    f = [max(sum(column), 1) for column in C.T]
-    D = single_discount([int(c) for c in C.flat])
-    P = np.zeros(C.shape)
-    for j, row in enumerate(C):
-        total, different = sum(row), sum(c > 0 for c in row)
-        for i, c in enumerate(row):
-            p = f[i] / sum(f)
-            if kind == "add alpha":
-                P[j, i] = (c + alpha) / (total + alpha * len(row))
-            elif not total:
-                P[j, i] = p
-            elif kind == "dirichlet":
-                trust = total / (total + different)
-                P[j, i] = trust * c / total + (1 - trust) * p
-            elif kind == "absolute":
-                P[j, i] = max(c - D, 0) / total + D * different / total * p
-    return P
-
-
 def rows_of_smoothing(C: np.ndarray, smoothing: str) -> np.ndarray:
     """The rows of a smoothing by its name."""
-    if smoothing == "kneser-ney":
-        return kneser_ney(C)
-    if smoothing == "modified-kneser-ney":
-        return modified_kneser_ney(C)
-    return smoothed_rows(C, {"add-alpha": "add alpha", "absolute-discount": "absolute"}.get(smoothing, smoothing))
-
-
-def noise_model_rows(C: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Sec. 3.1.1 at K = 1: softmax of `E log(EᵀC)`, with E dense."""
-    E = noisy_embedding(f)
-    return np.array([np.exp(log_softmax(row)) for row in E @ explicit_solution(E.T @ C, 1)])
+    return kneser_ney(C) if smoothing == "kneser-ney" else (C + 1) / (C + 1).sum(axis=1, keepdims=True)
 
 
 def single_discount(counts: list[int]) -> float:
@@ -351,24 +316,6 @@ def modified_discounts(counts: list[int]) -> list[float]:
         estimate = c - (c + 1) * Y * n[c + 1] / n[c] if all(n[1:]) else 0
         D.append(estimate if estimate > 0 else Y)
     return D
-
-
-def modified_kneser_ney(C: np.ndarray) -> np.ndarray:
-    """Interpolated bigrams with three discounts (Chen & Goodman 1999, Eq. 15, 24 to 26), pair by pair."""
-    D = modified_discounts([int(c) for c in C.flat])
-    followed = [max(sum(c > 0 for c in column), 1) for column in C.T]
-    P = np.zeros(C.shape)
-    for j, row in enumerate(C):
-        N1, N2, N3 = (sum(c == k for c in row) for k in (1, 2, 3))
-        N3 += sum(c > 3 for c in row)
-        for i, c in enumerate(row):
-            lower = followed[i] / sum(followed)
-            if sum(row) == 0:
-                P[j, i] = lower
-                continue
-            gamma = (D[1] * N1 + D[2] * N2 + D[3] * N3) / sum(row)
-            P[j, i] = (c - D[min(c, 3)]) / sum(row) + gamma * lower
-    return P
 
 
 def attention_layer(E: np.ndarray, heads: list[tuple[np.ndarray, ...]], damping: float = 1.0) -> np.ndarray:

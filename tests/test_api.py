@@ -21,7 +21,7 @@ def test_a_name_imports_its_own_module_alone():
     assert not {"jax", "numpy"} & modules_after("import jexplicit, icl")
     loaded = modules_after("import jexplicit; jexplicit.explicit_solution; jexplicit.solvers.solve_layers")
     assert "jexplicit.solvers.explicit" in loaded
-    assert not {"scipy", "orbax", "flax", "sentencepiece", "PIL", "jexplicit.lm.fits.estimator"} & loaded
+    assert not {"scipy", "orbax", "flax", "sentencepiece", "PIL", "jexplicit.lm.fits.fit"} & loaded
 
 
 def test_the_top_lists_what_most_programs_need():

@@ -14,10 +14,8 @@ from icl.models.recurrences import Stream
 from icl.tasks import Sequence, Tasks
 from jexplicit.data.corpora import TextSizes
 from jexplicit.features.descriptors import fit_axes
-from jexplicit.lm.comparison import paired_difference
 from jexplicit.lm.core.smoothing import discounts_of, kneser_ney
-from jexplicit.lm.measures import comparable_measures
-from jexplicit.lm.minimal_pairs import judgement
+from jexplicit.lm.measures import comparable_measures, judgement, paired_difference
 from jexplicit.lm.scaling_assumption import fit_scaling
 
 

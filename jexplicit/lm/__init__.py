@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import log_probabilities as log_probabilities
     from jexplicit.lm.evaluation import score as score
-    from jexplicit.lm.fits.estimator import fit as fit
     from jexplicit.lm.fits.fit import METHODS as METHODS
     from jexplicit.lm.fits.fit import FitResult as FitResult
+    from jexplicit.lm.fits.fit import fit as fit
     from jexplicit.lm.fits.fit import fit_model as fit_model
     from jexplicit.lm.fits.iterative_scaling import sweep_tables as sweep_tables
     from jexplicit.lm.fits.log_linear import fit_exponents as fit_exponents
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from jexplicit.lm.generation import generate_text as generate_text
     from jexplicit.lm.generation import next_token as next_token
     from jexplicit.lm.model_files import save_model as save_model
-    from jexplicit.lm.rows.backoff import ngram_model as ngram_model
     from jexplicit.lm.rows.explicit import bigram_model as bigram_model
     from jexplicit.lm.rows.explicit import explicit_language_model as explicit_language_model
     from jexplicit.lm.rows.explicit import unigram_model as unigram_model
     from jexplicit.lm.rows.network import network_model as network_model
+    from jexplicit.lm.rows.ngrams import ngram_model as ngram_model
     from jexplicit.lm.rows.ngrams import smoothed_ngrams as smoothed_ngrams
     from jexplicit.lm.rows.sparse import sparse_language_model as sparse_language_model
     from jexplicit.lm.text_model import TextModel as TextModel

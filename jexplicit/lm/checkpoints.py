@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from jexplicit.counts.dense import Counts
 from jexplicit.counts.sparse import SparseCounts, sparse_table
 from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.arpa.reading import read_arpa
-from jexplicit.lm.arpa.words import is_arpa
+from jexplicit.lm.arpa import is_arpa, read_arpa
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
-from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.results import read_command, read_config, read_rows, read_stored
 
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
 FROM_COUNTS = ("unigram", "bigram", "explicit")
+_of_sparse = ("data", "indices", "indptr")  # arrays of a table
 
 
 def export_model(path: str | os.PathLike, saved: TextModel) -> None:
@@ -40,7 +40,7 @@ def export_model(path: str | os.PathLike, saved: TextModel) -> None:
 
     Example:
         >>> import tempfile
-        >>> from jexplicit.lm.fits.estimator import fit
+        >>> from jexplicit.lm.fits.fit import fit
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     export_model(f"{folder}/model.safetensors", fit(["to be or not to be"], "bigram", tokenizer="char"))
         ...     import_model(f"{folder}/model.safetensors").about["method"]
@@ -136,7 +136,6 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
     """The rows of a run whose models can be loaded, by `load_row`, in their order.
 
     Args:
-        path: of a run.
         wanted: method, features, radius or history -> the values to take; default, any.
 
     Raises:
@@ -180,44 +179,28 @@ def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyMod
     return path
 
 
-def save_counts(run: str | os.PathLike, counts: Counts) -> None:
-    """Save a run's counts as `checkpoints/counts`."""
-    save_checkpoint(_counts_path(run), {"counts": list(counts)})
+def save_counts(run: str | os.PathLike, counts: Counts | SparseCounts) -> None:
+    """Save a run's counts as `checkpoints/counts`, sparse ones as `checkpoints/sparse_counts`."""
+    sparse = issparse(counts[0])
+    parts = [{name: np.asarray(getattr(C, name)) for name in _of_sparse} for C in counts] if sparse else list(counts)
+    save_checkpoint(_counts_path(run, sparse=sparse), {"counts": parts})
 
 
-def has_counts(run: str | os.PathLike) -> bool:
+def has_counts(run: str | os.PathLike, *, sparse: bool = False) -> bool:
     """Whether a run has finished counting."""
-    return is_checkpoint(_counts_path(run))
+    return is_checkpoint(_counts_path(run, sparse=sparse))
 
 
-def load_counts(run: str | os.PathLike) -> Counts:
+def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | SparseCounts:
     """The counts of a run.
 
     Raises:
         ValueError: no readable counts there.
     """
-    return tuple(np.asarray(C) for C in load_checkpoint(_counts_path(run))["counts"])
-
-
-def save_sparse_counts(run: str | os.PathLike, counts: SparseCounts) -> None:
-    """Save a run's sparse counts as `checkpoints/sparse_counts`."""
-    parts = [{name: np.asarray(getattr(C, name)) for name in ("data", "indices", "indptr")} for C in counts]
-    save_checkpoint(_sparse_counts_path(run), {"counts": parts})
-
-
-def has_sparse_counts(run: str | os.PathLike) -> bool:
-    """Whether a run has finished counting into sparse tables."""
-    return is_checkpoint(_sparse_counts_path(run))
-
-
-def load_sparse_counts(run: str | os.PathLike) -> SparseCounts:
-    """The sparse counts of a run.
-
-    Raises:
-        ValueError: no readable counts there.
-    """
-    parts = load_checkpoint(_sparse_counts_path(run))["counts"]
-    return tuple(sparse_table(*(np.asarray(part[name]) for name in ("data", "indices", "indptr"))) for part in parts)
+    parts = load_checkpoint(_counts_path(run, sparse=sparse))["counts"]
+    if sparse:
+        return tuple(sparse_table(*(np.asarray(part[name]) for name in _of_sparse)) for part in parts)
+    return tuple(map(np.asarray, parts))
 
 
 def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
@@ -227,17 +210,10 @@ def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
 
 def _solve_again(run: Path, row: Mapping[str, Any]) -> LanguageModel:
     """A baseline or an explicit solution, from the counts of its run."""
-    eos = (read_config(run) or {}).get("eos", False)
-    method, K = row["method"], row["radius"]
-    if has_counts(run):
-        counts = load_counts(run)
-        if method == "explicit":
-            return explicit_language_model(counts, features=row["features"], radius=K, eos=eos)
-        return (unigram_model if method == "unigram" else bigram_model)(counts, eos=eos)
-    counts = load_sparse_counts(run)
-    if method == "explicit":
-        return sparse_language_model(counts, features=row["features"], radius=K, eos=eos)
-    return (sparse_unigram_model if method == "unigram" else sparse_bigram_model)(counts, eos=eos)
+    counts, eos = load_counts(run, sparse=not has_counts(run)), (read_config(run) or {}).get("eos", False)
+    if row["method"] == "explicit":
+        return explicit_language_model(counts, features=row["features"], radius=row["radius"], eos=eos)
+    return (unigram_model if row["method"] == "unigram" else bigram_model)(counts, eos=eos)
 
 
 def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -261,12 +237,8 @@ def _model_path(run: str | os.PathLike, row: Mapping[str, Any]) -> Path:
     return Path(run) / "checkpoints" / "models" / f"{model_name(row)}.safetensors"
 
 
-def _counts_path(run: str | os.PathLike) -> Path:
-    return Path(run) / "checkpoints" / "counts"
-
-
-def _sparse_counts_path(run: str | os.PathLike) -> Path:
-    return Path(run) / "checkpoints" / "sparse_counts"
+def _counts_path(run: str | os.PathLike, *, sparse: bool) -> Path:
+    return Path(run) / "checkpoints" / ("sparse_counts" if sparse else "counts")
 
 
 def _tokenizer_path(run: str | os.PathLike) -> Path:

@@ -20,16 +20,15 @@ from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import LanguageModel, TableRows, is_token_model
 from jexplicit.lm.core.past import EncodedText as EncodedText
 from jexplicit.lm.core.past import Past as Past
-from jexplicit.lm.core.past import contexts_at
+from jexplicit.lm.core.past import contexts_at, draw_sample, sampled_positions, text_windows
 from jexplicit.lm.core.past import histories as histories
 from jexplicit.lm.core.past import read_text as read_text
-from jexplicit.lm.core.sampled import draw_sample, sampled_positions, text_windows
 from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
+from jexplicit.lm.core.tables import map_contexts
 from jexplicit.lm.counted.combine import distributions
 from jexplicit.lm.counted.use import AnyModel, Counted, distributions_at, losses_of, score_stream
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
-from jexplicit.lm.tables.contexts import map_contexts
 
 
 class Evaluation(NamedTuple):
@@ -64,13 +63,10 @@ def evaluate(
     At K = 1 it comes from the stream's counts alone and is always exact. Beyond, a seeded sample of positions bounds the time.
 
     Args:
-        model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         counts: the stream's counts, if known; used at K = 1.
         sample: how many positions to draw without replacement; default, all of them. Of a model that counts as it reads, they
             are the first ones.
-        seed: of the sample.
-        mesh: devices to share the work.
         progress: called with (contexts done, contexts in all), or positions.
 
     Raises:
@@ -121,11 +117,8 @@ def score(
     """`log p(token | all that the model sees before it)` of every prediction of a text, in its order, in nats.
 
     Args:
-        model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         separate: score each document as if it were the only one; otherwise models of the past see the documents before it.
-        mesh: devices to share the work.
-        progress: called with (positions done, positions in all).
 
     Raises:
         ValueError: a malformed stream, or a token id that the model does not have.
@@ -158,12 +151,8 @@ def log_probabilities(
     """`log p(y_m | x_m)` of every position, in nats.
 
     Args:
-        model: of any kind.
         X: [M, K] contexts, nearest token first.
-        Y: [M] targets.
         past: where the positions stand in their text, for models that read the past.
-        mesh: devices to share the work.
-        progress: called with (positions done, positions in all).
 
     Raises:
         ValueError: contexts of another width, a token id that the model does not have, no past where one is needed.
@@ -195,10 +184,8 @@ def log_distributions(
     """`log p(. | x_m)` of every position, over all tokens, in nats.
 
     Args:
-        model: of any kind.
         X: [M, K] contexts, nearest token first.
         past: where the positions stand in their text, for models that read the past.
-        mesh: devices to share the work.
 
     Raises:
         ValueError: those of `log_probabilities`.

@@ -30,7 +30,6 @@ def next_token(
     """`log p(token | prompt)` of every token, in nats.
 
     Args:
-        model: of any kind.
         prompt: [n] token ids of a document from its start; empty for its first token.
         first: restrict the first generated token to these ids, see `prompt_ids`; None: no restriction.
 
@@ -70,7 +69,6 @@ def generate(
         key: a jax.random key; the same key gives the same text.
         model: of any kind. Where it predicts the end of a document, everything after that end is `<pad>`.
         prompt: [n] token ids, empty for the start of a document; or a list of such arrays, whose texts are independent.
-        length: tokens to generate.
         temperature: divides the logits; 0 takes the likeliest token every time.
         top_k: keep only the k likeliest tokens.
         top_p: keep the fewest likeliest tokens that hold at least this much probability.
@@ -122,11 +120,7 @@ def generate_text(
     """The text by which a model continues a prompt, or each of several; `<unk>` is never generated.
 
     Args:
-        key: a jax.random key.
-        model: of any kind.
-        tokenizer: the model's own.
         prompt: text to continue, empty for the start of a document; or a list of such texts.
-        length: tokens to generate.
         options: temperature, top_k, top_p of `generate`.
 
     Returns:
@@ -137,7 +131,7 @@ def generate_text(
         ValueError: those of `generate`.
 
     Example:
-        >>> from jexplicit.lm.fits.estimator import fit
+        >>> from jexplicit.lm.fits.fit import fit
         >>> model, tokenizer, _ = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
         >>> generate_text(jax.random.key(0), model, tokenizer, "to b", 3, temperature=0)
         'e o'

@@ -17,14 +17,79 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 
 from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.corpora import TextSizes
+from jexplicit.data.records import MinimalPair
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
-from jexplicit.lm.comparison import bootstrap_standard_error
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import score
+
+
+class Difference(NamedTuple):
+    """A mean difference per byte, and its standard error (NaN of a single document)."""
+
+    mean: float
+    standard_error: float
+
+
+def paired_difference(
+    nll: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"], sizes: Integer[np.ndarray, " n"]
+) -> Difference:
+    """How much more one model loses per byte than another, on the same documents.
+
+    Args:
+        nll: negative log-likelihood of each document, in nats or bits.
+        other: the same of the other model, whatever its tokenizer.
+        sizes: bytes of each document.
+
+    Raises:
+        ValueError: no documents, unequal numbers of them, a loss that is not finite, or a size that is not above 0.
+
+    Example:
+        >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
+        Difference(mean=0.25, standard_error=0.25)
+    """
+    if not nll.shape == other.shape == sizes.shape or not len(nll):
+        raise ValueError(f"{nll.shape}, {other.shape} losses, {sizes.shape} sizes: give one of each for at least one document")
+    if not (np.isfinite(nll) & np.isfinite(other) & (sizes > 0)).all():
+        raise ValueError("losses that are not finite, or documents of 0 bytes: leave these documents out, of both models")
+    nll, other = nll.astype(np.float64), other.astype(np.float64)
+    d, n, in_all = nll - other, len(nll), sizes.sum()
+    mean = d.sum() / in_all
+    variance = n / (n - 1) * np.sum((d - mean * sizes) ** 2) / in_all**2 if n > 1 else np.nan
+    return Difference(float(mean), float(np.sqrt(variance)))
+
+
+def bootstrap_standard_error(
+    nll: Float[np.ndarray, " n"], sizes: Integer[np.ndarray, " n"], *, draws: int = 1000, seed: int = 0
+) -> float:
+    """The standard error of the mean loss `Σ nll / Σ sizes` over documents, by resampling documents; NaN of a single one.
+
+    Args:
+        nll: negative log-likelihood of each document.
+        sizes: predictions of each document.
+        draws: how often as many documents are drawn with replacement. The result has a relative error of `1/sqrt(2 draws)`.
+
+    Raises:
+        ValueError: no documents, unequal numbers of them, a loss that is not finite, a size that is not above 0, or fewer than
+            two draws.
+
+    Example:
+        >>> bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3]))  # every prediction loses 2
+        0.0
+    """
+    if nll.shape != sizes.shape or not len(nll) or draws < 2:
+        raise ValueError(f"{nll.shape} losses, {sizes.shape} sizes, {draws} draws: give one of each a document, and two draws")
+    if not (np.isfinite(nll) & (sizes > 0)).all():
+        raise ValueError("losses that are not finite, or documents without predictions: leave these documents out")
+    if len(nll) == 1:
+        return float("nan")
+    rng, n, nll = np.random.default_rng(seed), len(nll), nll.astype(np.float64)
+    drawn = (rng.integers(n, size=n) for _ in range(draws))
+    return float(np.std([nll[m].sum() / sizes[m].sum() for m in drawn], ddof=1))
+
 
 _block = 1 << 24  # tokens at a time
 _largest_exponent = 700.0  # of a double
@@ -87,11 +152,7 @@ def score_documents(
     """`log p(document)` of every document of a text, in nats; all are scored in one call.
 
     Args:
-        model: of any kind.
-        tokenizer: the model's own.
-        documents: texts.
         separate: score each as if it were the only one; otherwise models of the past see those before it.
-        progress: called with (positions done, positions in all).
 
     Raises:
         ValueError: a document without a token.
@@ -133,12 +194,9 @@ def document_losses(
     """What every document of a stream loses; of a single document, every block of so many predictions.
 
     Args:
-        model: of any kind.
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         separate: score each document as if it were the only one; otherwise models of the past see those before it.
         block: predictions of a block of a single document, the last of which is shorter; default, the whole document.
-        mesh: devices to share the work.
-        progress: called with (positions done, positions in all).
 
     Raises:
         ValueError: a malformed stream, or a token id that the model does not have.
@@ -173,3 +231,47 @@ def _blocks(stream: Stream) -> Any:
 
 def _exp(x: float) -> float | None:
     return math.exp(x) if x < _largest_exponent else None
+
+
+_tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
+
+
+class Judgement(NamedTuple):
+    """How often a model is right.
+
+    accuracy: share of pairs where the acceptable sentence is likelier, ties as halves.
+    ties: their share.
+    pairs: how many.
+    """
+
+    accuracy: float
+    ties: float
+    pairs: int
+
+
+def preferences(
+    model: AnyModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair], *, progress: Progress | None = None
+) -> Float[np.ndarray, " n"]:
+    """`log p(good) - log p(bad)` of every pair, in nats; all sentences are scored in one call."""
+    sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
+    log_p = score_documents(model, tokenizer, sentences, separate=True, progress=progress)
+    return log_p[::2] - log_p[1::2]
+
+
+def judgement(differences: Float[np.ndarray, " n"]) -> Judgement:
+    """Accuracy and ties of some pairs, from their `preferences`.
+
+    Raises:
+        ValueError: no pairs, or a difference that is NaN.
+
+    Example:
+        >>> judgement(np.array([1.0, -0.5, 0.0, 2.0]))
+        Judgement(accuracy=0.625, ties=0.25, pairs=4)
+    """
+    if not len(differences) or np.isnan(differences).any():
+        raise ValueError(
+            f"{len(differences)} differences, of which some may be NaN: give at least one pair that a model can score"
+        )
+    ties = np.abs(differences) < _tie
+    right = (differences > 0) & ~ties
+    return Judgement(float(np.mean(right + ties / 2)), float(ties.mean()), len(differences))

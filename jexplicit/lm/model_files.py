@@ -24,15 +24,14 @@ from safetensors.numpy import save_file
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables
 from jexplicit.lm.core.past import State
+from jexplicit.lm.core.tables import SparseRows
 from jexplicit.lm.counted.columns import Context
 from jexplicit.lm.counted.files import COUNTED, context_of, text_of
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.use import AnyModel
-from jexplicit.lm.rows.backoff import BackOffChain
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
-from jexplicit.lm.rows.ngrams import Children
+from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
-from jexplicit.lm.tables.storage import SparseRows
 
 _format = 4
 _alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
@@ -58,8 +57,6 @@ def save_model(
 
     Args:
         path: of the file; its folder is made.
-        model: of any kind.
-        tokenizer: the model's own, for a file that stands alone.
         about: where it comes from; plain values.
 
     Raises:

@@ -48,7 +48,6 @@ def read(
     """`log p` of each of the tokens that come next, given all before, and the state after them.
 
     Args:
-        model: of any kind.
         state: of `init` or of `read`.
         tokens: [n] ids; `<pad>` ends a document and begins the next. It has log p 0 where the model does not predict it.
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Integer, Real
 
 from jexplicit.data.contexts import distinct_contexts
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.softmax import Tables, log_partition, logits
+from jexplicit.lm.core.softmax import Tables, logits
 
 
 class Scaling(NamedTuple):
@@ -61,7 +61,6 @@ def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int
 
     Args:
         model: tables solved from F.
-        X: [M, K] contexts.
         n: [M] how often each counts; default, once.
 
     Example:
@@ -73,7 +72,7 @@ def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int
     Source: paper, Eq. 11.
     """
     distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
-    log_Z = log_partition(model.tables, distinct).astype(np.float64)
+    log_Z = model.rows.log_partition(distinct).astype(np.float64)
     return float(np.sqrt(np.average((log_Z - np.average(log_Z, weights=n)) ** 2, weights=n)))
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
-from jexplicit.lm.arpa.words import is_arpa
-from jexplicit.lm.arpa.writing import write_arpa
+from jexplicit.lm.arpa import is_arpa, write_arpa
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.counted.use import AnyModel
@@ -30,7 +29,7 @@ class TextModel(NamedTuple):
     (history "all") reads the texts of one call in their order, as one text.
 
     Example:
-        >>> from jexplicit.lm.fits.estimator import fit
+        >>> from jexplicit.lm.fits.fit import fit
         >>> model = fit(["the cat sat", "the dog sat"], "bigram", tokenizer="word")
         >>> [token for token, p in model.next_token("the", top=2)]
         ['▁cat', '▁dog']
@@ -52,7 +51,6 @@ class TextModel(NamedTuple):
 
         Args:
             texts: documents, a list: a single text is `[text]`.
-            progress: called with (positions done, positions in all).
 
         Raises:
             ValueError: one text instead of a list.

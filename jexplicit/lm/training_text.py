@@ -1,6 +1,7 @@
 """Inputs of every fit: the training text with cached statistics, options, callbacks."""
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +18,7 @@ from jexplicit.data.contexts import PAD, check_stream, contexts
 from jexplicit.data.corpus.held_out import cut_documents, hold_out
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import Features
-from jexplicit.lm.core.options import FitOptions
+from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import trim_heap
@@ -70,8 +70,6 @@ class TrainingText:
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        vocab_size: N.
-        eos: predict `<pad>` as the end of a document.
         mesh: devices to share the work; default, all accelerators, or one CPU.
         counts: C_1 .. C_K of the stream, if known.
         sparse_counts: the same as sparse tables.
@@ -99,11 +97,17 @@ class TrainingText:
     ):
         check_stream(stream)
         self.tokenizer = tokenizer
-        self.stream, self.vocab_size, self.eos, self.mesh = stream, vocab_size, eos, mesh or default_mesh()
+        self.stream, self.vocab_size, self.eos = stream, vocab_size, eos
+        self._mesh = mesh
         self._counts, self._sparse = counts, sparse_counts
         self._known_sparse = sparse_counts
-        self._ngrams: dict[tuple[int, ...], Ngrams] = {}
+        self._ngrams: dict[int, Ngrams] = {}
         self._made: dict[Any, Any] = {}
+
+    @functools.cached_property
+    def mesh(self) -> Mesh:
+        """The devices that share the work."""
+        return self._mesh or default_mesh()
 
     @property
     def in_memory(self) -> np.ndarray:
@@ -120,6 +124,10 @@ class TrainingText:
         if len(self._counts) < radius:
             self._counts = count(self.stream, radius=radius, vocab_size=self.vocab_size, mesh=self.mesh)
         return self._counts
+
+    def known_counts(self, radius: int) -> Counts | SparseCounts:
+        """C_1 .. C_K as they are known: sparse, or else dense."""
+        return self.sparse_counts(radius) if self.sparse else self.counts(radius)
 
     def sparse_counts(self, radius: int) -> SparseCounts:
         """C_1 .. C_K, sparse."""
@@ -147,16 +155,16 @@ class TrainingText:
 
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
         """Another text of the same tokens, with what is known of it: counts, sparse_counts."""
-        shape: Any = {"eos": self.eos, "mesh": self.mesh, "tokenizer": self.tokenizer}
+        shape: Any = {"eos": self.eos, "mesh": self._mesh, "tokenizer": self.tokenizer}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
-    def ngrams(self, offsets: tuple[int, ...]) -> Ngrams:
-        """The smoothed contexts at some offsets."""
-        if offsets not in self._ngrams:
-            X, Y = contexts(self.in_memory, max(offsets), eos=self.eos)
-            self._ngrams[offsets] = smoothed_ngrams(X, Y, offsets=offsets, vocab_size=self.vocab_size)
+    def ngrams(self, order: int) -> Ngrams:
+        """The smoothed contexts of up to `order` tokens."""
+        if order not in self._ngrams:
+            X, Y = contexts(self.in_memory, order, eos=self.eos)
+            self._ngrams[order] = smoothed_ngrams(X, Y, vocab_size=self.vocab_size)
             trim_heap()
-        return self._ngrams[offsets]
+        return self._ngrams[order]
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """What `make` makes of this text, kept by a name."""

@@ -79,12 +79,11 @@ def least_squares() -> tuple[float, float]:
 def ngrams_of_tokens() -> tuple[float, float]:
     """What the n-gram model gives all tokens of a context adds up to 1."""
     from jexplicit.data.contexts import contexts
-    from jexplicit.lm.rows.backoff import ngram_model
-    from jexplicit.lm.rows.ngrams import smoothed_ngrams
+    from jexplicit.lm.rows.ngrams import ngram_model, smoothed_ngrams
 
     N = 20
     X, Y = contexts(draw_stream(300, N), 2)
-    model = ngram_model(smoothed_ngrams(X, Y, offsets=(1, 2), vocab_size=N))
+    model = ngram_model(smoothed_ngrams(X, Y, vocab_size=N))
     X, outputs = np.repeat(X[:8], N, axis=0), np.tile(np.arange(N), 8)
     log_p = model.rows.target_logits(X, outputs)
     return apart(np.exp(log_p).reshape(8, N).sum(axis=1), np.ones(8)), 2e-5
@@ -101,7 +100,7 @@ def adagrad_steps() -> tuple[float, float]:
     step = training_step(adagrad(0.1), features="cat", noise=None, mesh=mesh)
     state, squares = initial_state(tuple(jnp.asarray(table, jnp.float32) for table in U), adagrad(0.1), mesh), np.zeros_like(U)
     for x, y in zip(X, Y, strict=True):
-        state, _ = step(state, make_batch(x, y, features="cat", vocab_size=N, size=40, sparse=False))
+        state, _ = step(state, make_batch(x, y, features="cat", size=40))
         G = np.zeros_like(U)
         for (i, j), target in zip(x, y, strict=True):
             p = np.exp(U[0, i] + U[1, j])

@@ -103,11 +103,10 @@ def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
 def evaluated_ngrams(sizes: Sizes, mesh: Mesh) -> Case:
     """Log-probabilities of a text by its n-gram model: for each level four reads of a sector of 32 bytes."""
     from jexplicit.data.contexts import contexts
-    from jexplicit.lm.rows.backoff import log_probability, ngram_model
-    from jexplicit.lm.rows.ngrams import smoothed_ngrams
+    from jexplicit.lm.rows.ngrams import log_probability, ngram_model, smoothed_ngrams
 
     X, Y = contexts(draw_stream(sizes.positions, sizes.vocabulary), CONTEXT)
-    chain = smoothed_ngrams(X, Y, offsets=tuple(range(1, CONTEXT + 1)), vocab_size=sizes.vocabulary)
+    chain = smoothed_ngrams(X, Y, vocab_size=sizes.vocabulary)
     rows = ngram_model(chain).rows
     run = jax.jit(lambda rows, X, Y: jax.vmap(functools.partial(log_probability, rows))(X, Y))
     return Case(run, (rows, X.astype(np.int32), Y.astype(np.int32)), bytes=len(Y) * CONTEXT * 4 * 32)
@@ -122,7 +121,7 @@ def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
     N, B = sizes.vocabulary, sizes.batch
     X, Y = (part[:B] for part in contexts(draw_stream(2 * B, N), CONTEXT))
     tables = cold_start(jax.random.key(0), features="cat", radius=CONTEXT, vocab_size=N)
-    batch = make_batch(X, Y, features="cat", vocab_size=N, size=B, sparse=False)
+    batch = make_batch(X, Y, features="cat", size=B)
     run = training_step(adagrad(0.01), features="cat", noise=None, mesh=mesh)
     return Case(run, (initial_state(tables, adagrad(0.01), mesh), batch), donates=True)
 

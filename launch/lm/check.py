@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jexplicit.lm.checkpoints import FROM_COUNTS
-from jexplicit.lm.core.model import window_of
+from jexplicit.lm.core.names import window_of
 from jexplicit.lm.text_model import model_path
 from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.bounds import refuses

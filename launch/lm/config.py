@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from jexplicit.lm.core.names import Features, History, Method
-from jexplicit.lm.core.options import FitOptions
+from jexplicit.lm.core.names import Features, FitOptions, History, Method
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Preset
 from launch.shared.groups import Run, Text

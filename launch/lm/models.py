@@ -15,20 +15,18 @@ from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpus.cache import TokenizedCorpus
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
-from jexplicit.lm.core.model import Features, LanguageModel, is_token_model
-from jexplicit.lm.core.names import label
-from jexplicit.lm.core.options import FitOptions
-from jexplicit.lm.core.sampled import sampled_positions
+from jexplicit.lm.core.model import LanguageModel, is_token_model
+from jexplicit.lm.core.names import Features, FitOptions, label
+from jexplicit.lm.core.past import sampled_positions
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.context_mixing import contexts_radius
-from jexplicit.lm.fits.fit import CHAIN, fit_model
+from jexplicit.lm.fits.fit import ORDER, contexts_radius, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.measures import comparable_measures, positions_in_all
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.runs.host import peak_bytes
+from jexplicit.runs.host import peak_bytes, trim_heap
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
 from launch.kit.folder import RunFolder
@@ -60,7 +58,7 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         if method in ("unigram", "bigram"):
             yield name
         elif method == "ngram":
-            yield {**name, "radius": len(CHAIN)}
+            yield {**name, "radius": ORDER}
         elif method == "context-mixing":
             radius = contexts_radius(config.contexts, config.tokenizer)
             yield from ({**name, "radius": radius, "history": history} for history in config.history)
@@ -76,6 +74,7 @@ def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
     if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
         return [{**twins[0], "peak_bytes": peak_bytes()}]
     watch = watch_of(job, name)
+    trim_heap()  # of what was evaluated before
     fitted = fit_model(method, job.training, options_of(config, name), watch)
     model, more = fitted.model, fitted.info
     if method not in FROM_COUNTS and is_first():

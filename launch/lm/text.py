@@ -19,11 +19,8 @@ from jexplicit.data.corpus.shards import read_shards, read_sizes
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.checkpoints import (
     has_counts,
-    has_sparse_counts,
     load_counts,
-    load_sparse_counts,
     save_counts,
-    save_sparse_counts,
     save_tokenizer,
 )
 from jexplicit.lm.fits.fit import choose_tables
@@ -126,8 +123,8 @@ def count_or_load(
         name = {"dense": "counts", "sparse": "sparse_counts"}[kind]
         return TrainingText(text.train, N, **{name: counts}, **shape)
 
-    has, load = (has_counts, load_counts) if kind == "dense" else (has_sparse_counts, load_sparse_counts)
-    if has(path) and len(counts := load(path)) >= K:
+    sparse = kind == "sparse"
+    if has_counts(path, sparse=sparse) and len(counts := load_counts(path, sparse=sparse)) >= K:
         return training(counts), folder.events("count")[-1]["seconds"]
     saving = Saving(path / "checkpoints" / "counting", config.checkpoint_seconds)
     start = time.perf_counter()
@@ -144,10 +141,7 @@ def count_or_load(
         counted = training(counts)
     seconds = time.perf_counter() - start
     folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes(), tables=kind)
-    if kind == "dense":
-        save_counts(path, counts)
-    else:
-        save_sparse_counts(path, counts)
+    save_counts(path, counts)
     if is_first():
         shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
     return counted, seconds

@@ -17,7 +17,7 @@ from jexplicit.data.corpus.docstrings import about_corpus, docs_corpus
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
-from jexplicit.lm.core.softmax import map_contexts
+from jexplicit.lm.core.tables import map_contexts
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import FitResult, fit_model
 from jexplicit.lm.generation import generate_text

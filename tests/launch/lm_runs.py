@@ -14,7 +14,7 @@ import pytest
 from run_folders import rows
 
 from jexplicit import encode_documents
-from jexplicit.lm.fits.context_mixing import contexts_radius
+from jexplicit.lm.fits.fit import contexts_radius
 from launch.lm import __main__ as lm
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()

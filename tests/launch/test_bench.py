@@ -11,8 +11,7 @@ import pytest
 from run_folders import rows
 
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.arpa.reading import read_arpa
-from jexplicit.lm.arpa.writing import write_arpa
+from jexplicit.lm.arpa import read_arpa, write_arpa
 from jexplicit.lm.evaluation import score
 from launch import bench
 from launch.kit.rows import where

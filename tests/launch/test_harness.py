@@ -13,8 +13,7 @@ import yaml
 from jexplicit import encode_documents, fit, next_token, score
 from jexplicit.data.corpora import text_sizes
 from jexplicit.data.records import read_pairs
-from jexplicit.lm.measures import comparable_measures
-from jexplicit.lm.minimal_pairs import judgement, preferences
+from jexplicit.lm.measures import comparable_measures, judgement, preferences
 from jexplicit.lm.reading import init, predict, read
 from launch.harness import __main__ as harness
 

@@ -38,9 +38,9 @@ import jexplicit
 from jexplicit import evaluate, load_model
 from jexplicit.data.corpora import Corpus
 from jexplicit.lm.checkpoints import export_model
-from jexplicit.lm.fits import log_linear_fits
-from jexplicit.lm.fits import training as lm_training
-from jexplicit.lm.fits.fit import CHAIN
+from jexplicit.lm.fits import gradient as lm_training
+from jexplicit.lm.fits import iterative_scaling
+from jexplicit.lm.fits.fit import ORDER
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.nn import training
 from launch import cli, sample
@@ -67,7 +67,7 @@ def test_every_model_has_its_row_with_the_promised_fields():
     models = list(by_model(finished()))
     assert models[:2] == [("unigram", "none", 1), ("bigram", "none", 1)]
     assert models[2:-3] == [(method, *m) for method in METHODS[:-2] for m in TOKENS if method != "optimum" or m[1] == 1]
-    assert models[-3:] == [("ngram", "none", len(CHAIN)), COUNTED, WITH_HISTORY] and len(models) == len(rows(finished()))
+    assert models[-3:] == [("ngram", "none", ORDER), COUNTED, WITH_HISTORY] and len(models) == len(rows(finished()))
     assert {*METHODS, "unigram", "bigram"} | ELSEWHERE == set(jexplicit.METHODS)
     promised = "method features radius history scalars bytes seconds tables train_perplexity dev_perplexity train_tokens"
     promised += " dev_tokens vocab_size count_seconds solve_seconds eval_seconds peak_bytes"
@@ -114,7 +114,7 @@ def test_scalars_and_bytes_are_those_of_what_was_fitted():
     for method, sums in (("explicit", 1), ("iterative-scaling", 2), ("log-linear", 2)):
         assert of[method, "sum", 2]["bytes"] == sums * 4 * N * N
         assert of[method, "cat", 2]["bytes"] == 2 * 4 * N * N
-    assert of[COUNTED]["bytes"] > of["ngram", "none", len(CHAIN)]["bytes"]
+    assert of[COUNTED]["bytes"] > of["ngram", "none", ORDER]["bytes"]
 
 
 def test_better_models_are_better():
@@ -294,14 +294,14 @@ def test_a_corrected_command_needs_no_new_folder(tmp_path):
     [
         ("explicit", lm_models, "evaluate", 7),  # two of every row: in the middle of the fourth
         ("context-mixing", lm_models, "evaluate", 7),
-        ("iterative-scaling", log_linear_fits, "evaluate", 17),
+        ("iterative-scaling", iterative_scaling, "evaluate", 17),
         ("cold", lm_training, "make_batch", 14),
     ],
 )
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypatch, method, where, name, stop):
     monkeypatch.setattr(training, "_steps_between_checks", 2)
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
-    monkeypatch.setattr(log_linear_fits, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
+    monkeypatch.setattr(iterative_scaling, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
     flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", method, "--tables", "dense", "--paper"]
     flags += ["--history", *(("none", "all") if method == "context-mixing" else ("none",))]
     with monkeypatch.context() as patch:
@@ -358,10 +358,10 @@ def test_ends_of_documents_are_predicted_and_sampled(tmp_path, capsys):
 
 
 def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
-    more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing dirichlet".split()
+    more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing add-alpha".split()
     assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
     found = by_model(tmp_path / "run")
-    assert found["log-linear", "cat", 1]["smoothing"] == "dirichlet"
+    assert found["log-linear", "cat", 1]["smoothing"] == "add-alpha"
     assert all(1 < found[model]["dev_perplexity"] < 50 for model in (("log-linear", "cat", 1), WITH_HISTORY))
     assert all(load_model(tmp_path / "run", method=method).model.eos for method in ("log-linear", "context-mixing"))
 

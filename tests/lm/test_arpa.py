@@ -15,15 +15,12 @@ import pytest
 from reference import random_documents, stream_of, windows
 
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.lm.arpa.reading import read_arpa
-from jexplicit.lm.arpa.words import arpa_words
-from jexplicit.lm.arpa.writing import write_arpa
+from jexplicit.lm.arpa import arpa_words, read_arpa, write_arpa
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.rows.backoff import ngram_model
-from jexplicit.lm.rows.ngrams import smoothed_ngrams
+from jexplicit.lm.rows.ngrams import ngram_model, smoothed_ngrams
 from jexplicit.lm.training_text import TrainingText
 
 SUM = 5e-6
@@ -43,7 +40,7 @@ def model_of(order: int, eos: bool, dense: bool = False) -> LanguageModel:
             text = TrainingText(stream_of(DOCUMENTS), N, eos=eos, sparse_counts=text.sparse_counts(1))
         return fit_model(["unigram", "bigram"][order - 1], text).model
     X, Y = windows(DOCUMENTS, order - 1, eos=eos)
-    return ngram_model(smoothed_ngrams(X, Y, offsets=tuple(range(1, order)), vocab_size=N), eos=eos)
+    return ngram_model(smoothed_ngrams(X[:, : order - 1], Y, vocab_size=N), eos=eos)
 
 
 def weighed(model: LanguageModel, a: float) -> LanguageModel:

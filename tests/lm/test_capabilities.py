@@ -19,14 +19,14 @@ from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
-from jexplicit.lm.core.model import LanguageModel, Rows
+from jexplicit.lm.core import tables as table_contexts
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.evaluation import evaluate, histories, log_distributions, read_text, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.reading import init, read
 from jexplicit.lm.rows.network import network_model
-from jexplicit.lm.tables import contexts as table_contexts
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.lstm import LSTM
@@ -253,7 +253,7 @@ EVERY_ROW = (*SPREAD, "unigram", "explicit, Sum", "log-linear")
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in PURE else pytest.mark.slow) for k in EVERY_ROW])
 def test_a_model_is_a_pytree_whose_logits_are_the_sum_of_its_named_rows(kind):
     model, (X, Y, past) = fitted(kind), read_text(dev(1), fitted(kind).radius, eos=True)
-    assert len(model.names) == len(model.tokens) and isinstance(model.rows, Rows)
+    assert len(model.names) == len(model.tokens)
     history = jnp.asarray(histories(past, model.history)[-1]) if model.history else None
     assert model.nbytes == sum(leaf.nbytes for leaf in jax.tree.leaves(model))
     for other in (jax.tree.unflatten(jax.tree.structure(model), jax.tree.leaves(model)), jax.jit(lambda model: model)(model)):

@@ -26,9 +26,12 @@ from reference import (
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import count
+from jexplicit.lm.core.softmax import negative_log_likelihood_from_counts
 from jexplicit.lm.evaluation import evaluate, log_probabilities
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.rows.explicit import (
     bigram_model,
+    bigram_optimum,
     explicit_blocks,
     explicit_language_model,
     target_counts,
@@ -36,7 +39,8 @@ from jexplicit.lm.rows.explicit import (
     unigram_model,
     with_targets,
 )
-from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
+from jexplicit.lm.rows.sparse import sparse_language_model
+from jexplicit.lm.training_text import Options, TrainingText
 
 N = 9  # of no use to 8 devices: their last columns are fillers
 DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen
@@ -176,11 +180,52 @@ def test_renaming_tokens_renames_the_model():
 
 
 @EOS
-@pytest.mark.parametrize("unigram, bigram", [(unigram_model, bigram_model), (sparse_unigram_model, sparse_bigram_model)])
-def test_baselines_are_relative_frequencies_and_kneser_ney(unigram, bigram, eos):
-    counts: Any = COUNTS if unigram is unigram_model else tuple(map(csr_array, COUNTS))
+@pytest.mark.parametrize("stored", ["dense", "sparse"])
+def test_baselines_are_relative_frequencies_and_kneser_ney(stored, eos):
+    counts: Any = COUNTS if stored == "dense" else tuple(map(csr_array, COUNTS))
     f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
     expected = [np.tile(f / f.sum(), (N, 1)), kneser_ney(with_targets(COUNTS[0], eos=eos))]
-    for model, P in zip((unigram(counts, eos=eos), bigram(counts, eos=eos)), expected, strict=True):
+    for model, P in zip((unigram_model(counts, eos=eos), bigram_model(counts, eos=eos)), expected, strict=True):
         np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
         assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
+
+
+# Other weights of the outputs, and the optimum at K = 1
+
+
+@pytest.mark.parametrize("kind, eos", [("sum", False), ("cat", True)])
+def test_delta_is_the_lowest_of_a_scan_over_positions(kind, eos):
+    fitted = fit_model(
+        "delta", TrainingText(STREAM, N, eos=eos), Options(features=kind, radius=3, calibration_positions=10_000)
+    )
+    tables = explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
+    (X, Y), log_f = windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(target_counts(COUNTS, eos=eos), 1))
+    z = np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(tables, x, strict=True)) for x in X])
+
+    def loss(delta):
+        return -np.mean([log_softmax(row - delta * log_f)[y] for row, y in zip(z, Y, strict=True)])
+
+    scan = np.linspace(fitted.info["delta"] - 0.2, fitted.info["delta"] + 0.2, 81)
+    assert abs(scan[np.argmin([loss(delta) for delta in scan])] - fitted.info["delta"]) < 0.004
+    found = evaluate(fitted.model, STREAM).loss
+    assert found == pytest.approx(loss(fitted.info["delta"]), rel=1e-5) and found < loss(0)  # float32
+    assert fitted.info["scalars"] == 1 and fitted.model.features == kind
+
+
+def test_the_optimum_of_one_token_is_the_conditional_relative_frequencies():
+    C = np.random.default_rng(0).integers(1, 50, (N, N))
+    table, loss = bigram_optimum(C)
+    entropy = -sum(c * np.log(c / row.sum()) for row in C for c in row) / C.sum()
+    np.testing.assert_allclose(loss, entropy, rtol=1e-13)
+    np.testing.assert_allclose(np.exp(table), C / C.sum(axis=1, keepdims=True), rtol=1e-14)
+
+
+def test_the_optimum_is_the_infimum_where_pairs_never_occur():
+    C = np.array([[3, 0, 1, 0], [0, 5, 0, 0], [0, 0, 0, 0], [1, 0, 2, 3]])
+    table, loss = bigram_optimum(C, floor=1e-6)
+    above = negative_log_likelihood_from_counts(jnp.asarray(table), C) - loss * C.sum()
+    assert np.isfinite(table).all() and 0 < above <= C.size * 1e-6
+    np.testing.assert_allclose(table[2], -np.log(4), rtol=1e-14)  # a context that never occurs
+    infimum = negative_log_likelihood_from_counts(jnp.log(jnp.asarray(C, float)), C)
+    np.testing.assert_allclose(loss * C.sum(), infimum, rtol=1e-14)
+    np.testing.assert_allclose(bigram_optimum(with_targets(np.array([[0, 2], [1, 1]])))[1], 0, atol=1e-15)  # one target alone

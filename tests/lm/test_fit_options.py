@@ -53,7 +53,7 @@ def test_a_method_reads_the_options_that_it_lists(method, text):
         ("bigram", {"sweeps": 3}, "option sweeps, which method 'bigram' does not use: it has none"),
         ("ngram", {"radius": 7}, "option radius, which method 'ngram' does not use: it has none"),
         ("context-mixing", {"radius": 2}, "option radius, which method 'context-mixing' does not use"),
-        ("explicit", {"smoothing": "dirichlet"}, "option smoothing, which method 'explicit' does not use"),
+        ("explicit", {"smoothing": "add-alpha"}, "option smoothing, which method 'explicit' does not use"),
     ],
 )
 def test_an_option_that_a_method_does_not_use_is_refused(method, options, message):

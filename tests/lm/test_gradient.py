@@ -52,7 +52,7 @@ GRADIENT_TOLERANCE = {np.float64: 1e-10, np.float32: 1e-3}
 LOSS_TOLERANCE = {np.float64: 1e-12, np.float32: 1e-6}  # relative; as in test_softmax
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
-KINDS, SLOW = pytest.mark.parametrize("kind", ["sum", "cat"]), pytest.mark.slow
+SLOW = pytest.mark.slow
 
 
 OPTIMIZERS = {
@@ -90,8 +90,8 @@ def compiled_step(optimizer, kind, noisy, devices) -> Any:
     return training_step(optimizer, features=kind, noise=NOISE if noisy else None, mesh=data_mesh(devices))
 
 
-def batch_of(X, Y, kind: Any = "cat", *, size=None, vocab_size=N, sparse=False):
-    return make_batch(X, Y, features=kind, vocab_size=vocab_size, size=size or len(Y), sparse=sparse)
+def batch_of(X, Y, kind: Any = "cat", *, size=None):
+    return make_batch(X, Y, features=kind, size=size or len(Y))
 
 
 def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, size=None, program: Any = compiled):
@@ -161,13 +161,6 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(kind, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=0, atol=0 if kind == "cat" else GRADIENT_TOLERANCE[np.float64])
 
 
-def test_sum_is_cat_at_radius_one():
-    tables = random_tables(1, "cat")
-    one, other = (by_hand(tables, *positions(1), kind, noisy=True) for kind in ("sum", "cat"))
-    assert one[0] == other[0]
-    np.testing.assert_array_equal(one[1], other[1])
-
-
 @pytest.mark.parametrize(("kind", "noisy"), [("cat", False), pytest.param("sum", True, marks=SLOW)])
 def test_the_number_of_devices_does_not_change_the_gradient_and_fillers_have_none(kind, noisy):
     tables, (X, Y) = random_tables(3, kind), positions(3)
@@ -195,7 +188,7 @@ def test_a_batch_has_every_context_once_with_its_weight_and_every_position():
     X, Y = positions(2)
     batch = batch_of(X, Y, size=600)
     assert len(batch.X) == len(batch.Y) == 600 and len(batch.distinct) == len(batch.weights)
-    assert len(batch.distinct) % gradient_module._block == 0 and batch.rows == ()
+    assert len(batch.distinct) % gradient_module._block == 0
     assert batch.weights.sum() == len(Y) and (batch.Y[len(Y) :] == -1).all()
     np.testing.assert_array_equal(batch.X[: len(Y)], X)
     np.testing.assert_array_equal(batch.Y[: len(Y)], Y)
@@ -205,15 +198,6 @@ def test_a_batch_has_every_context_once_with_its_weight_and_every_position():
     batch = batch_of(X, Y, "sum")  # which has fewer
     kept = [tuple(x) for x, w in zip(batch.distinct.tolist(), batch.weights, strict=True) if w]
     assert batch.weights.sum() == len(Y) and sorted(kept) == sorted({tuple(sorted(x)) for x in X.tolist()})
-
-
-def test_contexts_are_padded_to_few_lengths_that_hold_a_whole_batch():
-    lengths = set()
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        X, Y = rng.integers(0, 40, (700, 2)), rng.integers(0, 40, 700)
-        lengths.add(len(make_batch(X, Y, features="cat", vocab_size=40, size=700, sparse=False).distinct))
-    assert lengths <= {512, 704}  # the whole batch, in blocks of 64
 
 
 @pytest.mark.parametrize("kind, noisy, accumulator", [("sum", True, 0.1), pytest.param("cat", False, 0.0, marks=SLOW)])
@@ -232,78 +216,6 @@ def test_adagrad_steps_by_hand(kind, noisy, accumulator, devices=8):
     np.testing.assert_allclose(trained, U, rtol=0, atol=tolerance)
 
 
-# rows alone ------------------------------------------------------------------------------------------------------------
-
-LARGE = 40  # a vocabulary of which a batch touches a few rows
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Rounding up to 10 in place of 512, so that a small vocabulary has batches with rows."""
-    monkeypatch.setattr(gradient_module, "_round_up", 10)
-    monkeypatch.setattr(gradient_module, "_block", 10)
-
-
-def narrow_batches(kind, sparse):
-    """Three batches, each of 3 tokens of the 40, two at either offset, the first and the last among them; one is smaller."""
-    rng = np.random.default_rng(3)
-    batches = []
-    for length in (30, 30, 11):
-        tokens = np.array([0, rng.integers(1, LARGE - 1), LARGE - 1])
-        X = np.stack([rng.choice(tokens[1:], length), rng.choice(tokens[:2], length)], axis=1)
-        Y = rng.integers(0, LARGE, length)
-        batches.append((X, make_batch(X, Y, features=kind, vocab_size=LARGE, size=30, sparse=sparse)))
-    return batches
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(
-    ("kind", "name", "devices", "dtype"),
-    [
-        ("cat", "adagrad", 8, np.float32),
-        *(pytest.param("sum", "adagrad from 0.1", 1, np.float64, marks=SLOW),),
-        *(pytest.param("cat", "gradient descent", 1, np.float32, marks=SLOW),),
-    ],
-)
-def test_an_update_of_rows_is_the_dense_update_exactly(kind, name, devices, dtype):
-    tables, ends = random_tables(2, kind, dtype, vocab_size=LARGE), []
-    step = compiled_step(OPTIMIZERS[name], kind, False, devices)
-    before = step._cache_size()  # of tests before this one
-    for sparse in (False, True):
-        batches = [batch for _, batch in narrow_batches(kind, sparse)]
-        assert all(bool(batch.rows) == sparse for batch in batches)
-        ends.append(train(tables, batches, name, kind, devices=devices))
-    (dense, dense_losses), (rows, sparse_losses) = ends
-    assert sparse_losses == dense_losses
-    assert step._cache_size() <= before + 2  # one compilation each
-    for leaf, expected in zip(rows, dense, strict=True):  # parameters and accumulators: the same sums in the same order
-        np.testing.assert_array_equal(leaf, expected)
-
-
-@pytest.mark.usefixtures("small_blocks")
-@KINDS
-def test_a_batch_with_rows_numbers_its_contexts_within_them(kind):
-    for X, batch in narrow_batches(kind, sparse=True):
-        rows = batch.rows * 2 if kind == "sum" else batch.rows
-        for k in range(2):
-            np.testing.assert_array_equal(rows[k][batch.X[: len(X), k]], X[:, k])
-            real = rows[k][rows[k] < LARGE]
-            assert (np.diff(real) > 0).all() and set(real) == set(X.flat if kind == "sum" else X[:, k])
-
-
-def test_a_batch_has_rows_only_where_they_are_a_quarter_of_the_table():
-    def rows(tokens, vocab_size, sparse=True):
-        X = np.arange(3000).reshape(-1, 1) % tokens
-        batch = make_batch(X, X[:, 0], features="cat", vocab_size=vocab_size, size=3000, sparse=sparse)
-        return [len(r) for r in batch.rows]
-
-    assert rows(300, 2048) == [512]
-    assert rows(300, 2047) == []
-    assert rows(513, 4095) == []
-    assert rows(513, 4096) == [1024]
-    assert rows(300, 4096, sparse=False) == []
-
-
 # steps ---------------------------------------------------------------------------------------------------------------
 
 
@@ -311,7 +223,7 @@ def test_a_batch_has_rows_only_where_they_are_a_quarter_of_the_table():
 def test_training_leaves_the_parameters_of_another_state(vocab_size=16):  # without fillers, which would be copies
     mesh, optimizer = data_mesh(2), OPTIMIZERS["gradient descent"]
     given = random_tables(2, "cat", vocab_size=vocab_size)
-    batch = batch_of(*positions(2), vocab_size=vocab_size)
+    batch = batch_of(*positions(2))
     train(given, [batch], devices=2)
     started = initial_state(given, optimizer, mesh)
     compiled_step(optimizer, "cat", False, 2)(initial_state(started.params, optimizer, mesh), batch)
@@ -388,7 +300,7 @@ def test_a_cold_and_a_warm_start_reach_the_same_optimum():
     smoothness = np.linalg.eigvalsh(H.T @ H).max() / 2  # the covariance of a softmax is at most 1/2
     mesh, optimizer, ends = data_mesh(1), optax.sgd(1 / smoothness), []
     step = training_step(optimizer, features="cat", noise=None, mesh=mesh)
-    batch = batch_of(X, Y, vocab_size=n)
+    batch = batch_of(X, Y)
     cold = cold_start(jax.random.key(0), features="cat", radius=K, vocab_size=n, dtype=jnp.float64)
     for tables in (cold, explicit_solution(F, K)):
         state, loss = initial_state(tables, optimizer, mesh), np.inf

@@ -17,13 +17,11 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import contexts
 from jexplicit.lm import evaluation
 from jexplicit.lm.core.model import is_token_model, token_model
-from jexplicit.lm.core.smoothing import SMOOTHINGS
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.fits.log_linear import offset_rows
+from jexplicit.lm.rows import sparse as sparse_module
 from jexplicit.lm.rows.explicit import explicit_language_model
-from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
-from jexplicit.lm.tables import sparse_partition
-from jexplicit.lm.tables.sparse_partition import sparse_log_partition
+from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model, sparse_log_partition
 
 N = 9
 SLOW = pytest.mark.slow
@@ -52,8 +50,8 @@ def test_the_sizes_of_blocks_and_the_order_of_contexts_change_rounding_alone(pro
     model, reports = fit(features="cat", radius=3), []
     (X, _), expected = contexts(DEV, 3), evaluate(model, DEV).nll
     order, log_Z = np.random.default_rng(0).permutation(len(X)), sparse_log_partition(model.rows, X)
-    monkeypatch.setattr(sparse_partition, "_product_bytes", product_bytes)
-    monkeypatch.setattr(sparse_partition, "_cells_at_once", cells)
+    monkeypatch.setattr(sparse_module, "_product_bytes", product_bytes)
+    monkeypatch.setattr(sparse_module, "_cells_at_once", cells)
     found = evaluate(model, DEV, progress=lambda *report: reports.append(report)).nll
     assert found == pytest.approx(expected, rel=1e-13)
     assert reports == sorted(set(reports)) and reports[-1][0] == reports[-1][1]
@@ -63,7 +61,7 @@ def test_the_sizes_of_blocks_and_the_order_of_contexts_change_rounding_alone(pro
 @pytest.mark.parametrize("largest", [0.0, 0.3, 2.0, 11.0])
 def test_interpolated_exponentials_are_exact_to_rounding(largest):
     slopes, t = np.linspace(0, largest, 7), np.append(np.linspace(0, 1, 23), 1 / 3)
-    found = np.polynomial.chebyshev.chebval(2 * t - 1, sparse_partition._chebyshev_coefficients(slopes))
+    found = np.polynomial.chebyshev.chebval(2 * t - 1, sparse_module._chebyshev_coefficients(slopes))
     # rounding is that of the largest exponential: eps * exp(largest), times the number of terms
     np.testing.assert_allclose(found, np.exp(np.outer(slopes, t)), rtol=0, atol=1e-14 * np.exp(largest))
 
@@ -95,13 +93,7 @@ def test_dense_tables_of_the_same_rows_are_the_same_model(kind, K):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "smoothing, eos",
-    [
-        *((smoothing, n % 2 > 0) for n, smoothing in enumerate(SMOOTHINGS)),
-        *(pytest.param(smoothing, n % 2 == 0, marks=SLOW) for n, smoothing in enumerate(SMOOTHINGS)),
-    ],
-)
+@pytest.mark.parametrize("smoothing, eos", [("kneser-ney", False), ("add-alpha", True)])
 def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row(smoothing, eos):
     """As distributions: rows over the unigram, with it, and rows over nothing.
 

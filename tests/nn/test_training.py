@@ -384,7 +384,7 @@ def decoder_training(devices: int, optimizer=None, vocab_size: int = N, **change
     arguments = {
         "state": initial_state(start, optimizer, mesh),
         "step": training_step(optimizer, features="cat", noise=None, mesh=mesh),
-        "batch": lambda m: make_batch(contexts_of[m], targets[m], features="cat", vocab_size=vocab_size, size=8, sparse=False),
+        "batch": lambda m: make_batch(contexts_of[m], targets[m], features="cat", size=8),
         "evaluate": lambda params: negative_log_likelihood(model(params).tables, contexts_of, targets) / len(targets),
         "params": lambda state: state.params,
         "size": len(targets),

@@ -2,9 +2,12 @@
 
     logits(context, history) = sum_g row_g(context, history),        p = softmax(logits)
 
-Most kinds of rows are index and tables (`TableRows`): the context gives the number of a row in each table. Tables are dense
-(here), sparse over a base row (jexplicit.lm.rows.sparse), or of contexts of several tokens (ngrams, backoff). Networks
-(network) are read in a way of their own.
+A kind of rows says `names` (what each row is), `tokens` (which token of the context it speaks for, 1 for the nearest; HISTORY
+for the past, None for no token), `radius` (K, tokens of the context that it reads), `history` (tokens of the past, borders of
+documents ignored; 0 for none), `vocab_size`, and `read(context, history)`, the rows of one position in nats: pure.
+
+Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table. Tables are dense (here),
+sparse over a base row (jexplicit.lm.rows.sparse), or of contexts of several tokens (ngrams). Networks are read otherwise.
 
 Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
 and `tree.map` work on them.
@@ -12,7 +15,7 @@ and `tree.map` work on them.
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,56 +23,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.names import Features as Features
-from jexplicit.lm.core.names import History as History
-from jexplicit.lm.core.names import window_of as window_of
-from jexplicit.lm.tables.contexts import map_contexts, vmap_contexts
-from jexplicit.lm.tables.pytrees import pytree as pytree
-from jexplicit.lm.tables.pytrees import static as static
-from jexplicit.lm.tables.storage import Dense
+from jexplicit.lm.core.tables import Dense, map_contexts, pytree, static, vmap_contexts
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
 NO_TOKEN = -1  # in a history: no token, before the start of the text
 
 
-@runtime_checkable
-class Rows(Protocol):
-    """A kind of rows. `TableRows` derives most of this."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What each row is."""
-        ...
-
-    @property
-    def tokens(self) -> tuple[int | None, ...]:
-        """Which token of the context each row speaks for, 1 for the nearest; HISTORY for the past, None for no token."""
-        ...
-
-    @property
-    def radius(self) -> int:
-        """K, how many tokens of the context it reads."""
-        ...
-
-    @property
-    def history(self) -> int:
-        """How many tokens of the past it reads, borders of documents ignored; 0 for none."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """N."""
-        ...
-
-    def read(self, context: Integer[Array, " K"], history: Integer[Array, " W"] | None) -> Sequence[Float[Array, " N"]]:
-        """The rows of one position, in nats: pure, for `jit` and `vmap`."""
-        ...
-
-
 class TableRows:
     """Rows that stand in tables: `index(context)` numbers the row of each of the `row_tables`, and all else follows.
 
-    row_tables: for each row a table of jexplicit.lm.tables.storage.
+    row_tables: for each row a table of jexplicit.lm.core.tables.
     index: [K] token ids, nearest first -> [rows] integers, -1 for no row: pure.
     """
 

@@ -1,13 +1,16 @@
-"""What the parts of a language model are called, for command lines: JAX is not needed."""
+"""What the parts of a language model are called, and the options of fits, for command lines: JAX is not needed."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
 
 Features = Literal["sum", "cat"]
 History = str  # none, document, window:W, all, adaptive or adaptive:document; see window_of
 ADAPTIVE = ("adaptive", "adaptive:document")
 SMALLEST_WINDOW = 32
-Smoothing = Literal["kneser-ney", "modified-kneser-ney", "absolute-discount", "dirichlet", "add-alpha", "noise"]
+Smoothing = Literal["kneser-ney", "add-alpha"]
 Method = Literal[
     "unigram",
     "bigram",
@@ -47,3 +50,42 @@ def label(row: Mapping[str, Any]) -> str:
     parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
     parts += [f"history {row['history']}"] if row["method"] == "context-mixing" else []
     return ", ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """How models are fitted. Each method has its own options."""
+
+    GROUPS: ClassVar = {"contexts": "mixing", "smoothing": "smoothed", "epochs": "trained"}
+
+    contexts: Literal["auto", "characters", "words", "subwords"] = "auto"
+    """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
+    gates: Annotated[int, Bounds(at_least=0, at_most=3)] = 3
+    """context-mixing: number of gates, which weigh the evidence by the place in the word or the tree, by the node of the tree
+    and by the token before; 0: all decisions share their weights."""
+    stages: PositiveInt = 1
+    """context-mixing: how often the contexts are gone through, each measured against all before it."""
+    frozen: bool = False
+    """context-mixing with --history adaptive: the text that is read is counted, but no weight moves."""
+    smoothing: Smoothing = "kneser-ney"
+    """Smoothing of the rows of log-linear and iterative-scaling models."""
+    calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
+    """log-linear, iterative-scaling: number of positions in held-out documents (2 %) that exponents are fitted on, drawn by
+    --seed."""
+    sweeps: PositiveInt = 10
+    """iterative-scaling: number of sweeps over the distinct contexts."""
+    discount: NonNegativeFloat | None = None
+    """iterative-scaling: tolerance, in counts, between expected and observed co-occurrences. Default: the Kneser-Ney discount.
+    0 starts from the explicit solution, with its noise model, and approaches the optimum of the training loss."""
+    epochs: PositiveInt = 32
+    """Training: maximum number of passes over the data."""
+    batch_size: PositiveInt = 8192
+    """Training: positions per step."""
+    optimizer: str = "adagrad"
+    """Training: optimiser of optax, by name: adagrad, sgd, adam, rmsprop, ..."""
+    learning_rate: PositiveFloat = 0.01
+    """Training: learning rate, for the mean loss per position."""
+    accumulator: NonNegativeFloat = 0.0
+    """Training: initial value of Adagrad's sum of squares. The paper does not give it; optax's default is 0.1."""
+    patience: PositiveInt | None = None
+    """Training: stop after this many epochs without a lower dev perplexity; the best epoch is kept. Default: never."""

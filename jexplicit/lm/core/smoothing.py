@@ -3,8 +3,7 @@
 The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`. As E is diagonal plus rank one,
 `F = Eᵀ C` and the rows `E U` follow from the integer counts and vectors: E itself is never built.
 
-Every smoothing of counts gives rows that are positive and sum to 1, including rows of unseen tokens, so smoothings are
-interchangeable.
+Smoothed rows are positive and sum to 1, including rows of unseen tokens.
 """
 
 from collections.abc import Callable
@@ -15,12 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.counts.contexts import sum_runs
-from jexplicit.lm.core.names import Smoothing as Smoothing
+from jexplicit.lm.core.names import Smoothing
 from jexplicit.runs.checks import as_float, checked
 from jexplicit.runs.devices import full_precision
-
-SMOOTHINGS: tuple[str, ...] = get_args(Smoothing)
 
 
 class Noise(NamedTuple):
@@ -85,7 +81,6 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 
     Args:
         U: [N, I] decoder, in nats.
-        noise: the noise model of the embeddings.
 
     Example:
         >>> noisy_rows(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
@@ -103,10 +98,6 @@ def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[
 
     An output with `f_i = 0` has an all-zero column and so no logarithm. It gets the column that a single independent
     observation has on average, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M instead of zero.
-
-    Args:
-        C: [N, I] counts as floats.
-        f: [I] how often each output was seen.
     """
     independent = C.sum(axis=1) / f.sum()
     return jnp.where(f[None, :] == 0, independent[:, None], C)
@@ -123,16 +114,12 @@ def unigram(f: Float[Array, " I"]) -> Float[Array, " I"]:
     return f / f.sum()
 
 
-@checked(lambda C, *, modified=False: _refuse_counts(), fine=lambda C, *, modified=False: _are_whole(C), static=("modified",))
-def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array, "N I"]:
-    """Kneser-Ney bigram: `P(i|j) = (C[j, i] - D(C[j, i])) / C(j) + γ(j) P_cont(i)`.
+@checked(lambda C: _refuse_counts(), fine=lambda C: _are_whole(C))
+def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
+    """Kneser-Ney bigram: `P(i|j) = max(C[j, i] - D, 0) / C(j) + γ(j) P_cont(i)`.
 
-    γ(j) is the mass that the discounts free, `sum D / C(j)`. `P_cont(i)` is the share of different contexts of i (one for an
-    unseen output), and the row of a context never seen.
-
-    Args:
-        C: [N, I] counts as floats.
-        modified: three discounts instead of one.
+    γ(j) is the mass that the discount D frees, `D n₊(j) / C(j)`. `P_cont(i)` is the share of different contexts of i (one for
+    an unseen output), and the row of a context never seen.
 
     Returns:
         [N, I] rows that are positive and sum to 1.
@@ -144,13 +131,12 @@ def kneser_ney(C: Float[Array, "N I"], *, modified: bool = False) -> Float[Array
         >>> kneser_ney(jnp.array([[4.0, 0.0], [1.0, 1.0], [0.0, 2.0]])).tolist()
         [[0.9375, 0.0625], [0.5, 0.5], [0.125, 0.875]]
 
-    Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26 (interpolated).
+    Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12 and 17 (interpolated).
     """
     C = as_float(C)
     n = jnp.stack([jnp.sum(C == c).astype(C.dtype) for c in (1, 2, 3, 4)])
-    D = jnp.concatenate([jnp.zeros(1, C.dtype), discounts_of(n, modified=modified)])
     P_cont, total = unigram(jnp.sum(C > 0, axis=0).astype(C.dtype)), C.sum(axis=1)
-    taken = D[jnp.clip(C, 0, 3).astype(jnp.int32)]
+    taken = jnp.where(C > 0, discounts_of(n, modified=False)[0], 0)
     gamma = jnp.where(total > 0, taken.sum(axis=1) / jnp.maximum(total, 1), 1)
     return (C - taken) / jnp.maximum(total, 1)[:, None] + gamma[:, None] * P_cont[None, :]
 
@@ -231,47 +217,28 @@ def smooth_pairs(
     return SmoothedPairs((kept + backed_off) / of_pairs(total), values, log_gamma)
 
 
-class RowSmoothing(NamedTuple):
-    """A smoothing of rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)` with s = 0 for pairs that never occurred.
+def smoothed_excess(C: Any, name: str) -> tuple[Float[np.ndarray, " I"], Float[np.ndarray, " E"]]:
+    """Smoothed rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)`: b, and s of the cells of C, which is 0 for all other pairs.
 
-    It takes `D(C[j, i])` from every count and gives the distribution b a mass m, `s_ji = (C[j, i] - D(C[j, i])) / (m_j b_i)`.
+    kneser-ney: one discount D, over the continuation distribution b, `s_ji = (C[j, i] - D) / (D n₊(j) b_i)`, with n₊(j) the
+    number of different outputs after j. add-alpha: a pseudo-count of 1 for every pair, `s_ji = C[j, i]`.
 
-    name: of the smoothing.
-    lower: [I] b.
-    discounts: [3] D of counts of 1, of 2, and of 3 and more.
-    """
-
-    name: str
-    lower: Float[np.ndarray, " I"]
-    discounts: Float[np.ndarray, "3"]
-
-    def excess(self, C: Any) -> Float[np.ndarray, " E"]:
-        """s of the cells of C, a scipy.sparse.csr_array."""
-        taken, cells = self.discounts[np.minimum(C.data, 3).astype(np.int64) - 1], np.diff(C.indptr)
-        mass = {"dirichlet": cells, "add-alpha": np.full(len(cells), C.shape[1])}.get(self.name, sum_runs(taken, C.indptr))
-        return (C.data - taken) / (np.repeat(mass, cells) * self.lower[C.indices])
-
-
-def row_smoothing(C: Any, name: str) -> RowSmoothing:
-    """The smoothing of rows by what a table of counts, a scipy.sparse.csr_array, estimates for all of them.
-
-    kneser-ney: one discount, over the continuation distribution; modified-kneser-ney: three discounts.
-    absolute-discount: one discount, over the unigram.
-    dirichlet: a prior at the unigram, of strength n₊(j), the number of different outputs after j.
-    add-alpha: a pseudo-count of 1 for every pair.
+    Args:
+        C: [J, I] counts, a scipy.sparse.csr_array.
+        name: of the smoothing.
 
     Raises:
         ValueError: another smoothing than these.
 
-    Source: Kneser & Ney 1995; Chen & Goodman 1999; Ney, Essen & Kneser 1994; Witten & Bell 1991, method C; MacKay & Peto 1995.
+    Source: Kneser & Ney 1995.
     """
-    if name not in SMOOTHINGS or name == "noise":
-        raise ValueError(f"smoothing {name!r}: choose {', '.join(SMOOTHINGS[:-1])}, or noise for rows of the whole text")
-    seen = np.bincount(C.indices, minlength=C.shape[1]) if "kneser-ney" in name else C.sum(axis=0, dtype=np.int64)
-    lower = np.full(C.shape[1], 1 / C.shape[1]) if name == "add-alpha" else relative_frequencies(seen)
-    discounted = name not in ("dirichlet", "add-alpha")
-    D = discounts_of(counts_of_counts(C.data), modified=name.startswith("modified")) if discounted else np.zeros(3)
-    return RowSmoothing(name, lower, D)
+    if name == "add-alpha":
+        return np.full(C.shape[1], 1 / C.shape[1]), C.data.astype(np.float64)
+    if name != "kneser-ney":
+        raise ValueError(f"smoothing {name!r}: choose {' or '.join(get_args(Smoothing))}")
+    lower, cells = relative_frequencies(np.bincount(C.indices, minlength=C.shape[1])), np.diff(C.indptr)
+    D = discounts_of(counts_of_counts(C.data), modified=False)[0]
+    return lower, (C.data - D) / (D * np.repeat(cells, cells) * lower[C.indices])
 
 
 def relative_frequencies(f: Integer[np.ndarray, " I"]) -> Float[np.ndarray, " I"]:

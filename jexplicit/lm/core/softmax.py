@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.contexts import check_token_ids, distinct_contexts
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.tables.contexts import map_contexts as map_contexts
 
 Tables = Sequence[Float[Array, "N N"]]
 
@@ -40,28 +39,6 @@ def logits(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, " N"]:
     return functools.reduce(jnp.add, rows)
 
 
-def log_partition(
-    tables: Tables,
-    X: Integer[np.ndarray, "M K"],
-    *,
-    mesh: Mesh | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Float[np.ndarray, " M"]:
-    """`log Z(x) = log sum_i exp(logits(x)_i)` of many contexts, in nats, on the host.
-
-    Only a block of logits exists at a time, small enough for a CPU's cache. The contexts are split over the mesh.
-    """
-    return token_model(tables, "cat", False).rows.log_partition(X, mesh=mesh, progress=progress)
-
-
-def target_logits(tables: Tables, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-    """The logit `sum_k U_k[x_k, y]` of every position's own target, in nats, on the host.
-
-    Summed over positions this is `sum_k <C_k, U_k>`.
-    """
-    return token_model(tables, "cat", False).rows.target_logits(X, Y)
-
-
 def negative_log_likelihood(
     tables: Tables,
     X: Integer[np.ndarray, "M K"],
@@ -76,7 +53,6 @@ def negative_log_likelihood(
     Args:
         tables: K tables [N, N].
         X: [M, K] contexts, nearest token first.
-        Y: [M] targets.
         ordered: False where all tables are the same (Sum), so that the order of a context does not matter.
 
     Raises:
@@ -97,8 +73,9 @@ def negative_log_likelihood(
     for ids in (X, Y):
         check_token_ids(ids, len(tables[0]))
     distinct, n = distinct_contexts(X, ordered=ordered)
-    log_Z = log_partition(tables, distinct, mesh=mesh, progress=progress)
-    return known_loss(n @ log_Z.astype(np.float64) - target_logits(tables, X, Y).sum(dtype=np.float64))
+    rows = token_model(tables, "cat", False).rows
+    log_Z = rows.log_partition(distinct, mesh=mesh, progress=progress)
+    return known_loss(n @ log_Z.astype(np.float64) - rows.target_logits(X, Y).sum(dtype=np.float64))
 
 
 def known_loss(nll: Any) -> float:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.sampled import draw_sample
+from jexplicit.lm.core.past import draw_sample
 from jexplicit.lm.counted.combine import (
     Combination,
     CombinationState,

@@ -1,44 +1,52 @@
 """Every way of fitting a language model, by name: text and options in, a model out.
 
-    fitted = fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4))
-    evaluate(fitted.model, dev).perplexity
+    fit(texts, "log-linear", features="cat", radius=4).perplexity(others)
+    fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4)).model
 
 What several methods share, the counts and the held-out part of a text, is made once and kept by its `TrainingText`. A method
 imports what it alone needs: optax takes as long as a small fit.
 """
 
-import functools
+import os
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.data.contexts import contexts
-from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.names import Method as Method
+from jexplicit.data.contexts import PAD, contexts
+from jexplicit.data.corpora import Corpus
+from jexplicit.data.text import Unit, read_documents
+from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.lm.core.model import token_model
+from jexplicit.lm.core.names import Features, History, Method, window_of
+from jexplicit.lm.core.softmax import logits
+from jexplicit.lm.counted.model import CONTEXTS, contexts_of, fit_counted, gates_of
 from jexplicit.lm.counted.use import AnyModel
-from jexplicit.lm.fits.column_weights import fit_token_delta, shift_tokens
-from jexplicit.lm.rows.backoff import ngram_model
-from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, target_counts, unigram_model
-from jexplicit.lm.rows.sparse import sparse_bigram_model, sparse_language_model, sparse_unigram_model
+from jexplicit.lm.rows.explicit import (
+    FLOOR,
+    bigram_model,
+    bigram_optimum,
+    explicit_blocks,
+    explicit_language_model,
+    target_counts,
+    unigram_model,
+    with_targets,
+)
+from jexplicit.lm.rows.ngrams import ngram_model
+from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
-from jexplicit.runs.host import trim_heap
+from jexplicit.runs.host import host_bytes
+from jexplicit.solvers.frequency_exponent import fit_delta
 
 # Methods that are solved from dense tables [N, N].
-DENSE = (
-    "explicit",
-    "delta",
-    "cold",
-    "warm",
-    "optimum",
-    "log-linear",
-    "iterative-scaling",
-)
+DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
 # Methods that are fitted on one device, however many there are; those of the text alone on the host.
 ONE_DEVICE = ("ngram", "optimum", "delta")
-CHAIN = (1, 2, 3, 4)  # offsets of the contexts of the n-gram model
+ORDER = 4  # tokens of the longest contexts of the n-gram model
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -68,7 +76,6 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
         method: one of METHODS.
         text: to fit on.
         options: of the method.
-        watch: progress, events and checkpoints; default, none.
 
     Returns:
         the model, and `info` with `solve_seconds`, `scalars` (how many numbers were fitted) and what the method adds.
@@ -84,96 +91,238 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
     options, start = options or Options(), time.perf_counter()
-    trim_heap()  # of what was evaluated before
     fitted = METHODS[method](text, options, watch or Watch())
     jax.block_until_ready(fitted.model)
     return fitted._replace(info={"solve_seconds": time.perf_counter() - start, "scalars": 0, **fitted.info})
 
 
-def _fit_unigram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    if text.sparse:
-        return FitResult(sparse_unigram_model(text.sparse_counts(1), eos=text.eos), {})
-    return FitResult(unigram_model(text.counts(1), eos=text.eos), {})
+def fit(
+    texts: Iterable[Any] | Path,
+    method: str | None = None,
+    *,
+    history: History | None = None,
+    features: Features | None = None,
+    radius: int | None = None,
+    tokenizer: str | os.PathLike | Tokenizer = "bpe",
+    vocab_size: int | None = None,
+    eos: bool = False,
+    field: str | None = None,
+    documents: Unit = "line",
+    watch: Watch | None = None,
+    **options: Any,
+) -> TextModel:
+    """Fit a language model to texts: what `launch.lm` does, without its run folder and its measurements.
+
+    Args:
+        texts: documents, a list or a generator of strings. Or files: a `pathlib.Path`, or several, of files, globs and folders.
+            A string is always a text, never a file.
+        method: one of jexplicit.METHODS; default "context-mixing", which predicts best. "explicit" is the paper's closed form.
+        history: what context mixing sees beyond its contexts: the `document` so far (default), `all` of the text before, the
+            last W tokens (`window:W`), or `none`; `adaptive`: all is counted as it is read. With `all` and `adaptive`, the
+            score of a text depends on the texts before it.
+        features, radius: `sum` or `cat` (default) of so many context tokens (default 1), for the methods that take them.
+        tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
+            SentencePiece model, a `tokenizer.json`).
+        vocab_size: token ids of a trained tokenizer; default 4098, or every character.
+        field, documents: how files are read, see `jexplicit.data.text.read_documents`.
+        watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
+            texts.
+        options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.Options`: smoothing, sweeps, seed, ...
+
+    Returns:
+        the model with its tokenizer: `.perplexity`, `.score`, `.next_token`, `.generate` and `.save`.
+
+    Raises:
+        ValueError: one string instead of texts, or no text; strings and files together; files that cannot be read; an unknown
+            method; an option that the method does not use, or one that does not fit the others.
+
+    Example:
+        >>> model = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
+        >>> model.generate("to b", 3, temperature=0)
+        'e o'
+    """
+    method = method or "context-mixing"
+    named = {"features": features, "radius": radius, "history": history}
+    settings = _options(method, options | {name: value for name, value in named.items() if value is not None})
+    read = _read_texts(texts, field, documents)
+    if not any(text.strip() for text in read):
+        raise ValueError(f"no text in {len(read)} documents: give some")
+    own = make_tokenizer(tokenizer, read, vocab_size)
+    stream = encode_documents(own, read)
+    if len(stream) < 2:
+        raise ValueError(f"no token in {len(read)} documents: give some text")
+    N, K = own.vocab_size, settings.radius
+    text = TrainingText(stream, N, eos=eos, tokenizer=own)
+    if method not in ("ngram", "context-mixing") and choose_tables([method], N, K, host_bytes()) == "sparse":
+        if method in DENSE and method != "explicit":
+            raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
+        text = text.like(stream, sparse_counts=text.sparse_counts(K))
+    if method in ("cold", "warm") and (watch is None or watch.dev is None):  # the best epoch is that of a held-out part
+        text, held_out = text.parts(settings.calibration_positions)
+        watch = (watch or Watch())._replace(dev=held_out)
+    model, info = fit_model(method, text, settings, watch)
+    about = {
+        "method": method,
+        "features": settings.features if "features" in OPTIONS[method] else "none",
+        "radius": max(1, model.radius),
+        "history": settings.history,
+        "vocab_size": N,
+        "train_tokens": int(np.count_nonzero(stream != PAD)),
+        "corpus_sha256": Corpus("texts", read, []).sha256,
+        "tokenizer": own.kind if isinstance(tokenizer, Tokenizer) or tokenizer in KINDS else str(tokenizer),
+        **info,
+    }
+    return TextModel(model, own, about)
 
 
-def _fit_bigram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    if text.sparse:
-        return FitResult(sparse_bigram_model(text.sparse_counts(1), eos=text.eos), {})
-    return FitResult(bigram_model(text.counts(1), eos=text.eos), {})
+def _options(method: str, options: dict[str, Any]) -> Options:
+    """The options of a method, with its defaults."""
+    if method not in METHODS:
+        raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
+    if unused := sorted(set(options) - set(OPTIONS[method])):
+        known = f"choose from {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it has none"
+        raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
+    if options.get("radius", 1) < 1:
+        raise ValueError(f"radius={options['radius']}: a context has at least one token")
+    window_of(options.get("history", "none"))
+    defaults: dict[str, Any] = {"history": "document"} if "history" in OPTIONS[method] else {}
+    return Options(**defaults | options)
 
 
-def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    shape: Any = {"features": options.features, "radius": options.radius, "eos": text.eos}
-    if text.sparse:
-        return FitResult(sparse_language_model(text.sparse_counts(options.radius), **shape), {})
-    return FitResult(explicit_language_model(text.counts(options.radius), **shape), {})
+def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit) -> list[str]:
+    if isinstance(texts, str):
+        shown = texts if len(texts) <= 40 else f"{texts[:37]}..."
+        raise ValueError(f"the string {shown!r} instead of texts: pass a list, [text], or a pathlib.Path for a file")
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterating over a table gives the names of its columns
+        columns = [*(texts if isinstance(texts, Mapping) else cast(Any, texts).columns)]
+        column = "text" if "text" in columns else next(iter(columns), "text")
+        raise ValueError(f"a {type(texts).__name__} instead of texts: pass the column of the texts, such as table[{column!r}]")
+    if isinstance(texts, (set, frozenset)):
+        raise ValueError("a set of texts, which has no order: pass a list, sorted(texts)")
+    given: list[Any] = [texts] if isinstance(texts, os.PathLike) else list(texts)
+    files = [item for item in given if isinstance(item, os.PathLike)]
+    if not given:
+        raise ValueError("no texts: pass at least one string, or a pathlib.Path")
+    if files and len(files) == len(given):
+        return read_documents(files, field=field, documents=documents)
+    if others := [item for item in given if not isinstance(item, str)]:
+        found = f"{type(others[0]).__name__} {str(others[0])[:40]!r}"
+        raise ValueError(f"texts with {found}: pass either strings (texts) or pathlib.Paths (files), not both")
+    if field is not None or documents != "line":
+        raise ValueError(f"field={field!r}, documents={documents!r} with strings: they say how files (pathlib.Path) are read")
+    return given
 
 
-def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with its delta-corrected exponent, fitted on drawn positions of its own text."""
-    start, f = _explicit_tables(text, options), target_counts(text.counts(1), eos=text.eos)
-    X, Y = contexts(text.in_memory, options.radius, eos=text.eos)
-    m = draw_positions(options, len(Y))
-    with watch.stage(f"delta, {options.features}, K = {options.radius}"):
-        fitted = fit_token_delta(start, f, X[m], Y[m])
-    model = shift_tokens(start, -fitted.delta * np.log(np.maximum(f, 1)))
-    return FitResult(model, {"delta": fitted.delta, "scalars": 1})
+def contexts_name(contexts: str, kind: str | None) -> str:
+    """The name of a set of contexts; of auto that for the kind of a tokenizer.
+
+    Raises:
+        ValueError: an unknown name.
+
+    Example:
+        >>> contexts_name("auto", "char"), contexts_name("words", "bpe")
+        ('characters', 'words')
+    """
+    name = contexts_of(kind) if contexts == "auto" else contexts
+    if name not in CONTEXTS:
+        raise ValueError(f"contexts {contexts!r}: choose auto, {' or '.join(CONTEXTS)}")
+    return name
 
 
-def _explicit_tables(text: TrainingText, options: Options) -> LanguageModel:
-    K = options.radius
-    return explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
+def contexts_radius(contexts: str, kind: str | None) -> int:
+    """The token furthest back of those that contexts name by their distance: the radius of their model."""
+    found = CONTEXTS[contexts_name(contexts, kind)]
+    return max(column for context in found for column in context.columns if isinstance(column, int))
 
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     with watch.stage("ngram"):
-        return FitResult(ngram_model(text.ngrams(CHAIN), eos=text.eos), {})
+        return FitResult(ngram_model(text.ngrams(ORDER), eos=text.eos), {})
+
+
+def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    K, features = options.radius, options.features
+    return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
+
+
+def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    """The explicit solution with weights `w_i = f_i^((1 - K - δ)/K)`, δ of the lowest loss on drawn positions of its own text.
+
+    Eq. 12-14 have `w_i ∝ f_i^(1/K) / <E_G[F_i]>`, and where the mean grows as f_i^s the logits change by -δ log f_i,
+    δ = K (s - 1): Sec. 2.2.
+    """
+    K, features = options.radius, options.features
+    blocks, of_offset = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
+    log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
+    X, Y = contexts(text.in_memory, K, eos=text.eos)
+    m = draw_positions(options, len(Y))
+    X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
+    with watch.stage(f"delta, {features}, K = {K}"):
+        found = fit_delta(lambda x: logits([blocks[t] for t in of_offset], x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
+    blocks = [U - found.delta / K * log_f[None] for U in blocks]
+    return FitResult(token_model([blocks[t] for t in of_offset], features, text.eos), {"delta": found.delta, "scalars": 1})
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The minimum of the training loss of one token of context, in closed form."""
-    from jexplicit.lm.fits.optimum import FLOOR, bigram_optimum
-
     if options.radius != 1:
         raise ValueError(f"optimum with radius {options.radius}: only K = 1 has a closed form; sweeps go there at any K")
     with watch.stage(f"optimum, {options.features}, K = 1"):
-        found = bigram_optimum(text.counts(1), eos=text.eos)
-    info = {"infimum_perplexity": float(np.exp(found.loss)), "kkt_residual": 0.0, "floor": FLOOR}
-    return FitResult(found.model, info)
+        table, loss = bigram_optimum(with_targets(text.counts(1)[0], eos=text.eos))
+    info = {"infimum_perplexity": float(np.exp(loss)), "kkt_residual": 0.0, "floor": FLOOR}
+    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), info)
 
 
 def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.context_mixing import fit_context_mixing
+    """A counted model of a text, see jexplicit.lm.counted: contexts, and the weights of their evidence."""
+    tokenizer: Tokenizer | None = text.tokenizer
+    name = contexts_name(options.contexts, tokenizer and tokenizer.kind)
+    shape: Any = {"contexts": CONTEXTS[name], "gates": gates_of(name)[: options.gates], "stages": options.stages}
+    shape |= {"frozen": options.frozen, "eos": text.eos, "seed": options.seed, "history": options.history}
+    done, in_all = 0, len(CONTEXTS[name]) * options.stages + options.gates
+    with watch.stage(f"context mixing, history {options.history}", "contexts and gates") as progress:
 
-    return FitResult(*fit_context_mixing(text, options, watch))
+        def log(**event: Any) -> None:
+            nonlocal done
+            done += 1
+            watch.log(event="context_mixing", **event)
+            progress(min(done, in_all), in_all)
+
+        model = fit_counted(text.in_memory, text.vocab_size, tokenizer, **shape, log=log)
+    return FitResult(model, {"scalars": model.scalars, "contexts": len(model.parts)})
+
+
+_no_features = ("unigram", "bigram", "ngram", "context-mixing")
+
+
+def _fit_trained(start: str) -> Callable[[TrainingText, Options, Watch], FitResult]:
+    def train(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+        from jexplicit.lm.fits.gradient import train_language_model
+
+        return FitResult(*train_language_model(start, text, options, watch))
+
+    return train
 
 
 def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.log_linear_fits import fit_log_linear
+    from jexplicit.lm.fits.log_linear import fit_log_linear
 
     return FitResult(*fit_log_linear(text, options, watch))
 
 
 def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.log_linear_fits import fit_iterative_scaling
+    from jexplicit.lm.fits.iterative_scaling import fit_iterative_scaling
 
     return FitResult(*fit_iterative_scaling(text, options, watch))
 
 
-def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.training import train_language_model
-
-    return FitResult(*train_language_model(start, text, options, watch))
-
-
 METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
-    "unigram": _fit_unigram,
-    "bigram": _fit_bigram,
+    "unigram": lambda text, options, watch: FitResult(unigram_model(text.known_counts(1), eos=text.eos), {}),
+    "bigram": lambda text, options, watch: FitResult(bigram_model(text.known_counts(1), eos=text.eos), {}),
     "ngram": _fit_ngram,
     "explicit": _fit_explicit,
     "delta": _fit_delta,
-    "cold": functools.partial(_fit_trained, "cold"),
-    "warm": functools.partial(_fit_trained, "warm"),
+    "cold": _fit_trained("cold"),
+    "warm": _fit_trained("warm"),
     "optimum": _fit_optimum,
     "log-linear": _fit_log_linear,
     "iterative-scaling": _fit_iterative_scaling,
@@ -181,17 +330,7 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
 }
 _tables = ("features", "radius")
 _exponents = ("smoothing", "calibration_positions", "seed")
-_training = (
-    "epochs",
-    "batch_size",
-    "optimizer",
-    "learning_rate",
-    "accumulator",
-    "parameters",
-    "patience",
-    "train_sample",
-    "seed",
-)
+_training = ("epochs", "batch_size", "optimizer", "learning_rate", "accumulator", "patience", "train_sample", "seed")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "unigram": (),
     "bigram": (),

@@ -4,16 +4,14 @@ The loss of a batch is `L = sum_m log Z(x_m) - U[x_m, y_m]`. With noisy embeddin
 
     dL/dŨ = H̃ᵀ(P - Y),    dL/dU = Eᵀ dL/dŨ = diag(q) dL/dŨ + p ⊗ (1 - q)ᵀ dL/dŨ,
 
-the same diagonal plus rank one that makes noisy co-occurrences out of counts. The rank-one part touches every row, so an exact
-step on U is dense. Optimising Ũ itself (`noise=None`) leaves the rows alone that a batch does not touch; it is another
-trajectory of the same model.
+the same diagonal plus rank one that makes noisy co-occurrences out of counts.
 
 Tables are split over devices by output column: a step exchanges one number per context and device (its part of log Z), where
 data parallelism would exchange the whole gradient.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -24,15 +22,24 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.contexts import distinct_contexts, pad_to
-from jexplicit.lm.core.model import Features, LanguageModel, token_model
-from jexplicit.lm.core.smoothing import Noise, noisy_counts, noisy_rows
+from jexplicit.data.contexts import contexts, distinct_contexts, pad_to
+from jexplicit.lm.core.model import LanguageModel, token_model
+from jexplicit.lm.core.names import Features
+from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_counts, noisy_rows
+from jexplicit.lm.core.tables import map_contexts
+from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.rows.explicit import explicit_blocks, token_counts
+from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.nn.optimizers import adagrad, optax_optimizer
+from jexplicit.nn.training import train
 from jexplicit.runs.devices import AXIS, full_precision, on_cpu
+from jexplicit.solvers.metrics import parameter_closeness
 
 _nothing = -1e30  # the logit of a column that only fills the mesh: exp gives 0, and 0 * it is still 0
 _block = 64  # contexts at a time on a CPU: their logits stay in its cache
 _block_elsewhere = 4096  # at most
-_round_up = 512  # contexts and rows are padded to multiples of this, so that few shapes are compiled
+_compared = 10_000  # dev contexts, at most, of which the guesses are compared with those of the explicit solution
+_round_up = 512  # contexts are padded to multiples of this, so that few shapes are compiled
 
 
 class DecoderState(NamedTuple):
@@ -43,17 +50,12 @@ class DecoderState(NamedTuple):
 
 
 class DecoderBatch(NamedTuple):
-    """Each different context once with its weight, and every position's own context and target; padded.
-
-    rows: row numbers of the tables that the batch touches, for an update of those rows alone; then X and distinct number
-        these rows. Empty for a dense update.
-    """
+    """Each different context once with its weight, and every position's own context and target; padded."""
 
     distinct: Int[np.ndarray, "u K"]
     weights: Float[np.ndarray, " u"]
     X: Int[np.ndarray, "B K"]
     Y: Int[np.ndarray, " B"]
-    rows: tuple[Int[np.ndarray, " R"], ...]
 
 
 def cold_start(key: Array, *, features: Features, radius: int, vocab_size: int, dtype=jnp.float32) -> tuple[Array, ...]:
@@ -83,36 +85,16 @@ def initial_state(params: tuple[Array, ...], optimizer: optax.GradientTransforma
 def decoder_model(params: tuple[Any, ...], *, features: Features, radius: int, eos: bool, noise: Noise | None) -> LanguageModel:
     """The language model of trained tables, the noise folded into their rows."""
     N = params[0].shape[0]
-    tables = tuple(_read_tables(jnp.asarray(U)[:, :N], noise) for U in params)
+    columns = (jnp.asarray(U)[:, :N] for U in params)
+    tables = tuple(U if noise is None else noisy_rows(U, noise) for U in columns)
     return token_model(tables * (radius // len(tables)), features, eos)
 
 
-def make_batch(
-    X: Integer[np.ndarray, "B K"], Y: Integer[np.ndarray, " B"], *, features: Features, vocab_size: int, size: int, sparse: bool
-) -> DecoderBatch:
-    """A batch from its contexts and targets.
-
-    Args:
-        X: [B, K] contexts.
-        Y: [B] targets.
-        features: Sum does not see the order of a context, so fewer are different.
-        vocab_size: N.
-        size: positions of a whole batch; a smaller one is padded without weight.
-        sparse: update only the rows that the batch touches, where they are few enough for this to pay.
-    """
-    N, K = vocab_size, X.shape[1]
+def make_batch(X: Integer[np.ndarray, "B K"], Y: Integer[np.ndarray, " B"], *, features: Features, size: int) -> DecoderBatch:
+    """A batch from its contexts and targets; one of fewer than `size` positions is padded without weight."""
     distinct, n = distinct_contexts(X, ordered=features == "cat")
-    rows: tuple[np.ndarray, ...] = ()
-    if sparse:
-        touched = [np.unique(X)] * K if features == "sum" else [np.unique(column) for column in X.T]
-        R = _padded(max(map(len, touched)), N)
-        if R <= N // 4:  # beyond, gathering and scattering rows costs more than passing over the whole table
-            distinct, X = (
-                np.stack([np.searchsorted(*pair) for pair in zip(touched, Z.T, strict=True)], 1) for Z in (distinct, X)
-            )
-            rows = tuple(pad_to(t, R, N) for t in touched[: 1 if features == "sum" else K])
     u = _padded(len(distinct), size)
-    return DecoderBatch(pad_to(distinct, u, 0), pad_to(n, u, 0), pad_to(X, size, 0), pad_to(Y, size, -1), rows)
+    return DecoderBatch(pad_to(distinct, u, 0), pad_to(n, u, 0), pad_to(X, size, 0), pad_to(Y, size, -1))
 
 
 def training_step(
@@ -120,32 +102,21 @@ def training_step(
 ) -> Callable[[DecoderState, DecoderBatch], tuple[DecoderState, Array]]:
     """The compiled step `(state, batch) -> (state, summed loss)`, with its state donated.
 
-    A batch with rows updates these alone. This is the dense update exactly, for an optimiser that leaves a parameter with
-    gradient zero where it is (Adagrad, gradient descent); others need batches without rows.
-
     Args:
         optimizer: of optax, applied to the gradient of the summed loss.
-        features: Sum's offsets share a table.
-        noise: the noise model of the embeddings; None to optimise the tables that are read by token ids.
-        mesh: devices to split the columns over.
-
-    Raises:
-        ValueError: by the step, for a batch with rows under noise.
+        noise: the noise model of the embeddings; None for tables that are read by token ids.
     """
 
     def step(state: DecoderState, batch: DecoderBatch) -> tuple[DecoderState, Array]:
-        if batch.rows and noise is not None:
-            raise ValueError("a batch of some rows, and noise, which touches them all: make batches with sparse=False")
-        rows = batch.rows and state._replace(params=batch.rows, optimizer=_rows_of(optimizer, state.optimizer, batch.rows))
-        part = _take(state, rows) if rows else state
-        loss, gradient = loss_and_gradient(part.params, batch, features=features, noise=noise, mesh=mesh)
+        loss, gradient = loss_and_gradient(state.params, batch, features=features, noise=noise, mesh=mesh)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
-            updates, optimizer_state = optimizer.update(gradient, part.optimizer, part.params)
-            params = tuple(U + change for U, change in zip(part.params, updates, strict=True))  # pyright: ignore
-        updated = DecoderState(params, optimizer_state)
-        return (_put(state, updated, rows) if rows else updated), loss
+            updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+            params = tuple(U + change for U, change in zip(state.params, updates, strict=True))  # pyright: ignore
+        return DecoderState(params, optimizer_state), loss
 
-    return jax.jit(step, donate_argnums=0, compiler_options=_keep_donated_in_place(mesh))
+    # else XLA:CPU copies donated tables that a loop reads before they are written
+    in_place = {"xla_cpu_copy_insertion_use_region_analysis": True} if on_cpu(mesh) else None
+    return jax.jit(step, donate_argnums=0, compiler_options=in_place)
 
 
 def loss_and_gradient(
@@ -176,9 +147,6 @@ def kkt_residual(
 
     Args:
         model: tables that are read by token ids.
-        X: [M, K] contexts.
-        Y: [M] targets.
-        mesh: devices to split the columns over.
         chunk: positions at a time; it changes the memory, not the result.
 
     Source: first-order condition of Eq. 1.
@@ -211,10 +179,6 @@ def text_gradient(
         params: tables [N, columns] as `initial_state` splits them over the mesh.
         distinct: [u, K] the different contexts of the text.
         n: [u] how often each occurs.
-        X: [M, K] contexts.
-        Y: [M] targets.
-        features: Sum's offsets share a table.
-        mesh: devices to split the columns over.
         chunk: positions or contexts at a time; it changes the memory, not the result.
 
     Source: paper, Eq. 1.
@@ -225,7 +189,7 @@ def text_gradient(
     for b in range(batches):
         own, now = slice(b * u, (b + 1) * u), slice(b * size, (b + 1) * size)
         batch = DecoderBatch(
-            pad_to(distinct[own], u, 0), pad_to(n[own], u, 0), pad_to(X[now], size, 0), pad_to(Y[now], size, -1), ()
+            pad_to(distinct[own], u, 0), pad_to(n[own], u, 0), pad_to(X[now], size, 0), pad_to(Y[now], size, -1)
         )
         part, total = add_gradient(total, params, batch, features, mesh)
         loss += float(part)
@@ -317,43 +281,110 @@ def add_gradient(total: Any, params: Any, batch: DecoderBatch, features: Feature
     return loss, jax.tree.map(jnp.add, total, gradient)
 
 
-@jax.jit
-def _read_tables(U: Array, noise: Noise | None) -> Array:
-    return U if noise is None else noisy_rows(U, noise)
-
-
-def _rows_of(optimizer: optax.GradientTransformation, optimizer_state: Any, rows: tuple[Any, ...]) -> Any:
-    """The optimiser's state with every array that goes with a table replaced by that table's rows."""
-    return optax.tree_utils.tree_map_params(optimizer, lambda _, r: r, optimizer_state, rows)
-
-
-def _keep_donated_in_place(mesh: Mesh) -> dict[str, Any] | None:
-    """Compiler options: else XLA:CPU copies donated tables that a loop reads before they are written."""
-    return {"xla_cpu_copy_insertion_use_region_analysis": True} if on_cpu(mesh) else None
-
-
-def _take(state: Any, rows: Any) -> Any:
-    return jax.tree.map(lambda leaf, r: leaf.at[r].get(mode="clip") if leaf.ndim == 2 else leaf, state, rows)
-
-
-def _put(state: Any, part: Any, rows: Any) -> Any:
-    return jax.tree.map(lambda leaf, new, r: _set_rows(leaf, new, r) if leaf.ndim == 2 else new, state, part, rows)
-
-
-def _set_rows(table: Float[Array, "N I"], new: Float[Array, "R I"], rows: Int[Array, " R"]) -> Float[Array, "N I"]:
-    """`table[rows] = new`, without the rows N at the end, which only fill."""
-
-    def by_loop(table, new, rows):  # on a CPU faster than XLA's scatter of rows: a step by 1.2
-        return lax.fori_loop(
-            0, (rows < len(table)).sum(), lambda m, t: lax.dynamic_update_index_in_dim(t, new[m], rows[m], axis=0), table
-        )
-
-    def by_scatter(table, new, rows):
-        return table.at[rows].set(new, mode="drop")
-
-    return lax.platform_dependent(table, new, rows, cpu=by_loop, default=by_scatter)
-
-
 def _padded(length: int, most: int) -> int:
     """The length rounded up, so that few shapes are compiled; a multiple of a block."""
     return -(-min(-(-length // _round_up) * _round_up, max(most, length)) // _block) * _block
+
+
+def train_language_model(
+    start: str, text: TrainingText, options: Options, watch: Watch
+) -> tuple[LanguageModel, dict[str, Any]]:
+    """Train a model from a cold or a warm start, and keep its best epoch on the dev text.
+
+    Args:
+        start: "cold" or "warm".
+        text, options, watch: see `jexplicit.fit_model`; the dev text is that of `watch`.
+
+    Returns:
+        the model, and results of its fit by name.
+
+    Raises:
+        ValueError: no dev text.
+    """
+    if watch.dev is None:
+        raise ValueError(f"{start} without a dev text: training keeps its best epoch there; pass Watch(dev=stream)")
+    K, features, eos = options.radius, options.features, text.eos
+    counts, name, shape = text.counts(K), f"{start}, {features}, K = {K}", {"features": features, "radius": K}
+    noise, optimizer = noise_model(token_counts(counts)), make_optimizer(options)
+    read = functools.partial(decoder_model, **shape, eos=eos, noise=noise)
+    X, Y = contexts(text.in_memory, K, eos=eos)
+    params: tuple[Array, ...] = explicit_blocks(counts, **shape, eos=eos, read=False)[0]  # U below the noise
+    goal = read(params)
+    if start == "cold":
+        params = cold_start(jax.random.key(options.seed), **shape, vocab_size=text.vocab_size)
+    dev = np.asarray(watch.dev[:])
+    seen = contexts(dev, K, eos=eos)[0][:_compared]
+    guesses, near = _guesses(goal, seen, text.mesh), dict[str, float]()
+
+    def dev_loss(params: Any) -> float:
+        model = read(params)
+        distance, cosine = parameter_closeness(*(jnp.concatenate(one.rows.tables) for one in (model, goal)))
+        agreement = float(np.mean(_guesses(model, seen, text.mesh) == guesses))
+        near.update(explicit_distance=distance, explicit_cosine=cosine, explicit_agreement=agreement)
+        return evaluate(model, dev, mesh=text.mesh).loss
+
+    def on_epoch(entry: Mapping[str, Any]) -> None:
+        epoch = dict(entry)
+        if epoch["epoch"] == 0:
+            of_start = evaluate(
+                read(params), text.stream, counts=counts, sample=options.train_sample, seed=options.seed, mesh=text.mesh
+            )
+            epoch |= {"train_loss": of_start.loss, "seconds": 0.0, "cpu_seconds": 0.0}
+        watch.log(event="epoch", method=start, **shape, **_with_perplexities(epoch), **near)
+
+    with watch.stage(f"training {name}", "positions") as progress:
+        trained = train(
+            initial_state(params, optimizer, text.mesh),
+            training_step(optimizer, features=features, noise=noise, mesh=text.mesh),
+            lambda drawn: make_batch(X[drawn], Y[drawn], features=features, size=options.batch_size),
+            dev_loss,
+            params=lambda state: state.params,
+            size=len(Y),
+            batch_size=options.batch_size,
+            epochs=options.epochs,
+            seed=options.seed,
+            patience=options.patience,
+            checkpoints=watch.checkpoints,
+            on_epoch=on_epoch,
+            progress=progress,
+        )
+    model = read(trained.params)
+    with watch.stage("KKT residual"):
+        residual = kkt_residual(model, X, Y, mesh=text.mesh)
+    info = {
+        "solve_seconds": trained.seconds,
+        "epochs": trained.epochs,
+        "best_epoch": trained.best_epoch,
+        **{f"last_{name}": value for name, value in _with_perplexities(trained.history[-1]).items() if "perplexity" in name},
+        "positions_per_second": trained.epochs * len(Y) / trained.seconds,
+        "kkt_residual": residual,
+        **{name: getattr(options, name) for name in ("optimizer", "learning_rate", "batch_size")},
+    }
+    return model, info
+
+
+def _guesses(model: LanguageModel, X: np.ndarray, mesh: Any) -> np.ndarray:
+    """The likeliest token after every context."""
+    return map_contexts(_guess, model, X, mesh=mesh)
+
+
+def _guess(model: LanguageModel, x: jax.Array) -> jax.Array:
+    return jnp.argmax(model.logits(x))
+
+
+def make_optimizer(options: Options) -> optax.GradientTransformation:
+    """The optimiser of optax, on the gradient of the mean loss of a batch."""
+    if options.optimizer == "adagrad":
+        chosen = adagrad(options.learning_rate, accumulator=options.accumulator)
+    else:
+        chosen = optax_optimizer(options.optimizer, options.learning_rate)
+    return optax.chain(optax.scale(1 / options.batch_size), chosen)
+
+
+def _with_perplexities(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An epoch with perplexities in the place of losses."""
+    with np.errstate(over="ignore"):  # a diverging run is worth its line: infinite perplexity
+        return {
+            name.replace("loss", "perplexity"): float(np.exp(value)) if name.endswith("loss") else value
+            for name, value in entry.items()
+        }

@@ -40,6 +40,7 @@ for V, as a shorter step helps too.
 
 import functools
 import os
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -52,10 +53,14 @@ from jaxtyping import Array, Float
 
 from jexplicit.counts.merging import Counts, merge_offsets
 from jexplicit.data.contexts import contexts, distinct_contexts
-from jexplicit.lm.core.model import Features, LanguageModel
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
+from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
-from jexplicit.lm.rows.explicit import token_counts, with_targets
+from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, offset_rows
+from jexplicit.lm.rows.explicit import explicit_language_model, token_counts, with_targets
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import check_memory, default_mesh
 from jexplicit.runs.iterate import History, iterate
 
@@ -102,12 +107,10 @@ def sweep_tables(
         discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
             its penalty. `kneser_ney_discount` estimates it.
         weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
-        mesh: devices to split the tables' columns over; default, all accelerators, or one CPU.
         chunk: contexts at a time; it changes the memory, not the result.
         checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
         checkpoint_seconds: time between two checkpoints.
         on_sweep: called with (sweeps done, loss, model), from 0 sweeps on; where it returns True, they end.
-        progress: called with (sweeps done, sweeps in all).
 
     Raises:
         ValueError: fewer than 0 sweeps; a negative discount, or one together with noise or infinite logits; weights that are
@@ -308,3 +311,92 @@ def _moved(
 def _log_ratio(F: Array, E: Array) -> Array:
     """`log(F/E)`, 0 for what never occurs; an E lost to underflow only makes the step shorter."""
     return jnp.where(F > 0, jnp.log(jnp.where(F > 0, F, 1) / jnp.maximum(E, jnp.finfo(E.dtype).tiny)), 0)
+
+
+def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
+    """Sweeps without a learning rate, near the log-linear model; without a discount, from the explicit solution."""
+    K, features = options.radius, options.features
+    mine = {"features": features, "radius": K}
+    if options.discount == 0:
+        start = explicit_language_model(text.counts(K), features=features, radius=K, eos=text.eos)
+        weights, discount, info = None, 0.0, {"sweeps": options.sweeps, "scalars": 0}
+    else:
+        rows = offset_rows(text.counts(K), features=features, radius=K, eos=text.eos, smoothing=options.smoothing)
+        exponents = exponents_held_out(text, options, watch, rows).exponents
+        start, weights = _sweep_start(rows, exponents)
+        discount, info = _sweep_discount(text, options), {"scalars": len(exponents)}
+        info |= _held_out_sweeps(text, options, watch, exponents)
+    begin, measuring = time.perf_counter(), 0.0
+    earlier = [e["seconds"] for e in watch.events("sweep") if {**e, **mine} == e]  # of the run that is resumed
+    before = earlier[-1] if earlier else 0.0
+
+    def on_sweep(sweep: int, loss: float, model: LanguageModel) -> None:
+        nonlocal measuring
+        paused = time.perf_counter()
+        dev = {} if watch.dev is None else {"dev_perplexity": evaluate(model, watch.dev, mesh=text.mesh).perplexity}
+        seconds = before + paused - begin - measuring
+        watch.log(event="sweep", **mine, sweep=sweep, train_perplexity=float(np.exp(loss)), **dev, seconds=seconds)
+        measuring += time.perf_counter() - paused  # no part of the sweeps
+
+    with watch.stage(f"iterative-scaling, {features}, K = {K}", "sweeps") as progress:
+        swept = sweep_tables(
+            start,
+            text.counts(K),
+            text.in_memory,
+            sweeps=info["sweeps"],
+            noise=not discount,
+            discount=discount,
+            weights=weights,
+            mesh=text.mesh,
+            checkpoints=watch.checkpoints,
+            on_sweep=on_sweep,
+            progress=progress,
+        )
+    info |= {"discount": discount, "penalty": swept.penalties[-1]}
+    return swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring}
+
+
+def _sweep_start(rows: OffsetRows, exponents: np.ndarray) -> tuple[LanguageModel, np.ndarray | None]:
+    """Where sweeps near the log-linear model start, and the weights with which Sum's offsets read its table."""
+    weights = None
+    if rows.attention is not None:  # at most that of the nearest offset: rare tokens with a large one would shorten every step
+        weights = np.maximum(exponents[1:, None], 0) * np.minimum(np.asarray(rows.attention), 1)
+    return log_linear_model(rows, exponents), weights
+
+
+def _sweep_discount(text: TrainingText, options: Options) -> float:
+    if options.discount is not None:
+        return options.discount
+    return kneser_ney_discount(text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos)
+
+
+def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponents: np.ndarray) -> dict[str, Any]:
+    """How many sweeps are best for documents that are not swept over, and the perplexity of these; it ends where that rises."""
+    mine = {"features": options.features, "radius": options.radius}
+    if chosen := [e for e in watch.events("held_out_sweeps") if {**e, **mine} == e]:
+        return {name: chosen[-1][name] for name in ("sweeps", "held_out_perplexity")}
+    rest, held = text.parts(options.calibration_positions)
+    K, losses = options.radius, []
+    rows = offset_rows(rest.counts(K), features=options.features, radius=K, eos=text.eos, smoothing=options.smoothing)
+    start, weights = _sweep_start(rows, exponents)
+
+    def on_sweep(sweep: int, loss: float, model: LanguageModel) -> bool:
+        losses.append(evaluate(model, held, mesh=text.mesh).loss)
+        return losses[-1] > min(losses)
+
+    with watch.stage(f"held-out sweeps, {options.features}, K = {K}", "sweeps") as progress:
+        sweep_tables(
+            start,
+            rest.counts(K),
+            rest.in_memory,
+            sweeps=options.sweeps,
+            noise=False,
+            discount=_sweep_discount(rest, options),
+            weights=weights,
+            mesh=text.mesh,
+            on_sweep=on_sweep,
+            progress=progress,
+        )
+    best = {"sweeps": int(np.argmin(losses)), "held_out_perplexity": float(np.exp(min(losses)))}
+    watch.log(event="held_out_sweeps", **mine, **best, perplexities=[float(np.exp(loss)) for loss in losses])
+    return best

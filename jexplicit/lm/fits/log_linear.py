@@ -10,7 +10,7 @@ much of a token's information reaches an offset, in closed form from the same co
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,15 @@ from jaxtyping import Array, Float, Integer
 from scipy.sparse import csr_array
 
 from jexplicit.counts.dense import Counts, counted_radius
+from jexplicit.data.contexts import contexts
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.core.model import Features, LanguageModel, token_model
-from jexplicit.lm.core.smoothing import Smoothing, unigram
+from jexplicit.lm.core.model import LanguageModel, token_model
+from jexplicit.lm.core.names import Features, Smoothing
+from jexplicit.lm.core.smoothing import unigram
+from jexplicit.lm.core.tables import map_contexts
 from jexplicit.lm.rows.explicit import target_counts
 from jexplicit.lm.rows.sparse import smoothed_offset_rows
-from jexplicit.lm.tables.contexts import map_contexts
+from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.devices import full_precision
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
@@ -56,9 +59,6 @@ def offset_rows(
     Args:
         counts: C_1 .. C_K' of jexplicit.counts.dense.count.
         features: "sum" or "cat".
-        radius: K <= K'; default, all the counted offsets.
-        eos: predict the end of a document too.
-        smoothing: of the rows; see jexplicit.lm.core.smoothing.
 
     Raises:
         ValueError: a radius that was not counted; another smoothing than these.
@@ -116,13 +116,10 @@ def fit_exponents(
     Args:
         rows: of another text.
         X: [M, K] contexts, nearest token first.
-        Y: [M] targets.
         ridge: strength of the penalty, nats per position; default `max(1e-4, 3/(2M), 25/M²)`, as much as 1.5 positions in all.
             It ties exponents that the positions say little about to a_0: 1 of the unigram, 1/k of offset k.
         tolerance: of the largest entry of the gradient, where the iterations end.
         iterations: at most; each is a pass over the positions.
-        mesh: devices to spread the positions over; default, all accelerators, or one CPU.
-        progress: called with (passes done, most passes).
 
     Raises:
         ValueError: no positions, or contexts of another width.
@@ -223,3 +220,30 @@ def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, tuple[Array
     mixed = sum(w_k[:, None] * P_k for w_k, P_k in zip(w, P, strict=True))
     attention = information / information[:1]
     return attention, tuple(a_k[:, None] * (jnp.log(mixed) - log_p) for a_k in attention)
+
+
+def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
+    """Smoothed rows of single tokens, with an exponent per offset that is fitted on text they have not seen."""
+    rows = offset_rows(
+        text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
+    )
+    fitted = exponents_held_out(text, options, watch, rows)
+    info = {
+        "exponents": [float(a) for a in fitted.exponents],
+        "implied_slope": implied_slope(fitted.exponents),
+        "held_out_perplexity": float(np.exp(fitted.loss)),
+        "smoothing": options.smoothing,
+        "scalars": len(fitted.exponents),
+    }
+    return log_linear_model(rows, fitted.exponents), info
+
+
+def exponents_held_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> ExponentFit:
+    """The exponents of rows of this kind, from documents that are held out of the same rows of the rest."""
+    rest, held = text.parts(options.calibration_positions)
+    K = len(rows.tables)
+    X, Y = contexts(held, K, eos=text.eos)
+    m = draw_positions(options, len(Y))
+    kept = offset_rows(rest.counts(K), features=rows.features, radius=K, eos=text.eos, smoothing=options.smoothing)
+    with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
+        return fit_exponents(kept, X[m], Y[m], mesh=text.mesh, progress=progress)

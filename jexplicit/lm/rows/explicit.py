@@ -1,4 +1,4 @@
-"""The explicit language model: counts -> tables, without another pass over the text.
+"""The explicit language model and its baselines: counts, dense or sparse, -> tables, without another pass over the text.
 
 One counting pass gives the models of every radius up to the counted one, Sum and Cat. The noise is folded into the rows of
 their tables.
@@ -6,22 +6,29 @@ their tables.
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.sparse import issparse
+from scipy.special import xlogy
 
 from jexplicit.counts.dense import Counts, counted_radius
+from jexplicit.counts.merging import SparseCounts
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import Constant, Features, LanguageModel, token_model
+from jexplicit.lm.core.model import Constant, LanguageModel, token_model
+from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
+from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
 from jexplicit.solvers.explicit import explicit_solution
+
+FLOOR = 1e-9  # the count in the place of 0, at the optimum
 
 
 def explicit_language_model(
-    counts: Counts,
+    counts: Counts | SparseCounts,
     *,
     features: Features,
     radius: int | None = None,
@@ -32,12 +39,9 @@ def explicit_language_model(
     """Fit a single-layer language model in closed form: counts -> noisy F -> U -> Ũ = E U.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.dense.count.
+        counts: C_1 .. C_K' of jexplicit.counts.dense.count; of sparse ones the model is `sparse_language_model`.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
-        radius: K <= K'; default, all the counted offsets.
-        eos: predict `<pad>` at the end of a document.
         noise: the paper's noise model; without it a pair that never occurred has the logit -inf.
-        dtype: of the tables.
 
     Raises:
         ValueError: a radius that was not counted; other features than the two.
@@ -50,7 +54,11 @@ def explicit_language_model(
 
     Source: paper, Eq. 3-5 and Sec. 3.1.
     """
-    tables, of_offset = explicit_blocks(counts, features=features, radius=radius, eos=eos, noise=noise, dtype=dtype)
+    if counts and issparse(counts[0]):
+        return sparse_language_model(cast(SparseCounts, counts), features=features, radius=radius, eos=eos, dtype=dtype)
+    tables, of_offset = explicit_blocks(
+        cast(Counts, counts), features=features, radius=radius, eos=eos, noise=noise, dtype=dtype
+    )
     return token_model([tables[t] for t in of_offset], features, eos)
 
 
@@ -102,12 +110,8 @@ def solve_tables(
     return tuple(map(read, U)), (0,) * K if features == "sum" else tuple(range(K))
 
 
-def unigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
+def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline without context: the log relative frequency of the targets.
-
-    Args:
-        counts: C_1 .. C_K of jexplicit.counts.dense.count.
-        eos: predict `<pad>` at the end of a document.
 
     Raises:
         ValueError: no counts.
@@ -118,17 +122,14 @@ def unigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
         >>> jnp.exp(model.logits(jnp.array([1]))).round(2).tolist()  # what was never a target counts once
         [0.25, 0.5, 0.25]
     """
-    counted_radius(counts, 1)  # checks them
+    if not (counts and issparse(counts[0])):
+        counted_radius(cast(Counts, counts), 1)  # checks them
     row = Constant(jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32))))
     return LanguageModel(row, "none", eos)
 
 
-def bigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
+def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose.
-
-    Args:
-        counts: C_1 .. C_K of jexplicit.counts.dense.count.
-        eos: predict `<pad>` at the end of a document.
 
     Raises:
         ValueError: no counts.
@@ -139,16 +140,45 @@ def bigram_model(counts: Counts, *, eos: bool = False) -> LanguageModel:
         >>> round(float(jnp.exp(model.logits(jnp.array([1]))).sum()), 3)  # the logits are log probabilities
         1.0
     """
-    counted_radius(counts, 1)  # checks them
-    return token_model((_log_kneser_ney(jnp.array(with_targets(counts[0], eos=eos), jnp.float32)),), "none", eos)
+    if counts and issparse(counts[0]):
+        return LanguageModel(smoothed_offset_rows(cast(SparseCounts, counts)[:1], eos=eos), "none", eos)
+    dense = cast(Counts, counts)
+    counted_radius(dense, 1)  # checks them
+    return token_model((_log_kneser_ney(jnp.array(with_targets(dense[0], eos=eos), jnp.float32)),), "none", eos)
 
 
-def token_counts(counts: Counts) -> Int[np.ndarray, " N"]:
+def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
+    """The optimum of the training loss at K = 1, conditional relative frequencies, and its loss, their conditional entropy.
+
+        U[j, i] = log(C[j, i] / C(j)),        L = -(1/M) sum_{j,i} C[j, i] log(C[j, i] / C(j))
+
+    Args:
+        C: counts of targets after each token.
+        floor: the count in the place of 0, as log 0 = -inf; the summed loss of the table is at most `N^2 * floor` above the
+            infimum. A context that never occurs gets equal probabilities.
+
+    Raises:
+        ValueError: no position to predict.
+
+    Example:
+        >>> round(bigram_optimum(np.array([[3, 1], [0, 4]]))[1], 4)  # H(1/4) / 2
+        0.2812
+
+    Source: paper, Eq. 1 and 3, at K = 1.
+    """
+    n = C.sum(axis=1, dtype=np.int64)
+    if not n.any():
+        raise ValueError("no position to predict: the text has no tokens")
+    loss = float(xlogy(n, n).sum() - sum(xlogy(row, row).sum() for row in C)) / int(n.sum())
+    return np.log(np.maximum(C, floor)) - np.log(np.maximum(n, len(C) * floor))[:, None], loss
+
+
+def token_counts(counts: Counts | SparseCounts) -> Int[np.ndarray, " N"]:
     """f: how often each token occurs in the stream, `<pad>` once per document."""
     return counts[0].sum(axis=0, dtype=np.int64)
 
 
-def target_counts(counts: Counts, *, eos: bool = False) -> Int[np.ndarray, " N"]:
+def target_counts(counts: Counts | SparseCounts, *, eos: bool = False) -> Int[np.ndarray, " N"]:
     """f: how often each token is a target; `<pad>` only where the end of a document is predicted."""
     f = token_counts(counts)
     return f if eos else np.where(np.arange(len(f)) == PAD, 0, f)

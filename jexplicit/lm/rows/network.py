@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, pytree, static
+from jexplicit.lm.core.model import NO_TOKEN, LanguageModel
+from jexplicit.lm.core.tables import pytree, static
 
 _overlaps = 4  # windows that read a token of a text
 
@@ -87,7 +88,6 @@ def network_model(network: Any, variables: Any, *, context: int = 0, eos: bool =
 
     Args:
         network: a flax module, [B, K] token ids -> [B, N] logits; or [B, T] -> [B, T, N], with a `window`.
-        variables: of the network.
         context: K, the tokens that it reads, of a network of K tokens.
         eos: whether it predicts the end of a document.
 

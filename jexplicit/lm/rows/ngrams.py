@@ -1,11 +1,15 @@
-"""Contexts of several tokens as sparse rows: the n-gram model.
+"""Contexts of several tokens as sparse rows: the interpolated n-gram model, read by look-ups alone.
 
 A context h of several tokens extends a shorter one h' by a token further back. Its smoothed row backs off to the row of h',
 
     P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h'),      row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),
 
-so that the rows of h, h', ... add up to log P(i|h). An output that never followed h has row_h[i] = 0, hence a row holds only
-what was seen: the table is sparse, and a context that never occurred adds nothing, which is an exact back-off.
+An output that never followed h has row_h[i] = 0, hence a row holds only what was seen: the table is sparse, and a context that
+never occurred adds nothing, which is an exact back-off. The sum of rows leaves out the weights γ alone,
+
+    log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n)
+
+with h_n the last n tokens of x: the partition function is their product. An entry is found by binary search, no row is read.
 """
 
 import functools
@@ -18,8 +22,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
+from jexplicit.lm.core.model import LanguageModel, TableRows
 from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies, smooth_pairs
-from jexplicit.lm.tables.storage import SparseRows, find_entry
+from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static, vmap_contexts
 
 _pairs_per_block = 1 << 20
 
@@ -33,70 +38,59 @@ class Children(NamedTuple):
 
 
 class Ngrams(NamedTuple):
-    """Smoothed rows of the contexts of one, two, ... tokens, each found in the text at the given offsets.
+    """Smoothed rows of the contexts of the nearest token, the nearest two, ...
 
-    offsets: of the tokens, in the order in which they are added to the context.
     children: of every level but the last.
     rows: of every level.
     lower: [N] the distribution that the first level backs off to, in the precision of the smoothing.
     log_gamma: of every level, the log of what each context leaves to the shorter one; 0 where it never occurred.
     """
 
-    offsets: tuple[int, ...]
     children: tuple[Children, ...]
     rows: tuple[SparseRows, ...]
     lower: Any
     log_gamma: tuple[Float[Array, " _"], ...]
 
 
-def context_numbers(
-    children: tuple[Children, ...], offsets: tuple[int, ...], context: Integer[Array, " K"]
-) -> Int[Array, " levels"]:
+def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"]) -> Int[Array, " levels"]:
     """The number of the context of every level, -1 where it never occurred: a binary search per level, pure.
 
     Example:
-        >>> X, Y = np.array([[1, 0], [2, 1]]), np.array([2, 1])
-        >>> ngrams = smoothed_ngrams(X, Y, offsets=(1, 2), vocab_size=3)
-        >>> [context_numbers(ngrams.children, (1, 2), jnp.array(x)).tolist() for x in ([2, 1], [2, 2])]
+        >>> ngrams = smoothed_ngrams(np.array([[1, 0], [2, 1]]), np.array([2, 1]), vocab_size=3)
+        >>> [context_numbers(ngrams.children, jnp.array(x)).tolist() for x in ([2, 1], [2, 2])]
         [[2, 1], [2, -1]]
     """
-    numbers = [context[offsets[0] - 1].astype(jnp.int32)]
-    for level, offset in zip(children, offsets[1:], strict=True):
+    numbers = [context[0].astype(jnp.int32)]
+    for n, level in enumerate(children, 1):
         most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
-        numbers.append(find_entry(*level, numbers[-1], context[offset - 1].astype(jnp.int32), most))
+        numbers.append(find_entry(*level, numbers[-1], context[n].astype(jnp.int32), most))
     return jnp.stack(numbers)
 
 
-def smoothed_ngrams(
-    X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, offsets: tuple[int, ...], vocab_size: int
-) -> Ngrams:
-    """Count and smooth the contexts at some offsets: modified Kneser-Ney rows of every length up to `len(offsets)`.
+def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> Ngrams:
+    """Count and smooth contexts: modified Kneser-Ney rows of every length up to K.
 
     The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
 
     Args:
-        X: [M, K] contexts, nearest token first.
+        X: [M, K] contexts, nearest token first; four columns for the n-gram model of order 5.
         Y: [M] targets.
-        offsets: (1, 2, 3, 4) for the n-gram model of order 5; (1, 3) for a pair with a gap. Each at most K.
         vocab_size: N.
 
     Raises:
-        ValueError: offsets that are not different, or outside 1 .. K; no position; 2^31 different pairs.
+        ValueError: contexts of no token; no position; 2^31 different pairs.
 
     Example:
-        >>> X, Y = np.array([[1], [1], [2]]), np.array([1, 2, 1])
-        >>> rows = smoothed_ngrams(X, Y, offsets=(1,), vocab_size=3).rows[0]
+        >>> rows = smoothed_ngrams(np.array([[1], [1], [2]]), np.array([1, 2, 1]), vocab_size=3).rows[0]
         >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
         ([1, 2, 1], [0, 0, 2, 3])
 
     Source: Chen & Goodman 1999, Sec. 4; as additive logits, this project.
     """
     N, K = vocab_size, X.shape[1]
-    if not offsets or len(set(offsets)) < len(offsets) or min(offsets) < 1 or max(offsets) > K:
-        raise ValueError(f"offsets {offsets}: give different numbers of tokens back, from 1 to the {K} that contexts have")
-    if not len(Y):
-        raise ValueError("no position to predict: the text has no tokens")
-    levels = count_contexts([X[:, offset - 1] for offset in offsets], Y, (N,) * len(offsets), N)
+    if not K or not len(Y):
+        raise ValueError(f"{len(Y)} positions with contexts of {K} tokens: give at least one of each")
+    levels = count_contexts([*X.T], Y, (N,) * K, N)
     lower, small = relative_frequencies(np.bincount(levels[0].outputs, minlength=N)), np.uint16 if N <= 1 << 16 else np.int32
     children, rows, log_gammas, shorter, P = [], [], [], levels[0], lower
     while levels:
@@ -123,7 +117,7 @@ def smoothed_ngrams(
         shorter, P = level, own_P
     arrays = tuple(children), tuple(rows), tuple(log_gammas)
     children, rows, log_gammas = jax.device_put(arrays, may_alias=True)  # on a CPU nothing is copied
-    return Ngrams(offsets, children, rows, lower, log_gammas)
+    return Ngrams(children, rows, lower, log_gammas)
 
 
 def _blocks(level: ContextLevel) -> list[slice]:
@@ -140,3 +134,72 @@ def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel
     some = shorter.part(near)
     keys = some.keys(np.arange(len(some.contexts)), N)
     return P[shorter.start[near.start] :][np.searchsorted(keys, block.keys(block.contexts - near.start, N))]
+
+
+@pytree
+class BackOffChain(TableRows):
+    """The rows of an n-gram model: no context, the nearest token, the nearest two, ...
+
+    base: [N] log of the distribution that the nearest token backs off to.
+    children: how a context is found, level by level.
+    levels: the sparse rows of contexts of one token, of two, ...; a context that never occurred has a row of zeros.
+    log_gamma: [contexts] `log γ` of every level, 0 for a context that never occurred; empty where rows are of a file whose
+        probabilities sum to 1 only to its digits: there the softmax normalises.
+    longest: entries of the longest row of each level.
+    """
+
+    base: Any
+    children: tuple[Children, ...]
+    levels: tuple[SparseRows, ...]
+    log_gamma: tuple[Any, ...] = ()
+    longest: tuple[int, ...] = static(())
+
+    names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
+    tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
+    radius = property(lambda self: max(1, len(self.levels)))
+    vocab_size = property(lambda self: len(self.base))
+    normalised = property(lambda self: bool(self.log_gamma))
+
+    @property
+    def row_tables(self):
+        tables = (Sparse(rows, len(self.base), n) for rows, n in zip(self.levels, self.longest, strict=True))
+        return (Dense(jnp.asarray(self.base)[None]), *tables)
+
+    def index(self, context):
+        none = jnp.zeros(1, jnp.int32)
+        return jnp.concatenate([none, context_numbers(self.children, context)]) if self.levels else none
+
+    def target_logits(self, X, Y):
+        return vmap_contexts(log_probability, self, X, Y)
+
+
+def ngram_model(chain: Ngrams, *, eos: bool = False) -> LanguageModel:
+    """The interpolated modified Kneser-Ney model.
+
+    Args:
+        chain: of `smoothed_ngrams`.
+        eos: whether the text predicts the end of a document.
+
+    Example:
+        >>> from jexplicit.lm.training_text import TrainingText
+        >>> from jexplicit.lm.generation import next_token
+        >>> text = TrainingText(np.array([0, 2, 3, 2, 4, 2, 3, 0]), 5)
+        >>> model = ngram_model(text.ngrams(2))
+        >>> round(float(np.exp(next_token(model, np.array([2]))[3])), 3)  # two times of three, discounted
+        0.754
+
+    Source: Chen & Goodman 1999, Sec. 4.
+    """
+    base, longest = jnp.asarray(jnp.log(chain.lower), jnp.float32), tuple(rows.longest for rows in chain.rows)
+    return LanguageModel(BackOffChain(base, chain.children, chain.rows, chain.log_gamma, longest), "none", eos)
+
+
+def log_probability(chain: BackOffChain, context: Int[Array, " K"], output: Int[Array, ""]) -> Float[Array, ""]:
+    """`log p(output | context)`, pure; without weights γ the logit of the output."""
+    numbers = chain.index(context)
+    entries = [table.entry(n, output) for table, n in zip(chain.row_tables, numbers, strict=True)]
+    weights = [
+        jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
+        for log_gamma, n in zip(chain.log_gamma, numbers[1:] if chain.log_gamma else (), strict=True)
+    ]
+    return functools.reduce(jnp.add, entries + weights)

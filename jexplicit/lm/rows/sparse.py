@@ -11,19 +11,23 @@ So the logits of a context are one vector of all outputs, K multiples of K other
 Outputs that were never seen share one column of pseudo-observations and so one logit, a sum of K numbers.
 """
 
-from typing import Any
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Integer
+from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array
 
 from jexplicit.counts.merging import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import Constant, Features, LanguageModel, RowsByOffset, pytree, static
-from jexplicit.lm.core.smoothing import Noise, noise_model, relative_frequencies, row_smoothing
-from jexplicit.lm.tables.sparse_partition import sparse_log_partition, sparse_target_logits
-from jexplicit.lm.tables.storage import Sparse, SparseRows
+from jexplicit.lm.core.model import LanguageModel, RowsByOffset
+from jexplicit.lm.core.names import Features
+from jexplicit.lm.core.smoothing import Noise, noise_model, smoothed_excess
+from jexplicit.lm.core.tables import Sparse, SparseRows, pytree, static
 
 
 @pytree
@@ -85,8 +89,6 @@ def sparse_language_model(
     Args:
         counts: C_1 .. C_K' of jexplicit.counts.sparse.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
-        radius: K <= K'; default, all the counted offsets.
-        eos: predict `<pad>` at the end of a document.
         dtype: of the corrections; the vectors are float64.
 
     Raises:
@@ -133,45 +135,25 @@ def sparse_language_model(
     return LanguageModel(rows, features, eos)
 
 
-def sparse_unigram_model(counts: SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline without context: the log relative frequency of the targets, one for an output never seen."""
-    row = Constant(jnp.asarray(np.log(relative_frequencies(targets_of(counts[0], eos=eos))), jnp.float32))
-    return LanguageModel(row, "none", eos)
-
-
-def sparse_bigram_model(counts: SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline with one token of context: interpolated Kneser-Ney, as jexplicit.lm.core.smoothing.kneser_ney."""
-    rows = smoothed_offset_rows(counts[:1], eos=eos)
-    return LanguageModel(rows, "none", eos)
-
-
 def smoothed_offset_rows(
     counts: SparseCounts, *, eos: bool = False, smoothing: str = "kneser-ney", over: Any = None, dtype: type = np.float32
 ) -> SparseTables:
     """Smoothed rows of every offset, `log P_k(i|j)` up to a constant of the row, with entries for pairs that occur alone.
 
-    Every smoothing gives an output that never followed j a share of one distribution b, so that
-    `P(i|j) ∝ b_i (1 + s_ji)` with s zero for all other pairs: the row is `log b` and the sparse `log(1 + s_j)`.
+    With `P(i|j) ∝ b_i (1 + s_ji)` and s zero for pairs that never occur, the row is `log b` and the sparse `log(1 + s_j)`.
 
     Args:
-        counts: C_1 .. C_K of jexplicit.counts.sparse.
-        eos: predict the end of a document too.
-        smoothing: see jexplicit.lm.core.smoothing.
         over: [N] what is subtracted from every row, `log p` for rows over the unigram.
-        dtype: of the rows.
 
     Raises:
         ValueError: another smoothing than these.
 
     Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26.
     """
-    if smoothing == "noise":
-        return _noise_rows(counts, eos, over, dtype)
     targets = [C if eos else _without_column(C, PAD) for C in counts]
-    smooth = [row_smoothing(C, smoothing) for C in targets]
-    excess = [of_table.excess(C) for of_table, C in zip(smooth, targets, strict=True)]
+    lower, excess = zip(*(smoothed_excess(C, smoothing) for C in targets), strict=True)
     corrections = [sparse_rows(_with_data(C, np.log1p(s).astype(dtype))) for C, s in zip(targets, excess, strict=True)]
-    bases = [(np.log(of_table.lower) - (0 if over is None else over)).astype(dtype) for of_table in smooth]
+    bases = [(np.log(b) - (0 if over is None else over)).astype(dtype) for b in lower]
     return SparseTables(tuple(bases), tuple(corrections), tuple(range(len(bases))), tuple(rows.longest for rows in corrections))
 
 
@@ -179,27 +161,6 @@ def sparse_rows(C: Any) -> SparseRows:
     """A scipy.sparse.csr_array as sparse rows, with token ids of the smallest type."""
     outputs = C.indices.astype(np.uint16 if C.shape[1] < 1 << 16 else np.int32)
     return SparseRows(*jax.device_put((C.indptr.astype(np.int32), outputs, C.data)))  # jnp.asarray compiles for each shape
-
-
-def _noise_rows(counts: SparseCounts, eos: bool, over: Any, dtype: type) -> SparseTables:
-    """The paper's noise model, every offset by itself: explicit solutions at K = 1."""
-    own = [sparse_language_model((C,), features="cat", eos=eos, dtype=dtype).rows for C in counts]
-    over = np.zeros(len(own[0].bases[0])) if over is None else over
-    over_unseen = over[np.isneginf(own[0].bases[0])][:1]  # one value: all of them have the same count
-    return SparseTables(
-        bases=tuple(rows.bases[0] - over for rows in own),
-        corrections=tuple(rows.corrections[0] for rows in own),
-        table_of_offset=tuple(range(len(own))),
-        longest=tuple(rows.longest[0] for rows in own),
-        weight=own[0].weight,
-        slopes=tuple(rows.slopes[0] for rows in own),
-        unseen=tuple(rows.unseen[0] - over_unseen for rows in own) if own[0].unseen else (),
-    )
-
-
-def targets_of(C: csr_array, *, eos: bool = False) -> np.ndarray:
-    """f: how often each token is a target; `<pad>` only where the end of a document is predicted."""
-    return _column_sums(C if eos else _without_column(C, PAD))
 
 
 def _log_ratio(C: csr_array, noise: Noise, b: np.ndarray) -> csr_array:
@@ -238,3 +199,134 @@ def _with_data(C: csr_array, data: np.ndarray) -> csr_array:
 def _scaled_rows(C: csr_array, q: np.ndarray, dtype: type = np.float64) -> csr_array:
     """`diag(q) C`."""
     return _with_data(C, (C.data * np.repeat(q, np.diff(C.indptr))).astype(dtype, copy=False))
+
+
+_product_bytes = 1 << 23  # of the products v that are held at once: more would leave the cache
+_cells_at_once = 1 << 23  # of sparse rows, copied together
+_exponent_range = 700  # nats
+
+
+class _Factors(NamedTuple):
+    """Rows by offset, as host arrays: base [N], weight [N], slopes K x [N], corrections K x [N, N], unseen K x [N]."""
+
+    base: np.ndarray
+    weight: np.ndarray
+    slopes: list[np.ndarray]
+    corrections: list[csr_array]
+    unseen: list[np.ndarray]
+
+
+def _factors(rows: Any) -> _Factors:
+    zeros, index = np.zeros(rows.vocab_size), rows.table_of_offset
+
+    def by_offset(vectors: Any) -> list[np.ndarray]:
+        return [np.asarray(vectors[t], np.float64) if vectors else zeros for t in index]
+
+    tables = {t: rows.table(t) for t in set(index)}
+    weight = zeros if rows.weight is None else np.asarray(rows.weight, np.float64)
+    base = functools.reduce(np.add, by_offset(rows.bases))
+    return _Factors(base, weight, by_offset(rows.slopes), [tables[t] for t in index], by_offset(rows.unseen))
+
+
+def sparse_log_partition(
+    rows: Any, X: Integer[np.ndarray, "M K"], *, progress: Callable[[int, int], None] | None = None
+) -> Float[np.ndarray, " M"]:
+    """`log Z(x)` of many contexts, in nats, without the constants of the rows that the logits leave out.
+
+    Contexts that come sorted share the most products.
+
+    Args:
+        rows: `SparseTables` of jexplicit.lm.rows.sparse.
+        X: [M, K] contexts, nearest token first.
+
+    Raises:
+        ValueError: logits that differ by more than the range of float64 allows.
+    """
+    N, model, X = rows.vocab_size, _factors(rows), X.astype(np.int64)  # j + 1 of a small unsigned type would wrap
+    highest, seen = float(model.base.max()), np.isfinite(model.base)
+    spread = highest - float(model.base[seen].min()) + sum(float(C.data.max(initial=0)) for C in model.corrections)
+    if spread > _exponent_range:
+        raise ValueError(
+            f"logits that spread over {spread:.0f} nats, and float64 holds exp({_exponent_range}): use a smaller radius"
+        )
+    w = np.exp(model.base - highest)
+    smooth = _chebyshev_coefficients(model.slopes[-1])
+    S = _sparse_factors(model)
+
+    first = np.flatnonzero(np.concatenate([[True], (X[1:, :-1] != X[:-1, :-1]).any(axis=1)]))  # of contexts that share v
+    last = np.append(first[1:], len(X))
+    Z = np.zeros(len(X))
+    several = max(_product_bytes // (8 * N), 1)
+    products = np.empty((several, N))
+    for g in range(0, len(first), several):
+        start, stop = first[g], last[g : g + several][-1]
+        prefixes = X[first[g : g + several], :-1]
+        v = products[: len(prefixes)]
+        for row, x in zip(v, prefixes, strict=True):
+            row[:] = _product(model, w, x)
+        which = np.repeat(np.arange(len(v)), last[g : g + several] - first[g : g + several])
+        t = model.weight[X[start:stop, -1]]
+        Z[start:stop] = chebval(2 * t - 1, (v @ smooth.T)[which].T, tensor=False)
+        for row, m, after in zip(v, first[g:], last[g : g + several], strict=False):
+            Z[m:after] += _row_products(S, X[m:after, -1], row)
+        if progress:
+            progress(int(stop), len(X))
+    unseen = functools.reduce(np.add, [column[x] for column, x in zip(model.unseen, X.T, strict=True)])
+    return highest + np.log(Z + np.count_nonzero(~seen) * np.exp(unseen - highest))
+
+
+def sparse_target_logits(rows: Any, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    """The logit of every position's own target, in nats, without the constants of the rows."""
+    model = _factors(rows)
+    logits, unseen = model.base[Y], np.zeros(len(Y))
+    for k, j in enumerate(X.T.astype(np.int64)):
+        logits += model.weight[j] * model.slopes[k][Y] + model.corrections[k][j, Y]
+        unseen += model.unseen[k][j]
+    return np.where(np.isneginf(model.base[Y]), unseen, logits)
+
+
+def _product(model: _Factors, w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """`w_i prod_k E_k[x_k, i]` over the tokens of x."""
+    if not len(x):
+        return w
+    v = w * np.exp(functools.reduce(np.add, [model.weight[j] * model.slopes[k] for k, j in enumerate(x)]))
+    for j, table in zip(x, model.corrections, strict=False):
+        row = slice(table.indptr[j], table.indptr[j + 1])
+        v[table.indices[row]] *= np.exp(table.data[row].astype(np.float64))
+    return v
+
+
+def _sparse_factors(model: _Factors) -> csr_array:
+    """S_K, on the cells of the last offset's corrections."""
+    table = model.corrections[-1]
+    t = np.repeat(model.weight, np.diff(table.indptr))
+    data = np.exp(t * model.slopes[-1][table.indices]) * np.expm1(table.data.astype(np.float64))
+    return csr_array((data, table.indices, table.indptr), shape=table.shape)
+
+
+def _row_products(S: csr_array, rows: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """`S[rows] @ v`, for few rows or many."""
+    first = S.indptr[rows].astype(np.int64)
+    lengths = S.indptr[rows + 1] - first
+    ends = np.cumsum(lengths)
+    if ends[-1] > _cells_at_once:
+        return (S @ v)[rows]
+    cells = np.arange(ends[-1]) + np.repeat(first - (ends - lengths), lengths)
+    which = np.repeat(np.arange(len(rows)), lengths)
+    return np.bincount(which, S.data[cells] * v[S.indices[cells]], minlength=len(rows))
+
+
+def _chebyshev_coefficients(slopes: np.ndarray) -> np.ndarray:
+    """Coefficients [R, N] of `exp(t slopes_i)` over t in [0, 1], so many that they leave out less than float64 rounds.
+
+    Interpolation in R nodes errs by at most `max |f^(R)| / (2^(R-1) R!) = 2 (d/4)^R exp(d) / R!`, with d the largest slope.
+
+    Source: Trefethen 2013, Approximation Theory and Approximation Practice.
+    """
+    d, R = float(np.abs(slopes).max()), 1
+    while 2 * (d / 4) ** R * math.exp(d) / math.factorial(R) > 2**-53:
+        R += 1
+    x = chebpts1(R)
+    coefficients = 2 / R * chebvander(x, R - 1).T @ np.exp(np.outer((1 + x) / 2, slopes))
+    coefficients[0] /= 2
+    return coefficients

@@ -8,8 +8,7 @@ import jexplicit
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.counted import model as core
 from jexplicit.lm.counted.model import CountedModel, fit_and_read, fit_counted, late_decisions, shuffled
-from jexplicit.lm.fits.context_mixing import contexts_name
-from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.fit import contexts_name, fit_model
 from jexplicit.lm.reading import init, read
 from jexplicit.lm.training_text import Options, TrainingText
 from launch.lm.__main__ import main

@@ -16,8 +16,7 @@ from jexplicit.lm.core.past import read_text
 from jexplicit.lm.counted import reading, use
 from jexplicit.lm.evaluation import evaluate, log_distributions, score
 from jexplicit.lm.generation import generate, generate_text, next_token
-from jexplicit.lm.measures import document_losses
-from jexplicit.lm.minimal_pairs import preferences
+from jexplicit.lm.measures import document_losses, preferences
 from jexplicit.lm.reading import expect, init, load_state, predict, read, save_state
 from jexplicit.lm.text_model import TextModel
 
@@ -100,7 +99,7 @@ def test_losses_of_a_stream_and_of_parts_of_it(history, eos):
     if history != "none":
         np.testing.assert_allclose(some.nll, -log_p[:40].sum(), atol=ATOL)
     else:
-        from jexplicit.lm.core.sampled import draw_sample
+        from jexplicit.lm.core.past import draw_sample
 
         np.testing.assert_allclose(some.nll, -log_p[draw_sample(len(log_p), 40, 3)].sum(), atol=ATOL)
     np.testing.assert_allclose(document_losses(model, ids).nll.sum(), -log_p.sum(), atol=ATOL)

@@ -1,1 +1,0 @@
-"""Tables of rows: how they are stored, and how many positions read them on devices."""
