@@ -1,4 +1,4 @@
-"""Diagnostics of training: are activations, gradients and updates neither too small nor too large?
+"""Diagnostics of training: are activations and gradients neither too small nor too large?
 
 All functions take arrays and pytrees, so they apply to flax networks and to explicit solutions; `hidden_layers` extracts the
 arrays of a network.
@@ -73,16 +73,6 @@ def _statistics(values: LayerValues, phi: str) -> tuple[Array, ...]:
     return a.mean(), a.std(), values.gradient.std() * len(a), flat.mean(), flat.min(axis=0).mean()
 
 
-def update_to_data(updates: Any, params: Any) -> Any:
-    """`||ΔW|| / ||W||` of every array of parameters: about 0.001 per step is healthy; 0 if W = 0 (initial biases)."""
-
-    def ratio(update: Array, W: Array) -> Array:
-        size = jnp.linalg.norm(W)
-        return jnp.where(size > 0, jnp.linalg.norm(update.astype(W.dtype)) / jnp.where(size > 0, size, 1), 0)
-
-    return jax.tree.map(ratio, updates, params)
-
-
 class HockeyStick(NamedTuple):
     """The first loss of a run compared with log N, the loss of a uniform prediction.
 
@@ -100,11 +90,6 @@ def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
         raise ValueError(f"first loss {first_loss} with {outputs} outputs: give a number, and at least 2 outputs")
     uniform = math.log(outputs)
     return HockeyStick(first_loss - uniform, first_loss - uniform > 0.1 * uniform)
-
-
-def leaf_names(params: Any) -> list[str]:
-    """Names of the arrays of a pytree, in the order of jax.tree.leaves."""
-    return [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
 def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:

@@ -116,7 +116,6 @@ networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
 networks fcnn --data nothing | name that of its files, --data-dir DIR
 networks fcnn --data digits --data-dir {{tmp}} | with the data set digits, which is embedded
-networks lr-search --lowest 1 --highest 0.1 | give a lowest rate below the highest
 networks fcnn --data mnist --data-dir nowhere | nowhere
 networks fcnn --preset nothing | choose one of tiny
 networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from drawn_weights import drawn_variables
 
-from jexplicit.nn.diagnostics import (
-    LayerValues,
-    hidden_layers,
-    hockey_stick,
-    layer_statistics,
-    leaf_names,
-    update_to_data,
-)
+from jexplicit.nn.diagnostics import LayerValues, hidden_layers, hockey_stick, layer_statistics
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
@@ -58,12 +51,6 @@ def test_large_weights_saturate_and_small_ones_do_not():
     assert saturated[0] == 0 and saturated[0] < saturated[1] < 0.2 and saturated[2] > 0.7
 
 
-def test_update_to_data_ratio_is_that_of_norms():
-    params, updates = RNG.normal(size=(2, 3, 4))
-    found = jax.jit(update_to_data)({"W": updates, "b": np.ones(2)}, {"W": params, "b": np.zeros(2)})
-    assert float(found["W"]) == pytest.approx(np.linalg.norm(updates) / np.linalg.norm(params)) and float(found["b"]) == 0
-
-
 def test_hockey_sticks_are_measured_against_log_n():
     assert hockey_stick(np.log(27), 27).excess == pytest.approx(0)
     assert [hockey_stick(loss, 27).detected for loss in (1.09 * np.log(27), 1.11 * np.log(27), np.inf)] == [False, True, True]
@@ -84,8 +71,3 @@ def test_an_explicit_model_is_diagnosed_alike():
     numbers = layer_statistics(LayerValues(z, jax.device_put(np.asarray(sensitivity) / 90)), "linear")
     assert numbers.dead == 0 and 0 < numbers.gradient_std < 1
     assert not hockey_stick(float(loss), 2).detected
-
-
-def test_names_are_in_the_order_of_leaves():
-    tree = {"b": {"kernel": 1, "bias": 2}, "a": 3}
-    assert leaf_names(tree) == ["a", "b/bias", "b/kernel"] and jax.tree.leaves(tree) == [3, 2, 1]

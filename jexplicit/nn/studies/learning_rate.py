@@ -1,6 +1,6 @@
-"""Learning rate search: a quick sweep within one run, then a grid of separate runs, both log-spaced.
+"""The range test of learning rates: one run whose rate rises at every step.
 
-The *range test* raises the rate at every step, `η_s = η_0 (η_S/η_0)^{s/(S-1)}`. The loss falls, flattens and then grows; at its
+It raises the rate at every step, `η_s = η_0 (η_S/η_0)^{s/(S-1)}`. The loss falls, flattens and then grows; at its
 minimum the rate becomes too high for the direction of largest curvature (on a quadratic, η > 2/λ_max).
 """
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float
@@ -62,14 +61,3 @@ def pick_rate(rates: Float[np.ndarray, " S"], smoothed: Float[np.ndarray, " S"])
     if not np.isfinite(smoothed).any():
         raise ValueError(f"no finite loss from rate {rates[0]:g} on: start the sweep at a lower rate")
     return float(max(rates[int(np.argmin(smoothed))] / _safety, rates[0]))
-
-
-def grid_search(run: Callable[[Array], Array], rates: Float[np.ndarray, " R"]) -> tuple[float, Float[np.ndarray, " R"]]:
-    """One run `rate -> final loss` per rate, all under `vmap`: the rate of lowest loss, and all losses (inf: diverged)."""
-    if not len(rates) or not np.all(np.asarray(rates) > 0):
-        raise ValueError(f"rates {list(map(float, rates))}: give at least one, all positive")
-    losses = np.asarray(jax.jit(jax.vmap(run))(jnp.asarray(rates)), np.float64)
-    losses = np.where(np.isfinite(losses), losses, np.inf)
-    if not np.isfinite(losses).any():
-        raise ValueError(f"every rate from {min(rates):g} to {max(rates):g} diverged: try lower ones")
-    return float(rates[int(np.argmin(losses))]), losses
