@@ -1,10 +1,5 @@
-"""Diagnostics of training: are activations and gradients neither too small nor too large?
+"""Diagnostics of training: the pre-activations and gradients of hidden layers, and a first loss that is too high."""
 
-All functions take arrays and pytrees, so they apply to flax networks and to explicit solutions; `hidden_layers` extracts the
-arrays of a network.
-"""
-
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.nn.parts.activations import activation, is_flat
 from jexplicit.nn.parts.objectives import Objective
 
 
@@ -23,22 +17,6 @@ class LayerValues(NamedTuple):
 
     z: Float[Array, "B width"]
     gradient: Float[Array, "B width"]
-
-
-class LayerStatistics(NamedTuple):
-    """Summary of one layer.
-
-    mean, std: of the activations φ(z).
-    gradient_std: of the gradient with respect to z, per example (times B).
-    saturated: share of (example, unit) pairs in a flat region of φ.
-    dead: share of units in a flat region for every example, which do not learn.
-    """
-
-    mean: float
-    std: float
-    gradient_std: float
-    saturated: float
-    dead: float
 
 
 def hidden_layers(
@@ -60,17 +38,6 @@ def hidden_layers(
 
     gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)
     return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
-
-
-def layer_statistics(values: LayerValues, phi: str) -> LayerStatistics:
-    """Summary of one layer with activation `phi`."""
-    return LayerStatistics(*map(float, _statistics(values, phi)))
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _statistics(values: LayerValues, phi: str) -> tuple[Array, ...]:
-    a, flat = activation(phi)(values.z), is_flat(phi, values.z).astype(values.z.dtype)
-    return a.mean(), a.std(), values.gradient.std() * len(a), flat.mean(), flat.min(axis=0).mean()
 
 
 class HockeyStick(NamedTuple):

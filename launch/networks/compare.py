@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.nn.diagnostics import hidden_layers, layer_statistics
+from jexplicit.nn.diagnostics import hidden_layers
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
+from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.parts.names import Activation, NormName, ObjectiveName, OptimizerName, SamplerName, ScheduleName
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step, variables_of
@@ -278,8 +279,9 @@ def log_layers(folder: RunFolder, variant: Variant, variables: Any, data: Data) 
     X, Y = (part[:_watched] for part in data.train)
     arrays: dict[str, Any] = {}
     for layer, values in hidden_layers(variant.network, variables, objective(variant.objective), X, Y).items():
-        statistics = layer_statistics(values, variant.network.activation)
-        folder.log(event="layer", name=variant.name, when="start", layer=layer, **statistics._asdict())
+        sizes = {"std": activation(variant.network.activation)(values.z).std(), "gradient_std": values.gradient.std() * len(X)}
+        numbers = {name: float(size) for name, size in sizes.items()}
+        folder.log(event="layer", name=variant.name, when="start", layer=layer, **numbers)
         for kind, array in {"z": values.z, "gradient": values.gradient * len(X)}.items():
             density, edges = np.histogram(np.asarray(array, np.float64), _bins, density=True)
             arrays |= {f"{layer} {kind}": density, f"{layer} {kind} edges": edges}

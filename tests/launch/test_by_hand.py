@@ -1,4 +1,4 @@
-"""What experiments compute on the host, by hand: rules, shares, means of seeds; and that their presets are valid."""
+"""What experiments compute on the host, by hand: shares, means of seeds; and that their presets are valid."""
 
 import dataclasses
 from typing import Any
@@ -12,9 +12,8 @@ from launch.blur.config import check as check_blur
 from launch.blur.config import hidden_layers
 from launch.blur.tasks import mean_and_spread
 from launch.digits import config as digits
-from launch.digits.base import most_accurate
+from launch.digits.data import most_accurate
 from launch.digits.run import check as check_digits
-from launch.digits.trained import stopping_epoch
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import run as icl
 from launch.icl.shared.base import init_scale, make_recipe, make_regression, make_tasks
@@ -66,18 +65,6 @@ def test_the_paper_s_text_is_a_setting():
     assert [make_regression(code, make_tasks(code), K).clip for K in (2, 3, 4, 10)] == [None, None, 10.0, 10.0]
     assert [make_regression(text, make_tasks(text), K).clip for K in (2, 3, 4)] == [None, 10.0, 10.0]
     assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
-
-
-def test_rules_of_stopping():
-    for losses, patience, expected in (
-        ([3, 2, 1], 1, (2, False)),
-        ([3, 2, 2.5, 1], 1, (2, True)),
-        ([3, 2, 2.5, 1, 1.1, 1.2], 2, (5, True)),
-        ([3, 4], 1, (1, True)),
-        ([3, 2, 2], 1, (2, True)),
-        ([3], 1, (0, False)),
-    ):
-        assert stopping_epoch(losses, patience=patience) == expected
 
 
 def test_of_equally_accurate_models_the_lower_held_out_loss_wins():

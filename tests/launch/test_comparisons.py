@@ -5,10 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from launch.networks.comparisons import compare
-from launch.networks.comparisons.choices import imbalance, saturate, variants_of
-from launch.networks.comparisons.variants import Variant, train_variant
-from launch.networks.data import centred_data
 from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.images import read_images
@@ -18,7 +14,10 @@ from jexplicit.nn.steps import initial_state, network_step, variables_of
 from jexplicit.nn.training import sampler
 from jexplicit.runs.results import read_events
 from launch.networks import __main__ as networks
+from launch.networks import compare
+from launch.networks.compare import Variant, imbalance, saturate, train_variant, variants_of
 from launch.networks.config import CompareConfig, ComparisonName
+from launch.networks.training import centred_data
 
 pytestmark = pytest.mark.slow
 

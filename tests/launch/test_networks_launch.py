@@ -6,7 +6,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from launch.networks.data import centred_data
 from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.corpora import split_documents
@@ -19,6 +18,7 @@ from jexplicit.runs.results import read_events
 from launch.kit.rows import Results
 from launch.networks import __main__ as networks
 from launch.networks import mlp_lm
+from launch.networks.training import centred_data
 
 pytestmark = pytest.mark.slow
 

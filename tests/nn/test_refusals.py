@@ -28,7 +28,6 @@ from jexplicit.nn.studies.autoencoders import (
     pseudo_inverse_autoencoder,
 )
 from jexplicit.nn.studies.gradient_noise import gradient_noise
-from jexplicit.nn.studies.learning_rate import pick_rate, sweep_schedule
 from jexplicit.nn.training import sampler, shorter_epochs
 
 
@@ -62,11 +61,6 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: scorer(NETWORK((), 1), objective("squared_error"))({}, NONE, NONE), "no examples"),
         (lambda: hockey_stick(1.0, 1), "at least 2 outputs"),
         (lambda: hockey_stick(np.nan, 3), "at least 2 outputs"),
-        (lambda: sweep_schedule(0.0, 1.0, 10), "0 < lowest < highest"),
-        (lambda: sweep_schedule(1.0, 0.1, 10), "0 < lowest < highest"),
-        (lambda: sweep_schedule(0.1, 1.0, 1), "2 or more steps"),
-        (lambda: sweep_schedule(0.1, np.inf, 5), "0 < lowest < highest"),
-        (lambda: pick_rate(np.array([0.1, 1.0]), np.full(2, np.inf)), "start the sweep at a lower rate"),
         (lambda: noise([0]), "of 20 examples: use 1 .. 20"),
         (lambda: noise([21]), "of 20 examples: use 1 .. 20"),
         (lambda: noise([]), "of 20 examples: use 1 .. 20"),
