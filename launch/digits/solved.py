@@ -29,12 +29,11 @@ from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, matrix_power, predict
 from jexplicit.solvers.gram import Gram, add_grams, gram_matrix, split_examples
-from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
 from jexplicit.solvers.metrics import accuracy, mean_loss
 from jexplicit.solvers.priming import delta_intercept, fit_image_delta, intercept_logits
 from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
-from jexplicit.solvers.sweeps import SoftmaxFit
+from jexplicit.solvers.sweeps import SoftmaxFit, iterative_scaling_sweeps
 from launch.digits.config import Config
 from launch.digits.data import (
     Parts,
