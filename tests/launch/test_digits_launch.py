@@ -244,7 +244,8 @@ def test_the_same_command_works_on_another_idx_data_set(tmp_path):
 
 def test_the_reference_numbers_on_mnist(data_dir, tmp_path):
     out = tmp_path / "run"
-    flags = ["--methods", "explicit", "features", "warm", "--data-dir", f"{data_dir}/mnist"]
+    kernel = "--angles 2 --octaves 2 --grid 4 --axes 100 --frequencies 256".split()
+    flags = ["--methods", "explicit", "kernel", "warm", *kernel, "--data-dir", f"{data_dir}/mnist"]
     # in a process of its own, as a user runs it: without optimisations early stopping comes at another epoch
     command = [sys.executable, "-m", "launch.digits", "--preset", "mnist", "--out", str(out), *flags]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
