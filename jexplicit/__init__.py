@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from jexplicit.solvers import *  # noqa: F403
     from jexplicit.solvers.curvature_bound import curvature_bound_sweeps as curvature_bound_sweeps
     from jexplicit.solvers.explicit import explicit_solution as explicit_solution
-    from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps as iterative_scaling_sweeps
     from jexplicit.solvers.layerwise import solve_layers as solve_layers
+    from jexplicit.solvers.sweeps import iterative_scaling_sweeps as iterative_scaling_sweeps
 
 _packages = tuple(f"jexplicit.{name}" for name in ("counts", "data", "features", "lm", "solvers"))
 __getattr__, __dir__ = public_names(__name__, _packages)

@@ -39,8 +39,7 @@ from jexplicit.nn.diagnostics import hockey_stick
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
 from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, network_step, scorer, training_step, variables_of
-from jexplicit.nn.studies.learning_rate import range_test, sweep_schedule
+from jexplicit.nn.steps import initial_state, scorer, training_step, variables_of
 from jexplicit.nn.training import train
 
 TINY = bool(os.environ.get("TINY"))  # seconds instead of a minute
@@ -77,25 +76,6 @@ for scale in (0.1, 10.0):
     stick = hockey_stick(first, N)
     print(f"scale {scale}: first loss {first:.2f}, {stick.excess:.2f} above log N; hockey stick: {stick.detected}")
 model = MLPLanguageModel(vocab_size=N, embedding=10, hidden=(200,))
-
-# %% [markdown]
-# ## The learning rate
-#
-# A range test is one run whose learning rate rises with every step. It picks a tenth of the rate at which the loss is lowest.
-# The loss is cut off at 6 nats in the plot.
-
-# %%
-steps = 100 if TINY else 500
-drawn = np.random.default_rng(0).integers(len(Y), size=(steps, 128))
-sweep = make_optimizer("sgd", sweep_schedule(1e-3, 30.0, steps))
-state = initial_state(init_variables(model, key, X[:2]), sweep)
-found = range_test(network_step(model, goal, sweep), state, (X[drawn], Y[drawn]), lowest=1e-3, highest=30.0)
-plt.figure(figsize=(4.5, 2.8))
-plt.semilogx(found.rates, np.minimum(found.smoothed / 128, 6))
-plt.axvline(found.rate, color="tab:orange", ls="--", label=f"picked {found.rate:.2g}")
-plt.gca().set(xlabel="learning rate", ylabel="loss (nats)")
-plt.legend()
-plt.show()
 
 # %% [markdown]
 # ## Trained, beside models that are counted

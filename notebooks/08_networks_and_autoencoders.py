@@ -36,7 +36,6 @@ from jexplicit.nn.diagnostics import hidden_layers
 from jexplicit.nn.networks import FullyConnected, init_variables
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
 from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, scorer, training_step, variables_of
 from jexplicit.nn.studies.autoencoders import (
     add_noise,
@@ -46,7 +45,7 @@ from jexplicit.nn.studies.autoencoders import (
     recall,
     reconstruction_errors,
 )
-from jexplicit.nn.training import train
+from jexplicit.nn.training import sampler, train
 
 TINY = bool(os.environ.get("TINY"))  # seconds instead of a minute
 data = jx.read_images("digits")
@@ -143,4 +142,4 @@ for row, images in zip(axes, (few, noisy, ends)):
 plt.show()
 
 # %% [markdown]
-# Next: `jexplicit networks fcnn --out runs/fcnn`, and in its place `autoencoder`, `lr-search`, `compare` or `check`.
+# Next: `jexplicit networks fcnn --out runs/fcnn`, and in its place `autoencoder` or `compare`.

@@ -31,8 +31,8 @@ from jexplicit.nn.steps import initial_state, training_step
 from jexplicit.solvers.curvature_bound import CurvatureProblem, curvature_bound_sweep
 from jexplicit.solvers.explicit import explicit_solution
 from jexplicit.solvers.gram import ExampleBlocks, Gram, add_block
-from jexplicit.solvers.iterative_scaling import ScalingProblem, scaling_sweep
 from jexplicit.solvers.streamed import StreamedProblem, streamed_sweep
+from jexplicit.solvers.sweeps import ScalingProblem, scaling_sweep
 
 N, K = 8192, 4  # vocabulary and context of the tables
 

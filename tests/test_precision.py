@@ -24,7 +24,7 @@ from jexplicit.features import descriptors, fourier, patch_pools, patches, posit
 from jexplicit.lm.core import smoothing
 from jexplicit.nn.studies.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers import curvature_bound, explicit, gram, iterative_scaling, layerwise, priming, streamed
+from jexplicit.solvers import curvature_bound, explicit, gram, layerwise, priming, streamed, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
 
@@ -73,7 +73,7 @@ def cases():
         "co-occurrences": (explicit.dense_cooccurrence, (H, T)),
         "stack of layers": (lambda H, Y: layerwise.solve_layers(H, Y, [layerwise.SoftmaxLayer()] * 2).params, (H, T)),
         "logits of a stack": (layerwise.stack_logits, ([U, ones((3, 3))], H)),
-        "iterative scaling": (functools.partial(iterative_scaling.iterative_scaling_sweeps, sweeps=2), (H, T, U)),
+        "iterative scaling": (functools.partial(sweeps.iterative_scaling_sweeps, sweeps=2), (H, T, U)),
         "curvature bound": (functools.partial(curvature_bound.curvature_bound_sweeps, sweeps=2), (H, T)),
         "logits of a fit": (lambda H, Y: curvature_bound.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
         "intercept": (priming.intercept_logits, (H, U, ones(3))),

@@ -1,10 +1,5 @@
-"""Diagnostics of training: are activations, gradients and updates neither too small nor too large?
+"""Diagnostics of training: the pre-activations and gradients of hidden layers, and a first loss that is too high."""
 
-All functions take arrays and pytrees, so they apply to flax networks and to explicit solutions; `hidden_layers` extracts the
-arrays of a network.
-"""
-
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.nn.parts.activations import activation, is_flat
 from jexplicit.nn.parts.objectives import Objective
 
 
@@ -23,22 +17,6 @@ class LayerValues(NamedTuple):
 
     z: Float[Array, "B width"]
     gradient: Float[Array, "B width"]
-
-
-class LayerStatistics(NamedTuple):
-    """Summary of one layer.
-
-    mean, std: of the activations φ(z).
-    gradient_std: of the gradient with respect to z, per example (times B).
-    saturated: share of (example, unit) pairs in a flat region of φ.
-    dead: share of units in a flat region for every example, which do not learn.
-    """
-
-    mean: float
-    std: float
-    gradient_std: float
-    saturated: float
-    dead: float
 
 
 def hidden_layers(
@@ -62,27 +40,6 @@ def hidden_layers(
     return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
 
 
-def layer_statistics(values: LayerValues, phi: str) -> LayerStatistics:
-    """Summary of one layer with activation `phi`."""
-    return LayerStatistics(*map(float, _statistics(values, phi)))
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _statistics(values: LayerValues, phi: str) -> tuple[Array, ...]:
-    a, flat = activation(phi)(values.z), is_flat(phi, values.z).astype(values.z.dtype)
-    return a.mean(), a.std(), values.gradient.std() * len(a), flat.mean(), flat.min(axis=0).mean()
-
-
-def update_to_data(updates: Any, params: Any) -> Any:
-    """`||ΔW|| / ||W||` of every array of parameters: about 0.001 per step is healthy; 0 if W = 0 (initial biases)."""
-
-    def ratio(update: Array, W: Array) -> Array:
-        size = jnp.linalg.norm(W)
-        return jnp.where(size > 0, jnp.linalg.norm(update.astype(W.dtype)) / jnp.where(size > 0, size, 1), 0)
-
-    return jax.tree.map(ratio, updates, params)
-
-
 class HockeyStick(NamedTuple):
     """The first loss of a run compared with log N, the loss of a uniform prediction.
 
@@ -100,11 +57,6 @@ def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
         raise ValueError(f"first loss {first_loss} with {outputs} outputs: give a number, and at least 2 outputs")
     uniform = math.log(outputs)
     return HockeyStick(first_loss - uniform, first_loss - uniform > 0.1 * uniform)
-
-
-def leaf_names(params: Any) -> list[str]:
-    """Names of the arrays of a pytree, in the order of jax.tree.leaves."""
-    return [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
 def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:

@@ -13,8 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.nn.samplers import Order, shorter_epochs
-from jexplicit.nn.training import epoch_order
+from jexplicit.nn.training import Order, epoch_order, shorter_epochs
 from jexplicit.runs.devices import AXIS, default_mesh, replicate
 
 _logits_per_call = 1 << 24  # of a device

@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jexplicit.nn.diagnostics import update_to_data
 from jexplicit.nn.networks import network_outputs
 from jexplicit.nn.parts.objectives import Objective
+from jexplicit.nn.training import TrainingResult, train
+from jexplicit.runs.devices import replicate
 
 Batch = tuple[Any, Any]
 
@@ -28,22 +30,18 @@ class NetworkState(NamedTuple):
     statistics: running mean and variance of every BatchNorm layer; empty without BatchNorm.
     optimizer: the optimiser's state.
     steps: number of steps so far.
-    ratios: [leaves] update-to-data ratio of every array of parameters at the last step, in the order of jax.tree.leaves.
     """
 
     params: Any
     statistics: Any
     optimizer: Any
     steps: Array
-    ratios: Array
 
 
 def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransformation) -> NetworkState:
     """The initial state of a training run from `init_variables`; a copy, because steps donate the state."""
     params, statistics = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), (variables["params"], variables["batch_stats"]))
-    leaves = jax.tree.leaves(params)
-    ratios = jnp.zeros(len(leaves), leaves[0].dtype)
-    return NetworkState(params, statistics, optimizer.init(params), jnp.zeros((), jnp.int32), ratios)
+    return NetworkState(params, statistics, optimizer.init(params), jnp.zeros((), jnp.int32))
 
 
 def variables_of(state: NetworkState) -> dict[str, Any]:
@@ -72,8 +70,7 @@ def network_step(
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
             updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
-        ratios = jnp.stack(jax.tree.leaves(update_to_data(updates, state.params)))
-        return NetworkState(params, statistics, optimizer_state, state.steps + 1, ratios), loss * len(batch[1])
+        return NetworkState(params, statistics, optimizer_state, state.steps + 1), loss * len(batch[1])
 
     return step
 
@@ -85,21 +82,23 @@ def training_step(
     return jax.jit(network_step(model, objective, optimizer, seed=seed), donate_argnums=0)
 
 
-def record_ratios(
-    step: Callable[[NetworkState, Batch], tuple[NetworkState, Array]], every: int, record: Callable[[int, np.ndarray], None]
-) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
-    """A step that also calls `record(steps so far, update-to-data ratios)`, at its first call and then every `every` calls."""
-    calls = 0
+def train_network(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    variables: dict[str, Any],
+    batch: Callable[[np.ndarray], Batch],
+    evaluate: Callable[[dict[str, Any]], float],
+    *,
+    mesh: Mesh | None = None,
+    **options: Any,
+) -> TrainingResult:
+    """`train` a network from its variables, and keep those of the best epoch.
 
-    def recording(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
-        nonlocal calls
-        state, loss = step(state, batch)
-        if calls % every == 0:
-            record(int(state.steps), np.asarray(state.ratios))  # before the next step donates the state
-        calls += 1
-        return state, loss
-
-    return recording
+    mesh: devices that all have the state. options: of `train`; the seed is that of dropout, too.
+    """
+    state, step = initial_state(variables, optimizer), training_step(model, objective, optimizer, seed=options.get("seed", 0))
+    return train(replicate(state, mesh) if mesh else state, step, batch, evaluate, params=variables_of, **options)
 
 
 class Scores(NamedTuple):

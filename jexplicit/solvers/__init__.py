@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from jexplicit.solvers.explicit import priming_number as priming_number
     from jexplicit.solvers.gram import gram_matrix as gram_matrix
     from jexplicit.solvers.gram import split_examples as split_examples
-    from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps as iterative_scaling_sweeps
     from jexplicit.solvers.layerwise import SoftmaxLayer as SoftmaxLayer
     from jexplicit.solvers.layerwise import solve_layers as solve_layers
     from jexplicit.solvers.layerwise import stack_logits as stack_logits
@@ -26,5 +25,6 @@ if TYPE_CHECKING:
     from jexplicit.solvers.streamed import gram_softmax_sweeps as gram_softmax_sweeps
     from jexplicit.solvers.streamed import streamed_logits as streamed_logits
     from jexplicit.solvers.sweeps import SoftmaxFit as SoftmaxFit
+    from jexplicit.solvers.sweeps import iterative_scaling_sweeps as iterative_scaling_sweeps
 
 __getattr__, __dir__ = public_names(__name__)

@@ -8,7 +8,6 @@ and `log w = -(K - 1)/K log(sum_d F[d, :])`,
 so a scan over K needs one product H log F, and the best w is a convex problem in N numbers (paper, Sec. 3.2.1 and 5).
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -19,8 +18,7 @@ from jexplicit.runs.checks import as_float, check_labels_of, checked, labels_are
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import column_sums
 from jexplicit.solvers.frequency_exponent import DeltaFit, fit_delta
-from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
-from jexplicit.solvers.sweeps import SoftmaxFit
+from jexplicit.solvers.sweeps import SoftmaxFit, iterative_scaling_sweeps
 
 _rows_per_block = 512  # scored at all K in one call
 
@@ -109,36 +107,11 @@ def fit_intercept(
     return fit._replace(U=log_F + fit.U)
 
 
-def log_mean_cooccurrences(
-    H: Float[Array, "M D"], F: Float[Array, "D N"], K: float, *, own_norms: bool = True
-) -> Float[Array, " N"]:
-    """`log <E_G[F_i]>`, with `<E_G[F_i]> = ((1/M) sum_m E_G[F_i | H_m]^K)^(1/K)` and F above 0 (paper, Eq. 12-14).
-
-    `E_G[F_i | H_m] = prod_d F[d, i]^(H[m, d]/||H_m||_1)` is the geometric mean weighted by H_m, which must not be 0. The paper
-    has K in the place of every norm: the same for tokens, all of whose norms are K, but not for images (own_norms=False).
-    """
-    log_means = _log_geometric_means(H, F, H.sum(axis=1) if own_norms else jnp.full(len(H), K, H.dtype))
-    return (jax.nn.logsumexp(K * log_means, axis=0) - math.log(len(H))) / K
-
-
-def mean_cooccurrence_intercept(
-    H: Float[Array, "M D"], F: Float[Array, "D N"], f: Float[Array, " N"], K: float, *, own_norms: bool = True
-) -> Float[Array, " N"]:
-    """`log w_i = (1/K) log f_i - log <E_G[F_i]>`: the weights of Eq. 14 without its assumption `<E_G[F_i]> ∝ f_i`."""
-    return jnp.log(f) / K - log_mean_cooccurrences(H, F, K, own_norms=own_norms)
-
-
 def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> DeltaFit:
     """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss on these examples, F and f above 0; see `fit_delta`."""
     log_F, log_w = jnp.log(F), log_intercept(F, K)
     u = H.sum(axis=1) / K
     return fit_delta(lambda h: h @ log_F + h.sum() * log_w, H, u, labels, jnp.log(f))
-
-
-@jax.jit
-@full_precision
-def _log_geometric_means(H: Array, F: Array, norms: Array) -> Array:
-    return H @ jnp.log(F) / norms[:, None]
 
 
 @jax.jit

@@ -72,22 +72,19 @@ def choose_ridge(
 
     Ridges too small for the precision of the sums are skipped.
     """
-    found: list[tuple[float, float, SoftmaxFit]] = []
+    fits: list[tuple[float, float, SoftmaxFit]] = []
     failure = ValueError("no ridges to choose from: give at least one, e.g. 1e-4")
     for n, ridge in enumerate(ridges, 1):
         try:
             fit = gram_least_squares(gram, ridge=ridge)
+            fits.append((float(jnp.mean((streamed_logits(fit, X, features) - jnp.asarray(Y)) ** 2)), ridge, fit))
         except ValueError as error:
             failure = error
-        else:
-            misses = streamed_logits(fit, X, features) - jnp.asarray(Y)
-            found.append((float(jnp.mean(misses**2)), ridge, fit))
         if progress:
             progress(n, len(ridges))
-    if not found:
+    if not fits:
         raise failure
-    _, ridge, fit = min(found, key=lambda each: each[0])
-    return ridge, fit
+    return min(fits, key=lambda fit: fit[0])[1:]
 
 
 def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[SoftmaxFit, float]:
@@ -207,20 +204,20 @@ def _factorise(gram: Gram, ridge: float, times: float) -> tuple[Array, Array]:
     """The lower Cholesky factor of `C + times penalty`, and the penalty `ridge t`."""
     if not 0 < ridge < jnp.inf:
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
-    factor, penalty = _covariance_factor(gram, jnp.asarray(ridge, gram.M.dtype), jnp.asarray(times, gram.M.dtype))
+    factor, t = _covariance_factor(gram, jnp.asarray(ridge * times, gram.M.dtype))
     if not bool(jnp.isfinite(factor[-1, -1])):
-        raise ValueError(no_factor(penalty / ridge, ridge))
-    return factor, penalty
+        raise ValueError(no_factor(t, ridge))
+    return factor, ridge * t
 
 
 @jax.jit
 @full_precision
-def _covariance_factor(gram: Gram, ridge: Array, times: Array) -> tuple[Array, Array]:
+def _covariance_factor(gram: Gram, ridge: Array) -> tuple[Array, Array]:
+    """The lower Cholesky factor of `C + ridge t`, and t, the mean variance."""
     mean = gram.h / gram.M
     C = gram.HH / gram.M - mean[:, None] * mean[None, :]
-    penalty = ridge * jnp.trace(C) / len(C)
-    places = jnp.arange(len(C))
-    return jax.lax.linalg.cholesky(C.at[places, places].add(times * penalty), symmetrize_input=False), penalty
+    t, places = jnp.trace(C) / len(C), jnp.arange(len(C))
+    return jax.lax.linalg.cholesky(C.at[places, places].add(ridge * t), symmetrize_input=False), t
 
 
 @jax.jit

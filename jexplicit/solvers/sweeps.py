@@ -1,4 +1,18 @@
-"""The loop of all fits of a softmax layer by sweeps over all data: resumable, or one `scan` under tracing. No learning rate."""
+"""Fits of a softmax layer by sweeps over all data, without autodiff and without a learning rate.
+
+The loop is resumable, or one `scan` under tracing. Its sweeps are those of generalised iterative scaling here, and those of
+jexplicit.solvers.curvature_bound and jexplicit.solvers.streamed.
+
+At the optimum of the convex loss the model's co-occurrences equal those of the data, `HᵀP = F`. A sweep of scaling updates
+every parameter by the logarithm of their ratio,
+
+    U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i]),    P = softmax(H U),
+
+and never raises the loss (Darroch & Ratcliff 1972), provided that all rows of H have the same L1 norm K. If norms differ, K
+is the largest one and a *slack feature* `h_0 = K - ||h||_1` completes every row to this norm; its weight u_0 acts as an
+intercept, as `H U + (K - ||h||_1) ⊗ u_0 = H (U - 1 ⊗ u_0) + K u_0`. Sweeps without the slack feature are monotone as well
+(Curran & Clark 2003), towards the best layer without an intercept.
+"""
 
 import os
 from collections.abc import Callable
@@ -9,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import as_float, check_targets, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.iterate import History, iterate
+from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 
 
 class SoftmaxFit(NamedTuple):
@@ -68,3 +83,96 @@ def run_sweeps(
     saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
     state, history = iterate(step, state, done=lambda history: len(history) > sweeps, **saving)
     return state, np.array([entry["loss"] for entry in history])
+
+
+class ScalingProblem(NamedTuple):
+    """Data of a sweep: features, targets, F = HᵀY, the largest norm of a row, and constant logits to add."""
+
+    H: Float[Array, "M D"]
+    Y: Float[Array, "M N"]
+    F: Float[Array, "D N"]
+    K: float | Float[Array, ""]
+    offsets: Float[Array, "M N"] | None = None
+
+
+@jax.jit
+@full_precision
+def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
+    """One sweep, `U + (1/K) log(F / Hᵀ softmax(H U))`, and the previous mean loss, in nats; U[j, i] is fixed if F[j, i] = 0."""
+    H, Y, F, K, offsets = problem
+    logits = H @ U
+    log_P = jax.nn.log_softmax(logits if offsets is None else logits + offsets)
+    E, occurs = H.T @ jnp.exp(log_P), F > 0
+    log_ratio = jnp.where(occurs, jnp.log(jnp.where(occurs, F, 1) / jnp.where(occurs, E, 1)), 0)
+    return U + log_ratio / K, -jnp.mean(jnp.sum(Y * log_P, axis=1))
+
+
+@full_precision
+def iterative_scaling_sweeps(
+    H: Float[Array, "M D"],
+    Y: Float[Array, "M N"],
+    U: Float[Array, "rows columns"],
+    *,
+    sweeps: int,
+    slack: bool | None = None,
+    offsets: Float[Array, "M N"] | None = None,
+    **options: Any,
+) -> SoftmaxFit:
+    """Fit a softmax layer by iterative scaling from given parameters, with all data in each sweep.
+
+    Args:
+        H: [M, D] features, at least 0.
+        Y: [M, N] targets, one-hot or a distribution per row.
+        U: [D, N] start: zeros, or the explicit solution.
+        sweeps: number of sweeps.
+        slack: whether to add the slack feature; default, if the norms of the rows differ.
+        offsets: [M, N] constant logits to add; default, none.
+        options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
+
+    Raises:
+        ValueError: a negative or non-finite feature; features that are all 0, or whose sums are beyond the range of the dtype;
+            targets that are no distributions; shapes that do not fit; a feature that never co-occurs with an output, as its
+            parameter would diverge to -inf; fewer than 0 sweeps. Under jit, vmap and grad only shapes are checked.
+        FloatingPointError: a loss that is not finite.
+
+    Example:
+        >>> H, Y = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), jnp.array([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]])
+        >>> fit = iterative_scaling_sweeps(H, Y, jnp.zeros((2, 2)), sweeps=1)
+        >>> (100 * jax.nn.softmax(fit.logits(H))).round().tolist()
+        [[90.0, 10.0], [40.0, 60.0], [40.0, 60.0]]
+
+    Source: Darroch & Ratcliff 1972; Curran & Clark 2003.
+    """
+    if len(H) != len(Y) or U.shape != (H.shape[1], Y.shape[1]) or (offsets is not None and offsets.shape != Y.shape):
+        shapes = f"H {H.shape}, Y {Y.shape}, U {U.shape}" + ("" if offsets is None else f", offsets {offsets.shape}")
+        raise ValueError(f"{shapes}: expected [M, D], [M, N], [D, N] and offsets as Y")
+    check_targets(Y, Y.shape)
+    H, Y = as_float(H), as_float(Y)
+    F, n = dense_cooccurrence(H, Y), H.sum(axis=1)
+    if is_concrete(H, F):
+        _check_pairs(H, F)
+        priming_number(H)  # refuses norms beyond the range of the dtype
+    K = n.max()
+    h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding errors
+    if slack is None:
+        slack = not is_concrete(h0) or bool(h0.max() > 0)
+    if slack:
+        H = jnp.concatenate([H, h0[:, None]], axis=1)
+        F = jnp.concatenate([F, (h0 @ Y)[None, :]])
+        U = jnp.concatenate([U, jnp.zeros_like(U[:1])])
+    U, losses = run_sweeps(scaling_sweep, U, ScalingProblem(H, Y, F, K, offsets), sweeps=sweeps, **options)
+    u0 = U[-1] if slack else jnp.zeros_like(U[0])
+    return SoftmaxFit((U[:-1] if slack else U) - u0[None, :], K * u0, losses)
+
+
+def _check_pairs(H: Array, F: Array) -> None:
+    """Refuse features that are all 0, or never occur with some output."""
+    if not bool((H > 0).any()):
+        raise ValueError("features that are all 0: a layer has nothing to read; check how they were made")
+    never = np.argwhere(np.asarray((F <= 0) & (H.max(axis=0) > 0)[:, None]))
+    if len(never):
+        j, i = never[0].tolist()
+        raise ValueError(
+            f"feature {j} never co-occurs with output {i} ({len(never)} such pairs): its parameter would diverge to -inf; "
+            "add a small constant to the features (jexplicit.features.positive.unit_rows) or drop the output"
+        )

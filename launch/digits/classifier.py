@@ -1,6 +1,7 @@
 """The models of a run of launch.digits, solved or trained, as functions of images, and launch.classify."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,17 +11,16 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
-from jexplicit.nn.networks import FullyConnected, network_outputs
+from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, network_outputs
 from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import console, show
 from jexplicit.runs.results import read_run
 from jexplicit.solvers.layerwise import stack_logits
-from launch.digits.base import WITH_FEATURES, load_model, model_name, most_accurate, row_name
 from launch.digits.config import Config
-from launch.digits.kernel import kernel_logits
-from launch.digits.scheduled import make_cnn, network_logits
-from launch.digits.solved import explicit_features, first_outputs, layer_inputs
+from launch.digits.data import WITH_FEATURES, load_model, model_name, most_accurate, row_name
+from launch.digits.solved import explicit_features, kernel_logits, layer_inputs
+from launch.digits.trained import network_logits
 from launch.kit.rows import Row, where
 
 _images_per_call = 1000
@@ -47,12 +47,13 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
         wanted: values of method, layers, features and solver in results.json; None for any.
 
     Raises:
-        ValueError: no such run or model, or a damaged checkpoint.
+        ValueError: no such run or model, a run of another version, or a damaged checkpoint.
     """
     stored, rows = read_run(run, "digits")
+    if set(stored) != {field.name for field in fields(Config)}:
+        raise ValueError(f"{run} is a run of another version: fit its models again, by jexplicit digits with another --out")
     config, folder = Config(**stored), Path(run).expanduser() / "checkpoints"
-    kept = [row for row in rows if row.get("stop") != "rise" or "patience" not in config.stop]
-    saved = [row for row in kept if is_checkpoint(folder / model_name(row))]
+    saved = [row for row in rows if is_checkpoint(folder / model_name(row))]
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if not (fitting := where(saved, **wanted)):
         asked = " ".join(f"--{name} {value}" for name, value in wanted.items()) or "--run"
@@ -66,10 +67,10 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
         if row["features"] in ("kernel", "feature-machine"):
             return kernel_logits(config, weights, params, X, row["levels"])
         if row["method"] == "features":
-            return _logits(row, params, explicit_features(X, row["levels"], weights, config))
+            return _logits(row, params, explicit_features(X, row["levels"], weights))
         H = jnp.asarray(pixel_features(X, row["levels"]))
         if row["method"] == "cnn":
-            return network_logits(make_cnn(config, (row["height"], row["width"]), row["outputs"]))(params, H)
+            return network_logits(ConvolutionalNetwork((row["height"], row["width"]), row["outputs"]))(params, H)
         return _logits(row, params, H)
 
     return Classifier(row, tuple(row.get("classes") or map(str, range(row["outputs"]))), logits)
@@ -85,8 +86,6 @@ def _logits(row: Row, params: Any, H: Array) -> Array:
         return stack_logits([params[f"layer_{n}"]["kernel"] for n in range(1, row["layers"] + 1)], H)
     if row["method"] == "explicit":
         return stack_logits(params, H)
-    if row["method"] == "solved_second":
-        H = first_outputs(row["features"], params["first"], H) + params["floor"]
     return layer_inputs(row, H) @ params["U"] + params["intercept"][None, :]
 
 

@@ -1,5 +1,8 @@
-"""Methods without backpropagation: closed forms and sweeps on pixels, on explicit features and on a trained first layer.
+"""Methods without backpropagation: closed forms and sweeps on pixels and on explicit features, and the kernel.
 
+The kernel is least squares and a softmax layer on random Fourier features, the most accurate model. Descriptors of some hundred
+numbers become thousands of cosines, a block of images at a time, and only `HᵀH` and `HᵀY` are kept of those. A tenth of the
+training images, drawn at random, chooses the ridge and a temperature for each readout; both are then fitted to all of them.
 scikit-learn's logistic regression is here for comparison.
 """
 
@@ -15,44 +18,48 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import pixel_features
+from jexplicit.features.fourier import fourier_directions, fourier_features
 from jexplicit.features.patches import Filters, patch_features, patch_filters
 from jexplicit.features.positive import random_directions, random_features, unit_rows
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.calibration import calibration_error, fit_temperature
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
-from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
-from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
+from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
+from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, matrix_power, predict
+from jexplicit.solvers.gram import Gram, add_grams, gram_matrix, split_examples
 from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
-from jexplicit.solvers.metrics import mean_loss
+from jexplicit.solvers.metrics import accuracy, mean_loss
 from jexplicit.solvers.priming import delta_intercept, fit_image_delta, intercept_logits
-from jexplicit.solvers.sweeps import SoftmaxFit
-from launch.digits.base import (
+from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
+from jexplicit.solvers.sweeps import SoftmaxFit, iterative_scaling_sweeps
+from launch.digits.config import Config
+from launch.digits.data import (
     Parts,
     Problem,
     Split,
+    descriptors,
     dev_scores,
+    fit_descriptors,
+    flops,
     held_out_tenth,
     keep,
-    load_model,
     log_reliability,
     make_key,
-    model_name,
+    pools,
+    read,
     row_name,
     save_model,
 )
-from launch.digits.config import Config
 from launch.kit.rows import Row, where
 
-PIXELS = {
-    "explicit": "explicit",
-    "delta": "explicit",
-    "scaling": "scaling",
-    "quadratic": "quadratic",
-    "logistic_regression": "lbfgs",
-}
-"""Methods on pixels, with their solvers."""
-_floor = 0.01  # of the mean rectified unit, added to all: every unit meets every class, as the 1 in (X + 1)/256 does for pixels
+_ridge = 1e-4  # of the sweeps with a bound on the curvature, in units of the features' mean square
+_threshold = 1.0  # responses below this many standard deviations are set to 0, so that features are sparse
+_iterations = 200  # of L-BFGS, at most
+_scale = 0.7  # of the frequencies; the kernel is `exp(-scale² d²/2)`, d in units of the root mean square of the descriptors
+_metric_ridge = 1e-3
+_least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32
 
 
 class Inputs(NamedTuple):
@@ -61,7 +68,6 @@ class Inputs(NamedTuple):
     K: priming number.
     fields: of the row.
     seconds: that the features took.
-    params: saved with the layer.
     """
 
     train: Split
@@ -69,7 +75,6 @@ class Inputs(NamedTuple):
     K: float | None
     fields: Row = {}
     seconds: float = 0.0
-    params: Mapping[str, Any] = {}
 
 
 class Model(NamedTuple):
@@ -80,19 +85,18 @@ class Model(NamedTuple):
     fields: Row = {}
 
 
-def pixels(problem: Problem, method: str) -> Parts:
+def pixels(problem: Problem, method: str, solver: str, sweeps: int = 0) -> Parts:
     """A method on pixels; the explicit solution has a row for every number of layers."""
-    solver, sweeps = PIXELS[method], {"scaling": problem.config.sweeps, "quadratic": problem.config.quadratic_sweeps}
     inputs = Inputs(problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K)
     for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, solver, layers=layers)
-        yield key, functools.partial(_measure, problem, key, sweeps.get(solver, 0), lambda: inputs)
+        yield key, functools.partial(_measure, problem, key, sweeps, lambda: inputs)
 
 
 def features(problem: Problem) -> Parts:
     """Layers on explicit features of each kind: the explicit solution, iterative scaling and the bound on the curvature."""
     sweeps = {"explicit": 0, "scaling": problem.config.feature_sweeps, "quadratic": problem.config.quadratic_sweeps}
-    for kind in problem.config.featurizers:
+    for kind in ("patches", "random"):
         inputs = functools.cache(functools.partial(_featurize, problem, kind))
         for solver, number in sweeps.items():
             key = make_key("features", solver, features=kind)
@@ -107,66 +111,23 @@ def _featurize(problem: Problem, kind: str) -> Inputs:
         if kind == "random":
             weights = {"W": random_directions(jax.random.key(config.seed), problem.train.H.shape[1], config.directions)}
         else:
-            size, _ = patch_sizes(config, min(X.shape[1:]))
+            size = max(3, round(min(X.shape[1:]) / 4.5))
             weights = patch_filters(X, levels, size=size, number=config.filters, seed=config.seed)._asdict()
         save_model(problem, kind, weights)
-        both = (explicit_features(x, levels, weights, config, progress=progress) for x in (X, images.test_images))
+        both = (explicit_features(x, levels, weights, progress=progress) for x in (X, images.test_images))
         H, H_test = map(jax.block_until_ready, both)
     seconds = time.perf_counter() - start
     fields = {"dimensions": H.shape[1], "feature_seconds": seconds}
     return Inputs(problem.train._replace(H=H), problem.test._replace(H=H_test), 1.0, fields, seconds)
 
 
-def explicit_features(X: np.ndarray, levels: int, weights: Mapping[str, Array], config: Config, **options: Any) -> Array:
+def explicit_features(X: np.ndarray, levels: int, weights: Mapping[str, Array], **options: Any) -> Array:
     """Features of images [M, height, width], of filters W and b of patches or of directions W in pixel space."""
     if "b" not in weights:
-        return unit_rows(random_features(jnp.asarray(pixel_features(X, levels)), weights["W"], threshold=config.threshold))
+        return unit_rows(random_features(jnp.asarray(pixel_features(X, levels)), weights["W"], threshold=_threshold))
     filters = Filters(**weights)
-    grid = config.grid or _cells(min(X.shape[1:]) - filters.size() + 1)
-    return unit_rows(patch_features(X, levels, filters, grid=grid, threshold=config.threshold, **options))
-
-
-def patch_sizes(config: Config, side: int) -> tuple[int, int]:
-    """Pixels along a filter, and cells along the grid of its responses, for images of this side."""
-    size = config.patch or max(3, round(side / 4.5))
-    return size, config.grid or _cells(side - size + 1)
-
-
-def _cells(responses: int) -> int:
-    return max(3, round(responses / 6))
-
-
-def second(problem: Problem) -> Parts:
-    """A second layer over the first layer of every trained model: the explicit solution, and the bound on the curvature."""
-    for first, name in first_layers(problem.config).items():
-        inputs = functools.cache(functools.partial(_first_layer, problem, first, name))
-        for solver, sweeps in (("explicit", 0), ("quadratic", problem.config.quadratic_sweeps)):
-            key = make_key("solved_second", solver, layers=2, features=first)
-            yield key, functools.partial(_measure, problem, key, sweeps, inputs)
-
-
-def first_layers(config: Config) -> dict[str, str]:
-    """The trained models whose first layer a run can keep, and their checkpoints."""
-    stacks = {name: f"{name}_1" for name in ("cold", "warm") if 1 in config.layers}
-    return {name: path for name, path in (stacks | {"network": "network_2"}).items() if name in config.methods}
-
-
-def _first_layer(problem: Problem, first: str, name: str) -> Inputs:
-    params = load_model(problem.folder.path / "checkpoints" / name)
-    floor = (_floor if first == "network" else 0.0) * first_outputs(first, params, problem.train.H).mean()
-    train, test = (s._replace(H=first_outputs(first, params, s.H) + floor) for s in (problem.train, problem.test))
-    seconds = max(row["seconds"] for row in problem.folder.rows() if model_name(row) == name)
-    K = max(1.0, float(priming_number(train.H)))
-    return Inputs(train, test, K, {"backprop_free": False}, seconds, {"first": params, "floor": floor})
-
-
-@full_precision
-def first_outputs(first: str, params: Any, H: Array) -> Array:
-    """Outputs of a trained first layer: a softmax, or rectified units."""
-    if first == "network":
-        dense = params["hidden_1"]["Dense_0"]
-        return jax.nn.relu(H @ dense["kernel"] + dense["bias"][None, :])
-    return jax.nn.softmax(H @ params["layer_1"]["kernel"])
+    grid = max(3, round((min(X.shape[1:]) - filters.size() + 1) / 6))
+    return unit_rows(patch_features(X, levels, filters, grid=grid, threshold=_threshold, **options))
 
 
 def layer_inputs(row: Row, H: Array) -> Array:
@@ -188,21 +149,19 @@ def _measure(problem: Problem, key: Row, sweeps: int, make_inputs: Callable[[], 
 
     with stage(row_name(key), "sweeps") as progress:
         options = {"sweeps": sweeps, "checkpoints": checkpoints, "on_sweep": on_sweep, "progress": progress}
-        params, logits, fields = _solve(problem.config, key, train, inputs.K, options)
+        params, logits, fields = _solve(key, train, inputs.K, options)
         jax.block_until_ready(params)
     seconds = time.perf_counter() - start + inputs.seconds
     both, tenth = (logits(train.H), logits(test.H)), held_out_tenth(problem)
-    unseen = key["method"] != "solved_second" or problem.config.stop_on == "held_out"  # by a trained first layer
-    part = _solve(problem.config, key, train.rows(~tenth), inputs.K, {"sweeps": sweeps})
+    part = _solve(key, train.rows(~tenth), inputs.K, {"sweeps": sweeps})  # which has not seen the held-out tenth
     dev = part.logits(train.H[tenth])
     if key["method"] == "explicit":
         fields = _calibrated(problem, key, dev, both[1])
-    fields = {**fields, **(dev_scores(problem, dev) if unseen else {"dev_accuracy": None, "dev_loss": None})}
-    row: Any = {"epochs": sweeps, "priming_number": inputs.K, **inputs.fields, **fields, "seconds": seconds}
-    return [keep(problem, key, {**inputs.params, **params} if inputs.params else params, *both, **row)]
+    row: Row = {"epochs": sweeps, "priming_number": inputs.K, **inputs.fields, **fields, **dev_scores(problem, dev)}
+    return [keep(problem, key, params, *both, **row, seconds=seconds)]
 
 
-def _solve(config: Config, key: Row, split: Split, K: Any, options: Any) -> Model:
+def _solve(key: Row, split: Split, K: Any, options: Any) -> Model:
     """The model of a row, fitted to some images; the options are those of sweeps."""
     H, Y, labels = split
     match key["method"], key["solver"]:
@@ -210,9 +169,9 @@ def _solve(config: Config, key: Row, split: Split, K: Any, options: Any) -> Mode
             decoders = explicit_decoders(split, K, key["layers"])
             return Model(list(decoders), functools.partial(stack_logits, decoders))
         case "logistic_regression", _:
-            return _logistic_regression(split, config.logistic_iterations)
+            return _logistic_regression(split)
         case _, "quadratic":
-            return linear(curvature_bound_sweeps(H, Y, ridge=config.ridge, **options))
+            return linear(curvature_bound_sweeps(H, Y, ridge=_ridge, **options))
     F, f = dense_cooccurrence(H, Y), Y.sum(axis=0)
     if key["method"] == "delta":
         delta = fit_image_delta(H, labels, F, f, K).delta
@@ -235,14 +194,14 @@ def linear(fit: SoftmaxFit, **fields: Any) -> Model:
     return Model({"U": fit.U, "intercept": fit.intercept}, fit.logits, fields)
 
 
-def _logistic_regression(split: Split, iterations: int) -> Model:
+def _logistic_regression(split: Split) -> Model:
     """scikit-learn's multinomial logistic regression, without regularisation."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of iterations is a flag, and in the row
-        model = LogisticRegression(C=np.inf, max_iter=iterations).fit(np.asarray(split.H), np.asarray(split.labels))
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of iterations is in the row
+        model = LogisticRegression(C=np.inf, max_iter=_iterations).fit(np.asarray(split.H), np.asarray(split.labels))
     U, b = model.coef_.T, model.intercept_
     if U.shape[1] == 1:  # two classes
         U, b = np.concatenate([-U / 2, U / 2], axis=1), np.concatenate([-b / 2, b / 2])
@@ -257,3 +216,171 @@ def _calibrated(problem: Problem, key: Row, dev: Array, test: Array) -> Row:
     log_reliability(problem, f"{row_name(key)}, one temperature", cooled)
     loss, error = mean_loss(cooled, problem.test.Y), calibration_error(cooled, problem.test.labels)
     return {"temperature": temperature, "calibrated_loss": loss, "calibrated_error": error}
+
+
+class Described(NamedTuple):
+    """Descriptors of the training and of the test images, and the weights of all features.
+
+    seconds, flops: that they took.
+    """
+
+    train: Array
+    test: Array
+    weights: dict[str, Any]
+    seconds: float
+    flops: float
+
+
+class Readout(NamedTuple):
+    """A layer fitted to all images, and one fitted to nine tenths of them, whose temperature serves both."""
+
+    fit: SoftmaxFit
+    part: SoftmaxFit
+    temperature: float
+    seconds: float
+
+
+def kernel(problem: Problem, method: str = "kernel") -> Parts:
+    """Least squares and a softmax layer on the same features, a row for each.
+
+    method: kernel, or feature-machine, whose kernel has a learned metric.
+    """
+    key = {"method": method, "layers": 1, "features": method}
+    yield key, functools.partial(_both_readouts, problem, key)
+
+
+def _both_readouts(problem: Problem, key: Row) -> list[Row]:
+    config, described = problem.config, describe_images(problem.config)
+    about: Any = {}
+    if key["method"] == "feature-machine":
+        described, about = with_metric(problem, described)
+    train, test, weights, feature_seconds, _ = described
+    save_model(problem, key["features"], weights)
+    features, tenth = kernel_features(weights), held_out_tenth(problem)
+    about |= {"dimensions": 2 * config.frequencies, "feature_seconds": feature_seconds}
+    ridge, readouts = _fit(problem, train, features)
+    about |= {"ridge": ridge, "peak_bytes": peak_bytes()}
+    rows = []
+    for solver, (*fits, temperature, seconds) in readouts.items():
+        fit, part = (tempered(each, temperature, ridge)[0] for each in fits)
+        fields = {"epochs": config.kernel_sweeps if solver == "softmax" else 0, "temperature": temperature, **about}
+        fields |= {"solve_seconds": seconds, "seconds": feature_seconds + seconds}
+        fields |= {
+            "flops": described.flops + _solve_flops(config, len(train), solver),
+            **dev_scores(problem, streamed_logits(part, train[tenth], features)),
+        }
+        fields["part_test_accuracy"] = accuracy(streamed_logits(part, test, features), problem.test.labels)
+        logits = (streamed_logits(fit, Z, features) for Z in (train, test))
+        rows.append(keep(problem, {**key, "solver": solver}, linear(fit).params, *logits, **fields))
+    return rows
+
+
+@functools.lru_cache(maxsize=1)
+def describe_images(config: Config) -> Described:
+    """The descriptors of the images of the flags, which all readouts of a run share."""
+    images, start = read(config), time.perf_counter()
+    train, test, weights = fit_descriptors(config, images)
+    W = fourier_directions(jax.random.key(config.seed), train.shape[1], config.frequencies, scale=_scale)
+    seconds, image = time.perf_counter() - start, jax.ShapeDtypeStruct((1, *images.train_images.shape[1:]), train.dtype)
+    products = 2 * weights["axes"].size  # of pooled responses and axes
+    cost = flops(pools(config, image.shape), image) + products
+    return Described(train, test, {**weights, "W": W}, seconds, cost * len(train))
+
+
+def with_metric(problem: Problem, described: Described) -> tuple[Described, Row]:
+    """The same with the frequencies of a kernel whose metric a feature machine has learned, `W <- M^(1/2) W`.
+
+    The machine reads nine tenths of the training images; the others choose the number of solves and the power.
+    """
+    config, tenth, start = problem.config, held_out_tenth(problem), time.perf_counter()
+    X, Y = described.train, problem.train.Y - problem.train.Y[~tenth].mean(axis=0)[None]
+    found: list[tuple[Row, Array]] = []
+
+    def measure(machine: FeatureMachine) -> Row:
+        guess = predict(machine, X[tenth], kernel="gaussian")
+        right = accuracy(guess, problem.train.labels[tenth])
+        entry = {"power": power, "held_out_error": float(jnp.mean((guess - Y[tenth]) ** 2)), "dev_accuracy": right}
+        found.append((entry, machine.M))
+        return entry
+
+    for power in config.powers:
+        with stage(f"metric, power {power:g}", "solves") as progress:
+
+            def report(entry: Any, progress: Any = progress) -> None:
+                problem.folder.log(event="metric", **entry)
+                progress(entry["solve"], config.solves)
+
+            options: Any = {"power": power, "landmarks": config.landmarks, "seed": config.seed, "measure": measure}
+            options |= {"solves": config.solves, "kernel": "gaussian", "ridge": _metric_ridge, "mesh": data_mesh()}
+            feature_machine(X[~tenth], Y[~tenth], callback=report, **options)
+    best = min(range(len(found)), key=lambda n: found[n][0]["held_out_error"])
+    entry, M = found[best]
+    C = jnp.cov(X[~tenth].T, bias=True)
+    M = M * jnp.trace(C) / jnp.sum(M * C)  # distances as large as they were
+    weights = {**described.weights, "W": matrix_power(M, 0.5) @ described.weights["W"]}
+    seconds, (n, d) = time.perf_counter() - start, X[~tenth].shape
+    m, c = min(config.landmarks, n), problem.images.outputs
+    regression = n * (2 * m * d + m**2 * (2 + 1 / 8)) + m**3
+    cost = len(found) * regression + (len(found) - len(config.powers)) * n * 2 * m * d * (1 + c)
+    both = described._replace(weights=weights, seconds=described.seconds + seconds, flops=described.flops + cost)
+    return both, {"solve": best % config.solves + 1, "power": entry["power"], "metric_seconds": seconds}
+
+
+def _solve_flops(config: Config, examples: int, solver: str) -> float:
+    """Of matrix products and factorisations: features, `HᵀH` by strips of its lower triangle, ridges; then the sweeps."""
+    n, D, N = config.frequencies, 2 * config.frequencies, read(config).outputs
+    H, factor, products = 2.0 * config.axes * n, D**3 / 3, 2.0 * D * N
+    squares = examples * (H + D**2 * (1 + 1 / 8) + products) + (len(config.ridges) + 1) * factor
+    passes = 1.9 * config.kernel_sweeps * examples * (solver == "softmax")  # over nine tenths, and over all
+    return squares + passes * (H + 2 * products) + 2 * factor * (solver == "softmax")
+
+
+def kernel_features(weights: Mapping[str, Any]) -> jax.tree_util.Partial:
+    """The features of descriptors, as a function that `jit` can take."""
+    return jax.tree_util.Partial(fourier_features, W=weights["W"])
+
+
+def kernel_logits(config: Config, weights: Mapping[str, Any], params: Mapping[str, Array], X: np.ndarray, levels: int) -> Array:
+    """Logits of images [M, height, width], from what a run keeps: weights of the features, params of a readout."""
+    fit = SoftmaxFit(params["U"], params["intercept"], ())
+    return streamed_logits(fit, descriptors(config, weights, X, levels), kernel_features(weights))
+
+
+def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, Readout]]:
+    """The ridge that a held-out tenth chooses, and the readout by solver. Temperatures are of nine tenths."""
+    held_out, laps = held_out_tenth(problem), [time.perf_counter()]
+    Y, labels, rest = problem.train.Y, problem.train.labels[held_out], train[held_out]
+    chosen = (~held_out, held_out, slice(None))
+    part, other, whole = (split_examples(train[rows], Y[rows], mesh=data_mesh()) for rows in chosen)
+
+    def sums(blocks: Any, name: str) -> Gram:
+        with stage(name, "blocks") as progress:
+            return jax.block_until_ready(gram_matrix(blocks, features, progress=progress))
+
+    def sweeps(gram: Gram, blocks: Any, begun: SoftmaxFit, ridge: float, name: str) -> SoftmaxFit:
+        def on_sweep(sweep: int, loss: float) -> None:
+            problem.folder.log(event="kernel_sweep", part=name, sweep=sweep, loss=loss)
+
+        with stage(name, "sweeps") as progress:
+            options: Any = {"sweeps": problem.config.kernel_sweeps, "on_sweep": on_sweep, "progress": progress}
+            return gram_softmax_sweeps(gram, blocks, features, begun, ridge=ridge, **options)
+
+    gram = sums(part, "nine tenths of HᵀH")
+    with stage("ridge", "ridges") as progress:
+        ridge, squares = choose_ridge(gram, problem.config.ridges, rest, Y[held_out], features, progress=progress)
+    temperature = fit_temperature(streamed_logits(squares, rest, features), labels)
+    laps.append(time.perf_counter())
+    begun, softmax_ridge = tempered(squares, temperature, ridge)
+    softmax_ridge = max(softmax_ridge, _least_ridge)
+    softmax = sweeps(gram, part, begun, softmax_ridge, "softmax, nine tenths")
+    softmax_temperature = fit_temperature(streamed_logits(softmax, rest, features), labels)
+    laps.append(time.perf_counter())
+    gram = add_grams(gram, sums(other, "a tenth of HᵀH"))
+    all_squares = jax.block_until_ready(gram_least_squares(gram, ridge=ridge))
+    laps.append(time.perf_counter())
+    all_softmax = jax.block_until_ready(sweeps(gram, whole, softmax, softmax_ridge, "softmax, all images"))
+    first, middle, last, end = np.diff([*laps, time.perf_counter()]).tolist()
+    return ridge, {
+        "least_squares": Readout(all_squares, squares, temperature, first + last),
+        "softmax": Readout(all_softmax, softmax, softmax_temperature, first + middle + last + end),
+    }

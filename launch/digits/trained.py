@@ -1,7 +1,11 @@
-"""Networks that are trained by gradients: stacks of softmax layers from cold and warm starts, and one with a hidden layer."""
+"""Networks that are trained by gradients on nine tenths of the training images; the held-out tenth chooses the epoch.
+
+Stacks of softmax layers from cold and warm starts, a network with a hidden layer, a convolutional network, and a readout of the
+kernel's own features. For the last two the learning rate rises over a twentieth of the steps and falls along a cosine to 0.
+"""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -9,199 +13,262 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array
 
-from jexplicit.nn.networks import FullyConnected, SoftmaxStack, network_outputs
-from jexplicit.nn.optimizers import adagrad, optax_optimizer
+from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack, init_variables, network_outputs
+from jexplicit.nn.optimizers import adagrad
 from jexplicit.nn.parts.initializers import initializer
 from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import Batch, NetworkState, initial_state, training_step, variables_of
-from jexplicit.nn.training import TrainingResult, train
+from jexplicit.nn.steps import initial_state, train_network, training_step
 from jexplicit.runs.progress import stage
+from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.layerwise import random_decoders
-from jexplicit.solvers.metrics import Closeness, closeness, mean_loss
-from launch.digits.base import (
-    Parts,
-    Problem,
-    Split,
-    dev_scores,
-    flops,
-    held_out_tenth,
-    make_key,
-    model_name,
-    save_guesses,
-    save_model,
-    scores,
-)
-from launch.digits.solved import explicit_decoders
+from jexplicit.solvers.metrics import accuracy, closeness, mean_loss
+from jexplicit.solvers.streamed import streamed_logits, tempered
+from jexplicit.solvers.sweeps import SoftmaxFit
+from launch.digits.data import Parts, Problem, dev_scores, flops, held_out_tenth, keep, make_key, model_name, save_model
+from launch.digits.solved import describe_images, explicit_decoders, kernel_features, linear
 from launch.kit.rows import Row, where
 
-Plan = tuple[nn.Module, dict[str, Any], optax.GradientTransformation, Row]
-"""A network, its initial parameters, how it is trained, and fields of its row."""
+_cnn_rate, _cnn_decay = 2e-3, 1e-2
+_readout_rate, _readout_decays = 0.1, (0.0, 0.01, 0.03, 0.1)
+_images_per_call = 1000
+
+Variables = dict[str, Any]
 
 
 def stacks(problem: Problem, method: str) -> Parts:
     """Stacks of softmax layers, from random parameters (cold) or from the explicit solution (warm)."""
     for layers in problem.config.layers:
-        key = make_key(method, problem.config.optimizer, layers=layers)
-        yield key, functools.partial(_train, problem, key, functools.partial(_stack, problem, method, layers))
+        key = make_key(method, "adagrad", layers=layers)
+        yield key, functools.partial(_stack, problem, key)
 
 
-def _stack(problem: Problem, method: str, layers: int) -> Plan:
-    config, (D, N) = problem.config, (problem.train.H.shape[1], problem.train.Y.shape[1])
-    if method == "cold":
-        decoders = random_decoders(jax.random.key(config.seed), D, N, layers)
-    else:  # solved on the images that it is then trained on: held-out images stay unseen
-        decoders = explicit_decoders(training_split(problem)[0], problem.K, layers)
+def _stack(problem: Problem, key: Row) -> list[Row]:
+    config, layers, warm = problem.config, key["layers"], key["method"] == "warm"
+    (H, Y, _), tenth = problem.train, held_out_tenth(problem)
+    used = problem.train.rows(~tenth)  # a warm start is solved on these, too: held-out images stay unseen
+    decoders = (
+        explicit_decoders(used, problem.K, layers)
+        if warm
+        else random_decoders(jax.random.key(config.seed), H.shape[1], Y.shape[1], layers)
+    )
     params = {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}
-    fields = {"priming_number": problem.K if method == "warm" else None, "learning_rate": config.learning_rate}
-    if config.optimizer == "adagrad":
-        optimizer = adagrad(config.learning_rate, accumulator=config.accumulator)
-    else:
-        optimizer = optax_optimizer(config.optimizer, config.learning_rate)
-    return SoftmaxStack(N, layers), params, optimizer, fields
+    solved = explicit_decoders(used, problem.K, 1) if layers == 1 else ()
+
+    def near(variables: Variables) -> Row:
+        """How near training is to the solution of the same images."""
+        found = [closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, H[tenth])._asdict() for U in solved]
+        return {f"explicit_{field}": value for one in found for field, value in one.items()}
+
+    fields = {"priming_number": problem.K if warm else None, "learning_rate": config.learning_rate}
+    return _until_patience(problem, key, SoftmaxStack(Y.shape[1], layers), params, adagrad(config.learning_rate), near, fields)
 
 
 def network(problem: Problem) -> Parts:
     """One hidden layer of rectified units, trained by Adam from He's normal weights."""
     key = make_key("network", "adam", layers=2)
-    yield key, functools.partial(_train, problem, key, functools.partial(_network, problem))
+    yield key, functools.partial(_network, problem, key)
 
 
-def _network(problem: Problem) -> Plan:
+def _network(problem: Problem, key: Row) -> list[Row]:
     hidden, (D, N) = problem.config.hidden, (problem.train.H.shape[1], problem.train.Y.shape[1])
 
-    def dense(key: jax.Array, inputs: int, outputs: int) -> dict[str, jax.Array]:
+    def dense(key: Array, inputs: int, outputs: int) -> dict[str, Array]:
         kernel = initializer("he_normal", "relu")(key, (inputs, outputs), jnp.float32)
         return {"kernel": kernel, "bias": jnp.zeros(outputs, jnp.float32)}
 
     first, last = jax.random.split(jax.random.key(problem.config.seed))
     params = {"hidden_1": {"Dense_0": dense(first, D, hidden)}, "output": dense(last, hidden, N)}
-    return FullyConnected((hidden,), N), params, optax.adam(1e-3), {"learning_rate": 1e-3}
+    model, fields = FullyConnected((hidden,), N), {"learning_rate": 1e-3}
+    return _until_patience(problem, key, model, params, optax.adam(1e-3), lambda variables: {}, fields)
 
 
-def training_split(problem: Problem) -> tuple[Split, Split]:
-    """The images to train on, and those whose loss decides when to stop (--stop-on)."""
-    if problem.config.stop_on != "held_out":
-        return problem.train, problem.train if problem.config.stop_on == "train" else problem.test
-    tenth = held_out_tenth(problem)
-    return problem.train.rows(~tenth), problem.train.rows(tenth)
-
-
-def _train(problem: Problem, key: Row, make_plan: Callable[[], Plan]) -> list[Row]:
-    """Train a network, and measure it under each stopping rule."""
-    config, name, (model, params, optimizer, fields) = problem.config, model_name(key), make_plan()
-    (used, deciding), tenth = training_split(problem), held_out_tenth(problem)
-    H, Y = np.asarray(used.H), np.asarray(used.Y)
-    logits = jax.jit(functools.partial(network_outputs, model))
-    measured: dict[str, float] = {}
-    solved = explicit_decoders(used, problem.K, 1) if name in ("cold_1", "warm_1") else ()
-
-    def evaluate(variables: dict[str, Any]) -> float:
-        for U in solved:  # of the same images: how near training stays to it, or comes
-            near = closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, problem.train.H[tenth])
-            measured.update({f"explicit_{field}": value for field, value in near._asdict().items()})
-        train = logits(variables, problem.train.H)
-        measured.update(scores(problem, train, logits(variables, problem.test.H)) | dev_scores(problem, train[tenth]))
-        return mean_loss(logits(variables, deciding.H), deciding.Y)
-
-    def on_epoch(entry: Mapping[str, float]) -> None:
-        about = {"event": "epoch", "method": key["method"], "layers": key["layers"], "epoch": entry["epoch"]}
-        problem.folder.log(**about, deciding_loss=entry["dev_loss"], seconds=entry.get("seconds", 0.0), **measured)
-
-    longest = "patience" if "patience" in config.stop else "rise"  # the rule that trains longest; its model is kept
-    start = initial_state({"params": params, "batch_stats": {}}, optimizer)
-    options: Any = {"epochs": config.epochs, "patience": _patience(problem, longest), "on_epoch": on_epoch}
-    trained, step_flops = run_training(
-        problem, name, model, start, optimizer, lambda indices: (H[indices], Y[indices]), evaluate, **options, size=len(H)
-    )
-    save_model(problem, name, trained.params["params"])
-    save_guesses(problem, {**key, "stop": longest}, logits(trained.params, problem.test.H))
-    steps = -(-len(H) // config.batch_size)
-    return [_row(problem, {**key, **fields, "stop": stop}, steps, step_flops) for stop in config.stop]
-
-
-def run_training(
+def _until_patience(
     problem: Problem,
-    name: str,
+    key: Row,
     model: nn.Module,
-    start: NetworkState,
+    params: Any,
     optimizer: optax.GradientTransformation,
-    batch: Callable[[np.ndarray], Batch],
-    evaluate: Callable[[Any], float],
-    *,
-    size: int,
-    **options: Any,
-) -> tuple[TrainingResult, float]:
-    """Train a network by batches of the flags from its initial state, and the FLOPs of a step; an interrupted one continues."""
-    config, step = problem.config, training_step(model, objective("softmax_cross_entropy"), optimizer, seed=problem.config.seed)
-    first = batch(np.arange(min(config.batch_size, size)))
-    step_flops = flops(step, *jax.eval_shape(lambda *parts: parts, start, first))
-    with stage(f"training {name}", "images") as progress:
-        trained = train(
-            start,
-            step,
-            batch,
-            evaluate,
-            params=variables_of,
-            size=size,
-            batch_size=config.batch_size,
-            seed=config.seed,
-            checkpoints=problem.folder.path / "checkpoints" / f"{name}.partial",
-            progress=progress,
-            **options,
-        )
-    return trained, step_flops
+    near: Callable[[Variables], Row],
+    fields: Row,
+) -> list[Row]:
+    """Train a network on pixels until its held-out loss no longer falls; `near` adds fields to the log of every epoch."""
+    config, logits = problem.config, jax.jit(functools.partial(network_outputs, model))
+    H, (H_test, Y_test, labels) = problem.train.H, problem.test
+    explicit = where(problem.folder.rows(), method="explicit", layers=key["layers"])
 
+    def watch(variables: Variables) -> dict[str, Any]:
+        z = logits(variables, H_test)
+        return {"test_accuracy": accuracy(z, labels), "test_loss": mean_loss(z, Y_test), **near(variables)}
 
-def _patience(problem: Problem, stop: str) -> int:
-    """Epochs without a lower loss after which a rule stops."""
-    return 1 if stop == "rise" else problem.config.patience
-
-
-def _row(problem: Problem, row: Row, steps: int, step_flops: float) -> Row:
-    """The row of one stopping rule, from the epochs in metrics.jsonl."""
-    events = where(problem.folder.events("epoch"), method=row["method"], layers=row["layers"])
-    epochs = {event["epoch"]: event for event in events}  # one that a resumed run repeated counts once
-    curve = [epochs[n] for n in sorted(epochs)]
-    losses = [epoch["deciding_loss"] for epoch in curve]
-    last, stopped = stopping_epoch(losses, patience=_patience(problem, row["stop"]))
-    best = int(np.argmin(losses[: last + 1]))
-    explicit = where(problem.folder.rows(), method="explicit", layers=row["layers"])
-    reached = [epoch["epoch"] for epoch in curve if explicit and epoch["test_accuracy"] >= explicit[0]["test_accuracy"]]
-    held_out, near = problem.config.stop_on == "held_out", [f"explicit_{field}" for field in Closeness._fields]
-    return {
-        **row,
-        **{name: curve[best][name] for name in ("test_accuracy", "train_accuracy", "test_loss", "train_loss")},
-        **{name: curve[best][name] if held_out else None for name in ("dev_accuracy", "dev_loss")},
-        **{name: curve[best][name] for name in near if name in curve[best]},
-        "steps": last * steps,
-        "flops": last * steps * step_flops,
-        "stopped": stopped,
-        "epochs": last,
-        "best_epoch": best,
-        "start_loss": curve[0]["test_loss"],
-        "seconds": curve[last]["seconds"],
-        "backprop_free": False,
+    variables, about = fit_network(
+        problem,
+        key,
+        model,
+        {"params": params, "batch_stats": {}},
+        optimizer,
+        lambda drawn: H[drawn],
+        logits,
+        H[held_out_tenth(problem)],
+        watch,
+        epochs=config.epochs,
+        patience=config.patience,
+    )
+    events = where(problem.folder.events("epoch"), method=key["method"], layers=key["layers"])
+    curve = {event["epoch"]: event["test_accuracy"] for event in events}
+    reached = [epoch for epoch in sorted(curve) if explicit and curve[epoch] >= explicit[0]["test_accuracy"]]
+    about |= {
+        "stopped": about["epochs"] - about["best_epoch"] == config.patience,
         "explicit_epoch": reached[0] if reached else None,
-        "batch_size": problem.config.batch_size,
-        "stop_on": problem.config.stop_on,
+        "seconds": about["solve_seconds"],
+        **dev_scores(problem, logits(variables, H)[held_out_tenth(problem)]),
     }
+    return [keep(problem, key, variables["params"], logits(variables, H), logits(variables, H_test), **fields, **about)]
 
 
-def stopping_epoch(losses: Sequence[float], *, patience: int) -> tuple[int, bool]:
-    """The epoch at which a rule stops, and whether it stops before the losses end.
+def cnn(problem: Problem) -> Parts:
+    """A convolutional network on the pixels."""
+    key = make_key("cnn", "adamw", layers=4)
+    yield key, functools.partial(_cnn, problem, key)
 
-    Epoch 0 is the start. Patience 1 is the paper's rule: stop as soon as the loss is not lower than before.
+
+def _cnn(problem: Problem, key: Row) -> list[Row]:
+    config, images, H = problem.config, problem.images, problem.train.H
+    height, width = images.train_images.shape[1:]
+    model = ConvolutionalNetwork((height, width), images.outputs)
+    start, logits = init_variables(model, jax.random.key(config.seed), H[:1]), network_logits(model)
+    held_out, epochs = H[held_out_tenth(problem)], config.cnn_epochs
+    network: Any = (model, start, _adamw(problem, epochs, _cnn_rate, _cnn_decay), lambda drawn: H[drawn], logits, held_out)
+    variables, fields = fit_network(problem, key, *network, epochs=epochs, weight_decay=_cnn_decay)
+    fields |= dev_scores(problem, logits(variables, held_out)) | {
+        "learning_rate": _cnn_rate,
+        "seconds": fields["solve_seconds"],
+    }
+    return [keep(problem, key, variables, logits(variables, H), logits(variables, problem.test.H), **fields)]
+
+
+def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
+    """Logits `(variables, H) -> [M, N]` of images, some at a time."""
+    block = jax.jit(functools.partial(network_outputs, model))
+
+    def logits(variables: Any, H: Any) -> Array:
+        return jnp.concatenate([block(variables, H[m : m + _images_per_call]) for m in range(0, len(H), _images_per_call)])
+
+    return logits
+
+
+def trained_readout(problem: Problem) -> Parts:
+    """A softmax layer on the features that `kernel` solves one on."""
+    key = make_key("trained_readout", "adamw", features="kernel")
+    yield key, functools.partial(_readout, problem, key)
+
+
+def _readout(problem: Problem, key: Row) -> list[Row]:
+    config, N = problem.config, problem.images.outputs
+    train, test, weights, feature_seconds, feature_flops = describe_images(config)
+    save_model(problem, "kernel", weights)
+    features, D = kernel_features(weights), 2 * config.frequencies
+    zeros = {"kernel": jnp.zeros((D, N), train.dtype), "bias": jnp.zeros(N, train.dtype)}
+
+    def layer(variables: Any) -> SoftmaxFit:
+        output = variables["params"]["output"]
+        return SoftmaxFit(jnp.asarray(output["kernel"]), jnp.asarray(output["bias"]), ())
+
+    def logits(variables: Any, Z: Array) -> Array:
+        return streamed_logits(layer(variables), Z, features)
+
+    compute, tenth = jax.jit(features), held_out_tenth(problem)
+    held_out = train[tenth]
+    start: Variables = {"params": {"output": zeros}, "batch_stats": {}}
+    model, epochs, reading = (
+        FullyConnected((), N),
+        config.readout_epochs,
+        (lambda drawn: compute(train[drawn]), logits, held_out),
+    )
+    fits = [
+        fit_network(problem, key, model, start, optimizer, *reading, epochs=epochs, weight_decay=decay)
+        for decay in _readout_decays
+        for optimizer in [_adamw(problem, epochs, _readout_rate, decay)]
+    ]
+    variables, fields = min(fits, key=lambda fit: dev_scores(problem, logits(fit[0], held_out))["dev_loss"])
+    sums = {cost: sum(fit[1][cost] for fit in fits) for cost in ("steps", "flops", "solve_seconds")}
+    fields = {**fields, **sums, "learning_rate": _readout_rate}
+    temperature = fit_temperature(logits(variables, held_out), problem.train.labels[tenth])
+    fit, _ = tempered(layer(variables), temperature, 0.0)
+    passes = fields["steps"] * config.batch_size
+    fields |= dev_scores(problem, streamed_logits(fit, held_out, features)) | {"temperature": temperature}
+    fields |= {"dimensions": D, "feature_seconds": feature_seconds, "seconds": feature_seconds + fields["solve_seconds"]}
+    fields["flops"] += feature_flops + 2.0 * passes * weights["W"].size
+    return [keep(problem, key, linear(fit).params, *(streamed_logits(fit, Z, features) for Z in (train, test)), **fields)]
+
+
+def _adamw(problem: Problem, epochs: int, rate: float, decay: float) -> optax.GradientTransformation:
+    """AdamW whose rate rises over a twentieth of the steps, and is 0 after the last."""
+    steps = epochs * -(-int((~held_out_tenth(problem)).sum()) // problem.config.batch_size)
+    schedule = optax.warmup_cosine_decay_schedule(0.0, rate, max(1, steps // 20), max(2, steps))
+    return optax.adamw(schedule, weight_decay=decay)
+
+
+def fit_network(
+    problem: Problem,
+    key: Row,
+    model: nn.Module,
+    variables: Variables,
+    optimizer: optax.GradientTransformation,
+    inputs_of: Callable[[np.ndarray], Array],
+    logits: Callable[[Any, Any], Array],
+    held_out: Array,
+    watch: Callable[[Variables], dict[str, Any]] = lambda variables: {},
+    *,
+    epochs: int,
+    patience: int | None = None,
+    **about: Any,
+) -> tuple[Variables, dict[str, Any]]:
+    """The variables of the epoch with the lowest held-out loss, and fields of the row; an interrupted fit continues.
 
     Args:
-        losses: by epoch, from epoch 0.
-        patience: epochs without a loss below all earlier ones after which to stop.
-
-    Example:
-        >>> stopping_epoch([3.0, 2.0, 2.5, 1.0, 1.5, 1.2], patience=1), stopping_epoch([3.0, 2.0, 1.0], patience=1)
-        ((2, True), (2, False))
+        inputs_of: what the network reads of the training images with these numbers.
+        logits: `(variables, inputs) -> [M, N]`.
+        held_out: what `logits` read of the held-out tenth.
+        watch: more fields of the log of an epoch.
+        about: what tells several fits of a row apart.
     """
-    for epoch in range(len(losses)):
-        if epoch - int(np.argmin(losses[: epoch + 1])) >= patience:
-            return epoch, True
-    return len(losses) - 1, False
+    config, used, Y = problem.config, np.flatnonzero(~held_out_tenth(problem)), np.asarray(problem.train.Y)
+    loss, size, measured = objective("softmax_cross_entropy"), min(config.batch_size, len(used)), dict[str, Any]()
+
+    def batch(drawn: np.ndarray) -> Any:
+        return inputs_of(used[drawn]), Y[used[drawn]]
+
+    def evaluate(variables: Variables) -> float:
+        measured.update(dev_scores(problem, logits(variables, held_out)) | watch(variables))
+        return measured["dev_loss"]
+
+    def on_epoch(entry: Mapping[str, float]) -> None:
+        shared = {"event": "epoch", "method": key["method"], "layers": key["layers"], **about, "epoch": entry["epoch"]}
+        problem.folder.log(**shared, **measured, seconds=entry.get("seconds", 0.0), train_loss=entry.get("train_loss"))
+
+    name = "_".join([model_name(key), *(f"{value:g}" for value in about.values())])
+    shapes = jax.eval_shape(lambda *parts: parts, initial_state(variables, optimizer), batch(np.arange(size)))
+    step_flops = flops(training_step(model, loss, optimizer, seed=config.seed), *shapes)
+    with stage(f"training {name}", "images") as progress:
+        trained = train_network(
+            model,
+            loss,
+            optimizer,
+            variables,
+            batch,
+            evaluate,
+            size=len(used),
+            batch_size=config.batch_size,
+            epochs=epochs,
+            seed=config.seed,
+            patience=patience,
+            checkpoints=problem.folder.path / "checkpoints" / f"{name}.partial",
+            on_epoch=on_epoch,
+            progress=progress,
+        )
+    steps = trained.epochs * -(-len(used) // config.batch_size)
+    fields = {"epochs": trained.epochs, "best_epoch": trained.best_epoch, "steps": steps, "flops": steps * step_flops}
+    costs = {"solve_seconds": trained.seconds, "batch_size": config.batch_size, "backprop_free": False}
+    return trained.params, {**about, **fields, **costs}

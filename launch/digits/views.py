@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from launch.digits.base import PICTURES, SCAN, load_model, row_name
-from launch.kit.figures import COLOURS, figure, legend_below, legend_outside, plain_ticks
-from launch.kit.rows import Results, Row, melt, some_epochs, where
+from launch.digits.data import load_model, row_name
+from launch.kit.figures import COLOURS, figure, legend_outside, plain_ticks
+from launch.kit.rows import Results, Row, where
 from launch.kit.tables import Column
 from launch.kit.views import Images, Lines, Section, Table, View, picture
 
-# Section 4 of the paper, on MNIST: test accuracy by (method, layers), epochs until the early stop, and mean norm.
+# Section 4 of the paper, on MNIST: test accuracy by (method, layers), and epochs until the early stop.
 PAPER_ACCURACY = {
     ("explicit", 1): 0.8286,
     ("cold", 1): 0.9168,
@@ -21,7 +21,6 @@ PAPER_ACCURACY = {
     ("warm", 2): 0.9293,
 }
 PAPER_EPOCHS = {("cold", 1): "93", ("warm", 1): "23", ("cold", 2): "never"}
-PAPER_NORM = 105.99
 # Published test accuracy on MNIST without backpropagation through layers; none of them states seconds on a CPU.
 PUBLISHED = {
     "convolutional kernel network, SVM": 0.9961,  # Mairal et al. 2014
@@ -42,13 +41,8 @@ def epochs(row: Row) -> str:
     return f"{row['epochs']}{unit}{'+' * (not row.get('stopped', True))}" if row["epochs"] else ""
 
 
-def name(row: Row) -> str:
-    """The name of a row; the rule `patience` goes without saying."""
-    return row_name(row).removesuffix(", patience")
-
-
 COLUMNS = (
-    Column("method", name),
+    Column("method", row_name),
     Column("held-out %", "dev_accuracy", ".2f", 100),
     Column("test %", "test_accuracy", ".2f", 100),
     Column("paper", of_paper(PAPER_ACCURACY), ".2f", 100),
@@ -63,7 +57,7 @@ COLUMNS = (
 )
 # Models that are all fitted to the same nine tenths of the training images, and those fitted to all images after that.
 FAIR = (
-    Column("method", name),
+    Column("method", row_name),
     Column("held-out %", "dev_accuracy", ".2f", 100),
     Column("held-out loss, nats", "dev_loss", ".4f"),
     Column("test %", lambda row: row.get("part_test_accuracy") or row["test_accuracy"], ".2f", 100),
@@ -75,9 +69,8 @@ FAIR = (
 
 
 def patient(rows: Sequence[Row]) -> list[Row]:
-    """Without the rows of the rule `rise`, where there are rows of `patience`."""
-    rules = {row.get("stop") for row in rows}
-    return [row for row in rows if row.get("stop") != "rise" or "patience" not in rules]
+    """Without the rows of `rise`, a rule of stopping of earlier versions."""
+    return [row for row in rows if row.get("stop") != "rise"]
 
 
 def table(**fields: Any) -> Table:
@@ -89,107 +82,19 @@ ALL = Table(COLUMNS, lambda results: sorted(results.rows, key=lambda row: row["t
 PAPER = table(method=("explicit", "delta", "cold", "warm"))
 SOLVED = table(method=("explicit", "scaling", "quadratic", "features"), layers=1)
 KERNEL = table(method=("kernel", "feature-machine"))
-SECOND = table(method="solved_second")
 _FITTED = ("kernel", "feature-machine", "trained_readout", "cnn", "network")
 OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=_FITTED))
 
 
-def by_epoch(results: Results) -> list[Row]:
-    """Epochs of single softmax layers, with how near they are to the explicit solution: powers of two, and the last one."""
-    found = results.events("epoch", "method", "layers", "epoch")
-    return some_epochs((event for event in found if "explicit_cosine" in event), ["method"])
-
-
-CLOSENESS = Table(
-    (
-        Column("start", "method"),
-        Column("epoch", "epoch", "d"),
-        Column("distance", "explicit_distance", ".2f"),
-        Column("cosine", "explicit_cosine", ".3f"),
-        Column("same guess, held-out %", "explicit_agreement", ".1f", 100),
-        Column("right, held-out %", "dev_accuracy", ".2f", 100),
-        Column("held-out loss, nats", "dev_loss", ".3f"),
-    ),
-    rows=by_epoch,
-)
-
-
-def plain(axes: np.ndarray) -> None:
-    """Plain numbers on the log axis, and one legend below the panels."""
-    for ax in axes.flat:
-        plain_ticks(ax.xaxis)
-        ax.get_legend().remove()
-    legend_below(axes, ncols=3)
-
-
-def curves(results: Results) -> list[Row]:
-    """The epochs of cold and warm starts, and the explicit solution as levels."""
-    found = [event for event in results.events("epoch", "method", "layers", "epoch") if event["method"] in ("cold", "warm")]
-    levels = where(results.rows, method="explicit") if found else []
-    shown = [{**row, "accuracy": 100 * row["test_accuracy"], "name": row_name(row)} for row in found]
-    shown += [{"accuracy": 100 * row["test_accuracy"], "name": row_name(row)} for row in levels]
-    return melt(shown, {"accuracy": "test accuracy (%)", "test_loss": "test loss (nats)"})
-
-
-CURVES = Lines(
-    "curves",
-    lambda row: max(row["epoch"], 0.5) if "epoch" in row else None,
-    "value",
-    "name",
-    "measure",
-    rows=curves,
-    axes={"xscale": "log", "xlabel": "epoch (start at 0.5)", "ylabel": ""},
-    by_panel={"test loss (nats)": {"yscale": "log"}},
-    finish=plain,
-)
-SWEEPS = Lines(
-    "sweeps",
-    lambda event: max(event["sweep"], 0.5),
-    "loss",
-    lambda event: f"{event['solver']} on {event['features']}",
-    rows=lambda results: [
-        event
-        for event in results.events("sweep", "features", "solver", "sweep")
-        if event["features"] in ("pixels", "patches", "random")
-    ],
-    axes={"xscale": "log", "yscale": "log", "xlabel": "sweep (start at 0.5)", "ylabel": "train loss (nats)"},
-    size=(5.6, 4.2),
-    finish=plain,
-)
-
-
-def scan(results: Results) -> list[Row]:
-    """Accuracy by priming number, and as points the explicit solution and the paper's (Fig. 2 right)."""
-    K, train, test = np.loadtxt(results.path / SCAN, delimiter=",", skiprows=1, ndmin=2).T
-    lines: dict[str, Any] = {"train": zip(K, train, strict=True), "test": zip(K, test, strict=True)}
-    for row in where(results.rows, method="explicit", layers=1):
-        lines[f"explicit, K = {row['priming_number']:.1f}"] = [(row["priming_number"], row["test_accuracy"])]
-    if results.rows[0]["data"] == "mnist":
-        lines["paper"] = [(PAPER_NORM, PAPER_ACCURACY["explicit", 1])]
-    return [{"K": float(k), "accuracy": 100 * accuracy, "of": of} for of, line in lines.items() for k, accuracy in line]
-
-
-SCANNED = Lines(
-    "scan",
-    "K",
-    "accuracy",
-    "of",
-    rows=scan,
-    axes={"xscale": "log", "xlabel": "priming number K", "ylabel": "accuracy (%)"},
-    size=(5.2, 3.8),
-    finish=plain,
-)
-
-
 def methods(results: Results) -> list[str]:
     """Test error against seconds; on MNIST, published accuracies as dotted lines. A legend names the numbered points."""
-    rows = [row for row in patient(results.rows) if row["method"] != "solved_second"]
+    rows = patient(results.rows)
     with figure(results.path / "figures" / "methods.png", size=(8.6, 5.0)) as axes:
         ax = axes[0, 0]
         for n, row in enumerate(sorted(rows, key=lambda row: -row["test_accuracy"]), 1):
             x, y = max(row["seconds"], 1e-3), max(100 * (1 - row["test_accuracy"]), 1e-2)
             style = {"marker": "o", "color": COLOURS[0]} if row["backprop_free"] else {"marker": "s", "color": COLOURS[1]}
-            ax.plot(x, y, linestyle="", label=f"{n}  {name(row)}, {100 * row['test_accuracy']:.2f}", **style)
+            ax.plot(x, y, linestyle="", label=f"{n}  {row_name(row)}, {100 * row['test_accuracy']:.2f}", **style)
             ax.annotate(f"{n}", (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
         for other, accuracy in PUBLISHED.items() if results.rows[0]["data"] == "mnist" else ():
             y = 100 * (1 - accuracy)
@@ -245,14 +150,6 @@ def class_columns(results: Results) -> dict[str, dict[str, np.ndarray]]:
     return grid
 
 
-def mistakes(results: Results) -> dict[str, dict[str, np.ndarray]]:
-    """Test images by their numbers, each with its label and the guess of the best model, ten in a row."""
-    shown = results.arrays(PICTURES)
-    found = list(zip(*(shown[part] for part in ("places", "labels", "guesses", "images")), strict=True)) if shown else []
-    titled = [(f"{place}: {label}, guess {guess}", image) for place, label, guess, image in found]
-    return {" " * n: dict(titled[n : n + 10]) for n in range(0, len(titled), 10)}
-
-
 def about(results: Results) -> list[str]:
     """What the rows were measured on."""
     row = results.rows[0]
@@ -268,9 +165,7 @@ VIEWS: Sequence[View] = [
     ALL,
     OPPONENTS._replace(note="Fitted to the same nine tenths of the training images; the solved ones then to all of them."),
     methods,
-    SWEEPS,
-    Section("Explicit, cold and warm", [PAPER, CURVES, CLOSENESS]),
-    Section("The priming number", [SCANNED]),
+    Section("Explicit, cold and warm", [PAPER]),
     Section(
         "Calibration",
         [RELIABILITY],
@@ -278,11 +173,7 @@ VIEWS: Sequence[View] = [
     ),
     Section(
         "Pictures",
-        [
-            Images("columns", class_columns, scale=False, shared="row", size=(0.95, 1.1)),
-            Images("wrong", mistakes, cmap="gray_r", scale=False, size=(1.2, 1.2)),
-        ],
-        note="Each class's column of U, minus the mean over classes: red is evidence for the class, blue against it. Then "
-        "mistakes of the most accurate model without backpropagation.",
+        [Images("columns", class_columns, scale=False, shared="row", size=(0.95, 1.1))],
+        note="Each class's column of U, minus the mean over classes: red is evidence for the class, blue against it.",
     ),
 ]

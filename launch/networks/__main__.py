@@ -1,11 +1,10 @@
-"""Networks trained by gradients: neural language models, fully connected networks and autoencoders, and their diagnostics.
+"""Networks trained by gradients: neural language models, fully connected networks, autoencoders, and comparisons of parts.
 
 python -m launch.networks mlp-lm --train names.txt --tokenizer char --out runs/names
 python -m launch.networks transformer-lm --preset shakespeare-cpu --train input.txt --out runs/transformer
 python -m launch.networks fcnn --out runs/fcnn
 python -m launch.networks autoencoder --out runs/autoencoder
 python -m launch.networks compare normalisation --out runs/normalisation
-python -m launch.networks check --preset tiny --out runs/check
 """
 
 import sys
@@ -22,9 +21,7 @@ COMMANDS = {
         ("lstm-lm", configs.LSTMConfig, "sequence_lm"),
         ("fcnn", configs.FCNNConfig, "fcnn"),
         ("autoencoder", configs.AutoencoderConfig, "autoencoder"),
-        ("lr-search", configs.RateConfig, "lr_search"),
-        ("compare", configs.CompareConfig, "comparisons.compare"),
-        ("check", configs.CheckConfig, "check"),
+        ("compare", configs.CompareConfig, "compare"),
     )
 }
 

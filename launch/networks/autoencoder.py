@@ -35,13 +35,12 @@ from launch.kit.figures import figure, legend_outside
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Results, Row, groups, mean_std, means, where
 from launch.kit.tables import Column
-from launch.kit.views import Images, Section, Table, picture, pivot_table
-from launch.networks.config import AutoencoderConfig, Training, checked
-from launch.networks.data import Data, SplitData, open_pictures
-from launch.networks.diagnostics import CURVES, DIAGNOSTICS
-from launch.networks.training import RESULTS, flags_of, load_variables, solved_row, train_network
+from launch.kit.views import Section, Table, picture, pivot_table
+from launch.networks.config import AutoencoderConfig, Descent, checked
+from launch.networks.training import CURVES, RESULTS, Data, SplitData, load_variables, open_pictures, solved_row, train_model
 
 _starts_per_memory = 10
+_noise = 0.5  # of these starts, in standard deviations of the data
 _clusterings = 3  # of k-means, from different seeds
 _descents = 3  # of wide linear autoencoders
 _descent_steps = 20_000
@@ -57,57 +56,37 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     data, anomalies = without_class(everything, config.anomaly)
     few = SplitData(*(part[: config.memories] for part in data.train))
     D, k, key = data.outputs, config.bottleneck, jax.random.key(config.seed)
-    solved, span = linear_autoencoder(jnp.asarray(data.train.X), k), pseudo_inverse_autoencoder(jnp.asarray(few.X))
-    for name, f, part in (("linear, solved", solved, data), ("span of the memories", span, data._replace(train=few))):
-        yield {"name": name}, functools.partial(measure_linear, name, f, part, anomalies)
+    solved = linear_autoencoder(jnp.asarray(data.train.X), k)
+    yield {"name": "linear, solved"}, functools.partial(measure_linear, solved, data, anomalies)
 
-    def trained(flags: Training, data: Data, network: FullyConnected, name: str, model: str, **options: Any) -> Step:
-        def finish(row: Row, variables: Any) -> Row:
+    def trained(flags: Descent, data: Data, network: FullyConnected, name: str, model: str, **options: Any) -> Step:
+        def finish(variables: Any) -> Row:
             f = functools.partial(network_outputs, network, variables)
-            more = {} if options.get("watched", True) else attraction(config, lambda x: f(x[None])[0], data)
+            more = attraction(config, lambda x: f(x[None])[0], data) if "variables" in options else {}
             return {"anomaly_auc": auc(f, data, anomalies), **more}
 
-        train = functools.partial(train_network, folder, flags, data, network, name, model, finish=finish)
-        return {"name": name}, functools.partial(train, objective="squared_error", classifies=False, **options)
+        options |= {"objective": "squared_error", "finish": finish}
+        return {"name": name}, functools.partial(train_model, folder, flags, data, network, name, model, **options)
 
     linear = FullyConnected((k,), D, "linear", bias=False, weights="glorot_normal")
-    yield trained(flags_of(config, initializer="glorot_normal"), data, linear, "linear, trained", "linear, trained")
-    bottleneck = FullyConnected((config.width, k, config.width), D, config.activation)
-    yield trained(flags_of(config), data, bottleneck, "bottleneck", "bottleneck")
-    variables, X = load_variables(folder, "bottleneck"), jnp.asarray(data.test.X)
+    yield trained(config, data, linear, "linear, trained", "linear, trained")
+    bottleneck = FullyConnected((config.width, k, config.width), D)
+    yield trained(config, data, bottleneck, "bottleneck", "bottleneck")
     if not folder.events("code"):
-        labels = everything.test.Y.argmax(axis=1)
-        code = code_of(bottleneck, variables, X, 2)
+        X, labels = jnp.asarray(data.test.X), everything.test.Y.argmax(axis=1)
+        code = code_of(bottleneck, load_variables(folder, "bottleneck"), X, 2)
         codes = {"pixels": X, f"linear code of {k}": X @ solved.B.T, f"bottleneck of {k}": code}
         log_codes(folder, codes, labels[labels != config.anomaly], config.seed)
     if not folder.events("wide linear"):
         log_wide_linear(folder, jnp.asarray(few.X), config.seed)
-    flags = Training(config.out, config.seed, learning_rate=config.memory_rate, batch_size=0, epochs=config.memory_steps)
+    flags = Descent(config.out, config.seed, batch_size=0, epochs=config.memory_steps)
     # the few examples are dev too, which selects the step: a memory need not generalise
     remembered = data._replace(train=few, dev=few, labels=data.labels[: len(few.X)])
-    shape = (config.memory_width,) * config.memory_depth
-    memories = {
-        f"over-parameterised, {phi}, weights x {scale:g}": (FullyConnected(shape, D, phi), scale)
-        for phi, scale in itertools.product(config.memory_activations, config.memory_scales)
-    }
-    for name, (network, scale) in memories.items():
+    for phi, scale in itertools.product(config.memory_activations, config.memory_scales):
+        network = FullyConnected((config.memory_width,) * config.memory_depth, D, phi)
         start = jax.tree.map(lambda W, scale=scale: W * scale, init_variables(network, key, few.X[:2]))
-        model = f"{config.memory_depth} x {config.memory_width} {network.activation}"
-        yield trained(flags, remembered, network, name, model, variables=start, watched=False)
-    name, (network, _) = list(memories.items())[-1]
-    memory = functools.partial(network_outputs, network, load_variables(folder, name))
-    pictures = {"test example": X[:10], "bottleneck": network_outputs(bottleneck, variables, X[:10])}
-    pictures |= recalled_pictures(config, jnp.asarray(few.X[:10]), lambda x: memory(x[None])[0])
-    shape = images.train_images.shape[1:]
-    arrays: dict[str, Any] = {name: np.asarray(row).reshape(-1, *shape) for name, row in pictures.items()}
-    np.savez_compressed(folder.path / "pictures.npz", **arrays)
-
-
-def recalled_pictures(config: AutoencoderConfig, memories: Array, f: Map) -> dict[str, Array]:
-    """Noisy memories before and after iterating the map."""
-    starts = add_noise(jax.random.key(config.seed + 1), memories, config.noise, 1)
-    once, last = (iterate_map(f, starts, steps) for steps in (1, config.iterations))
-    return {"memory": memories, "noisy memory": starts, "f once": once, f"f {config.iterations} times": last}
+        name, model = f"over-parameterised, {phi}, weights x {scale:g}", f"{config.memory_depth} x {config.memory_width} {phi}"
+        yield trained(flags, remembered, network, name, model, variables=start)
 
 
 def without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:
@@ -118,13 +97,14 @@ def without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:
     return Data(*parts, labels=labels, outputs=data.train.X.shape[1], about=about), data.test.X[~normal[2]]
 
 
-def measure_linear(name: str, f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> list[Row]:
-    """A linear autoencoder in closed form."""
+def measure_linear(f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> list[Row]:
+    """The row of a linear autoencoder in closed form."""
     begin = time.perf_counter()
     parts = {"train": data.train.X, "dev": data.dev.X, "test": data.test.X}
     losses = {part: float(reconstruction_errors(f(jnp.asarray(X)), jnp.asarray(X)).mean()) for part, X in parts.items()}
     found, seconds = auc(f, data, anomalies), time.perf_counter() - begin
-    return [solved_row(data, losses, objective="squared_error", name=name, model=name, seconds=seconds, anomaly_auc=found)]
+    about = {"objective": "squared_error", "model": "linear, solved"}
+    return [solved_row(data, losses, **about, seconds=seconds, anomaly_auc=found)]
 
 
 def auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
@@ -137,7 +117,7 @@ def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
     X = jnp.asarray(data.train.X)
     with stage("iterating the map"):
         J = contraction(f, X)
-        starts = add_noise(jax.random.key(config.seed), X, config.noise, _starts_per_memory)
+        starts = add_noise(jax.random.key(config.seed), X, _noise, _starts_per_memory)
         own = np.repeat(np.arange(len(X)), _starts_per_memory)
         from_noise = recall(iterate_map(f, starts, config.iterations), X)
         from_test = recall(iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
@@ -257,18 +237,11 @@ MAPS = Table(
     note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
 )
 MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _recalled, heading="x {:g}", rows=_memories)
-PICTURES = Images(
-    "pictures",
-    lambda results: {title: dict(enumerate(row)) for title, row in results.arrays("pictures.npz").items()},
-    cmap="gray_r",
-    scale=False,
-    size=(0.95, 0.95),
-)
 SECTIONS = {
     "Anomalies": [ANOMALIES],
     "Clusters": [CLUSTERS, codes_figure],
     "As wide as the input": [WIDE],
-    "Memories": [MAPS, MEMORIES, PICTURES],
+    "Memories": [MAPS, MEMORIES],
 }
-VIEWS = [RESULTS, CURVES, *(Section(title, views) for title, views in SECTIONS.items()), DIAGNOSTICS]
+VIEWS = [RESULTS, CURVES, *(Section(title, views) for title, views in SECTIONS.items())]
 EXPERIMENT = Experiment("networks", AutoencoderConfig, measure, VIEWS, check=checked, title="launch.networks autoencoder")

@@ -7,16 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 
 from jexplicit.data.corpora import Split
-from jexplicit.nn.parts.names import (
-    Activation,
-    Direct,
-    InitializerName,
-    NormName,
-    ObjectiveName,
-    OptimizerName,
-    SamplerName,
-    ScheduleName,
-)
+from jexplicit.nn.parts.names import Activation, Direct, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.shared import groups
 from launch.shared.groups import Images, Run
@@ -29,54 +20,37 @@ Limit = Annotated[int, Bounds(at_least=30)] | None
 
 @dataclass(frozen=True)
 class Descent(Run):
-    """Training by mini-batches."""
+    """Training by mini-batches, whose learning rate falls along a cosine to 0."""
 
     GROUPS: ClassVar = {"optimizer": "training"}
 
     optimizer: OptimizerName = "adam"
     """Optimiser of optax."""
     learning_rate: PositiveFloat = 1e-3
-    """Learning rate, for the mean loss of a batch."""
+    """Learning rate at the first step, for the mean loss of a batch."""
+    weight_decay: NonNegativeFloat = 0.02
+    """adamw: weight decay, which is multiplied by the learning rate."""
     batch_size: NonNegativeInt = 128
     """Examples per step; 0: all of them, full-batch gradient descent."""
     epochs: PositiveInt = 20
-    """Maximum number of passes over the data."""
+    """Number of passes over the data. The parameters of the best epoch are kept."""
+    epoch_examples: PositiveInt | None = None
+    """Number of examples in an epoch, after which the dev loss is computed. Default: all examples. Shorter epochs go through
+    the examples in turn."""
 
 
 @dataclass(frozen=True)
-class Training(Descent):
-    """Networks and their training."""
+class Hidden(Run):
+    """Hidden layers."""
 
-    GROUPS: ClassVar = {"hidden": "network", "weight_decay": "training"}
+    GROUPS: ClassVar = {"hidden": "network"}
 
     hidden: tuple[PositiveInt, ...] = (128,)
     """Widths of the hidden layers."""
     activation: Activation = "relu"
     """Nonlinearity of the hidden layers."""
-    norm: NormName = "none"
-    """Normalisation before each nonlinearity. batch: each unit over the batch; running statistics at inference. layer: each
-    example over all units. group: each example over each of 8 groups of units."""
-    residual: bool = False
-    """Add the input of a hidden layer to its output, where both have the same width."""
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     """Dropout rate: share of the hidden outputs that training sets to 0 at random."""
-    initializer: InitializerName = "he_normal"
-    """Distribution of the initial weights, scaled by the gain of the activation. backward_normal: preserves the variance of the
-    backward pass only. fan_in_uniform: +-1/sqrt(n) for any activation. standard: N(0, c/n) with c E[phi(z)^2] = 1."""
-    output_scale: PositiveFloat = 1.0
-    """Factor on the initial weights of the last layer; with a small factor the loss starts at log N."""
-    weight_decay: NonNegativeFloat = 0.02
-    """adamw: weight decay, which is multiplied by the learning rate."""
-    cooling: ScheduleName = "cosine"
-    """Learning rate schedule. step: a tenth after two thirds of the steps. exponential: down to a hundredth. linear, cosine:
-    down to 0."""
-    sampler: SamplerName = "round-robin"
-    """How examples are drawn. round-robin: each once per epoch. uniform: with replacement. balanced: equally many per class."""
-    epoch_examples: PositiveInt | None = None
-    """Number of examples in an epoch, after which the dev loss is computed. Default: all examples. Shorter epochs go through
-    the examples in turn."""
-    patience: PositiveInt | None = None
-    """Stop after this many epochs without a lower dev loss. Default: never. The parameters of the best epoch are kept."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +88,13 @@ class Pictures(Images, Run):
 
 
 @dataclass(frozen=True)
-class MLPConfig(Text, Training):
+class MLPConfig(Text, Hidden, Descent):
     """A neural language model (Bengio et al. 2003)."""
 
     GROUPS: ClassVar = {"context": "network", "baselines": "experiment"}
 
     hidden: tuple[PositiveInt, ...] = (200,)
     activation: Activation = "tanh"
-    output_scale: PositiveFloat = 0.1
     optimizer: OptimizerName = "adamw"
     learning_rate: PositiveFloat = 5e-3
     batch_size: NonNegativeInt = 256
@@ -215,15 +188,8 @@ class LSTMConfig(SequenceConfig):
 
 
 @dataclass(frozen=True)
-class FCNNConfig(Pictures, Training):
+class FCNNConfig(Pictures, Hidden, Descent):
     """A fully connected network on images, next to the explicit solution."""
-
-    GROUPS: ClassVar = {"bias": "network"}
-
-    bias: bool = True
-    """Whether layers have biases."""
-    objective: ObjectiveName = "softmax_cross_entropy"
-    """Loss of the outputs against one-hot targets."""
 
 
 @dataclass(frozen=True)
@@ -239,8 +205,6 @@ class AutoencoderConfig(Pictures, Descent):
     """Width of the layers on both sides of the bottleneck."""
     anomaly: NonNegativeInt = 8
     """Class that is left out of training, to be detected by its reconstruction error."""
-    activation: Activation = "relu"
-    """Nonlinearity of the layers on both sides of the bottleneck."""
     learning_rate: PositiveFloat = 3e-3
     batch_size: NonNegativeInt = 64
     epochs: PositiveInt = 100
@@ -256,36 +220,8 @@ class AutoencoderConfig(Pictures, Descent):
     """Over-parameterised autoencoder: factors on the initial weights (He). Maps of small weights contract more."""
     memory_steps: PositiveInt = 3000
     """Over-parameterised autoencoder: full-batch training steps."""
-    memory_rate: PositiveFloat = 1e-3
-    """Over-parameterised autoencoder: learning rate."""
     iterations: PositiveInt = 500
     """Over-parameterised autoencoder: how many times its map is iterated."""
-    noise: PositiveFloat = 0.5
-    """Noise that is added to the memorised examples before iterating, in standard deviations of the data."""
-
-
-@dataclass(frozen=True)
-class RateConfig(Text, Pictures, Training):
-    """Learning rate search: a range test within one run, then a grid of separate runs around the rate it picks."""
-
-    GROUPS: ClassVar = {"task": "experiment"}
-
-    task: Literal["fcnn", "mlp-lm"] = "fcnn"
-    """What to train on. fcnn: images. mlp-lm: text."""
-    limit: Limit = None
-    """Use at most this many images or documents."""
-    cooling: ScheduleName = "constant"
-    lowest: PositiveFloat = 1e-4
-    """Lowest learning rate of the range test, at its first step."""
-    highest: PositiveFloat = 10.0
-    """Highest learning rate of the range test, at its last step."""
-    sweep_steps: Annotated[int, Bounds(at_least=2)] = 1000
-    """Number of steps of the range test."""
-    grid: PositiveInt = 7
-    """Number of learning rates in the grid, log-spaced from a tenth of the picked rate to ten times it."""
-    grid_steps: PositiveInt = 300
-    """Number of steps of every run of the grid."""
-    optimizer: OptimizerName = "sgd"
 
 
 @dataclass(frozen=True)
@@ -298,7 +234,7 @@ class CompareConfig(Pictures):
     """What the variants differ in. activations: nonlinearities. normalisation: norms and residual connections, by depth.
     objectives: loss functions, starting from saturated and from small outputs, with their sensitivities. initializers:
     distributions and scales of the initial weights, with histograms by layer. optimizers: optimisers, momentum, schedules and
-    spacing of learning rates, with paths on test surfaces. batch-size: batch sizes at equal compute, with the noise of the
+    spacing of learning rates. batch-size: batch sizes at equal compute, with the noise of the
     gradient. samplers: on imbalanced classes, with recall by class. dropout: rates, on few and on all examples."""
     seeds: PositiveInt = 3
     """Number of runs of every variant, with seeds --seed, --seed + 1, ..."""
@@ -313,28 +249,6 @@ class CompareConfig(Pictures):
     """Passes over the data."""
     batch_size: NonNegativeInt = 32
     """Examples per step; 0: all of them. Examples that do not fill the last batch of an epoch are left out."""
-
-
-@dataclass(frozen=True)
-class CheckConfig(Pictures, Descent):
-    """The checklist for training a network: overfit one example, then all of them, then add biases, width and depth."""
-
-    GROUPS: ClassVar = {"width": "experiment"}
-
-    width: PositiveInt = 128
-    """Width of the hidden layers."""
-    widths: tuple[PositiveInt, ...] = (256, 512)
-    """Larger widths to try, with one hidden layer."""
-    depths: tuple[PositiveInt, ...] = (2, 3)
-    """Larger numbers of hidden layers to try, each of --width units."""
-    learning_rate: PositiveFloat = 1e-4
-    """Learning rate, for the mean loss of a batch: try 1e-4 with adam, 0.01 with sgd."""
-    steps: PositiveInt = 1000
-    """Number of training steps on the single example; all later steps of the checklist use --epochs and --batch-size."""
-    epochs: PositiveInt = 200
-    batch_size: NonNegativeInt = 32
-    initializer: InitializerName = "he_normal"
-    """Distribution of the initial weights; with zeros the checklist fails."""
 
 
 _LOGITS, _EMBEDDINGS = ("output", "bigram"), ("embedding", "induction")  # starts that exclude each other
@@ -382,6 +296,3 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
         yield config.width % config.heads, f"--width {config.width} with --heads {config.heads}: {least}"
         rotary = f"--positions rotary with {size} numbers in a head: give an even number, --width / --heads"
         yield config.positions == "rotary" and size % 2, rotary
-    if isinstance(config, RateConfig):
-        rates = f"--lowest {config.lowest} and --highest {config.highest}: give a lowest rate below the highest"
-        yield not config.lowest < config.highest, rates

@@ -4,7 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,6 @@ from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import MLPLanguageModel
-from jexplicit.nn.parts.names import Direct
-from jexplicit.nn.studies.embeddings import embedding_map, nearest_neighbours
 from jexplicit.runs.devices import check_memory, data_mesh
 from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import stage
@@ -35,13 +33,10 @@ from launch.kit.folder import RunFolder
 from launch.kit.rows import Results, Row, where
 from launch.kit.tables import Column
 from launch.kit.views import Table, Texts, picture
-from launch.networks import data
-from launch.networks.config import MLPConfig, Text, checked
-from launch.networks.diagnostics import CURVES, DIAGNOSTICS
-from launch.networks.training import RESULTS, load_variables, solved_row, subset, train_network
+from launch.networks.config import MLPConfig, checked
+from launch.networks.training import CURVES, RESULTS, Data, SplitData, load_variables, solved_row, train_model
 
 _docs_vocabulary = 1026
-_shown, _first_rank, _neighbours = 16, 20, 6  # tokens whose neighbours are listed, from this frequency rank on
 _mapped = 250  # tokens of the map of the embedding
 _scored_positions = 100_000  # of the train loss of a solved model, at most
 _solved = {"unigram": "unigram", "bigram": "Kneser-Ney bigram", "explicit": "explicit, Cat", "log-linear": "log-linear, Cat"}
@@ -53,12 +48,12 @@ class TextData(NamedTuple):
 
     tokenizer: Tokenizer
     streams: tuple[np.ndarray, ...]
-    data: data.Data
+    data: Data
 
 
 def measure(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     """Solved models, the network, and documents sampled from it."""
-    text = open_text(config, "mlp-lm")
+    text = open_text(config)
     folder.note_data("text", corpus_sha256=text.data.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
     save_tokenizer(folder.path, text.tokenizer)
     training = TrainingText(text.streams[0], text.tokenizer.vocab_size, eos=True)
@@ -69,14 +64,14 @@ def measure(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     network = language_network(config, text)
     yield {"name": "mlp"}, functools.partial(measure_network, config, folder, text, network)
     variables = load_variables(folder, "mlp")
-    if not folder.events("neighbours"):
+    if not folder.events("embedding"):
         log_embedding(folder, text, np.asarray(variables["params"]["embedding"]["embedding"]), config.seed)
     model = network_model(network, variables, context=config.context)
     key, prompts = jax.random.key(config.seed), [""] * config.samples
     write_json(folder.path / "samples.json", generate_text(key, model, text.tokenizer, prompts, 40) if prompts else [])
 
 
-def open_text(config: Text, command: str) -> TextData:
+def open_text(config: MLPConfig) -> TextData:
     """Documents cut in three, tokenised, and as contexts with their targets."""
     with stage("reading"):
         train, dev, test = _documents(config)
@@ -89,9 +84,9 @@ def open_text(config: Text, command: str) -> TextData:
         cached = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
     tokenizer = cached.tokenizer
     streams = np.asarray(cached.train), np.asarray(cached.dev), encode_documents(tokenizer, test)
-    parts = [data.SplitData(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
+    parts = [SplitData(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
     about = {
-        "command": command,
+        "command": "mlp-lm",
         "corpus": corpus.name,
         "corpus_about": about_corpus(config.corpus),
         "corpus_sha256": corpus.sha256,
@@ -99,10 +94,10 @@ def open_text(config: Text, command: str) -> TextData:
         "context": config.context,
         **{f"{name}_positions": len(part.Y) for name, part in zip(("train", "dev", "test"), parts, strict=True)},
     }
-    return TextData(tokenizer, streams, data.Data(*parts, labels=parts[0].Y, outputs=tokenizer.vocab_size, about=about))
+    return TextData(tokenizer, streams, Data(*parts, labels=parts[0].Y, outputs=tokenizer.vocab_size, about=about))
 
 
-def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
+def _documents(config: MLPConfig) -> tuple[list[str], list[str], list[str]]:
     if not config.train:  # neighbouring documents are alike: dev is that of launch.lm, test every ninth block of the rest
         corpus = docs_corpus()
         train, test = split_documents(corpus.train, every=9)
@@ -114,22 +109,21 @@ def _documents(config: Text) -> tuple[list[str], list[str], list[str]]:
     return split_in_three(read_documents(config.train, **reading), seed=config.seed)
 
 
-def language_network(config: Any, text: TextData) -> MLPLanguageModel:
+def language_network(config: MLPConfig, text: TextData) -> MLPLanguageModel:
     """The network of the flags."""
-    N, direct = text.tokenizer.vocab_size, cast(Direct, getattr(config, "direct", "none"))
-    if direct == "tokens":
+    N = text.tokenizer.vocab_size
+    if config.direct == "tokens":
         what = f"{config.context} tables of {N} x {N}, their gradient and the optimiser's state"
         check_memory(data_mesh(1), 6 * 4 * config.context * N**2, what)
-    names: Any = ("embedding", "hidden", "activation", "norm", "residual", "dropout", "output_scale")
-    flags = {name: getattr(config, name) for name in names}
-    return MLPLanguageModel(vocab_size=N, direct=direct, weights=config.initializer, **flags)
+    flags: Any = {name: getattr(config, name) for name in ("embedding", "hidden", "direct", "activation", "dropout")}
+    return MLPLanguageModel(vocab_size=N, **flags)
 
 
 def measure_network(config: MLPConfig, folder: RunFolder, text: TextData, network: MLPLanguageModel) -> Sequence[Row]:
     """Train the network, and save it."""
     kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[config.direct]
     fields = {"method": "mlp", "features": "none", "radius": config.context, "history": "none"}
-    rows = train_network(folder, config, text.data, network, "mlp", kind, direct=config.direct, **fields)
+    rows = train_model(folder, config, text.data, network, "mlp", kind, direct=config.direct, **fields)
     save_run_model(folder.path, fields, network_model(network, load_variables(folder, "mlp"), context=config.context))
     return rows
 
@@ -140,7 +134,7 @@ def measure_solved(folder: RunFolder, text: TextData, solve: Callable[[], FitRes
         begin = time.perf_counter()
         model = solve().model
         seconds = time.perf_counter() - begin
-        train, (X, Y) = subset(text.data.train, _scored_positions), text.data.test
+        train, (X, Y) = text.data.train.subset(_scored_positions), text.data.test
         train_loss = -float(log_probabilities(model, train.X[:, : model.radius], train.Y).mean(dtype=np.float64))
         dev, test = (evaluate(model, stream).loss for stream in text.streams[1:])
         accuracy = float(np.mean(map_contexts(lambda model, x: jnp.argmax(model.logits(x)), model, X[:, : model.radius]) == Y))
@@ -152,25 +146,20 @@ def measure_solved(folder: RunFolder, text: TextData, solve: Callable[[], FitRes
 
 
 def log_embedding(folder: RunFolder, text: TextData, C: np.ndarray, seed: int) -> None:
-    """Log nearest neighbours of tokens of all frequencies by an embedding C [N, d], and a map of the frequent ones."""
+    """Log a map of the frequent tokens by an embedding C [N, d]: t-SNE of cosine distances (van der Maaten & Hinton 2008)."""
+    from sklearn.manifold import TSNE
+
     f = np.bincount(text.streams[0], minlength=len(C))
     f[:2] = 0  # <pad> and <unk>
-    frequent = np.argsort(-f, kind="stable")[: np.count_nonzero(f)]
+    frequent = np.argsort(-f, kind="stable")[: min(_mapped, np.count_nonzero(f))]
     if len(frequent) < 4:
         return
-    ranks = np.unique(np.geomspace(min(_first_rank, len(frequent)), len(frequent), _shown).astype(int)) - 1
-    near, names = nearest_neighbours(C, frequent[ranks], min(_neighbours, len(C) - 1)), text.tokenizer.pieces()
     with stage("a map of the embedding"):
-        points = embedding_map(C[frequent[:_mapped]], seed)
-    folder.log(event="embedding", names=[names[j] for j in frequent[:_mapped]], points=points.round(3).tolist())
-    for rank, token, ids, cosines in zip(ranks + 1, frequent[ranks], *near, strict=True):
-        others = [(names[j], round(float(cosine), 3)) for j, cosine in zip(ids, cosines, strict=True)]
-        folder.log(event="neighbours", token=names[token], rank=int(rank), count=int(f[token]), neighbours=others)
-
-
-def _code(token: str) -> str:
-    """A token in a cell of a table."""
-    return f"`{token.encode('unicode_escape').decode() if token.isspace() else token}`"
+        perplexity = min(30.0, (len(frequent) - 1) / 3)
+        tsne = TSNE(2, perplexity=perplexity, metric="cosine", init="random", random_state=seed)
+        points = tsne.fit_transform(C[frequent].astype(np.float32))
+    names = text.tokenizer.pieces()
+    folder.log(event="embedding", names=[names[j] for j in frequent], points=points.round(3).tolist())
 
 
 def embedding_figure(results: Results) -> list[str]:
@@ -216,14 +205,5 @@ def _compared(results: Results) -> list[Row]:
 _models = [Column("", model_name), Column("K", lambda row: 0 if row["method"] == "unigram" else row["radius"], "d")]
 LOSSES = Table([*_models, *(Column(part, f"{part}_loss", ".3f") for part in ("train", "dev", "test"))], rows=_compared)
 PERPLEXITIES = Table(_perplexities)
-NEIGHBOURS = Table(
-    [
-        *(Column(name, name, ",d") for name in ("rank", "count")),
-        Column("token", lambda event: _code(event["token"])),
-        Column("nearest, cosine", lambda event: ", ".join(f"{_code(name)} {x:.2f}" for name, x in event["neighbours"])),
-    ],
-    rows=lambda results: results.events("neighbours", "rank"),
-    note="Tokens of all frequencies, and the nearest in the embedding of the network; the map is by t-SNE.",
-)
-VIEWS = [RESULTS, CURVES, DIAGNOSTICS, NEIGHBOURS, embedding_figure, Texts("Sampled documents", "samples.json")]
+VIEWS = [RESULTS, CURVES, embedding_figure, Texts("Sampled documents", "samples.json")]
 EXPERIMENT = Experiment("networks", MLPConfig, measure, VIEWS, check=checked, title="launch.networks mlp-lm")

@@ -6,21 +6,17 @@ from jexplicit.nn.parts.names import Activation
 from launch.kit.command import Preset
 from launch.networks.config import (
     AutoencoderConfig,
-    CheckConfig,
     CompareConfig,
     FCNNConfig,
     LSTMConfig,
     MLPConfig,
-    RateConfig,
     TransformerConfig,
 )
 
 _digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
 _small: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
 _text: dict[str, Any] = {**_small, "direct": "tokens", "limit": 30, "tokenizer": "char", "embedding": 4, "samples": 2}
-_docs: dict[str, Any] = {"vocab_size": 514, "embedding": 30, "batch_size": 1024, "epochs": 8}
 _memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
-_check: dict[str, Any] = {"width": 64, "widths": (128,), "depths": (2,), "learning_rate": 1e-3, "steps": 300}
 _network: Any = {"limit": 30, "tokenizer": "char", "window": 32, "width": 16, "layers": 1}
 _training: Any = {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "samples": 1}
 _characters: Any = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
@@ -31,13 +27,7 @@ _h100: Any = {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0
 _h100 |= {"learning_rate": 6e-4, "warmup": 200}
 _compare: dict[str, Any] = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
 PRESETS: dict[str, dict[str, Preset]] = {
-    "mlp-lm": {
-        "tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores."),
-        "docs": Preset(
-            MLPConfig("runs/mlp_docs", **_docs),
-            "docs in 514 subwords; 3 minutes on 2 CPU cores.",
-        ),
-    },
+    "mlp-lm": {"tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores.")},
     "transformer-lm": {
         "tiny": Preset(
             TransformerConfig(out="runs/transformer_tiny", heads=2, **_network, **_training),
@@ -88,10 +78,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
             "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words.",
         ),
     },
-    "fcnn": {
-        "tiny": Preset(FCNNConfig("runs/fcnn_tiny", **_small), "200 of the 8x8 digits; 15 s on 2 CPU cores."),
-        "mnist": Preset(FCNNConfig("runs/fcnn_mnist", data="mnist"), "MNIST; 1 minute on 2 CPU cores. Test accuracy: 97.9 %."),
-    },
+    "fcnn": {"tiny": Preset(FCNNConfig("runs/fcnn_tiny", **_small), "200 of the 8x8 digits; 15 s on 2 CPU cores.")},
     "autoencoder": {
         "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_memory), _digits),
         "memories": Preset(
@@ -99,7 +86,5 @@ PRESETS: dict[str, dict[str, Preset]] = {
             "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
         ),
     },
-    "lr-search": {"tiny": Preset(RateConfig("runs/rate_tiny", sweep_steps=100, grid=3, grid_steps=20, **_small), _digits)},
     "compare": {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)},
-    "check": {"tiny": Preset(CheckConfig("runs/check_tiny", limit=200, **_check), _digits)},
 }

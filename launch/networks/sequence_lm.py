@@ -34,10 +34,10 @@ from jexplicit.nn.sequences import (
     window_batch,
     window_order,
 )
-from jexplicit.nn.steps import initial_state, training_step, variables_of
-from jexplicit.nn.training import TrainingResult, train
+from jexplicit.nn.steps import train_network
+from jexplicit.nn.training import TrainingResult
 from jexplicit.nn.transformer import Transformer
-from jexplicit.runs.devices import on_cpu, replicate, use_devices
+from jexplicit.runs.devices import on_cpu, use_devices
 from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import Experiment, Part
@@ -238,12 +238,14 @@ def train_sequences(
         console.print(f"    step {step:,}: {losses}, {entry.get('seconds', 0):.0f} s")
 
     with stage("training", "windows") as progress:
-        return train(
-            replicate(initial_state(variables, optimizer), mesh),
-            training_step(network, sequence_loss(config.eos), optimizer, seed=about["seed"]),
+        return train_network(
+            network,
+            sequence_loss(config.eos),
+            optimizer,
+            variables,
             window_batch(stream, config.window, mesh),
             evaluate_windows,
-            params=variables_of,
+            mesh=mesh,
             size=size,
             batch_size=config.batch_size,
             epochs=-(-config.steps // updates),

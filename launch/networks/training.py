@@ -1,57 +1,105 @@
-"""What the subcommands of launch.networks share: a network trained by the common loop, its row, and the views of rows."""
+"""What the subcommands of launch.networks share: examples, a network trained by the common loop, its row, and views."""
 
 import shutil
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import numpy as np
 
-from jexplicit.nn.diagnostics import hockey_stick, leaf_names
+from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.optimizers import make_optimizer, make_schedule
 from jexplicit.nn.parts import objectives
 from jexplicit.nn.parts.names import ObjectiveName
-from jexplicit.nn.samplers import sampler, shorter_epochs
-from jexplicit.nn.steps import Scores, initial_state, record_ratios, scorer, training_step, variables_of
-from jexplicit.nn.training import train
+from jexplicit.nn.steps import Scores, scorer, train_network
+from jexplicit.nn.training import epoch_order, shorter_epochs
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Row
+from launch.kit.rows import Results, Row
 from launch.kit.tables import Column
-from launch.kit.views import Table
-from launch.networks.config import Descent, Training
-from launch.networks.data import Data, SplitData
-from launch.networks.diagnostics import CURVES, DIAGNOSTICS, watch
+from launch.kit.views import Lines, Table
+from launch.networks.config import Descent, Pictures
 
-_ratio_records = 200  # per run, approximately
 _scored_examples = 100_000  # of the train loss, at most
-_optional = ("optimizer", "initializer", "sampler", "objective", "dev_perplexity", "test_accuracy", "steps", "seconds")
+_optional = ("optimizer", "objective", "dev_perplexity", "test_accuracy", "steps", "seconds")
 
 
-def flags_of(config: Descent, **changes: Any) -> Training:
-    """How to train by the flags of a subcommand that has only some."""
-    return Training(**{field.name: getattr(config, field.name) for field in fields(Descent)} | changes)
+class SplitData(NamedTuple):
+    """Inputs and targets of the train, dev or test examples."""
+
+    X: np.ndarray
+    Y: np.ndarray
+
+    def subset(self, most: int) -> "SplitData":
+        """At most this many examples, evenly spaced: always the same ones."""
+        every = -(-len(self.X) // most)
+        return SplitData(self.X[::every], self.Y[::every])
 
 
-def row_of(data: Data, **fields: Any) -> dict[str, Any]:
-    """A row of results.json, with the fields that all rows have."""
-    return {**dict.fromkeys(_optional), **fields, **data.about}
+class Data(NamedTuple):
+    """The examples.
+
+    labels: [M] classes of the training examples.
+    outputs: N.
+    about: fields of the rows of all models on these examples.
+    """
+
+    train: SplitData
+    dev: SplitData
+    test: SplitData
+    labels: np.ndarray
+    outputs: int
+    about: dict[str, Any]
+
+
+def open_pictures(config: Pictures, command: str) -> tuple[Images, Data]:
+    """The images of a subcommand, and their centred examples."""
+    with stage("reading"):
+        images = read_images(config.data, config.data_dir, limit=config.limit)
+    console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
+    return images, centred_data(images, command)
+
+
+def raw_data(images: Images, command: str = "") -> Data:
+    """Positive pixel features and one-hot labels; dev is the last tenth of the training images."""
+    train, test = (
+        SplitData(pixel_features(X, images.levels), one_hot(labels, images.outputs))
+        for X, labels in ((images.train_images, images.train_labels), (images.test_images, images.test_labels))
+    )
+    kept = len(train.X) - max(1, len(train.X) // 10)
+    train, dev = (SplitData(train.X[m], train.Y[m]) for m in (slice(kept), slice(kept, None)))
+    about = {"command": command, "data": images.name, "sha256": images.sha256, "outputs": images.outputs}
+    return Data(train, dev, test, images.train_labels[:kept].astype(np.int64), images.outputs, about)
+
+
+def centred_data(images: Images, command: str = "") -> Data:
+    """Pixels minus the mean training image, divided by their standard deviation, and one-hot labels."""
+    data = raw_data(images, command)
+    mean = data.train.X.mean(axis=0)
+    scale = float((data.train.X - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
+    train, dev, test = (SplitData((X - mean) / scale, Y) for X, Y in data[:3])
+    return data._replace(train=train, dev=dev, test=test)
+
+
+def finite(values: Any) -> list[float | None]:
+    """Numbers for JSON."""
+    return [x if np.isfinite(x) else None for x in np.asarray(values, float).tolist()]
 
 
 def solved_row(data: Data, losses: dict[str, float], *, objective: str = "softmax_cross_entropy", **fields: Any) -> Row:
     """The row of a model in closed form. losses: by part of the data."""
     numbers = {f"{part}_loss": float(loss) for part, loss in losses.items()}
     perplexity = float(np.exp(losses["dev"])) if "softmax" in objective else None
-    return row_of(data, objective=objective, dev_perplexity=perplexity, steps=0, **numbers, **fields)
+    shared = {"objective": objective, "dev_perplexity": perplexity, "steps": 0}
+    return {**dict.fromkeys(_optional), **shared, **numbers, **fields, **data.about}
 
 
-def train_network(
+def train_model(
     folder: RunFolder,
-    flags: Training,
+    flags: Descent,
     data: Data,
     network: nn.Module,
     name: str,
@@ -59,12 +107,10 @@ def train_network(
     *,
     objective: ObjectiveName = "softmax_cross_entropy",
     variables: Any = None,
-    classifies: bool = True,
-    watched: bool = True,
-    finish: Callable[[dict[str, Any], Any], Row] = lambda row, variables: {},
+    finish: Callable[[Any], Row] = lambda variables: {},
     **more: Any,
-) -> list[dict[str, Any]]:
-    """Train a network and save its best epoch.
+) -> list[Row]:
+    """Train a network, save its best epoch, and return its row.
 
     Args:
         folder: of the run.
@@ -75,29 +121,19 @@ def train_network(
         model: the kind of network.
         objective: the loss.
         variables: the initial ones; default, random.
-        classifies: whether its outputs are of classes.
-        watched: whether its layers and updates are logged.
-        finish: `(row, variables) -> more fields`, of the trained network.
+        finish: `variables -> more fields`, of the trained network.
         more: fields of the row.
-
-    Returns:
-        Its row.
     """
-    loss, M = objectives.objective(objective), len(data.train.X)
-    order, size = sampler(flags.sampler, data.labels), min(flags.epoch_examples or M, M)
+    loss, M, softmax = objectives.objective(objective), len(data.train.X), "softmax" in objective
+    size = min(flags.epoch_examples or M, M)
     batch_size = min(flags.batch_size or size, size)
     epoch_steps = -(-size // batch_size)
-    steps = flags.epochs * epoch_steps
-    rate = make_schedule(flags.cooling, flags.learning_rate, steps)
+    rate = make_schedule("cosine", flags.learning_rate, flags.epochs * epoch_steps)
     optimizer = make_optimizer(flags.optimizer, rate, weight_decay=flags.weight_decay)
-    step, score = training_step(network, loss, optimizer, seed=flags.seed), scorer(network, loss)
-    if variables is None:
-        variables = init_variables(network, jax.random.key(flags.seed), data.train.X[:2])
-    path, seen, leaves = folder.path / "checkpoints" / name, list[Scores](), leaf_names(variables["params"])
+    score, seen = scorer(network, loss), list[Scores]()
+    variables = variables or init_variables(network, jax.random.key(flags.seed), data.train.X[:2])
+    path = folder.path / "checkpoints" / name
     partial = path.with_name(f"{name}.partial")
-
-    def record(step: int, ratios: np.ndarray) -> None:
-        folder.log(event="ratios", name=name, step=step, ratios=dict(zip(leaves, map(float, ratios), strict=True)))
 
     def evaluate(variables: Any) -> float:
         seen.append(score(variables, *data.dev))
@@ -105,62 +141,53 @@ def train_network(
 
     def on_epoch(entry: Any) -> None:
         epoch = int(entry["epoch"])
-        if epoch == 0 and watched:
-            watch(folder, name, network, variables, loss, data, "start")
-        more = {"step": epoch * epoch_steps, "dev_accuracy": seen[-1].accuracy}
-        folder.log(event="epoch", name=name, **entry, **more)
+        folder.log(event="epoch", name=name, **entry, step=epoch * epoch_steps, dev_accuracy=seen[-1].accuracy)
         if epoch and epoch % max(1, flags.epochs // 5) == 0:
             losses = f"train {entry['train_loss']:.4f}, dev {entry['dev_loss']:.4f}"
             console.print(f"    {name}: epoch {epoch}, loss {losses}, {entry['seconds']:.0f} s")
 
+    def order(seed: int, epoch: int) -> np.ndarray:
+        return epoch_order(seed, epoch, M)
+
     with stage(f"training {name}", "examples") as progress:
-        result = train(
-            initial_state(variables, optimizer),
-            record_ratios(step, max(1, steps // _ratio_records), record) if watched else step,
+        result = train_network(
+            network,
+            loss,
+            optimizer,
+            variables,
             lambda m: (data.train.X[m], data.train.Y[m]),
             evaluate,
-            params=variables_of,
             size=size,
             batch_size=batch_size,
             epochs=flags.epochs,
             seed=flags.seed,
             order=order if size == M else shorter_epochs(order, M, size),
-            patience=flags.patience,
             checkpoints=partial,
             on_epoch=on_epoch,
             progress=progress,
         )
-    trained, first, softmax = result.params, result.history[0]["dev_loss"], "softmax" in objective
+    trained = result.params
     save_checkpoint(path, {kind: tree for kind, tree in trained.items() if tree})
-    if watched:
-        watch(folder, name, network, trained, loss, data, "end")
-    few, dev, test = (score(trained, *part) for part in (subset(data.train, _scored_examples), data.dev, data.test))
-    settings = ("optimizer", "initializer", "sampler", "learning_rate", "cooling")
-    row = row_of(
-        data,
-        **{"name": name, "model": model, "objective": objective},
-        **{field: getattr(flags, field) for field in settings},
-        **{f"{part}_loss": found.loss for part, found in {"train": few, "dev": dev, "test": test}.items()},
+    parts = {"train": data.train.subset(_scored_examples), "dev": data.dev, "test": data.test}
+    scores = {part: score(trained, *examples) for part, examples in parts.items()}
+    row = {
+        **{"name": name, "model": model, "objective": objective, "optimizer": flags.optimizer},
+        **{f"{part}_loss": found.loss for part, found in scores.items()},
         **{"steps": result.epochs * epoch_steps, "seconds": result.seconds, "epochs": result.epochs},
-        dev_perplexity=float(np.exp(dev.loss)) if softmax else None,
-        test_accuracy=test.accuracy if classifies else None,
-        best_epoch=result.best_epoch,
-        first_loss=first,
-        hockey_stick=hockey_stick(first, data.outputs).detected if softmax else None,
-        weight_decay=flags.weight_decay if flags.optimizer == "adamw" else None,
-        batch_size=batch_size,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(trained["params"])),
+        "dev_perplexity": float(np.exp(scores["dev"].loss)) if softmax else None,
+        "test_accuracy": scores["test"].accuracy if softmax else None,
+        "best_epoch": result.best_epoch,
+        "first_loss": result.history[0]["dev_loss"],
+        "learning_rate": flags.learning_rate,
+        "weight_decay": flags.weight_decay if flags.optimizer == "adamw" else None,
+        "batch_size": batch_size,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(trained["params"])),
         **more,
-    )
-    row |= finish(row, trained)
+        **finish(trained),
+        **data.about,
+    }
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
     return [row]
-
-
-def subset(part: SplitData, most: int) -> SplitData:
-    """At most this many examples, evenly spaced: always the same ones."""
-    every = -(-len(part.X) // most)
-    return SplitData(part.X[::every], part.Y[::every])
 
 
 def load_variables(folder: RunFolder, name: str) -> dict[str, Any]:
@@ -168,27 +195,26 @@ def load_variables(folder: RunFolder, name: str) -> dict[str, Any]:
     return {"batch_stats": {}, **load_checkpoint(folder.path / "checkpoints" / name)}
 
 
-def _columns(rows: list[Row]) -> list[Column]:
-    """The columns of the table of results, with the settings in which networks differ."""
-    names = ("optimizer", "initializer", "sampler", "objective")
-    shown = [name for name in names if len({row[name] for row in rows if row["optimizer"]}) > 1]
-    return [
+def _curves(results: Results) -> list[Row]:
+    """Dev losses by epoch, and of solved models, which have no steps."""
+    solved = [row for row in results.rows if row.get("steps") == 0 and row["objective"] == "softmax_cross_entropy"]
+    epochs = results.events("epoch", "name", "epoch")
+    return [*epochs, *solved] if any(event["epoch"] for event in epochs) else []
+
+
+RESULTS = Table(
+    [
         Column("network", "name"),
         Column("model", "model"),
-        *(Column(name, name) for name in shown),
         Column("first dev", "first_loss", ".3f"),
-        Column("hockey stick", lambda row: "yes" if row.get("hockey_stick") else None),
         *(Column(part, f"{part}_loss", ".4f") for part in ("train", "dev", "test")),
         Column("dev perplexity", "dev_perplexity", ".2f"),
         Column("test %", "test_accuracy", ".2f", 100),
         Column("steps", "steps", ",d"),
         Column("s", "seconds", ".1f"),
-    ]
-
-
-RESULTS = Table(
-    _columns,
+    ],
     note="Losses are means per example, in nats for cross-entropies, at the epoch with the lowest dev loss; steps and seconds "
-    "are those of the whole training. A hockey stick begins more than a tenth above log N, the loss of a uniform prediction.",
+    "are those of the whole training.",
 )
-VIEWS = [RESULTS, CURVES, DIAGNOSTICS]
+_axes = {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}
+CURVES = Lines("curves", "step", "dev_loss", "name", rows=_curves, axes=_axes, size=(6.4, 4.2), legend="below")

@@ -116,7 +116,6 @@ networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
 networks fcnn --data nothing | name that of its files, --data-dir DIR
 networks fcnn --data digits --data-dir {{tmp}} | with the data set digits, which is embedded
-networks lr-search --lowest 1 --highest 0.1 | give a lowest rate below the highest
 networks fcnn --data mnist --data-dir nowhere | nowhere
 networks fcnn --preset nothing | choose one of tiny
 networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9
@@ -125,19 +124,13 @@ networks sorting | sorting
 icl --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
 icl --context 100000000 | use smaller values
 icl --experiment function-classes --transformer 10 2 3 | use a width that is a multiple of the heads
-digits --grid 100 | --grid 100 of 6 responses along a side
-digits --patch 100 | --patch 100 of images 8 pixels wide
 digits --methods | need at least one value each
 digits --layers 9 | --layers 9: use at least 1 and at most 8
-digits --optimizer chain | optax has no plain optimiser
 digits --data colour --data-dir {{colour}} | colour
 digits --data digits --data-dir x | embedded
 digits --preset nothing | mnist
-digits --methods features --grid 7 | --grid 7 of 6 responses
-digits --methods kernel --descriptor patches --patch-sizes 1 | --patch-sizes 1 of images 8 pixels wide: use 2 to 8
 digits --methods kernel --grid 9 | --grid 9 of images 8 pixels wide: use at most 8
 digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 numbers take 16,000 GB
-digits --methods cnn --channels 4 4 4 4 | --channels of 4 layers of images 8 pixels wide, each of which halves it: use at most 3
 blur train --unroll 1 2 --meta-steps 1 | give each flag one number per stage
 blur train --rates | --rates: give at least one
 blur train --states 0 | 0 states: neurons have at least 2
@@ -224,12 +217,7 @@ icl --seed {LARGE} | use whole numbers below 2^63
 icl --layers 0 | --layers 0: use at least 1
 icl --learning-rate nan | --learning-rate nan: use above 0
 digits --data nothing | name that of its files, --data-dir DIR
-digits --methods features --featurizers | --methods features without --featurizers
 digits --data mnist --data-dir nowhere | nowhere
-digits --methods kernel --descriptor patches --patch-sizes 3 9 | --patch-sizes 3 9 of images 8 pixels wide: use 2 to 8
-digits --methods solved_second | --methods solved_second without a trained first layer: add network
-digits --methods solved_second cold --layers 2 | --methods solved_second without a trained first layer
-digits --methods kernel --patch-sizes 3 | --patch-sizes needs --descriptor patches
 digits --methods kernel --octaves 3 | --octaves 3 of images 8 pixels wide: use at most 2
 digits --methods kernel --ridges | --ridges needs at least one value
 blur train --side 0 | --side 0: use at least 1 and at most 256

@@ -1,4 +1,4 @@
-"""What experiments compute on the host, by hand: rules, shares, means of seeds, verdicts; and that their presets are valid."""
+"""What experiments compute on the host, by hand: shares, means of seeds; and that their presets are valid."""
 
 import dataclasses
 from typing import Any
@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jexplicit.nn.studies.checklist import all_examples_verdict, one_example_verdict
 from jexplicit.runs.bounds import check_bounds
 from launch.blur import presets as blur
 from launch.blur.config import check as check_blur
 from launch.blur.config import hidden_layers
 from launch.blur.tasks import mean_and_spread
 from launch.digits import config as digits
-from launch.digits.base import most_accurate
+from launch.digits.data import most_accurate
 from launch.digits.run import check as check_digits
-from launch.digits.trained import stopping_epoch
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import run as icl
 from launch.icl.shared.base import init_scale, make_recipe, make_regression, make_tasks
@@ -23,7 +21,7 @@ from launch.icl.shared.config import Config
 from launch.kit.flags import flags
 from launch.kit.rows import Results
 from launch.networks import __main__ as networks
-from launch.networks.comparisons import compare
+from launch.networks import compare
 from launch.networks.config import checked
 from launch.networks.presets import PRESETS
 
@@ -69,38 +67,9 @@ def test_the_paper_s_text_is_a_setting():
     assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
 
 
-def test_rules_of_stopping():
-    for losses, patience, expected in (
-        ([3, 2, 1], 1, (2, False)),
-        ([3, 2, 2.5, 1], 1, (2, True)),
-        ([3, 2, 2.5, 1, 1.1, 1.2], 2, (5, True)),
-        ([3, 4], 1, (1, True)),
-        ([3, 2, 2], 1, (2, True)),
-        ([3], 1, (0, False)),
-    ):
-        assert stopping_epoch(losses, patience=patience) == expected
-
-
 def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
     rows = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((None, None), (0.9, 1.5), (0.9, 0.2), (0.8, 0.1))]
     assert most_accurate(rows)["dev_loss"] == 0.2
-
-
-def test_verdicts_name_the_fault():
-    fine: dict[str, Any] = {"input_norm": 1.0, "gradient_norm": 1.0, "bias": False}
-    for losses, changes, reason in (
-        ([1.0, 2.0], {}, "lower the learning rate"),
-        ([1.0, float("nan")], {}, "lower the learning rate"),
-        ([1.0, *np.linspace(0.9, 0.5, 40)], {}, "use more steps"),
-        ([1.0, *[0.5] * 40], {}, "look for a bug"),
-        ([0.5, 0.5], {"gradient_norm": 0.0}, "the gradient is 0"),
-        ([0.5, 0.5], {"input_norm": 0.0}, "use another example, or biases"),
-        ([0.5, 1e-5, 2e-5], {}, "reached at step 1"),
-    ):
-        verdict = one_example_verdict(losses, **{**fine, **changes})
-        assert reason in verdict.reason and verdict.passed == reason.startswith("reached")
-    assert not all_examples_verdict(0.44, 0.45).passed and all_examples_verdict(0.2, 0.45).passed
-    assert not all_examples_verdict(0.1, 0.0).passed  # one class: the constant answer is right already
 
 
 def test_a_summary_has_the_mean_the_spread_and_no_number_where_a_seed_diverged(tmp_path):

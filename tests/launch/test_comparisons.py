@@ -10,15 +10,14 @@ from run_folders import interrupted, rows, without_costs
 from jexplicit.data.images import read_images
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.samplers import sampler
 from jexplicit.nn.steps import initial_state, network_step, variables_of
+from jexplicit.nn.training import sampler
 from jexplicit.runs.results import read_events
 from launch.networks import __main__ as networks
-from launch.networks.comparisons import compare
-from launch.networks.comparisons.choices import imbalance, saturate, variants_of
-from launch.networks.comparisons.variants import Variant, train_variant
+from launch.networks import compare
+from launch.networks.compare import Variant, imbalance, saturate, train_variant, variants_of
 from launch.networks.config import CompareConfig, ComparisonName
-from launch.networks.data import centred_data
+from launch.networks.training import centred_data
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +113,7 @@ def test_a_comparison_writes_rows_report_and_figures_and_resumes(tmp_path, monke
         assert row["comparison"] == "samplers" and row["steps"] > 0
         assert all(0 <= row[f"{part}_accuracy"] <= 1 and row[f"{part}_loss"] > 0 for part in ("train", "dev", "test"))
     report = (whole / "report.md").read_text()
-    assert "## Recall by class" in report and "| balanced |" in report and "## Paths" not in report
+    assert "## Recall by class" in report and "| balanced |" in report and "## By layer" not in report
     assert {path.stem for path in (whole / "figures").iterdir()} == {"comparison", "recall"}
 
     monkeypatch.setattr(compare, "train_variant", interrupted(train_variant, 2))
@@ -129,11 +128,11 @@ def test_a_comparison_writes_rows_report_and_figures_and_resumes(tmp_path, monke
     ("what", "section"),
     [
         ("batch-size", "## The noise of the gradient"),
-        ("activations", "## By layer"),
+        ("activations", "| relu tanh |"),
         ("normalisation", "group norm, residual"),
         ("objectives", "## Sensitivities"),
         ("initializers", "## By layer"),
-        ("optimizers", "## Paths"),
+        ("optimizers", "| momentum 0.99 |"),
         ("dropout", "dropout 0.5"),
     ],
 )

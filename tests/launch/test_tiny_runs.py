@@ -21,12 +21,11 @@ from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.data.images import pixel_features, read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.nn import training
+from jexplicit.nn import steps, training
 from jexplicit.runs.results import read_events
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
-from launch.digits import trained
-from launch.digits.base import row_name
 from launch.digits.classifier import load_classifier
+from launch.digits.data import row_name
 from launch.icl.shared.base import TEST, Job, Model, make_tasks, random_key
 from launch.icl.shared.config import Config
 from launch.icl.shared.predictors import descent_families, measure_families
@@ -134,11 +133,11 @@ def test_an_interrupted_run_resumes_to_the_same_rows(run, text, tmp_path, monkey
 
 
 def test_training_interrupted_within_an_epoch_resumes_to_the_same_rows(run, text, tmp_path, monkeypatch):
-    out, make_step = tmp_path / "run", trained.training_step
+    out, make_step = tmp_path / "run", steps.training_step
     with monkeypatch.context() as patch:  # checkpoints after every few steps
         patch.setattr(training, "_steps_between_checks", 2)
-        patch.setattr(trained, "train", functools.partial(training.train, checkpoint_seconds=0.0))
-        patch.setattr(trained, "training_step", lambda *args, **options: interrupted(make_step(*args, **options), 8))
+        patch.setattr(steps, "train", functools.partial(training.train, checkpoint_seconds=0.0))
+        patch.setattr(steps, "training_step", lambda *args, **options: interrupted(make_step(*args, **options), 8))
         assert started("digits", text, out) == 130
     assert [row["method"] for row in rows(out)] == ["explicit"] and list(out.glob("checkpoints/warm_1.partial"))
     assert main_of("digits")(["--out", str(out), "--resume"]) == 0
@@ -181,7 +180,7 @@ def test_held_out_images_judge_the_explicit_solution_of_the_others(run):
     assert row["priming_number"] == pytest.approx(K, rel=1e-5)
     assert row["dev_accuracy"] == pytest.approx((logits.argmax(axis=1) == data.train_labels[held_out]).mean())
     assert row["dev_loss"] == pytest.approx(-(log_p * Y[held_out]).sum(axis=1).mean(), rel=0.01)  # float32
-    for row in where(rows(run("digits")), stop=(None, "patience")):
+    for row in rows(run("digits")):
         model = load_classifier(str(run("digits")), method=row["method"])
         labels = np.asarray(model.logits(data.test_images)).argmax(axis=1)
         np.testing.assert_array_equal(labels, np.load(run("digits") / "guesses" / f"{row_name(row)}.npy"))

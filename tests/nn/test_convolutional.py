@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from drawn_weights import drawn_variables, outputs
 
-from jexplicit.nn.convolutional import ConvolutionalNetwork
-from jexplicit.nn.networks import init_variables
+from jexplicit.nn.networks import ConvolutionalNetwork, init_variables
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step

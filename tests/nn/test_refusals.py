@@ -16,7 +16,6 @@ from jexplicit.nn.optimizers import make_optimizer, make_schedule, optax_optimiz
 from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.parts.initializers import initializer
 from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.samplers import sampler, shorter_epochs
 from jexplicit.nn.steps import scorer
 from jexplicit.nn.studies.autoencoders import (
     LinearAutoencoder,
@@ -28,16 +27,13 @@ from jexplicit.nn.studies.autoencoders import (
     off_span_gain,
     pseudo_inverse_autoencoder,
 )
-from jexplicit.nn.studies.checklist import one_example_verdict
-from jexplicit.nn.studies.embeddings import embedding_map, nearest_neighbours
 from jexplicit.nn.studies.gradient_noise import gradient_noise
-from jexplicit.nn.studies.learning_rate import grid_search, pick_rate, sweep_schedule
-from jexplicit.nn.studies.trajectories import SURFACES, trajectory
+from jexplicit.nn.training import sampler, shorter_epochs
 
 
 def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
     """Calls, and parts of their messages: those refused at once, and those refused for what is computed."""
-    KEY, X, C = jax.random.key(0), jax.device_put(np.random.default_rng(0).normal(size=(20, 6))), np.eye(40)
+    KEY, X = jax.random.key(0), jax.device_put(np.random.default_rng(0).normal(size=(20, 6)))
     NONE, THREE = jax.device_put(np.ones((0, 6))), jax.device_put(np.ones((3, 6)))
     SQUARE = LinearAutoencoder(jax.device_put(np.eye(6)), jax.device_put(np.eye(6)))
     NETWORK: Any = FullyConnected
@@ -65,18 +61,6 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: scorer(NETWORK((), 1), objective("squared_error"))({}, NONE, NONE), "no examples"),
         (lambda: hockey_stick(1.0, 1), "at least 2 outputs"),
         (lambda: hockey_stick(np.nan, 3), "at least 2 outputs"),
-        (lambda: one_example_verdict([], input_norm=1.0, gradient_norm=1.0, bias=False), "no losses"),
-        (lambda: sweep_schedule(0.0, 1.0, 10), "0 < lowest < highest"),
-        (lambda: sweep_schedule(1.0, 0.1, 10), "0 < lowest < highest"),
-        (lambda: sweep_schedule(0.1, 1.0, 1), "2 or more steps"),
-        (lambda: sweep_schedule(0.1, np.inf, 5), "0 < lowest < highest"),
-        (lambda: pick_rate(np.array([0.1, 1.0]), np.full(2, np.inf)), "start the sweep at a lower rate"),
-        (lambda: grid_search(lambda rate: rate, np.array([])), "at least one, all positive"),
-        (lambda: grid_search(lambda rate: rate, np.array([0.0, 0.1])), "at least one, all positive"),
-        (lambda: trajectory(make_optimizer("sgd", 0.1), SURFACES["ravine"], -1), "-1 steps"),
-        (lambda: nearest_neighbours(C, np.array([0]), 0), "0 neighbours of tokens, of 40"),
-        (lambda: nearest_neighbours(C, np.array([0]), 40), "40 neighbours of tokens, of 40"),
-        (lambda: embedding_map(C[:3]), "a map of 3 tokens"),
         (lambda: noise([0]), "of 20 examples: use 1 .. 20"),
         (lambda: noise([21]), "of 20 examples: use 1 .. 20"),
         (lambda: noise([]), "of 20 examples: use 1 .. 20"),
@@ -89,7 +73,6 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
     ]
     computed: list[tuple[Callable[[], Any], str]] = [
         (lambda: optax_optimizer("chain", 0.1), "optimizer 'chain': optax has no plain optimiser of this name; try adagrad"),
-        (lambda: grid_search(lambda rate: rate * jnp.inf, np.array([0.6, 0.9])), "every rate from 0.6 to 0.9 diverged"),
         (lambda: noise([1], scale=0.0), "is 0"),
         (lambda: descend_linear(SQUARE, jax.device_put(np.zeros((3, 6))), 1), "examples that are not 0"),
         (lambda: off_span_gain(SQUARE, X), "span all 6 dimensions"),

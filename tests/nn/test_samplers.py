@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from jexplicit.nn.parts.names import SamplerName
-from jexplicit.nn.samplers import sampler, shorter_epochs
-from jexplicit.nn.training import train
+from jexplicit.nn.training import sampler, shorter_epochs, train
 
 LABELS = np.repeat([0, 1, 2], [70, 20, 10])
 

@@ -1,11 +1,10 @@
-"""The delta-corrected exponent and the weights from mean co-occurrences: scans, loops and the cases with known answers."""
+"""The delta-corrected exponent: scans, loops and the cases with known answers."""
 
 import functools
 
 import jax
 import numpy as np
 import pytest
-from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
 from scipy.special import log_softmax, softmax
 
 from jexplicit.solvers.explicit import explicit_solution
@@ -16,8 +15,6 @@ from jexplicit.solvers.priming import (
     fit_intercept,
     intercept_logits,
     log_intercept,
-    log_mean_cooccurrences,
-    mean_cooccurrence_intercept,
 )
 
 RNG = np.random.default_rng(0)
@@ -73,26 +70,7 @@ def test_outputs_that_are_equally_frequent_need_no_delta():
     assert fit.delta == 0 and fit.loss == fit.first_loss == pytest.approx(np.log(2))
 
 
-def test_mean_cooccurrences_are_the_loop_over_examples():
-    found = np.asarray(compiled(log_mean_cooccurrences, H, F, K))
-    for i in range(N):
-        means = [np.prod([F[d, i] ** (h[d] / h.sum()) for d in range(D)]) for h in H]
-        assert found[i] == pytest.approx(np.log(np.mean(np.array(means) ** K)) / K, rel=1e-10)
-    as_printed = compiled(log_mean_cooccurrences, H, F, K, own_norms=False)
-    np.testing.assert_allclose(as_printed, log_mean_cooccurrences_loop(H, F, K), rtol=1e-10)
-
-
-def test_both_mean_cooccurrences_are_one_where_every_norm_is_k():
-    same = H / H.sum(axis=1, keepdims=True) * K
-    one, other = (compiled(log_mean_cooccurrences, same, F, K, own_norms=own) for own in (True, False))
-    np.testing.assert_allclose(one, other, rtol=1e-12)
-
-
-def test_where_they_grow_as_counts_the_weights_are_the_explicit_ones():
-    """F[d, i] = a_d f_i: <E_G[F_i]> ∝ f_i exactly, and Eq. 14's last step is no approximation."""
-    F = RNG.uniform(1, 2, D)[:, None] * f[None, :]
+def test_the_intercept_gives_the_logits_of_the_explicit_solution():
     explicit = compiled(log_intercept, F, K)
-    difference = np.asarray(compiled(mean_cooccurrence_intercept, H, F, f, K)) - np.asarray(explicit)
-    np.testing.assert_allclose(difference, difference[0], rtol=1e-10)
     logits = compiled(intercept_logits, H, F, explicit)
     np.testing.assert_allclose(H @ np.asarray(compiled(explicit_solution, F, K)), logits, rtol=1e-10)

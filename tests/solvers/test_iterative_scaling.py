@@ -10,7 +10,7 @@ import pytest
 import reference
 from sklearn.linear_model import LogisticRegression
 
-from jexplicit.solvers.iterative_scaling import ScalingProblem, iterative_scaling_sweeps, scaling_sweep
+from jexplicit.solvers.sweeps import ScalingProblem, iterative_scaling_sweeps, scaling_sweep
 
 M, D, N = 300, 6, 3
 SLOW, REST = pytest.mark.slow, [(1.0, np.float64), (5.0, np.float32)]

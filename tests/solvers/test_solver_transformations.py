@@ -12,9 +12,9 @@ from reference import one_hot
 
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
-from jexplicit.solvers.iterative_scaling import iterative_scaling_sweeps
 from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
 from jexplicit.solvers.priming import fit_intercept, intercept_logits, log_intercept, priming_scan
+from jexplicit.solvers.sweeps import iterative_scaling_sweeps
 
 M, D, N = 300, 6, 3
 

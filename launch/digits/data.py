@@ -1,10 +1,10 @@
-"""What the methods of launch.digits share: the images as features, names of rows and models, and how a model is evaluated.
+"""What the methods of launch.digits share: images as features and descriptors, names of rows and models, and what a row says.
 
 A method is a function of a `Problem` that yields parts: the fields that identify a row, and what computes the rest of it.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
+from jexplicit.features.descriptors import Axes, describe, fit_axes
+from jexplicit.features.scattering import scattering_pools, wavelets
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.calibration import calibration_error, reliability
@@ -24,7 +26,6 @@ from launch.kit.folder import RunFolder
 from launch.kit.rows import Row
 
 Parts = Iterator[Part]
-SCAN, PICTURES = "scan.csv", "pictures.npz"
 WITH_FEATURES = ("features", "kernel", "feature-machine", "trained_readout")
 """Methods whose features have weights of their own, in a checkpoint by the name of the features."""
 
@@ -68,10 +69,10 @@ def make_problem(config: Config, folder: RunFolder) -> Problem:
         return Split(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
 
     train, test = split(images.train_images, images.train_labels), split(images.test_images, images.test_labels)
-    return Problem(config, folder, images, train, test, config.priming_number or float(priming_number(train.H)))
+    return Problem(config, folder, images, train, test, float(priming_number(train.H)))
 
 
-def about(problem: Problem) -> dict[str, Any]:
+def about(problem: Problem) -> Row:
     """The fields of all rows: what they were measured on."""
     images, (height, width) = problem.images, problem.images.train_images.shape[1:]
     return {
@@ -84,12 +85,12 @@ def about(problem: Problem) -> dict[str, Any]:
         "width": width,
         "outputs": images.outputs,
         "levels": images.levels,
-        "mean_norm": float(priming_number(problem.train.H)),
+        "mean_norm": problem.K,
     }
 
 
-def make_key(method: str, solver: str, *, layers: int = 1, features: str = "pixels") -> dict[str, Any]:
-    """The fields that identify the rows of a model."""
+def make_key(method: str, solver: str, *, layers: int = 1, features: str = "pixels") -> Row:
+    """The fields that identify the row of a model."""
     return {"method": method, "layers": layers, "features": features, "solver": solver}
 
 
@@ -97,22 +98,20 @@ def row_name(row: Row) -> str:
     """The name of a row in tables and figures, unique within a run.
 
     Example:
-        >>> row_name({"method": "warm", "layers": 2, "features": "pixels", "stop": "rise"})
-        'warm, 2 layers, rise'
+        >>> row_name({"method": "warm", "layers": 2, "features": "pixels", "solver": "adagrad"})
+        'warm, 2 layers'
     """
     if row["method"] in ("kernel", "feature-machine"):
         return f"{row['method']}, {row['solver'].replace('_', ' ')}"
-    if row["method"] == "solved_second":
-        return f"second layer over {row['features']}, {row['solver']}"
     if row["method"] == "features":
         return f"{row['solver']} on {row['features']}"
     layers = f", {row['layers']} layer{'s' * (row['layers'] > 1)}" if row["method"] in ("explicit", "cold", "warm") else ""
-    return row["method"].replace("_", " ") + layers + (f", {row['stop']}" if "stop" in row else "")
+    return row["method"].replace("_", " ") + layers
 
 
 def model_name(row: Row) -> str:
-    """The checkpoint of a row's model; rows that differ in when training stopped share one."""
-    several = row["method"] in ("features", "kernel", "feature-machine", "solved_second")
+    """The checkpoint of a row's model."""
+    several = row["method"] in ("features", "kernel", "feature-machine")
     return f"{row['features']}_{row['solver']}" if several else f"{row['method']}_{row['layers']}"
 
 
@@ -124,14 +123,6 @@ def save_model(problem: Problem, name: str, params: Any) -> None:
 def load_model(path: Any) -> Any:
     """The parameters in a checkpoint."""
     return jax.tree.map(jnp.asarray, load_checkpoint(path)["params"])
-
-
-def scores(problem: Problem, train: Array, test: Array) -> dict[str, float]:
-    """Accuracy and loss of logits on the train and the test images."""
-    splits = {"test": (test, problem.test), "train": (train, problem.train)}
-    return {f"{name}_accuracy": accuracy(logits, split.labels) for name, (logits, split) in splits.items()} | {
-        f"{name}_loss": mean_loss(logits, split.Y) for name, (logits, split) in splits.items()
-    }
 
 
 def flops(function: Callable, *inputs: Any) -> float:
@@ -146,19 +137,16 @@ def stored(problem: Problem, row: Row) -> dict[str, int]:
     return {"parameters": sum(leaf.size for leaf in models[0]), "bytes": sum(leaf.nbytes for leaf in sum(models, []))}
 
 
-def keep(problem: Problem, key: Row, params: Any, train: Array, test: Array, **fields: Any) -> dict[str, Any]:
+def keep(problem: Problem, key: Row, params: Any, train: Array, test: Array, **fields: Any) -> Row:
     """The row of a model from its logits on the train and the test images; its parameters and guesses are saved."""
     save_model(problem, model_name(key), params)
-    save_guesses(problem, key, test)
-    return {**key, **fields, **scores(problem, train, test), "calibration_error": calibration_error(test, problem.test.labels)}
-
-
-def save_guesses(problem: Problem, row: Row, test: Array) -> None:
-    """Save the class that a row's model gives each test image, and log how its confidence compares with its accuracy."""
-    log_reliability(problem, row_name(row), test)
-    path = problem.folder.path / "guesses" / f"{row_name(row)}.npy"
+    log_reliability(problem, row_name(key), test)
+    path = problem.folder.path / "guesses" / f"{row_name(key)}.npy"
     path.parent.mkdir(exist_ok=True)
     np.save(path, np.asarray(test.argmax(axis=1), np.uint8))
+    for part, logits, split in (("test", test, problem.test), ("train", train, problem.train)):
+        fields |= {f"{part}_accuracy": accuracy(logits, split.labels), f"{part}_loss": mean_loss(logits, split.Y)}
+    return {**key, **fields, "calibration_error": calibration_error(test, problem.test.labels)}
 
 
 def log_reliability(problem: Problem, name: str, test: Array) -> None:
@@ -174,8 +162,7 @@ def dev_scores(problem: Problem, held_out: Array) -> dict[str, float]:
 
 
 def most_accurate(rows: Sequence[Row]) -> Row:
-    """The row whose model has the highest accuracy on held-out training images, then the lowest loss there; one trained on
-    all of them comes last."""
+    """The row whose model has the highest accuracy on held-out training images, then the lowest loss there."""
     return max(rows, key=lambda row: (row.get("dev_accuracy") or 0.0, -(row.get("dev_loss") or 0.0)))
 
 
@@ -185,3 +172,36 @@ def held_out_tenth(problem: Problem) -> np.ndarray:
     order = np.random.default_rng(problem.config.seed).permutation(len(chosen))
     chosen[order[: max(1, len(chosen) // 10)]] = True
     return chosen
+
+
+def fit_descriptors(config: Config, images: Images) -> tuple[Array, Array, dict[str, Any]]:
+    """Descriptors of the train and of the test images, and the weights they need."""
+    X, levels = images.train_images, images.levels
+    with stage("descriptors", "images") as progress:
+        axes = fit_axes(pools(config, X.shape), X, levels, dimensions=config.axes, seed=config.seed)
+        weights = axes._asdict()
+        train, test = (descriptors(config, weights, x, levels, progress=progress) for x in (X, images.test_images))
+    return train, test, weights
+
+
+def descriptors(config: Config, weights: Mapping[str, Any], X: np.ndarray, levels: int, **options: Any) -> Array:
+    """Descriptors of images [M, height, width], with weights that a run keeps."""
+    return describe(pools(config, X.shape), Axes(weights["mean"], weights["axes"]), X, levels, **options)
+
+
+def pools(config: Config, shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    """Averages of moduli of wavelets over the cells of a grid, `images [m, height, width] -> [m, D]`."""
+    side = min(shape[1:])
+    octaves = config.octaves or min(3, most_octaves(side))
+    bank = wavelets(shape[1:], octaves=octaves, angles=config.angles, grid=grid_cells(config, side))
+    return functools.partial(scattering_pools, bank=bank)
+
+
+def grid_cells(config: Config, side: int) -> int:
+    """Cells along a side: as asked for, or near a quarter of it."""
+    return config.grid or max(4, round(side / 4))
+
+
+def most_octaves(side: int) -> int:
+    """Octaves whose coarsest wavelet is at most half as wide as an image; below 16 pixels, fewer than 3."""
+    return side.bit_length() - 2
