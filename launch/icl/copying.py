@@ -14,7 +14,6 @@ from icl.training import Recipe
 from jexplicit.runs.bounds import PositiveInt
 from launch.icl import base
 from launch.icl.tables import BY_STEP, STYLES, curve, curves, measures
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row
 from launch.kit.views import Lines
 
@@ -29,7 +28,7 @@ class Config(base.LayerFlags):
     test_tasks: PositiveInt = 100_000
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """What needs no training, then a part for each first layer."""
     yield {"attention": None}, functools.partial(untrained, job.config)
     yield from (({"attention": first}, functools.partial(train_copying, job, first)) for first in MODELS)

@@ -12,7 +12,6 @@ from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
 from jexplicit.runs.bounds import PositiveInt
 from launch.icl import base
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row, cell, means, pivot, where
 from launch.kit.tables import Column
 from launch.kit.views import Table
@@ -31,7 +30,7 @@ class Config(base.LayerFlags):
     steps: PositiveInt = 2000
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """A part for each context length."""
     yield from (({"context": N}, partial(both, job, N)) for N in job.config.contexts)
 

@@ -14,7 +14,6 @@ from jexplicit.runs.bounds import Bounds
 from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.tables import COLOURS, LOSS
-from launch.kit.experiment import Part
 from launch.kit.rows import Row, cell, pivot
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Table
@@ -37,7 +36,7 @@ class Config(base.TaskFlags):
     """Largest number of layers."""
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """The losses of every depth on fresh contexts, in one part."""
     yield {}, lambda: losses(job.config)
 

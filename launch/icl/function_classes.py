@@ -17,7 +17,6 @@ from icl.training import Recipe
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import stage
 from launch.icl import base
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row, means
 from launch.kit.tables import Column
 from launch.kit.views import pivot_table
@@ -51,7 +50,7 @@ def check(config: Config) -> None:
         raise ValueError(f"--transformer {width} {layers} {heads}: use a width that is a multiple of the heads")
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """A part for each class and shift; linear functions also on shifted prompts."""
     for kind in job.config.functions:
         d = job.config.dim

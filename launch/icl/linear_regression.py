@@ -11,7 +11,6 @@ from jexplicit.runs.bounds import Bounds, NonNegativeInt
 from launch.icl import base
 from launch.icl.tables import COMPARISON, STYLES, curves
 from launch.kit.command import Preset
-from launch.kit.experiment import Part
 from launch.kit.figures import legend_below
 from launch.kit.rows import Results, Row, melt
 from launch.kit.views import Lines
@@ -36,19 +35,19 @@ class LayersConfig(base.LayerFlags):
     """Number of training steps from the weights that were solved for; 0: no warm start."""
 
 
-def one_step(job: base.Job[Config]) -> Iterator[Part]:
+def one_step(job: base.Job[Config]) -> Iterator[base.Part]:
     """One layer."""
     yield _compared(job, base.make_model(job.config), {"cold": job.config.steps})
 
 
-def multi_step(job: base.Job[LayersConfig]) -> Iterator[Part]:
+def multi_step(job: base.Job[LayersConfig]) -> Iterator[base.Part]:
     """--layers layers, also from the solution."""
     config = job.config
     model, warm = base.make_model(config, config.layers, recurrent=config.recurrent), {"warm": config.warm_steps}
     yield _compared(job, model, {"cold": config.steps, **(warm if config.warm_steps else {})})
 
 
-def _compared(job: base.Job[base.LayerFlags], model: base.Model, runs: dict[str, int]) -> Part:
+def _compared(job: base.Job[base.LayerFlags], model: base.Model, runs: dict[str, int]) -> base.Part:
     """All predictors on fresh test tasks: without training, trained for so many steps from each start, interpolated."""
 
     def part() -> list[Row]:

@@ -15,7 +15,6 @@ from icl.solvers.spectrum import context_eigenvalues
 from icl.tasks import Sequence, sample_tasks
 from launch.icl import base
 from launch.icl.tables import LOSS
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row, cell, means, pivot
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Table
@@ -30,7 +29,7 @@ class Config(base.LayerFlags):
     """A recurrent layer, run for fewer and for more loops than it was solved or trained for."""
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """GD and GD++ with one rate for all loops, solved for K of them; and a layer that is trained for two loops."""
     yield {"start": None}, lambda: solved_rows(job.config)
     yield {"start": "cold"}, lambda: trained_rows(job)

@@ -24,7 +24,6 @@ from icl.training import Recipe
 from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.icl import base
 from launch.icl.tables import curve, curves
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row, means
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Table
@@ -52,7 +51,7 @@ class Config(base.TrainingFlags):
     """Parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """Closed forms, constructions and models of every seed, in one part."""
     yield {}, partial(losses, job, Chains(job.config.states, job.config.length, job.config.alpha))
 

@@ -19,7 +19,6 @@ from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.tables import LOSS
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row, points
 from launch.kit.tables import Column
 from launch.kit.views import Lines, pivot_table
@@ -72,7 +71,7 @@ def make_streams(task: str, d: int) -> Streams | Dynamics:
     }[task]
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """A part for the losses on each kind of streams, and one for the rounding errors on each kind of keys."""
     yield from (({"task": task}, partial(losses, job, task)) for task in STREAMS)
     for inputs in INPUTS:

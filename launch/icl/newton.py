@@ -18,7 +18,6 @@ from jexplicit.runs.bounds import Bounds
 from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.tables import LOSS
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row, points
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Table
@@ -37,7 +36,7 @@ class Config(base.TaskFlags):
     """Largest number of layers."""
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """A part for each kind of inputs."""
     yield from (({"task": task}, partial(losses, job, task)) for task in CONDITION)
 

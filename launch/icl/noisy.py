@@ -21,7 +21,6 @@ from jexplicit.runs.bounds import NonNegativeFloat, PositiveInt
 from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.tables import measures
-from launch.kit.experiment import Part
 from launch.kit.rows import Row
 
 ANISOTROPIC, MIXED = "anisotropic, noisy", "mixed noise"
@@ -45,7 +44,7 @@ class Config(base.LayerFlags):
     """Numbers K of layers, each with four scalar parameters."""
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """A part for each kind of tasks."""
     yield {"task": ANISOTROPIC}, partial(anisotropic, job)
     yield {"task": MIXED}, partial(mixed, job.config)

@@ -15,7 +15,6 @@ from icl.training import Recipe
 from jexplicit.runs.bounds import PositiveInt
 from launch.icl import base
 from launch.icl.tables import loss_by_step, measures
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row
 
 _penalties = 10.0 ** np.arange(-8, 3)
@@ -39,7 +38,7 @@ class Config(base.TrainingFlags):
     """Numbers of attention layers after the MLP."""
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """A part for each number of layers."""
     yield from (({"layers": layers}, partial(fit_waves, job, layers)) for layers in job.config.wave_layers)
 

@@ -21,7 +21,6 @@ from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.tables import COLOURS, LOSS
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row, melt, where
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Table
@@ -55,7 +54,7 @@ def check(config: Config) -> None:
     base.check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
 
 
-def measure(job: base.Job[Config]) -> Iterator[Part]:
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
     """What needs no training, a part for each number of tasks and of heads, and an event `threshold` for each dimension."""
     config, tasks = job.config, make_tasks(job.config.dim, job.config.context)
     yield {"start": None}, partial(untrained, config, tasks)

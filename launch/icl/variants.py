@@ -18,7 +18,6 @@ from jexplicit.runs.devices import full_precision
 from launch.icl import base
 from launch.icl.linear_regression import LayersConfig
 from launch.icl.tables import loss_by_step, measures
-from launch.kit.experiment import Part
 from launch.kit.rows import Results, Row
 from launch.kit.views import Images
 
@@ -28,6 +27,11 @@ class Config(base.LayerFlags):
     """One and two heads of softmax attention, or one and two layers that read normalised tokens."""
 
     seeds: PositiveInt = 3
+
+
+@dataclass(frozen=True)
+class DeepConfig(LayersConfig):
+    """Layers of softmax attention with two heads, constructed from GD++ and trained from these and from random weights."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def compared(job: base.Job[base.LayerFlags], model: base.Model, families: list[b
 HEADS = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in files and events, by label
 
 
-def softmax(job: base.Job[Config]) -> Iterator[Part]:
+def softmax(job: base.Job[Config]) -> Iterator[base.Part]:
     """One layer, and the products `M_h R_h[-1, -1]` of each head of the first seeds in heads.npz."""
 
     def part() -> list[Row]:
@@ -81,7 +85,7 @@ _sharpness = 0.3  # of the scores of the first layer, which are below 1
 STARTS = {"cold": "softmax_cold", "warm": "softmax_warm"}
 
 
-def deep_softmax(job: base.Job[LayersConfig]) -> Iterator[Part]:
+def deep_softmax(job: base.Job[DeepConfig]) -> Iterator[base.Part]:
     """--layers layers with two heads: constructed, and trained from random weights and from these."""
     config, model = job.config, base.make_model(job.config, job.config.layers, recurrent=job.config.recurrent)
 
@@ -104,7 +108,7 @@ def deep_softmax(job: base.Job[LayersConfig]) -> Iterator[Part]:
     yield model.sizes, part
 
 
-def layernorm(job: base.Job[Config]) -> Iterator[Part]:
+def layernorm(job: base.Job[Config]) -> Iterator[base.Part]:
     """A part for one layer, and for two; their losses by input range are an event `sweep` for each seed."""
     ranges = np.linspace(0.5, 2.0, 16).tolist()
 
@@ -123,7 +127,7 @@ def layernorm(job: base.Job[Config]) -> Iterator[Part]:
     yield from (({"layers": layers}, partial(part, layers)) for layers in (1, 2))
 
 
-def finite_data(job: base.Job[FiniteConfig]) -> Iterator[Part]:
+def finite_data(job: base.Job[FiniteConfig]) -> Iterator[base.Part]:
     """A part for each number of tasks, whose loss is `train_loss`."""
 
     def part(size: int) -> list[Row]:
@@ -158,7 +162,7 @@ FINITE_VIEWS = [measures({"training_tasks": "training tasks"}, NOTES["finite"])]
 
 SOFTMAX = base.experiment("softmax", Config, softmax, SOFTMAX_VIEWS, title="Softmax")
 DEEP_SOFTMAX = base.experiment(
-    *("deep-softmax", LayersConfig, deep_softmax, DEEP_VIEWS), title="Layers of softmax attention", tiny={"warm_steps": 100}
+    *("deep-softmax", DeepConfig, deep_softmax, DEEP_VIEWS), title="Layers of softmax attention", tiny={"warm_steps": 100}
 )
 LAYERNORM = base.experiment(*("layernorm", Config, layernorm, [measures(note=NOTES["layernorm"])]), title="Layer normalisation")
 FINITE_DATA = base.experiment(
