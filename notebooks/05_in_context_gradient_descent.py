@@ -127,5 +127,4 @@ for N in (10, 25):
     print(f"N = {N}: gamma {found.gamma[0]:.4f}, eta {found.eta[0]:.2f}, loss {found.loss:.4f}")
 
 # %% [markdown]
-# Next: all of this in one command, with shifted tasks, roll-outs and curvature:
-# `jexplicit icl --experiment all --out runs/icl`.
+# Next: all of this beside trained layers, with figures: `jexplicit icl one-step`, `multi-step`, `depths` and `curvature`.

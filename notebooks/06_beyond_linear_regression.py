@@ -84,7 +84,7 @@ axes[0].set_ylabel("token")
 plt.show()
 
 # %% [markdown]
-# `jexplicit icl --experiment copy --out runs/icl_copy` trains two layers, the first with softmax, and they learn it.
+# `jexplicit icl copy --out runs/icl_copy` trains two layers, the first with softmax, and they learn it.
 #
 # ## Noise levels that differ by task
 #
@@ -161,4 +161,4 @@ plt.legend(loc="upper left", bbox_to_anchor=(1, 1))
 plt.show()
 
 # %% [markdown]
-# Next: all of this trained, with figures: `jexplicit icl --preset beyond`.
+# Next: all of this trained, with figures: `jexplicit icl --help` lists the experiments.

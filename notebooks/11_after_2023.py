@@ -166,4 +166,5 @@ for ax, a, title in zip(
 plt.show()
 
 # %% [markdown]
-# Next: all of this beside trained layers, with figures: `jexplicit icl --experiment depths recent --out runs/icl_recent`.
+# Next: all of this beside trained layers, with figures: `jexplicit icl depths --out runs/icl_depths`, `looped`,
+# `newton`, `task-diversity`, `mesa` and `markov`.

@@ -117,6 +117,7 @@ class _Program(NamedTuple):
 
 
 def _program(launcher: str, started: Sequence[str]) -> _Program:
+    launcher = launcher.partition(" ")[0]  # "icl copy" is a subcommand
     module = importlib.import_module(COMMANDS[launcher].module)
     kinds: Mapping[str, Command] = getattr(module, "COMMANDS", {})
     if kind := next((word for word in started if word in kinds), None):

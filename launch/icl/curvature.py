@@ -1,6 +1,8 @@
 """What one layer of GD++ does to the eigenvalues of XᵀX: it lowers the largest (von Oswald et al. 2023, App. A.10)."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,43 +10,43 @@ import numpy as np
 from icl.problems.comparison import condition_numbers, curvature_after_step
 from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.runs.checkpoints import is_checkpoint
-from launch.icl.shared.base import COLOURS, SPECTRUM, STYLES, Effort, Job, Model, make_tasks, parts, random_key
-from launch.icl.shared.config import Config
-from launch.icl.shared.predictors import descent, trained_family, with_descent_rates
-from launch.kit.experiment import Experiment
-from launch.kit.rows import Results, Row, cell, means, pivot, points, where
+from jexplicit.runs.bounds import PositiveInt
+from launch.icl import base
+from launch.kit.rows import Results, Row, cell, means, pivot, where
 from launch.kit.tables import Column
-from launch.kit.views import Lines, Table
+from launch.kit.views import Table
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
+_contexts = 10_000  # whose eigenvalues are measured, at most
 
 
-@parts()
-def measure(job: Job) -> list[Row]:
-    """The effect of GD++ on eigenvalues.
+@dataclass(frozen=True)
+class Config(base.LayerFlags):
+    """The eigenvalues before and after the first of two recurrent layers, solved and trained, by context length."""
 
-    Before and after the first of two recurrent layers, by context length. The layers are the best ones and, where the run
-    trains them at that length, those trained from random weights.
-    """
-    config, rows, spectra = job.config, [], {}
-    for N in config.contexts:
-        tasks = make_tasks(config, context=N)
-        model = Model(tasks, 2, True)
-        rates, seconds = descent(job, model, "gd++")
-        eta, gamma = float(rates.eta[0]), float(rates.gamma[0])
-        values = context_eigenvalues(random_key(config, SPECTRUM + 100), tasks, min(config.solver_contexts, 10_000))
-        spectra |= {f"before_{N}": values, f"after_{N}": curvature_after_step(values, gamma)}
-        found = [("closed_form", {"loss": rates.loss, "gamma": gamma, "eta": eta, "seconds": seconds})]
-        steps = config.scaling_steps if {"scaling-N", "all"} & {*config.experiment} else 0
-        if steps or is_checkpoint(job.folder.path / "checkpoints" / f"cold_{model.name}"):  # scaling-N or multi-step train them
-            for _, entry in with_descent_rates(model, trained_family(job, model, runs=Effort(steps or 1, 1))).members:
-                both = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
-                loss = evaluate_polynomial(values, rates._replace(**both), tasks).loss
-                found.append(("trained", {**entry, "loss": loss}))
-        rows += [model.row(name, **more, **_spectrum(values, more["gamma"])) for name, more in found]
-    np.savez_compressed(job.folder.path / "curvature.npz", **{name: part.astype(np.float32) for name, part in spectra.items()})
-    return rows
+    contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
+    """Context lengths N, instead of --context."""
+    seeds: PositiveInt = 1
+    steps: PositiveInt = 2000
+
+
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+    """A part for each context length."""
+    yield from (({"context": N}, partial(both, job, N)) for N in job.config.contexts)
+
+
+def both(job: base.Job[Config], context: int) -> Iterator[Row]:
+    """The best layers, and those trained from random weights, by their γ."""
+    config, model = job.config, base.make_model(replace(job.config, context=context), 2)
+    rates, seconds = base.descent(config, model, "gd++")
+    key = base.random_key(config, base.SPECTRUM + 100)
+    values = context_eigenvalues(key, model.tasks, min(config.test_tasks, _contexts))
+    about = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
+    yield model.row("closed_form", **about, **_spectrum(values, about["gamma"]))
+    for _, entry in base.with_descent_rates(model, base.trained_family(job, model)).members:
+        tied = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
+        loss = evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss
+        yield model.row("trained", **entry, loss=loss, **_spectrum(values, entry["gamma"]))
 
 
 def _spectrum(values: np.ndarray, gamma: float) -> dict[str, float]:
@@ -62,7 +64,10 @@ def _largest(when: str) -> Callable[[Row], Any]:
     return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
 
 
-_of_layers = ["context", "predictor"]
+def _by_context(results: Results) -> list[Row]:
+    return pivot(means(where(results.rows, experiment="curvature"), ["context", "predictor"]), ["context"], "predictor")
+
+
 CURVATURE = Table(
     [
         Column("N", "context"),
@@ -75,31 +80,7 @@ CURVATURE = Table(
         Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
         Column("after", cell("closed_form", "condition_after"), ".3g"),
     ],
-    lambda results: pivot(means(where(results.rows, experiment="curvature"), _of_layers), ["context"], "predictor"),
+    _by_context,
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
-_eigenvalues, _condition = "density of eigenvalues of XᵀX, smallest N", "condition number of XᵀX, median"
-
-
-def _curves(results: Results) -> Iterator[Row]:
-    """The density of the eigenvalues at the first N, condition numbers and γ by N (paper, Fig. 13)."""
-    spectra, shortest = results.arrays("curvature.npz"), min(row["context"] for row in results.rows)
-    for when in ("before", "after"):
-        density, edges = np.histogram(spectra[f"{when}_{shortest}"], 60, density=True)
-        yield from points(edges[1:], np.where(density, density, np.nan), series=when, panel=_eigenvalues)
-        solved = {row["context"]: row[f"condition_{when}"] for row in where(results.rows, predictor="closed_form")}
-        yield from points(solved, solved.values(), series=when, panel=_condition)
-    for row in results.rows:
-        N = row["context"]
-        for series, gamma in {row["predictor"]: row["gamma"], "paper": PAPER_GAMMA.get(N, np.nan)}.items():
-            yield {"panel": "γ of two recurrent layers", "series": series, "x": N, "y": gamma}
-
-
-_paper = {"color": COLOURS["interpolated"], "linestyle": "", "marker": "s", "label": "paper, trained"}
-FIGURE = Lines(
-    *("curvature", "x", "y", "series", "panel", _curves),
-    styles={**STYLES, "before": {"color": COLOURS["gd"]}, "after": {"color": COLOURS["gd++"]}, "paper": _paper},
-    axes={"ylabel": "", "xscale": "log", "yscale": "log", "xlabel": "pairs N"},
-    by_panel={_eigenvalues: {"xscale": "linear", "xlabel": "eigenvalue"}},
-)
-EXPERIMENT = Experiment("curvature", Config, measure, [CURVATURE, FIGURE], title="Curvature")
+EXPERIMENT = base.experiment("curvature", Config, measure, [CURVATURE], title="Curvature", tiny={"contexts": (3, 5)})

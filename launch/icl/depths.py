@@ -1,17 +1,19 @@
 """How the loss of solved layers of GD++ falls with their number."""
 
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial, least_loss
 from icl.solvers.spectrum import context_eigenvalues
+from jexplicit.runs.bounds import Bounds
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import COLOURS, LOSS, TEST, Job, Model, make_tasks, parts, random_key
-from launch.icl.shared.config import Config
-from launch.icl.shared.predictors import spectrum
-from launch.kit.experiment import Experiment
+from launch.icl import base
+from launch.icl.tables import COLOURS, LOSS
 from launch.kit.rows import Row, cell, pivot
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Table
@@ -26,18 +28,26 @@ SERIES = {
 _deepest_bound = 5  # layers: of degree 121
 
 
-@parts()
-def measure(job: Job) -> list[Row]:
-    """The best 1, 2, .. --depths layers, solved.
+@dataclass(frozen=True)
+class Config(base.TaskFlags):
+    """The best 1, 2, .. layers, solved: GD and GD++, with rates that layers share or have of their own."""
 
-    GD and GD++ of every depth, with rates that layers share or have of their own, on fresh contexts.
-    """
-    config = job.config
-    tasks, K, start = make_tasks(config), config.depths, time.perf_counter()
+    depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
+    """Largest number of layers."""
+
+
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+    """The losses of every depth on fresh contexts, in one part."""
+    yield {}, lambda: losses(job.config)
+
+
+def losses(config: Config) -> Iterator[Row]:
+    """A row for each depth of each series, and for each degree that has a bound."""
+    K, start = config.depths, time.perf_counter()
     with stage("spectrum of the contexts"):
-        law = spectrum(config, tasks)
-        fresh = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
-    shared, rows, solved = time.perf_counter() - start, [], {}
+        law = base.spectrum(config, tasks := base.make_model(config).tasks)
+        fresh = context_eigenvalues(base.random_key(config, base.TEST), tasks, config.test_tasks)
+    shared, solved = time.perf_counter() - start, {}
     for name, tied in SERIES:
         start = time.perf_counter()
         with stage(f"1 to {K} layers of {SERIES[name, tied]}"):
@@ -45,17 +55,15 @@ def measure(job: Job) -> list[Row]:
                 found = [Polynomial(*chebyshev_rates(law.bound, tasks.context, n), np.nan) for n in range(1, K + 1)]
             else:
                 found = optimal_polynomials(law, tasks, layers=K, tied=tied, plus_plus=name != "gd", seed=config.seed)
-        solved[name, tied] = found
-        seconds = shared + time.perf_counter() - start
+        solved[name, tied], seconds = found, shared + time.perf_counter() - start
         for rates in found:  # the expectation of the loss over weights and queries
             about = {"eta": rates.eta.tolist(), "gamma": rates.gamma.tolist(), "seconds": seconds}
             about |= {"test_tasks": config.test_tasks, **evaluate_polynomial(fresh, rates, tasks)._asdict()}
-            rows.append(Model(tasks, len(rates.eta), tied).row(name, **about))
+            yield base.Model(tasks, len(rates.eta), tied).row(name, **about)
     for n, rates in enumerate(solved["gd++", False][:_deepest_bound], 1):
         least = least_loss(law, tasks, (3**n - 1) // 2)
         above = rates.loss / least - 1  # both on the law that the rates were fitted to
-        rows.append(Model(tasks, n, False).row("bound", loss=least, above_bound=above, seconds=shared))
-    return rows
+        yield base.Model(tasks, n, False).row("bound", loss=least, above_bound=above, seconds=shared)
 
 
 def _series(row: Row) -> str:
@@ -74,13 +82,8 @@ DEPTHS = Table(
     "with its extrapolated tails; the other losses are of fresh contexts.",
 )
 _marker = {"marker": "o", "markersize": 4}
-_styles = {
-    "GD, one rate": {"color": COLOURS["gd"], **_marker},
-    "GD++, recurrent": {"color": COLOURS["gd++"], **_marker},
-    "GD++, separate rates": {"color": COLOURS["trained"], **_marker},
-    "Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"},
-    BOUND: {"color": "grey", "linestyle": "--"},
-}
+_styles = {name: {"color": COLOURS[c], **_marker} for name, c in zip(SERIES.values(), ("gd", "gd++", "trained"), strict=False)}
+_styles |= {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}, BOUND: {"color": "grey", "linestyle": "--"}}
 AXES = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
 FIGURE = Lines("depths", "layers", "loss", _series, styles=_styles, axes=AXES)
-EXPERIMENT = Experiment("depths", Config, measure, [DEPTHS, FIGURE], title="Depth")
+EXPERIMENT = base.experiment("depths", Config, measure, [DEPTHS, FIGURE], title="Depth", tiny={"depths": 3})

@@ -1,5 +1,7 @@
 """One layer, solved or trained for some number of loops and run for fewer and for more (Gatmiry et al. 2024)."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -11,51 +13,56 @@ from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.polynomials import Polynomial, evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
 from icl.tasks import Sequence, sample_tasks
-from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, TEST, Job, Model, first_layer, make_tasks, parts, random_key
-from launch.icl.shared.config import Config
-from launch.icl.shared.predictors import spectrum, trained_family
-from launch.kit.experiment import Experiment
+from launch.icl import base
+from launch.icl.tables import LOSS
 from launch.kit.rows import Results, Row, cell, means, pivot
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Table
 
 SOLVED_FOR = (1, 2, 5, 10)
 LOOPS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
-_trained_for = 2  # loops of the layer that is trained: the recurrent one of multi-step
-_path_tasks = 20_000  # tasks that it is run on, at most
+_trained_for, _path_tasks = 2, 20_000  # loops of the layer that is trained, and tasks that it is run on, at most
 
 
-@parts()
-def measure(job: Job) -> list[Row]:
-    """A recurrent layer, run for fewer and for more loops than it was solved or trained for.
+@dataclass(frozen=True)
+class Config(base.LayerFlags):
+    """A recurrent layer, run for fewer and for more loops than it was solved or trained for."""
 
-    GD and GD++ with one rate for all loops, solved for K of them, and a trained layer.
-    """
-    config, tasks, rows = job.config, make_tasks(job.config), []
+
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+    """GD and GD++ with one rate for all loops, solved for K of them; and a layer that is trained for two loops."""
+    yield {"start": None}, lambda: solved_rows(job.config)
+    yield {"start": "cold"}, lambda: trained_rows(job)
+
+
+def solved_rows(config: Config) -> Iterator[Row]:
+    """Losses of solved rates by loops, from the eigenvalues of fresh contexts."""
+    tasks = base.make_model(config).tasks
+    law, fresh = base.spectrum(config, tasks), context_eigenvalues(base.random_key(config, base.TEST), tasks, config.test_tasks)
     most: Any = {"layers": max(SOLVED_FOR), "tied": True, "seed": config.seed}
-    with stage("looped layers, solved"):
-        law, fresh = spectrum(config, tasks), context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
-        for name in ("gd", "gd++"):
-            solved = optimal_polynomials(law, tasks, plus_plus=name == "gd++", **most)
-            for K in SOLVED_FOR[name == "gd++" :]:  # one layer of GD++ is GD
-                eta, gamma = float(solved[K - 1].eta[0]), float(solved[K - 1].gamma[0])
-                about: Any = {"eta": eta, "gamma": gamma if name == "gd++" else None}
-                for loops in LOOPS:
-                    run = Polynomial(np.full(loops, eta), np.full(loops, gamma), np.nan)
-                    losses = evaluate_polynomial(fresh, run, tasks)
-                    rows.append(Model(tasks, K, True).row(name, loops=loops, **about, **losses._asdict()))
-    model = Model(tasks, _trained_for, True)
-    batch = sample_tasks(random_key(config, TEST), tasks, min(config.test_tasks, _path_tasks))
-    for layers, entry in trained_family(job, model).members:
-        losses = np.asarray(_losses_by_loop(first_layer(layers), batch))
-        finite = [float(loss) if np.isfinite(loss) else None for loss in losses]
-        rows += [model.row("trained", loops=loops, loss=finite[loops - 1], **entry) for loops in LOOPS]
-    return [{**row, "test_tasks": config.test_tasks} for row in rows]
+    for name in ("gd", "gd++"):
+        found = optimal_polynomials(law, tasks, plus_plus=name == "gd++", **most)
+        for K in SOLVED_FOR[name == "gd++" :]:  # one layer of GD++ is GD
+            eta, gamma = float(found[K - 1].eta[0]), float(found[K - 1].gamma[0])
+            about: Any = {"eta": eta, "gamma": gamma if name == "gd++" else None, "test_tasks": config.test_tasks}
+            for loops in LOOPS:
+                run = Polynomial(np.full(loops, eta), np.full(loops, gamma), np.nan)
+                losses = evaluate_polynomial(fresh, run, tasks)._asdict()
+                yield base.Model(tasks, K, True).row(name, loops=loops, **about, **losses)
+
+
+def trained_rows(job: base.Job[Config]) -> Iterator[Row]:
+    """Losses of every seed's layer by loops; one that diverges has none."""
+    config, model = job.config, base.make_model(job.config, _trained_for)
+    number = min(config.test_tasks, _path_tasks)
+    batch = sample_tasks(base.random_key(config, base.TEST), model.tasks, number)
+    for layers, entry in base.trained_family(job, model).members:
+        losses = [float(x) if np.isfinite(x) else None for x in np.asarray(_by_loop(base.first_layer(layers), batch))]
+        yield from (model.row("trained", loops=n, loss=losses[n - 1], **entry, test_tasks=number) for n in LOOPS)
 
 
 @jax.jit
-def _losses_by_loop(layer: AttentionLayer, batch: Sequence) -> jax.Array:
+def _by_loop(layer: AttentionLayer, batch: Sequence) -> jax.Array:
     return path_losses(lambda sequence: roll_out(layer, sequence, steps=max(LOOPS)), batch)
 
 
@@ -73,4 +80,4 @@ LOOPED = Table(
 )
 AXES = {"xscale": "log", "yscale": "log", "xlabel": "loops run", "ylabel": LOSS, "ylim": (5e-3, 10)}
 FIGURE = Lines("looped", "loops", "loss", _layer, lambda row: _layer(row).split(",")[0], axes=AXES, sharey=True)
-EXPERIMENT = Experiment("looped", Config, measure, [LOOPED, FIGURE], title="Looped layers")
+EXPERIMENT = base.experiment("looped", Config, measure, [LOOPED, FIGURE], title="Looped layers")

@@ -1,8 +1,9 @@
 """How many steps of Newton's iteration a solved layer of GD++ is worth (Fu et al. 2023)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -13,45 +14,55 @@ from icl.solvers.newton import START_POWERS, equivalent_steps, newton_residual, 
 from icl.solvers.newton import steps_per_layer as slope
 from icl.solvers.polynomials import residual
 from icl.solvers.spectrum import weighted_eigenvalues
+from jexplicit.runs.bounds import Bounds
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, TEST, Job, Model, make_tasks, parts, random_key
-from launch.icl.shared.config import Config
-from launch.icl.shared.predictors import spectrum
-from launch.kit.experiment import Experiment
+from launch.icl import base
+from launch.icl.tables import LOSS
 from launch.kit.rows import Results, Row, points
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Table
 
-CONDITION = 100.0  # of the covariance of ill-conditioned inputs, as in Fu et al.
-_layers, _steps = 10, 70  # most layers, and most steps of Newton's iteration
+CONDITION = {"well-conditioned": 1.0, "ill-conditioned": 100.0}  # of the covariance of inputs, the latter as in Fu et al.
+_steps = 70  # most steps of Newton's iteration
 _contexts = 50_000  # fresh ones, at most: each step is evaluated on all
 _lowest = 1e-9  # of the losses in the figure
 
 
-@parts(lambda config: [{"task": "well-conditioned"}, {"task": "ill-conditioned"}])
-def measure(job: Job, task: str) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Config(base.TaskFlags):
     """How many steps of Newton's iteration a solved layer is worth: those that have the same loss."""
-    config, tasks = job.config, replace(make_tasks(job.config), inputs="normal")
-    if task == "ill-conditioned":
-        tasks = replace(tasks, scales=tuple(np.geomspace(1, CONDITION**-0.5, config.dim).tolist()))
-    number, most = min(config.test_tasks, _contexts), min(_layers, config.depths)
+
+    depths: Annotated[int, Bounds(at_least=1, at_most=10)] = 10
+    """Largest number of layers."""
+
+
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+    """A part for each kind of inputs."""
+    yield from (({"task": task}, partial(losses, job, task)) for task in CONDITION)
+
+
+def losses(job: base.Job[Config], task: str) -> Iterator[Row]:
+    """Losses of 1, 2, .. solved layers, each with the steps that have the same loss; those of all steps are an event."""
+    config, powers = job.config, CONDITION[task] ** -0.5
+    tasks = replace(base.make_model(config).tasks, inputs="normal")
+    if powers < 1:
+        tasks = replace(tasks, scales=tuple(np.geomspace(1, powers, config.dim).tolist()))
+    number = min(config.test_tasks, _contexts)
     with stage(f"{task} inputs: layers and Newton's steps"):
-        solved = optimal_polynomials(spectrum(config, tasks), tasks, layers=most, tied=False, seed=config.seed)
+        solved = optimal_polynomials(base.spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed)
         with jax.enable_x64(True):
-            values, weights = map(jnp.asarray, weighted_eigenvalues(random_key(config, TEST), tasks, number))
+            values, weights = map(jnp.asarray, weighted_eigenvalues(base.random_key(config, base.TEST), tasks, number))
             rates = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
             layers = [float(layers_loss(values, weights, eta, gamma, tasks)) for eta, gamma in rates]
             newton = {
                 name: [float(newton_loss(values, weights, float(k), power=power)) for k in range(_steps)]
                 for name, power in START_POWERS.items()
             }
-    job.folder.log(event="newton", task=task, layers=layers, **{f"from_{name}": losses for name, losses in newton.items()})
-    return [
-        Model(tasks, len(rates.eta), False).row("gd++", loss=loss, eta=rates.eta.tolist(), gamma=rates.gamma.tolist())
-        | {f"newton_steps_{name}": equivalent_steps(np.array(losses), loss) for name, losses in newton.items()}
-        | {"test_tasks": number}
-        for rates, loss in zip(solved, layers, strict=True)
-    ]
+    job.folder.log(event="newton", task=task, layers=layers, **{f"from_{name}": found for name, found in newton.items()})
+    for rates, loss in zip(solved, layers, strict=True):
+        about = {"loss": loss, "eta": rates.eta.tolist(), "gamma": rates.gamma.tolist(), "test_tasks": number}
+        about |= {f"newton_steps_{name}": equivalent_steps(np.array(found), loss) for name, found in newton.items()}
+        yield base.Model(tasks, len(rates.eta), False).row("gd++", **about)
 
 
 layers_loss = jax.jit(
@@ -63,7 +74,7 @@ newton_loss = jax.jit(
 )
 
 
-def steps_per_layer(rows: Sequence[Row]) -> float:
+def steps_per_layer(rows: list[Row]) -> float:
     """How many steps from α I one more layer is worth."""
     return slope(*([row[field] for row in rows] for field in ("layers", "newton_steps_identity")))
 
@@ -89,4 +100,4 @@ STEPS = Table(
 )
 AXES = {"xlabel": "layers or steps", "yscale": "log", "ylabel": LOSS}
 FIGURE = Lines("newton", "x", "y", "series", "inputs", _curves, {"layers of GD++, solved": {"marker": "o"}}, AXES, sharey=True)
-EXPERIMENT = Experiment("newton", Config, measure, [STEPS, FIGURE], title="Newton's iteration")
+EXPERIMENT = base.experiment("newton", Config, measure, [STEPS, FIGURE], title="Newton's iteration", tiny={"depths": 3})

@@ -1,7 +1,8 @@
-"""One-layer attention changed in one respect: softmax, layer normalisation, several heads, few training tasks."""
+"""Attention changed in one respect: softmax, softmax in several layers, layer normalisation, few training tasks."""
 
-import functools
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,185 +10,161 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl.models.attention import head_maps
-from icl.models.constructions import softmax_descent_layer
+from icl.models.constructions import softmax_descent_layer, softmax_layers
+from icl.problems.comparison import sweep_loss
 from icl.tasks import Tasks, sample_tasks
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.devices import full_precision
-from launch.icl.shared.base import (
-    LOSS,
-    STYLES,
-    VALIDATION,
-    Job,
-    Model,
-    batch_loss,
-    effort,
-    make_recipe,
-    make_regression,
-    make_tasks,
-    parts,
-    random_key,
-)
-from launch.icl.shared.config import Config
-from launch.icl.shared.predictors import (
-    Family,
-    descent_families,
-    descent_family,
-    input_ranges,
-    measure_families,
-    predict_of,
-    sweep_families,
-    trained_family,
-)
-from launch.icl.shared.tables import curve, curves, first_steps, loss_by_step, measures, reference_losses
-from launch.kit.experiment import Experiment
-from launch.kit.rows import Results, Row, groups, melt, points, where
-from launch.kit.views import Images, Lines, Table
+from launch.icl import base
+from launch.icl.linear_regression import LayersConfig
+from launch.icl.tables import loss_by_step, measures
+from launch.kit.rows import Results, Row
+from launch.kit.views import Images
 
 
-@parts()
-def softmax(job: Job) -> list[Row]:
-    """One and two heads of softmax attention.
+@dataclass(frozen=True)
+class Config(base.LayerFlags):
+    """One and two heads of softmax attention, or one and two layers that read normalised tokens."""
 
-    Trained, and two heads that are a step of descent by construction.
-    """
-    tasks = make_tasks(job.config)
-    predict = predict_of(replace(make_regression(job.config, tasks, 1), softmax=True))
-    layer = softmax_descent_layer(tasks.dim, tasks.context, centred_rate(job.config, tasks))
-    families = [*by_heads(job, "softmax", 3, softmax=True), Family("constructed", predict, [(layer, {"heads": 2})])]
-    products = {}
-    for family in families:
-        M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
-        products[f"{family.name}, {len(M[0])} head{'s' * (len(M[0]) > 1)}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
-    np.savez_compressed(job.folder.path / "heads.npz", **products)
-    return compare(job, 1, families)
+    seeds: PositiveInt = 3
 
 
-def compare(job: Job, layers: int, families: list[Family]) -> list[Row]:
-    """The rows of predictors with so many recurrent layers, after those of descents."""
-    model = Model(make_tasks(job.config), layers, True)
-    return measure_families(job, model, [*descent_families(job, model), *families])
+@dataclass(frozen=True)
+class DeepConfig(LayersConfig):
+    """Layers of softmax attention with two heads, constructed from GD++ and trained from these and from random weights."""
 
 
-def by_heads(job: Job, experiment: str, seeds: int, **changes: Any) -> list[Family]:
-    """One layer of one head and one of two, trained."""
-    model, runs = Model(make_tasks(job.config), 1, True), effort(job.config, seeds=seeds)
-    problem, names = replace(make_regression(job.config, model.tasks, 1), **changes), models_by_heads(experiment).values()
-    return [trained_family(job, model, name=name, problem=problem, heads=n, runs=runs) for n, name in enumerate(names, 1)]
+@dataclass(frozen=True)
+class FiniteConfig(base.LayerFlags):
+    """One layer, trained on the same few tasks at every step."""
+
+    seeds: PositiveInt = 1
+    training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
+    """Numbers of training tasks; every step uses all of them, whatever --batch-size says."""
 
 
-def models_by_heads(experiment: str) -> dict[str, str]:
-    """The names of these models in files and events, by label."""
-    return {label: f"{experiment}_{label[0]}_heads" for label in ("1 head", "2 heads")}
+def compared(job: base.Job[base.LayerFlags], model: base.Model, families: list[base.Family]) -> list[Row]:
+    """The rows of predictors, after those of descents."""
+    return base.measure_families(job.config, model, [*base.descent_families(job.config, model), *families])
+
+
+HEADS = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in files and events, by label
+
+
+def softmax(job: base.Job[Config]) -> Iterator[base.Part]:
+    """One layer, and the products `M_h R_h[-1, -1]` of each head of the first seeds in heads.npz."""
+
+    def part() -> list[Row]:
+        model = base.make_model(job.config)
+        problem = base.make_regression(model, softmax=True)
+        layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, centred_rate(job.config, model.tasks))
+        found = [
+            base.trained_family(job, model, name=name, problem=problem, heads=n) for n, name in enumerate(HEADS.values(), 1)
+        ]
+        found.append(base.Family("constructed", base.predict_of(problem), [(layer, {"heads": 2})]))
+        products = {}
+        for family, heads in zip(found, (*HEADS, "2 heads"), strict=True):
+            M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
+            products[f"{family.name}, {heads}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
+        np.savez_compressed(job.folder.path / "heads.npz", **products)
+        return compared(job, model, found)
+
+    yield {}, part
 
 
 @full_precision
-def centred_rate(config: Config, tasks: Tasks) -> float:
+def centred_rate(config: base.LayerFlags, tasks: Tasks) -> float:
     """The best η of a step on centred inputs, `E tr S / E tr S²` with S of those inputs."""
-    X = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks).X
+    X = sample_tasks(base.random_key(config, base.VALIDATION), tasks, config.validation_tasks).X
     centred = X - jnp.mean(X, axis=0, keepdims=True)
     S = jnp.einsum("nib,njb->bij", centred, centred) / tasks.context
     return float(jnp.mean(jnp.trace(S, axis1=1, axis2=2)) / jnp.mean(jnp.sum(S**2, axis=(1, 2))))
 
 
-@parts(lambda config: [{"layers": 1}, {"layers": 2}])
-def layernorm(job: Job, layers: int) -> list[Row]:
-    """With layer normalisation.
-
-    Recurrent layers that read normalised tokens; their losses on other input ranges are events.
-    """
-    model, name = Model(make_tasks(job.config), layers, True), f"layernorm_K{layers}"
-    problem = replace(make_regression(job.config, model.tasks, layers), layernorm=True)
-    trained = trained_family(job, model, name=name, problem=problem, runs=effort(job.config, seeds=3))
-    shown = [trained, descent_family(job, model, "gd")]
-    list(sweep_families(job, "layernorm", name, shown, {"input_range": input_ranges(model.tasks)}))
-    return compare(job, layers, [trained])
+_sharpness = 0.3  # of the scores of the first layer, which are below 1
+STARTS = {"cold": "softmax_cold", "warm": "softmax_warm"}
 
 
-@parts()
-def phase(job: Job) -> list[Row]:
-    """When the loss drops, by seed and number of heads."""
-    return compare(job, 1, by_heads(job, "phase", 10))
+def deep_softmax(job: base.Job[DeepConfig]) -> Iterator[base.Part]:
+    """--layers layers with two heads: constructed, and trained from random weights and from these."""
+    config, model = job.config, base.make_model(job.config, job.config.layers, recurrent=job.config.recurrent)
+
+    def part() -> list[Row]:
+        problem = base.make_regression(model, softmax=True)
+        exploding = replace(problem, clip=base.WARM_CLIP)  # constructed layers stay below
+        linear, rates = base.constructed_layers(config, model), base.descent(config, model, "gd++")[0].eta
+        sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
+        layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
+        trained = partial(base.trained_family, job, model, heads=2)
+        families = [
+            base.Family("constructed", base.predict_of(exploding), [(layers, {"heads": 2})]),
+            trained(name=STARTS["cold"], problem=problem),
+        ]
+        if config.warm_steps:
+            warm: Any = {"start": "warm", "init": lambda key: layers, "steps": config.warm_steps}
+            families.append(trained(name=STARTS["warm"], problem=exploding, **warm))
+        return compared(job, model, families)
+
+    yield model.sizes, part
 
 
-@parts(lambda config: [{"training_tasks": size} for size in config.training_tasks])
-def finite_data(job: Job, training_tasks: int) -> list[Row]:
-    """Few training tasks.
+def layernorm(job: base.Job[Config]) -> Iterator[base.Part]:
+    """A part for one layer, and for two; their losses by input range are an event `sweep` for each seed."""
+    ranges = np.linspace(0.5, 2.0, 16).tolist()
 
-    Training on the same tasks at every step; their loss is `train_loss`.
-    """
-    size = training_tasks
-    model, recipe = Model(make_tasks(job.config), 1, True), make_recipe(job.config, 1)._replace(batch_size=size, cycle=1)
-    trained = trained_family(job, model, name=f"finite_{size}", recipe=recipe, runs=effort(job.config, seeds=1))
-    problem, members = make_regression(job.config, model.tasks, 1), []
-    for layers, entry in trained.members:
-        same = sample_tasks(jax.random.fold_in(jax.random.key(entry["seed"]), 0), model.tasks, size)  # as in training
-        members.append((layers, {**entry, "train_loss": float(batch_loss(problem, layers, same))}))
-    return compare(job, 1, [trained._replace(members=members)])
+    def part(layers: int) -> list[Row]:
+        model, name = base.make_model(job.config, layers), f"layernorm_K{layers}"
+        problem = base.make_regression(model, layernorm=True)
+        trained = base.trained_family(job, model, name=name, problem=problem)
+        for family in (trained, base.descent_family(job.config, model, "gd")):
+            loss = sweep_loss(base.random_key(job.config, base.SWEEP), family.predict, min(job.config.test_tasks, 5000))
+            for weights, entry in family.members:
+                losses = [float(loss(weights, replace(model.tasks, input_range=r))) for r in ranges]
+                about = {"predictor": family.name, "seed": entry.get("seed"), "shift": "input_range", "values": ranges}
+                job.folder.log(event="sweep", model=name, **about, losses=losses)
+        return compared(job, model, [trained])
+
+    yield from (({"layers": layers}, partial(part, layers)) for layers in (1, 2))
 
 
-def models_by_size(results: Results) -> dict[str, str]:
-    """The names of models in files and events, by their number of training tasks."""
-    return {f"{size} tasks": f"finite_{size}" for (size,) in groups(results.rows, ["training_tasks"])}
+def finite_data(job: base.Job[FiniteConfig]) -> Iterator[base.Part]:
+    """A part for each number of tasks, whose loss is `train_loss`."""
+
+    def part(size: int) -> list[Row]:
+        model = base.make_model(job.config)
+        recipe = base.make_recipe(job.config)._replace(batch_size=size, cycle=1)
+        trained, members = base.trained_family(job, model, name=f"finite_{size}", recipe=recipe), []
+        for layers, entry in trained.members:
+            same = sample_tasks(jax.random.fold_in(jax.random.key(entry["seed"]), 0), model.tasks, size)  # as in training
+            loss = float(base.batch_loss(base.make_regression(model), layers, same))
+            members.append((layers, {**entry, "train_loss": loss}))
+        return compared(job, model, [trained._replace(members=members)])
+
+    yield from (({"training_tasks": size}, partial(part, size)) for size in job.config.training_tasks)
 
 
 def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
-    """`M_h R_h[-1, -1]` of each head and their sum: two softmax heads cancel off the diagonal (paper, Fig. 12)."""
+    """The products of each head and their sum: two softmax heads cancel off the diagonal (paper, Fig. 12)."""
     return {
         label: {f"head {n + 1}": product for n, product in enumerate(heads)} | {"sum": heads.sum(axis=0)}
         for label, heads in results.arrays("heads.npz").items()
     }
 
 
-def losses_on_shifts(results: Results, layers: int) -> list[Row]:
-    """The losses of normalised layers and of descent by input range."""
-    events = where(results.events("sweep", "model", "predictor", "seed"), model=f"layernorm_K{layers}")
-    return [row for e in events for row in points(e["values"], e["losses"], predictor=e["predictor"])]
-
-
-def by_seed(results: Results) -> list[Row]:
-    """The curves of single seeds, which the legend leaves out."""
-    return [
-        {**row, "loss": loss, "series": f"_{n}" if "step" in row else row["series"]}
-        for row in curves(results, models_by_heads("phase"))
-        for n, loss in enumerate(np.atleast_1d(row["loss"]))
-    ]
-
-
-def half_way(results: Results) -> list[Row]:
-    """The first steps at which the loss is half-way to that of a step of descent, by number of heads and seed."""
-    found = []
-    for label, model in models_by_heads("phase").items():
-        own, level = curve(results, model), reference_losses(results, model)["gd"]
-        steps = first_steps(own, lambda e, n, own=own, level=level: e["loss"][n] <= (own[0]["loss"][n] + level) / 2)
-        found.append({"heads": label, **{f"seed {n}": "never" if step is None else str(step) for n, step in enumerate(steps)}})
-    return found
-
-
-def by_size(results: Results) -> list[Row]:
-    """Losses by number of training tasks, and that of a step of descent."""
-    rows = [{**row, "x": str(row["training_tasks"])} for row in where(results.rows, predictor="trained")]
-    gd = {"measure": "gd", "value": where(results.rows, predictor="gd")[0]["loss"]}
-    return [*melt(rows, {"train_loss": "training tasks", "loss": "fresh tasks"}), gd]
-
-
-AXES = {"xlabel": "input range", "ylabel": LOSS, "yscale": "log"}
 NOTES = {
     "softmax": "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close.",
     "layernorm": "von Oswald et al. 2023, Fig. 14 (5000 steps, five seeds): worse than descent, but flatter on larger inputs.",
-    "phase": "von Oswald et al. 2023, Fig. 15 (5000 steps): one head may stay on a plateau. Steps until half-way to GD:",
-    "finite-data": "von Oswald et al. 2023, Fig. 16 (5000 steps): 512 tasks are too few, from 2048 on it is nearly descent.",
+    "finite": "von Oswald et al. 2023, Fig. 16 (5000 steps): 512 tasks are too few, from 2048 on it is nearly descent.",
 }
-TABLES = {name: measures({"training_tasks": "training tasks"})._replace(note=note) for name, note in NOTES.items()}
-RANGES = [
-    Lines(f"layernorm_shift_K{K}", "x", "y", "predictor", "", functools.partial(losses_on_shifts, layers=K), STYLES, AXES)
-    for K in (1, 2)
-]
-SIZES = Lines("finite", "x", "value", "measure", "", by_size, STYLES, {"xlabel": "training tasks", "ylabel": LOSS})
-SOFTMAX_VIEWS = [TABLES["softmax"], loss_by_step("softmax", models_by_heads("softmax")), Images("heads", head_products)]
-LAYERNORM_VIEWS = [TABLES["layernorm"], *RANGES, loss_by_step("layernorm", {f"K = {K}": f"layernorm_K{K}" for K in (1, 2)})]
-PHASE_VIEWS = [TABLES["phase"], Table(rows=half_way), loss_by_step("phase", {})._replace(rows=by_seed)]
-FINITE_VIEWS = [TABLES["finite-data"], SIZES, loss_by_step("finite_curves", models_by_size)]
+SOFTMAX_VIEWS = [measures(note=NOTES["softmax"]), loss_by_step("softmax", HEADS), Images("heads", head_products)]
+DEEP_VIEWS = [measures(), loss_by_step("deep_softmax", STARTS)]
+FINITE_VIEWS = [measures({"training_tasks": "training tasks"}, NOTES["finite"])]
 
-SOFTMAX = Experiment("softmax", Config, softmax, SOFTMAX_VIEWS, title="Softmax")
-LAYERNORM = Experiment("layernorm", Config, layernorm, LAYERNORM_VIEWS, title="Layer normalisation")
-PHASE = Experiment("phase", Config, phase, PHASE_VIEWS, title="Phase transitions")
-FINITE_DATA = Experiment("finite-data", Config, finite_data, FINITE_VIEWS, title="Finite training sets")
+SOFTMAX = base.experiment("softmax", Config, softmax, SOFTMAX_VIEWS, title="Softmax")
+DEEP_SOFTMAX = base.experiment(
+    *("deep-softmax", DeepConfig, deep_softmax, DEEP_VIEWS), title="Layers of softmax attention", tiny={"warm_steps": 100}
+)
+LAYERNORM = base.experiment(*("layernorm", Config, layernorm, [measures(note=NOTES["layernorm"])]), title="Layer normalisation")
+FINITE_DATA = base.experiment(
+    *("finite-data", FiniteConfig, finite_data, FINITE_VIEWS), title="Finite training sets", tiny={"training_tasks": (8,)}
+)

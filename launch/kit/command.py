@@ -16,7 +16,7 @@ from rich.markup import escape
 from jexplicit.runs.bounds import check_bounds
 from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
-from jexplicit.runs.results import experiment_of, read_config
+from jexplicit.runs.results import check_experiment, experiment_of, read_config
 from launch.kit.flags import parse
 from launch.kit.program import as_started, command_name
 
@@ -169,7 +169,9 @@ def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset
     out, preset = _value(argv, "--out"), _value(argv, "--preset") if presets else None
     if preset not in (None, *presets):
         raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")
-    if (stored := read_config(out, experiment) if out and "--resume" in argv else None) is None:
+    if resumed := out if "--resume" in argv else None:
+        check_experiment(local_path(resumed), experiment, "choose another --out")
+    if (stored := read_config(resumed) if resumed else None) is None:
         return presets[preset].config if preset else None
     if set(stored) != {field.name for field in dataclasses.fields(config)}:  # pyright: ignore[reportArgumentType]
         raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")

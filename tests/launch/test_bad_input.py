@@ -121,9 +121,9 @@ networks fcnn --preset nothing | choose one of tiny
 networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9
 networks compare colours | activations
 networks sorting | sorting
-icl --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
-icl --context 100000000 | use smaller values
-icl --experiment function-classes --transformer 10 2 3 | use a width that is a multiple of the heads
+icl one-step --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
+icl one-step --context 100000000 | use smaller values
+icl function-classes --transformer 10 2 3 | use a width that is a multiple of the heads
 digits --methods | need at least one value each
 digits --layers 9 | --layers 9: use at least 1 and at most 8
 digits --data colour --data-dir {{colour}} | colour
@@ -210,12 +210,12 @@ networks mlp_lm --train missing.txt | no such file
 networks mlp-lm --corpus installed | invalid choice
 networks mlp-lm --optimizer chain | invalid choice 'chain'
 networks compare optimizers --rates | --rates needs at least one value
-icl --dim 0 | --dim 0: use at least 1
-icl --experiment | --experiment without a value
-icl --experiment nothing | invalid choice
-icl --seed {LARGE} | use whole numbers below 2^63
-icl --layers 0 | --layers 0: use at least 1
-icl --learning-rate nan | --learning-rate nan: use above 0
+icl one-step --dim 0 | --dim 0: use at least 1
+icl --experiment copy | name one experiment first
+icl nothing | choose one of one-step
+icl one-step --seed {LARGE} | use whole numbers below 2^63
+icl multi-step --layers 0 | --layers 0: use at least 1
+icl one-step --learning-rate nan | --learning-rate nan: use above 0
 digits --data nothing | name that of its files, --data-dir DIR
 digits --data mnist --data-dir nowhere | nowhere
 digits --methods kernel --octaves 3 | --octaves 3 of images 8 pixels wide: use at most 2

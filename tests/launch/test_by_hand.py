@@ -15,10 +15,8 @@ from launch.digits import config as digits
 from launch.digits.data import most_accurate
 from launch.digits.run import check as check_digits
 from launch.feature_machine.modular import circulant_share, modular_table
-from launch.icl import run as icl
-from launch.icl.shared.base import init_scale, make_recipe, make_regression, make_tasks
-from launch.icl.shared.config import Config
-from launch.kit.flags import flags
+from launch.icl import __main__ as icl
+from launch.icl.base import LayerFlags, make_model, make_recipe, make_regression
 from launch.kit.rows import Results
 from launch.networks import __main__ as networks
 from launch.networks import compare
@@ -30,10 +28,12 @@ def test_presets_are_valid_configurations():
     for preset in digits.PRESETS.values():
         check_bounds(preset.config)
         check_digits(preset.config)
-    for preset in icl.PRESETS.values():
-        check_bounds(preset.config)
-        icl.check(preset.config)
-        assert preset.note and preset.config.out.startswith("runs/icl")
+    for experiment in icl.COMMANDS.values():
+        assert "tiny" in experiment.presets
+        for preset in experiment.presets.values():
+            check_bounds(preset.config)
+            experiment.check(preset.config)
+            assert preset.note and preset.config.out.startswith("runs/icl")
     for preset in (preset for presets in blur.PRESETS.values() for preset in presets.values()):
         check_bounds(preset.config)
         check_blur(preset.config)
@@ -48,23 +48,10 @@ def test_presets_are_valid_configurations():
     assert hidden_layers("16") == (16,) and hidden_layers("256x128") == (256, 128)
 
 
-def test_groups_name_experiments_that_help_explains():
-    assert tuple(icl.EXPERIMENTS) == icl.NAMES
-    flag_help = next(flag.help for flag in flags(Config) if flag.name == "experiment").replace("\n", " ")
-    for group, names in icl.GROUPS.items():
-        chosen = icl.selected_experiments(Config(out="", experiment=(group,)))
-        assert [experiment.name for experiment in chosen] == list(names)
-        assert all(f" {name}: " in flag_help for name in names)
-
-
-def test_the_paper_s_text_is_a_setting():
-    code, text = Config(out=""), Config(out="", settings="paper")
-    assert (make_tasks(code).input_range, make_tasks(text).input_range) == (1.0, 2.0)
-    assert (make_recipe(code, 2).b2, make_recipe(text, 2).b2) == (0.98, 0.999)
-    assert (make_recipe(code, 2).gradient_clip, make_recipe(text, 2).gradient_clip) == (1e-3, 10.0)
-    assert [make_regression(code, make_tasks(code), K).clip for K in (2, 3, 4, 10)] == [None, None, 10.0, 10.0]
-    assert [make_regression(text, make_tasks(text), K).clip for K in (2, 3, 4)] == [None, 10.0, 10.0]
-    assert init_scale(code, 2, 11) == 0.001 and np.sqrt(init_scale(text, 2, 11) / 11) == pytest.approx(0.001)
+def test_many_layers_have_the_clips_of_the_paper_s_code():
+    config = LayerFlags(out="")
+    assert [make_regression(make_model(config, K)).clip for K in (2, 3, 4, 10)] == [None, None, 10.0, 10.0]
+    assert [make_recipe(config, K).gradient_clip for K in (1, 2, 3)] == [1e-3, 1e-3, 10.0] and make_recipe(config).b2 == 0.98
 
 
 def test_of_equally_accurate_models_the_lower_held_out_loss_wins():

@@ -1,9 +1,8 @@
 """Layers that estimate a regression of values on keys online (Wang et al. 2025): losses by token, and errors of float32."""
 
-import functools
-import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,20 +15,21 @@ from icl.models.mesa_chunks import mesa_conjugate_gradients
 from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion, sherman_morrison
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import stage
-from launch.icl.shared.base import LOSS, SWEEP, TEST, VALIDATION, Job, parts, random_key
-from launch.icl.shared.config import Config
-from launch.kit.experiment import Experiment
+from launch.icl import base
+from launch.icl.tables import LOSS
 from launch.kit.rows import Results, Row, points
 from launch.kit.tables import Column
 from launch.kit.views import Lines, pivot_table
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
 STREAMS = ("regression", "ill-conditioned", "drift", "dynamics")
+INPUTS = ("white", "ill-conditioned", "half of the directions")  # kinds of keys
+GAMMAS = (1.0, 0.99)  # forgetting
 _forgetting = (0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93, 0.92, 0.9, 0.88, 0.85, 0.8)  # searched where maps drift
 _rates = tuple(np.geomspace(0.1, 1.5, 12).tolist())  # over ||k||²: searched where there is no closed form
-_sequences = 2000  # of the test, at most; and for the searches
-_searched = 400
+_searched = 400  # sequences, at most, for the searches
 _at_a_time = 100
 _penalty = 1.0  # where rounding is measured
 _large = 0.1  # relative error above which an estimator has failed
@@ -37,6 +37,17 @@ _points = 80  # of a curve of errors
 
 Layer = Callable[..., jax.Array]  # of a stream and settings
 Batch = tuple[Stream, jax.Array]  # streams with their targets
+
+
+@dataclass(frozen=True)
+class Config(base.Flags):
+    """Layers that estimate a regression of values on keys online: their losses by token, and errors of float32."""
+
+    test_tasks: PositiveInt = 2000
+    dim: PositiveInt = 10
+    """Dimension d of keys and values."""
+    tokens: PositiveInt = 100_000
+    """Number of tokens over which rounding errors are measured."""
 
 
 class Estimator(NamedTuple):
@@ -60,45 +71,41 @@ def make_streams(task: str, d: int) -> Streams | Dynamics:
     }[task]
 
 
-_inputs = ("white", "ill-conditioned", "half of the directions")
-_keys = [*({"task": task} for task in STREAMS), *({"task": "rounding", "inputs": inputs} for inputs in _inputs)]
+def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+    """A part for the losses on each kind of streams, and one for the rounding errors on each kind of keys."""
+    yield from (({"task": task}, partial(losses, job, task)) for task in STREAMS)
+    for inputs in INPUTS:
+        yield {"task": "rounding", "inputs": inputs}, partial(rounding, job, inputs)
 
 
-@parts(lambda config: _keys)
-def measure(job: Job, task: str, inputs: str = "") -> Iterable[Row]:
-    """Layers that estimate a regression online."""
-    return measure_rounding(job, inputs) if inputs else compare(job, task)
-
-
-def compare(job: Job, task: str) -> Iterator[Row]:
+def losses(job: base.Job[Config], task: str) -> Iterator[Row]:
     """The loss of each estimator at the end; those at every position are events."""
     config, streams = job.config, make_streams(task, job.config.dim)
 
     def sample(stream: int, number: int) -> Batch:
-        return jax.jit(jax.vmap(streams.sample))(jax.random.split(random_key(config, stream), number))
+        return jax.jit(jax.vmap(streams.sample))(jax.random.split(base.random_key(config, stream), number))
 
-    searched = sample(VALIDATION, min(config.validation_tasks, _searched))
-    batch = sample(TEST, number := min(config.test_tasks, _sequences))
+    searched, batch = sample(base.VALIDATION, min(config.test_tasks, _searched)), sample(base.TEST, config.test_tasks)
     found = on_dynamics(streams, searched) if isinstance(streams, Dynamics) else on_streams(streams, searched)
-    about = {"layers": 1, "recurrent": True, "dim": config.dim, "context": streams.tokens, "test_tasks": number}
+    about = {"layers": 1, "recurrent": True, "dim": config.dim, "context": streams.tokens, "test_tasks": config.test_tasks}
     with stage(f"estimators, {task}"):
         for name, one in found:
-            losses = np.asarray(losses_by_token(one.layer, one.steps, one.settings, one.factor, *batch))
+            by_token = np.asarray(losses_by_token(one.layer, one.steps, one.settings, one.factor, *batch))
             expected = None if one.expected is None else np.asarray(one.expected).tolist()
-            job.folder.log(event="positions", task=task, predictor=name, losses=losses.tolist(), expected=expected)
+            job.folder.log(event="positions", task=task, predictor=name, losses=by_token.tolist(), expected=expected)
             settings = {what: value for what, value in one.settings.items() if isinstance(value, float)}
-            ends = {"loss": float(losses[-1]), "population_loss": expected[-1] if expected else None}
-            ends |= {"mean_loss": float(losses.mean()), "gradient_steps": one.steps}
+            ends = {"loss": float(by_token[-1]), "population_loss": expected[-1] if expected else None}
+            ends |= {"mean_loss": float(by_token.mean()), "gradient_steps": one.steps}
             yield about | {"predictor": name} | settings | ends
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
 def outputs(layer: Layer, steps: int, settings: dict[str, Any], stream: Stream) -> jax.Array:
     """The outputs of a layer, compiled once for all settings and all streams of a size."""
     return layer(stream, **settings, **({"steps": steps} if steps else {}))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
 def losses_by_token(
     layer: Layer, steps: int, settings: dict[str, Any], factor: Any, batch: Stream, targets: jax.Array
 ) -> jax.Array:
@@ -142,7 +149,7 @@ def on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estimat
 
 def on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estimator]]:
     """Factors and rates are searched, too: keys are neither independent nor Gaussian given the past."""
-    found = jax.vmap(functools.partial(outputs, linear_attention, 0, {}))(searched[0])
+    found = jax.vmap(partial(outputs, linear_attention, 0, {}))(searched[0])
     factors = jnp.sum(found * searched[1], axis=(0, 2)) / jnp.sum(found**2, axis=(0, 2))
     yield "linear attention", Estimator(linear_attention, {}, factors)
     rate = lowest(_rates, lambda rate: losses_by_token(normalised_delta_rule, 0, {"rate": rate}, 1.0, *searched))
@@ -173,35 +180,34 @@ def best_rate(streams: Streams) -> float:
     return float(np.exp(found.x))
 
 
-def measure_rounding(job: Job, inputs: str) -> Iterator[Row]:
+def rounding(job: base.Job[Config], inputs: str) -> Iterator[Row]:
     """Errors of float32 against float64 on one long sequence, without forgetting and with.
 
     Relative to the root mean square of the outputs. Mesa layers are compared with ridge regression, others with themselves.
     """
     T, d, stream = job.config.tokens, job.config.dim, long_stream(job.config, inputs)
     at = np.unique(np.geomspace(1, T, _points).astype(int))
-    with stage(f"rounding over {T} tokens, {inputs}"):
-        for gamma in (1.0, 0.99):
-            settings, others = {"penalty": _penalty} | forgets(gamma), {}
-            exact, _ = computed(Estimator(mesa_recursion, settings), stream, np.float64)
-            if inputs == "white" and gamma == 1:
-                others["linear attention"] = Estimator(linear_attention, {})
-                others["delta rule"] = Estimator(delta_rule, {"rate": 0.5 / (d + 2)})
-            others[TEXTBOOK] = Estimator(sherman_morrison, settings)
-            for name, one in (others | mesa_layers(d, settings)).items():
-                found, seconds = computed(one, stream, np.float32)
-                theirs = computed(one, stream, np.float64)[0] if name in others else exact
-                size = np.sqrt(np.mean(np.sum((exact if "mesa" in name else theirs) ** 2, axis=1)))
-                with np.errstate(invalid="ignore", over="ignore"):
-                    error = np.linalg.norm(found - theirs, axis=1) / size
-                failed = np.flatnonzero(~(error <= _large))
-                errors = [float(e) if np.isfinite(e) else None for e in np.maximum.accumulate(error)[at - 1]]
-                about = {"predictor": name, "forgetting": gamma}
-                job.folder.log(event="rounding", inputs=inputs, **about, tokens=at.tolist(), errors=errors)
-                about |= {"layers": 1, "recurrent": True, "dim": d, "context": T}
-                about |= {"gradient_steps": one.steps, "penalty": _penalty}
-                measured = {"float32_error": errors[-1], "fails_at": int(failed[0]) + 1 if len(failed) else None}
-                yield about | measured | {"seconds": seconds}
+    for gamma in GAMMAS:
+        settings, others = {"penalty": _penalty} | forgets(gamma), {}
+        exact = computed(Estimator(mesa_recursion, settings), stream, np.float64)
+        if inputs == "white" and gamma == 1:
+            others["linear attention"] = Estimator(linear_attention, {})
+            others["delta rule"] = Estimator(delta_rule, {"rate": 0.5 / (d + 2)})
+        others[TEXTBOOK] = Estimator(sherman_morrison, settings)
+        for name, one in (others | mesa_layers(d, settings)).items():
+            with stage(f"rounding over {T} tokens, {inputs}, {name}"):
+                found = computed(one, stream, np.float32)
+                theirs = computed(one, stream, np.float64) if name in others else exact
+            size = np.sqrt(np.mean(np.sum((exact if "mesa" in name else theirs) ** 2, axis=1)))
+            with np.errstate(invalid="ignore", over="ignore"):
+                error = np.linalg.norm(found - theirs, axis=1) / size
+            failed = np.flatnonzero(~(error <= _large))
+            errors = [float(e) if np.isfinite(e) else None for e in np.maximum.accumulate(error)[at - 1]]
+            about = {"predictor": name, "forgetting": gamma}
+            job.folder.log(event="rounding", inputs=inputs, **about, tokens=at.tolist(), errors=errors)
+            about |= {"layers": 1, "recurrent": True, "dim": d, "context": T, "gradient_steps": one.steps, "penalty": _penalty}
+            fails_at = int(failed[0]) + 1 if len(failed) else None
+            yield about | {"float32_error": errors[-1], "fails_at": fails_at}
 
 
 def long_stream(config: Config, inputs: str) -> Stream:
@@ -212,22 +218,18 @@ def long_stream(config: Config, inputs: str) -> Stream:
         "ill-conditioned": 1e-3 ** (np.arange(d) / max(d - 1, 1)),
         "half of the directions": (np.arange(d) < (d + 1) // 2) * 1.0,
     }[inputs]
-    key_stream, key_rotation = jax.random.split(random_key(config, SWEEP))
+    key_stream, key_rotation = jax.random.split(base.random_key(config, base.SWEEP))
     (K, V, Q), _ = Streams(dim=d, tokens=T).sample(key_stream, np.float32)
     rotation = np.linalg.qr(np.asarray(jax.random.normal(key_rotation, (d, d), np.float32), np.float64))[0]
     K, Q = ((np.asarray(X, np.float64) * scales @ rotation).astype(np.float32) for X in (K, Q))
     return Stream(K, np.asarray(V), Q)  # pyright: ignore[reportArgumentType]
 
 
-def computed(one: Estimator, stream: Stream, dtype: Any) -> tuple[np.ndarray, float]:
-    """The outputs of a layer in a precision, and the CPU seconds that they took, all threads together."""
+def computed(one: Estimator, stream: Stream, dtype: Any) -> np.ndarray:
+    """The outputs of a layer in a precision."""
     with jax.enable_x64(True):
         arrays = Stream(*(jnp.asarray(leaf, dtype) for leaf in stream))
-        run = functools.partial(outputs, one.layer, one.steps, one.settings, arrays)
-        jax.block_until_ready(run())
-        start = time.process_time()
-        found = jax.block_until_ready(run())
-        return np.asarray(found, np.float64), time.process_time() - start
+        return np.asarray(outputs(one.layer, one.steps, one.settings, arrays), np.float64)
 
 
 def with_expectation(row: Row) -> str:
@@ -243,36 +245,27 @@ def float32_error(row: Row) -> str:
 
 
 def figure_rows(results: Results) -> Iterator[Row]:
-    """Losses by token with their expectations, then the growth of rounding errors, a row of panels for each forgetting."""
+    """Losses by token, then the growth of rounding errors, a row of panels for each forgetting."""
     for e in results.events("positions", "task", "predictor"):
-        name, about = e["predictor"], {"row": "losses", "panel": e["task"]}
-        yield from points(range(1, len(e["losses"]) + 1), e["losses"], predictor=name, **about)
-        if e["expected"] and name != "ridge":
-            at = np.unique(np.geomspace(1, len(e["expected"]), 9).astype(int))
-            yield from points(at.tolist(), np.array(e["expected"])[at - 1].tolist(), predictor=f"_{name}", **about)
+        at = range(1, len(e["losses"]) + 1)
+        yield from points(at, e["losses"], predictor=e["predictor"], row="losses", panel=e["task"])
     for e in results.events("rounding", "inputs", "forgetting", "predictor"):
         about = {"row": e["forgetting"], "panel": f"{e['inputs']}, γ = {e['forgetting']:g}"}
         yield from points(e["tokens"], e["errors"], predictor=e["predictor"], **about)
 
 
-def limit_errors(axes: np.ndarray) -> None:
-    """Errors are drawn from 1e-8 to 1000."""
-    for ax in axes[1:].flat:
-        ax.set_ylim(bottom=1e-8, top=min(ax.get_ylim()[1], 1e3))
-
-
-_dots = {"color": "black", "linestyle": "", "marker": ".", "markersize": 5}  # of expectations, which the legend leaves out
-_styles = {f"_{name}": _dots for name in ("linear attention", "delta rule", "delta rule, best rates", RECURSION, GRADIENTS)}
-_styles |= {"ridge": {"color": "black", "linestyle": ":"}, GRADIENTS: {"linestyle": ":", "linewidth": 2.5}}
+_styles = {"ridge": {"color": "black", "linestyle": ":"}, GRADIENTS: {"linestyle": ":", "linewidth": 2.5}}
 AXES = {"xlabel": "tokens", "xscale": "log", "yscale": "log"}
-LABELS = {"regression": LOSS, "white, γ = 1": "largest float32 error", "white, γ = 0.99": "largest float32 error"}
-BY_PANEL = {title: {"ylabel": label} for title, label in LABELS.items()}
-FIGURE = Lines("mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row")
-KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
+_errors = {f"{inputs}, γ = {gamma:g}": {"ylim": (1e-8, 1e3)} for inputs in INPUTS for gamma in GAMMAS}
+_labels = {f"white, γ = {gamma:g}": {"ylim": (1e-8, 1e3), "ylabel": "largest float32 error"} for gamma in GAMMAS}
+BY_PANEL = {"regression": {"ylabel": LOSS}, **_errors, **_labels}
+FIGURE = Lines(
+    "mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", legend="below"
+)
 LOSSES = pivot_table([Column("stream", "task")], "predictor", with_expectation, rows={"task": STREAMS})
+KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
 ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding"})
-SECONDS = pivot_table(KEYS, "predictor", "seconds", ".3f", rows={"task": "rounding"})
 NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
-Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs, then CPU seconds."""
-VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, SECONDS, FIGURE._replace(legend="below", finish=limit_errors)]
-EXPERIMENT = Experiment("mesa", Config, measure, VIEWS, title="Layers as online estimators")
+Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs."""
+VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, FIGURE]
+EXPERIMENT = base.experiment("mesa", Config, measure, VIEWS, title="Layers as online estimators", tiny={"tokens": 300})
