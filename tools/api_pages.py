@@ -102,7 +102,7 @@ def page_of(module: str) -> Page:
     """The page of a module's short names: that of the innermost package that has one.
 
     Example:
-        >>> page_of("jexplicit.lm.rows.sparse").title, page_of("icl.blur.judging.suite").title
+        >>> page_of("jexplicit.lm.rows.sparse").title, page_of("icl.blur.judging").title
         ('Kinds of rows', 'Learned update rules')
     """
     pages = {package: page for page in PAGES.values() for package in page.packages}

@@ -16,24 +16,12 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from icl.blur.data import Examples
 from icl.blur.design import Rules
-from icl.blur.genome import Genome
-from icl.blur.genome_files import load_genome
+from icl.blur.genome import Genome, load_genome
 from icl.blur.rules import Synapses, init_synapses, learn, predict
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import map_rows
 
 _least_scale = 0.01  # of inputs; the digits of the package learn half as much there as at 1
-
-
-class LearningCurves(NamedTuple):
-    """Learners after 0, 1, .. n updates, or after the chosen ones.
-
-    accuracy: [seeds, n + 1] fraction of correct predictions; one such array per part of `test`.
-    size: [seeds, n + 1] root mean square of the first layer's synapses.
-    """
-
-    accuracy: PyTree[Float[Any, "*seeds steps"]]
-    size: Float[Any, "*seeds steps"]
 
 
 def minibatches(seed: int, examples: int, *, steps: int, batch_size: int) -> Int[np.ndarray, "steps batch"]:
@@ -65,17 +53,14 @@ def learning_curve(
     test: Any,
     *,
     at: tuple[int, ...] | None = None,
-) -> LearningCurves:
-    """Accuracy on `test` and size of the synapses of one learner after 0, 1, .. n updates. Pure.
+) -> PyTree[Float[Array, " steps1"]]:
+    """Accuracy on `test` of one learner after 0, 1, .. n updates. Pure.
 
     Args:
         genome, rules, synapses: the learner.
         batches: rows of `train` for each update.
         train, test: arrays of JAX; `test` is a part or several, see `accuracies_of`.
         at: numbers of updates to measure after, in ascending order; default, all.
-
-    Returns:
-        the accuracy after every number of updates, and the root mean square of the first layer's synapses.
 
     Raises:
         ValueError: as in `learn`.
@@ -84,9 +69,8 @@ def learning_curve(
     def step(synapses: Synapses, batch: Array) -> Synapses:
         return learn(genome, rules, synapses, train.X[batch], train.Y[batch])[0]
 
-    def measure(synapses: Synapses) -> LearningCurves:
-        accuracies = accuracies_of(functools.partial(predict, genome, rules, synapses), test)
-        return LearningCurves(accuracies, jnp.sqrt(jnp.mean(synapses[0].W ** 2)))
+    def measure(synapses: Synapses) -> PyTree[Array]:
+        return accuracies_of(functools.partial(predict, genome, rules, synapses), test)
 
     return trajectory(step, measure, synapses, batches, at)
 
@@ -128,7 +112,7 @@ def learning_curves(
     batch_size: int = 64,
     seeds: tuple[int, ...] = tuple(range(10)),
     at: tuple[int, ...] | None = None,
-) -> LearningCurves:
+) -> PyTree[Float[np.ndarray, "seeds steps1"]]:
     """`learning_curve` of several learners, each with its own initial synapses and minibatches, as NumPy arrays.
 
     Args:
@@ -149,7 +133,7 @@ def learning_curves(
         genome, rules, _ = load_genome("digits")
         train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
         curves = learning_curves(genome, rules, (32,), train, test, steps=10)
-        curves.accuracy.mean(axis=0)  # after 0, 1, .. 10 updates, over ten learners
+        curves.mean(axis=0)  # after 0, 1, .. 10 updates, over ten learners
     """
     check_updates(at, steps)
     sizes, *learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
@@ -165,8 +149,8 @@ def _learning_curves(
     batches: Array,
     *data: Any,
     at: tuple[int, ...] | None = None,
-) -> LearningCurves:
-    def run(learner: tuple[Array, Array]) -> LearningCurves:
+) -> PyTree[Array]:
+    def run(learner: tuple[Array, Array]) -> PyTree[Array]:
         key, batches = learner
         return learning_curve(genome, rules, init_synapses(key, genome, rules, sizes), batches, *data, at=at)
 
