@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from icl.blur.data import resize_images as resize_images
     from icl.blur.data import xor as xor
     from icl.blur.descent import curl as curl
-    from icl.blur.descent import descent_curve as descent_curve
     from icl.blur.descent import descent_curves as descent_curves
     from icl.blur.descent import sgd_difference as sgd_difference
     from icl.blur.descent import sgd_genome as sgd_genome
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from icl.blur.genome import shipped_genomes as shipped_genomes
     from icl.blur.learning import Learner as Learner
     from icl.blur.learning import learner as learner
-    from icl.blur.learning import learning_curve as learning_curve
     from icl.blur.learning import learning_curves as learning_curves
     from icl.blur.learning import minibatches as minibatches
     from icl.blur.meta import MetaRecipe as MetaRecipe

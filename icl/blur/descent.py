@@ -37,7 +37,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from icl.blur.data import Examples
 from icl.blur.design import Rules
 from icl.blur.genome import Genome, backprop_genome
-from icl.blur.learning import accuracies_of, check_updates, seeded_learners, trajectory
+from icl.blur.learning import accuracies_of, seeded_learners, trajectory
 from icl.blur.rules import Synapses, init_synapses, learn, normalise, transpose_synapses
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.activations import activation
@@ -212,61 +212,6 @@ def curl(jacobian: Float[Any, "w w"]) -> Curl:
     return Curl(jnp.max(jnp.abs(difference)), jnp.linalg.norm(difference) / jnp.linalg.norm(jacobian))
 
 
-def initial_layers(key: Array, sizes: tuple[int, ...], hidden_activation: Activation) -> Layers:
-    """Weights of variance 1/n_in (2/n_in with ReLUs), shifts 0 and scales 1, as in the genome of descent."""
-    genome = backprop_genome(2, sigma=2**0.5 if hidden_activation == "relu" else 1.0)
-    synapses = init_synapses(key, genome, sgd_rules(hidden_activation, "cross_entropy"), sizes)
-    weights = [synapse.W[0] for synapse in synapses]
-    return [{"W": W[:-1], "b": W[-1], "m": jnp.ones_like(W[-1])} for W in weights]
-
-
-@full_precision
-def descent_curve(
-    optimizer: optax.GradientTransformation,
-    layers: Layers,
-    batches: Int[Array, "steps batch"],
-    train: Examples,
-    test: Any,
-    *,
-    normalised: bool,
-    hidden_activation: Activation = "tanh",
-    at: tuple[int, ...] | None = None,
-) -> PyTree[Float[Array, " steps1"]]:
-    """Accuracy of one network on `test` after 0, 1, .. n updates on the mean cross-entropy of minibatches. Pure.
-
-    Args:
-        optimizer: e.g. `jexplicit.nn.optimizers.make_optimizer("adam", rate)`.
-        layers: initial weights.
-        batches: rows of `train` for each update.
-        train, test: arrays of JAX; `test` is a part or several (`icl.blur.learning.accuracies_of`).
-        normalised: whether all layers are normalised.
-        hidden_activation: σ of the hidden layers.
-        at: numbers of updates to measure after, in ascending order; default, all.
-    """
-
-    def logits(layers: Layers, a: Array) -> Array:
-        for n, layer in enumerate(layers):
-            z = a @ layer["W"]
-            z = layer["m"][None] * normalise(z[None], 1.0, 0.0)[0] if normalised else z
-            z = z + layer["b"][None]
-            a = z if n == len(layers) - 1 else activation(hidden_activation)(z)
-        return a
-
-    def loss(layers: Layers, batch: Array) -> Array:
-        return jnp.mean(optax.softmax_cross_entropy(logits(layers, train.X[batch]), train.Y[batch]))
-
-    def step(state: tuple[Any, Any], batch: Array) -> tuple[Any, Any]:
-        layers, moments = state
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax mixes dtypes
-            updates, moments = optimizer.update(jax.grad(loss)(layers, batch), moments, layers)
-            return optax.apply_updates(layers, updates), moments
-
-    def measure(state: tuple[Any, Any]) -> Any:
-        return accuracies_of(functools.partial(logits, state[0]), test)
-
-    return trajectory(step, measure, (layers, optimizer.init(layers)), batches, at)
-
-
 def descent_curves(
     optimizer: OptimizerName,
     rates: tuple[float, ...],
@@ -280,17 +225,18 @@ def descent_curves(
     batch_size: int = 64,
     seeds: tuple[int, ...] = tuple(range(10)),
     at: tuple[int, ...] | None = None,
-) -> PyTree[Float[np.ndarray, "rates seeds steps1"]]:
-    """`descent_curve` at every learning rate; initial weights have variance 1/n_in (twice that with ReLUs).
+) -> PyTree[Float[np.ndarray, "rates seeds at"]]:
+    """Accuracy of networks after 0, 1, .. n updates on the mean cross-entropy of minibatches, at every learning rate.
 
-    The networks of all rates are one program, as compilation dominates the time of tuning. Minibatches are those of
-    `icl.blur.learning_curves`.
+    Initial weights have variance 1/n_in (twice that with ReLUs). The networks of all rates are one program, as compilation
+    dominates the time of tuning. Minibatches are those of `icl.blur.learning_curves`.
 
     Args:
         optimizer: a name of `jexplicit.nn.optimizers`.
         rates: learning rates.
         hidden, train, test, steps, batch_size, seeds, at: as in `icl.blur.learning_curves`.
-        normalised, hidden_activation: as in `descent_curve`.
+        normalised: whether all layers are normalised.
+        hidden_activation: σ of the hidden layers.
 
     Raises:
         ValueError: no rates, an unknown activation, or as in `icl.blur.learning_curves`.
@@ -306,33 +252,59 @@ def descent_curves(
     if not rates:
         raise ValueError("no learning rates: give at least one")
     activation(hidden_activation)
-    check_updates(at, steps)
-    sizes, keys, batches = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
-    layers = _initial_layers(sizes, hidden_activation, keys)
-    network = (normalised, hidden_activation, at)
-    found = _descent_curves(optimizer, network, jnp.asarray(rates, np.float32), layers, batches, train, test)
+    sizes, at, keys, batches = seeded_learners(seeds, hidden, train, at, steps=steps, batch_size=batch_size)
+    learners = initial_layers(sizes, hidden_activation, keys), batches
+    network = optimizer, normalised, hidden_activation, at
+    found = _descent_curves(*network, jnp.asarray(rates, np.float32), learners, train, test)
     return jax.tree.map(lambda curves: np.asarray(curves).swapaxes(0, 1), found)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _initial_layers(sizes: tuple[int, ...], hidden_activation: Activation, keys: Array) -> Any:
-    """Compiled separately from training, as random numbers compile more slowly than training."""
-    return jax.vmap(lambda key: initial_layers(key, sizes, hidden_activation))(keys)
+def initial_layers(sizes: tuple[int, ...], hidden_activation: Activation, keys: Array) -> Layers:
+    """Weights of variance 1/n_in (2/n_in with ReLUs), shifts 0 and scales 1, for each key, as in the genome of descent."""
+    genome = backprop_genome(2, sigma=2**0.5 if hidden_activation == "relu" else 1.0)
+    rules = sgd_rules(hidden_activation, "cross_entropy")
+    weights = [synapse.W[:, 0] for synapse in jax.vmap(lambda key: init_synapses(key, genome, rules, sizes))(keys)]
+    return [{"W": W[:, :-1], "b": W[:, -1], "m": jnp.ones_like(W[:, -1])} for W in weights]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@full_precision
 def _descent_curves(
     optimizer: OptimizerName,
-    network: tuple[bool, Activation, tuple[int, ...] | None],
+    normalised: bool,
+    hidden_activation: Activation,
+    at: tuple[int, ...],
     rates: Float[Array, " rates"],
-    layers: Layers,
-    batches: Int[Array, "seeds steps batch"],
-    *data: Any,
-) -> PyTree[Float[Array, "seeds rates steps1"]]:
+    learners: tuple[Layers, Int[Array, "seeds steps batch"]],
+    train: Examples,
+    test: Any,
+) -> PyTree[Float[Array, "seeds rates at"]]:
     """On a CPU networks train in turn: the weights of one fit the cache."""
-    options: Any = dict(zip(("normalised", "hidden_activation", "at"), network, strict=True))
 
-    def run(learner: tuple[Layers, Array]) -> PyTree[Array]:
-        return map_rows(lambda rate: descent_curve(make_optimizer(optimizer, rate), *learner, *data, **options), rates)
+    def logits(layers: Layers, a: Array) -> Array:
+        for n, layer in enumerate(layers):
+            z = a @ layer["W"]
+            z = layer["m"][None] * normalise(z[None], 1.0, 0.0)[0] if normalised else z
+            z = z + layer["b"][None]
+            a = z if n == len(layers) - 1 else activation(hidden_activation)(z)
+        return a
 
-    return map_rows(run, (layers, batches))
+    def loss(layers: Layers, batch: Array) -> Array:
+        return jnp.mean(optax.softmax_cross_entropy(logits(layers, train.X[batch]), train.Y[batch]))
+
+    def curve(layers: Layers, batches: Array, rate: Array) -> PyTree[Array]:
+        descend = make_optimizer(optimizer, rate)
+
+        def step(state: tuple[Any, Any], batch: Array) -> tuple[Any, Any]:
+            layers, moments = state
+            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax mixes dtypes
+                updates, moments = descend.update(jax.grad(loss)(layers, batch), moments, layers)
+                return optax.apply_updates(layers, updates), moments
+
+        def measure(state: tuple[Any, Any]) -> PyTree[Array]:
+            return accuracies_of(functools.partial(logits, state[0]), test)
+
+        return trajectory(step, measure, (layers, descend.init(layers)), batches, at)
+
+    return map_rows(lambda learner: map_rows(functools.partial(curve, *learner), rates), learners)

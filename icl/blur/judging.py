@@ -25,7 +25,9 @@ Learning at the Edge of the Statistical Precipice, 2021).
 """
 
 import functools
+import itertools
 import math
+import operator
 import os
 import zlib
 from collections.abc import Callable, Sequence
@@ -38,13 +40,11 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 from jaxtyping import Float, Int
 
 from icl.blur.data import Examples, Sets, image_sets
-from icl.blur.descent import descent_curve, initial_layers
 from icl.blur.design import Rules
 from icl.blur.genome import Genome
-from icl.blur.learning import learning_curve, minibatches
-from icl.blur.rules import init_synapses
+from icl.blur.learning import minibatches
+from icl.blur.rules import init_synapses, learn
 from jexplicit.data.images import Images, one_hot, read_images
-from jexplicit.nn.optimizers import make_optimizer
 
 Points = tuple[Float[np.ndarray, "M D"], Int[np.ndarray, " M"]]
 
@@ -203,27 +203,18 @@ def _flops(jaxpr: Jaxpr) -> int:
 def rule_flops(genome: Genome, rules: Rules, sizes: tuple[int, ...], batch_size: int) -> int:
     """FLOPs of one update of a learner with neurons `sizes` = n_0 (inputs) .. n_L (outputs), on a minibatch."""
     synapses = init_synapses(jax.random.key(0), genome, rules, sizes)
-    batch, train = _minibatch(sizes, batch_size)
-    return matrix_flops(lambda synapses: learning_curve(genome, rules, synapses, batch, train, ()), synapses)
+    x, y = (jnp.zeros((batch_size, size), np.float32) for size in (sizes[0], sizes[-1]))
+    return matrix_flops(lambda synapses: learn(genome, rules, synapses, x, y)[0], synapses)
 
 
-def descent_flops(sizes: tuple[int, ...], batch_size: int, *, normalised: bool = False) -> int:
+def descent_flops(sizes: tuple[int, ...], batch_size: int) -> int:
     """FLOPs of one update of gradient descent in the same network: `2 B (3 Σ_l n_l n_{l+1} - n_0 n_1)` for B examples.
 
     Example:
         >>> descent_flops((64, 32, 10), 64) == 2 * 64 * (2 * 64 * 32 + 3 * 32 * 10)
         True
     """
-    layers = initial_layers(jax.random.key(0), sizes, "tanh")
-    batch, train = _minibatch(sizes, batch_size)
-    optimizer = make_optimizer("sgd", 0.1)
-    return matrix_flops(lambda layers: descent_curve(optimizer, layers, batch, train, (), normalised=normalised), layers)
-
-
-def _minibatch(sizes: tuple[int, ...], batch_size: int) -> tuple[Any, Examples]:
-    """One minibatch, which is all of the examples."""
-    train = Examples(jnp.zeros((batch_size, sizes[0]), np.float32), jnp.zeros((batch_size, sizes[-1]), np.float32))
-    return jnp.arange(batch_size)[None], train
+    return 2 * batch_size * (3 * sum(itertools.starmap(operator.mul, itertools.pairwise(sizes))) - sizes[0] * sizes[1])
 
 
 def nearest_neighbour_accuracies(

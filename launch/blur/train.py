@@ -118,7 +118,7 @@ def descent(
     mean, spread, every = best.mean(axis=1), best.std(axis=1), test.mean(axis=1).round(4).tolist()
     folder.log(event="descent", **key, rates=config.rates, curves=every, best=mean.tolist(), spread=spread.tolist())
     B = options["batch_size"]
-    rows = _accuracy_rows(mean, spread, place, B, descent_flops(layer_sizes(place), B, normalised=normalised))
+    rows = _accuracy_rows(mean, spread, place, B, descent_flops(layer_sizes(place), B))
     for row in rows:
         activation, rate = divmod(int(chosen[row["step"]]), len(config.rates))
         row |= {"learning_rate": config.rates[rate], "activation": config.baseline_activations[activation]}
