@@ -17,10 +17,7 @@ Over = Literal["batch", "layer", "mixed"]
 Pre = Literal["backward", "forward", "sequential"]
 Objective = Literal["end", "curve"]
 Feedback = Literal["label", "squared_error", "cross_entropy"]
-Start = Literal["random", "backprop", "ridge"]
+Start = Literal["random", "ridge"]
 Families = Literal["digits", "boolean"]
 RATES = tuple(float(f"{1e-3 * 32_000 ** (n / 15):.3g}") for n in range(16))
 """Learning rates from 1e-3 to 32."""
-TaskGroup = Literal["digits", "mnist", "tables", "planes", "mixtures"]
-TASK_GROUPS: tuple[TaskGroup, ...] = get_args(TaskGroup)
-"""Groups of small tasks for evaluating learned rules; only `mnist` needs files."""

@@ -31,7 +31,7 @@ COMMANDS = {
     "networks": Entry("launch.networks.__main__", "networks trained by gradients, and their diagnostics"),
     "feature-machine": Entry("launch.feature_machine.__main__", "features without backpropagation: a recursive kernel machine"),
     "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),
-    "blur": Entry("launch.blur.__main__", "learned update rules: meta-train, transfer, compare"),
+    "blur": Entry("launch.blur.__main__", "learned update rules: meta-train, compare, judge"),
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
     "beam": Entry("launch.beam", "tokenise and count text with Apache Beam, for lm"),
     "bench": Entry("launch.bench", "measure speed against named peers"),

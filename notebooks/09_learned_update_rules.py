@@ -34,8 +34,7 @@ import numpy as np
 
 import jexplicit as jx
 from icl import blur
-from icl.blur.judging.classifiers import classifier_accuracies
-from icl.blur.judging.flops import descent_flops, rule_flops
+from icl.blur.judging import descent_flops, nearest_neighbour_accuracies, rule_flops
 
 TINY = bool(os.environ.get("TINY"))  # under a minute instead of two
 jax.config.update("jax_disable_most_optimizations", TINY)  # less time for compilation
@@ -101,7 +100,7 @@ for ax, normalised in zip(axes, (True,) if TINY else (False, True)):
         ax.semilogx(np.arange(1, steps + 1), accuracy[1:], color="grey", alpha=0.6, label=label)
         label = None  # one entry in the legend for all rates
     for name, curves in learned.items():
-        ax.semilogx(np.arange(1, steps + 1), curves.accuracy.mean(axis=0)[1:], linewidth=2, label=name)
+        ax.semilogx(np.arange(1, steps + 1), curves.mean(axis=0)[1:], linewidth=2, label=name)
     ax.set(title="normalised" if normalised else "plain", xlabel="updates", ylim=(0.3, 1))
 axes[0].set_ylabel("test accuracy")
 axes[0].legend(fontsize=8)
@@ -117,10 +116,10 @@ plt.show()
 # %%
 n, rule = 1 if TINY else 5, rules["ridge rule"]
 cost = rule_flops(rule.genome, rule.rules, (64, 32, 10), 64) / descent_flops((64, 32, 10), 64)
-nearest = classifier_accuracies("nearest neighbour", sets.train, sets.test, at=(n,), batch_size=64, seeds=seeds).mean()
+nearest = nearest_neighbour_accuracies(sets.train, sets.test, at=(n,), batch_size=64, seeds=seeds).mean()
 best = descents[0].max(axis=0)  # of the plain networks
 print(f"an update of the ridge rule costs {cost:.1f} of descent")
-print(f"ridge rule, {n} updates: {100 * learned['ridge rule'].accuracy.mean(axis=0)[n]:.1f} %")
+print(f"ridge rule, {n} updates: {100 * learned['ridge rule'].mean(axis=0)[n]:.1f} %")
 print(f"descent, {n} updates: {100 * best[n]:.1f} %; {int(n * cost)} updates: {100 * best[int(n * cost)]:.1f} %")
 print(f"nearest neighbour of the same {64 * n} images: {100 * nearest:.1f} %")
 
@@ -166,5 +165,4 @@ for name, genome, rules in (
     print(f"{name}: largest entry of J - Jᵀ {curl.largest:.2g}, relative norm {curl.relative:.2g}")
 
 # %% [markdown]
-# Next: `jexplicit blur train --preset digits` learns the rule `digits`; `jexplicit blur tasks`, `transfer`, `ablation` and
-# `sgd-check` measure rules.
+# Next: `jexplicit blur train --preset digits` learns the rule `digits`, and `jexplicit blur tasks` measures rules.

@@ -16,7 +16,7 @@ BLOCK = """
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in "jaxtyping sentencepiece safetensors optax flax tyro cmaes rich PIL matplotlib".split():
+        if name.split(".")[0] in "jaxtyping sentencepiece safetensors optax flax tyro rich PIL matplotlib".split():
             raise ModuleNotFoundError(f"No module named {name!r}")
 """
 

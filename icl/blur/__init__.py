@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING
 from jexplicit.runs.api import public_names
 
 if TYPE_CHECKING:
-    from icl.blur.baselines import descent_curve as descent_curve
-    from icl.blur.baselines import descent_curves as descent_curves
-    from icl.blur.baselines import momentum_grid as momentum_grid
     from icl.blur.data import Examples as Examples
     from icl.blur.data import Sets as Sets
     from icl.blur.data import corners as corners
     from icl.blur.data import image_sets as image_sets
     from icl.blur.data import resize_images as resize_images
-    from icl.blur.data import table_sets as table_sets
     from icl.blur.data import xor as xor
     from icl.blur.descent import curl as curl
+    from icl.blur.descent import descent_curves as descent_curves
     from icl.blur.descent import sgd_difference as sgd_difference
     from icl.blur.descent import sgd_genome as sgd_genome
     from icl.blur.descent import sgd_rules as sgd_rules
@@ -34,24 +31,19 @@ if TYPE_CHECKING:
     from icl.blur.episodes import make_source as make_source
     from icl.blur.episodes import mean_scores as mean_scores
     from icl.blur.episodes import meta_loss as meta_loss
-    from icl.blur.evolution import EvolutionRecipe as EvolutionRecipe
-    from icl.blur.evolution import evolve as evolve
     from icl.blur.genome import Genome as Genome
+    from icl.blur.genome import LearnedRule as LearnedRule
     from icl.blur.genome import backprop_genome as backprop_genome
-    from icl.blur.genome import near_backprop_genome as near_backprop_genome
+    from icl.blur.genome import load_genome as load_genome
     from icl.blur.genome import random_genome as random_genome
     from icl.blur.genome import ridge_genome as ridge_genome
-    from icl.blur.genome_files import LearnedRule as LearnedRule
-    from icl.blur.genome_files import load_genome as load_genome
-    from icl.blur.genome_files import save_genome as save_genome
-    from icl.blur.genome_files import shipped_genomes as shipped_genomes
+    from icl.blur.genome import save_genome as save_genome
+    from icl.blur.genome import shipped_genomes as shipped_genomes
     from icl.blur.learning import Learner as Learner
     from icl.blur.learning import learner as learner
-    from icl.blur.learning import learning_curve as learning_curve
     from icl.blur.learning import learning_curves as learning_curves
     from icl.blur.learning import minibatches as minibatches
     from icl.blur.meta import MetaRecipe as MetaRecipe
-    from icl.blur.meta import SearchOptions as SearchOptions
     from icl.blur.meta import SearchResult as SearchResult
     from icl.blur.meta import Stage as Stage
     from icl.blur.meta import meta_step as meta_step

@@ -78,9 +78,11 @@ def image_sets(
     if len(X) < 100:
         raise ValueError(f"{len(X)} images of {images.name}: at least 100 are needed for the three parts; read more images")
     H = pixel_features(resize_images(X, X.shape[1] if side is None else side).round().astype(np.int64), images.levels)
-    train = H[: _train_size(len(H) - tests)]
-    mean = train.mean(axis=0)
-    return _split((H - mean) / (train - mean).std(), one_hot(labels, outputs), tests, images.name)
+    M = len(X) - tests
+    ends = [M - M // 8, M]
+    mean = H[: ends[0]].mean(axis=0)
+    Z, Y = (H - mean) / (H[: ends[0]] - mean).std(), one_hot(labels, outputs)
+    return Sets(*map(Examples, np.split(Z, ends), np.split(Y, ends)), name=images.name)
 
 
 def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
@@ -91,36 +93,6 @@ def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
     number = np.full(images.outputs, -1)
     number[list(classes)] = np.arange(len(classes))
     return number
-
-
-def table_sets(X: Float[np.ndarray, "M D"], labels: np.ndarray, name: str, *, seed: int = 0) -> Sets:
-    """Standardised columns of a table of numbers, and one-hot labels, in three splits; half of the rows are for testing.
-
-    Args:
-        X: [M, D] a row per example.
-        labels: [M] classes 0, 1, .. .
-        name: of the data set.
-        seed: of the shuffle.
-
-    Example:
-        >>> table_sets(np.random.default_rng(0).normal(size=(80, 3)), np.arange(80) % 2, "coins").test.X.shape
-        (40, 3)
-    """
-    order = np.random.default_rng(seed).permutation(len(X))
-    X, labels, tests = X[order], labels[order], len(X) // 2
-    train = X[: _train_size(len(X) - tests)]
-    Z = ((X - train.mean(axis=0)) / (train.std(axis=0) + 1e-9)).astype(np.float32)
-    return _split(Z, one_hot(labels, int(labels.max()) + 1), tests, name)
-
-
-def _train_size(M: int) -> int:
-    return M - M // 8  # the rest is dev
-
-
-def _split(X: np.ndarray, Y: np.ndarray, tests: int, name: str) -> Sets:
-    M = len(X) - tests
-    ends = [_train_size(M), M]
-    return Sets(*map(Examples, np.split(X, ends), np.split(Y, ends)), name=name)
 
 
 def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side side"]:

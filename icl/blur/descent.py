@@ -1,4 +1,6 @@
-"""Stochastic gradient descent as a genome: with two states, the rules are backpropagation up to rounding.
+"""Gradient descent: as a genome, and in the same networks as the baseline of a learned rule.
+
+With two states, the rules are backpropagation up to rounding.
 
 State 0 is the activation, and state 1 its derivative, then the error. With one matrix for both states and
 
@@ -14,9 +16,14 @@ The additive backward pass has no product of derivative and error, so the same m
 A learned update is not a gradient: if ΔW were the gradient of a function of the synapses, its Jacobian `∂ΔW_k/∂W_m` would be
 symmetric, as in gradient descent.
 
-Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.2 and 3.3, Fig. 2.
+The networks of the baseline are plain, or have the forward pass of a learner: the pre-activations of each layer are normalised
+over the minibatch, in training and prediction, with trainable scales and shifts. Much of the advantage of a learned rule over
+plain descent is due to normalisation, so the fair comparison includes it.
+
+Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.2 and 3.3, Fig. 2 and 6.
 """
 
+import functools
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -25,16 +32,20 @@ import numpy as np
 import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, PyTree
 
+from icl.blur.data import Examples
 from icl.blur.design import Rules
 from icl.blur.genome import Genome, backprop_genome
-from icl.blur.rules import Synapses, init_synapses, learn, transpose_synapses
+from icl.blur.learning import accuracies_of, seeded_learners, trajectory
+from icl.blur.rules import Synapses, init_synapses, learn, normalise, transpose_synapses
+from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.activations import activation
-from jexplicit.nn.parts.names import Activation
-from jexplicit.runs.devices import full_precision
+from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.runs.devices import full_precision, map_rows
 
 Loss = Literal["squared_error", "cross_entropy"]
+Layers = list[dict[str, Array]]  # W [n_in, n_out], and the shift b and scale m of the pre-activations [n_out]
 
 
 def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = None) -> Rules:
@@ -199,3 +210,101 @@ def curl(jacobian: Float[Any, "w w"]) -> Curl:
     """
     difference = jacobian - jacobian.T
     return Curl(jnp.max(jnp.abs(difference)), jnp.linalg.norm(difference) / jnp.linalg.norm(jacobian))
+
+
+def descent_curves(
+    optimizer: OptimizerName,
+    rates: tuple[float, ...],
+    hidden: tuple[int, ...],
+    train: Examples,
+    test: Any,
+    *,
+    normalised: bool,
+    hidden_activation: Activation = "tanh",
+    steps: int,
+    batch_size: int = 64,
+    seeds: tuple[int, ...] = tuple(range(10)),
+    at: tuple[int, ...] | None = None,
+) -> PyTree[Float[np.ndarray, "rates seeds at"]]:
+    """Accuracy of networks after 0, 1, .. n updates on the mean cross-entropy of minibatches, at every learning rate.
+
+    Initial weights have variance 1/n_in (twice that with ReLUs). The networks of all rates are one program, as compilation
+    dominates the time of tuning. Minibatches are those of `icl.blur.learning_curves`.
+
+    Args:
+        optimizer: a name of `jexplicit.nn.optimizers`.
+        rates: learning rates.
+        hidden, train, test, steps, batch_size, seeds, at: as in `icl.blur.learning_curves`.
+        normalised: whether all layers are normalised.
+        hidden_activation: σ of the hidden layers.
+
+    Raises:
+        ValueError: no rates, an unknown activation, or as in `icl.blur.learning_curves`.
+
+    Example::
+
+        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        curves = descent_curves("sgd", (0.1, 1.0), (32,), train, test, normalised=True, steps=10)
+        curves.mean(axis=1)  # [rates, updates], over ten networks
+
+    Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Fig. 6.
+    """
+    if not rates:
+        raise ValueError("no learning rates: give at least one")
+    activation(hidden_activation)
+    sizes, at, keys, batches = seeded_learners(seeds, hidden, train, at, steps=steps, batch_size=batch_size)
+    learners = initial_layers(sizes, hidden_activation, keys), batches
+    network = optimizer, normalised, hidden_activation, at
+    found = _descent_curves(*network, jnp.asarray(rates, np.float32), learners, train, test)
+    return jax.tree.map(lambda curves: np.asarray(curves).swapaxes(0, 1), found)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def initial_layers(sizes: tuple[int, ...], hidden_activation: Activation, keys: Array) -> Layers:
+    """Weights of variance 1/n_in (2/n_in with ReLUs), shifts 0 and scales 1, for each key, as in the genome of descent."""
+    genome = backprop_genome(2, sigma=2**0.5 if hidden_activation == "relu" else 1.0)
+    rules = sgd_rules(hidden_activation, "cross_entropy")
+    weights = [synapse.W[:, 0] for synapse in jax.vmap(lambda key: init_synapses(key, genome, rules, sizes))(keys)]
+    return [{"W": W[:, :-1], "b": W[:, -1], "m": jnp.ones_like(W[:, -1])} for W in weights]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@full_precision
+def _descent_curves(
+    optimizer: OptimizerName,
+    normalised: bool,
+    hidden_activation: Activation,
+    at: tuple[int, ...],
+    rates: Float[Array, " rates"],
+    learners: tuple[Layers, Int[Array, "seeds steps batch"]],
+    train: Examples,
+    test: Any,
+) -> PyTree[Float[Array, "seeds rates at"]]:
+    """On a CPU networks train in turn: the weights of one fit the cache."""
+
+    def logits(layers: Layers, a: Array) -> Array:
+        for n, layer in enumerate(layers):
+            z = a @ layer["W"]
+            z = layer["m"][None] * normalise(z[None], 1.0, 0.0)[0] if normalised else z
+            z = z + layer["b"][None]
+            a = z if n == len(layers) - 1 else activation(hidden_activation)(z)
+        return a
+
+    def loss(layers: Layers, batch: Array) -> Array:
+        return jnp.mean(optax.softmax_cross_entropy(logits(layers, train.X[batch]), train.Y[batch]))
+
+    def curve(layers: Layers, batches: Array, rate: Array) -> PyTree[Array]:
+        descend = make_optimizer(optimizer, rate)
+
+        def step(state: tuple[Any, Any], batch: Array) -> tuple[Any, Any]:
+            layers, moments = state
+            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # optax mixes dtypes
+                updates, moments = descend.update(jax.grad(loss)(layers, batch), moments, layers)
+                return optax.apply_updates(layers, updates), moments
+
+        def measure(state: tuple[Any, Any]) -> PyTree[Array]:
+            return accuracies_of(functools.partial(logits, state[0]), test)
+
+        return trajectory(step, measure, (layers, descend.init(layers)), batches, at)
+
+    return map_rows(lambda learner: map_rows(functools.partial(curve, *learner), rates), learners)

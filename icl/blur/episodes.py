@@ -176,7 +176,6 @@ def meta_loss(
     *,
     objective: Objective = "end",
     path: float = 0.0,
-    remat: bool = False,
     at_once: int = 1,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """ℓ of one learner, in nats per query, and its accuracy on the queries, at the end or along the curve. Pure.
@@ -188,7 +187,6 @@ def meta_loss(
         episode: its data.
         objective: end, or the area under the curve.
         path: λ; with the curve there is no path loss.
-        remat: recompute the updates in the backward pass of differentiation.
         at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
 
     Example:
@@ -215,15 +213,14 @@ def meta_loss(
         return cross_entropy(logits, y), accuracy_of(logits, y)
 
     synapses = init_synapses(key, genome, rules, (episode.x.shape[-1], *hidden, episode.y.shape[-1]))
-    checkpoint = jax.checkpoint if remat else lambda step: step
     T, Q = len(episode.x), len(episode.x_q)
     if objective == "curve":
         asked = jnp.arange(T * min(Q, _queries)).reshape(T, -1) % Q
-        _, curves = lax.scan(checkpoint(step_and_ask), synapses, (episode.x, episode.y, asked), unroll=at_once)
+        _, curves = lax.scan(step_and_ask, synapses, (episode.x, episode.y, asked), unroll=at_once)
         w = 1 / (jnp.arange(T, dtype=curves[0].dtype) + 1 + _early)
         loss, accuracy = jnp.log(_floor + curves[0]), curves[1]
         return jnp.sum(w * loss) / jnp.sum(w), jnp.sum(w * accuracy) / jnp.sum(w)
-    synapses, losses = lax.scan(checkpoint(step), synapses, (episode.x, episode.y), unroll=at_once)
+    synapses, losses = lax.scan(step, synapses, (episode.x, episode.y), unroll=at_once)
     loss, accuracy = score(synapses, episode.x_q, episode.y_q)
     return loss + path * jnp.mean(losses), accuracy
 

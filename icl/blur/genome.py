@@ -1,4 +1,4 @@
-"""The genome: the few parameters shared by all neurons and synapses of a learner, and their initial values.
+"""The genome: the few parameters shared by all neurons and synapses of a learner, their initial values, and their files.
 
 With k states it has four k x k matrices and a few scalars, for any size of the network:
 
@@ -8,6 +8,11 @@ With k states it has four k x k matrices and a few scalars, for any size of the 
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3.
 """
 
+import dataclasses
+import json
+import os
+from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from icl.blur.design import check_states
+from icl.blur.design import Rules, check_states
+from jexplicit.data.inputs import is_input, read_input
+from jexplicit.runs.files import write_json
 
+_folder = resources.files("icl.blur") / "genomes"  # a JSON file per genome
 _ridge_scalars = {"eta_synapse": -0.4, "eta_output": 1.2, "m": 1.7, "sigma_output": 0.5, "sigma_bias": 0.5, "decay": 0.1}
 _ridge_scalars |= {"lam": 0.8, "lam_output": 0.4, "trust": 0.5, "width": 0.2, "depth": 0.2}
 _ridge_scalars |= {"floor": 0.03, "floor_output": 0.05, "aging": 0.2, "average": 0.7}
@@ -45,7 +53,7 @@ class Genome(NamedTuple):
         factor `n^-width / (1 + |depth| (L - 1) √n)`.
     lam, lam_output: λ of the ridge update, in the hidden and in the last synapses.
     decay: with the ridge update, `1 - |η̃ decay|` is f̃.
-    trust: exponent of the ridge update's trust ratio, in the hidden synapses (`icl.blur.ridge`).
+    trust: exponent of the ridge update's trust ratio, in the hidden synapses (`icl.blur.rules.ridge_update`).
     floor, floor_output, aging: η̃ after n updates is η̃ times `floor + (1 - floor)/(1 + aging n)`, or 0.01 if that is more.
     average: memory of the averaged synapses, from 0 (none) to 1 (the mean of all so far).
     """
@@ -126,25 +134,6 @@ def backprop_genome(states: int, *, dtype: Any = np.float32, **scalars: float) -
     return _genome(jnp.asarray(matrices), scalars, dtype)
 
 
-def near_backprop_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars: float) -> Genome:
-    """The matrices of `backprop_genome` plus N(0, 0.1²): a different start for each genome of a population.
-
-    Args:
-        key, states, dtype, scalars: as in `random_genome`.
-
-    Raises:
-        ValueError: as in `random_genome`.
-
-    Example:
-        >>> jax.eval_shape(lambda key: near_backprop_genome(key, 4), jax.random.key(0)).nu.shape
-        (4, 4)
-    """
-    noise = random_genome(key, states, dtype=dtype)
-    genome = backprop_genome(states, dtype=dtype, **scalars)
-    matrices = {name: getattr(genome, name) + 0.1 * getattr(noise, name) for name in ("nu", "mu", "pre", "post")}
-    return genome._replace(**matrices)
-
-
 def ridge_genome(key: Array, states: int, *, dtype: Any = np.float32) -> Genome:
     """The matrices of `backprop_genome`, and scalars with which learners with ridge updates learn well: their start.
 
@@ -167,3 +156,80 @@ def _genome(matrices: Array, scalars: dict[str, float], dtype: Any) -> Genome:
     if unknown := set(scalars) - set(known):
         raise ValueError(f"{', '.join(sorted(unknown))}: the scalars of a genome are {', '.join(known)}")
     return Genome(*matrices, **{name: jnp.asarray(value, dtype) for name, value in {**known, **scalars}.items()})
+
+
+class LearnedRule(NamedTuple):
+    """A learned rule.
+
+    genome, rules: parameters and design of a learner.
+    provenance: configuration, seed, data and their sha256, score and versions of the search.
+    """
+
+    genome: Genome
+    rules: Rules
+    provenance: dict[str, Any]
+
+
+def shipped_genomes() -> tuple[str, ...]:
+    """The names of the genomes in the package.
+
+    Example:
+        >>> "digits" in shipped_genomes()
+        True
+    """
+    return tuple(sorted(file.name[:-5] for file in _folder.iterdir() if file.name.endswith(".json")))
+
+
+def load_genome(name: str | os.PathLike) -> LearnedRule:
+    """A learned rule by name, or from a file.
+
+    Args:
+        name: one of `shipped_genomes`, or the path of a `genome.json`.
+
+    Raises:
+        ValueError: no such genome, or a damaged file.
+
+    Example:
+        >>> load_genome("digits").rules.symmetric
+        True
+    """
+    text, shipped = str(name), shipped_genomes()
+    if text not in shipped and not is_input(text):
+        raise ValueError(
+            f"genome {text!r}: neither a file nor one of {', '.join(shipped)}; launch.blur train writes a genome.json"
+        )
+    try:
+        data = (_folder / f"{text}.json").read_bytes() if text in shipped else read_input(text)
+        content = json.loads(data)  # also in UTF-16, with byte-order mark or not
+        rules = Rules(**content["rules"])
+        leaves = {**Genome._field_defaults, **content["genome"]}
+        genome = Genome(**{field: jnp.asarray(value, np.float32) for field, value in leaves.items()})
+    except (KeyError, TypeError, AttributeError, ValueError, OSError, RecursionError) as error:  # JSON's are ValueErrors
+        raise ValueError(f"{text} cannot be read as a genome ({error}): give a genome.json of launch.blur train") from error
+    shapes = {matrix.shape for matrix in genome[:4]}
+    if shapes != {(rules.states,) * 2} or any(np.ndim(leaf) for leaf in genome[4:]):
+        raise ValueError(f"{text} has matrices {sorted(shapes)} for {rules.states} states: the file is damaged")
+    if not all(np.isfinite(leaf).all() for leaf in genome):
+        raise ValueError(f"{text} has entries that are not finite: the file is damaged")
+    return LearnedRule(genome, rules, content.get("provenance", {}))
+
+
+def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
+    """Write a learned rule; `load_genome` reads it back bit for bit.
+
+    Args:
+        path: of the file; its folder is created.
+        rule: genome, rules and their provenance.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "genome.json")
+        ...     save_genome(path, load_genome("digits"))
+        ...     load_genome(path).rules == load_genome("digits").rules
+        True
+    """
+    genome = {field: np.asarray(leaf, np.float64).tolist() for field, leaf in rule.genome._asdict().items()}
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    rules = dataclasses.asdict(rule.rules)
+    write_json(Path(path), {"kind": "blur genome", "rules": rules, "genome": genome, "provenance": rule.provenance})

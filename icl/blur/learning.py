@@ -16,24 +16,12 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from icl.blur.data import Examples
 from icl.blur.design import Rules
-from icl.blur.genome import Genome
-from icl.blur.genome_files import load_genome
+from icl.blur.genome import Genome, load_genome
 from icl.blur.rules import Synapses, init_synapses, learn, predict
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import map_rows
 
 _least_scale = 0.01  # of inputs; the digits of the package learn half as much there as at 1
-
-
-class LearningCurves(NamedTuple):
-    """Learners after 0, 1, .. n updates, or after the chosen ones.
-
-    accuracy: [seeds, n + 1] fraction of correct predictions; one such array per part of `test`.
-    size: [seeds, n + 1] root mean square of the first layer's synapses.
-    """
-
-    accuracy: PyTree[Float[Any, "*seeds steps"]]
-    size: Float[Any, "*seeds steps"]
 
 
 def minibatches(seed: int, examples: int, *, steps: int, batch_size: int) -> Int[np.ndarray, "steps batch"]:
@@ -56,67 +44,6 @@ def minibatches(seed: int, examples: int, *, steps: int, batch_size: int) -> Int
     return order[: steps * batch_size].reshape(steps, batch_size)
 
 
-def learning_curve(
-    genome: Genome,
-    rules: Rules,
-    synapses: Synapses,
-    batches: Int[Array, "steps batch"],
-    train: Examples,
-    test: Any,
-    *,
-    at: tuple[int, ...] | None = None,
-) -> LearningCurves:
-    """Accuracy on `test` and size of the synapses of one learner after 0, 1, .. n updates. Pure.
-
-    Args:
-        genome, rules, synapses: the learner.
-        batches: rows of `train` for each update.
-        train, test: arrays of JAX; `test` is a part or several, see `accuracies_of`.
-        at: numbers of updates to measure after, in ascending order; default, all.
-
-    Returns:
-        the accuracy after every number of updates, and the root mean square of the first layer's synapses.
-
-    Raises:
-        ValueError: as in `learn`.
-    """
-
-    def step(synapses: Synapses, batch: Array) -> Synapses:
-        return learn(genome, rules, synapses, train.X[batch], train.Y[batch])[0]
-
-    def measure(synapses: Synapses) -> LearningCurves:
-        accuracies = accuracies_of(functools.partial(predict, genome, rules, synapses), test)
-        return LearningCurves(accuracies, jnp.sqrt(jnp.mean(synapses[0].W ** 2)))
-
-    return trajectory(step, measure, synapses, batches, at)
-
-
-def trajectory(
-    step: Callable[[Any, Array], Any],
-    measure: Callable[[Any], Any],
-    state: Any,
-    batches: Int[Array, "steps batch"],
-    at: tuple[int, ...] | None = None,
-) -> Any:
-    """`measure(state)` after 0, 1, .. n times `state = step(state, batch)`, stacked on a first axis; or after the steps `at`.
-
-    Without `at` the result is differentiable in reverse mode.
-    """
-
-    def advance(state: Any, batch: Array) -> tuple[Any, Any]:
-        state = step(state, batch)
-        return state, measure(state)
-
-    def resume(state: Any, ends: Array) -> tuple[Any, Any]:
-        state = lax.fori_loop(ends[0], ends[1], lambda n, state: step(state, batches[n]), state)
-        return state, measure(state)
-
-    if at is not None:
-        return lax.scan(resume, state, jnp.array([(0, *at[:-1]), at]).T)[1]
-    _, after = lax.scan(advance, state, batches)
-    return jax.tree.map(lambda first, others: jnp.concatenate([first[None], others]), measure(state), after)
-
-
 def learning_curves(
     genome: Genome,
     rules: Rules,
@@ -128,8 +55,8 @@ def learning_curves(
     batch_size: int = 64,
     seeds: tuple[int, ...] = tuple(range(10)),
     at: tuple[int, ...] | None = None,
-) -> LearningCurves:
-    """`learning_curve` of several learners, each with its own initial synapses and minibatches, as NumPy arrays.
+) -> PyTree[Float[np.ndarray, "seeds at"]]:
+    """Accuracy of several learners after 0, 1, .. n updates, each with its own initial synapses and minibatches.
 
     Args:
         genome, rules: of the learners.
@@ -142,44 +69,69 @@ def learning_curves(
         at: numbers of updates to measure after, in ascending order; default, all.
 
     Raises:
-        ValueError: as in `minibatches`, `init_synapses`, `learn` and `check_updates`.
+        ValueError: as in `minibatches`, `init_synapses` and `learn`, or `at` that does not ascend within 0 .. n.
 
     Example::
 
         genome, rules, _ = load_genome("digits")
         train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
         curves = learning_curves(genome, rules, (32,), train, test, steps=10)
-        curves.accuracy.mean(axis=0)  # after 0, 1, .. 10 updates, over ten learners
+        curves.mean(axis=0)  # after 0, 1, .. 10 updates, over ten learners
     """
-    check_updates(at, steps)
-    sizes, *learners = seeded_learners(seeds, hidden, train, steps=steps, batch_size=batch_size)
-    return jax.tree.map(np.asarray, _learning_curves(rules, sizes, genome, *learners, train, test, at=at))
+    *network, keys, batches = seeded_learners(seeds, hidden, train, at, steps=steps, batch_size=batch_size)
+    return jax.tree.map(np.asarray, _learning_curves(rules, *network, genome, keys, batches, train, test))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), static_argnames="at")
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _learning_curves(
     rules: Rules,
     sizes: tuple[int, ...],
+    at: tuple[int, ...],
     genome: Genome,
     keys: Array,
-    batches: Array,
-    *data: Any,
-    at: tuple[int, ...] | None = None,
-) -> LearningCurves:
-    def run(learner: tuple[Array, Array]) -> LearningCurves:
+    batches: Int[Array, "seeds steps batch"],
+    train: Examples,
+    test: Any,
+) -> PyTree[Float[Array, "seeds at"]]:
+    def step(synapses: Synapses, batch: Array) -> Synapses:
+        return learn(genome, rules, synapses, train.X[batch], train.Y[batch])[0]
+
+    def measure(synapses: Synapses) -> PyTree[Array]:
+        return accuracies_of(functools.partial(predict, genome, rules, synapses), test)
+
+    def run(learner: tuple[Array, Array]) -> PyTree[Array]:
         key, batches = learner
-        return learning_curve(genome, rules, init_synapses(key, genome, rules, sizes), batches, *data, at=at)
+        return trajectory(step, measure, init_synapses(key, genome, rules, sizes), batches, at)
 
     return map_rows(run, (keys, batches))
 
 
+def trajectory(
+    step: Callable[[Any, Array], Any],
+    measure: Callable[[Any], Any],
+    state: Any,
+    batches: Int[Array, "steps batch"],
+    at: tuple[int, ...],
+) -> Any:
+    """`measure(state)` after some numbers of times `state = step(state, batch)`, stacked on a first axis."""
+
+    def resume(state: Any, ends: Array) -> tuple[Any, Any]:
+        state = lax.fori_loop(ends[0], ends[1], lambda n, state: step(state, batches[n]), state)
+        return state, measure(state)
+
+    return lax.scan(resume, state, jnp.array([(0, *at[:-1]), at]).T)[1]
+
+
 def seeded_learners(
-    seeds: tuple[int, ...], hidden: tuple[int, ...], train: Examples, *, steps: int, batch_size: int
-) -> tuple[tuple[int, ...], Array, Int[Array, "seeds steps batch"]]:
-    """Neurons by layer, and for each seed the key of the initial weights and the minibatches."""
+    seeds: tuple[int, ...], hidden: tuple[int, ...], train: Examples, at: tuple[int, ...] | None, *, steps: int, batch_size: int
+) -> tuple[tuple[int, ...], tuple[int, ...], Array, Int[Array, "seeds steps batch"]]:
+    """Neurons by layer, numbers of updates to measure after, and each seed's key of the initial weights and minibatches."""
+    at = tuple(range(steps + 1)) if at is None else at
+    if not at or list(at) != sorted({*at}) or at[0] < 0 or at[-1] > steps:
+        raise ValueError(f"accuracies after {at} of {steps} updates: give ascending numbers from 0 to {steps}")
     batches = [minibatches(seed, len(train.X), steps=steps, batch_size=batch_size) for seed in seeds]
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    return (train.X.shape[1], *hidden, train.Y.shape[1]), keys, jnp.asarray(np.stack(batches))
+    return (train.X.shape[1], *hidden, train.Y.shape[1]), at, keys, jnp.asarray(np.stack(batches))
 
 
 def accuracy_of(logits: Float[Array, "B N"], Y: Float[Array, "B N"]) -> Float[Array, ""]:
@@ -193,12 +145,6 @@ def accuracies_of(logits: Callable[[Array], Array], parts: Any) -> Any:
     return jax.tree.map(
         lambda part: accuracy_of(logits(part.X), part.Y), parts, is_leaf=lambda part: isinstance(part, Examples)
     )
-
-
-def check_updates(at: tuple[int, ...] | None, steps: int) -> None:
-    """Refuse `at` unless it ascends within 0 .. steps."""
-    if at is not None and (not at or list(at) != sorted({*at}) or at[0] < 0 or at[-1] > steps):
-        raise ValueError(f"accuracies after {at} of {steps} updates: give ascending numbers from 0 to {steps}")
 
 
 class Learner(NamedTuple):

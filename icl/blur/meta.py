@@ -30,40 +30,19 @@ from icl.blur.episodes import Family, Source, check_family, draw_family_episode,
 from icl.blur.genome import Genome
 from icl.names import Objective
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_gpu
-from jexplicit.runs.iterate import Entry, History, iterate
+from jexplicit.runs.iterate import History, iterate
 
 _updates_at_once = 5  # on a GPU this halves the kernels per update; on a TPU it does not, and compilation takes minutes
 
 
-class SearchOptions(NamedTuple):
-    """Options of `icl.blur.meta_train` and `icl.blur.evolve`.
-
-    seed: of genomes, initial synapses and minibatches.
-    every: steps between two evaluations on dev.
-    episodes: learners per genome in an evaluation.
-    checkpoints: folder for checkpoints; a search resumes bit for bit from the last one.
-    checkpoint_seconds: time between two checkpoints.
-    on_evaluation: called with each new entry of the history.
-    progress: called with the number of steps done and in total.
-    """
-
-    seed: int = 0
-    every: int = 100
-    episodes: int = 8
-    checkpoints: Path | None = None
-    checkpoint_seconds: float = 30.0
-    on_evaluation: Callable[[Mapping[str, Any]], None] | None = None
-    progress: Callable[[int, int], None] | None = None
-
-
 class SearchResult(NamedTuple):
-    """The outcome of a search.
+    """The outcome of meta-training.
 
     best: the genome with the highest dev accuracy of all evaluations (of the last stage, in a curriculum).
     score: its dev accuracy.
     genomes: the genomes of the last evaluation, genome axis first.
     history: an entry per evaluation with `step`, `unroll`, `seconds`, `loss` and `accuracy` (lists over genomes), `best`,
-        `skipped` (genomes or steps that were not finite), and from evolution `fitness` and `best_fitness` of the generation.
+        and `skipped` (meta-steps of a genome that were not finite).
     """
 
     best: Genome
@@ -78,35 +57,8 @@ class SearchResult(NamedTuple):
 
     @property
     def skipped(self) -> int:
-        """Genomes or meta-steps of single genomes that were not finite."""
+        """Meta-steps of single genomes that were not finite."""
         return int(np.sum(self.history[-1]["skipped"]))
-
-
-def search(
-    step: Callable[[Any, History], tuple[Any, Mapping[str, Any]]], state: Any, total: int, options: SearchOptions
-) -> tuple[Any, list[Entry]]:
-    """The state and the history after `total` steps, an entry per evaluation; see `iterate`."""
-    return iterate(
-        step,
-        state,
-        done=lambda history: bool(history) and history[-1]["step"] >= total,
-        checkpoints=options.checkpoints,
-        checkpoint_seconds=options.checkpoint_seconds,
-        callback=options.on_evaluation,
-    )
-
-
-def choose_best(
-    best: Genome, score: float, genomes: Genome, losses: np.ndarray, accuracy: np.ndarray
-) -> tuple[Genome, dict[str, Any]]:
-    """The best genome so far, of this score, after an evaluation on dev; and the entry of the evaluation."""
-    finite = np.isfinite(losses)
-    accuracy = np.where(finite, accuracy, 0.0)
-    if accuracy.max() > score:
-        score = float(accuracy.max())
-        best = jax.tree.map(lambda leaf: leaf[int(accuracy.argmax())], genomes)
-    values = [float(loss) if ok else None for loss, ok in zip(losses, finite, strict=True)]
-    return best, {"loss": values, "accuracy": accuracy.tolist(), "best": score}
 
 
 class Stage(NamedTuple):
@@ -127,7 +79,6 @@ class MetaRecipe(NamedTuple):
     learning_rate: of Adam at the start of each stage; a cosine schedule decays it to a tenth.
     gradient_clip: largest norm of a genome's gradient.
     path: λ, weight of the path loss.
-    remat: recompute the updates in differentiation instead of storing all their states.
     """
 
     hidden: tuple[int, ...] = (32,)
@@ -138,7 +89,6 @@ class MetaRecipe(NamedTuple):
     learning_rate: float = 5e-3
     gradient_clip: float = 10.0
     path: float = 0.0
-    remat: bool = False
 
     @property
     def tasks(self) -> tuple[Family, ...]:
@@ -190,7 +140,7 @@ def meta_step(
     episode = draw_family_episode(draw_key, family, source, unroll=stage.unroll, query_size=recipe.query_size)
 
     def loss(genome: Genome) -> Array:
-        how: Any = {"path": recipe.path, "remat": recipe.remat, "at_once": at_once, "objective": recipe.objective}
+        how: Any = {"path": recipe.path, "at_once": at_once, "objective": recipe.objective}
         return meta_loss(genome, rules, family.hidden, init_key, episode, **how)[0]
 
     value, gradient = jax.value_and_grad(loss)(state.genomes)
@@ -240,7 +190,13 @@ def meta_train(
     dev: Examples,
     *,
     devices: int | None = None,
-    **options: Any,
+    seed: int = 0,
+    every: int = 100,
+    episodes: int = 8,
+    checkpoints: Path | None = None,
+    checkpoint_seconds: float = 30.0,
+    on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Meta-train a population, and return the best genome of all evaluations.
 
@@ -252,7 +208,13 @@ def meta_train(
         train: examples of the learners' minibatches and queries.
         dev: examples for selecting genomes.
         devices: number of devices to split the genomes over; default, all. On CPUs it does not change the result.
-        options: see `SearchOptions`; steps are meta-steps.
+        seed: of initial synapses and minibatches.
+        every: meta-steps between two evaluations on dev.
+        episodes: learners per genome in an evaluation.
+        checkpoints: folder for checkpoints; meta-training resumes bit for bit from the last one.
+        checkpoint_seconds: time between two checkpoints.
+        on_evaluation: called with each new entry of the history.
+        progress: called with the number of steps done and in total, of all genomes.
 
     Raises:
         FloatingPointError: no genome of the population has a finite loss.
@@ -266,8 +228,6 @@ def meta_train(
         found = meta_train(genomes, Rules(), MetaRecipe(), curriculum, train, dev)
         found.best, found.score  # the genome, and the accuracy of its learners on dev
     """
-    search_options = SearchOptions(**options)
-    seed, every, episodes, progress = (getattr(search_options, name) for name in ("seed", "every", "episodes", "progress"))
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
     source = make_source(train, mixed=any(family.inputs for family in recipe.tasks))
     _check(G, recipe, curriculum, source, every)
@@ -308,13 +268,24 @@ def meta_train(
             raise FloatingPointError(
                 f"no genome has a finite loss after {done + n} meta-steps: lower the learning rate, or normalise"
             )
-        best, entry = choose_best(best, score, genomes, losses, accuracy)
-        skipped = np.asarray(state.skipped)[:G].tolist()
-        return (state, best), {"step": done + n, "unroll": stage.unroll, "skipped": skipped, **entry}
+        finite = np.isfinite(losses)
+        accuracy = np.where(finite, accuracy, 0.0)
+        if accuracy.max() > score:
+            score, best = float(accuracy.max()), jax.tree.map(lambda leaf: leaf[int(accuracy.argmax())], genomes)
+        values = [float(loss) if ok else None for loss, ok in zip(losses, finite, strict=True)]
+        entry = {"step": done + n, "unroll": stage.unroll, "skipped": np.asarray(state.skipped)[:G].tolist()}
+        return (state, best), {**entry, "loss": values, "accuracy": accuracy.tolist(), "best": score}
 
     first = jax.tree.map(lambda leaf: leaf[0], genomes)
     start = init_state(jax.tree.map(lambda leaf: leaf[numbers], genomes), jnp.zeros(len(numbers), np.int32), curriculum[0])
-    (state, best), history = search(step, (start, first), total, search_options)
+    (state, best), history = iterate(
+        step,
+        (start, first),
+        done=lambda history: bool(history) and history[-1]["step"] >= total,
+        checkpoints=checkpoints,
+        checkpoint_seconds=checkpoint_seconds,
+        callback=on_evaluation,
+    )
     return SearchResult(best, history[-1]["best"], population(state), history)
 
 

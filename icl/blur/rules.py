@@ -10,7 +10,7 @@ and `V` [k, n_{l+1}, n_l] back. One step on a minibatch (x, y), from states of z
     synapses    W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]   (Eq. 7)
 
 The paper's rules have no loss and no gradient: the genome combines prediction and label. Extensions of this package are the
-ridge update (`icl.blur.ridge`) in place of H; sequential updates, layer by layer, each on the states of the already updated
+ridge update (`ridge_update`) in place of H; sequential updates, layer by layer, each on the states of the already updated
 synapses below; an η̃ that decays with the age n of the synapses; and averaged synapses for predictions:
 
     η̃_n = η̃ max(c + (1 - c)/(1 + ρ n), 0.01)                                                          c, ρ: floor, aging
@@ -22,16 +22,18 @@ and makes genomes independent of the batch size.
 Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec. 3 and App. C.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from icl.blur.design import Rules
 from icl.blur.genome import Genome
-from icl.blur.ridge import ridge_update
+from icl.linear_systems import solve_rows
 from jexplicit.nn.parts.activations import activation
 from jexplicit.runs.devices import full_precision
 
@@ -39,6 +41,8 @@ _eps = 1e-5  # added to the variance of a normalisation
 _eps_synapse = 1e-9  # added to the squared norm of synapses
 _largest = 1e6  # entry of stored synapses under `synapse_norm`
 _iterations = 8  # of conjugate gradients in a ridge update
+_tiny = 1e-20  # lower bound of α, for inputs that are all zero
+_small = 1e-6  # added to squared errors, which may be zero
 _least = 0.01  # lower bound of the decay: a meta-trained floor may be below 0, which fits the updates of meta-training only
 
 
@@ -254,6 +258,52 @@ def update_synapses(
     return tuple(new)
 
 
+@full_precision
+def ridge_update(
+    A: Float[Array, "*c B n_in1"],
+    E: Float[Array, "*c B n_out"],
+    lam: Float[Array, ""],
+    trust: Float[Array, ""] | float | None = None,
+    *,
+    iterations: int,
+) -> Float[Array, "*c n_in1 n_out"]:
+    """The ridge regression fit of a minibatch, in place of its Hebbian product.
+
+        H = Aᵀ (A Aᵀ/α + λ I)⁻¹ E / √α,   α = mean_b |A_b|²
+
+    A are the states before the synapses, with the bias neuron, and E those after them. For large λ this is Hebb's rule,
+    `Aᵀ E/(λ √α)`. For λ -> 0 it fits every example, `A H = √α E`; in between, directions shared by many examples are fitted
+    first. In adaptive filtering this is affine projection (Ozeki & Umeda 1984). The inverse Gram matrix removes the
+    correlations of the inputs from a step, as in natural gradients.
+
+    With few inputs most of an error lies outside their span, and H is small. The trust ratio compensates for it,
+
+        H <- H/φ^trust,   φ = |A H|/(√α |E|)
+
+    with φ the share of the errors fitted by H. With trust 1 all updates change the pre-activations of a layer by the same
+    amount, as in normalised gradient descent; None leaves H undivided. The B equations of each state c are solved by conjugate
+    gradients, by matrix products alone.
+    """
+    gram = A @ jnp.matrix_transpose(A)
+    alpha = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None] / gram.shape[-1] + _tiny
+    K, B = gram / alpha, gram.shape[-1]
+    fewer = E.shape[-1] > B  # columns: those of the inverse are fewer than those of E
+    columns = jnp.broadcast_to(jnp.eye(B, dtype=A.dtype), K.shape) if fewer else E
+    solved = jnp.vectorize(functools.partial(_ridge_columns, iterations), signature="(b,b),(),(b,n)->(b,n)")(K, lam, columns)
+    fitted = solved @ E if fewer else solved
+    H = jnp.matrix_transpose(A) @ fitted * lax.rsqrt(alpha)
+    if trust is None:
+        return H
+    total = functools.partial(jnp.sum, axis=(-2, -1), keepdims=True)
+    share = (total((K @ fitted) ** 2) + _small) / (total(E**2) + _small)  # φ², since A H = √α K (K + λ I)⁻¹ E
+    return H * share ** (-trust / 2)
+
+
+def _ridge_columns(iterations: int, K: Array, lam: Array, E: Array) -> Array:
+    """`(K + λ I)⁻¹ E`."""
+    return solve_rows(lambda X: X @ K + lam * X, E.T, iterations).T
+
+
 def _rate(genome: Genome, rules: Rules, synapse: Synapse, hidden_layers: int, *, last: bool) -> Array:
     """η̃ of the synapses to one layer."""
     rate = genome.eta_synapse
@@ -337,7 +387,7 @@ def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") 
     """
     axes = 1 if over == "batch" else (1, 2)
     centred = z - z.mean(axis=axes, keepdims=True)
-    return m * centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=axes, keepdims=True) + _eps) + s
+    return m * centred * lax.rsqrt(jnp.mean(centred**2, axis=axes, keepdims=True) + _eps) + s
 
 
 @full_precision
@@ -348,13 +398,13 @@ def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[A
 
 def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
     """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: weights of unit norm into each neuron, per state (Sandler et al. 2021, App. C.6)."""
-    return W * jax.lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
+    return W * lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
 
 
 def limit_scale(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
     """Divide a state by a scalar before it overflows (synapses grow exponentially if f̃ > 1); unit synapses are invariant."""
     largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
-    return W / jax.lax.stop_gradient(jnp.maximum(largest / _largest, 1))
+    return W / lax.stop_gradient(jnp.maximum(largest / _largest, 1))
 
 
 def transpose_synapses(W: Float[Array, "c n_in1 n_out"]) -> Float[Array, "c n_out n_in"]:

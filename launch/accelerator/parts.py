@@ -148,7 +148,7 @@ def blur_step(sizes: Sizes, mesh: Mesh) -> Case:
     from icl.blur.data import Examples
     from icl.blur.episodes import make_source
     from icl.blur.genome import random_genome
-    from icl.blur.judging.flops import matrix_flops
+    from icl.blur.judging import matrix_flops
     from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
     from icl.blur.rules import Rules
 

@@ -1,26 +1,23 @@
-"""Learned update rules: meta-train a genome, transfer it, evaluate it on 54 tasks, compare designs, check gradient descent.
+"""Learned update rules: meta-train or measure a genome beside gradient descent, and judge it on 12 small tasks.
 
 python -m launch.blur train --out runs/blur
-python -m launch.blur transfer --genome runs/blur/genome.json --out runs/blur_transfer
-python -m launch.blur ablation --out runs/blur_ablation
-python -m launch.blur grid --out runs/blur_grid
-python -m launch.blur sgd-check --out runs/blur_sgd
+python -m launch.blur train --genome runs/blur/genome.json --networks 16 256x128 --out runs/blur_elsewhere
 python -m launch.blur tasks --out runs/blur_tasks
 """
 
 import sys
 
-from launch.blur.presets import PRESETS
+from launch.blur.config import TASKS, TRAIN, TasksConfig, TrainConfig
 from launch.kit.command import Command, run_subcommand
 
 COMMANDS = {
-    name: Command(type(presets["tiny"].config), f"launch.blur.{name.replace('-', '_')}", presets)
-    for name, presets in PRESETS.items()
+    "train": Command(TrainConfig, "launch.blur.train", TRAIN),
+    "tasks": Command(TasksConfig, "launch.blur.tasks", TASKS),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point: the first argument names the subcommand; JAX is imported once the arguments are read."""
+    """Entry point: the first argument names the command; JAX is imported once the arguments are read."""
     return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
 
 

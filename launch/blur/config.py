@@ -1,17 +1,18 @@
-"""The flags of launch.blur: a frozen dataclass per subcommand, and checks across fields. JAX is not needed."""
+"""The flags and presets of launch.blur: a frozen dataclass per command, and checks across fields. JAX is not needed."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from icl.blur.design import Design
-from icl.names import RATES, TASK_GROUPS, Families, Normalisation, Objective, Output, Start
+from icl.names import RATES, Families, Objective, Output, Start
 from jexplicit.nn.parts.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from launch.kit.command import Preset
 
 
 @dataclass(frozen=True)
 class BlurConfig:
-    """Flags of all subcommands."""
+    """Flags of both commands."""
 
     GROUPS: ClassVar = {"out": "run"}
 
@@ -26,21 +27,19 @@ class BlurConfig:
 
 
 @dataclass(frozen=True)
-class GenomeConfig(BlurConfig):
-    """A genome that a run is about."""
+class TrainConfig(Design, BlurConfig):
+    """Meta-train a genome, or take a known one, and compare its learners with gradient descent at many learning rates, plain
+    and with the same normalisation, in one network or several. Descent as a genome is checked against descent."""
 
-    GROUPS: ClassVar = {"genome": "measurements"}
+    GROUPS: ClassVar = {"states": "genome", "data": "images", "widths": "learners", "start": "training", "baselines": "descent"}
 
-    genome: str = "digits"
-    """Genome: the name of one in the package, or the genome.json of a train run."""
-
-
-@dataclass(frozen=True)
-class LearnersConfig(BlurConfig):
-    """Labelled images, and the learners that are measured on them."""
-
-    GROUPS: ClassVar = {"data": "images", "widths": "learners"}
-
+    synapse_norm: bool = True
+    hidden_activation: Activation = "tanh"
+    """Activation of the hidden layers, in both passes."""
+    output_activation: Output = "softmax"
+    """Activation of the output layer's state in the backward pass; logits are read before it."""
+    genome: str | None = None
+    """Measure this genome, without meta-training: the name of one in the package, or the genome.json of a run."""
     data: str = "digits"
     """Data set: digits (8x8, of scikit-learn), xor (exclusive or), or idx files by name, such as mnist and fashion_mnist."""
     data_dir: str | None = None
@@ -53,38 +52,25 @@ class LearnersConfig(BlurConfig):
     """Use only images of these classes, as the classes 0, 1, .. Default: all classes."""
     widths: tuple[PositiveInt, ...] = (32,)
     """Widths of the learners' hidden layers, such as 256 128 for two."""
+    networks: tuple[str, ...] = ()
+    """Other networks to run the genome in, each as the widths of its hidden layers: 256, or 256x128 for two layers."""
     batch_size: PositiveInt = 64
     """Examples per update."""
     learners: PositiveInt = 10
     """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
     steps: PositiveInt = 100
     """Number of updates of each learner that is measured."""
-
-
-@dataclass(frozen=True)
-class MetaTrainingConfig(Design, LearnersConfig):
-    """Design of the learners, and meta-training of their genomes."""
-
-    GROUPS: ClassVar = {"states": "genome", "method": "training"}
-
-    synapse_norm: bool = True
-    hidden_activation: Activation = "tanh"
-    """Activation of the hidden layers, in both passes."""
-    output_activation: Output = "softmax"
-    """Activation of the output layer's state in the backward pass; logits are read before it."""
     start: Start = "random"
-    """Genomes before meta-training: random matrices, those of gradient descent with noise, or a ridge rule that learns."""
-    method: Literal["gradient", "evolution"] = "gradient"
-    """How genomes are meta-trained. gradient: Adam through the unrolled updates. evolution: CMA-ES on accuracy."""
+    """Genomes before meta-training: random matrices, or a ridge rule that learns."""
     families: Families | None = None
     """Meta-train on families of tasks and networks, instead of --data with --widths and --batch-size. digits: 12 families
     of the data, inputs mixed and classes merged. boolean: with --data xor, the balanced functions of two bits."""
     population: PositiveInt = 4
-    """Number of genomes trained in parallel; with evolution, genomes per generation (at least 4)."""
+    """Number of genomes trained in parallel."""
     unroll: tuple[PositiveInt, ...] = (10, 20)
     """Number of updates T of a learner, for each stage of the curriculum."""
     meta_steps: tuple[PositiveInt, ...] = (1500, 700)
-    """Number of meta-steps in each stage; with evolution, of generations."""
+    """Number of meta-steps in each stage."""
     meta_rate: PositiveFloat = 0.015
     """Learning rate of Adam at the start of each stage; a cosine schedule lowers it to a tenth."""
     gradient_clip: PositiveFloat = 10.0
@@ -94,26 +80,11 @@ class MetaTrainingConfig(Design, LearnersConfig):
     path: NonNegativeFloat = 0.5
     """Weight of the path loss, the loss on each minibatch before its update; not used with --objective curve."""
     query_size: PositiveInt = 200
-    """Number of examples that a learner is evaluated on after its updates, by loss or, with evolution, by accuracy."""
-    fitness_learners: PositiveInt = 2
-    """With evolution, number of learners whose mean accuracy is the fitness of a genome."""
-    remat: bool = False
-    """Recompute the updates when differentiating: less memory, more time."""
+    """Number of examples that a learner is evaluated on after its updates."""
     every: PositiveInt = 100
     """Number of meta-steps between two evaluations on dev."""
     episodes: PositiveInt = 16
     """Number of learners per genome in an evaluation."""
-
-
-@dataclass(frozen=True)
-class TrainConfig(MetaTrainingConfig):
-    """Meta-train a genome, and compare its learners with gradient descent at many learning rates, with and without
-    normalisation, and at equal FLOPs, and with classifiers of scikit-learn on the same examples."""
-
-    GROUPS: ClassVar = {"far": "measurements"}
-
-    far: NonNegativeInt = 400
-    """Number of updates that the learners are followed for, far beyond those of meta-training; 0: no more than --steps."""
     baselines: tuple[OptimizerName, ...] = ("sgd", "momentum", "adam")
     """Optimisers of the baselines; an empty list: no baselines."""
     baseline_activations: tuple[Activation, ...] = ("tanh", "relu")
@@ -123,118 +94,24 @@ class TrainConfig(MetaTrainingConfig):
 
 
 @dataclass(frozen=True)
-class TransferConfig(GenomeConfig, MetaTrainingConfig):
-    """Run a genome in networks other than those of its meta-training: other image sizes, widths, data and depths."""
+class TasksConfig(BlurConfig):
+    """Run a genome, without training it, on 12 small tasks: the number of updates and FLOPs that tuned Adam needs for the
+    rule's accuracy, and the accuracy of the nearest neighbour among the same examples.
 
-    population: PositiveInt = 2
-    unroll: tuple[PositiveInt, ...] = (10,)
-    meta_steps: tuple[PositiveInt, ...] = (800,)
-    networks: tuple[str, ...] = ("16", "128", "256")
-    """Other networks, each as the widths of its hidden layers: 256, or 256x128 for two layers."""
-    sides: tuple[PositiveInt, ...] = (4, 16)
-    """Other sizes of the same images, in pixels."""
-    others: tuple[str, ...] = ("wine", "breast_cancer")
-    """Other data sets: wine and breast_cancer (tables of scikit-learn), xor, mnist, mnist@10 (at 10 x 10), or other images."""
-    to_classes: tuple[NonNegativeInt, ...] = ()
-    """Also run the genome on the images of these other classes; see --classes."""
-    train_depths: tuple[PositiveInt, ...] = (1, 2, 4)
-    """Numbers of hidden layers to meta-train genomes with; an empty list skips this experiment."""
-    depths: tuple[PositiveInt, ...] = (1, 2, 4, 5, 10)
-    """Numbers of hidden layers that each of these genomes is run with."""
+    All tasks take half an hour on 2 CPU cores."""
 
+    GROUPS: ClassVar = {"genome": "measurements"}
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "no synapse norm": {"synapse_norm": False},
-    "oja": {"oja": True},
-    "separate synapses": {"symmetric": False},
-    "single-state synapses": {"multistate": False},
-    "over layer": {"over": "layer"},
-    "multiplicative": {"backward": "multiplicative"},
-    "forward pre": {"pre": "forward"},
-    "no path loss": {"path": 0.0},
-    "tanh output": {"output_activation": "tanh"},
-    "linear output": {"output_activation": "linear"},
-    "backprop start": {"start": "backprop"},
-    "evolution": {"method": "evolution", "population": 32, "every": 10},
-}
-
-
-@dataclass(frozen=True)
-class AblationConfig(MetaTrainingConfig):
-    """Meta-train genomes of designs that differ in one choice each, from several seeds: which differences exceed the spread
-    over seeds? Choices: normalisation, states, nonlinearities, decay, synapses, initial genome, evolution."""
-
-    GROUPS: ClassVar = {"normalisations": "measurements"}
-
-    population: PositiveInt = 2
-    unroll: tuple[PositiveInt, ...] = (10,)
-    meta_steps: tuple[PositiveInt, ...] = (600,)
-    seeds: PositiveInt = 3
-    """Number of genomes meta-trained for each design, with seeds --seed, --seed + 1, .. All run the same learners."""
-    normalisations: tuple[Normalisation, ...] = ("none", "forward", "backward", "both")
-    """Passes in which hidden layers are normalised, each with and without normalisation of the output layer."""
-    numbers_of_states: tuple[PositiveInt, ...] = (2, 4, 8, 16)
-    """Numbers of states per neuron."""
-    nonlinearities: tuple[Activation, ...] = ("tanh", "relu", "sigmoid", "linear", "relu_tanh")
-    """Activations of the hidden layers, in both passes; relu_tanh is `relu(tanh z)`."""
-    variants: tuple[str, ...] = tuple(VARIANTS)
-    """Other designs, each with one choice that differs from the reference."""
-    generations: PositiveInt = 150
-    """Number of generations of evolution, with 32 genomes each."""
-
-
-@dataclass(frozen=True)
-class GridConfig(GenomeConfig, LearnersConfig):
-    """Gradient descent at every learning rate and momentum, with and without normalisation, beside the learners of a genome."""
-
-    rates: tuple[PositiveFloat, ...] = RATES
-    """Learning rates of gradient descent."""
-    momenta: tuple[Annotated[float, Bounds(at_least=0, below=1)], ...] = (0.0, 0.5, 0.9, 0.95, 0.99)
-    """Momentum coefficients; 0: no momentum."""
-    baseline_activation: Activation = "tanh"
-    """Activation of the hidden layers in gradient descent."""
-
-
-@dataclass(frozen=True)
-class SgdCheckConfig(GenomeConfig):
-    """Compare gradient descent written as a genome with `jax.grad`, and compute the curl of a learned update on exclusive
-    or."""
-
-    genome: str = "boolean"
-    sizes: tuple[PositiveInt, ...] = (12, 16, 5)
-    """Neurons per layer."""
-    deep_sizes: tuple[PositiveInt, ...] = (12, 16, 14, 10, 5)
-    """Neurons per layer of a deeper network."""
-    steps: PositiveInt = 50
-    """Number of steps of gradient descent."""
-    rate: PositiveFloat = 0.25
-    """Learning rate."""
-    batch_size: PositiveInt = 32
-    """Examples per step."""
-    curl_hidden: PositiveInt = 20
-    """Number of hidden neurons of the network for exclusive or."""
-
-
-@dataclass(frozen=True)
-class TasksConfig(GenomeConfig):
-    """Evaluate a genome, without training it, on 54 small tasks, beside SGD, momentum and Adam, each tuned for each number of
-    updates.
-
-    All tasks take an hour on 2 busy CPU cores, most of it for the baselines; with those of an earlier run, 6 to 12 minutes."""
-
-    tasks: tuple[str, ...] = TASK_GROUPS
-    """Groups of tasks (mnist needs files), data sets (wine) or single tasks (wine/128-128: data set and hidden layers)."""
+    genome: str = "digits"
+    """Genome: the name of one in the package, or the genome.json of a train run."""
+    tasks: tuple[str, ...] = ()
+    """Data sets, such as iris, moons and mnist@10 (from files), or tasks, such as iris/128. Default: all 12."""
     data_dir: str | None = None
     """Folder of MNIST's idx files. Default: the folder mnist in $JEXPLICIT_DATA_DIR."""
-    learners: PositiveInt = 5
+    learners: PositiveInt = 3
     """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
     batch_size: PositiveInt = 64
     """Examples per update."""
-    baselines: str | None = None
-    """Run folder of an earlier `launch.blur tasks`, with the same flags and versions, to take baselines from."""
-    against: Literal["descent", "adam"] = "descent"
-    """descent: the best of six tuned optimisers after as many updates. adam: the number of updates that tuned Adam needs for
-    the rule's accuracy, and classifiers of the same examples."""
 
 
 def hidden_layers(network: str) -> tuple[int, ...]:
@@ -253,52 +130,73 @@ def hidden_layers(network: str) -> tuple[int, ...]:
     return tuple(map(int, widths))
 
 
-def check(config: Any) -> None:
+def check(config: TrainConfig) -> None:
     """Checks across fields, before anything is written.
 
     Raises:
         ValueError: naming the flags.
     """
-    for flag in ("rates", "momenta"):
-        if not getattr(config, flag, (0,)):
-            raise ValueError(f"--{flag}: give at least one")
-    for flag in ("classes", "to_classes"):
-        if (given := getattr(config, flag, ())) and len(set(given)) < max(2, len(given)):
-            raise ValueError(f"{_written(flag, given)}: give at least two classes, each once, or leave the flag out")
-    if isinstance(config, TasksConfig) and config.against == "adam" and config.baselines:
-        raise ValueError(
-            f"--baselines {config.baselines} with --against adam, which measures no baselines: leave --baselines out"
-        )
-    for network in getattr(config, "networks", ()):
+    for flag in ("rates", "baseline_activations"):
+        if config.baselines and not getattr(config, flag):
+            raise ValueError(f"--{flag.replace('_', '-')}: give at least one")
+    if config.classes and len(set(config.classes)) < max(2, len(config.classes)):
+        raise ValueError(f"{_written('classes', config.classes)}: give at least two classes, each once, or leave the flag out")
+    for network in config.networks:
         hidden_layers(network)
-    if getattr(config, "data", None) == "xor":
-        if isinstance(config, AblationConfig):
-            remedy = "use launch.blur train, or --data with images"
-            raise ValueError(f"--data xor: an ablation also runs its genomes on larger images; {remedy}")
-        given = [flag for flag in ("side", "limit", "classes", "sides", "to_classes") if getattr(config, flag, None)]
-        if given:
-            one = _written(given[0], getattr(config, given[0]))
-            raise ValueError(f"--data xor with {one}: it has four points and no images; leave the flag out")
-    if isinstance(config, MetaTrainingConfig):
-        _check_meta_training(config)
-
-
-def _check_meta_training(config: MetaTrainingConfig) -> None:
-    stages, families = len(config.unroll), f"--families {config.families}"
-    if (config.families == "boolean") != (config.data == "xor"):
-        given = f"--data {config.data}" + f" {families}" * (config.families is not None)
-        raise ValueError(f"{given}: give --data xor and --families boolean together, or neither")
-    if not stages or stages != len(config.meta_steps):
+    given = [flag for flag in ("side", "limit", "classes") if getattr(config, flag)]
+    if config.data == "xor" and given:
+        one = _written(given[0], getattr(config, given[0]))
+        raise ValueError(f"--data xor with {one}: it has four points and no images; leave the flag out")
+    if config.genome is None and (config.families == "boolean") != (config.data == "xor"):
+        families = f" --families {config.families}" * (config.families is not None)
+        raise ValueError(f"--data {config.data}{families}: give --data xor and --families boolean together, or neither")
+    if not config.unroll or len(config.unroll) != len(config.meta_steps):
         raise ValueError(f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give each flag one number per stage")
-    if config.method == "evolution" and config.families:
-        raise ValueError(f"{families} with --method evolution: evolution has no families; use --method gradient")
-    if config.method == "evolution" and (config.population < 4 or stages > 1):
-        given = f"--method evolution with --population {config.population} and {stages} stages"
-        raise ValueError(f"{given}: use at least 4 genomes and one stage")
-    if unknown := set(getattr(config, "variants", ())) - set(VARIANTS):
-        raise ValueError(f"--variants {', '.join(sorted(unknown))}: choose some of {', '.join(map(repr, VARIANTS))}")
 
 
 def _written(flag: str, given: Any) -> str:
     """A flag with its value, as one types it."""
     return f"--{flag.replace('_', '-')} {' '.join(map(str, given)) if isinstance(given, tuple) else given}"
+
+
+# --- presets -------------------------------------------------------------------------------------------------------------
+# Sizes, states, batches, populations, curricula and meta-rates of `poster` are those of the paper's poster. The design is that
+# of the flags' defaults; `--no-synapse-norm --path 0 --output-activation tanh` makes it the paper's own.
+
+Fields = dict[str, Any]
+_tiny: Fields = dict(
+    **dict(limit=400, widths=(8,), batch_size=16, learners=2, steps=20, query_size=50, population=2, unroll=(3, 5)),
+    **dict(meta_steps=(4, 4), every=4, episodes=2, rates=(0.1, 1.0), baselines=("sgd",)),
+)
+_ridge: Fields = dict(  # the shipped genome `digits`
+    **dict(states=2, backward="multiplicative_second_state", multistate=False, normalise_output=False, over="mixed"),
+    **dict(synapse_norm=False, update="ridge", aging=True, average=True, pre="sequential", derivative=True),
+    **dict(hidden_activation="silu", output_activation="linear", backward_activation="linear", feedback="cross_entropy"),
+    **dict(start="ridge", families="digits", objective="curve", population=1, unroll=(100,), meta_steps=(480,), every=240),
+    **dict(meta_rate=6e-3, gradient_clip=0.3, episodes=2),
+)
+_boolean: Fields = dict(
+    **dict(data="xor", widths=(20,), states=2, synapse_norm=False, families="boolean", objective="curve", population=8),
+    **dict(unroll=(10,), meta_steps=(600,), meta_rate=0.01, gradient_clip=1.0, query_size=100, learners=20),
+    **dict(steps=20, baselines=()),
+)
+_mnist: Fields = dict(data="mnist", side=10, batch_size=128, widths=(256, 128))
+_poster: Fields = _mnist | dict(population=8, meta_rate=5e-4, unroll=tuple(range(10, 51, 5)), meta_steps=(10_000,) * 9)
+_small: Fields = dict(baselines=("sgd", "momentum"), baseline_activations=("tanh",), learners=4, unroll=(10, 20))
+_small |= dict(meta_steps=(1200, 500))
+
+
+def _train(name: str, note: str, fields: Fields) -> Preset:
+    return Preset(TrainConfig(f"runs/blur_{name.replace('-', '_')}", **fields), note)
+
+
+TRAIN = {
+    "tiny": _train("tiny", "400 of the 8x8 digits, 8 meta-steps; under a minute. The numbers mean nothing.", _tiny),
+    "digits": _train("digits", "the package's `digits`: ridge updates, 12 families of tasks; half an hour.", _ridge),
+    "boolean": _train("boolean", "the package's `boolean`: functions of two inputs; a minute.", _boolean),
+    "poster": _train("poster", "MNIST at 10x10, hidden layers 256-128, 8 genomes, T = 10 .. 50; a week.", _poster),
+    "poster-small": _train("poster-small", "4 genomes, T = 10 and 20, 1700 meta-steps; an hour.", _mnist | _small),
+}
+"""Presets of train by name. Times are of 2 CPU cores."""
+TASKS = {"tiny": Preset(TasksConfig("runs/blur_tasks_tiny", tasks=("iris",), learners=2), "one task; half a minute.")}
+"""Presets of tasks."""

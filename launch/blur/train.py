@@ -1,133 +1,336 @@
-"""Meta-train a genome, and compare its learners with gradient descent at every learning rate."""
+"""Meta-train a genome, or take a known one, and compare its learners with gradient descent at every learning rate.
+
+Views show what the source's poster does: accuracy by updates beside descent, plain and with the rule's normalisation (Fig. 6),
+other widths and depths, and descent as a genome.
+"""
 
 import dataclasses
 import functools
+import hashlib
 import shutil
+import time
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from icl.blur.data import Examples, Sets
+from icl.blur.data import Examples, Sets, corners, image_sets, xor
+from icl.blur.descent import descent_curves, sgd_difference, sgd_rules
 from icl.blur.design import Rules
 from icl.blur.episodes import FAMILIES
-from icl.blur.evolution import EvolutionRecipe, evolve
-from icl.blur.genome import near_backprop_genome, random_genome, ridge_genome
-from icl.blur.genome_files import LearnedRule, load_genome, save_genome
-from icl.blur.meta import MetaRecipe, SearchResult, Stage, meta_train
+from icl.blur.genome import LearnedRule, load_genome, random_genome, ridge_genome, save_genome
+from icl.blur.judging import descent_flops, rule_flops
+from icl.blur.learning import learning_curves
+from icl.blur.meta import MetaRecipe, Stage, meta_train
+from jexplicit.data.images import read_images
+from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
-from launch.blur.config import MetaTrainingConfig, TrainConfig
-from launch.blur.data import describe_data, load_sets, meta_examples
-from launch.blur.learners import (
-    ABOUT,
-    ACCURACIES,
-    ACCURACY,
-    accuracy_lines,
-    by_updates,
-    curve_rows,
-    descent,
-    learners,
-    ready,
-    stability,
-)
-from launch.blur.opponents import EQUAL, opponents
-from launch.blur.presets import PRESETS
+from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_layers
 from launch.kit.experiment import Experiment, Part
+from launch.kit.figures import plain_ticks
 from launch.kit.folder import RunFolder, environment
 from launch.kit.rows import Results, Row, groups, where
 from launch.kit.tables import Column
 from launch.kit.views import Lines, Section, Table
 
-_starts = {"random": random_genome, "backprop": near_backprop_genome, "ridge": ridge_genome}
+Place = tuple[Sets, tuple[int, ...]]  # data, and the hidden layers of the networks that learn them
+
+REPORTED_STEPS = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)
+"""Numbers of updates that have rows."""
+ACCURACY = "test accuracy"
+_shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
+_equal = (1, 2, 5, 10, 20)  # numbers of updates of the rule whose cost descent may have
+
+
+def ready(config: TrainConfig | TasksConfig) -> None:
+    """Refuse bad flags and genomes before anything is written, and start JAX on the devices of the flags."""
+    if isinstance(config, TrainConfig):
+        check(config)
+    use_devices(config.devices)
+    if config.genome is not None:
+        load_genome(config.genome)
 
 
 def measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
-    """The learners of a new genome, and descent in the same networks."""
+    """The learners of the genome and descent in each network, and descent as a genome."""
     sets = load_sets(config)
-    rule, place = find_genome(folder, sets.name, config, sets), (sets, config.widths)
-    yield learners(folder, config, rule, place, max(config.steps, config.far), experiment="train", genome=sets.name)
-    accuracy = {str(row["step"]): round(row["test_accuracy"], 4) for row in folder.rows() if row["genome"]}
-    save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
-    for optimizer in config.baselines:
-        yield from descent(folder, config, optimizer, place, config.rates, experiment="train")
-    if config.baselines:
-        yield from opponents(config, rule, place, config.rates, experiment="train")
+    rule = load_genome(config.genome) if config.genome else find_genome(folder, config, sets)
+    for network in ("same", *config.networks):
+        place = sets, config.widths if network == "same" else hidden_layers(network)
+        key: Any = {"experiment": "train", "where": network if network == "same" else f"hidden {network}"}
+        yield part(functools.partial(learners, folder, config, rule, place, key), **key, genome=config.genome or sets.name)
+        if network == "same" and not config.genome:
+            own = where(folder.rows(), where="same", baseline=None)
+            accuracy = {str(row["step"]): round(row["test_accuracy"], 4) for row in own}
+            save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
+        for optimizer in config.baselines:
+            for normalised in (False, True):
+                named = {**key, "baseline": optimizer + ", normalised" * normalised}
+                yield part(functools.partial(descent, folder, config, optimizer, normalised, place, named), **named)
+    for precision in ("float32", "float64") if "sgd" in config.baselines else ():
+        check_descent = functools.partial(descent_as_genome, config, layer_sizes((sets, config.widths)), precision)
+        yield part(check_descent, experiment="descent as a genome", baseline="sgd", precision=precision)
 
 
-def find_genome(folder: RunFolder, name: str, config: MetaTrainingConfig, sets: Sets) -> LearnedRule:
+def part(rows: Callable[[], Sequence[Row]], **key: Any) -> Part:
+    """A measurement, with a line on the terminal; its rows have its seconds."""
+
+    def timed() -> list[Row]:
+        start = time.perf_counter()
+        with stage(", ".join(map(str, key.values()))):
+            found = rows()
+        return [{**key, "seconds": time.perf_counter() - start, **row} for row in found]
+
+    return key, timed
+
+
+def learner_options(config: TrainConfig | TasksConfig, sets: Sets) -> dict[str, Any]:
+    """The minibatch, and a seed for each learner."""
+    seeds = tuple(range(config.seed, config.seed + config.learners))
+    return {"batch_size": min(config.batch_size, len(sets.train.X)), "seeds": seeds}
+
+
+def learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, place: Place, key: Row) -> list[Row]:
+    """Rows of the test accuracy of learners with a learned rule, and their learning curve as an event."""
+    sets, hidden = place
+    options = learner_options(config, sets)
+    curves = learning_curves(*rule[:2], hidden, sets.train, first_examples(sets.test), steps=config.steps, **options)
+    mean, spread = curves.mean(axis=0), curves.std(axis=0)
+    folder.log(event="curve", **key, accuracy=mean.round(5).tolist(), spread=spread.round(5).tolist())
+    B = options["batch_size"]
+    rows = _accuracy_rows(mean, spread, place, B, rule_flops(*rule[:2], layer_sizes(place), B))
+    return [{**design_of(rule), "learners": config.learners, **row} for row in rows]
+
+
+def descent(
+    folder: RunFolder, config: TrainConfig, optimizer: OptimizerName, normalised: bool, place: Place, key: Row
+) -> Sequence[Row]:
+    """Rows of the test accuracy of tuned gradient descent, and the curves of all rates as an event."""
+    sets, hidden = place
+    options = learner_options(config, sets)
+    kinds: Any = [(normalised, activation) for activation in config.baseline_activations]
+    test, chosen = tuned(optimizer, config.rates, kinds, hidden, sets, steps=config.steps, **options)
+    best = test[chosen, :, np.arange(config.steps + 1)]  # [n + 1, learners]
+    mean, spread, every = best.mean(axis=1), best.std(axis=1), test.mean(axis=1).round(4).tolist()
+    folder.log(event="descent", **key, rates=config.rates, curves=every, best=mean.tolist(), spread=spread.tolist())
+    B = options["batch_size"]
+    rows = _accuracy_rows(mean, spread, place, B, descent_flops(layer_sizes(place), B))
+    for row in rows:
+        activation, rate = divmod(int(chosen[row["step"]]), len(config.rates))
+        row |= {"learning_rate": config.rates[rate], "activation": config.baseline_activations[activation]}
+        row["normalisation"] = "forward" if normalised else "none"
+    return rows
+
+
+def tuned(
+    optimizer: OptimizerName,
+    rates: tuple[float, ...],
+    kinds: Sequence[tuple[bool, Activation]],
+    hidden: tuple[int, ...],
+    sets: Sets,
+    **options: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Test accuracies [choices, learners, updates] of descent, and the best choice on dev after each number of updates.
+
+    A choice is a kind of network (normalised or not, hidden activation) and a learning rate, in this order.
+    """
+    data = hidden, sets.train, (first_examples(sets.dev), first_examples(sets.test))
+    curves = [descent_curves(optimizer, rates, *data, normalised=how, hidden_activation=a, **options) for how, a in kinds]
+    dev, test = (np.concatenate(parts) for parts in zip(*curves, strict=True))
+    return test, dev.mean(axis=1).argmax(axis=0)
+
+
+def descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: str) -> list[Row]:
+    """The largest difference of a weight between descent as a genome and descent by `jax.grad`, in the network of the run."""
+    activation, shared = (
+        config.baseline_activations[0],
+        {name: getattr(config, name) for name in ("steps", "batch_size", "seed")},
+    )
+    with jax.enable_x64(precision == "float64"):
+        found = sgd_difference(sgd_rules(activation, "cross_entropy"), sizes, dtype=np.dtype(precision), **shared)
+    row = {"network": "-".join(map(str, sizes)), "activation": activation, "steps": config.steps}
+    return [{**row, "max_difference": found.all_steps, "one_step": found.one_step, "moved": found.change}]
+
+
+# --- genomes and data ----------------------------------------------------------------------------------------------------
+
+
+def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
     """Meta-train a genome, or load it if the run already has it; an interrupted search continues."""
+    name = sets.name
     path, checkpoints = folder.path / "genomes" / f"{name}.json", folder.path / "checkpoints" / f"{name}.partial"
     if path.exists():
         return load_genome(path)
-    total = sum(config.meta_steps)
-    printed = max(config.every, total // 8 // config.every * config.every)  # steps between two lines on the terminal
 
     def on_evaluation(entry: Row) -> None:
         folder.log(event="meta", genome=name, **entry)
-        if entry["step"] % printed == 0:
-            found = f"dev accuracy {max(entry['accuracy']):.3f}, {np.sum(entry['skipped'])} steps skipped"
-            console.print(f"    {name}: step {entry['step']}, T = {entry['unroll']}, {found}, {entry['seconds']:.0f} s")
+        found = f"dev accuracy {max(entry['accuracy']):.3f}, {np.sum(entry['skipped'])} steps skipped"
+        console.print(f"    {name}: step {entry['step']}, T = {entry['unroll']}, {found}, {entry['seconds']:.0f} s")
 
+    rules = _made(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
+    families = FAMILIES.get(config.families or "", ())
+    recipe = _made(MetaRecipe, config, hidden=config.widths, families=families, learning_rate=config.meta_rate)
+    curriculum = tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
+    begin = {"random": random_genome, "ridge": ridge_genome}[config.start]
+    keys = jax.random.split(jax.random.key(config.seed), config.population)
+    shown: Any = {"seed": config.seed, "every": config.every, "episodes": config.episodes, "devices": config.devices}
     with stage(f"meta-training {name}", "genome steps") as progress:
-        shown: Any = {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": checkpoints}
-        found = search_genome(config, *meta_examples(config, sets), **shown)
+        shown |= {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": checkpoints}
+        genomes = jax.vmap(lambda key: begin(key, config.states))(keys)
+        found = meta_train(genomes, rules, recipe, curriculum, *meta_examples(config, sets), **shown)
     flags = {flag: value for flag, value in dataclasses.asdict(config).items() if flag not in ("out", "resume", "devices")}
-    steps = {"unroll": config.unroll[-1], "meta_steps": total, "versions": environment()["versions"]}
+    steps = {"unroll": config.unroll[-1], "meta_steps": sum(config.meta_steps), "versions": environment()["versions"]}
     results = {"dev_accuracy": found.score, "seconds": found.seconds, "skipped": found.skipped}
     provenance = {"config": flags, "seed": config.seed, "data": describe_data(sets), **steps, **results}
-    rule = LearnedRule(found.best, make_rules(config), provenance)
+    rule = LearnedRule(found.best, rules, provenance)
     save_genome(path, rule)
     folder.log(event="meta_trained", genome=name, **results)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return rule
 
 
-def search_genome(config: MetaTrainingConfig, train: Examples, dev: Examples, **shown: Any) -> SearchResult:
-    """Meta-train by the method of the flags."""
-    start, key, rules = _starts[config.start], jax.random.key(config.seed), make_rules(config)
-    options: Any = {"seed": config.seed, "every": config.every, "episodes": config.episodes, **shown}
-    if config.method == "evolution":
-        recipe, generations = make_evolution_recipe(config), sum(config.meta_steps)
-        return evolve(start(key, config.states), rules, recipe, generations, train, dev, **options)
-    genomes = jax.vmap(lambda key: start(key, config.states))(jax.random.split(key, config.population))
-    recipe = _made(MetaRecipe, config, families=FAMILIES.get(config.families or "", ()), learning_rate=config.meta_rate)
-    curriculum = tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
-    return meta_train(genomes, rules, recipe, curriculum, train, dev, devices=config.devices, **options)
-
-
-def make_rules(config: MetaTrainingConfig) -> Rules:
-    """The design that the flags describe."""
-    return _made(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
-
-
-def make_evolution_recipe(config: MetaTrainingConfig) -> EvolutionRecipe:
-    """Hyperparameters of evolution, with the T of the last stage."""
-    return _made(EvolutionRecipe, config, unroll=config.unroll[-1], learners=config.fitness_learners)
-
-
-def _made(kind: Any, config: MetaTrainingConfig, **others: Any) -> Any:
-    """An instance of `kind` with the fields that the config has under the same name, the widths as `hidden`, and others."""
+def _made(kind: Any, config: TrainConfig, **others: Any) -> Any:
+    """An instance of `kind` with the fields that the config has under the same name, and others."""
     shared = {name: getattr(config, name) for name in typing.get_type_hints(kind) if hasattr(config, name)}
-    return kind(**{**shared, "hidden": config.widths, **others})
+    return kind(**{**shared, **others})
+
+
+def load_sets(config: TrainConfig) -> Sets:
+    """The images of the config, or exclusive or, whose four points are train, dev and test; with a line on the terminal."""
+    with stage("reading"):
+        if config.data == "xor":
+            points = Examples(*(array.astype(np.float32) for array in xor()))
+            sets = Sets(points, points, points, "xor")
+        else:
+            shown: Any = {name: getattr(config, name) for name in ("side", "limit", "classes", "seed")}
+            sets = image_sets(read_images(config.data, config.data_dir), **shown)
+    parts = ", ".join(f"{len(part.X):,} {name}" for part, name in zip(sets[:3], ("train", "dev", "test"), strict=True))
+    console.print(f"[bold]{sets.name}[/]: {sets.inputs} inputs, {parts}")
+    return sets
+
+
+def meta_examples(config: TrainConfig, sets: Sets) -> tuple[Examples, Examples]:
+    """Train and dev for meta-training: those of the sets, but the four corners with noise where the sets are exclusive or."""
+    if config.data != "xor":
+        return sets.train, first_examples(sets.dev)
+    rng = np.random.default_rng(config.seed)
+    return corners(400, rng), corners(400, rng)
+
+
+def describe_data(sets: Sets) -> Row:
+    """Name, shape and sha256 of the data."""
+    digest = hashlib.sha256()
+    for part in sets[:3]:
+        digest.update(np.ascontiguousarray(part.X).tobytes() + np.ascontiguousarray(part.Y).tobytes())
+    return {"name": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "sha256": digest.hexdigest()}
+
+
+def first_examples(part: Examples) -> Examples:
+    """At most 2000 examples of a part, enough for an accuracy; parts are in random order, or in that of their files."""
+    return Examples(part.X[:2000], part.Y[:2000])
+
+
+def design_of(rule: LearnedRule) -> Row:
+    """The fields of rows about a learned rule."""
+    return {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
+
+
+def place_of(sets: Sets, hidden: Sequence[int]) -> Row:
+    """The fields of rows about data and network."""
+    return {"layers": len(hidden), "hidden": list(hidden), "data": sets.name, "inputs": sets.inputs}
+
+
+def layer_sizes(place: Place) -> tuple[int, ...]:
+    """n_0 (inputs) .. n_L (outputs)."""
+    sets, hidden = place
+    return (sets.inputs, *hidden, sets.outputs)
+
+
+def _accuracy_rows(mean: np.ndarray, spread: np.ndarray, place: Place, batch_size: int, flops: int) -> list[dict[str, Any]]:
+    """A row for each reported number of updates, the last one included, with its examples and its FLOPs of so many updates."""
+    last, examples = len(mean) - 1, len(place[0].train.X)
+    return [
+        {**place_of(*place), "step": n, "test_accuracy": float(mean[n]), "spread": float(spread[n])}
+        | {"examples": min(n * batch_size, examples), "flops": n * flops}
+        for n in sorted({n for n in REPORTED_STEPS if n < last} | {last})
+    ]
 
 
 # --- views ---------------------------------------------------------------------------------------------------------------
 
 
-def meta_events(results: Results) -> list[Row]:
-    """Evaluations in meta-training; `search` is the genome, or a design of several seeds, with T where stages differ."""
-    events = results.events("meta", "genome", "step")
-    stages = len({event["unroll"] for event in events}) > 1
-    names = [event["genome"].rpartition("/")[0] or event["genome"] for event in events]  # DESIGN/SEED in an ablation
-    return [{**e, "search": f"{name}, T = {e['unroll']}" if stages else name} for name, e in zip(names, events, strict=True)]
+def learner_name(row: Row) -> str:
+    """The optimiser, or the genome: by its name, or that of the run that it is from."""
+    path = Path(str(row.get("genome")))
+    return row.get("baseline") or f"genome {path.parent.name if path.suffix else path.name}"
 
 
-def meta_results(results: Results) -> list[Row]:
-    """Finished searches, with their last evaluations."""
-    last = {event["genome"]: event for event in results.events("meta")}
-    return [{**last[event["genome"]], **event} for event in results.events("meta_trained", "genome")]
+def place_name(row: Row) -> str:
+    """Where learners run: other data or networks, or the hidden layers of the flags."""
+    hidden = "-".join(map(str, row.get("hidden") or row.get("widths") or ()))
+    return row["where"] if row.get("where") not in (None, "same") else f"hidden {hidden}" if hidden else "same"
+
+
+def percent(value: float, among: Sequence[float] = ()) -> str:
+    """An accuracy in %, bold where it is the best of a group in which they differ."""
+    text, rounded = f"{100 * value:.1f}", [round(100 * other, 1) for other in among]
+    return f"**{text}**" if rounded and min(rounded) < max(rounded) == round(100 * value, 1) else text
+
+
+def accuracy_lines(rows: Sequence[Row]) -> list[Row]:
+    """A line for each place and learner: accuracies by number of updates, bold where the best of all learners there."""
+    lines = []
+    for place, here in groups(where(rows, step=_shown, momentum=None, equal=None), place_name).items():
+        curves = {name: {row["step"]: row["test_accuracy"] for row in own} for name, own in groups(here, learner_name).items()}
+        for name, curve in curves.items():
+            among = {n: [other[n] for other in curves.values()] for n in curve if all(n in other for other in curves.values())}
+            lines.append({"where": place, "learner": name, **{n: percent(x, among.get(n, ())) for n, x in curve.items()}})
+    return lines
+
+
+def _columns(lines: Sequence[Row]) -> list[Column]:
+    steps = [Column(f"n = {n}", lambda line, n=n: line.get(n)) for n in _shown if any(n in line for line in lines)]
+    places = [Column("", "where")] if len({line["where"] for line in lines}) > 1 else []
+    return [*places, Column("test accuracy in %", "learner"), *steps]
+
+
+def _digits(results: Results) -> list[Row]:
+    """Two shipped genomes, and descent at the better rate of two searches."""
+    learned = where(results.rows, experiment="transfer", baseline=None)
+    baselines = [row for row in results.rows if row.get("baseline") and not row.get("equal")]
+    best = [max(own, key=lambda row: row["test_accuracy"]) for own in groups(baselines, ["baseline", "step"]).values()]
+    return accuracy_lines([*learned, *best])
+
+
+def equal_lines(results: Results) -> list[Row]:
+    """For each place and number of updates: accuracies of the rule, and of SGD at equal updates and at equal FLOPs."""
+    lines = []
+    for event in results.events("descent", "where", "baseline"):
+        here = where(results.rows, where=event["where"])
+        for rule in where(here, baseline=None, step=_equal) if event["baseline"] == "sgd" else ():
+            update = where(here, baseline="sgd", step=1)[0]["flops"]
+            updates, best = rule["flops"] // update, event["best"]
+            line = {"where": place_name(rule), "n": rule["step"], "examples": rule["examples"], "updates": updates}
+            line |= {"rule": rule["test_accuracy"], "same": best[rule["step"]], "flops": rule["flops"] / 1e6}
+            lines.append(line | {"equal": best[updates] if updates < len(best) else None})
+    return lines
+
+
+def curve_rows(events: Iterable[Row], *names: str) -> list[Row]:
+    """A row for each number of updates from 1, with these fields of an event, which are lists, and its others."""
+    return [{**e, "n": n, **{name: e[name][n] for name in names}} for e in events for n in range(1, len(e[names[0]]))]
+
+
+def by_updates(ax: Any, horizon: int | None = None) -> None:
+    """A logarithmic axis of updates, with a dotted line where meta-training ended."""
+    ax.set(xscale="log", xlabel="updates n")
+    plain_ticks(ax.xaxis)
+    if horizon:
+        ax.axvline(horizon, color="black", linestyle=":", linewidth=1)
 
 
 def learning(results: Results) -> list[str]:
@@ -135,10 +338,10 @@ def learning(results: Results) -> list[str]:
     panels = {False: "against plain descent", True: "against descent with the same normalisation"}
     rows = [
         {**row, "learner": "learned rule", "y": [row["accuracy"] + sign * row["spread"] for sign in (-1, 0, 1)], "panel": panel}
-        for row in curve_rows(results.events("curve"), "accuracy", "spread")
+        for row in curve_rows(where(results.events("curve"), where="same"), "accuracy", "spread")
         for panel in panels.values()
     ]
-    for event in results.events("descent", "baseline"):
+    for event in where(results.events("descent", "where", "baseline"), where="same"):
         optimizer, _, normalised = event["baseline"].partition(", ")
         event = {**event, "every": list(zip(*event["curves"], strict=True)), "panel": panels[bool(normalised)]}
         series = {f"{optimizer}, best rate for each n": "best"} | ({"sgd, all rates": "every"} if optimizer == "sgd" else {})
@@ -154,27 +357,43 @@ def learning(results: Results) -> list[str]:
     return draw("learning", "n", "y", "learner", "panel", lambda _: rows)(results)
 
 
-_columns = [Column("genome", "genome"), Column("meta-steps", "step"), Column("last T", "unroll")]
-_columns += [Column("best dev accuracy, %", "dev_accuracy", ".1f", 100), Column("steps not finite", "skipped")]
-_axes = {"xlabel": "meta-step", "ylabel": "dev accuracy, mean and range"}
-META = Section(
-    "Meta-training",
-    [
-        Table([*_columns, Column("seconds", "seconds", ".0f")], meta_results),
-        Lines("meta", "step", "accuracy", "search", rows=meta_events, axes=_axes, size=(7, 3.6), legend="below"),
-    ],
-)
+def meta_results(results: Results) -> list[Row]:
+    """The finished search, with its last evaluation."""
+    last = {event["genome"]: event for event in results.events("meta")}
+    return [{**last[event["genome"]], **event} for event in results.events("meta_trained", "genome")]
 
 
-def _digits(results: Results) -> list[Row]:
-    """Two shipped genomes, from runs of transfer, and descent at the best rate of that run and of a run of train."""
-    learned = where(results.rows, experiment="transfer", baseline=None)
-    baselines = [row for row in results.rows if row.get("baseline") and not row.get("equal")]
-    best = [max(own, key=lambda row: row["test_accuracy"]) for own in groups(baselines, ["baseline", "step"]).values()]
-    return accuracy_lines([*learned, *best])
-
-
+ACCURACIES = Table(_columns, lambda results: accuracy_lines(results.rows))
 DIGITS = ACCURACIES._replace(rows=_digits)
-views = [Section("Learners", [ACCURACIES, learning, stability], note=ABOUT), Section("On equal terms", [EQUAL]), META]
-EXPERIMENT = Experiment("blur", TrainConfig, measure, views, PRESETS["train"], ready, title="Learned update rules")
+ABOUT = (
+    "Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n, "
+    "descent has the learning rate and hidden activation that are best on dev. *Normalised* networks normalise all layers over "
+    "the minibatch, as the learned rule does, with trainable scales and shifts."
+)
+EQUAL = Table(
+    [
+        *(Column("", "where"), Column("n", "n"), Column("examples", "examples"), Column("MFLOPs", "flops", ".1f")),
+        *(Column("updates of sgd", "updates"), Column("rule, %", "rule", ".1f", 100)),
+        *(Column(f"sgd at equal {name}, %", field, ".1f", 100) for name, field in (("updates", "same"), ("FLOPs", "equal"))),
+    ],
+    equal_lines,
+    note="FLOPs are those of matrix products. SGD at equal FLOPs makes more updates, on new minibatches.",
+)
+DIFFERENCES = Table(
+    [
+        *(Column(name, name) for name in ("network", "activation", "precision")),
+        *(Column("after one step", "one_step", ".1e"), Column("after all steps", "max_difference", ".1e")),
+        Column("largest change of a weight", "moved", ".1e"),
+    ],
+    note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
+)
+_meta = [Column("genome", "genome"), Column("meta-steps", "step"), Column("last T", "unroll")]
+_meta += [Column("best dev accuracy, %", "dev_accuracy", ".1f", 100), Column("steps not finite", "skipped")]
+META = Table([*_meta, Column("seconds", "seconds", ".0f")], meta_results, note="Meta-training, and its last evaluation.")
+views = [
+    Section("Learners", [ACCURACIES, learning, EQUAL], {"experiment": "train"}, ABOUT),
+    Section("Descent as a genome", [DIFFERENCES], {"experiment": "descent as a genome"}),
+    META,
+]
+EXPERIMENT = Experiment("blur", TrainConfig, measure, views, TRAIN, ready, title="Learned update rules", terminal=ACCURACIES)
 run = EXPERIMENT.run

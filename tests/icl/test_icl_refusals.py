@@ -60,12 +60,11 @@ from icl import (
     train_layers,
 )
 from icl.blur import (
-    EvolutionRecipe,
     Family,
     MetaRecipe,
     Rules,
     Stage,
-    evolve,
+    descent_curves,
     forward,
     image_sets,
     init_synapses,
@@ -75,15 +74,12 @@ from icl.blur import (
     load_genome,
     meta_train,
     minibatches,
-    momentum_grid,
     random_genome,
     resize_images,
     sgd_rules,
     update_jacobian,
 )
-from icl.blur.baselines import coefficients
-from icl.blur.judging.points import mixture, plane
-from icl.blur.judging.suite import select_tasks, task_sets
+from icl.blur.judging import mixture, plane, select_tasks, task_sets
 from icl.models.causal import init_model, next_outputs
 from icl.models.constructions import diagonal_layers
 from icl.models.induction import counting_model, induction_model
@@ -128,7 +124,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
     META = MetaRecipe(hidden=(4,), batch_size=6, query_size=8)
     SEVERAL = META._replace(families=(Family(classes=5),))
     CURVE = functools.partial(learning_curves, GENOME, RULES, (5,), DATA, DATA, steps=6, batch_size=8, seeds=(0,))
-    GRID: dict[str, Any] = {"at": (1,), "normalised": True, "hidden_activation": "relu", "batch_size": 8, "seeds": (0,)}
     blocks, THREE = functools.partial(init_blocks, KEY, 5), filled(init_blocks, 5, blocks=3)
     quiet = filled(lambda key: token_moments(Tasks(dim=3, context=4), jnp.ones((1, 3))))
     digits = functools.cache(lambda: read_images("digits"))
@@ -287,10 +282,9 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
             ("of 6 updates: give ascending numbers from 0 to 6", functools.partial(CURVE, at=at))
             for at in ((), (1, 0), (0, 7), (-1, 2), (2, 2))
         ),
-        ("optimizer 'rmsprop': a grid has sgd, momentum, adam", lambda: coefficients("rmsprop", 0.3)),
         (
-            r"momenta \(1.0,\): give at least one of each, and momenta from 0 to below 1",
-            lambda: momentum_grid((0.1,), (1.0,), (5,), DATA, DATA, **GRID),
+            "no learning rates: give at least one",
+            lambda: descent_curves("sgd", (), (5,), DATA, DATA, normalised=False, steps=1),
         ),
         (
             "8 queries and batches of 6 out of 10 examples",
@@ -298,18 +292,17 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ),
         (r"stages \[\(0, 4\)\]", lambda: meta_train(GENOMES, RULES, META, (Stage(0, 4),), DATA, DATA)),
         ("use 2 to 2 classes", lambda: meta_train(GENOMES, RULES, SEVERAL, (Stage(1, 1),), two_classes(300), DATA)),
-        ("1 generations of 2 genomes", lambda: evolve(GENOME, RULES, EvolutionRecipe(population=2), 1, DATA, DATA)),
         ("neither a file nor one of boolean, digits", lambda: load_genome("nothing")),
         ("neither a file nor one of", lambda: learner("nothing")),
         ("28 x 28 to a side of 30", lambda: resize_images(np.ones((1, 28, 28)), 30)),
         ("60 images of digits: at least 100", lambda: image_sets(digits(), limit=60)),
         ("classes 3 of digits: use at least two of 0 .. 9", lambda: image_sets(digits(), classes=(3,))),
         ("classes 3 10 of digits", lambda: image_sets(digits(), classes=(3, 10))),
-        # the suite
-        (r"tasks whine: choose groups \(digits, mnist.*wine/512", lambda: select_tasks(["wine", "whine"])),
-        ("no tasks: name at least one", lambda: select_tasks([])),
-        ("tasks on MNIST: .*leave them out, and name the other tasks: digits tables", lambda: task_sets("mnist@7")),
-        ("data 'mnist@8': choose one of digits@4", lambda: task_sets("mnist@8")),
+        # small tasks
+        ("tasks whine: choose some of mnist@7.*iris", lambda: select_tasks(["iris", "whine"])),
+        ("tasks none: choose some of", lambda: select_tasks([])),
+        ("tasks on MNIST: .*leave them out, and name the other tasks: iris moons", lambda: task_sets("mnist@7")),
+        ("data 'mnist@8': choose one of mnist@7", lambda: task_sets("mnist@8")),
         ("'sun' is not a figure in the plane: choose one of moons", lambda: plane("sun", 4, np.random.default_rng(0))),
         ("0 inputs", lambda: mixture(4, np.random.default_rng(0), inputs=0, classes=2)),
     ]

@@ -27,7 +27,6 @@ from icl.blur import (
     load_genome,
     make_source,
     meta_train,
-    ridge,
 )
 from icl.blur import rules as passes
 from icl.blur.episodes import cross_entropy, meta_loss
@@ -35,7 +34,7 @@ from icl.blur.learning import accuracy_of
 from jexplicit.data.images import read_images
 
 # compiled whole, which takes less time than compiling every operation
-ridge_update = jax.jit(ridge.ridge_update, static_argnames="iterations")
+ridge_update = jax.jit(passes.ridge_update, static_argnames="iterations")
 init_synapses = jax.jit(passes.init_synapses, static_argnums=(2, 3))
 predict = jax.jit(passes.predict, static_argnums=1)
 draw_task = jax.jit(episodes.draw_task, static_argnums=1)
@@ -96,16 +95,6 @@ def test_eight_iterations_are_enough_for_a_minibatch_of_digits():
         assert float(jnp.max(jnp.linalg.norm(fitted - exact, axis=0) / jnp.linalg.norm(exact, axis=0))) < 0.02
     nothing = ridge_update(A, jnp.zeros_like(Y), one, 1.0, iterations=8)
     assert float(jnp.abs(nothing).max()) == 0  # nothing to learn: no division by zero
-
-
-def test_a_trust_ratio_of_one_moves_pre_activations_by_the_size_of_the_errors():
-    rng = np.random.default_rng(2)
-    A, E = rng.normal(size=(40, 3)), rng.normal(size=(40, 5))  # 3 inputs fit little of 40 errors
-    root = np.sqrt(np.mean(np.sum(A**2, axis=1)))
-    plain, trusted = (np.asarray(ridge_update(A, E, 1.0, p, iterations=8)) for p in (0.0, 1.0))
-    assert np.linalg.norm(A @ plain) < 0.5 * root * np.linalg.norm(E)
-    np.testing.assert_allclose(np.linalg.norm(A @ trusted), root * np.linalg.norm(E), rtol=1e-5)  # 1e-6 is added to squares
-    np.testing.assert_allclose(trusted / plain, trusted[0, 0] / plain[0, 0], rtol=1e-9)  # the same direction
 
 
 @pytest.mark.parametrize(
@@ -251,4 +240,4 @@ def test_shipped_rules_learn_exclusive_or(name, hidden):
     parity = Examples(np.tile(corners, (16, 1)), np.tile(np.eye(2, dtype=np.float32)[[0, 1, 1, 0]], (16, 1)))
     rule = load_genome(name)
     curves = learning_curves(rule.genome, rule.rules, hidden, parity, parity, steps=20, batch_size=32, seeds=(0, 1, 2))
-    assert curves.accuracy[:, -1].min() == 1
+    assert curves[:, -1].min() == 1

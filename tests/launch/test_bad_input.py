@@ -134,8 +134,8 @@ digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 n
 blur train --unroll 1 2 --meta-steps 1 | give each flag one number per stage
 blur train --rates | --rates: give at least one
 blur train --states 0 | 0 states: neurons have at least 2
-blur transfer --genome nowhere.json | nowhere.json
-blur nothing | choose one of train, transfer
+blur train --genome nowhere.json | nowhere.json
+blur nothing | choose one of train, tasks
 cache list --foo | --foo
 cache nothing | choose one of list, clear
 lm --field text | --field text without --train
@@ -223,8 +223,8 @@ digits --methods kernel --ridges | --ridges needs at least one value
 blur train --side 0 | --side 0: use at least 1 and at most 256
 blur train --side 1000 | --side 1000: use at least 1 and at most 256
 blur train --seed {LARGE} | use whole numbers below 2^63
-blur train --method evolution --population 2 | use at least 4 genomes
-blur sgd_check --rate nan | --rate nan
+blur train --networks 0 | --networks 0: write the widths
+blur train --meta-rate nan | --meta-rate nan
 bench --sizes 0 | --sizes 0: use at least 1
 bench --seed {LARGE} | use whole numbers below 2^63
 bench --cases ngram-fit --sizes 10_000_000 | name more text (--train)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from jexplicit.runs.bounds import check_bounds
-from launch.blur import presets as blur
-from launch.blur.config import check as check_blur
+from launch.blur import config as blur
 from launch.blur.config import hidden_layers
 from launch.blur.tasks import mean_and_spread
 from launch.digits import config as digits
@@ -34,9 +33,10 @@ def test_presets_are_valid_configurations():
             check_bounds(preset.config)
             experiment.check(preset.config)
             assert preset.note and preset.config.out.startswith("runs/icl")
-    for preset in (preset for presets in blur.PRESETS.values() for preset in presets.values()):
+    for preset in (*blur.TRAIN.values(), *blur.TASKS.values()):
         check_bounds(preset.config)
-        check_blur(preset.config)
+    for preset in blur.TRAIN.values():
+        blur.check(preset.config)
     for name, command in networks.COMMANDS.items():
         assert "tiny" in PRESETS[name]
         for preset in PRESETS[name].values():

@@ -15,7 +15,7 @@ from lm_runs import DEV, SMALL, TRAIN, dev_stream
 from PIL import Image
 from run_folders import interrupted, rows, without_costs
 
-from icl.blur.genome_files import load_genome
+from icl.blur.genome import load_genome
 from icl.solvers.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.data.images import pixel_features, read_images
@@ -38,7 +38,7 @@ RUNS = {
     "digits": "digits --preset tiny --methods explicit warm --layers 1",
     "networks": "networks fcnn --preset tiny",
     "feature-machine": "feature-machine modular --preset tiny",
-    "blur": "blur train --preset tiny --unroll 3 --meta-steps 4 --far 0 --baselines",
+    "blur": "blur train --preset tiny --unroll 3 --meta-steps 4 --baselines",
 }
 
 
