@@ -86,8 +86,7 @@ NUMBERS = {
 def test_a_number_carries_its_address(results):
     assert {address: tables.value(address) for address in NUMBERS} == NUMBERS
     for address, text in NUMBERS.items():
-        page = f"a <!-- value: {address} -->old<!-- /value --> b"
-        assert tables.filled(page) == page.replace("old", text)
+        assert tables.filled("a loss\nof 3.2 and 1e-5 b", {"loss of {} b": [address]}) == f"a loss\nof {text} b"
 
 
 def test_a_table_is_a_view_of_results(results):
@@ -99,10 +98,15 @@ def test_a_table_is_a_view_of_results(results):
 
 WRONG = {
     "<!-- table: math:nonesuch of one --><!-- /table -->": "math:nonesuch",
-    "<!-- value: one loss .1f --><!-- /value -->": "3 rows with",
-    "<!-- value: one .1f --><!-- /value -->": "write NAME field key=value",
-    "<!-- value: x -->1": "close it with <!-- /value -->",
-    "<!-- table: x --> <!-- value: x --> <!-- /value -->": "<!-- table: x -->: close it",
+    "<!-- commands: x -->1": "close it with <!-- /commands -->",
+    "<!-- table: x --> <!-- commands: x --> <!-- /commands -->": "<!-- table: x -->: close it",
+}
+PIECES = {
+    "of {} nats": ("one loss .1f", "3 rows with"),
+    "loss of {} nats": ("one .1f", "write NAME field key=value"),
+    "losses of {}": ("one loss seed=1 .1f", "is 0 times in its page"),
+    "{} nats": ("one loss seed=1 .1f", "is 2 times in its page"),
+    "of {} nats and {} nats": ("one loss seed=1 .1f", "1 numbers, is 1 times"),
 }
 
 
@@ -110,6 +114,9 @@ def test_a_marker_that_is_unknown_or_not_closed_is_refused(results):
     for page, message in WRONG.items():
         with pytest.raises(ValueError, match=message):
             tables.filled(page)
+    for piece, (address, message) in PIECES.items():
+        with pytest.raises(ValueError, match=message):
+            tables.filled("a loss of 1 nats and 2 nats", {piece: [address]})
 
 
 def test_what_is_kept_of_a_run(run, tmp_path):

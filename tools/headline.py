@@ -49,7 +49,6 @@ class Model(NamedTuple):
     drawn: whether it is in the picture, or in the table alone.
     end: whether the loss of its rows is drawn, too, as a hollow point: that of its curve is measured in another way.
     test: the results of its test text, and `where` there; empty without any.
-    pair: whether it is in the short table of README.md.
     """
 
     task: str
@@ -65,7 +64,6 @@ class Model(NamedTuple):
     drawn: bool = True
     end: bool = False
     test: Row = MappingProxyType({})
-    pair: bool = False
 
     def chosen(self, found: Sequence[Row]) -> list[Row]:
         """The rows, or the evaluations, that are its own: a field that they lack tells nothing apart."""
@@ -150,9 +148,7 @@ def compared(results: Results) -> list[Row]:
             cpu = model.points()[-1][0] if model.curve else own[0].get("cpu")
         means = {"error": mean(row["error"] for row in own), "cpu": cpu}
         spread = max(row["error"] for row in own) - min(row["error"] for row in own)
-        rows.append(
-            {**own[0], **means, "spread": spread if len(own) > 1 else None, "test": model.on_test(), "pair": model.pair}
-        )
+        rows.append({**own[0], **means, "spread": spread if len(own) > 1 else None, "test": model.on_test()})
     return rows
 
 
@@ -172,32 +168,6 @@ COMPARED = Table(
     rows=compared,
     note="CPU seconds are of one seed and of both cores: measured, or else twice those of the clock. MB are those of the model "
     "in memory. TFLOP are those of training, by formula where there is one. An empty cell is a number that is not known.",
-)
-
-
-def pairs(results: Results) -> list[Row]:
-    """The models of README.md; a task stands at its first one."""
-    found = groups([row for row in compared(results) if row["pair"]], lambda row: row["task"]).values()
-    return [{**row, "task": "" if n else row["task"]} for rows in found for n, row in enumerate(rows)]
-
-
-def compute(row: Row) -> str:
-    """CPU seconds or minutes of all cores, or what is known of another machine."""
-    cpu = row["cpu"]
-    return cpu or "" if not isinstance(cpu, float | int) else f"{cpu:.2g} CPU s" if cpu < 100 else f"{cpu / 60:.0f} CPU min"
-
-
-PAIRS = Table(
-    [
-        Column("", "task"),
-        Column("model", lambda row: row["model"] if row["found"] == "trained" else f"**{row['model']}**"),
-        Column("reads", "reads"),
-        Column("MB", "bytes", ",.4g", 1e-6),
-        Column("compute", compute),
-        Column("loss", "error", ".4g"),
-        Column("on test", "test"),
-    ],
-    rows=pairs,
 )
 
 

@@ -10,9 +10,12 @@ Results NAME are docs/results/NAME.json. The text between a marker and its closi
   `launch.lm.views:RESULTS of babylm radius=1 method=bigram,explicit with model, train, dev`.
 * `<!-- table: speed-lm -->`: the rows of some results, whose fields are the headings, as their report had them.
 * `<!-- commands: icl-newton -->`: the commands of the runs behind results, with the machine and the date.
-* `<!-- value: icl-two loss predictor=gd++ .4f -->`: a field of the only row with these values, with its format.
-* `<!-- value: icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f -->`: an expression of
-  `the(field, **values)`, `mean`, `least`, `most`, `each` (all numbers, for "0.1 and 0.2"), `rows(**values)`, `events(name)` and
+
+docs/numbers.toml has the numbers of sentences: pieces of the text of each page, with {} for a number, and where it is from:
+
+* `icl-two loss predictor=gd++ .4f`: a field of the only row with these values, with its format.
+* `icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f`: an expression of `the(field, **values)`,
+  `mean`, `least`, `most`, `each` (all numbers, for "0.1 and 0.2"), `rows(**values)`, `events(name)` and
   `find("launch.icl.newton:steps_per_layer")`, a function of the launchers.
 """
 
@@ -23,7 +26,8 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,10 +41,13 @@ from tools.results import RESULTS, read_results
 
 ROOT = Path(__file__).parents[1]
 _AS_WRITTEN = views.Table(lambda rows: [Column(name, name) for name in rows[0] if name not in ("file", "run")])
-_opening = re.compile(r"<!-- (table|value|commands): ")
+NUMBERS = ROOT / "docs" / "numbers.toml"
+_opening = re.compile(r"<!-- (table|commands): ")
 marked = re.compile(
-    r"(?P<open><!-- (?P<kind>table|value|commands): (?P<name>.+?) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S
+    r"(?P<open><!-- (?P<kind>table|commands): (?P<name>.+?) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S
 )
+_one = r"-?\d[\d.,]*(?:e[+-]?\d+)?(?<![.,])%?"
+_number = rf"({_one}(?:, {_one})*(?: and {_one})?)"
 _transcribed, _trials = ", transcribed from the report", "Trials without a kept command"
 
 
@@ -49,23 +56,56 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def filled(text: str) -> str:
+def filled(text: str, numbers: Mapping[str, Sequence[str]] | None = None) -> str:
     """A page with its tables and numbers as the results have them.
 
+    Args:
+        text: of the page.
+        numbers: pieces of the text, each with the addresses of its numbers.
+
     Raises:
-        ValueError: a marker that names nothing, or that is not closed before the next one.
+        ValueError: a marker that names nothing, or that is not closed before the next one; a piece that is not there once.
     """
     complete = {found.start() for found in marked.finditer(text) if not _opening.search(found["old"])}
     for opening in _opening.finditer(text):
         if opening.start() not in complete:
             raise ValueError(f"{text[opening.start() :].split('-->')[0]}-->: close it with <!-- /{opening[1]} -->")
-    return marked.sub(_fill, text)
+    text = marked.sub(_fill, text)
+    for piece, addresses in (numbers or {}).items():
+        text = with_numbers(text, piece, [value(address) for address in addresses])
+    return text
+
+
+def with_numbers(text: str, piece: str, numbers: Sequence[str]) -> str:
+    """A text with these numbers in the place of those in a piece of it.
+
+    Raises:
+        ValueError: a piece that the text does not have once, or that has more or fewer numbers.
+
+    Example:
+        >>> with_numbers("a loss of 1.5 to\\n2.0 nats", "of {} to {} nats", ["1.4", "1.9"])
+        'a loss of 1.4 to\\n1.9 nats'
+    """
+    parts = [r"\s+".join(map(re.escape, re.split(r"\s+", part))) for part in piece.split("{}")]
+    found = list(re.finditer(_number.join(parts), text))
+    if len(found) != 1 or len(parts) != len(numbers) + 1:
+        raise ValueError(
+            f"docs/numbers.toml: {piece!r}, {len(numbers)} numbers, is {len(found)} times in its page: mend either"
+        )
+    for n, number in reversed(list(enumerate(numbers, 1))):
+        text = text[: found[0].start(n)] + number + text[found[0].end(n) :]
+    return text
+
+
+def renewed(page: Path) -> str:
+    """The text of a page of this repository as the results have it."""
+    return filled(page.read_text(), tomllib.loads(NUMBERS.read_text()).get(page.relative_to(ROOT).as_posix(), {}))
 
 
 def differences(page: Path) -> str:
-    """What has to change in a page, as a diff; empty where nothing has."""
+    """How a page differs from the results; empty where it does not."""
     old, name = page.read_text(), str(page.relative_to(ROOT))
-    return "\n".join(difflib.unified_diff(old.splitlines(), filled(old).splitlines(), name, "results", n=0, lineterm=""))
+    return "\n".join(difflib.unified_diff(old.splitlines(), renewed(page).splitlines(), name, "results", n=0, lineterm=""))
 
 
 def table(address: str) -> str:
@@ -179,8 +219,8 @@ def _commands(runs: Sequence[Row], note: str) -> list[str]:
 
 def _fill(found: re.Match[str]) -> str:
     kind = found["kind"]
-    text = {"table": table, "value": value, "commands": commands}[kind](found["name"])
-    return found["open"] + (text if kind == "value" else f"\n\n{text}\n\n") + found["close"]
+    text = {"table": table, "commands": commands}[kind](found["name"])
+    return f"{found['open']}\n\n{text}\n\n{found['close']}"
 
 
 def main(check: bool = False) -> int:
@@ -193,7 +233,7 @@ def main(check: bool = False) -> int:
     for page, found in changed.items():
         print(found if check else page.relative_to(ROOT))
         if not check:
-            page.write_text(filled(page.read_text()))
+            page.write_text(renewed(page))
     return int(check and bool(changed))
 
 
