@@ -33,7 +33,6 @@ import numpy as np
 from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.lm.arpa import arpa_words
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.host import set_malloc
 from launch.accelerator.texts import draw_stream
@@ -130,6 +129,8 @@ def read_text(train: tuple[str, ...], vocab_size: int, size: int) -> tuple[np.nd
 
 def sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """The documents of a stream in the words that KenLM reads."""
+    from jexplicit.lm.arpa import arpa_words
+
     words = np.array(arpa_words(tokenizer))
     return [" ".join(words[part[1:]]) for part in np.split(stream, np.flatnonzero(stream == PAD)) if len(part) > 1]
 
@@ -243,7 +244,7 @@ def adagrad(config: Config, size: int, folder: Path) -> Pair:
 
     def step(X: np.ndarray, Y: np.ndarray) -> "jax.Array":
         nonlocal state
-        state, _ = compiled(state, gradient.make_batch(X, Y, features="cat", vocab_size=N, size=size, sparse=True))
+        state, _ = compiled(state, gradient.make_batch(X, Y, features="cat", size=size))
         return state.params[0].block_until_ready()
 
     theirs = torch_step(torch, table, len(np.unique(X)) <= N // 4) if torch else optax_step(table)
