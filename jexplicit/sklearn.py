@@ -210,18 +210,21 @@ class ExplicitClassifier(_Classifier):
     def _count(self, X: Any, y: Any, classes: Any, *, first: bool) -> "ExplicitClassifier":
         X, y = self._examples(X, y, reset=first)
         check_classification_targets(y)
-        if first:
-            self.classes_ = unique_labels(y) if classes is None else np.unique(classes)
-            self.cooccurrences_ = np.zeros((X.shape[1], len(self.classes_)))
-            self.examples_ = 0
-        if len(unknown := np.setdiff1d(y, self.classes_)):
+        if not self.smoothing > 0:
+            raise ValueError(f"smoothing {self.smoothing}: use a number above 0, such as 1e-3; log 0 makes outputs of NaN")
+        given = unique_labels(y) if classes is None else np.unique(classes)
+        known = given if first else self.classes_
+        if not first and classes is not None and not np.array_equal(given, known):
+            raise ValueError(f"classes {given} after {known}: give the same ones at every partial_fit, or none")
+        if len(unknown := np.setdiff1d(y, known)):
             raise ValueError(f"labels {unknown} that were not among the classes: give all classes at the first partial_fit")
         _check_positive(X)
-        labels = np.searchsorted(self.classes_, y)
+        labels = np.searchsorted(known, y)
         with jax.enable_x64(True):
-            counted = dense_cooccurrence(jnp.asarray(X, jnp.float64), labels, len(self.classes_))
-            self.cooccurrences_ = self.cooccurrences_ + np.asarray(counted)
-            self.examples_ += len(X)
+            counted = np.asarray(dense_cooccurrence(jnp.asarray(X, jnp.float64), labels, len(known)))
+            self.classes_ = known
+            self.cooccurrences_ = counted if first else self.cooccurrences_ + counted
+            self.examples_ = len(X) if first else self.examples_ + len(X)
             F = jnp.asarray(self.cooccurrences_ + self.smoothing)
             self.K_ = max(1.0, float(F.sum()) / self.examples_)  # the mean norm of the features
             self.coef_ = np.asarray(explicit_solution(F, self.K_))

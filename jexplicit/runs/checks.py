@@ -36,9 +36,11 @@ def _zero() -> Array:
 
 
 def as_float(x: Any) -> Array:
-    """An array of integers in JAX's own precision, so that no sum or product of them wraps; floats as they are."""
+    """An array in floats of which sums neither wrap nor stall: integers in JAX's own precision, narrow floats in float32."""
     x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.zeros(()).dtype)
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
+    return x.astype(jnp.zeros(()).dtype)
 
 
 def check_logits(logits: Any) -> None:

@@ -20,6 +20,8 @@ from jaxtyping import Array, Float, Integer, Num
 from jexplicit.runs.checks import as_float, check_labels, checked, is_concrete, labels_are_fine
 from jexplicit.runs.devices import full_precision
 
+_added = 1 << 20  # rows that are added one by one: a sum of ones in float32 ends at 2^24
+
 
 @checked(lambda F, K: check_cooccurrences(F, K))
 def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
@@ -146,7 +148,14 @@ def _product(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D 
     static=("outputs",),
 )
 def _sums_of_labels(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"], outputs: int) -> Float[Array, "D N"]:
-    return jax.ops.segment_sum(as_float(H), Y, outputs).T
+    def part(H: Array, Y: Array) -> Array:  # the barrier keeps XLA from adding the rows to the sum so far, one by one
+        return jax.lax.optimization_barrier(jax.ops.segment_sum(as_float(H), Y, outputs))
+
+    Y, cut = jnp.asarray(Y), len(H) // _added * _added  # the rows before the cut are added up block by block
+    if not cut:
+        return part(H, Y).T
+    blocks = H[:cut].reshape(-1, _added, H.shape[1]), Y[:cut].reshape(-1, _added)
+    return jax.lax.scan(lambda F, block: (F + part(*block), None), part(H[cut:], Y[cut:]), blocks)[0].T
 
 
 @checked(after=lambda K, H: _check_norm(K, H.shape))

@@ -62,10 +62,12 @@ def kernel_and_slope(
         >>> K.tolist()
         [4.0]
     """
+    if kernel == "quadratic":
+        inner = X @ (M @ x)
+        return inner**2, 2 * inner
+    x, X = x - (centre := X.mean(axis=0)), X - centre[None]  # far from zero, squares of numbers would hide those of distances
     Mx = M @ x
     inner = X @ Mx
-    if kernel == "quadratic":
-        return inner**2, 2 * inner
     norms = x @ Mx + ((X @ M) * X).sum(axis=1)
     square = norms - 2 * inner
     apart = square > 8 * jnp.finfo(X.dtype).eps * norms  # else x itself, where a root has no gradient
@@ -183,6 +185,8 @@ def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel
     """The same of kernels of a distance: every device adds up its own blocks, so that memory does not grow with n."""
     Z, alpha, M, bandwidth = machine
     (m, d), c = Z.shape, alpha.shape[1]
+    centre = Z.mean(axis=0)
+    X, Z = X - centre[None, None, None], Z - centre[None]
     weighted = (alpha[:, :, None] * Z[:, None, :]).reshape(m, c * d)
 
     def gradients(x: Float[Array, " d"]) -> Float[Array, "c d"]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
 from jexplicit.runs.checks import (
+    as_float,
     check_labels_of,
     check_logits,
     check_targets,
@@ -50,7 +51,7 @@ def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> Any:
         0.6931
     """
     _check_targets_of(logits, Y)
-    nats = jnp.where(Y == 0, 0, Y * jax.nn.log_softmax(logits))  # 0 log 0 = 0
+    nats = jnp.where(Y == 0, 0, Y * jax.nn.log_softmax(as_float(logits)))  # 0 log 0 = 0
     return -jnp.mean(jnp.sum(nats, axis=1))
 
 
@@ -74,7 +75,7 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
     """
     _check_labelled(logits, labels)
     guesses = jnp.argmax(logits, axis=1)
-    return jnp.mean((guesses == jnp.asarray(labels, guesses.dtype)).astype(logits.dtype))
+    return jnp.sum(guesses == jnp.asarray(labels, guesses.dtype), dtype=jnp.int32).astype(as_float(logits).dtype) / len(guesses)
 
 
 class Closeness(NamedTuple):

@@ -5,6 +5,7 @@ eps, 1e-5 a factor of 100 over float32's.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -160,6 +161,16 @@ def test_labels_give_the_cooccurrences_of_one_hot_targets(dtype):
         jax.device_put(np.asarray(H, dtype)), jax.device_put(labels)
     )
     np.testing.assert_allclose(np.asarray(of_one).sum(axis=0), F, rtol=DENSE_TOLERANCE[dtype])
+
+
+def test_sums_go_on_above_the_integers_of_float32_and_of_narrow_floats():
+    M = 2**24 + 5  # float32 has 2^24 + 4 and 2^24 + 6; one by one it would stay at 2^24
+    found = dense_cooccurrence(jnp.ones((M, 1), jnp.float32), np.zeros(M, np.int32), outputs=1)
+    assert found.dtype == np.float32 and abs(float(found[0, 0]) - M) <= 1
+    ones = jnp.ones((3001, 1), jnp.bfloat16)
+    for targets in (np.zeros(3001, np.int32), jnp.ones((3001, 1), jnp.float32)):
+        assert float(dense_cooccurrence(ones, targets, outputs=1)[0, 0]) == 3001
+    assert float(priming_number(jnp.full((3, 257), 1.0, jnp.bfloat16))) == 257
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,19 @@ def test_float32_predicts_as_float64_does():
     np.testing.assert_allclose(*predictions, rtol=0, atol=1e-3)  # the condition of the kernels, 1e4, times float32
 
 
+@pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
+def test_examples_far_from_zero_are_as_good_as_centred_ones(kernel):
+    rng = np.random.default_rng(0)
+    X = np.round(rng.normal(size=(120, 2)), 2).astype(np.float32)  # two digits, so that float32 has them at 1000, too, to 6e-5
+    Y = jax.device_put(np.sin(2 * X[:, :1]) + X[:, 1:])
+    with jax.enable_x64(False):
+        near, far = (
+            predict(feature_machine(Z[:80], Y[:80], solves=2, kernel=kernel, ridge=1e-3)[0], Z[80:], kernel=kernel)
+            for Z in map(jax.device_put, (X, X + np.float32(1000)))
+        )
+    np.testing.assert_allclose(far, near, atol=0.02)  # of outputs of size 1, from inputs that are right to 6e-5
+
+
 def test_an_interrupted_machine_resumes_with_the_same_bits(tmp_path):
     class Stop(Exception):
         pass

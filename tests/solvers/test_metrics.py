@@ -1,6 +1,7 @@
 """Accuracy, mean loss and recall by class against loops."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
@@ -14,6 +15,14 @@ def test_accuracy_and_mean_loss_are_the_loops():
     Z, Y = jax.device_put(H @ U), jax.device_put(reference.one_hot(labels, 3))
     assert accuracy(Z, jax.device_put(labels)) == pytest.approx(reference.accuracy(H @ U, labels), rel=1e-15)
     assert mean_loss(Z, Y) == pytest.approx(reference.negative_log_likelihood(H, U, labels) / 60, rel=1e-12)
+
+
+def test_narrow_floats_lose_no_example():
+    logits = jnp.zeros((3001, 2), jnp.bfloat16).at[:, 1].set(1)
+    labels = np.ones(3001, int)
+    labels[0] = 0
+    assert accuracy(logits, labels) == pytest.approx(3000 / 3001, abs=1e-7)  # float32
+    assert mean_loss(logits, jax.nn.one_hot(labels, 2, dtype=jnp.float32)) == pytest.approx(np.log(1 + np.exp(-1)) + 1 / 3001, abs=1e-6)
 
 
 def test_closeness_is_the_loop_and_ignores_what_all_outputs_share():

@@ -75,6 +75,25 @@ def test_counts_of_parts_are_those_of_the_whole_and_give_the_explicit_solution()
         parts.partial_fit(X[:1], [11])
 
 
+def test_parts_that_do_not_go_together_are_refused_and_leave_the_estimator_as_it_was():
+    X, y = np.array([[3.0, 1.0], [1.0, 3.0]]), ["a", "b"]
+    model = ExplicitClassifier()
+    with pytest.raises(ValueError, match="Negative values"):
+        model.partial_fit(-X, y)
+    model.partial_fit(X, y, classes=["a", "b", "c"])  # the first call again
+    assert model.classes_.tolist() == ["a", "b", "c"]
+    before = model.cooccurrences_.copy()
+    for classes, labels, message in ((["a", "b"], y, "after .* give the same ones"), (None, ["a", "d"], "not among the classes")):
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(X, labels, classes=classes)
+        np.testing.assert_array_equal(model.cooccurrences_, before)
+    model.partial_fit(2 * X, y)
+    assert model.examples_ == 4 and model.K_ == pytest.approx((4 * 2 + 8 * 2) / 4 + 6e-3 / 4)  # 6 cells, smoothed by .001
+    for smoothing in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="use a number above 0, such as 1e-3"):
+            ExplicitClassifier(smoothing=smoothing).fit(X, y)
+
+
 def test_the_feature_machine_takes_the_number_of_solves_with_the_least_held_out_error(monkeypatch):
     calls, rng = [], np.random.default_rng(0)
 
