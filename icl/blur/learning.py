@@ -152,7 +152,8 @@ class Learner(NamedTuple):
 
     init: (key, sizes) -> state, the random synapses of layers with sizes n_0 (inputs) .. n_L (outputs).
     update: (x [B, n_0], y [B, n_L] one-hot, state) -> (state, logits before the update), one update on a minibatch. Inputs are
-        best standardised, as those of meta-training were; ValueError for a root mean square below 0.01, and for NaN.
+        best standardised, as those of meta-training were; ValueError for a root mean square below 0.01, and for NaN;
+        FloatingPointError once synapses are not finite.
     predict: (state, x [B, n_0]) -> logits [B, n_L]. Neurons are normalised over the batch, so predict many examples at once.
     """
 
@@ -183,13 +184,17 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
         return init_synapses(key, genome, rules, sizes)
 
     @jax.jit
-    def step(x: Any, y: Any, state: Synapses) -> tuple[Synapses, Array]:
-        return learn(genome, rules, state, jnp.asarray(x, genome.nu.dtype), jnp.asarray(y, genome.nu.dtype))
+    def step(x: Any, y: Any, state: Synapses) -> tuple[Synapses, Array, Array]:
+        state, logits = learn(genome, rules, state, jnp.asarray(x, genome.nu.dtype), jnp.asarray(y, genome.nu.dtype))
+        return state, logits, jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
 
     def update(x: Any, y: Any, state: Synapses) -> tuple[Synapses, Array]:
         if is_concrete(x):
             check_scale(x)
-        return step(x, y, state)
+        state, logits, finite = step(x, y, state)
+        if is_concrete(finite) and not bool(finite):
+            raise FloatingPointError("the synapses are not finite after this update: stop earlier, as in meta-training")
+        return state, logits
 
     return Learner(init, update, jax.jit(functools.partial(predict, genome, rules)))
 

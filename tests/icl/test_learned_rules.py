@@ -231,6 +231,9 @@ def test_the_learner_is_the_rule_it_is_named_after():
         np.testing.assert_array_equal(logits, theirs)
     np.testing.assert_array_equal(rule.predict(state, X), jax.jit(functools.partial(passes.predict, *loaded[:2]))(expected, X))
     assert float(accuracy_of(rule.predict(state, X), jax.device_put(Y))) > 0.8  # classes three deviations apart
+    broken = jax.tree.map(lambda leaf: leaf.at[(0,) * leaf.ndim].set(np.nan), state)
+    with pytest.raises(FloatingPointError, match="synapses are not finite after this update"):
+        rule.update(X, Y, broken)
 
 
 @pytest.mark.slow
