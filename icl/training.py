@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from jexplicit.nn.optimizers import make_schedule
 from jexplicit.nn.parts.names import ScheduleName
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_cpu, serial_kernels
 from jexplicit.runs.iterate import History, iterate
 
@@ -197,7 +198,7 @@ def train_layers(
     mesh = data_mesh(min(S, devices or jax.local_device_count()))
     filled = [*range(S), *[S - 1] * (-S % mesh.size)]  # every device has as many seeds
     params = jax.tree.map(lambda leaf: np.asarray(leaf)[filled], params)
-    keys = jnp.stack([jax.random.key(seeds[n]) for n in filled])
+    keys = jnp.stack([key_of_seed(seeds[n]) for n in filled])
     state = jax.device_get(TrainingState(params, _optimizer_state(recipe, steps, params)))
     state = jax.device_put(state, NamedSharding(mesh, PartitionSpec(AXIS)))  # a checkpoint is restored to the same placement
 

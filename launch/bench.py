@@ -229,16 +229,15 @@ def optax_step(table: np.ndarray) -> Step:
 
 def adagrad(config: Config, size: int, folder: Path) -> Pair:
     """A step on a batch from token ids in host memory; each call has the next of three batches."""
-    import jax
-
     from jexplicit.lm.fits import gradient
     from jexplicit.nn import optimizers
+    from jexplicit.runs.checks import key_of_seed
     from jexplicit.runs.devices import data_mesh
 
     N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), optimizers.adagrad(RATE), optional("torch")
     X, Y = (part[: BATCHES * size] for part in contexts(draw_stream((BATCHES + 1) * size, N, config.seed), 1))
     batches = [*zip(X.reshape(BATCHES, size, 1), Y.reshape(BATCHES, size), strict=True)]
-    tables = gradient.cold_start(jax.random.key(config.seed), features="cat", radius=1, vocab_size=N, dtype=np.float32)
+    tables = gradient.cold_start(key_of_seed(config.seed), features="cat", radius=1, vocab_size=N, dtype=np.float32)
     compiled = gradient.training_step(optimizer, features="cat", noise=None, mesh=mesh)
     state, table = gradient.initial_state(tables, optimizer, mesh), np.asarray(tables[0])
 
@@ -261,8 +260,9 @@ def attention(config: Config, size: int, folder: Path) -> Pair:
 
     from icl.models.attention import head_maps, init_layers
     from icl.models.batched import attention_update
+    from jexplicit.runs.checks import key_of_seed
 
-    layers = init_layers(jax.random.key(config.seed), WIDTH, scale=1.0, dtype=np.float32)
+    layers = init_layers(key_of_seed(config.seed), WIDTH, scale=1.0, dtype=np.float32)
     M, R = (maps[0] for maps in head_maps(layers))
     E = np.random.default_rng(config.seed).normal(size=(WIDTH, TOKENS, size)).astype(np.float32)
     last, first, update = jax.device_put(E), jax.device_put(np.ascontiguousarray(E.T)), jax.jit(attention_update)

@@ -37,14 +37,13 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load, generate, print to standard output."""
-    import jax
-
     from jexplicit.lm.generation import generate_text
+    from jexplicit.runs.checks import key_of_seed
 
     model, tokenizer, _ = load_choice(config, config.prompt)
     options = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
     prompts = [config.prompt] * config.count
-    texts = generate_text(jax.random.key(config.seed), model, tokenizer, prompts, config.length, **options)
+    texts = generate_text(key_of_seed(config.seed), model, tokenizer, prompts, config.length, **options)
     show(*(config.prompt + text for text in texts))
     return {"prompt": config.prompt, "texts": texts}
 

@@ -13,6 +13,7 @@ from PIL import Image
 
 import jexplicit
 from jexplicit.data.images import read_png
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import json_line
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the log"] * 10
@@ -89,8 +90,18 @@ def test_every_name_can_be_printed_as_json(monkeypatch, encoding):
 
 def test_a_seed_that_no_random_key_has_is_refused():
     model = jexplicit.fit(TEXTS, "bigram", tokenizer="word")
-    assert "use an integer of 63 bits" in refusal(model.generate, "the", 2, seed=2**63)
+    for seed in (2**63, -1):
+        assert f"seed {seed}: use a whole number from 0 to 2^63 - 1" in refusal(model.generate, "the", 2, seed=seed)
+    assert "seed -1: use a whole number" in refusal(jexplicit.fit, TEXTS, "context-mixing", seed=-1)
     assert model.generate("the", 2, seed=2**63 - 1)
+
+
+def test_every_seed_has_a_key_of_its_own():
+    seeds = [0, 1, 5, 2**31, 2**32 - 1, 2**32, 2**32 + 5, 2**40, 2**62 + 5, 2**63 - 1]
+    keys = [tuple(jax.random.key_data(key_of_seed(seed)).tolist()) for seed in seeds]
+    assert len(set(keys)) == len(seeds)
+    assert keys[:5] == [tuple(jax.random.key_data(jax.random.key(seed)).tolist()) for seed in seeds[:5]]
+    assert key_of_seed(np.int64(5)) == key_of_seed(5) == key_of_seed(jax.random.key(5))
 
 
 def test_an_animation_is_refused_and_the_orientation_of_a_photograph_is_followed(tmp_path):

@@ -42,6 +42,7 @@ from icl.blur.rules import Synapses, init_synapses, learn, normalise, transpose_
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import full_precision, map_rows
 
 Loss = Literal["squared_error", "cross_entropy"]
@@ -156,7 +157,7 @@ def sgd_difference(
         (_, weights), differences = lax.scan(step, (first, [synapse.W[0] for synapse in first]), (xs, ys))
         return WeightDifference(differences[0], differences[-1], largest_difference(first, weights))
 
-    return WeightDifference(*map(float, run(jax.random.key(seed))))
+    return WeightDifference(*map(float, run(key_of_seed(seed))))
 
 
 def largest_difference(synapses: Synapses, weights: list[Array]) -> Float[Array, ""]:

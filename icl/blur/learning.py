@@ -18,7 +18,7 @@ from icl.blur.data import Examples
 from icl.blur.design import Rules
 from icl.blur.genome import Genome, load_genome
 from icl.blur.rules import Synapses, init_synapses, learn, predict
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import is_concrete, key_of_seed
 from jexplicit.runs.devices import map_rows
 
 _least_scale = 0.01  # of inputs; the digits of the package learn half as much there as at 1
@@ -130,7 +130,7 @@ def seeded_learners(
     if not at or list(at) != sorted({*at}) or at[0] < 0 or at[-1] > steps:
         raise ValueError(f"accuracies after {at} of {steps} updates: give ascending numbers from 0 to {steps}")
     batches = [minibatches(seed, len(train.X), steps=steps, batch_size=batch_size) for seed in seeds]
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    keys = jnp.stack([key_of_seed(seed) for seed in seeds])
     return (train.X.shape[1], *hidden, train.Y.shape[1]), at, keys, jnp.asarray(np.stack(batches))
 
 

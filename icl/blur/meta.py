@@ -29,6 +29,7 @@ from icl.blur.design import Rules
 from icl.blur.episodes import Family, Source, check_family, draw_family_episode, make_source, mean_scores, meta_loss
 from icl.blur.genome import Genome
 from icl.names import Objective
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_gpu
 from jexplicit.runs.iterate import History, iterate
 
@@ -233,7 +234,7 @@ def meta_train(
     _check(G, recipe, curriculum, source, every)
     mesh = data_mesh(min(G, devices or jax.local_device_count()))
     numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # padded by the last genome to a multiple of the devices
-    train_key, dev_key = jax.random.split(jax.random.key(seed))
+    train_key, dev_key = jax.random.split(key_of_seed(seed))
     dev = Examples(*map(jnp.asarray, dev))
     ends = np.cumsum([stage.steps for stage in curriculum]).tolist()
 

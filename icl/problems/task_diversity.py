@@ -31,7 +31,7 @@ from icl.solvers.single_layer import (
     token_moments,
 )
 from icl.tasks import Sequence, Tasks, initial_weights, sample_tasks
-from jexplicit.runs.checks import checked, is_concrete
+from jexplicit.runs.checks import checked, is_concrete, key_of_seed
 from jexplicit.runs.devices import full_precision
 
 _nodes = 2000  # of the integral over eigenvalues, whose error falls faster than any power
@@ -68,7 +68,7 @@ class FiniteTasks:
         """w_1, .., w_M."""
 
         def one(m: Array) -> Array:
-            return jax.random.normal(jax.random.fold_in(jax.random.key(self.seed), m), (self.tasks.dim,), dtype)
+            return jax.random.normal(jax.random.fold_in(key_of_seed(self.seed), m), (self.tasks.dim,), dtype)
 
         dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
         return jnp.asarray(self.tasks.weight_scale, dtype) * jax.vmap(one)(jnp.arange(self.number))

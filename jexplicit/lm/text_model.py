@@ -18,6 +18,7 @@ from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import evaluate, read_text, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import library, save_model
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.files import write_whole
 from jexplicit.runs.results import read_stored
 
@@ -123,16 +124,13 @@ class TextModel(NamedTuple):
             prompt: text, empty for the start of a document; or a list of texts.
             length: tokens to generate, fewer where the model ends the document.
             temperature, top_k, top_p: see `jexplicit.generate`.
-            seed: a number, or a jax.random key; the same gives the same text.
+            seed: a whole number from 0 to 2^63 - 1, or a jax.random key; the same gives the same text.
 
         Raises:
             ValueError: those of `jexplicit.generate`.
         """
-        if not isinstance(seed, jax.Array) and not (isinstance(seed, int) and abs(seed) < 2**63):
-            raise ValueError(f"seed {seed}: use an integer of 63 bits, or a jax.random key")
-        key = seed if isinstance(seed, jax.Array) else jax.random.key(seed)
         options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        return generate_text(key, self.model, self.tokenizer, prompt, length, **options)
+        return generate_text(key_of_seed(seed), self.model, self.tokenizer, prompt, length, **options)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the model to a file, or a folder to share, that `jexplicit.load_model` reads.

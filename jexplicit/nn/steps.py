@@ -18,6 +18,7 @@ from jaxtyping import Array
 from jexplicit.nn.networks import network_outputs
 from jexplicit.nn.parts.objectives import Objective
 from jexplicit.nn.training import TrainingResult, train
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import replicate
 
 Batch = tuple[Any, Any]
@@ -54,13 +55,13 @@ def network_step(
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
     """The pure step `(state, (X, Y)) -> (state, summed loss)`, along the gradient of the batch's mean loss.
 
-    seed: of dropout, whose masks depend on (seed, step) only.
+    seed: of dropout, whose masks depend on (seed, step) only; or a random key.
     """
 
     def mean_loss(params: Any, statistics: Any, batch: Batch, steps: Array) -> tuple[Array, Any]:
         X, Y = batch
         variables = {"params": params, "batch_stats": statistics}
-        rngs = {"dropout": jax.random.fold_in(jax.random.key(seed), steps)}
+        rngs = {"dropout": jax.random.fold_in(key_of_seed(seed), steps)}
         z, updated = model.apply(variables, X, train=True, mutable=["batch_stats"], rngs=rngs)
         return objective(z, Y).mean(), updated.get("batch_stats", statistics)
 

@@ -17,6 +17,31 @@ def check_key(key: Any) -> None:
         raise ValueError(f"random key {key!r}: pass jax.random.key({key if isinstance(key, int) else 0})")
 
 
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that is no whole number 0 .. 2^63 - 1."""
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed {seed!r}: use a whole number from 0 to 2^63 - 1")
+
+
+def key_of_seed(seed: int | np.integer | Array) -> Array:
+    """The random key of a seed; a key stays itself.
+
+    JAX takes 32 bits of a number: those above are folded into the key of those below.
+
+    Raises:
+        ValueError: no whole number 0 .. 2^63 - 1.
+
+    Example:
+        >>> bool(key_of_seed(5) == jax.random.key(5)), bool(key_of_seed(2**32 + 5) == jax.random.key(5))
+        (True, False)
+    """
+    if isinstance(seed, Array):
+        return seed
+    check_seed(seed)
+    high, low = divmod(int(seed), 2**32)
+    return jax.random.fold_in(jax.random.key(low), high) if high else jax.random.key(low)
+
+
 def check_labels(labels: Any, outputs: int) -> None:
     """Refuse labels that are not 0 .. outputs - 1."""
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:

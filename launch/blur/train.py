@@ -27,6 +27,7 @@ from icl.blur.learning import learning_curves
 from icl.blur.meta import MetaRecipe, Stage, meta_train
 from jexplicit.data.images import read_images
 from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_layers
@@ -176,7 +177,7 @@ def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRu
     recipe = _made(MetaRecipe, config, hidden=config.widths, families=families, learning_rate=config.meta_rate)
     curriculum = tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
     begin = {"random": random_genome, "ridge": ridge_genome}[config.start]
-    keys = jax.random.split(jax.random.key(config.seed), config.population)
+    keys = jax.random.split(key_of_seed(config.seed), config.population)
     shown: Any = {"seed": config.seed, "every": config.every, "episodes": config.episodes, "devices": config.devices}
     with stage(f"meta-training {name}", "genome steps") as progress:
         shown |= {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": checkpoints}

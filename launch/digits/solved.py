@@ -21,6 +21,7 @@ from jexplicit.data.images import pixel_features
 from jexplicit.features.fourier import fourier_directions, fourier_features
 from jexplicit.features.patches import Filters, patch_features, patch_filters
 from jexplicit.features.positive import random_directions, random_features, unit_rows
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.host import peak_bytes
 from jexplicit.runs.progress import stage
@@ -109,7 +110,7 @@ def _featurize(problem: Problem, kind: str) -> Inputs:
     X, levels = images.train_images, images.levels
     with stage(f"{kind} features", "images") as progress:
         if kind == "random":
-            weights = {"W": random_directions(jax.random.key(config.seed), problem.train.H.shape[1], config.directions)}
+            weights = {"W": random_directions(key_of_seed(config.seed), problem.train.H.shape[1], config.directions)}
         else:
             size = max(3, round(min(X.shape[1:]) / 4.5))
             weights = patch_filters(X, levels, size=size, number=config.filters, seed=config.seed)._asdict()
@@ -280,7 +281,7 @@ def describe_images(config: Config) -> Described:
     """The descriptors of the images of the flags, which all readouts of a run share."""
     images, start = read(config), time.perf_counter()
     train, test, weights = fit_descriptors(config, images)
-    W = fourier_directions(jax.random.key(config.seed), train.shape[1], config.frequencies, scale=_scale)
+    W = fourier_directions(key_of_seed(config.seed), train.shape[1], config.frequencies, scale=_scale)
     seconds, image = time.perf_counter() - start, jax.ShapeDtypeStruct((1, *images.train_images.shape[1:]), train.dtype)
     products = 2 * weights["axes"].size  # of pooled responses and axes
     cost = flops(pools(config, image.shape), image) + products

@@ -20,6 +20,7 @@ from jexplicit.nn.optimizers import adagrad
 from jexplicit.nn.parts.initializers import initializer
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, train_network, training_step
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.layerwise import random_decoders
@@ -51,7 +52,7 @@ def _stack(problem: Problem, key: Row) -> list[Row]:
     decoders = (
         explicit_decoders(used, problem.K, layers)
         if warm
-        else random_decoders(jax.random.key(config.seed), H.shape[1], Y.shape[1], layers)
+        else random_decoders(key_of_seed(config.seed), H.shape[1], Y.shape[1], layers)
     )
     params = {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}
     solved = explicit_decoders(used, problem.K, 1) if layers == 1 else ()
@@ -78,7 +79,7 @@ def _network(problem: Problem, key: Row) -> list[Row]:
         kernel = initializer("he_normal", "relu")(key, (inputs, outputs), jnp.float32)
         return {"kernel": kernel, "bias": jnp.zeros(outputs, jnp.float32)}
 
-    first, last = jax.random.split(jax.random.key(problem.config.seed))
+    first, last = jax.random.split(key_of_seed(problem.config.seed))
     params = {"hidden_1": {"Dense_0": dense(first, D, hidden)}, "output": dense(last, hidden, N)}
     model, fields = FullyConnected((hidden,), N), {"learning_rate": 1e-3}
     return _until_patience(problem, key, model, params, optax.adam(1e-3), lambda variables: {}, fields)
@@ -137,7 +138,7 @@ def _cnn(problem: Problem, key: Row) -> list[Row]:
     config, images, H = problem.config, problem.images, problem.train.H
     height, width = images.train_images.shape[1:]
     model = ConvolutionalNetwork((height, width), images.outputs)
-    start, logits = init_variables(model, jax.random.key(config.seed), H[:1]), network_logits(model)
+    start, logits = init_variables(model, key_of_seed(config.seed), H[:1]), network_logits(model)
     held_out, epochs = H[held_out_tenth(problem)], config.cnn_epochs
     network: Any = (model, start, _adamw(problem, epochs, _cnn_rate, _cnn_decay), lambda drawn: H[drawn], logits, held_out)
     variables, fields = fit_network(problem, key, *network, epochs=epochs, weight_decay=_cnn_decay)

@@ -9,21 +9,23 @@ Source: https://github.com/EleutherAI/lm-evaluation-harness, docs/model_guide.md
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
+from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.generation import generate, generate_text
+from jexplicit.runs.checks import key_of_seed
 from launch.kit.rows import groups
 
 _together = 64  # prompts of one call: as many each time, so that it is compiled once
-_longest = 256  # tokens, where a task does not say
+_options = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")  # of generation
 
 
 @register_model("jexplicit")
@@ -46,7 +48,7 @@ class JexplicitModel(LM):
         super().__init__()
         self.saved = load_model(run, **wanted)
         self.model = self.saved.model
-        self.key = jax.random.key(seed)
+        self.key = key_of_seed(seed)
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         """`log p(continuation | context)` in nats, and whether greedy generation would say the continuation."""
@@ -61,15 +63,19 @@ class JexplicitModel(LM):
         return [float(own.sum()) for own in self._log_probabilities(texts)]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """Continuations, each up to the first of its stop strings; the likeliest token every time unless a task samples."""
-        texts = [""] * len(requests)
-        for (length, *options), which in groups(range(len(requests)), lambda n: _options(requests[n].args[1])).items():
-            named = dict(zip(("temperature", "top_k", "top_p"), options, strict=True))
+        """Continuations, each up to the first of its stop strings; the likeliest token every time unless a task samples.
+
+        Raises:
+            ValueError: an option that is not known, or fewer tokens than 1.
+        """
+        texts, given = [""] * len(requests), [_known(request.args[1]) for request in requests]
+        for options, which in groups(range(len(requests)), lambda n: _sampling(given[n])).items():
             for some in _batches(which):
+                key = jax.random.fold_in(self.key, some[0])  # no two batches have the same draws
                 prompts = [requests[n].args[0] for n in some] + [""] * (_together - len(some))
-                said = generate_text(self.key, self.model, self.saved.tokenizer, prompts, length, **named)
+                said = generate_text(key, self.model, self.saved.tokenizer, prompts, **options._asdict())
                 for n, text in zip(some, said, strict=False):
-                    texts[n] = _cut(text, requests[n].args[1].get("until") or ())
+                    texts[n] = _cut(text, given[n]["until"])
         return texts
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[np.ndarray, int]:
@@ -105,14 +111,32 @@ class JexplicitModel(LM):
         return greedy
 
 
-def _options(given: dict[str, Any]) -> tuple:
-    """Length, temperature, top_k and top_p of a request."""
-    temperature = float(given.get("temperature", 1.0)) if given.get("do_sample") else 0.0
-    return int(given.get("max_gen_toks") or _longest), temperature, given.get("top_k"), given.get("top_p")
+class Sampling(NamedTuple):
+    """Options of `generate_text`."""
+
+    length: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
 
 
-def _cut(text: str, until: str | Sequence[str]) -> str:
-    for stop in [until] if isinstance(until, str) else until:
+def _known(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a request under lm_eval's own names."""
+    options = normalize_gen_kwargs(given)
+    if unknown := [name for name in options if name not in _options]:
+        raise ValueError(f"generation option {', '.join(unknown)}: leave it out; there are {', '.join(_options)}")
+    if options["max_gen_toks"] < 1:
+        raise ValueError(f"max_gen_toks {options['max_gen_toks']}: generate at least one token")
+    return options
+
+
+def _sampling(options: dict[str, Any]) -> Sampling:
+    temperature = float(options.get("temperature", 1.0)) if options["do_sample"] else 0.0
+    return Sampling(options["max_gen_toks"], temperature, options.get("top_k") or None, options.get("top_p"))
+
+
+def _cut(text: str, until: Sequence[str]) -> str:
+    for stop in until:
         text = text.split(stop)[0] if stop else text
     return text
 

@@ -29,6 +29,7 @@ from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.nn.parts.names import ScheduleName
 from jexplicit.runs.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
@@ -171,7 +172,7 @@ def check_memory(needed: float, what: str, remedy: str) -> None:
 
 def random_key(config: Flags, stream: int) -> Array:
     """The key of a stream of random numbers."""
-    return jax.random.fold_in(jax.random.key(config.seed), stream)
+    return jax.random.fold_in(key_of_seed(config.seed), stream)
 
 
 class Model(NamedTuple):
@@ -276,7 +277,7 @@ def train_or_load(
             measures = ", ".join(f"{what} {np.mean(entry[what]):.4f}" for what in ("loss", "cosine") if what in entry)
             console.print(f"    {name}: step {entry['step']}, {measures}, {entry['seconds']:.0f} s")
 
-    first = [init(jax.random.fold_in(jax.random.key(seed), 0)) for seed in numbers]
+    first = [init(jax.random.fold_in(key_of_seed(seed), 0)) for seed in numbers]
     with stage(f"training {name}, {len(numbers)} seed{'s' * (len(numbers) > 1)}", "steps") as progress:
         trained = train_layers(
             jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first),

@@ -14,6 +14,7 @@ from icl.models.constructions import softmax_descent_layer, softmax_layers
 from icl.problems.comparison import sweep_loss
 from icl.tasks import Tasks, sample_tasks
 from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import full_precision
 from launch.icl import base
 from launch.icl.linear_regression import LayersConfig
@@ -135,7 +136,7 @@ def finite_data(job: base.Job[FiniteConfig]) -> Iterator[base.Part]:
         recipe = base.make_recipe(job.config)._replace(batch_size=size, cycle=1)
         trained, members = base.trained_family(job, model, name=f"finite_{size}", recipe=recipe), []
         for layers, entry in trained.members:
-            same = sample_tasks(jax.random.fold_in(jax.random.key(entry["seed"]), 0), model.tasks, size)  # as in training
+            same = sample_tasks(jax.random.fold_in(key_of_seed(entry["seed"]), 0), model.tasks, size)  # as in training
             loss = float(base.batch_loss(base.make_regression(model), layers, same))
             members.append((layers, {**entry, "train_loss": loss}))
         return compared(job, model, [trained._replace(members=members)])

@@ -22,6 +22,7 @@ from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.training_text import TrainingText
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.files import write_json
 from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first, join, lock_run_folder
@@ -121,7 +122,7 @@ def finish(config: Config, folder: RunFolder) -> None:
         rows = model_rows(folder.path)
         calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
         best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
-        key, length = jax.random.key(config.seed), 400 if best.tokenizer.kind == "char" else 40
+        key, length = key_of_seed(config.seed), 400 if best.tokenizer.kind == "char" else 40
         samples = generate_text(key, best.model, best.tokenizer, [""] * config.samples, length, temperature=0.8, top_k=50)
     write_json(folder.path / "samples.json", samples)
     for sample in samples:

@@ -28,6 +28,7 @@ from jexplicit.nn.studies.autoencoders import (
     recall,
     reconstruction_errors,
 )
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment
 from launch.kit.experiment import Part as Step
@@ -55,7 +56,7 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
         raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {images.outputs - 1}")
     data, anomalies = without_class(everything, config.anomaly)
     few = SplitData(*(part[: config.memories] for part in data.train))
-    D, k, key = data.outputs, config.bottleneck, jax.random.key(config.seed)
+    D, k, key = data.outputs, config.bottleneck, key_of_seed(config.seed)
     solved = linear_autoencoder(jnp.asarray(data.train.X), k)
     yield {"name": "linear, solved"}, functools.partial(measure_linear, solved, data, anomalies)
 
@@ -117,7 +118,7 @@ def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
     X = jnp.asarray(data.train.X)
     with stage("iterating the map"):
         J = contraction(f, X)
-        starts = add_noise(jax.random.key(config.seed), X, _noise, _starts_per_memory)
+        starts = add_noise(key_of_seed(config.seed), X, _noise, _starts_per_memory)
         own = np.repeat(np.arange(len(X)), _starts_per_memory)
         from_noise = recall(iterate_map(f, starts, config.iterations), X)
         from_test = recall(iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
@@ -156,7 +157,7 @@ def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
     D, projection = X.shape[1], pseudo_inverse_autoencoder(X)
     P, identity = projection.A @ projection.B, jnp.eye(D, dtype=X.dtype)
     for seed in range(first_seed, first_seed + _descents):
-        A, B = jax.random.normal(jax.random.key(seed), (2, D, D), X.dtype) * math.sqrt(2 / D)
+        A, B = jax.random.normal(key_of_seed(seed), (2, D, D), X.dtype) * math.sqrt(2 / D)
         starts = {
             "He x 0.001": LinearAutoencoder(1e-3 * A, 1e-3 * B),
             "He x 0.1": LinearAutoencoder(0.1 * A, 0.1 * B),

@@ -24,6 +24,7 @@ from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step, variables_of
 from jexplicit.nn.studies.gradient_noise import gradient_noise
 from jexplicit.nn.training import sampler
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.metrics import recall_by_class
 from launch.kit.experiment import Experiment, Part
@@ -116,10 +117,10 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
     def curves_of(variables: Any) -> tuple[Array, ...]:
         return (*scores(variables, "dev"), scores(variables, "train")[0])
 
-    def run(seed: Array, order: Array, rate: Array) -> tuple[dict[str, Any], tuple[Array, ...]]:
+    def run(key: Array, order: Array, rate: Array) -> tuple[dict[str, Any], tuple[Array, ...]]:
         optimizer = make_optimizer(variant.optimizer, lambda k: rate * cooling(k), momentum=variant.momentum)
-        step = network_step(variant.network, loss, optimizer, seed=seed)
-        variables = variant.start(init_variables(variant.network, jax.random.key(seed), X[:2]))
+        step = network_step(variant.network, loss, optimizer, seed=key)
+        variables = variant.start(init_variables(variant.network, key, X[:2]))
 
         def epoch(state: Any, order: Array) -> tuple[Any, tuple[Array, ...]]:
             state, _ = jax.lax.scan(lambda state, m: (step(state, (X[m], Y[m]))[0], None), state, order)
@@ -130,7 +131,7 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
         return variables_of(state), tuple(jnp.concatenate([a[None], b]) for a, b in zip(first, later, strict=True))
 
     every = jax.jit(jax.vmap(jax.vmap(run, (0, 0, None)), (None, None, 0)))
-    keys, rates = jnp.asarray(seeds, jnp.uint32), jnp.asarray(variant.rates, jnp.float32)
+    keys, rates = jnp.stack([key_of_seed(seed) for seed in seeds]), jnp.asarray(variant.rates, jnp.float32)
     variables, curves = every(keys, jnp.asarray(np.array(orders), jnp.int32), rates)
     last = np.asarray(curves[0][:, :, -1], np.float64).mean(axis=1)
     rate_losses = np.where(np.isfinite(last), last, np.inf)
@@ -244,7 +245,7 @@ def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, 
     seeds, begin, own = range(config.seed, config.seed + config.seeds), time.perf_counter(), variant.data or data
     with stage(f"{config.what}: {variant.name}"):
         outcome = train_variant(variant, data, seeds)
-        start = variant.start(init_variables(variant.network, jax.random.key(config.seed), data.train.X[:2]))
+        start = variant.start(init_variables(variant.network, key_of_seed(config.seed), data.train.X[:2]))
         end = jax.tree.map(lambda leaf: leaf[0], outcome.variables)
         if config.what == "initializers":
             log_layers(folder, variant, start, data)
@@ -310,7 +311,7 @@ def log_noise(folder: RunFolder, variant: Variant, variables: Any, data: Data, s
         return objective(variant.objective)(z, y[None])[0]
 
     sizes = [size for size in (1, 8, 32, 128, 512) if size < len(X)]
-    found = gradient_noise(loss, variables["params"], X, Y, jax.random.key(seed), sizes=sizes, draws=_draws)
+    found = gradient_noise(loss, variables["params"], X, Y, key_of_seed(seed), sizes=sizes, draws=_draws)
     for size, error, predicted, cosine in zip(*found[:4], strict=True):
         numbers = {"size": int(size), "error": float(error), "predicted": float(predicted), "cosine": float(cosine)}
         folder.log(event="noise", when=when, scale=found.scale, **numbers)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,6 +23,7 @@ from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import MLPLanguageModel
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import check_memory, data_mesh
 from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import stage
@@ -67,7 +67,7 @@ def measure(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     if not folder.events("embedding"):
         log_embedding(folder, text, np.asarray(variables["params"]["embedding"]["embedding"]), config.seed)
     model = network_model(network, variables, context=config.context)
-    key, prompts = jax.random.key(config.seed), [""] * config.samples
+    key, prompts = key_of_seed(config.seed), [""] * config.samples
     write_json(folder.path / "samples.json", generate_text(key, model, text.tokenizer, prompts, 40) if prompts else [])
 
 

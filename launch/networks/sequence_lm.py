@@ -37,6 +37,7 @@ from jexplicit.nn.sequences import (
 from jexplicit.nn.steps import train_network
 from jexplicit.nn.training import TrainingResult
 from jexplicit.nn.transformer import Transformer
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import on_cpu, use_devices
 from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import console, stage
@@ -180,7 +181,7 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
 
 def first_variables(config: SequenceConfig, network: Transformer | LSTM, text: Text, start: str, seed: int) -> dict[str, Any]:
     """The variables that training starts from."""
-    variables = init_variables(network, jax.random.key(seed), np.zeros((1, config.window), np.int32))
+    variables = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32))
     if start == "none":
         return variables
     with stage(f"start {start}"):
@@ -193,7 +194,7 @@ def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: La
     path = folder.path / "samples.json"
     before = json.loads(path.read_text()) if path.exists() else []
     prompts, length = [""] * config.samples, 4 * config.window if config.tokenizer == "char" else 40
-    own = generate_text(jax.random.key(seed), model, text.tokenizer, prompts, length) if prompts else []
+    own = generate_text(key_of_seed(seed), model, text.tokenizer, prompts, length) if prompts else []
     write_json(path, before if own and before[-len(own) :] == own else [*before, *own])
 
 

@@ -16,6 +16,7 @@ from jexplicit.nn.parts.names import ObjectiveName
 from jexplicit.nn.steps import Scores, scorer, train_network
 from jexplicit.nn.training import epoch_order, shorter_epochs
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import console, stage
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Results, Row
@@ -131,7 +132,7 @@ def train_model(
     rate = make_schedule("cosine", flags.learning_rate, flags.epochs * epoch_steps)
     optimizer = make_optimizer(flags.optimizer, rate, weight_decay=flags.weight_decay)
     score, seen = scorer(network, loss), list[Scores]()
-    variables = variables or init_variables(network, jax.random.key(flags.seed), data.train.X[:2])
+    variables = variables or init_variables(network, key_of_seed(flags.seed), data.train.X[:2])
     path = folder.path / "checkpoints" / name
     partial = path.with_name(f"{name}.partial")
 

@@ -87,6 +87,39 @@ def test_generation_stops_where_a_task_says(lm):
     assert whole.startswith(cut) and " the" not in cut and " a" not in cut and sampled
 
 
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """A model that samples in one compiled call."""
+    pytest.importorskip("lm_eval")
+    from launch.harness.model import JexplicitModel
+
+    of_file: Any = JexplicitModel
+    fit(SENTENCES, "bigram", tokenizer="word").save(path := tmp_path_factory.mktemp("quick") / "m.safetensors")
+    return of_file(str(path))
+
+
+def test_samples_of_one_prompt_are_different_draws(quick):
+    sampled = {"until": [], "temperature": 5.0, "max_gen_toks": 20}
+    said = quick.generate_until(ask(*[("the", sampled)] * 130))
+    assert len(set(said)) > 125
+    assert quick.generate_until(ask(("the", sampled))) == said[:1]  # whatever else is asked for
+
+
+def test_options_of_generation_are_those_of_lm_eval(quick):
+    def say(**options):
+        return quick.generate_until(ask(*[("the cat", {"until": [], **options})] * 20))
+
+    greedy = say(max_gen_toks=4)
+    assert len(set(greedy)) == 1 and say(max_gen_toks=4, do_sample=False, temperature=1.0) == greedy
+    assert len(set(say(max_gen_toks=4, temperature=1.0))) > 1 and len(set(say(max_gen_toks=4, do_sample=True))) > 1
+    assert say(max_new_tokens=4) == say(max_tokens=4) == greedy
+    assert say(max_gen_toks=4, temperature=1.0, top_k=0) == say(max_gen_toks=4, temperature=1.0)
+    with pytest.raises(ValueError, match="generation option num_beams: leave it out"):
+        say(num_beams=4)
+    with pytest.raises(ValueError, match="max_gen_toks 0: generate at least one token"):
+        say(max_gen_toks=0)
+
+
 def test_without_lm_eval_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert harness.main() == 2

@@ -39,6 +39,7 @@ from jexplicit.lm.rows.explicit import (
 from jexplicit.lm.rows.ngrams import ngram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
+from jexplicit.runs.checks import check_seed
 from jexplicit.runs.host import host_bytes
 from jexplicit.solvers.frequency_exponent import fit_delta
 
@@ -185,6 +186,7 @@ def _options(method: str, options: dict[str, Any]) -> Options:
     if options.get("radius", 1) < 1:
         raise ValueError(f"radius={options['radius']}: a context has at least one token")
     window_of(options.get("history", "none"))
+    check_seed(options.get("seed", 0))
     defaults: dict[str, Any] = {"history": "document"} if "history" in OPTIONS[method] else {}
     return Options(**defaults | options)
 

@@ -32,6 +32,7 @@ from jexplicit.lm.rows.explicit import explicit_blocks, token_counts
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.training import train
+from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, full_precision, on_cpu
 from jexplicit.solvers.metrics import parameter_closeness
 
@@ -311,7 +312,7 @@ def train_language_model(
     params: tuple[Array, ...] = explicit_blocks(counts, **shape, eos=eos, read=False)[0]  # U below the noise
     goal = read(params)
     if start == "cold":
-        params = cold_start(jax.random.key(options.seed), **shape, vocab_size=text.vocab_size)
+        params = cold_start(key_of_seed(options.seed), **shape, vocab_size=text.vocab_size)
     dev = np.asarray(watch.dev[:])
     seen = contexts(dev, K, eos=eos)[0][:_compared]
     guesses, near = _guesses(goal, seen, text.mesh), dict[str, float]()
