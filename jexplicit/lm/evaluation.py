@@ -29,6 +29,7 @@ from jexplicit.lm.counted.combine import distributions
 from jexplicit.lm.counted.use import AnyModel, Counted, distributions_at, losses_of, score_stream
 from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
+from jexplicit.runs.devices import check_threads
 
 
 class Evaluation(NamedTuple):
@@ -72,6 +73,7 @@ def evaluate(
     Raises:
         ValueError: no position to predict, a token id that the model does not have, counts of another text, a sample below 1,
             or a loss that is NaN.
+        RuntimeError: a process that was forked after JAX had started; a counted model reads there unless it is adaptive.
 
     Example:
         >>> import jax.numpy as jnp
@@ -87,6 +89,7 @@ def evaluate(
     if isinstance(model, Counted):
         losses = losses_of(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
         return Evaluation(known_loss(losses.sum()), len(losses))
+    check_threads()
     if model.radius == 1 and is_token_model(model):
         C = with_targets(_counts_of(stream, model.vocab_size, counts, mesh)[0], eos=model.eos)
         nll = negative_log_likelihood_from_counts(model.tables[0], C)
@@ -164,6 +167,7 @@ def log_probabilities(
         >>> np.exp(log_probabilities(model, np.array([[0], [1]]), np.array([0, 2]))).round(2).tolist()
         [0.5, 0.25]
     """
+    check_threads()
     check_positions(model, X, Y)
     if not len(Y):
         return np.zeros(0, np.float32)
@@ -201,6 +205,7 @@ def log_distributions(
         if past is None:
             raise ValueError("a counted model reads the text before: say where the positions stand (past)")
         return distributions_at(model, past.stream, past.places, separate=past.starts is not None)
+    check_threads()
     Y = np.zeros(len(X), np.int32) if past is None else past.stream[past.places]
     check_positions(model, X, Y)
     if not len(X):

@@ -20,6 +20,7 @@ from jexplicit.lm.counted.reading import predict_alone
 from jexplicit.lm.counted.use import AnyModel, Counted, is_alone
 from jexplicit.lm.reading import expect, init, predict, read
 from jexplicit.runs.checks import check_key
+from jexplicit.runs.devices import check_threads
 
 
 def next_token(
@@ -48,6 +49,7 @@ def next_token(
     if isinstance(model, Counted):
         row = np.where(possible, predict(model, read(model, init(model), prompt)[1]), -np.inf)
         return row - np.logaddexp.reduce(row)
+    check_threads()
     return np.asarray(_next_token(model, _history_of(prompt, _length(model)), possible))
 
 
@@ -81,6 +83,7 @@ def generate(
     Raises:
         ValueError: not a JAX random key, a temperature < 0 or infinite, top_k < 1, top_p outside (0, 1], length < 1, an unknown
             token id, every token banned.
+        RuntimeError: a process that was forked after JAX had started.
 
     Example:
         >>> from jexplicit.lm.core.model import token_model
@@ -91,6 +94,7 @@ def generate(
     Source: top-p (nucleus) sampling, Holtzman et al. 2020.
     """
     check_key(key)
+    check_threads()
     several = not isinstance(prompt, np.ndarray | jax.Array) and (not len(prompt) or any(np.ndim(p) for p in prompt))
     prompts = [_as_ids(p).reshape(-1) for p in (prompt if several else [prompt])]
     _check(model, prompts, length, temperature, top_k, top_p, banned)

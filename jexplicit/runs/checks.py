@@ -10,6 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
+from jexplicit.runs.devices import check_threads
+
 
 def check_key(key: Any) -> None:
     """Refuse a random key that is not an array."""
@@ -30,6 +32,7 @@ def key_of_seed(seed: int | np.integer | Array) -> Array:
 
     Raises:
         ValueError: no whole number 0 .. 2^63 - 1.
+        RuntimeError: a process that was forked after JAX had started.
 
     Example:
         >>> bool(key_of_seed(5) == jax.random.key(5)), bool(key_of_seed(2**32 + 5) == jax.random.key(5))
@@ -38,6 +41,7 @@ def key_of_seed(seed: int | np.integer | Array) -> Array:
     if isinstance(seed, Array):
         return seed
     check_seed(seed)
+    check_threads()
     high, low = divmod(int(seed), 2**32)
     return jax.random.fold_in(jax.random.key(low), high) if high else jax.random.key(low)
 
@@ -168,6 +172,7 @@ def checked(
 
         @functools.wraps(f)
         def call(*args: Any, **kwargs: Any) -> Any:
+            check_threads()
             known = is_concrete(args, kwargs)
             if not known or not fine:
                 if before and known:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import xla_bridge  # JAX has no public name for whether it runs
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jexplicit.runs.host import host_bytes
@@ -31,6 +32,26 @@ training networks. No effect on a CPU.
 """
 
 
+_threads_lost: list[bool] = []  # whether JAX ran when this process was forked
+
+
+def check_threads() -> None:
+    """Refuse to compute in a forked process, where JAX waits for its parent's threads.
+
+    Raises:
+        RuntimeError: the parent had started JAX.
+    """
+    if _threads_lost:
+        raise RuntimeError(
+            "this process was forked after JAX had started, and has none of its threads: start it by another method, "
+            'multiprocessing.get_context("spawn")'
+        )
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=lambda: _threads_lost.extend([True] * bool(xla_bridge._backends)))
+
+
 def data_mesh(devices: int | None = None) -> Mesh:
     """A one-axis mesh over the first `devices` devices of this process.
 
@@ -41,11 +62,13 @@ def data_mesh(devices: int | None = None) -> Mesh:
 
     Raises:
         ValueError: more devices than are available.
+        RuntimeError: a process that was forked after JAX had started.
 
     Example:
         >>> data_mesh(1).size
         1
     """
+    check_threads()
     available = jax.local_devices()
     if devices is not None and not 1 <= devices <= len(available):
         raise ValueError(f"{devices} devices requested, {len(available)} available: use --devices {len(available)} or fewer")

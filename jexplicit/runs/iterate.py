@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jexplicit.runs.checkpoints import load_latest, save_latest
+from jexplicit.runs.devices import check_threads
 
 Entry = dict[str, Any]
 History = Sequence[Mapping[str, Any]]
@@ -50,6 +51,7 @@ def iterate(
         >>> float(state), [entry["x"] for entry in history]
         (1.0, [8.0, 4.0, 2.0])
     """
+    check_threads()
     history: list[Entry] = []
     if checkpoints is not None and (found := load_latest(checkpoints, _tree(state, history))):
         state, history = found["state"], json.loads(found["history"].tobytes())

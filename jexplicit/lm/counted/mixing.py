@@ -18,6 +18,8 @@ from jaxtyping import Float, Float32, Integer
 from scipy.sparse import csr_array
 from scipy.special import expit
 
+from jexplicit.runs.devices import check_threads
+
 CLIP, MOST = 8.0, 9.5  # of directions, and of log-odds
 BLOCK = 64  # decisions from one change of the weights to the next, about
 _sizes, _wider = (1 << 4, 1 << 8, 1 << 11), 16  # blocks that a call is padded to, and decisions that its blocks are
@@ -189,6 +191,7 @@ def read_gate(
     B, D, H = len(y), gate.D, gate.H
     out, learn = np.empty(B, np.float32), 0 if blocks is None else len(blocks)
     if blocks is not None and learn:
+        check_threads()
         first = np.flatnonzero(np.diff(blocks, prepend=-1))
         row, column = np.repeat([np.arange(len(first)), first], np.diff(np.append(first, learn)), axis=1)
         column = np.arange(learn) - column
