@@ -1,6 +1,9 @@
 """Folders to share: model, provenance and card written by `TextModel.save`, read by `load_model`; and what is refused."""
 
+import copy
+import functools
 import json
+import pickle
 from importlib import metadata
 
 import numpy as np
@@ -20,6 +23,19 @@ def model():
     return jexplicit.fit(TEXTS, "ngram", tokenizer="word")
 
 
+@pytest.fixture(scope="module")
+def used():
+    """A model of a method, after it has scored, and what it says."""
+
+    @functools.cache
+    def of(method):
+        model = jexplicit.fit(TEXTS, method, tokenizer="bpe")
+        model.score(TEXTS)
+        return model, (model.generate("the", 3), model.next_token("the"))
+
+    return of
+
+
 @pytest.fixture
 def folder(model, tmp_path):
     model.save(tmp_path / "cats")
@@ -28,6 +44,15 @@ def folder(model, tmp_path):
 
 def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one.score(TEXTS), other.score(TEXTS), strict=True))
+
+
+@pytest.mark.parametrize("method", ["bigram", "ngram", "explicit", "context-mixing"])
+@pytest.mark.parametrize("travel", [lambda m: pickle.loads(pickle.dumps(m)), copy.copy, copy.deepcopy])
+def test_a_copy_of_a_used_model_says_the_same(used, method, travel):
+    model, said = used(method)
+    other = travel(model)
+    assert other.about == model.about and other.tokenizer == model.tokenizer and same(other, model)
+    assert (other.generate("the", 3), other.next_token("the")) == said
 
 
 def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder):
