@@ -122,7 +122,7 @@ class Sampling(NamedTuple):
 
 def _known(given: dict[str, Any]) -> dict[str, Any]:
     """The options of a request under lm_eval's own names."""
-    options = normalize_gen_kwargs(given)
+    options = dict[str, Any](normalize_gen_kwargs(given))
     if unknown := [name for name in options if name not in _options]:
         raise ValueError(f"generation option {', '.join(unknown)}: leave it out; there are {', '.join(_options)}")
     if options["max_gen_toks"] < 1:
