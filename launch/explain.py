@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from rich.table import Table
 
-from jexplicit.runs.files import check_writable
+from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice, visible
@@ -69,7 +69,7 @@ def run(config: Config) -> dict[str, Any]:
         write_page(page, explained := explain_alternatives(saved, text))
         show(f"page {page}")
         return explained | {"html": str(page)}
-    folder = Path(config.run).expanduser()
+    folder = local_path(config.run, "--run")
     place = (folder / "figures" if folder.is_dir() else Path()) / "explain.png"
     figure = check_writable(place if config.figure is None else config.figure, "--figure")
     if figure.suffix not in (".png", ".pdf", ".svg"):

@@ -32,7 +32,7 @@ def run(config: Config) -> dict[str, Any]:
     from jexplicit.lm.checkpoints import export_model
     from jexplicit.lm.text_model import model_path
 
-    given = local_path(config.out)
+    given = local_path(config.out, "--out")
     out = check_writable(model_path(given), "--out")
     saved = load_choice(config)
     export_model(given, saved)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from jexplicit.data.corpora import Corpus, sample_documents, text_sizes
 from jexplicit.data.corpus.sources import read_corpus
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import check_writable, write_whole
+from jexplicit.runs.files import check_writable, local_path, parse_json, write_whole
 from jexplicit.runs.progress import console, si_format, stage
 from launch.kit.command import Preset, entry_point
 from launch.shared.groups import Text, check_text
@@ -112,7 +112,7 @@ def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
     """
     from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
 
-    out, settings = Path(config.out), {n: value for n, value in asdict(config).items() if n not in _no_effect}
+    out, settings = local_path(config.out, "--out"), {n: value for n, value in asdict(config).items() if n not in _no_effect}
     settings = json.loads(json.dumps({**settings, "source": corpus.identity}))
     if stored := _stored(out / "config.json"):
         if changed := [name for name in settings if stored.get(name) != settings[name]]:
@@ -145,7 +145,7 @@ def describe(folder: Path, shards: "Shards") -> dict[str, int]:
 def _stored(path: Path) -> dict[str, Any]:
     """The config.json of the folder; empty where there is none yet."""
     try:
-        stored = json.loads(path.read_text()) if path.exists() else {}
+        stored = parse_json(path.read_bytes()) if path.exists() else {}
         return {**stored, "train_documents": int(stored["train_documents"])} if stored else {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or of another command: choose another --out") from error

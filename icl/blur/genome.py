@@ -9,10 +9,8 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec
 """
 
 import dataclasses
-import json
 import os
 from importlib import resources
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +20,7 @@ from jaxtyping import Array, Float
 
 from icl.blur.design import Rules, check_states
 from jexplicit.data.inputs import is_input, read_input
-from jexplicit.runs.files import write_json
+from jexplicit.runs.files import local_path, make_folder, parse_json, write_json
 
 _folder = resources.files("icl.blur") / "genomes"  # a JSON file per genome
 _ridge_scalars = {"eta_synapse": -0.4, "eta_output": 1.2, "m": 1.7, "sigma_output": 0.5, "sigma_bias": 0.5, "decay": 0.1}
@@ -200,18 +198,19 @@ def load_genome(name: str | os.PathLike) -> LearnedRule:
         )
     try:
         data = (_folder / f"{text}.json").read_bytes() if text in shipped else read_input(text)
-        content = json.loads(data)  # also in UTF-16, with byte-order mark or not
+        content = parse_json(data)  # also in UTF-16, with byte-order mark or not
         rules = Rules(**content["rules"])
         leaves = {**Genome._field_defaults, **content["genome"]}
         genome = Genome(**{field: jnp.asarray(value, np.float32) for field, value in leaves.items()})
-    except (KeyError, TypeError, AttributeError, ValueError, OSError, RecursionError) as error:  # JSON's are ValueErrors
+        shapes = {matrix.shape for matrix in genome[:4]}
+        if shapes != {(rules.states,) * 2} or any(np.ndim(leaf) for leaf in genome[4:]):
+            raise ValueError(f"matrices {sorted(shapes)} for {rules.states} states")
+        provenance = dict(content.get("provenance", {}))
+    except (KeyError, TypeError, AttributeError, ValueError, OSError, ArithmeticError) as error:  # JSON's are ValueErrors
         raise ValueError(f"{text} cannot be read as a genome ({error}): give a genome.json of launch.blur train") from error
-    shapes = {matrix.shape for matrix in genome[:4]}
-    if shapes != {(rules.states,) * 2} or any(np.ndim(leaf) for leaf in genome[4:]):
-        raise ValueError(f"{text} has matrices {sorted(shapes)} for {rules.states} states: the file is damaged")
     if not all(np.isfinite(leaf).all() for leaf in genome):
         raise ValueError(f"{text} has entries that are not finite: the file is damaged")
-    return LearnedRule(genome, rules, content.get("provenance", {}))
+    return LearnedRule(genome, rules, provenance)
 
 
 def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
@@ -230,6 +229,7 @@ def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
         True
     """
     genome = {field: np.asarray(leaf, np.float64).tolist() for field, leaf in rule.genome._asdict().items()}
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    path = local_path(path)
+    make_folder(path.parent)
     rules = dataclasses.asdict(rule.rules)
-    write_json(Path(path), {"kind": "blur genome", "rules": rules, "genome": genome, "provenance": rule.provenance})
+    write_json(path, {"kind": "blur genome", "rules": rules, "genome": genome, "provenance": rule.provenance})

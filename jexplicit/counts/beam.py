@@ -23,7 +23,7 @@ from jexplicit.data.corpus.shards import Shard, write_index, write_shard
 from jexplicit.data.text import Unit, file_documents, has_ranges
 from jexplicit.data.tfds import TfdsText
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents
-from jexplicit.runs.files import make_folder
+from jexplicit.runs.files import local_path, make_folder
 
 
 class DocumentShard(NamedTuple):
@@ -183,7 +183,7 @@ def ingest(
 
     if min(radius, column_shards) < 1:
         raise ValueError(f"radius {radius}, {column_shards} column shards: use at least 1 of each")
-    out = Path(out).absolute()
+    out = local_path(out)
     for folder in ("train", "dev", "counts"):
         make_folder(out / folder)
     tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without its caches, which workers make themselves

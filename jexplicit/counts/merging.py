@@ -20,7 +20,7 @@ import scipy.sparse
 from jaxtyping import Integer
 from scipy.sparse import csr_array
 
-from jexplicit.runs.files import write_whole
+from jexplicit.runs.files import local_path, parse_json, write_whole
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
@@ -158,7 +158,7 @@ def write_tables_index(folder: str | os.PathLike, *, radius: int, shards: int = 
         ValueError: it cannot be written.
     """
     index = {"layout": _LAYOUT, "radius": radius, "shards": shards, "tokenizer": tokenizer}
-    write_whole(Path(folder) / _INDEX, lambda file: file.write(json.dumps(index).encode()))
+    write_whole(local_path(folder) / _INDEX, lambda file: file.write(json.dumps(index).encode()))
 
 
 def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> SparseCounts:
@@ -171,14 +171,16 @@ def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> S
     Raises:
         ValueError: no whole counts there, those of another tokenizer, a file that is missing or damaged.
     """
-    path = Path(folder) / _INDEX
+    path = local_path(folder) / _INDEX
     try:
-        index = json.loads(path.read_text())
+        index = parse_json(path.read_bytes())
         layout, radius, shards, of_tokenizer = (index[name] for name in ("layout", "radius", "shards", "tokenizer"))
     except OSError as error:
         raise ValueError(f"{folder} holds no whole counts: write them with launch.beam") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"index {path} is damaged or of another version ({error}): count again") from error
+    if not all(isinstance(n, int) and n > 0 for n in (radius, shards)):
+        raise ValueError(f"index {path} is damaged (radius {radius!r}, {shards!r} shards): count again")
     if layout != _LAYOUT:
         raise ValueError(f"index {path} is of another version (layout {layout}): count again")
     if tokenizer not in (None, of_tokenizer):
@@ -188,7 +190,7 @@ def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> S
 
 
 def _path(folder: str | os.PathLike, k: int, shard: int, shards: int) -> Path:
-    return Path(folder) / f"offset_{k}_{shard:05}-of-{shards:05}.npz"
+    return local_path(folder) / f"offset_{k}_{shard:05}-of-{shards:05}.npz"
 
 
 def _read(path: Path) -> csr_array:

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
 from jexplicit.data.tfds import prepared_builder, unreadable
 from jexplicit.runs.checks import check_labels
+from jexplicit.runs.files import local_path
 
 FILES = {
     "train_images": "train-images-idx3-ubyte",
@@ -189,7 +190,7 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
 
 def read_parts(path: str | os.PathLike) -> Images:
     """The data set in an .npz file, in a folder of PNGs (`train/LABEL/*.png` and `test/LABEL/*.png`), or in idx files."""
-    path = Path(path).expanduser()
+    path = local_path(path)
     if path.suffix.lower() == ".npz":
         return _read_npz(path)
     if (path / "train").is_dir():
@@ -204,7 +205,7 @@ def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str,
     PNGs, whose levels are 0 .. 255, are rescaled to 0 .. levels - 1, unless none has a higher level.
     """
     found, pngs = [], []  # pngs: indices in found
-    for path in (Path(path).expanduser() for path in paths):
+    for path in map(local_path, paths):
         if not path.exists():
             raise ValueError(f"{path} does not exist: name PNGs, folders of PNGs, .npy, .npz or idx files")
         before = len(found)

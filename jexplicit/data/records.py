@@ -7,13 +7,13 @@ join `"a"b` to one value, take a missing field for an empty one, and name no lin
 import csv
 import importlib.util
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jexplicit.data.inputs import DAMAGED, Paths, file_lines, kind_of, list_files, open_input
+from jexplicit.runs.files import parse_json
 
 _batch = 1024  # records of a Parquet file in memory
 
@@ -81,8 +81,8 @@ def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 def _parsed(text: str, name: str, n: int) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         n += getattr(error, "lineno", 1) - 1
         raise ValueError(f"{name}, line {n}, is not JSON ({error}): write one object per line") from error
 

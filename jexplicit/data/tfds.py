@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jexplicit.data.corpora import Corpus, Documents, lazy_split
+from jexplicit.runs.files import local_path
 
 _host = ("storage.googleapis.com", 443)
 _info_file = "dataset_info.json"  # of every version of a prepared data set
@@ -29,7 +30,8 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
     if missing:
         raise ValueError(f"tfds:{name} needs {' and '.join(missing)}: pip install 'jexplicit[tfds]', or {way_out}")
     prepared = _prepared_folder(name, f"tfds:{name}")
-    folder = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets") / name.split("/")[0]
+    home = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "the folder of TFDS")
+    folder = home / name.split("/")[0]
     if prepared is None and not any(folder.rglob(_info_file)) and not _reachable(*_host):
         raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}")
     import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
@@ -47,11 +49,11 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
 
 def _prepared_folder(name: str, what: str) -> Path | None:
     """The folder with the files of one version, if a name is a folder."""
-    folder = Path(name).expanduser()
+    folder = local_path(name, what)
     versions = sorted(path.parent for path in folder.rglob(_info_file)) if folder.is_dir() else []
     if len(versions) > 1:
         raise ValueError(f"{what} holds several data sets: name one of {', '.join(map(str, versions))}")
-    if not versions and (folder.is_absolute() or name.startswith((".", "~"))):
+    if not versions and name.startswith(("/", ".", "~")):
         raise ValueError(f"{what}: no {_info_file} there: name the folder of a data set that TFDS has prepared")
     return versions[0] if versions else None
 

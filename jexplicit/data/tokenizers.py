@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,6 +30,7 @@ import sentencepiece
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import is_input, read_input
+from jexplicit.runs.files import local_path
 
 KINDS, FOREIGN = ("bpe", "word", "char"), ("sentencepiece", "huggingface", "words")
 UNK_ID = 1
@@ -178,7 +178,7 @@ class Tokenizer:
     def save(self, path: str | os.PathLike) -> None:
         """Write the tokenizer to a file; ValueError if it cannot be written."""
         try:
-            Path(path).write_bytes(self.file_content())
+            local_path(path).write_bytes(self.file_content())
         except OSError as error:
             raise ValueError(f"{path} cannot be written ({error.strerror}): choose another place") from error
 
@@ -233,7 +233,7 @@ class Tokenizer:
 
 def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
     """An existing tokenizer: of a run or shards, any SentencePiece model, or a Hugging Face `tokenizer.json`."""
-    place = Path(path).expanduser()
+    place = local_path(path)
     file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
     if file is None:
         remedy = "choose bpe, word or char, or give a run folder, a SentencePiece model or a tokenizer.json"

@@ -18,7 +18,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -31,6 +30,7 @@ from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables
 from jexplicit.lm.core.tables import SparseRows
 from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.runs.files import local_path
 
 NEVER = -99.0  # log10 p of what is not predicted, as SRILM writes it
 _block, _ln10 = 1 << 16, float(np.log(10))  # lines at a time
@@ -256,7 +256,7 @@ def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokeniz
 
     Source: Chen & Goodman 1999, Sec. 2.8, interpolated models in back-off form; the format is that of SRILM's ngram-format(5).
     """
-    path, words = Path(path), arpa_words(tokenizer)
+    path, words = local_path(path), arpa_words(tokenizer)
     if len(words) != model.vocab_size:
         raise ValueError(f"a tokenizer of {len(words)} tokens and a model of {model.vocab_size}: use the model's own")
     base, levels = backoff_chain(model)
@@ -478,7 +478,7 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         model, tokenizer = read_arpa("lm.arpa.gz")
         TextModel(model, tokenizer, {}).score(["to be"])
     """
-    file = ArpaFile(str(Path(path).expanduser()))
+    file = ArpaFile(str(local_path(path)))
     orders = [file.read_section(n) for n in range(1, len(file.counts) + 1)]
     file.read_end()
     while len(orders) > 1 and not len(orders[-1].log_p):  # `ngram 2=0`

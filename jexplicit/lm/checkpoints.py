@@ -23,7 +23,8 @@ from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
 from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
-from jexplicit.runs.results import read_command, read_config, read_rows, read_stored
+from jexplicit.runs.files import file_inside, local_path
+from jexplicit.runs.results import is_measured, read_command, read_config, read_rows, read_stored
 
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
 FROM_COUNTS = ("unigram", "bigram", "explicit")
@@ -60,13 +61,14 @@ def import_model(path: str | os.PathLike) -> TextModel:
         saved = import_model("model.arpa")
         saved.perplexity(["words between spaces"])
     """
+    path = local_path(path)
     refuse_other_formats(path, head := input_head(path))
     if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
         model, tokenizer = read_arpa(path)
         return TextModel(model, tokenizer, {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"})
     if is_pipe(str(path)) or is_compressed(str(path)):
         raise ValueError(f"{path}: a .safetensors file is neither read from a pipe nor compressed: write it to a file")
-    model, tokenizer, about = read_model_file(Path(path))
+    model, tokenizer, about = read_model_file(path)
     if tokenizer is None:
         raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
     check_sizes(path, model, tokenizer)
@@ -117,9 +119,9 @@ def model_file(path: str | os.PathLike) -> Path:
     It is the file that config.json names, or the only .safetensors file.
 
     Raises:
-        ValueError: a folder with several files; a config.json of another program.
+        ValueError: a folder with several files; a config.json of another program, or one that names a file elsewhere.
     """
-    path = Path(path).expanduser()
+    path = local_path(path)
     files = sorted(file.name for file in path.glob("*.safetensors"))
     if not files or (path / "results.json").exists():  # no folder, or that of a run, which may have its export in it
         return path
@@ -129,7 +131,7 @@ def model_file(path: str | os.PathLike) -> Path:
         raise ValueError(f"{path / 'config.json'} is of another program (no library_name jexplicit): {remedy}")
     if len(files) > 1 and "file" not in (config or {}):
         raise ValueError(f"{path} has {', '.join(files)}: pass one of them, such as {path / files[0]}")
-    return path / (config or {}).get("file", files[0])
+    return file_inside(path, (config or {}).get("file", files[0]), path / "config.json")
 
 
 def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
@@ -141,14 +143,14 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
     Raises:
         ValueError: no run there, or no model of this kind.
     """
-    path = Path(path).expanduser()
+    path = local_path(path)
     if read_config(path) is None:
         raise ValueError(
             f"no run at {path}: pass the folder of a run of jexplicit lm, or an exported .safetensors or .arpa file"
         )
     rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
     if not rows:
-        raise ValueError(f"{path} has no language model: pass the folder of a run of launch.lm, or of launch.networks")
+        raise ValueError(f"{path} has no language model with a dev perplexity: pass a run of launch.lm or launch.networks")
     candidates = [row for row in rows if all(row[name] in values for name, values in wanted.items())]
     if not candidates:
         words = _worded({name: " or ".join(map(str, values)) for name, values in wanted.items()})
@@ -158,7 +160,7 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
 
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
     """The model of one row of a run."""
-    path = Path(path).expanduser()
+    path = local_path(path)
     tokenizer = Tokenizer.load(_tokenizer_path(path))
     file = _file_of(path, row)
     model = read_model_file(file)[0] if file else _solve_again(path, row)
@@ -174,7 +176,7 @@ def model_name(row: Mapping[str, Any]) -> str:
 
 def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyModel) -> Path:
     """Save the model of a row of a run, beside its counts."""
-    path = _model_path(run, row)
+    path = _models(run) / f"{model_name(row)}.safetensors"
     save_model(path, model, about={name: row[name] for name in ("method", "features", "radius", "history") if name in row})
     return path
 
@@ -197,10 +199,13 @@ def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | Spa
     Raises:
         ValueError: no readable counts there.
     """
-    parts = load_checkpoint(_counts_path(run, sparse=sparse))["counts"]
-    if sparse:
-        return tuple(sparse_table(*(np.asarray(part[name]) for name in _of_sparse)) for part in parts)
-    return tuple(map(np.asarray, parts))
+    stored = load_checkpoint(path := _counts_path(run, sparse=sparse))
+    try:
+        if sparse:
+            return tuple(sparse_table(*(np.asarray(part[name]) for name in _of_sparse)) for part in stored["counts"])
+        return tuple(map(np.asarray, stored["counts"]))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise ValueError(f"{path} holds no counts ({error}): delete it and run again") from error
 
 
 def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
@@ -217,29 +222,31 @@ def _solve_again(run: Path, row: Mapping[str, Any]) -> LanguageModel:
 
 
 def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A row with the fields that models are chosen by; None for a row of no language model."""
+    """A row with the fields that models are chosen by; None for a row of no language model, or of no dev perplexity."""
     row = {"method": row.get("name"), "features": "none", "radius": row.get("context"), "history": "none", **row}
-    return row if row["method"] and row["radius"] is not None and "dev_perplexity" in row else None
+    named = row["method"] and all(isinstance(row[name], str) for name in ("method", "features", "history"))
+    return row if named and isinstance(row["radius"], int) and is_measured(row.get("dev_perplexity")) else None
 
 
 def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
     """The file of a row's model, where there is one. At K = 1 Sum and Cat are one model, saved once."""
     alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else (row["features"],)
-    paths = [_model_path(run, {**row, "features": features}) for features in (row["features"], *alike)]
-    return next((path for path in paths if path.exists()), None)
+    names = [f"{model_name({**row, 'features': features})}.safetensors" for features in (row["features"], *alike)]
+    found = next((name for name in names if (_models(run) / name).exists()), None)
+    return None if found is None else file_inside(_models(run), found, run / "results.json")
 
 
 def _worded(fields: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in fields.items()) or "these fields"
 
 
-def _model_path(run: str | os.PathLike, row: Mapping[str, Any]) -> Path:
-    return Path(run) / "checkpoints" / "models" / f"{model_name(row)}.safetensors"
+def _models(run: str | os.PathLike) -> Path:
+    return local_path(run) / "checkpoints" / "models"
 
 
 def _counts_path(run: str | os.PathLike, *, sparse: bool) -> Path:
-    return Path(run) / "checkpoints" / ("sparse_counts" if sparse else "counts")
+    return local_path(run) / "checkpoints" / ("sparse_counts" if sparse else "counts")
 
 
 def _tokenizer_path(run: str | os.PathLike) -> Path:
-    return Path(run) / "tokenizer.model"
+    return local_path(run) / "tokenizer.model"

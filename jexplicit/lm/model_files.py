@@ -32,7 +32,10 @@ from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.runs.files import local_path, parse_json
 
+# What `rebuild` raises of JSON or arrays that are none of a model.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, AssertionError)
 _format = 4
 _alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
 _types = (
@@ -72,7 +75,7 @@ def save_model(
         ...     read_model_file(path)[2]
         {'from': 'me'}
     """
-    path, tensors = Path(path), {}
+    path, tensors = local_path(path), {}
     description = describe(model, "model", tensors)
     if tokenizer is not None:
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
@@ -130,7 +133,7 @@ def _types_of(described: Any) -> set[str]:
     """The names of the classes in what `describe` gave."""
     if not isinstance(described, dict):
         return set()
-    own = {described["type"]} if "type" in described else set()
+    own = {str(described["type"])} if "type" in described else set()
     parts = described.get("tuple", described.values())
     return own.union(*map(_types_of, parts))
 
@@ -147,13 +150,17 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
     if "tuple" in described:
         return tuple(rebuild(item, tensors, host=host) for item in described["tuple"])
     if "type" in described:
-        host = host or _class_of(described["type"]) in COUNTED  # which are read on the host, with integers of 64 bits
+        kind: Any = _class_of(described["type"])
+        host = host or kind in COUNTED  # which are read on the host, with integers of 64 bits
         fields = {key: rebuild(item, tensors, host=host) for key, item in described["fields"].items()}
         if described["type"] == "Spelling":
             fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
         if described["type"] == "MLPLanguageModel":
             fields["dtype"] = jnp.dtype(fields["dtype"])
-        return cast(Any, _class_of(described["type"]))(**fields)
+        for name, plain in kind.__annotations__.items():
+            if plain in (bool, int, str) and not isinstance(fields.get(name, plain()), plain):
+                raise ValueError(f"{described['type']} has {name} {fields[name]!r}, which is no {plain.__name__}")
+        return kind(**fields)
     return {key: rebuild(item, tensors, host=host) for key, item in described.items()}
 
 
@@ -171,18 +178,33 @@ def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, A
         tensors = _Tensors(path)
         if _checksum(stored["jexplicit"], tensors) != stored.get("sha256"):
             raise ValueError("its checksum is another one: it is damaged")
-        header = json.loads(stored["jexplicit"])
+        header = parse_json(stored["jexplicit"])
         if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
             raise ValueError("its header is incomplete")
         if header.get("format") != _format:
             raise ValueError(f"it has format {header.get('format')}, and this version of jexplicit reads {_format}")
-    if unknown := sorted(name for name in _types_of(header["model"]) if _class_of(name) is None):
+        used = _types_of(header["model"])
+    if unknown := sorted(name for name in used if _class_of(name) is None):
         raise ValueError(f"{path} has a {', '.join(unknown)}, which this version does not know: fit or export the model again")
     _check_numbers(path, tensors)
     with _one_line_errors(path):
-        model = rebuild(header["model"], tensors)
-        kind = header["tokenizer"]
+        model, kind = rebuild(header["model"], tensors), header["tokenizer"]
+        _check_model(model)
         return model, Tokenizer(tensors["tokenizer"].tobytes(), kind) if kind else None, dict(header["about"])
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what is no model, and a model whose arrays do not give a row of N logits."""
+    if isinstance(model, LanguageModel):
+        ids = [jax.ShapeDtypeStruct((n,), np.int32) for n in (model.radius, model.history)]
+        try:
+            row = jax.eval_shape(model.logits, *ids)
+        except Exception as error:  # of JAX or flax
+            raise ValueError(f"its arrays do not fit together: {error}") from error
+        if row.shape != (model.vocab_size,):
+            raise ValueError(f"its row has shape {row.shape}, and its vocabulary {model.vocab_size} tokens")
+    elif not isinstance(model, CountedModel):
+        raise ValueError(f"a {type(model).__name__} is no model")
 
 
 @contextlib.contextmanager
@@ -190,9 +212,10 @@ def _one_line_errors(path: Path) -> Iterator[None]:
     """What libraries raise for a file that is damaged or no model."""
     try:
         yield
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (SafetensorError, OSError, *MALFORMED) as error:
         remedy = "fit or export the model again (jexplicit export)"
-        raise ValueError(f"{path} is no model that can be read ({error}): {remedy}") from error
+        why = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{path} is no model that can be read ({why}): {remedy}") from error
 
 
 class _Tensors(Mapping[str, np.ndarray]):
@@ -201,7 +224,7 @@ class _Tensors(Mapping[str, np.ndarray]):
     def __init__(self, path: Path):
         with open(path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            self._entries: dict[str, Any] = json.loads(file.read(size))
+            self._entries: dict[str, Any] = parse_json(file.read(size))
         self._entries.pop("__metadata__", None)
         self._path, self._first = path, 8 + size
 

@@ -10,7 +10,6 @@ Any language model can be read so. That of a counted model goes on counting; one
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,8 @@ from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import CountedState
 from jexplicit.lm.counted.use import AnyModel, Counted, begin_any, predict_any, read_any
 from jexplicit.lm.evaluation import log_distributions, log_probabilities
-from jexplicit.lm.model_files import describe, rebuild
+from jexplicit.lm.model_files import MALFORMED, describe, rebuild
+from jexplicit.runs.files import local_path, parse_json
 
 
 def init(model: AnyModel) -> State | CountedState | CombinationState:
@@ -102,7 +102,7 @@ def save_state(path: str | os.PathLike, state: State | CountedState | Combinatio
     """Write a state to a safetensors file, from which `load_state` goes on."""
     tensors: dict[str, np.ndarray] = {}
     described = describe(state, "state", tensors)
-    save_file(tensors, Path(path), metadata={"state": json.dumps(described)})
+    save_file(tensors, local_path(path), metadata={"state": json.dumps(described)})
 
 
 def load_state(path: str | os.PathLike) -> State | CountedState | CombinationState:
@@ -112,11 +112,14 @@ def load_state(path: str | os.PathLike) -> State | CountedState | CombinationSta
         ValueError: no file of a state.
     """
     try:
-        with safe_open(Path(path), framework="numpy") as file:
-            described, tensors = json.loads(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.keys()}
-    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        with safe_open(local_path(path), framework="numpy") as file:
+            described, tensors = parse_json(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.keys()}
+        state = rebuild(described, tensors, host=True)
+        if not isinstance(state, State | CountedState | CombinationState):
+            raise ValueError(f"a {type(state).__name__}")
+    except (OSError, SafetensorError, *MALFORMED) as error:
         raise ValueError(f"{path} has no state ({error}): give a file that save_state wrote") from error
-    return rebuild(described, tensors, host=True)
+    return state
 
 
 def _checked(state: State | CountedState | CombinationState) -> State:

@@ -19,7 +19,7 @@ from jexplicit.lm.evaluation import evaluate, read_text, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import library, save_model
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.files import write_whole
+from jexplicit.runs.files import local_path, write_whole
 from jexplicit.runs.results import read_stored
 
 
@@ -151,7 +151,7 @@ class TextModel(NamedTuple):
             write_arpa(file, self.model, self.tokenizer)
             return
         save_model(file, self.model, tokenizer=self.tokenizer, about=self.about)
-        if file != Path(path):
+        if file != local_path(path):
             own = {"library_name": "jexplicit", **library(), "file": file.name, "bytes": file.stat().st_size}
             config = own | self.about | own
             _write(file.with_name("config.json"), json.dumps(config, indent=1) + "\n")
@@ -166,18 +166,18 @@ def model_path(path: str | os.PathLike) -> Path:
         ValueError: the name of a file that no model is written to; a folder with a config.json of another program or of a run.
 
     Example:
-        >>> str(model_path("shakespeare"))
-        'shakespeare/model.safetensors'
+        >>> model_path("shakespeare").parts[-2:]
+        ('shakespeare', 'model.safetensors')
         >>> model_path("model.pt")
         Traceback (most recent call last):
         ...
         ValueError: model.pt: give a folder, or a file name that ends in .safetensors, .arpa or .arpa.gz
     """
-    path = Path(path)
+    given, path = path, local_path(path)
     if is_arpa(path) or path.suffix.lower() == ".safetensors":
         return path
     if path.suffix and not path.is_dir():
-        raise ValueError(f"{path}: give a folder, or a file name that ends in .safetensors, .arpa or .arpa.gz")
+        raise ValueError(f"{given}: give a folder, or a file name that ends in .safetensors, .arpa or .arpa.gz")
     if (path / "config.json").exists() and read_stored(path).get("library_name") != "jexplicit":
         raise ValueError(f"{path} has a config.json of a run or of another program: choose another folder for the model")
     return path / "model.safetensors"

@@ -1,4 +1,4 @@
-"""Bounds of the numbers in a config: declared by the type of the field, checked by `run_command`.
+"""Types of a config and bounds of its numbers: declared by the type of the field, checked by `run_command`.
 
 @dataclass(frozen=True)
 class Config:
@@ -11,10 +11,13 @@ class Config:
 import dataclasses
 import functools
 import math
+import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,34 @@ def check_bounds(config: Any) -> None:
         for bounds in find_bounds(hints[field.name]):
             if not all(map(bounds.contains, numbers)):
                 raise ValueError(f"--{field.name.replace('_', '-')} {given}: use {bounds}")
+
+
+def config_of(kind: type[C], stored: Mapping[str, Any], remedy: str) -> C:
+    """The config with the values of a run's config.json, whose lists are tuples.
+
+    Raises:
+        ValueError: a value of another type than its field.
+    """
+    hints = typing.get_type_hints(kind)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    if wrong := [f"{name} {stored[name]!r}" for name, value in values.items() if not _is_of(value, hints[name])]:
+        raise ValueError(f"config.json is damaged ({', '.join(wrong)} of another type): {remedy}")
+    return kind(**values)
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value of JSON is of a field's type: plain, `Literal`, a union or a tuple of these."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return any(value is choice or value == choice for choice in args)
+    if origin is tuple and isinstance(value, tuple):
+        kinds = args[:1] * len(value) if args[1:] == (...,) else args
+        return len(kinds) == len(value) and all(map(_is_of, value, kinds))
+    if origin in (typing.Union, types.UnionType):
+        return any(_is_of(value, arg) for arg in args)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return isinstance(value, origin or hint) if isinstance(origin or hint, type) else True
 
 
 def refuses(find: Callable[..., Iterator[tuple[Any, str]]]) -> Callable[..., None]:

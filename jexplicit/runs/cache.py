@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from jexplicit.runs.files import local_path
 from jexplicit.runs.host import parse_bytes
 
 logger = logging.getLogger(__name__)
@@ -42,8 +43,8 @@ class CacheEntry(NamedTuple):
 def cache_folder(cache_dir: str | os.PathLike | None = None) -> Path:
     """The folder of the cache: `cache_dir`, `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder."""
     if cache_dir := cache_dir or os.environ.get("JEXPLICIT_CACHE_DIR"):
-        return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jexplicit"
+        return local_path(cache_dir, "JEXPLICIT_CACHE_DIR")
+    return local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "the cache") / "jexplicit"
 
 
 def cache_limit(variable: str = "JEXPLICIT_CACHE_LIMIT", default: str = "10GB") -> int:
@@ -176,7 +177,7 @@ def keep_compiled() -> None:
     own_folder, lock = claim(folder)
     atexit.register(release, lock)
     shrink(compiled_entries(own_folder), limit)
-    jax.config.update("jax_compilation_cache_dir", str(own_folder.absolute()))
+    jax.config.update("jax_compilation_cache_dir", str(own_folder))
     for name, value in _every_function.items():
         if name.upper() not in os.environ:
             jax.config.update(name, value)

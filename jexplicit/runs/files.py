@@ -13,17 +13,55 @@ if TYPE_CHECKING:
     import numpy as np  # and where it is needed: --help does without it
 
 
-def local_path(path: str | os.PathLike, flag: str = "--out") -> Path:
-    """The path of a folder or file on this machine, with a leading `~` expanded; refuses addresses of remote stores."""
+def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
+    """The whole path of a user's file or folder on this machine: `~` expanded, and independent of a later `os.chdir`.
+
+    Raises:
+        ValueError: no path; the address of a remote store; `~` where no home folder is known.
+    """
     given = os.fspath(path)
     if not given.strip():
         raise ValueError(f"{flag} {given!r}: give a path, such as runs/demo")
     if "://" in given:
         raise ValueError(f"{flag} {given}: give a path on this machine (a mounted bucket is one) and copy the result")
     try:
-        return Path(given).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{flag} {given}: {error}; give the whole path") from error
+        return Path(given).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # no home folder, or a working folder that was removed
+        raise ValueError(f"{flag} {given} has no whole path ({error}): set HOME, or give the whole path") from error
+
+
+def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
+    """The path of a file that an index names, in a folder; links may lead to `blobs` of Hugging Face's cache only.
+
+    Raises:
+        ValueError: a name that leads out of the folder: of another folder, or of a link.
+    """
+    path = folder / str(name)
+    if isinstance(name, str) and name == path.name and "\0" not in name:
+        home, target = path.resolve().parent, folder.resolve()
+        if home == target or home in [parent / "blobs" for parent in target.parents]:
+            return path
+    raise ValueError(f"{index} names the file {name!r}, which is not in its folder: restore it, or write the folder again")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: no JSON, one that is nested too deeply, or an object with two values of one name.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"two values of {next(name for name in names if names.count(name) > 1)!r}, rename one")
+    return fields
 
 
 def check_writable(path: str | os.PathLike, flag: str) -> Path:

@@ -153,7 +153,7 @@ def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
     """
     from filelock import FileLock, Timeout  # not for every program
 
-    path = local_path(out).absolute() / f".process_{process_id}.lock"
+    path = local_path(out, "--out") / f".process_{process_id}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path, timeout=0, thread_local=False, is_singleton=True)

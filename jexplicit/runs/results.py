@@ -1,13 +1,13 @@
 """Readers of a run folder: its configuration, rows and events. Does not import JAX."""
 
 import functools
-import json
+import math
 import os
 import shlex
 from pathlib import Path
 from typing import Any
 
-from jexplicit.runs.files import local_path
+from jexplicit.runs.files import local_path, parse_json
 
 
 def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -20,7 +20,7 @@ def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], l
 
 def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
     """The configuration of the run in a folder, or None without a run; refuses a run of another experiment."""
-    path = local_path(out)
+    path = local_path(out, "--out")
     if not (path / "config.json").exists():
         return None
     if experiment is not None:
@@ -30,7 +30,7 @@ def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[s
 
 def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
     """The rows of a run's results.json."""
-    path = local_path(out) / "results.json"
+    path = local_path(out, "--out") / "results.json"
     if not path.exists():
         raise ValueError(f"no results at {path}: is {out} the --out of a finished run?")
     remedy = "delete it and continue the run with --resume, which measures again"
@@ -40,15 +40,38 @@ def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
     return rows
 
 
+def read_texts(path: Path) -> list[str]:
+    """The texts in a file of a run, such as samples.json; none where there is no such file."""
+    if not path.exists():
+        return []
+    try:
+        texts = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it") from error
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{path} is damaged (not a list of texts): delete it")
+    return texts
+
+
+def is_measured(value: object) -> bool:
+    """Whether a value of a row is a number, not NaN: only then can its row be the best one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
 def read_command(out: str | os.PathLike) -> str | None:
     """The command of a run, from its environment.json, where there is one."""
-    path = local_path(out) / "environment.json"
-    return shlex.join(_read_object(path, "delete it").get("command", [])) if path.exists() else None
+    path = local_path(out, "--out") / "environment.json"
+    if not path.exists():
+        return None
+    try:
+        return shlex.join(_read_object(path, "delete it").get("command", []))
+    except TypeError as error:
+        raise ValueError(f"{path} is damaged (its `command` is no list of words): delete it") from error
 
 
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl with this `event`, oldest first, without an incomplete last line of a killed run."""
-    path = local_path(out) / "metrics.jsonl"
+    path = local_path(out, "--out") / "metrics.jsonl"
     about = path.stat() if path.exists() else None
     return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
 
@@ -89,7 +112,7 @@ def _read_object(path: Path, remedy: str) -> dict[str, Any]:
 def _parse(text: bytes, what: str, remedy: str) -> dict[str, Any]:
     """A JSON object; the ValueError otherwise is `what` is damaged: `remedy`."""
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise ValueError(f"{what} is damaged ({error}): {remedy}") from error
     if not isinstance(value, dict):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +11,10 @@ from jaxtyping import Array
 
 from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
 from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, network_outputs
+from jexplicit.runs.bounds import config_of
 from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision
+from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console, show
 from jexplicit.runs.results import read_run
 from jexplicit.solvers.layerwise import stack_logits
@@ -52,7 +53,8 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
     stored, rows = read_run(run, "digits")
     if set(stored) != {field.name for field in fields(Config)}:
         raise ValueError(f"{run} is a run of another version: fit its models again, by jexplicit digits with another --out")
-    config, folder = Config(**stored), Path(run).expanduser() / "checkpoints"
+    config = config_of(Config, stored, f"restore it in {run}, or give another run")
+    folder = local_path(run, "--run") / "checkpoints"
     saved = [row for row in rows if is_checkpoint(folder / model_name(row))]
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if not (fitting := where(saved, **wanted)):

@@ -4,6 +4,7 @@ A method is a function of a `Problem` that yields parts: the fields that identif
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from jexplicit.features.descriptors import Axes, describe, fit_axes
 from jexplicit.features.scattering import scattering_pools, wavelets
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import stage
+from jexplicit.runs.results import is_measured
 from jexplicit.solvers.calibration import calibration_error, reliability
 from jexplicit.solvers.explicit import priming_number
 from jexplicit.solvers.metrics import accuracy, mean_loss
@@ -163,7 +165,11 @@ def dev_scores(problem: Problem, held_out: Array) -> dict[str, float]:
 
 def most_accurate(rows: Sequence[Row]) -> Row:
     """The row whose model has the highest accuracy on held-out training images, then the lowest loss there."""
-    return max(rows, key=lambda row: (row.get("dev_accuracy") or 0.0, -(row.get("dev_loss") or 0.0)))
+    return max(rows, key=lambda row: (_measured(row, "dev_accuracy", 0.0), -_measured(row, "dev_loss", math.inf)))
+
+
+def _measured(row: Row, name: str, otherwise: float) -> float:
+    return row[name] if is_measured(row.get(name)) else otherwise
 
 
 def held_out_tenth(problem: Problem) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import tyro
 from rich.markup import escape
 
-from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.bounds import check_bounds, config_of
 from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 from jexplicit.runs.results import check_experiment, experiment_of, read_config
@@ -112,7 +112,7 @@ def run_command(
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:
-            local_path(out)  # checked before any work
+            local_path(out, "--out")  # checked before any work
         with quiet_output(progress=quiet, results=as_json):
             found = _ready(run)(chosen)
         if as_json:
@@ -170,12 +170,12 @@ def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset
     if preset not in (None, *presets):
         raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")
     if resumed := out if "--resume" in argv else None:
-        check_experiment(local_path(resumed), experiment, "choose another --out")
+        check_experiment(local_path(resumed, "--out"), experiment, "choose another --out")
     if (stored := read_config(resumed) if resumed else None) is None:
         return presets[preset].config if preset else None
     if set(stored) != {field.name for field in dataclasses.fields(config)}:  # pyright: ignore[reportArgumentType]
         raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")
-    return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
+    return config_of(config, stored, f"restore it in {out}, or choose another --out")
 
 
 def _value(argv: Sequence[str], flag: str) -> str | None:

@@ -59,7 +59,7 @@ class RunFolder:
         extend: Sequence[str] = (),
         experiment: str | None = None,
     ):
-        self.path = local_path(out)
+        self.path = local_path(out, "--out")
         described, experiment = _plain(config), experiment or experiment_of(type(config))
         if unknown := sorted(set(extend) - set(described)):
             raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")

@@ -5,7 +5,6 @@ A view is a function `Results -> lines of Markdown`, which also draws its figure
 """
 
 import itertools
-import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import numpy as np
 import rich.table
 from matplotlib.colors import TwoSlopeNorm
 
+from jexplicit.runs.results import read_texts
 from launch.kit.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
 from launch.kit.rows import Results, Row, cell, groups, pivot, where
 from launch.kit.tables import Column, markdown_table, rich_table
@@ -305,8 +305,7 @@ class Texts(NamedTuple):
 
     def __call__(self, results: Results) -> list[str]:
         """The texts as they are."""
-        path = results.path / self.file
-        texts = json.loads(path.read_text()) if path.exists() else []
+        texts = read_texts(results.path / self.file)
         return [f"## {self.title}", "", *(f"```text\n{text}\n```\n" for text in texts)] if texts else []
 
 

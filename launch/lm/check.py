@@ -44,7 +44,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         yield _beyond("--methods", config.methods, (*_served, "context-mixing"), "--corpus shards:DIR")
     if config.export is not None:
         export = local_path(config.export, "--export")
-        yield export == local_path(config.out), f"--export {config.export}: it is the run folder; give another, or a file"
+        same = export == local_path(config.out, "--out")
+        yield same, f"--export {config.export}: it is the run folder; give another, or a file"
         check_writable(model_path(export), "--export")
     check_text(config)
     check_test_files(config)

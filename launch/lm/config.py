@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.lm.core.names import Features, FitOptions, History, Method
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.files import local_path
 from launch.kit.command import Preset
 from launch.shared.groups import Run, Text
 
@@ -104,7 +105,7 @@ class Config(FitOptions, Models):
     def shards(self) -> Path | None:
         """The folder DIR of --corpus shards:DIR."""
         kind, _, folder = self.corpus.partition(":")
-        return Path(folder) if kind == "shards" else None
+        return local_path(folder, "--corpus") if kind == "shards" else None
 
 
 _TRAINED = ("explicit", "cold", "warm")

@@ -4,7 +4,6 @@ import functools
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -128,7 +127,7 @@ def finish(config: Config, folder: RunFolder) -> None:
     for sample in samples:
         console.print(f"[dim]>[/] {escape(sample[:300])}", soft_wrap=True)
     if config.export:
-        export_model(Path(config.export).expanduser(), load_model(folder.path))
+        export_model(config.export, load_model(folder.path))
         console.print(f"exported {config.export}", soft_wrap=True)
 
 

@@ -1,7 +1,6 @@
 """launch.networks transformer-lm and lstm-lm: a language model that reads windows of a text, trained by gradients."""
 
 import functools
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -41,6 +40,7 @@ from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import on_cpu, use_devices
 from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import console, stage
+from jexplicit.runs.results import read_texts
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Results, Row, groups
@@ -192,7 +192,7 @@ def first_variables(config: SequenceConfig, network: Transformer | LSTM, text: T
 def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
     """Add documents of a model to samples.json, unless a run that was interrupted after them has."""
     path = folder.path / "samples.json"
-    before = json.loads(path.read_text()) if path.exists() else []
+    before = read_texts(path)
     prompts, length = [""] * config.samples, 4 * config.window if config.tokenizer == "char" else 40
     own = generate_text(key_of_seed(seed), model, text.tokenizer, prompts, length) if prompts else []
     write_json(path, before if own and before[-len(own) :] == own else [*before, *own])

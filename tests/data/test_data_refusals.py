@@ -36,6 +36,7 @@ LATE = [
     ("a.jsonl", b'{"text": "a"}\n{"text": 7}', "text", r"line 2: field 'text' holds int '7', not text: it has 'text'"),
     ("a.jsonl", b'{"text": "a"}\n{"text"', "text", r"a.jsonl, line 2, is not JSON \(.*\): write one object per line"),
     ("a.jsonl", b'{"text": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "text", "a.jsonl, line 1, is not JSON"),
+    ("a.jsonl", b'{"text": "a"}\n{"text": "b", "text": "c"}', "text", r"a.jsonl, line 2, is not JSON \(two values of 'text'"),
     ("a.jsonl", b'{"text": null}\n{"text": " "}', "text", "a.jsonl holds no text"),
     ("a.csv", b"text,id\na,1\nb,2,3", "text", "a.csv, line 3, has 3 values for 2 fields"),
     ("a.csv", b"id,text\n1,a\n2\n", "text", "line 3, has 1 values for 2 fields"),

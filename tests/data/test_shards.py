@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -182,6 +183,40 @@ def test_every_damaged_byte_of_the_index_is_found(tmp_path, small, tokenizer):
     path.unlink()
     with pytest.raises(ValueError, match="holds no shards: write them with"):
         read_shards(tmp_path)
+
+
+def test_a_stream_is_read_after_a_change_of_folder(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stream = write(Path("text"), tokenizer)
+    first, again = stream[:].tolist(), read_shards("text")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    write(Path("text"), tokenizer, documents=DOCUMENTS[::-1])
+    assert stream[:].tolist() == again[:].tolist() == first != read_shards("text")[:].tolist()
+
+
+def test_an_index_of_other_types_or_of_files_elsewhere_is_refused(tmp_path, small, tokenizer):
+    """Indices with a checksum of their own."""
+    write(tmp_path / "text", tokenizer)
+    path = tmp_path / "text" / "index.json"
+    index = json.loads(path.read_text())
+    del index["crc32"]
+    shard = index["shards"][0]
+    (tmp_path / shard["file"]).write_bytes((tmp_path / "text" / shard["file"]).read_bytes())
+    changes = [{"vocab_size": value} for value in ("x", None, 0, -3, 1.5, [1])]
+    changes += [{"shards": value} for value in (None, 3, [3], [{}], [{**shard, "tokens": "x"}], [{**shard, "tokens": -1}])]
+    changes += [{"tokenizer": [1]}, {"layout": None}]
+    for change, said in [
+        *((change, "index .* is damaged or of another version") for change in changes),
+        *(
+            ({"shards": [{**shard, "file": name}]}, "index.json names the file .*, which is not in its folder")
+            for name in (f"../{shard['file']}", str(tmp_path / shard["file"]), None, 7)
+        ),
+    ]:
+        hostile = {**index, **change}
+        path.write_text(json.dumps({**hostile, "crc32": module._crc32_of(hostile)}))
+        with pytest.raises(ValueError, match=said):
+            read_shards(tmp_path / "text")
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 4])

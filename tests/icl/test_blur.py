@@ -311,9 +311,13 @@ def test_a_genome_comes_back_from_its_file_to_the_last_bit(tmp_path):
     assert_equal(again.genome, learned.genome, rtol=0)
     content = json.loads(file.read_text())
     for change, message in (
-        ({"genome": {**content["genome"], "nu": [[1.0]]}}, "for 4 states: the file is damaged"),
+        ({"genome": {**content["genome"], "nu": [[1.0]]}}, "for 4 states"),
         ({"genome": {**content["genome"], "f": float("nan")}}, "not finite"),
         ({"rules": {}, "genome": {}}, "cannot be read as a genome"),
+        ({"rules": {**content["rules"], "states": [4]}}, "cannot be read as a genome"),
+        ({"genome": {**content["genome"], "f": 10**400}}, "cannot be read as a genome"),
+        ({"provenance": 7}, "cannot be read as a genome"),
+        *(({"genome": value}, "cannot be read as a genome") for value in (None, 7, [1])),
     ):
         bad.write_text(json.dumps({**content, **change}))
         with pytest.raises(ValueError, match=message):

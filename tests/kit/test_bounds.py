@@ -1,11 +1,13 @@
 """Bounds declared with config fields."""
 
+import dataclasses
+import json
 from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
 
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds, config_of
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,15 @@ class Config:
     share: Annotated[float, Bounds(above=0, below=1)] = 0.5
     name: str = "free"
     free: float = -1.0
+
+
+def test_a_stored_config_is_read_with_the_types_of_its_fields():
+    stored = json.loads(json.dumps(dataclasses.asdict(Config(patience=2, several=(1, 2), free=3))))
+    assert config_of(Config, stored, "restore it") == Config(patience=2, several=(1, 2), free=3)
+    changes = {"size": ("x", None, 1.5, True, [1]), "widths": (3, ["x"], {}, None), "patience": ("x", [1]), "name": (None, 7)}
+    for name, value in ((name, value) for name, values in changes.items() for value in values):
+        with pytest.raises(ValueError, match=f"config.json is damaged .{name} .* of another type.: restore it"):
+            config_of(Config, {**stored, name: value}, "restore it")
 
 
 def test_values_within_their_bounds_pass():

@@ -57,6 +57,8 @@ def test_many_layers_have_the_clips_of_the_paper_s_code():
 def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
     rows = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((None, None), (0.9, 1.5), (0.9, 0.2), (0.8, 0.1))]
     assert most_accurate(rows)["dev_loss"] == 0.2
+    damaged = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((float("nan"), 0.1), ("high", 0.1), (0.9, float("nan")))]
+    assert most_accurate([*damaged, *rows])["dev_loss"] == 0.2
 
 
 def test_a_summary_has_the_mean_the_spread_and_no_number_where_a_seed_diverged(tmp_path):

@@ -12,7 +12,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import jexplicit
+from jexplicit.data.tokenizers import open_tokenizer
 from jexplicit.lm import model_files
+from jexplicit.lm.checkpoints import export_model, import_model, save_run_model, save_tokenizer
 from jexplicit.lm.text_model import model_card
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
@@ -145,3 +147,107 @@ def test_a_model_is_saved_where_the_library_is_not_installed(model, tmp_path, mo
     model.save(tmp_path / "cats")
     assert "version" not in (tmp_path / "cats/README.md").read_text()
     assert same(jexplicit.load_model(tmp_path / "cats"), model)
+
+
+def test_a_name_with_a_tilde_is_in_the_home_folder(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("~/cats", "~/cats.safetensors", "~/cats.arpa"):
+        model.save(name)
+        assert jexplicit.load_model(name).about["method"] == "ngram"
+    export_model("~/dogs.safetensors", model)
+    assert import_model("~/dogs.safetensors").about == model.about
+    model.tokenizer.save("~/tokenizer.model")
+    assert open_tokenizer("~/tokenizer.model") == model.tokenizer
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_a_config_that_names_a_file_elsewhere_is_refused(model, folder, tmp_path):
+    model.save(tmp_path / "other.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("../other.safetensors", str(tmp_path / "other.safetensors"), 7, None, ["model.safetensors"]):
+        (folder / "config.json").write_text(json.dumps({**config, "file": name}))
+        with pytest.raises(ValueError, match="config.json names the file .*, which is not in its folder"):
+            jexplicit.load_model(folder)
+    (folder / "config.json").write_text('{"library_name": "gpt2", "library_name": "jexplicit"}')
+    with pytest.raises(ValueError, match="config.json is damaged .two values of 'library_name'"):
+        jexplicit.load_model(folder)
+
+
+def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line(tmp_path):
+    """Headers with a checksum of their own."""
+    jexplicit.fit(TEXTS, "bigram", tokenizer="word").save(tmp_path / "good.safetensors")
+    with safe_open(tmp_path / "good.safetensors", framework="numpy") as file:
+        header = json.loads(file.metadata()["jexplicit"])
+    tensors, path = load_file(tmp_path / "good.safetensors"), tmp_path / "bad.safetensors"
+    fields, deep = header["model"]["fields"], "null"
+    for _ in range(700):
+        deep = f'{{"a": {deep}}}'
+    rows = fields["rows"]
+    models = [
+        *(
+            None,
+            [1],
+            7,
+            "x",
+            {},
+            {"type": ["LanguageModel"], "fields": {}},
+            {"type": {}, "fields": {}},
+            {"type": "LanguageModel"},
+        ),
+        *({"type": "LanguageModel", "fields": part} for part in ([], {}, {"rows": 3}, {"rows": None}, {**fields, "eos": "no"})),
+        *({"array": name} for name in ("nope", ["a"], next(iter(tensors)))),
+        *({"tuple": 3}, {"tuple": []}, {"context": 1}, {"context": {"columns": []}}),
+        *({"type": kind, "fields": {}} for kind in ("Constant", "CountedModel", "Spelling", "State")),
+        *({"type": kind, "fields": {"vocab_size": 10**9}} for kind in ("Transformer", "LSTM", "MLPLanguageModel")),
+        {
+            "type": "LanguageModel",
+            "fields": {**fields, "rows": {**rows, "fields": {**rows["fields"], "table_of_offset": {"tuple": [7]}}}},
+        },
+        {
+            "type": "LanguageModel",
+            "fields": {**fields, "rows": {**rows, "fields": {**rows["fields"], "tables": {"tuple": []}}}},
+        },
+    ]
+    texts = [json.dumps({**header, "model": model}) for model in models]
+    texts += [
+        json.dumps({**header, **part}) for part in ({"about": [1]}, {"about": "x"}, {"tokenizer": "x"}, {"tokenizer": [1]})
+    ]
+    texts += ["[]", "null", "7", json.dumps({**header, "model": "@"}).replace('"@"', deep)]
+    for text in texts:
+        save_file(tensors, path, {"jexplicit": text, "sha256": model_files._checksum(text, tensors)})
+        with pytest.raises(ValueError, match="bad.safetensors.*: fit or export the model again") as refused:
+            jexplicit.load_model(path)
+        assert "\n" not in str(refused.value), text
+
+
+def test_a_row_of_a_run_without_a_number_is_never_the_best(model, tmp_path):
+    rows = [{"method": name, "features": "none", "radius": 1} for name in ("first", "second", "third")]
+    (tmp_path / "config.json").write_text("{}")
+    save_tokenizer(tmp_path, model.tokenizer)
+    for row in rows:
+        save_run_model(tmp_path, row, model.model)
+    for lost in (float("nan"), None, "low", [1.0]):
+        for best in range(3):
+            scores = [2.0 if n == best else lost for n in range(3)]
+            stored = [row | {"dev_perplexity": score} for row, score in zip(rows, scores, strict=True)]
+            (tmp_path / "results.json").write_text(json.dumps({"rows": stored}))
+            assert jexplicit.load_model(tmp_path).about["method"] == rows[best]["method"]
+        (tmp_path / "results.json").write_text(json.dumps({"rows": [row | {"dev_perplexity": lost} for row in rows]}))
+        with pytest.raises(ValueError, match="has no language model with a dev perplexity: pass a run"):
+            jexplicit.load_model(tmp_path)
+    model.save(tmp_path / "checkpoints" / "first.safetensors")
+    outside = {"method": "../first", "features": "none", "radius": "", "dev_perplexity": 1.0}
+    for row in (
+        outside,
+        outside | {"radius": 1},
+        outside | {"method": 3, "radius": 1},
+        outside | {"features": [], "radius": 1},
+    ):
+        (tmp_path / "results.json").write_text(json.dumps({"rows": [row]}))
+        with pytest.raises(ValueError, match="has no language model"):
+            jexplicit.load_model(tmp_path)
+    model.save(tmp_path / "checkpoints" / "first_1.safetensors")
+    (tmp_path / "results.json").write_text(json.dumps({"rows": [outside | {"radius": 1}]}))
+    with pytest.raises(ValueError, match="results.json names the file '../first_1.safetensors', which is not in its folder"):
+        jexplicit.load_model(tmp_path)

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jexplicit.data.contexts import PAD, Stream, check_token_ids
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches
-from jexplicit.runs.files import make_folder, write_whole
+from jexplicit.runs.files import file_inside, local_path, make_folder, parse_json, write_whole
 
 _INDEX, _SIZES = "index.json", "sizes.json"
 _LAYOUT = 1
@@ -161,13 +161,13 @@ def write_stream(
     """
     if shard_tokens < 1:
         raise ValueError(f"shards of {shard_tokens} tokens: use at least one token")
-    folder, dtype, shards = Path(folder), np.dtype(np.min_scalar_type(vocab_size - 1)), []
+    folder, dtype, shards = local_path(folder), np.dtype(np.min_scalar_type(vocab_size - 1)), []
     if (found := _read_index(folder)) is not None:
         if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
             raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
         if found["complete"]:
             return read_shards(folder)
-        shards = list(_as_shards(found["shards"]))
+        shards = list(found["shards"])
         _check_sizes(folder, shards, dtype)  # before hours of work
     make_folder(folder)
     parts, documents = ([] if shards else [np.array([PAD], dtype)]), 0  # of the shard that is open
@@ -202,7 +202,7 @@ def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, d
     """
     data = (tokens.byteswap() if sys.byteorder == "big" else tokens).tobytes()
     shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
-    write_whole(Path(folder) / shard.file, lambda file: file.write(data))
+    write_whole(local_path(folder) / shard.file, lambda file: file.write(data))
     return shard
 
 
@@ -213,34 +213,32 @@ def write_index(
     about = {"layout": _LAYOUT, "vocab_size": vocab_size, "tokenizer": tokenizer, "complete": complete}
     index = {**about, "shards": [shard._asdict() for shard in shards]}
     data = json.dumps({**index, "crc32": _crc32_of(index)}, indent=1) + "\n"
-    write_whole(Path(folder) / _INDEX, lambda file: file.write(data.encode()))
+    write_whole(local_path(folder) / _INDEX, lambda file: file.write(data.encode()))
 
 
 def read_shards(folder: str | os.PathLike) -> Shards:
     """The stream in a folder."""
-    folder = Path(folder)
+    folder = local_path(folder)
     index = _read_index(folder)
     if index is None or not index["complete"]:
         state = "no shards" if index is None else "shards that are not all written"
         raise ValueError(f"{folder} holds {state}: write them with launch.shards")
-    vocab_size = index["vocab_size"]
-    stream = Shards(
-        folder, np.dtype(np.min_scalar_type(vocab_size - 1)), vocab_size, index["tokenizer"], _as_shards(index["shards"])
-    )
+    N = index["vocab_size"]
+    stream = Shards(folder, np.dtype(np.min_scalar_type(N - 1)), N, index["tokenizer"], index["shards"])
     _check_sizes(folder, stream.shards, stream.dtype)
     return stream
 
 
 def write_sizes(folder: Path, sizes: TextSizes) -> None:
     """Store the sizes of a text with its shards."""
-    write_whole(folder / _SIZES, lambda file: file.write(json.dumps(sizes._asdict()).encode()))
+    write_whole(local_path(folder) / _SIZES, lambda file: file.write(json.dumps(sizes._asdict()).encode()))
 
 
 def read_sizes(folder: Path) -> TextSizes | None:
     """The sizes of a text in shards, or None if they were not written."""
-    path = folder / _SIZES
+    path = local_path(folder) / _SIZES
     try:
-        return TextSizes(**json.loads(path.read_text())) if path.exists() else None
+        return TextSizes(**parse_json(path.read_bytes())) if path.exists() else None
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, or write the shards again") from error
 
@@ -250,23 +248,26 @@ def count_tokens(stream: Stream) -> int:
     return sum(int(np.count_nonzero(stream[start : start + _block])) for start in range(0, len(stream), _block))
 
 
-def _as_shards(listed: list[dict]) -> tuple[Shard, ...]:
-    return tuple(Shard(**shard) for shard in listed)
-
-
-def _read_index(folder: Path) -> dict | None:
+def _read_index(folder: Path) -> dict[str, Any] | None:
+    """The index of a folder, its shards as such; None where there is none."""
     path = folder / _INDEX
     if not path.exists():
         return None
     try:
-        index = json.loads(path.read_text())
+        index = parse_json(path.read_bytes())
         if index.pop("crc32") != _crc32_of(index):
             raise ValueError("its checksum is another")
         if index["layout"] != _LAYOUT:
             raise ValueError(f"layout {index['layout']}")
+        shards = tuple(Shard(**shard) for shard in index["shards"])
+        numbers = [index["vocab_size"] - 1, *(n for shard in shards for n in shard[1:])]
+        if not all(isinstance(n, int) and 0 <= n < 1 << 63 for n in numbers) or not isinstance(index["tokenizer"], str):
+            raise ValueError("numbers and names of other types")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"index {path} is damaged or of another version ({error}): write the shards again") from error
-    return index
+    for shard in shards:
+        file_inside(folder, shard.file, path)
+    return {**index, "shards": shards, "complete": index.get("complete") is True}
 
 
 def _crc32_of(index: dict) -> int:
