@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from jexplicit.data.corpora import Corpus, sample_documents, text_sizes
 from jexplicit.data.corpus.sources import read_corpus
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import check_writable, local_path, parse_json, write_whole
+from jexplicit.runs.files import check_writable, local_path, parse_json, write_json, write_whole
 from jexplicit.runs.progress import console, si_format, stage
 from launch.kit.command import Preset, entry_point
 from launch.shared.groups import Text, check_text
@@ -128,8 +128,7 @@ def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
         progress(documents, documents)
     with stage(f"training the tokenizer on {si_format(len(sample))} documents"):
         tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
-    described = json.dumps({**settings, "train_documents": documents}, indent=1) + "\n"
-    write_whole(out / "config.json", lambda file: file.write(described.encode()))
+    write_json(out / "config.json", {**settings, "train_documents": documents})
     write_whole(out / "tokenizer.model", lambda file: file.write(tokenizer.file_content()))
     return tokenizer, documents
 

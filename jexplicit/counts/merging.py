@@ -10,7 +10,6 @@ the counts are not whole. Each file is a matrix that `scipy.sparse.load_npz` rea
 Source: O'Neil et al. 1996, The log-structured merge-tree.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import scipy.sparse
 from jaxtyping import Integer
 from scipy.sparse import csr_array
 
-from jexplicit.runs.files import local_path, parse_json, write_whole
+from jexplicit.runs.files import local_path, parse_json, write_json, write_whole
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
@@ -158,7 +157,7 @@ def write_tables_index(folder: str | os.PathLike, *, radius: int, shards: int = 
         ValueError: it cannot be written.
     """
     index = {"layout": _LAYOUT, "radius": radius, "shards": shards, "tokenizer": tokenizer}
-    write_whole(local_path(folder) / _INDEX, lambda file: file.write(json.dumps(index).encode()))
+    write_json(local_path(folder) / _INDEX, index)
 
 
 def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> SparseCounts:

@@ -222,7 +222,7 @@ def _solve_again(run: Path, row: Mapping[str, Any]) -> LanguageModel:
 
 
 def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A row with the fields that models are chosen by; None for a row of no language model, or of no dev perplexity."""
+    """A row with the fields that choose models; None without a dev perplexity."""
     row = {"method": row.get("name"), "features": "none", "radius": row.get("context"), "history": "none", **row}
     named = row["method"] and all(isinstance(row[name], str) for name in ("method", "features", "history"))
     return row if named and isinstance(row["radius"], int) and is_measured(row.get("dev_perplexity")) else None

@@ -194,7 +194,7 @@ def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, A
 
 
 def _check_model(model: Any) -> None:
-    """Refuse what is no model, and a model whose arrays do not give a row of N logits."""
+    """Refuse arrays and fields that do not give N logits."""
     if isinstance(model, LanguageModel):
         ids = [jax.ShapeDtypeStruct((n,), np.int32) for n in (model.radius, model.history)]
         try:

@@ -1,6 +1,5 @@
 """A language model with its tokenizer: text in, text and numbers out."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from jexplicit.lm.evaluation import evaluate, read_text, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import library, save_model
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.files import local_path, write_json, write_whole
 from jexplicit.runs.results import read_stored
 
 
@@ -154,9 +153,10 @@ class TextModel(NamedTuple):
         if file != local_path(path):
             own = {"library_name": "jexplicit", **library(), "file": file.name, "bytes": file.stat().st_size}
             config = own | self.about | own
-            _write(file.with_name("config.json"), json.dumps(config, indent=1) + "\n")
+            write_json(file.with_name("config.json"), config)
             if not (card := file.with_name("README.md")).exists():
-                _write(card, model_card(file.parent.resolve().name, config))
+                text = model_card(file.parent.resolve().name, config)
+                write_whole(card, lambda file: file.write(text.encode()))
 
 
 def model_path(path: str | os.PathLike) -> Path:
@@ -226,10 +226,6 @@ model.generate("", 40)
 
 Whoever shares the model says under which licence: the text that it was made of may have one (`license:` in the first lines).
 """
-
-
-def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _documents(texts: Sequence[Any]) -> list[str]:

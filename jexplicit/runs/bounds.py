@@ -1,4 +1,4 @@
-"""Types of a config and bounds of its numbers: declared by the type of the field, checked by `run_command`.
+"""Types of a config and bounds of its numbers, checked by `run_command`.
 
 @dataclass(frozen=True)
 class Config:
@@ -60,11 +60,7 @@ def check_bounds(config: Any) -> None:
 
 
 def config_of(kind: type[C], stored: Mapping[str, Any], remedy: str) -> C:
-    """The config with the values of a run's config.json, whose lists are tuples.
-
-    Raises:
-        ValueError: a value of another type than its field.
-    """
+    """The config of a run's config.json; a ValueError names values of other types."""
     hints = typing.get_type_hints(kind)
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     if wrong := [f"{name} {stored[name]!r}" for name, value in values.items() if not _is_of(value, hints[name])]:
@@ -73,7 +69,7 @@ def config_of(kind: type[C], stored: Mapping[str, Any], remedy: str) -> C:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON is of a field's type: plain, `Literal`, a union or a tuple of these."""
+    """Whether a value is of a type: plain, `Literal`, a union or a tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return any(value is choice or value == choice for choice in args)

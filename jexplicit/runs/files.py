@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
-    """The whole path of a user's file or folder on this machine: `~` expanded, and independent of a later `os.chdir`.
+    """The whole path of a user's file or folder, whatever `os.chdir` does later.
 
     Raises:
-        ValueError: no path; the address of a remote store; `~` where no home folder is known.
+        ValueError: no path, the address of a remote store, or `~` where no home folder is known.
     """
     given = os.fspath(path)
     if not given.strip():
@@ -27,14 +27,14 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
     try:
         return Path(given).expanduser().absolute()
     except (RuntimeError, OSError) as error:  # no home folder, or a working folder that was removed
-        raise ValueError(f"{flag} {given} has no whole path ({error}): set HOME, or give the whole path") from error
+        raise ValueError(f"{flag} {given}: set HOME, or give the whole path ({error})") from error
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
-    """The path of a file that an index names, in a folder; links may lead to `blobs` of Hugging Face's cache only.
+    """The path of a file that an index in the same folder names.
 
     Raises:
-        ValueError: a name that leads out of the folder: of another folder, or of a link.
+        ValueError: a name that leads out of the folder, itself or by a link; into `blobs` of Hugging Face's cache it may.
     """
     path = folder / str(name)
     if isinstance(name, str) and name == path.name and "\0" not in name:
@@ -59,8 +59,8 @@ def parse_json(text: str | bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"two values of {next(name for name in names if names.count(name) > 1)!r}, rename one")
+        twice = max(fields, key=[name for name, _ in pairs].count)
+        raise ValueError(f"two values of {twice!r}, rename one")
     return fields
 
 

@@ -5,9 +5,11 @@ import math
 import os
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jexplicit.runs.files import local_path, parse_json
+
+J = TypeVar("J", dict, list)
 
 
 def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -34,39 +36,27 @@ def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
     if not path.exists():
         raise ValueError(f"no results at {path}: is {out} the --out of a finished run?")
     remedy = "delete it and continue the run with --resume, which measures again"
-    rows = _read_object(path, remedy).get("rows")
+    rows = _read(path, remedy, dict).get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path} is damaged (no `rows`, a list of objects): {remedy}")
     return rows
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts in a file of a run, such as samples.json; none where there is no such file."""
-    if not path.exists():
-        return []
-    try:
-        texts = parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it") from error
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{path} is damaged (not a list of texts): delete it")
-    return texts
+    """The texts in a list such as samples.json; none without the file."""
+    return _read(path, "delete it", list) if path.exists() else []
 
 
 def is_measured(value: object) -> bool:
-    """Whether a value of a row is a number, not NaN: only then can its row be the best one."""
+    """Whether a value is a number and not NaN, as a best one is."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def read_command(out: str | os.PathLike) -> str | None:
     """The command of a run, from its environment.json, where there is one."""
     path = local_path(out, "--out") / "environment.json"
-    if not path.exists():
-        return None
-    try:
-        return shlex.join(_read_object(path, "delete it").get("command", []))
-    except TypeError as error:
-        raise ValueError(f"{path} is damaged (its `command` is no list of words): delete it") from error
+    words = _read(path, "delete it", dict).get("command", []) if path.exists() else None
+    return shlex.join(map(str, words)) if isinstance(words, list) else None
 
 
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
@@ -80,7 +70,7 @@ def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
 def _events(path: Path, size: int, changed: int) -> list[dict[str, Any]]:
     """All lines of a log, cached until it grows."""
     lines = path.read_bytes().split(b"\n")[:-1]
-    return [_parse(line, f"{path}, line {n},", "delete the line") for n, line in enumerate(lines, 1)]
+    return [_parse(line, f"{path}, line {n},", "delete the line", dict) for n, line in enumerate(lines, 1)]
 
 
 def experiment_of(config: type) -> str:
@@ -98,23 +88,23 @@ def check_experiment(path: Path, experiment: str, remedy: str) -> None:
 
 def read_stored(path: Path) -> dict[str, Any]:
     """The stored config.json."""
-    return _read_object(path / "config.json", "restore it, or choose another --out")
+    return _read(path / "config.json", "restore it, or choose another --out", dict)
 
 
-def _read_object(path: Path, remedy: str) -> dict[str, Any]:
-    """The JSON object in a file."""
+def _read(path: Path, remedy: str, kind: type[J]) -> J:
+    """The JSON object or list in a file."""
     try:
-        return _parse(path.read_bytes(), str(path), remedy)
+        return _parse(path.read_bytes(), str(path), remedy, kind)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
 
 
-def _parse(text: bytes, what: str, remedy: str) -> dict[str, Any]:
-    """A JSON object; the ValueError otherwise is `what` is damaged: `remedy`."""
+def _parse(text: bytes, what: str, remedy: str, kind: type[J]) -> J:
+    """A JSON object or list; the ValueError otherwise is `what` is damaged: `remedy`."""
     try:
         value = parse_json(text)
     except ValueError as error:
         raise ValueError(f"{what} is damaged ({error}): {remedy}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} is damaged (not a JSON object): {remedy}")
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} is damaged (not a JSON {'object' if kind is dict else 'list'}): {remedy}")
     return value

@@ -94,8 +94,8 @@ def killed_at(fatal: int, monkeypatch, moment: str = "before"):
             raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(module, "write_whole", write_or_die)
-        patch.setattr("launch.shards.write_whole", write_or_die)
+        for place in ("jexplicit.data.corpus.shards", "jexplicit.runs.files", "launch.shards"):
+            patch.setattr(f"{place}.write_whole", write_or_die)
         yield
 
 

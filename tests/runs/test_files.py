@@ -24,7 +24,7 @@ def test_without_a_home_folder_one_line_says_so(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as of a user whom the machine does not know
     for call in (lambda: local_path("~/a"), cache_folder):
-        with pytest.raises(ValueError, match="^[^\n]*~/[^\n]*: set HOME, or give the whole path$"):
+        with pytest.raises(ValueError, match=r"^[^\n]*~/[^\n]*: set HOME, or give the whole path [^\n]*$"):
             call()
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", "/cache")
     assert cache_folder() == Path("/cache")
@@ -68,14 +68,14 @@ def test_only_numbers_are_measured():
 
 
 def test_files_of_a_run_of_other_types_are_refused_by_name(tmp_path):
-    (tmp_path / "environment.json").write_text('{"command": [1]}')
-    with pytest.raises(ValueError, match="environment.json is damaged"):
-        read_command(tmp_path)
+    for command, found in (('"x"', None), ("7", None), ("null", None), ('["a b", 1]', "'a b' 1")):
+        (tmp_path / "environment.json").write_text(f'{{"command": {command}}}')
+        assert read_command(tmp_path) == found
     path = tmp_path / "samples.json"
     assert read_texts(path) == []
-    for text, said in (('["to be"', "is damaged"), ("[1]", "not a list of texts"), ('{"a": "b"}', "not a list of texts")):
+    for text in ('["to be"', "7", "null", '{"a": "b"}', "[" * 100_000):
         path.write_text(text)
-        with pytest.raises(ValueError, match=f"samples.json is damaged.*{said}|{said}.*: delete it"):
+        with pytest.raises(ValueError, match="samples.json is damaged .*: delete it"):
             read_texts(path)
     files.write_json(path, ["to be"])
     assert read_texts(path) == ["to be"]

@@ -22,7 +22,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD, Stream, check_token_ids
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches
-from jexplicit.runs.files import file_inside, local_path, make_folder, parse_json, write_whole
+from jexplicit.runs.files import file_inside, local_path, make_folder, parse_json, write_json, write_whole
 
 _INDEX, _SIZES = "index.json", "sizes.json"
 _LAYOUT = 1
@@ -212,8 +212,7 @@ def write_index(
     """Write the index of the files of a stream, in order; complete: whether these are all."""
     about = {"layout": _LAYOUT, "vocab_size": vocab_size, "tokenizer": tokenizer, "complete": complete}
     index = {**about, "shards": [shard._asdict() for shard in shards]}
-    data = json.dumps({**index, "crc32": _crc32_of(index)}, indent=1) + "\n"
-    write_whole(local_path(folder) / _INDEX, lambda file: file.write(data.encode()))
+    write_json(local_path(folder) / _INDEX, {**index, "crc32": _crc32_of(index)})
 
 
 def read_shards(folder: str | os.PathLike) -> Shards:
@@ -231,7 +230,7 @@ def read_shards(folder: str | os.PathLike) -> Shards:
 
 def write_sizes(folder: Path, sizes: TextSizes) -> None:
     """Store the sizes of a text with its shards."""
-    write_whole(local_path(folder) / _SIZES, lambda file: file.write(json.dumps(sizes._asdict()).encode()))
+    write_json(local_path(folder) / _SIZES, sizes._asdict())
 
 
 def read_sizes(folder: Path) -> TextSizes | None:
