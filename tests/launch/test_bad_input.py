@@ -36,7 +36,7 @@ lm --train {{text}} --corpus installed | --train with --corpus installed: give o
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
 lm --corpus shards:nowhere --methods cold | --methods cold with --corpus shards:DIR: use --methods unigram bigram explicit ngram
-lm --corpus shards:nowhere | no tokenizer at nowhere
+lm --corpus shards:nowhere | nowhere/tokenizer.model cannot be read
 lm --corpus books | choose docs, installed, text, shards:DIR or tfds:NAME
 lm --corpus text | --corpus text without --train
 lm --dev {{text}} | dev files go with --train
@@ -83,7 +83,7 @@ lm --out '' {TRAIN} | give a path, such as runs/demo
 sample --run {{run}} --top-p 0 | keep a probability in (0, 1]
 sample --run {{run}} --radius 7 | has no model with radius 7: it has unigram_1
 sample --run {{run}} --method warm | has no model with method warm
-sample --run nowhere | no run at nowhere
+sample --run nowhere | nowhere: pass the folder of a run
 sample --run {{tmp}} | no run at
 sample --run {{text}} | is no model that can be read
 next --run {{run}} --radius 0 | has no model with radius 0
@@ -169,7 +169,7 @@ lm --out {{text}} {TRAIN} | cannot be written
 sample --run {{run}} --top-p nan | keep a probability in (0, 1]
 sample --run {{cut}} | results.json is damaged
 sample --run {{damaged}} | config.json is damaged
-next --run nowhere | no run at nowhere
+next --run nowhere | nowhere: pass the folder of a run
 feature-machine modular --modulus 2 | --modulus 2: use at least 3
 feature-machine modular --solves 0 | --solves 0: use at least 1
 feature-machine modular --ridge 0 | --ridge 0.0: use above 0
@@ -182,21 +182,21 @@ digits --methods feature-machine --landmarks 0 | --landmarks 0: use at least 1
 score --run {{run}} --text {{empty}} | holds no text
 score --run {{run}} --text {{binary}} | is a binary file
 score --run {{run}} --text {{latin}} | is not UTF-8 text
-score --run nowhere --text {{text}} | no run at nowhere
+score --run nowhere --text {{text}} | nowhere: pass the folder of a run
 explain --run {{run}} --text 'the cat' --figure {{text}}/x.png | cannot be written
 explain --run {{run}} --text 'the cat' --html {{tmp}} | it is a folder; give the file to write
 explain --run {{run}} --text 'the cat' --html {{text}}/x.html | cannot be written
 explain --run {{run}} --text 'the cat' --html '' | give a path
 explain --run {{run}} --text 'the cat' --html {{tmp}}/x.html --figure {{tmp}}/x.png | leave one of them out
-explain --run nowhere --text x | no run at nowhere
-judge --run nowhere --pairs {{pairs}} | no run at nowhere
+explain --run nowhere --text x | nowhere: pass the folder of a run
+judge --run nowhere --pairs {{pairs}} | nowhere: pass the folder of a run
 judge --run {{run}} --pairs missing.jsonl | no such file
 judge --run {{run}} --pairs {{pairs}} --method warm | has no model with method warm
 judge --run {{run}} --pairs {{pairs}} --radius 7 | has no model with radius 7
 judge --run {{run}} --pairs {{pairs}} --out {{text}} | cannot be written
 judge --run {{cut}} --pairs {{pairs}} | results.json is damaged
-compare --run nowhere --text {{text}} | no run at nowhere
-compare --run {{run}} nowhere --text {{text}} | no run at nowhere
+compare --run nowhere --text {{text}} | nowhere: pass the folder of a run
+compare --run {{run}} nowhere --text {{text}} | nowhere: pass the folder of a run
 compare --run --text {{text}} | --run without a value
 compare --run {{run}} --text | name one or more files
 compare --run {{run}} --text {{text}} --radius 7 | has no model with radius 7
@@ -205,7 +205,7 @@ classify --run nowhere --images x.png | no run at nowhere
 export --run {{run}} --out '' | give a path
 export --run {{run}} --out {{text}}/x.safetensors | cannot be written
 export --run {{run}} --out gs://bucket/x.safetensors | give a path on this machine
-export --run nowhere --out {{tmp}}/x.safetensors | no run at nowhere
+export --run nowhere --out {{tmp}}/x.safetensors | nowhere: pass the folder of a run
 networks mlp_lm --train missing.txt | no such file
 networks mlp-lm --corpus installed | invalid choice
 networks mlp-lm --optimizer chain | invalid choice 'chain'
