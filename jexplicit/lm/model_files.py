@@ -32,6 +32,7 @@ from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json
 
 # What `rebuild` raises of JSON or arrays that are none of a model.
@@ -157,9 +158,8 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
             fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
         if described["type"] == "MLPLanguageModel":
             fields["dtype"] = jnp.dtype(fields["dtype"])
-        for name, plain in kind.__annotations__.items():
-            if plain in (bool, int, str) and not isinstance(fields.get(name, plain()), plain):
-                raise ValueError(f"{described['type']} has {name} {fields[name]!r}, which is no {plain.__name__}")
+        if wrong := [name for name, hint in kind.__annotations__.items() if name in fields and not is_of(fields[name], hint)]:
+            raise ValueError(f"the {' and '.join(wrong)} of its {described['type']} is of another type")
         return kind(**fields)
     return {key: rebuild(item, tensors, host=host) for key, item in described.items()}
 

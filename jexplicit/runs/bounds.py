@@ -63,24 +63,24 @@ def config_of(kind: type[C], stored: Mapping[str, Any], remedy: str) -> C:
     """The config of a run's config.json; a ValueError names values of other types."""
     hints = typing.get_type_hints(kind)
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
-    if wrong := [f"{name} {stored[name]!r}" for name, value in values.items() if not _is_of(value, hints[name])]:
+    if wrong := [f"{name} {stored[name]!r}" for name, value in values.items() if not is_of(value, hints[name])]:
         raise ValueError(f"config.json is damaged ({', '.join(wrong)} of another type): {remedy}")
     return kind(**values)
 
 
-def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type: plain, `Literal`, a union or a tuple."""
+def is_of(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type: plain, an array's, `Literal`, a union or a tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return any(value is choice or value == choice for choice in args)
     if origin is tuple and isinstance(value, tuple):
         kinds = args[:1] * len(value) if args[1:] == (...,) else args
-        return len(kinds) == len(value) and all(map(_is_of, value, kinds))
+        return len(kinds) == len(value) and all(map(is_of, value, kinds))
     if origin in (typing.Union, types.UnionType):
-        return any(_is_of(value, arg) for arg in args)
+        return any(is_of(value, arg) for arg in args)
     if hint in (int, float):
         return isinstance(value, int | hint) and not isinstance(value, bool)
-    return isinstance(value, origin or hint) if isinstance(origin or hint, type) else True
+    return hint is Any or not isinstance(origin or hint, type) or isinstance(value, origin or hint)
 
 
 def refuses(find: Callable[..., Iterator[tuple[Any, str]]]) -> Callable[..., None]:

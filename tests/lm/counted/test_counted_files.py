@@ -1,5 +1,7 @@
 """Counted models in files: what is loaded predicts the same bits."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from counted_models import CONTEXTS, HISTORIES, fitted, stream, texts, tokenizer
@@ -53,6 +55,12 @@ def test_a_tokenizer_of_another_model_and_a_damaged_file_are_refused(tmp_path):
         import_model(path)
     save_model(path, model)
     assert read_model_file(path)[1] is None
+    other: Any = {"tree": 3, "weights": np.zeros(3), "gates": (3,), "spelling": None, "eos": 1, "least": "x"}
+    for name, value in other.items():
+        save_model(path, model._replace(**{name: value}), tokenizer=tokenizer())
+        with pytest.raises(ValueError, match=f"can be read .the {name} of its CountedModel is of another type"):
+            import_model(path)
+    save_model(path, model)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ValueError, match="no model that can be read"):
         import_model(path)
