@@ -32,7 +32,7 @@ WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$
 CHOSEN = {"WHAT": "dropout", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
 SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
-OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model")  # flags of SLURM and of lm_eval
+OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model", "--gen_kwargs")  # flags of SLURM and of lm_eval
 
 
 def text_of(page: str) -> str:
