@@ -221,9 +221,9 @@ def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
         rule: genome, rules and their provenance.
 
     Example:
-        >>> import tempfile
+        >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "genome.json")
+        ...     path = pathlib.Path(folder, "genome.json")
         ...     save_genome(path, load_genome("digits"))
         ...     load_genome(path).rules == load_genome("digits").rules
         True

@@ -95,7 +95,7 @@ def sparse_language_model(
         ValueError: a radius that was not counted; other features than the two.
 
     Example:
-        >>> import jax
+        >>> import jax, jax.numpy as jnp
         >>> from jexplicit.counts.sparse import SparseCounter
         >>> counter = SparseCounter(1, 3)
         >>> counter.add(np.array([0, 1, 2, 1, 0]))
