@@ -6,7 +6,6 @@ from jexplicit.nn.parts.names import Activation
 
 Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-BlockKind = Literal["softmax", "softmax-layernorm", "linear", "linear-layernorm"]
 
 # Learned update rules.
 BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]

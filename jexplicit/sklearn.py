@@ -199,7 +199,7 @@ class ExplicitClassifier(_Classifier):
         return self._count(X, y, None, first=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "ExplicitClassifier":
-        """Count more labelled examples; counts of parts add up to those of the whole.
+        """Count more labelled examples; counts of parts add up to the counts of the whole.
 
         Args:
             X, y: examples and labels.

@@ -101,7 +101,7 @@ def test_every_seed_has_a_key_of_its_own():
     keys = [tuple(jax.random.key_data(key_of_seed(seed)).tolist()) for seed in seeds]
     assert len(set(keys)) == len(seeds)
     assert keys[:5] == [tuple(jax.random.key_data(jax.random.key(seed)).tolist()) for seed in seeds[:5]]
-    assert key_of_seed(np.int64(5)) == key_of_seed(5) == key_of_seed(jax.random.key(5))
+    assert key_of_seed(np.int64(5)) == key_of_seed(5) == key_of_seed(jax.random.key(5)) == jax.jit(key_of_seed)(np.uint32(5))
 
 
 def test_an_animation_is_refused_and_the_orientation_of_a_photograph_is_followed(tmp_path):

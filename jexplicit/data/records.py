@@ -67,16 +67,17 @@ def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
     """The records of JSON lines, `{"field": value, ...}` each, or of one array of such objects."""
     lines = iter(lines)
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
-    for first, line in itertools.islice(numbered, 1):
-        if line.lstrip().startswith("["):
-            objects: Iterable[tuple[int, Any]] = enumerate(_parsed(line + "".join(lines), name, first), 1)
-        else:
-            objects = ((n, _parsed(line, name, n)) for n, line in itertools.chain([(first, line)], numbered))
-        for n, fields in objects:
-            if not isinstance(fields, dict):
-                kind = type(fields).__name__
-                raise ValueError(f"{name}, line {n}, is not a JSON object but a {kind}: write one object per line")
-            yield Record(n, fields)
+    first = next(numbered, None)
+    if first is None:
+        return
+    if first[1].lstrip().startswith("["):
+        objects: Iterable[tuple[int, Any]] = enumerate(_parsed(first[1] + "".join(lines), name, first[0]), 1)
+    else:
+        objects = ((n, _parsed(line, name, n)) for n, line in itertools.chain([first], numbered))
+    for n, fields in objects:
+        if not isinstance(fields, dict):
+            raise ValueError(f"{name}, line {n}, is not a JSON object but a {type(fields).__name__}: write one object per line")
+        yield Record(n, fields)
 
 
 def _parsed(text: str, name: str, n: int) -> Any:

@@ -11,7 +11,6 @@ has a folder of its own, `compiled/0`, or `compiled/1` while another process hol
 
 import atexit
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -121,6 +120,8 @@ def claim(folder: Path, n: int = 0) -> tuple[Path, TextIO]:
 
     If a process was killed while it held the folder, the file that it wrote last may be incomplete and is removed.
     """
+    import fcntl  # not on Windows, where the rest of the cache works
+
     own = folder / str(n)
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = open(own / "lock", "a+")

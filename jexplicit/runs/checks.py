@@ -28,7 +28,8 @@ def check_seed(seed: Any) -> None:
 def key_of_seed(seed: int | np.integer | Array) -> Array:
     """The random key of a seed; a key stays itself.
 
-    JAX takes 32 bits of a number: those above are folded into the key of those below.
+    JAX takes 32 bits of a number: the bits above are folded into the key of the bits below. An array of one whole number, also
+    a traced one, has 32 bits.
 
     Raises:
         ValueError: no whole number 0 .. 2^63 - 1.
@@ -39,7 +40,7 @@ def key_of_seed(seed: int | np.integer | Array) -> Array:
         (True, False)
     """
     if isinstance(seed, Array):
-        return seed
+        return jax.random.key(seed) if seed.ndim == 0 and jnp.issubdtype(seed.dtype, jnp.integer) else seed
     check_seed(seed)
     check_threads()
     high, low = divmod(int(seed), 2**32)

@@ -147,10 +147,8 @@ def tuned(
 
 def descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: str) -> list[Row]:
     """The largest difference of a weight between descent as a genome and descent by `jax.grad`, in the network of the run."""
-    activation, shared = (
-        config.baseline_activations[0],
-        {name: getattr(config, name) for name in ("steps", "batch_size", "seed")},
-    )
+    activation = config.baseline_activations[0]
+    shared = {name: getattr(config, name) for name in ("steps", "batch_size", "seed")}
     with jax.enable_x64(precision == "float64"):
         found = sgd_difference(sgd_rules(activation, "cross_entropy"), sizes, dtype=np.dtype(precision), **shared)
     row = {"network": "-".join(map(str, sizes)), "activation": activation, "steps": config.steps}

@@ -116,6 +116,7 @@ def _until_patience(
         epochs=config.epochs,
         patience=config.patience,
     )
+    outputs = logits(variables, H)
     events = where(problem.folder.events("epoch"), method=key["method"], layers=key["layers"])
     curve = {event["epoch"]: event["test_accuracy"] for event in events}
     reached = [epoch for epoch in sorted(curve) if explicit and curve[epoch] >= explicit[0]["test_accuracy"]]
@@ -123,9 +124,9 @@ def _until_patience(
         "stopped": about["epochs"] - about["best_epoch"] == config.patience,
         "explicit_epoch": reached[0] if reached else None,
         "seconds": about["solve_seconds"],
-        **dev_scores(problem, logits(variables, H)[held_out_tenth(problem)]),
+        **dev_scores(problem, outputs[held_out_tenth(problem)]),
     }
-    return [keep(problem, key, variables["params"], logits(variables, H), logits(variables, H_test), **fields, **about)]
+    return [keep(problem, key, variables["params"], outputs, logits(variables, H_test), **fields, **about)]
 
 
 def cnn(problem: Problem) -> Parts:

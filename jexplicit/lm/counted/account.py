@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY
 from jexplicit.lm.counted.evidence import Decisions
-from jexplicit.lm.counted.mixing import CLIP, Gate, log_likelihoods, read_gate
+from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
     Ahead,
@@ -115,7 +115,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
 
 
 def divide(
-    model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray | None = None
+    model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS
 ) -> tuple[np.ndarray, np.ndarray]:
     """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums; gates learn from these blocks."""
     F = 2 * len(model.parts)
@@ -134,13 +134,12 @@ def divide(
     return entries, a.astype(np.float64)
 
 
-def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: np.ndarray | None):
+def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: np.ndarray):
     """[B, K] the weights that each decision is mixed with, and the log-odds after it."""
     D, out = np.empty((len(log_odds), gate.U.shape[1])), np.empty(len(log_odds), np.float32)
-    blocks = np.zeros(0, int) if learn is None else learn
-    for some in np.split(np.arange(len(out)), np.append(np.flatnonzero(np.diff(blocks)) + 1, len(blocks))):
+    for some in np.split(np.arange(len(out)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn))):
         D[some] = gate.D[sets[some]]
-        here = blocks[some[some < len(blocks)]]
+        here = learn[some[some < len(learn)]]
         out[some], gate = read_gate(gate, ahead.X[:, some], log_odds[some], sets[some], ahead.d.bit[some], here)
     return D, out
 

@@ -22,6 +22,7 @@ from jexplicit.runs.devices import check_threads
 
 CLIP, MOST = 8.0, 9.5  # of directions, and of log-odds
 BLOCK = 64  # decisions from one change of the weights to the next, about
+NO_BLOCKS = np.zeros(0, np.int64)  # of weights that stay as they are
 _sizes, _wider = (1 << 4, 1 << 8, 1 << 11), 16  # blocks that a call is padded to, and decisions that its blocks are
 _rows = 1 << 14  # decisions of a product
 _sets = 1 << 13  # of every gate, so that gates share a program
@@ -176,7 +177,7 @@ def blocks_of(place: Integer[np.ndarray, " B"], before: int = 0) -> Integer[np.n
 
 
 def read_gate(
-    gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarray, blocks: Integer[np.ndarray, " learn"] | None = None
+    gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarray, blocks: Integer[np.ndarray, " learn"] = NO_BLOCKS
 ) -> tuple[np.ndarray, Gate]:
     """The log-odds of decisions with a gate's, which learns from the first ones, block after block.
 
@@ -189,8 +190,8 @@ def read_gate(
         blocks: [learn] of those that are learned from, `blocks_of` them.
     """
     B, D, H = len(y), gate.D, gate.H
-    out, learn = np.empty(B, np.float32), 0 if blocks is None else len(blocks)
-    if blocks is not None and learn:
+    out, learn = np.empty(B, np.float32), len(blocks)
+    if learn:
         check_threads()
         first = np.flatnonzero(np.diff(blocks, prepend=-1))
         row, column = np.repeat([np.arange(len(first)), first], np.diff(np.append(first, learn)), axis=1)

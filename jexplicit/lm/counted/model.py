@@ -28,6 +28,7 @@ from jexplicit.lm.counted.evidence import Cells, Decisions, View, decisions, pas
 from jexplicit.lm.counted.layer import Layer, solve_layer
 from jexplicit.lm.counted.mixing import (
     MOST,
+    NO_BLOCKS,
     Gate,
     blocks_of,
     directions,
@@ -384,15 +385,16 @@ def fit_and_read(
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
     M = whitening(information(sample.T, weights))
     log_odds, facts, fitted = weigh(weights, X), facts_of(text, d, known, tree, gated), []
-    moving, fit = adaptive and not frozen, np.arange(n // 20, n, max(1, n // 1_500_000))
+    fit, learned = np.arange(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[late])
+    read = blocks_of(d.place[end:]) if adaptive and not frozen else NO_BLOCKS
     for names in gates:
         sets, in_all = sets_of(names, facts)
         halves = None if adaptive else d.block[late[fit]] % 2
         ridge = _gate_ridge["moving" if adaptive else "static"]
         shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
         gate = directions(X[:, fit].T.astype(np.float32), y[fit], log_odds[fit], sets[fit], M, **shared)
-        before, after = read_gate(gate, X[:, :n], log_odds[:n], sets[:n], y[:n], blocks_of(d.place[late]))
-        new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], blocks_of(d.place[end:]) if moving else None)
+        before, after = read_gate(gate, X[:, :n], log_odds[:n], sets[:n], y[:n], learned)
+        new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], read)
         log_odds = np.append(before, new)
         fitted.append((names, after))
         log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, new, end, end))

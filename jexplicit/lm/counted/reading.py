@@ -13,7 +13,7 @@ from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.counted.evidence import Decisions, decisions, pass_over
-from jexplicit.lm.counted.mixing import BLOCK, Gate, blocks_of, log_likelihoods, read_gate
+from jexplicit.lm.counted.mixing import BLOCK, NO_BLOCKS, Gate, blocks_of, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import (
     BIAS,
     CountedModel,
@@ -147,15 +147,15 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
     return Ahead(later, X, weigh(model.weights, X), sets, kept)
 
 
-def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"] | None:
+def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
     """The blocks of the decisions ahead that stand in whole blocks, which a model that moves learns from."""
     if not model.moving:
-        return None
+        return NO_BLOCKS
     blocks = blocks_of(d.place, state.done)
     return blocks[: np.searchsorted(blocks, (state.done + len(blocks)) // BLOCK)]
 
 
-def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray | None = None):
+def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS):
     """[B] the log-odds of all decisions ahead, and the gates after they have learned from the first ones, of these blocks."""
     a, after = ahead.log_odds, []
     for gate, sets in zip(gates, ahead.sets, strict=True):
@@ -237,7 +237,7 @@ def _go_on(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarr
     """The log-odds of the decisions ahead, and the state after them."""
     learn = complete(model, state, ahead.d)
     a, gates = pass_gates(model, state.gates, ahead, learn)
-    done = ahead.base.shape[1] if learn is None else state.done + len(learn)
+    done = state.done + len(learn) if model.moving else ahead.base.shape[1]
     return a, _forget(model, CountedState(ids, ahead.base, gates, done))
 
 

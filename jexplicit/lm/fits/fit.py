@@ -293,9 +293,6 @@ def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> F
     return FitResult(model, {"scalars": model.scalars, "contexts": len(model.parts)})
 
 
-_no_features = ("unigram", "bigram", "ngram", "context-mixing")
-
-
 def _fit_trained(start: str) -> Callable[[TrainingText, Options, Watch], FitResult]:
     def train(text: TrainingText, options: Options, watch: Watch) -> FitResult:
         from jexplicit.lm.fits.gradient import train_language_model
