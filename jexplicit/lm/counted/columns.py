@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int, Integer, UInt64
+from jaxtyping import Bool, Int, Integer, UInt8, UInt64
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
@@ -44,6 +44,7 @@ class Spelling(NamedTuple):
     inside: which tokens belong to a word: letters and apostrophes, subwords with one.
     line: which tokens end a line.
     folded: a number that upper and lower case share.
+    kind: 1 a piece of a word, 2 one with a capital, 3 white space, 4 the end of a line, 5 the end of a sentence, 6 all else.
     classes: for each size, the class of each token.
     """
 
@@ -51,6 +52,7 @@ class Spelling(NamedTuple):
     inside: Bool[np.ndarray, " N"]
     line: Bool[np.ndarray, " N"]
     folded: Int[np.ndarray, " N"]
+    kind: UInt8[np.ndarray, " N"]
     classes: dict[int, Int[np.ndarray, " N"]]
 
 
@@ -74,7 +76,10 @@ def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
     line[PAD] = begins[PAD] = True
     known: dict[str, int] = {}
     folded = np.array([known.setdefault(piece.lower(), i) if piece else i for i, piece in enumerate(pieces)], np.int32)
-    return Spelling(begins, inside, line, folded, {})
+    capital = np.array([piece != piece.lower() for piece in pieces])
+    space, stop = (np.array([piece.strip("▁ \t") in some for piece in pieces]) for some in (("",), (".", "!", "?")))
+    kind = np.select([line, inside & ~capital, inside, space, stop], [4, 1, 2, 3, 5], 6).astype(np.uint8)
+    return Spelling(begins, inside, line, folded, kind, {})
 
 
 class Context:
@@ -262,15 +267,69 @@ def _line_start(text: Text) -> np.ndarray:
     return text.number("line start", lambda: np.minimum(_latest(text.spelling.line[text.ids], at + 1), at))
 
 
-def _speaker(text: Text) -> Column:
-    """The first line of the paragraph: the last line that came after an empty one."""
+def _opens(text: Text) -> Bool[np.ndarray, " L"]:
+    """Whether a place is in the first line of a paragraph: one that comes after an empty line, or is the document's first."""
     at, start = np.arange(len(text.ids)), _line_start(text)
-    ends = text.spelling.line[text.ids]
-    empty = ends & (start == at)
-    before = np.maximum(start - 1, 0)
-    first = ends & (start < at) & ((text.ids[before] == PAD) | empty[before])
-    place = _latest(first, at, -1)
-    return np.where(place > text.begin, text.span(start)[np.maximum(place, 0)], np.uint64(0))
+    empty, before = text.spelling.line[text.ids] & (start == at), np.maximum(start - 1, 0)
+    return (text.ids[before] == PAD) | empty[before]
+
+
+def _speaker(text: Text, k: int) -> Column:
+    """The first line of the k-th paragraph back, 1 for the last one whose first line has ended."""
+    at, start = np.arange(len(text.ids)), _line_start(text)
+    ends = np.flatnonzero(text.spelling.line[text.ids] & (start < at) & _opens(text))
+    n = np.searchsorted(ends, at) - k
+    place = np.append(ends, 0)[np.maximum(n, 0)]
+    return np.where((n >= 0) & (place > text.begin), text.span(start)[place], np.uint64(0))
+
+
+def _paragraph(text: Text) -> Column:
+    """2 where a paragraph may begin, 1 in its first line, else 0."""
+    return (_opens(text) * (1 + (_line_start(text) == np.arange(len(text.ids))))).astype(np.uint64)
+
+
+def _in_line(text: Text) -> Column:
+    """How many words of the line have ended."""
+    ends = _words(text).end
+    return (np.searchsorted(ends, np.arange(len(text.ids))) - np.searchsorted(ends, _line_start(text))).astype(np.uint64)
+
+
+def _line_before(text: Text, what: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Column:
+    """A number of the line before, from where it starts and where it ends; 0 without one."""
+    start = _line_start(text)
+    end = np.maximum(start - 1, 0)
+    return np.where(start > text.begin + 1, what(_line_start(text)[end], end), 0).astype(np.uint64)
+
+
+def _of_kind(text: Text, kinds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """[L] the last place before each one whose token is of some kinds, and whether the document has one."""
+    at = np.arange(len(text.ids))
+    last = _latest(np.isin(text.spelling.kind[text.ids], kinds) & (text.ids != PAD), at, -1)
+    return np.maximum(last, 0), last > text.begin
+
+
+def _sentence(text: Text) -> Column:
+    """How many words have begun since the end of the sentence before."""
+    begin, (stop, known) = _words(text).begin, _of_kind(text, (5,))
+    first = np.where(known, stop, text.begin)
+    return (np.searchsorted(begin, np.arange(len(text.ids))) - np.searchsorted(begin, first)).astype(np.uint64)
+
+
+def _punctuation(text: Text) -> Column:
+    """The last token that is neither word nor white space."""
+    last, known = _of_kind(text, (5, 6))
+    return np.where(known, text.ids[last].astype(np.uint64) + np.uint64(1), np.uint64(0))
+
+
+def _shape(text: Text, length: int = 8) -> Column:
+    """The kinds of the last tokens, of pieces of words without a capital only the first one of each run."""
+    kind, at = text.spelling.kind[text.ids].astype(np.uint64), np.arange(len(text.ids))
+    kept = np.flatnonzero((kind != 1) | np.append(True, kind[:-1] != 1))
+    n, found = np.searchsorted(kept, at), np.zeros(len(at), np.uint64)
+    for k in range(length):
+        place = kept[np.maximum(n - 1 - k, 0)]
+        found |= np.where((n > k) & (place > text.begin), kind[place], 0).astype(np.uint64) << np.uint64(3 * k)
+    return found
 
 
 def _above(text: Text) -> Column:
@@ -318,7 +377,16 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
     "since": _since,
     "line": lambda text: text.span(_line_start(text)),
     "width": lambda text: (np.arange(len(text.ids)) - _line_start(text)).astype(np.uint64),
-    "speaker": _speaker,
+    "speaker": lambda text: _speaker(text, 1),
+    "speaker before": lambda text: _speaker(text, 2),
+    "paragraph": _paragraph,
+    "first": lambda text: np.where((at := _line_start(text)) < np.arange(len(text.ids)), text.ids[at] + 1, 0).astype(np.uint64),
+    "words in line": _in_line,
+    "width before": lambda text: _line_before(text, lambda start, end: end - start + 1),
+    "line end": lambda text: _line_before(text, lambda start, end: text.ids[np.maximum(end - 1, 0)] + 1),
+    "sentence": _sentence,
+    "punctuation": _punctuation,
+    "shape": _shape,
     "above": _above,
     "place": lambda text: place_in_word(text).astype(np.uint64),
     "followed": follower(Context(1), 1),

@@ -1,11 +1,29 @@
 """Columns of texts and trees of tokens against slow loops."""
 
+import functools
+
 import numpy as np
 import pytest
-from counted_models import stream, tokenizer
 
+from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.counted.columns import COLUMNS, Context, Text, follower, spelling
 from jexplicit.lm.counted.tree import agglomerate, as_tree, bisect, grow, grow_with_classes, unit, vectors
+
+_play = (
+    "First Man:\nTo be, or not.  Is't?\nOh NO! we\n\nKing:\nwe, two\nbe it\n\n\nFirst Man:\nSo\n",
+    "a line\n\nKing:\nTo be? it's two; NO\n\nFirst Man:\nOh\n\nKing:\n-",
+    "\nwe\nbe",
+)
+
+
+@functools.cache
+def tokenizer():
+    return train_tokenizer(_play, kind="char")
+
+
+def stream(n, seed=0):
+    return encode_documents(tokenizer(), [_play[i % 3] for i in np.random.default_rng(seed).integers(0, 3, n)])
+
 
 _all = (1, 3, *COLUMNS, follower(Context(1)), "4:2")
 
@@ -21,16 +39,23 @@ def facts(ids, t):
     own, pieces = spelling(tokenizer(), tokenizer().vocab_size), [tokenizer().piece(i) for i in range(tokenizer().vocab_size)]
     begin = max(i for i in range(t) if ids[i] == 0)
     before = [pieces[i] for i in ids[begin + 1 : t]]
-    words, part, since, line, lines = [], [], [], [], []
+    words, part, since, line, lines, opens, in_line, begun, mark, shape = [], [], [], [], [], [], 0, 0, None, []
     for piece, i in zip(before, ids[begin + 1 : t], strict=True):
         if not own.inside[i] and part:
-            words, part, since = [*words, "".join(part)], [], []
+            words, part, since, in_line = [*words, "".join(part)], [], [], in_line + 1
         since.append(piece)
         if own.inside[i]:
+            begun += not part
             part.append(piece)
+        elif piece not in ("▁", "\n"):
+            mark = piece
+        begun *= piece not in (".", "!", "?")
+        kind = 1 + (piece.isupper()) if own.inside[i] else {"▁": 3, "\n": 4}.get(piece, 5 if piece in (".", "!", "?") else 6)
+        shape += [] if shape[-1:] == [1] and kind == 1 else [kind]
         line.append(piece)
         if piece == "\n":
-            lines, line = [*lines, "".join(line)], []
+            opens += [line] if len(line) > 1 and (not lines or lines[-1] == "\n") else []
+            lines, line, in_line = [*lines, "".join(line)], [], 0
     word = [*([None] * 3), *words]
     above = lines[-1][len(line) : len(line) + 2] if lines and len(line) < len(lines[-1]) - 1 else None
     return {
@@ -44,6 +69,16 @@ def facts(ids, t):
         "line": "".join(line),
         "width": len(line),
         "above": above,
+        "speaker": "".join(opens[-1]) if opens else None,
+        "speaker before": "".join(opens[-2]) if len(opens) > 1 else None,
+        "paragraph": (not lines or lines[-1] == "\n") * (2 - bool(line)),
+        "first": line[0] if line else None,
+        "words in line": in_line,
+        "width before": len(lines[-1]) if lines else 0,
+        "line end": (lines[-1][-2:-1] or ("\n" if len(lines) > 1 else "start")) if lines else None,
+        "sentence": begun,
+        "punctuation": mark,
+        "shape": tuple(shape[-8:]),
         "folded part": "".join(part).lower(),
         "folded word": word[-1] and word[-1].lower(),
         "4:2": None if t - 2 < begin else ids[t - 2] % 4,
