@@ -153,9 +153,10 @@ CHARACTERS = (
     *each(
         ("part",), ("part", "word"), ("part", "word", "word before"), ("since", "word"), ("since", "word before"),
         ("part", "word before"), ("line",), ("width", 1), ("width", 1, 2), ("since", "speaker"), ("line", "speaker"),
-        (2, 3, 4), (1, 3, 4), (2, 3, 4, 5), ("shape", 1), ("speaker before", "part"), ("paragraph", "part"), ("line end", "part"),
-        ("words in line", "part"), ("width before", "width"), ("first", "width"), ("sentence", "part"), ("word", "word before"),
-        ("shape", "word"), ("shape", "punctuation"), ("punctuation", "words in line"), ("speaker before", 1, 2),
+        (2, 3, 4), (1, 3, 4), (2, 3, 4, 5), ("shape", 1), ("speaker before", "part"), ("paragraph", "part"),
+        ("line end", "part"), ("words in line", "part"), ("width before", "width"), ("first", "width"), ("sentence", "part"),
+        ("word", "word before"), ("shape", "word"), ("shape", "punctuation"), ("punctuation", "words in line"),
+        ("speaker before", 1, 2),
     ),
     *each((), (1,), (1, 2), (1, 2, 3), ("part",), ("since", "word"), window=256),
     *each((1, 2, 3, 4, 5, 6, 7, 8, 9), ("folded part", "folded word"), ("place", 1, 2)),

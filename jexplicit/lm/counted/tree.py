@@ -18,6 +18,7 @@ from jexplicit.counts.word_vectors import pair_information
 
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
+_short = 100_000  # tokens of a text below which classes are cuts of the tree, too
 
 
 class Tree(NamedTuple):
@@ -124,7 +125,8 @@ def grow_with_classes(
         tree = agglomerate(_before(ids, N))
         return tree, {size: tree.classes(size, counts) for size in sizes}
     x = unit(vectors(ids, N))
-    return bisect(x, counts), {size: cluster(x, counts, size) for size in sizes}
+    tree = bisect(x, counts)
+    return tree, {size: tree.classes(size, counts) if len(ids) < _short else cluster(x, counts, size) for size in sizes}
 
 
 def _before(ids: np.ndarray, N: int) -> np.ndarray:
@@ -243,11 +245,13 @@ def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tr
 
 def _halve(x: Float[np.ndarray, "n R"], w: Float[np.ndarray, " n"], least: float = 0.2) -> Bool[np.ndarray, " n"]:
     """Which of some tokens are in the first of two clusters, each of which has a share of the weight."""
-    x = x - np.average(x, axis=0, weights=w)
+    if len(x) == 2:
+        return np.array([True, False])
+    x = x - w @ x / w.sum()
     v = x[np.argmax((x * x).sum(axis=1) * w)]
     for _ in range(12):  # the power method
-        v = (x * w[:, None]).T @ (x @ v)
-        v = v / (np.linalg.norm(v) + 1e-12)
+        v = (w * (x @ v)) @ x
+        v = v / (np.sqrt(v @ v) + 1e-12)
 
     def first(score: np.ndarray, threshold: float | None) -> np.ndarray:
         """Those with scores up to a threshold, or up to the median, as far as both sides keep their share."""
@@ -262,7 +266,7 @@ def _halve(x: Float[np.ndarray, "n R"], w: Float[np.ndarray, " n"], least: float
 
     left, root = first(x @ v, None), np.sqrt(w)
     for _ in range(10):
-        a, b = (np.average(x[side], axis=0, weights=root[side]) for side in (left, ~left))
+        a, b = (root[side] @ x[side] / root[side].sum() for side in (left, ~left))
         again = first(x @ (b - a), float(b @ b - a @ a) / 2)
         if (again == left).all():
             break
