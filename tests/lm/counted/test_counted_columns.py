@@ -179,6 +179,7 @@ def test_a_set_is_halved_between_its_clusters_and_each_half_keeps_its_share():
 
 def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monkeypatch):
     monkeypatch.setattr("jexplicit.lm.counted.tree._merged", 10)
+    monkeypatch.setattr("jexplicit.lm.counted.tree._short", 1000)
     rng = np.random.default_rng(1)
     groups = np.arange(1, 31).reshape(3, 10)  # subjects, verbs, objects; token 31 never occurs
     ids = np.stack([rng.choice(group, 2000) for group in groups], axis=1).ravel()
@@ -187,6 +188,8 @@ def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monk
     assert found[3][31] == found[3][0] == 0 and found[40].max() == 30  # no more classes than tokens
     again = grow_with_classes(ids, 32, (3,))[1][3]
     np.testing.assert_array_equal(again, found[3])
+    tree, cuts = grow_with_classes(ids[:999], 32, (3,))
+    np.testing.assert_array_equal(cuts[3], tree.classes(3, np.bincount(ids[:999], minlength=32)))
     monkeypatch.setattr("jexplicit.lm.counted.tree._merged", 40)
     tree, found = grow_with_classes(ids, 32, (3,))
     np.testing.assert_array_equal(found[3], tree.classes(3, np.bincount(ids, minlength=32)))
