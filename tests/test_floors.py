@@ -19,7 +19,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jexplicit", "icl", "launch")
 FLOORS = {
-    "jexplicit.notebook": 1,
     "jexplicit.runs": 1,
     "jexplicit.data": 2,
     "jexplicit.counts": 3,

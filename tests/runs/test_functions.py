@@ -25,7 +25,6 @@ from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import AXIS, data_mesh
 
 PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
-TRANSFORMATIONS = ("jit", "vmap", "grad", "8 devices")
 ONE_PROGRAM, WITH_CHECKS = "one program", "one, and checks"
 OF_CHECKS = {"isfinite", "isnan", "_reduce_sum", "_reduce_min", "_reduce_any", "_reduce_all", "matrix_rank", "_is_invertible"}
 
@@ -273,21 +272,25 @@ def test_a_call_outside_of_jit_has_the_values_and_compiles_one_program_and_the_c
 
 
 def page() -> str:
-    """The table as the documentation shows it."""
+    """The functions as the documentation shows them, by what a call compiles."""
+    compiled: dict[str, list[str]] = {}
+    for name, own in cases().items():
+        compiled.setdefault(own.compiled, []).append(
+            f"`{name}`" + (f" (no gradient: {own.no_gradient})" if own.no_gradient else "")
+        )
     lines = [
         "# How functions of arrays transform",
         "",
-        "Each cell is a test of `tests/runs/test_functions.py`, which writes this page. Under `jax.jit`, `jax.vmap` and",
-        "`jax.grad`, and on arrays whose first axis is spread over 8 devices, a function has the numbers that it has alone.",
-        "*Compiled*: what a call compiles. *One program*: it computes and checks values. *One, and checks*: small programs",
-        "check values before or after it. Under a transformation values are not checked. *Each sweep*, *each layer*: a loop on",
-        "the host calls compiled programs, as sweeps are saved and resumed, and a layer may have a solver of its own.",
+        "Under `jax.jit`, `jax.vmap` and `jax.grad`, and on arrays whose first axis is spread over 8 devices, a function has",
+        "the numbers that it has alone. `tests/runs/test_functions.py` tests each, and writes this page. *One program*",
+        "computes and checks values. *One, and checks*: small programs check values before or after it. Under a transformation",
+        "values are not checked. *Each sweep*, *each layer*: a loop on the host calls compiled programs, as sweeps are saved",
+        "and resumed, and a layer may have a solver of its own.",
         "",
-        f"| function | compiled | {' | '.join(TRANSFORMATIONS)} |",
-        "|---" * (2 + len(TRANSFORMATIONS)) + "|",
+        "| a call compiles | functions |",
+        "|---|---|",
+        *(f"| {kind} | {', '.join(names)} |" for kind, names in compiled.items()),
     ]
-    for name, own in cases().items():
-        lines.append(f"| `{name}` | {own.compiled} | yes | yes | {own.no_gradient or 'yes'} | yes |")
     return "\n".join(lines) + "\n"
 
 
