@@ -50,8 +50,8 @@ TINY = bool(os.environ.get("TINY"))  # seconds instead of half a minute
 # %%
 corpus = docs_corpus(keep=True)
 documents, held_out = (corpus.train[:300], corpus.dev[:30]) if TINY else (corpus.train, corpus.dev)
-tokenizer = jx.train_tokenizer(documents, vocab_size=512 if TINY else 4098)
-train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, held_out))
+tokenizer = jx.data.train_tokenizer(documents, vocab_size=512 if TINY else 4098)
+train, dev = (jx.data.encode_documents(tokenizer, part) for part in (documents, held_out))
 print(f"{len(train):,} train and {len(dev):,} dev tokens, vocabulary {tokenizer.vocab_size:,}")
 print([tokenizer.piece(int(i)) for i in tokenizer.encode("Return the number of items.")])
 
@@ -59,7 +59,8 @@ print([tokenizer.piece(int(i)) for i in tokenizer.encode("Return the number of i
 # ## One counting pass
 #
 # `counts[k-1][j, i]` is how often token `i` came `k` places after token `j`. The models below need nothing but these integers.
-# Counts of two texts add up to the counts of both (`jx.merge_counts`), so a corpus can be counted in parts, on many machines.
+# Counts of two texts add up to the counts of both (`jx.counts.merge_counts`), so a corpus can be counted in parts, on many
+# machines.
 
 # %%
 counts = jx.count(train, radius=4, vocab_size=tokenizer.vocab_size)
@@ -71,14 +72,14 @@ print(f"'of' directly before 'the' {counts[0][of, the]:,} times, two places befo
 #
 # *Sum* features share one table among the $K$ tokens of context; *Cat* features have a table for each offset. At $K = 1$ both
 # are the same model, and it is the exact optimum: the relative frequencies of bigrams, smoothed by the noise model.
-# `jx.fit_model` fits any kind of language model by its name (`jx.METHODS`), and `jx.evaluate` measures it.
+# `jx.lm.fit_model` fits any kind of language model by its name (`jx.lm.METHODS`), and `jx.evaluate` measures it.
 
 # %%
-text = jx.TrainingText(train, tokenizer.vocab_size, counts=counts)
+text = jx.lm.TrainingText(train, tokenizer.vocab_size, counts=counts)
 models, perplexity = {}, {}
 for features in ("sum", "cat"):
     for K in (1, 2, 4):
-        model = jx.fit_model("explicit", text, jx.Options(features=features, radius=K)).model
+        model = jx.lm.fit_model("explicit", text, jx.lm.Options(features=features, radius=K)).model
         models[features, K] = model
         perplexity[features, K] = [jx.evaluate(model, stream, sample=20_000).perplexity for stream in (train, dev)]
         print(f"{features}  K = {K}:  train {perplexity[features, K][0]:8.1f}   dev {perplexity[features, K][1]:8.1f}")
@@ -128,7 +129,7 @@ plt.show()
 
 # %%
 model = models["cat", 2]
-X, Y = jx.contexts(jx.encode_documents(tokenizer, ["Return the number of items in the list."]), 2)
+X, Y = jx.contexts(jx.data.encode_documents(tokenizer, ["Return the number of items in the list."]), 2)
 why = jx.explain(model, X, Y)
 for x, y, evidence, log_p in zip(X, Y, why.evidence, why.log_probability):
     parts = ", ".join(f"{tokenizer.piece(int(j))} {e:+.2f}" for j, e in zip(x, evidence))
@@ -141,9 +142,9 @@ for x, y, evidence, log_p in zip(X, Y, why.evidence, why.log_probability):
 
 # %%
 prompt = "Return the"
-log_p = jx.next_token(model, np.array(tokenizer.encode(prompt)))
+log_p = jx.lm.next_token(model, np.array(tokenizer.encode(prompt)))
 print(", ".join(f"{tokenizer.piece(int(i))} {np.exp(log_p[i]):.3f}" for i in np.argsort(-log_p)[:8]))
-for continuation in jx.generate_text(jax.random.key(0), model, tokenizer, [prompt] * 3, 30, temperature=0.7, top_k=40):
+for continuation in jx.lm.generate_text(jax.random.key(0), model, tokenizer, [prompt] * 3, 30, temperature=0.7, top_k=40):
     print("---", prompt + continuation, sep="\n")
 
 # %% [markdown]

@@ -38,8 +38,8 @@ TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
 # %%
 corpus = docs_corpus(keep=True)
 documents, held_out = (corpus.train[:100], corpus.dev[:20]) if TINY else (corpus.train[:2000], corpus.dev[:200])
-tokenizer = jx.train_tokenizer(documents, vocab_size=300 if TINY else 1026)
-train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, held_out))
+tokenizer = jx.data.train_tokenizer(documents, vocab_size=300 if TINY else 1026)
+train, dev = (jx.data.encode_documents(tokenizer, part) for part in (documents, held_out))
 N, K = tokenizer.vocab_size, 2
 X, Y = jx.contexts(train, K)
 print(f"{len(Y):,} positions, {N:,} tokens, {K * N * N:,} parameters")
@@ -52,14 +52,14 @@ print(f"{len(Y):,} positions, {N:,} tokens, {K * N * N:,} parameters")
 # the epoch with the lowest dev loss.
 
 # %%
-text, events = jx.TrainingText(train, N), []
-watch = jx.Watch(dev=dev, log=lambda **event: events.append(event))
+text, events = jx.lm.TrainingText(train, N), []
+watch = jx.lm.Watch(dev=dev, log=lambda **event: events.append(event))
 epochs, sweeps = (3, 5) if TINY else (16, 60)
 steps = {"batch_size": 1024, "epochs": epochs, "learning_rate": 0.1, "patience": 3}  # ten times the paper's rate: steps are few
-options = jx.Options(features="cat", radius=K, discount=0.0, sweeps=sweeps, **steps)
-models = {"explicit": jx.fit_model("explicit", text, options).model}
+options = jx.lm.Options(features="cat", radius=K, discount=0.0, sweeps=sweeps, **steps)
+models = {"explicit": jx.lm.fit_model("explicit", text, options).model}
 for start in ("cold", "warm"):
-    models[start], info = jx.fit_model(start, text, options, watch)
+    models[start], info = jx.lm.fit_model(start, text, options, watch)
     print(f"{start}: of {info['epochs']} epochs, epoch {info['best_epoch']} has the lowest dev loss")
 
 # %%
@@ -85,7 +85,7 @@ plt.show()
 # explicit solution lacks is not a lower training loss, but generalisation.
 
 # %%
-models["sweeps"] = jx.fit_model("iterative-scaling", text, options).model
+models["sweeps"] = jx.lm.fit_model("iterative-scaling", text, options).model
 for name, model in models.items():
     train_perplexity, dev_perplexity = (jx.evaluate(model, stream).perplexity for stream in (train, dev))
     residual = kkt_residual(model, X, Y, mesh=text.mesh)

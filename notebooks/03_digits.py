@@ -35,6 +35,7 @@ import numpy as np
 import optax
 
 import jexplicit as jx
+from jexplicit import solvers
 from jexplicit.nn.networks import SoftmaxStack
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step, variables_of
@@ -46,11 +47,12 @@ TINY = bool(os.environ.get("TINY"))  # seconds instead of a minute
 mnist = Path(os.environ.get("JEXPLICIT_DATA_DIR", "nowhere"), "mnist").is_dir() and not TINY
 
 # %%
-data = jx.read_images("mnist" if mnist else "digits")
-H, H_test = (jnp.asarray(jx.pixel_features(X, data.levels)) for X in (data.train_images, data.test_images))  # (X + 1)/levels
-Y = jnp.asarray(jx.one_hot(data.train_labels, data.outputs))
+data = jx.data.read_images("mnist" if mnist else "digits")
+both = data.train_images, data.test_images
+H, H_test = (jnp.asarray(jx.data.pixel_features(X, data.levels)) for X in both)  # (X + 1)/levels
+Y = jnp.asarray(jx.data.one_hot(data.train_labels, data.outputs))
 labels, labels_test = (jnp.asarray(part, jnp.int32) for part in (data.train_labels, data.test_labels))
-F, K = jx.dense_cooccurrence(H, Y), float(jx.priming_number(H))  # all that the solution needs, in one pass over the data
+F, K = solvers.dense_cooccurrence(H, Y), float(solvers.priming_number(H))  # all that the solution needs, in one pass
 print(f"{data.name}: H {H.shape}, F {F.shape}, mean L1 norm K = {K:.2f}")
 
 # %% [markdown]
@@ -61,8 +63,8 @@ print(f"{data.name}: H {H.shape}, F {F.shape}, mean L1 norm K = {K:.2f}")
 
 # %%
 U = jx.explicit_solution(F, K)
-print(f"explicit: {jx.accuracy(H_test @ U, labels_test):.4f} of the test images right")
-scan = jx.priming_scan(H_test, F, labels_test, jnp.arange(1, H.shape[1] + 1, dtype=H.dtype))
+print(f"explicit: {solvers.accuracy(H_test @ U, labels_test):.4f} of the test images right")
+scan = solvers.priming_scan(H_test, F, labels_test, jnp.arange(1, H.shape[1] + 1, dtype=H.dtype))
 plt.figure(figsize=(4.5, 2.8))
 plt.semilogx(scan.K, scan.accuracy)
 plt.axvline(K, color="tab:orange", ls="--", label="mean norm")
@@ -82,7 +84,7 @@ separate = intercept_logits(H_test, F, log_intercept(F, K))
 difference, size = jnp.abs(separate - H_test @ U).max(), jnp.abs(separate).max()
 print(f"largest difference of a logit: {difference:.1e}, for logits up to {size:.0f}")
 fit = fit_intercept(H, Y, F, K=K, sweeps=100)
-print(f"best intercept: {jx.accuracy(fit.logits(H_test), labels_test):.4f}")
+print(f"best intercept: {solvers.accuracy(fit.logits(H_test), labels_test):.4f}")
 
 # %% [markdown]
 # ## More layers, forward only
@@ -92,8 +94,8 @@ print(f"best intercept: {jx.accuracy(fit.logits(H_test), labels_test):.4f}")
 
 # %%
 for layers in (1, 2, 3):
-    params = jx.solve_layers(H, Y, [jx.SoftmaxLayer()] * layers).params
-    print(f"layers {layers}: test accuracy {jx.accuracy(jx.stack_logits(params, H_test), labels_test):.4f}")
+    params = jx.solve_layers(H, Y, [solvers.SoftmaxLayer()] * layers).params
+    print(f"layers {layers}: test accuracy {solvers.accuracy(solvers.stack_logits(params, H_test), labels_test):.4f}")
 
 # %% [markdown]
 # ## Warm and cold
@@ -109,15 +111,16 @@ held_out, used = order[: len(H) // 10], order[len(H) // 10 :]
 H_used, Y_used = np.asarray(H[used]), np.asarray(Y[used])
 optimizer = optax.adagrad(0.1, initial_accumulator_value=0.0, eps=1e-30)
 step = training_step(SoftmaxStack(data.outputs), objective("softmax_cross_entropy"), optimizer)
-cold, warm = random_decoders(jax.random.key(0), *U.shape, 1), jx.solve_layers(H_used, Y_used, [jx.SoftmaxLayer(K)]).params
+cold = random_decoders(jax.random.key(0), *U.shape, 1)
+warm = jx.solve_layers(H_used, Y_used, [solvers.SoftmaxLayer(K)]).params
 trained = {}
 for name, (start,) in {"warm": warm, "cold": cold}.items():
     curve = []
 
     def held_out_loss(variables, curve=curve):
         W = variables["params"]["layer_1"]["kernel"]
-        curve.append(jx.accuracy(H_test @ W, labels_test))
-        return jx.mean_loss(H[held_out] @ W, Y[held_out])
+        curve.append(solvers.accuracy(H_test @ W, labels_test))
+        return solvers.mean_loss(H[held_out] @ W, Y[held_out])
 
     done = train(
         initial_state({"params": {"layer_1": {"kernel": start}}, "batch_stats": {}}, optimizer),
@@ -158,18 +161,17 @@ plt.show()
 
 # %%
 size, sweeps = (6, 60) if mnist else (3, 20 if TINY else 150)
-filters = jx.patch_filters(data.train_images, data.levels, size=size, number=32)
-both = data.train_images, data.test_images
-Z, Z_test = (jx.unit_rows(jx.patch_features(X, data.levels, filters, grid=3, threshold=1.0)) for X in both)
-start = jx.explicit_solution(jx.dense_cooccurrence(Z, Y), 1.0)
+filters = jx.features.patch_filters(data.train_images, data.levels, size=size, number=32)
+Z, Z_test = (jx.features.unit_rows(jx.features.patch_features(X, data.levels, filters, grid=3, threshold=1.0)) for X in both)
+start = jx.explicit_solution(solvers.dense_cooccurrence(Z, Y), 1.0)
 results = {
-    "scaling, pixels": (jx.iterative_scaling_sweeps(H, Y, U, sweeps=sweeps), H_test),
-    "scaling, patches": (jx.iterative_scaling_sweeps(Z, Y, start, sweeps=sweeps), Z_test),
-    "curvature bound, patches": (jx.curvature_bound_sweeps(Z, Y, sweeps=10), Z_test),
+    "scaling, pixels": (solvers.iterative_scaling_sweeps(H, Y, U, sweeps=sweeps), H_test),
+    "scaling, patches": (solvers.iterative_scaling_sweeps(Z, Y, start, sweeps=sweeps), Z_test),
+    "curvature bound, patches": (solvers.curvature_bound_sweeps(Z, Y, sweeps=10), Z_test),
 }
 plt.figure(figsize=(4.5, 2.8))
 for name, (model, inputs) in results.items():
-    print(f"{name}: test accuracy {jx.accuracy(model.logits(inputs), labels_test):.4f}")
+    print(f"{name}: test accuracy {solvers.accuracy(model.logits(inputs), labels_test):.4f}")
     plt.loglog(np.maximum(np.arange(len(model.losses)), 0.5), model.losses, label=name)
 plt.gca().set(xlabel="sweep (start at 0.5)", ylabel="train loss (nats)")
 plt.legend(loc="upper left", bbox_to_anchor=(1, 1))
@@ -185,15 +187,15 @@ plt.show()
 
 # %%
 octaves, grid = (3, 7) if mnist else (2, 4)
-bank = jx.wavelets(data.train_images.shape[1:], octaves=octaves, angles=6, grid=grid)
-pools = functools.partial(jx.scattering_pools, bank=bank)
-axes = jx.fit_axes(pools, data.train_images, data.levels, dimensions=200)
-D, D_test = (jx.describe(pools, axes, X, data.levels) for X in both)
-W = jx.fourier_directions(jax.random.key(0), D.shape[1], 200 if TINY else 1024, scale=0.7)
-features = jax.tree_util.Partial(jx.fourier_features, W=W)
-fit = jx.gram_least_squares(jx.gram_matrix(jx.split_examples(D, Y), features), ridge=0.1)
-scores = jx.streamed_logits(fit, D_test, features)
-print(f"kernel least squares: {jx.accuracy(scores, labels_test):.4f} of the test images right")
+bank = jx.features.wavelets(data.train_images.shape[1:], octaves=octaves, angles=6, grid=grid)
+pools = functools.partial(jx.features.scattering_pools, bank=bank)
+axes = jx.features.fit_axes(pools, data.train_images, data.levels, dimensions=200)
+D, D_test = (jx.features.describe(pools, axes, X, data.levels) for X in both)
+W = jx.features.fourier_directions(jax.random.key(0), D.shape[1], 200 if TINY else 1024, scale=0.7)
+features = jax.tree_util.Partial(jx.features.fourier_features, W=W)
+fit = solvers.gram_least_squares(solvers.gram_matrix(solvers.split_examples(D, Y), features), ridge=0.1)
+scores = solvers.streamed_logits(fit, D_test, features)
+print(f"kernel least squares: {solvers.accuracy(scores, labels_test):.4f} of the test images right")
 
 # %% [markdown]
 # Next: all of it as one command, `jexplicit digits --out runs/digits`, or on your own images,

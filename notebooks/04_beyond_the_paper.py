@@ -37,15 +37,15 @@ TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
 
 corpus = docs_corpus(keep=True)
 documents, dev_documents = (corpus.train[:150], corpus.dev[:20]) if TINY else (corpus.train[:3000], corpus.dev[:300])
-tokenizer = jx.train_tokenizer(documents, vocab_size=300 if TINY else 1026)
-train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, dev_documents))
+tokenizer = jx.data.train_tokenizer(documents, vocab_size=300 if TINY else 1026)
+train, dev = (jx.data.encode_documents(tokenizer, part) for part in (documents, dev_documents))
 N, radii, positions = tokenizer.vocab_size, (1, 2) if TINY else (1, 2, 4, 8), 1000 if TINY else 15_000
-text = jx.TrainingText(train, N, counts=jx.count(train, radius=8, vocab_size=N))  # one pass serves every model below
+text = jx.lm.TrainingText(train, N, counts=jx.count(train, radius=8, vocab_size=N))  # one pass serves every model below
 print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev tokens, vocabulary {N:,}")
 
 
 def fit(method, watch=None, **options):
-    return jx.fit_model(method, text, jx.Options(calibration_positions=positions, **options), watch)
+    return jx.lm.fit_model(method, text, jx.lm.Options(calibration_positions=positions, **options), watch)
 
 
 def dev_perplexity(model):
@@ -105,7 +105,7 @@ plt.show()
 
 # %%
 K, events = radii[-2], []
-watch = jx.Watch(dev=dev, log=lambda **event: events.append(event))
+watch = jx.lm.Watch(dev=dev, log=lambda **event: events.append(event))
 swept = fit("iterative-scaling", watch, radius=K, sweeps=3 if TINY else 8)
 plt.figure(figsize=(6, 4))
 for part in ("train", "dev"):
@@ -142,13 +142,13 @@ plt.show()
 # the row belongs to one token or to several.
 
 # %%
-X, Y = jx.contexts(jx.encode_documents(tokenizer, ["Return the number of items in the list."]), model.radius)
+X, Y = jx.contexts(jx.data.encode_documents(tokenizer, ["Return the number of items in the list."]), model.radius)
 why = jx.explain(model, X, Y)
 for y, evidence, log_p in zip(Y, why.evidence, why.log_probability):
     strongest = ", ".join(f"{why.names[g]} {evidence[g]:+.2f}" for g in np.argsort(-np.abs(evidence))[:3])
     print(f"{tokenizer.piece(int(y)):>12}  p = {np.exp(log_p):.3f}   {strongest}")
 prompt = "Return the"
-for continuation in jx.generate_text(jax.random.key(0), model, tokenizer, [prompt] * 3, 30, temperature=0.7, top_k=40):
+for continuation in jx.lm.generate_text(jax.random.key(0), model, tokenizer, [prompt] * 3, 30, temperature=0.7, top_k=40):
     print("---", prompt + continuation, sep="\n")
 
 # %% [markdown]

@@ -55,8 +55,9 @@ if names.is_file() and not TINY:
 else:
     lines = sorted({word for text in docs_corpus(keep=True).train[:400] for word in text.split() if word.isalpha()})
 train_lines, dev_lines, test_lines = split_in_three(lines[:2000] if TINY else lines)
-tokenizer = jx.train_tokenizer(train_lines, kind="char")
-train_stream, dev_stream, test_stream = (jx.encode_documents(tokenizer, part) for part in (train_lines, dev_lines, test_lines))
+tokenizer = jx.data.train_tokenizer(train_lines, kind="char")
+parts = train_lines, dev_lines, test_lines
+train_stream, dev_stream, test_stream = (jx.data.encode_documents(tokenizer, part) for part in parts)
 K, N = 3, tokenizer.vocab_size
 (X, Y), dev = ([part.astype(np.int32) for part in jx.contexts(stream, K, eos=True)] for stream in (train_stream, dev_stream))
 print(f"{len(lines):,} lines, {N} tokens, {len(Y):,} training positions; log N = {np.log(N):.3f} nats")
@@ -80,10 +81,10 @@ model = MLPLanguageModel(vocab_size=N, embedding=10, hidden=(200,))
 # %% [markdown]
 # ## Trained, beside models that are counted
 #
-# `jx.network_model` makes a language model of a trained network, and all functions for language models work on it.
+# `jx.lm.network_model` makes a language model of a trained network, and all functions for language models work on it.
 
 # %%
-text = jx.TrainingText(train_stream, N, eos=True)
+text = jx.lm.TrainingText(train_stream, N, eos=True)
 epochs, score, batch_size = 2 if TINY else 10, scorer(model, goal), 256
 optimizer = make_optimizer("adam", make_schedule("cosine", 5e-3, epochs * -(-len(Y) // batch_size)))
 done = train(
@@ -96,13 +97,13 @@ done = train(
     batch_size=batch_size,
     epochs=epochs,
 )
-curve, network = [entry["dev_loss"] for entry in done.history], jx.network_model(model, done.params, context=K)
+curve, network = [entry["dev_loss"] for entry in done.history], jx.lm.network_model(model, done.params, context=K)
 print(f"network: dev {min(curve):.4f}, test {jx.evaluate(network, test_stream).loss:.4f} nats")
 plt.figure(figsize=(4.5, 2.8))
 plt.plot(curve, "o-", label="network")
 counted = {
-    "explicit": jx.fit_model("explicit", text, jx.Options(features="cat", radius=K)).model,
-    "Kneser-Ney 5-gram": jx.fit_model("ngram", text).model,
+    "explicit": jx.lm.fit_model("explicit", text, jx.lm.Options(features="cat", radius=K)).model,
+    "Kneser-Ney 5-gram": jx.lm.fit_model("ngram", text).model,
 }
 counted["context mixing"] = jx.fit(train_lines, tokenizer=tokenizer, history="none", eos=True).model
 for (name, found), line in zip(counted.items(), (":", "-.", "--")):
@@ -122,7 +123,7 @@ plt.show()
 # Ten words from the network:
 
 # %%
-print(", ".join(jx.generate_text(jax.random.key(1), network, tokenizer, [""] * 10, 20)))
+print(", ".join(jx.lm.generate_text(jax.random.key(1), network, tokenizer, [""] * 10, 20)))
 
 # %% [markdown]
 # Next: all of this in one command, `jexplicit networks mlp-lm --train names.txt --tokenizer char --out runs/names`, and other

@@ -48,11 +48,11 @@ from jexplicit.nn.studies.autoencoders import (
 from jexplicit.nn.training import sampler, train
 
 TINY = bool(os.environ.get("TINY"))  # seconds instead of a minute
-data = jx.read_images("digits")
-X, X_test = (jx.pixel_features(part, data.levels) for part in (data.train_images, data.test_images))
+data = jx.data.read_images("digits")
+X, X_test = (jx.data.pixel_features(part, data.levels) for part in (data.train_images, data.test_images))
 mean, scale = X.mean(axis=0), (X - X.mean(axis=0)).std()
 X, X_test = (X - mean) / scale, (X_test - mean) / scale
-Y, Y_test = jx.one_hot(data.train_labels, 10), jx.one_hot(data.test_labels, 10)
+Y, Y_test = jx.data.one_hot(data.train_labels, 10), jx.data.one_hot(data.test_labels, 10)
 key = jax.random.key(0)
 
 # %% [markdown]

@@ -38,7 +38,7 @@ from icl.blur.judging import descent_flops, nearest_neighbour_accuracies, rule_f
 
 TINY = bool(os.environ.get("TINY"))  # under a minute instead of two
 jax.config.update("jax_disable_most_optimizations", TINY)  # less time for compilation
-sets = blur.image_sets(jx.read_images("digits"))
+sets = blur.image_sets(jx.data.read_images("digits"))
 key = jax.random.key(0)
 
 # %% [markdown]

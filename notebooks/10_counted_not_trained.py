@@ -39,8 +39,8 @@ TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
 
 corpus = docs_corpus(keep=True)
 documents, dev_documents = (corpus.train[:20], corpus.dev[:2]) if TINY else (corpus.train[:120], corpus.dev[:15])
-tokenizer = jx.train_tokenizer(documents, kind="char")
-train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, dev_documents))
+tokenizer = jx.data.train_tokenizer(documents, kind="char")
+train, dev = (jx.data.encode_documents(tokenizer, part) for part in (documents, dev_documents))
 N = tokenizer.vocab_size
 print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev characters, {N} different ones")
 
@@ -56,7 +56,7 @@ print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev char
 # line adds contexts to those above; no weights depend on the place yet (`gates=()`):
 
 # %%
-ladder = {"Kneser-Ney 5-gram": jx.evaluate(jx.fit_model("ngram", jx.TrainingText(train, N)).model, dev).loss}
+ladder = {"Kneser-Ney 5-gram": jx.evaluate(jx.lm.fit_model("ngram", jx.lm.TrainingText(train, N)).model, dev).loss}
 kinds = {
     "last character": (Context(), Context(1)),
     "2 and 3 characters": (Context(1, 2), Context(1, 2, 3)),

@@ -43,8 +43,8 @@ TINY = bool(os.environ.get("TINY"))  # seconds instead of minutes
 
 corpus = docs_corpus(keep=True)
 documents, dev_documents = (corpus.train[:10], corpus.dev[:1]) if TINY else (corpus.train[:200], corpus.dev[:10])
-tokenizer = jx.train_tokenizer(documents, kind="char")
-train, dev = (jx.encode_documents(tokenizer, part) for part in (documents, dev_documents))
+tokenizer = jx.data.train_tokenizer(documents, kind="char")
+train, dev = (jx.data.encode_documents(tokenizer, part) for part in (documents, dev_documents))
 N, window, batch_size, steps = tokenizer.vocab_size, 64, 4 if TINY else 16, 4 if TINY else 600
 print(f"{np.count_nonzero(train):,} train and {np.count_nonzero(dev):,} dev characters, {N} different ones")
 
@@ -67,7 +67,7 @@ print(f"context mixing: {counted:.3f} nats per character")
 network = Transformer(vocab_size=N, width=64, layers=2, heads=2, window=window, positions="learned", tied=False, direct=True)
 tokens = np.zeros((1, window), np.int32)
 random = init_variables(network, jax.random.key(0), tokens)
-(bigram,) = jx.fit_model("bigram", jx.TrainingText(train, N)).model.tables
+(bigram,) = jx.lm.fit_model("bigram", jx.lm.TrainingText(train, N)).model.tables
 starts = {
     "random weights": random,
     "bigrams": bigram_start(random, np.asarray(bigram)),

@@ -80,7 +80,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         ValueError: fewer than two layers, or an empty layer.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> synapses = jax.eval_shape(lambda: init_synapses(jax.random.key(0), backprop_genome(4), Rules(), (64, 32, 10)))
         >>> [synapse.W.shape for synapse in synapses]
         [(4, 65, 32), (4, 33, 10)]
@@ -115,7 +115,7 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
         ValueError: shapes of the genome or the inputs that do not match.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> rules, genome = Rules(states=2), backprop_genome(2)
         >>> def logits(key, x):
         ...     return predict(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x)
@@ -144,7 +144,7 @@ def forward(
         ValueError: shapes of the genome or the inputs that do not match.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> rules, genome = Rules(states=2), backprop_genome(2)
         >>> def states(key, x):
         ...     return forward(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x)[0]
@@ -339,7 +339,7 @@ def learn(
         ValueError: shapes that do not match.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> rules, genome = Rules(states=2), backprop_genome(2)
         >>> def one_update(key, x, y):
         ...     return learn(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x, y)

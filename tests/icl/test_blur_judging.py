@@ -10,8 +10,9 @@ import pytest
 from jax import lax
 from samples import two_classes
 
-from icl.blur import backprop_genome, descent_curves, learning_curves, load_genome, minibatches, sgd_rules
+from icl.blur import descent_curves, learning_curves, load_genome, minibatches, sgd_rules
 from icl.blur.descent import initial_layers, network_loss
+from icl.blur.genome import backprop_genome
 from icl.blur.judging import (
     PLANES,
     TASKS,

@@ -11,8 +11,8 @@ from drawn import arrays, ones_of, task
 from interruption import resumed_after
 from reference import descent_step
 
-from icl import AttentionLayer, Recipe, Regression, Tasks, descent_layers, difference, interpolate, predictions, sample_tasks
-from icl.models.attention import init_layers
+from icl import Recipe, Regression, Tasks, descent_layers, difference, interpolate, predictions, sample_tasks
+from icl.models.attention import AttentionLayer, init_layers
 from icl.problems.comparison import condition_numbers, curvature_after_step, descent_rates, path_losses, sweep_loss
 from icl.solvers.closed_form import optimal_rate
 from icl.solvers.descent import gradient_descent

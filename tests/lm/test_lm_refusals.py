@@ -13,9 +13,10 @@ from reference import random_documents, stream_of
 from scipy.sparse import csr_array
 from tables import refuse
 
-from jexplicit import fit, train_tokenizer
+from jexplicit import fit
 from jexplicit.counts.dense import count
 from jexplicit.counts.sparse import count_sparse
+from jexplicit.data import train_tokenizer
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model

@@ -20,7 +20,8 @@ from reference import (
     windows,
 )
 
-from jexplicit import bigram_model, evaluate
+from jexplicit import evaluate
+from jexplicit.lm import bigram_model
 from jexplicit.lm.core.names import Smoothing
 from jexplicit.lm.evaluation import log_probabilities
 from jexplicit.lm.fits.log_linear import OffsetRows, fit_exponents, implied_slope, log_linear_model, offset_rows
