@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 from jexplicit.runs.api import lazy_names
 
 if TYPE_CHECKING:
+    from icl.models.attention import Regression as Regression
     from icl.models.attention import attend as attend
     from icl.models.attention import head_maps as head_maps
     from icl.models.attention import init_layers as init_layers
     from icl.models.attention import predict as predict
+    from icl.models.attention import predict_batch as predict_batch
     from icl.models.attention import roll_out as roll_out
-    from icl.models.batched import Regression as Regression
-    from icl.models.batched import predict_batch as predict_batch
     from icl.models.constructions import descent_layers as descent_layers
     from icl.models.constructions import head_layer as head_layer
     from icl.models.constructions import head_tensor as head_tensor
     from icl.models.constructions import softmax_descent_layer as softmax_descent_layer
     from icl.models.constructions import softmax_layers as softmax_layers
-    from icl.models.mesa_chunks import mesa_conjugate_gradients as mesa_conjugate_gradients
     from icl.models.recurrences import delta_rule as delta_rule
     from icl.models.recurrences import linear_attention as linear_attention
+    from icl.models.recurrences import mesa_conjugate_gradients as mesa_conjugate_gradients
     from icl.models.recurrences import mesa_recursion as mesa_recursion
     from icl.models.recurrences import sherman_morrison as sherman_morrison
     from icl.models.streams import Streams as Streams
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from icl.solvers.closed_form import optimal_rate as optimal_rate
     from icl.solvers.closed_form import optimal_solution as optimal_solution
     from icl.solvers.closed_form import sampled_moments as sampled_moments
-    from icl.solvers.continuation import optimal_polynomial as optimal_polynomial
-    from icl.solvers.continuation import optimal_polynomials as optimal_polynomials
     from icl.solvers.descent import gd_plus_plus as gd_plus_plus
     from icl.solvers.descent import gradient_descent as gradient_descent
     from icl.solvers.descent import ridge as ridge
@@ -59,6 +57,7 @@ if TYPE_CHECKING:
     from icl.solvers.polynomials import Polynomial as Polynomial
     from icl.solvers.polynomials import chebyshev_rates as chebyshev_rates
     from icl.solvers.polynomials import evaluate_polynomial as evaluate_polynomial
+    from icl.solvers.polynomials import optimal_polynomials as optimal_polynomials
     from icl.solvers.single_layer import all_heads_solution as all_heads_solution
     from icl.solvers.single_layer import heads_loss as heads_loss
     from icl.solvers.single_layer import one_head_solution as one_head_solution
@@ -76,19 +75,16 @@ if TYPE_CHECKING:
     from icl.training import train_layers as train_layers
 
 _names = {
-    "models.attention": "attend head_maps init_layers predict roll_out",
-    "models.batched": "Regression predict_batch",
+    "models.attention": "Regression attend head_maps init_layers predict predict_batch roll_out",
     "models.constructions": "descent_layers head_layer head_tensor softmax_descent_layer softmax_layers",
-    "models.mesa_chunks": "mesa_conjugate_gradients",
-    "models.recurrences": "delta_rule linear_attention mesa_recursion sherman_morrison",
+    "models.recurrences": "delta_rule linear_attention mesa_conjugate_gradients mesa_recursion sherman_morrison",
     "models.streams": "Streams",
     "problems.comparison": "difference interpolate predictions",
     "problems.task_diversity": "FiniteTasks discrete_mmse diversity_curve diversity_threshold",
     "solvers.closed_form": "exact_moments one_step_loss optimal_rate optimal_solution sampled_moments",
-    "solvers.continuation": "optimal_polynomial optimal_polynomials",
     "solvers.descent": "gd_plus_plus gradient_descent ridge squared_error",
     "solvers.online": "delta_losses hebbian_losses kalman_filter prefix_ridge ridge_losses",
-    "solvers.polynomials": "Polynomial chebyshev_rates evaluate_polynomial",
+    "solvers.polynomials": "Polynomial chebyshev_rates evaluate_polynomial optimal_polynomials",
     "solvers.single_layer": "all_heads_solution heads_loss one_head_solution token_moments",
     "solvers.spectrum": "context_eigenvalues spectral_law",
     "tasks": "Sequence Tasks half_mse sample_tasks sequences tokens vmap_tasks",

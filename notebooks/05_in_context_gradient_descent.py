@@ -123,7 +123,7 @@ plt.show()
 for N in (10, 25):
     sized = icl.Tasks(dim=10, context=N)
     law = icl.spectral_law(jax.random.key(0), sized, 1_000 if TINY else 10_000)
-    found = icl.optimal_polynomial(law, sized, layers=2, tied=True)
+    found = icl.optimal_polynomials(law, sized, layers=2, tied=True)[-1]
     print(f"N = {N}: gamma {found.gamma[0]:.4f}, eta {found.eta[0]:.2f}, loss {found.loss:.4f}")
 
 # %% [markdown]

@@ -91,7 +91,7 @@ plt.show()
 # %%
 loops = range(1, 21)
 for name, plus_plus in (("GD", False), ("GD++", True)):
-    one = icl.optimal_polynomial(law, tasks, layers=5, tied=True, plus_plus=plus_plus)
+    one = icl.optimal_polynomials(law, tasks, layers=5, tied=True, plus_plus=plus_plus)[-1]
     runs = [icl.Polynomial(np.full(n, one.eta[0]), np.full(n, one.gamma[0]), np.nan) for n in loops]
     plt.semilogy(loops, [icl.evaluate_polynomial(fresh, run, tasks).loss for run in runs], label=f"{name}, solved for 5")
 plt.gca().set(xlabel="loops run", xticks=range(0, 21, 5), ylabel="loss on fresh contexts", ylim=(1e-2, 10))

@@ -16,7 +16,7 @@ from icl import init_layers
 from icl.blur.descent import network_loss, sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.rules import Rules, init_synapses, learn
-from icl.models import attention, batched, constructions
+from icl.models import attention, constructions
 from icl.models.attention import AttentionLayer
 from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
 from icl.solvers import closed_form, descent, single_layer
@@ -92,7 +92,7 @@ def cases():
             attention.attend,
             (AttentionLayer(*(ones(leaf.shape[1:]) for leaf in LAYER)), ones((5, 3)), ones((1, 3))),
         ),
-        "attention, batch last": (batched.predict_batch, (LAYER, BATCH)),
+        "attention, batch last": (attention.predict_batch, (LAYER, BATCH)),
         "gradient descent": (functools.partial(descent.gradient_descent, steps=2), (ONE, 0.1)),
         "gradient": (jax.grad(descent.squared_error), (ones((1, 2)), ONE.X, ONE.Y)),
         "GD++": (functools.partial(descent.gd_plus_plus, steps=2), (ONE, 0.1, 0.1)),

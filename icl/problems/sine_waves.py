@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.draws import draw, truncated_std, truncated_weights
-from icl.models.attention import AttentionLayer, init_layers
-from icl.models.batched import transform_batch
+from icl.models.attention import AttentionLayer, init_layers, transform_batch
 from icl.models.constructions import descent_layers
 from icl.tasks import QueryLoss, Sequence, vmap_tasks
 from jexplicit.runs.devices import full_precision

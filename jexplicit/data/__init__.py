@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from jexplicit.runs.api import lazy_names
 
 if TYPE_CHECKING:
-    from jexplicit.data.corpus.held_out import hold_out as hold_out
     from jexplicit.data.images import one_hot as one_hot
     from jexplicit.data.images import pixel_features as pixel_features
     from jexplicit.data.images import read_images as read_images
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from jexplicit.data.tokenizers import train_tokenizer as train_tokenizer
 
 _names = {
-    "corpus.held_out": "hold_out",
     "images": "one_hot pixel_features read_images",
     "tokenizers": "encode_documents train_tokenizer",
 }

@@ -5,22 +5,18 @@ from typing import TYPE_CHECKING
 from jexplicit.runs.api import lazy_names
 
 if TYPE_CHECKING:
-    from jexplicit.lm.attribution import explain as explain
     from jexplicit.lm.checkpoints import export_model as export_model
-    from jexplicit.lm.checkpoints import import_model as import_model
     from jexplicit.lm.core.model import token_model as token_model
     from jexplicit.lm.core.smoothing import kneser_ney as kneser_ney
     from jexplicit.lm.core.smoothing import noise_model as noise_model
     from jexplicit.lm.core.smoothing import noisy_counts as noisy_counts
     from jexplicit.lm.core.smoothing import noisy_rows as noisy_rows
     from jexplicit.lm.core.softmax import logits as logits
-    from jexplicit.lm.core.softmax import negative_log_likelihood as negative_log_likelihood
     from jexplicit.lm.fits.fit import METHODS as METHODS
     from jexplicit.lm.fits.fit import fit_model as fit_model
     from jexplicit.lm.fits.log_linear import fit_exponents as fit_exponents
     from jexplicit.lm.generation import generate_text as generate_text
     from jexplicit.lm.generation import next_token as next_token
-    from jexplicit.lm.model_files import save_model as save_model
     from jexplicit.lm.rows.explicit import bigram_model as bigram_model
     from jexplicit.lm.rows.explicit import explicit_language_model as explicit_language_model
     from jexplicit.lm.rows.network import network_model as network_model
@@ -29,15 +25,13 @@ if TYPE_CHECKING:
     from jexplicit.lm.training_text import Watch as Watch
 
 _names = {
-    "attribution": "explain",
-    "checkpoints": "export_model import_model",
+    "checkpoints": "export_model",
     "core.model": "token_model",
     "core.smoothing": "kneser_ney noise_model noisy_counts noisy_rows",
-    "core.softmax": "logits negative_log_likelihood",
+    "core.softmax": "logits",
     "fits.fit": "METHODS fit_model",
     "fits.log_linear": "fit_exponents",
     "generation": "generate_text next_token",
-    "model_files": "save_model",
     "rows.explicit": "bigram_model explicit_language_model",
     "rows.network": "network_model",
     "training_text": "Options TrainingText Watch",

@@ -8,8 +8,7 @@ import numpy as np
 
 from launch.digits.data import load_model, row_name
 from launch.kit.figures import COLOURS, figure, legend_outside, plain_ticks
-from launch.kit.rows import Results, Row, where
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, where
 from launch.kit.views import Images, Lines, Section, Table, View, picture
 
 # Published test accuracy on MNIST without backpropagation through layers; none of them states seconds on a CPU.

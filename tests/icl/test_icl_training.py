@@ -85,11 +85,7 @@ class Slope:
 
 @pytest.mark.parametrize(
     "cooling, rate",
-    [
-        ("constant", lambda n: 1.0),
-        ("linear", lambda n: 1 - n / 7),
-        ("cosine", lambda n: (1 + np.cos(np.pi * n / 7)) / 2),
-    ],
+    [("constant", lambda n: 1.0), ("linear", lambda n: 1 - n / 7), ("cosine", lambda n: (1 + np.cos(np.pi * n / 7)) / 2)],
 )
 def test_the_learning_rate_follows_its_schedule_from_the_first_step_to_the_last(cooling, rate, tmp_path):
     recipe = Recipe(batch_size=1, learning_rate=0.1, cooling=cooling)

@@ -15,14 +15,9 @@ from icl import (
     Streams,
     Tasks,
     delta_losses,
-    delta_rule,
     descent_layers,
     gd_plus_plus,
-    gradient_descent,
     init_layers,
-    linear_attention,
-    mesa_conjugate_gradients,
-    mesa_recursion,
     one_step_loss,
     optimal_rate,
     optimal_solution,
@@ -32,7 +27,6 @@ from icl import (
     vmap_tasks,
 )
 from icl.models.constructions import diagonal_layers
-from icl.models.recurrences import Stream
 from icl.problems.copying import copying_layers
 from icl.problems.mixed_noise import MixedNoise, posterior_mean
 from icl.problems.sine_waves import Waves, init_network, predict_waves, sample_waves
@@ -51,12 +45,7 @@ def regression(*batch: int) -> Sequence:
     return Sequence(X, np.einsum("md...,nd...->nm...", W, X), x_q, np.einsum("md...,d...->m...", W, x_q))
 
 
-BATCH, ONE = regression(50), regression()
-STREAM = Stream(*(RNG.normal(size=(12, n)) for n in (3, 2, 3)))
-
-
-def scaled(tree, x):
-    return jax.tree.map(lambda leaf: x * leaf, tree)
+BATCH = regression(50)
 
 
 CONSTRUCTIONS = {
@@ -68,9 +57,6 @@ CONSTRUCTIONS = {
     "copying": lambda eta: copying_layers(3, 5, eta),
 }
 SOLVERS = {
-    "gradient descent": lambda x: gradient_descent(ONE, x, steps=3),
-    "gd++": lambda x: gd_plus_plus(ONE, x, x / 10, steps=3),
-    "ridge": lambda x: ridge(ONE, x),
     "optimal rate": lambda x: optimal_rate(Tasks(noise=x)),
     "one-step loss": lambda x: one_step_loss(Tasks(weight_scale=x), 1.0),
     "optimal solution": lambda x: optimal_solution(exact_moments(Tasks(dim=3, noise=x))),
@@ -78,10 +64,6 @@ SOLVERS = {
     "solution loss": lambda x: solution_loss(x * jnp.eye(3), exact_moments(TASKS)),
     "polynomial": lambda x: losses_by_context(jnp.ones((4, 3)), x[None], jnp.zeros(1), TASKS),
     "posterior mean": lambda x: posterior_mean(BATCH._replace(Y=x * BATCH.Y), MixedNoise(dim=3, context=5)),
-    "linear attention": lambda x: linear_attention(scaled(STREAM, x), forgetting=x),
-    "delta rule": lambda x: delta_rule(scaled(STREAM, x), 0.1, forgetting=x),
-    "mesa recursion": lambda x: mesa_recursion(scaled(STREAM, x), 0.5, forgetting=x),
-    "mesa gradients": lambda x: mesa_conjugate_gradients(scaled(STREAM, x), 0.5, steps=3, chunk=5, forgetting=x),
     "losses of the delta rule": lambda x: delta_losses(DRIFT, x / 2),
 }
 

@@ -215,7 +215,7 @@ networks mlp-lm --corpus installed | invalid choice
 networks mlp-lm --optimizer chain | invalid choice 'chain'
 networks compare optimizers --rates | --rates needs at least one value
 icl one-step --dim 0 | --dim 0: use at least 1
-icl --experiment copy | name one experiment first
+icl --experiment copy | choose one of one-step
 icl nothing | choose one of one-step
 icl one-step --seed {LARGE} | use whole numbers below 2^63
 icl multi-step --layers 0 | --layers 0: use at least 1
@@ -362,10 +362,7 @@ API = {
     "counts that are NaN": (lambda: unwrap(counted_radius)(NANS, None), "counts with a sum of nan"),
     "rows of zero counts": (lambda: offset_rows(ZEROS, features="cat"), "counts with a sum of 0"),
     "baseline of zero counts": (lambda: unigram_model(ZEROS), "counts with a sum of 0"),
-    "no counts": (
-        lambda: lm.explicit_language_model((), features="cat", radius=None),
-        "no counts: count a text first",
-    ),
+    "no counts": (lambda: lm.explicit_language_model((), features="cat", radius=None), "no counts: count a text first"),
     "radius 0": (
         lambda: lm.explicit_language_model(jexplicit.count(STREAM, radius=1, vocab_size=3), features="cat", radius=0),
         "use a radius of at least 1",

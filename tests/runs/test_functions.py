@@ -92,6 +92,7 @@ def cases() -> dict[str, Case]:
     WAVELETS = scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)
     return {
         "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
+        "jexplicit.explicit_solution, of blocks": case(jexplicit.explicit_solution, (F, F), 3.0, compiled=WITH_CHECKS),
         "jexplicit.solvers.dense_cooccurrence": case(solvers.dense_cooccurrence, H, Y),
         "jexplicit.solvers.dense_cooccurrence, of labels": case(lambda H: solvers.dense_cooccurrence(H, ANSWERS, 3), H),
         "jexplicit.solvers.priming_number": case(solvers.priming_number, H, compiled=WITH_CHECKS),
@@ -116,9 +117,7 @@ def cases() -> dict[str, Case]:
         ),
         "jexplicit.lm.logits": case(lambda U: softmax.logits((U,), CONTEXT), normal(8, 8)),
         "jexplicit.solvers.priming_scan": case(
-            lambda H: solvers.priming_scan(H, DECODERS[0], ANSWERS, VALUES).accuracy,
-            H,
-            no_gradient="it counts what is right",
+            lambda H: solvers.priming_scan(H, DECODERS[0], ANSWERS, VALUES).accuracy, H, no_gradient="it counts what is right"
         ),
         "jexplicit.lm.kneser_ney": case(lm.kneser_ney, COUNTS, no_gradient="counts are whole numbers"),
         "jexplicit.lm.noisy_counts": case(lm.noisy_counts, positive(8, 8), NOISE),
