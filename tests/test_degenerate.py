@@ -16,10 +16,13 @@ from icl.tasks import Sequence, Tasks
 from jexplicit import lm, solvers
 from jexplicit.data.corpora import TextSizes
 from jexplicit.features.descriptors import fit_axes
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import discounts_of, kneser_ney
 from jexplicit.lm.evaluation import log_probabilities
 from jexplicit.lm.measures import comparable_measures, judgement, paired_difference
+from jexplicit.lm.rows.explicit import bigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling
+from jexplicit.solvers.calibration import calibration_error, fit_temperature
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +197,7 @@ def refusals():
     F = device(features.T @ TARGETS)
     IMAGES = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
     TABLE = (np.array([[0, 2, 0], [1, 0, 1], [0, 1, 0]], np.int32),)
-    UNIFORM = lm.token_model([zeros(3, 3)], "cat", False)
+    UNIFORM = token_model([zeros(3, 3)], "cat", False)
     KEY = jax.random.key(0)
     WIDE = Sequence(*device((np.ones((1, 3)), np.ones((1, 1)), np.ones(3), np.zeros(1))))
     SAME = Stream(*device((np.ones((3, 2)), np.ones((3, 1)), np.ones((3, 2)))))
@@ -236,7 +239,7 @@ def refusals():
             "finite features >= 0",
         ),
         (lambda: jexplicit.counts.merge_counts((TABLE[0] * 0.5,), TABLE), "integers of at least 0"),
-        *((lambda c=c: lm.bigram_model((c,)), "whole numbers") for c in (TABLE[0] * 0.5, TABLE[0] - np.eye(3, dtype=int))),
+        *((lambda c=c: bigram_model((c,)), "whole numbers") for c in (TABLE[0] * 0.5, TABLE[0] - np.eye(3, dtype=int))),
         *(
             (lambda x=x: kneser_ney(device(np.array([[x, 1.0], [1.0, 1.0]]))), "whole numbers")
             for x in (-1.0, 0.5, np.nan, np.inf)
@@ -246,7 +249,7 @@ def refusals():
         (lambda: jexplicit.evaluate(UNIFORM, np.array([0, 1, 0]), sample=0), "a sample of 0"),
         (lambda: jexplicit.generate(KEY, UNIFORM, np.array([1.5]), 2), "integers"),
         (lambda: jexplicit.generate(KEY, UNIFORM, [], 2), r"\[\[\]\]"),
-        (lambda: lm.token_model([], "cat", False), "at least one"),
+        (lambda: token_model([], "cat", False), "at least one"),
         (lambda: paired_difference(np.ones(2), np.ones(1), np.ones(2, int)), "one of each"),
         (lambda: paired_difference(np.ones(2), np.ones(2), np.zeros(2, int)), "0 bytes"),
         *((lambda d=d: judgement(np.array(d)), "at least one pair") for d in ([], [1.0, np.nan])),
@@ -284,7 +287,7 @@ def refusals():
 @pytest.mark.slow
 def test_labels_of_a_calibration_that_are_none_are_refused():
     LOGITS = jax.device_put(np.array([[1.0, 0.0], [0.0, 2.0]]))
-    measures, wrong = (solvers.calibration_error, solvers.fit_temperature), ([0], [0, 2], [-1, 0])
+    measures, wrong = (calibration_error, fit_temperature), ([0], [0, 2], [-1, 0])
     rows = [("label", lambda f=f, y=y: f(LOGITS, jax.device_put(np.array(y)))) for f in measures for y in wrong]
     refuse(rows, of_values=True)
 
@@ -338,7 +341,7 @@ def test_logits_of_minus_infinity_are_probabilities_of_0():
 
 @pytest.mark.slow
 def test_logits_of_minus_infinity_have_no_evidence():
-    model = lm.token_model([jnp.log(jnp.eye(3))], "cat", False)
+    model = token_model([jnp.log(jnp.eye(3))], "cat", False)
     assert jexplicit.explain(model, np.array([[0]]), np.array([0])).evidence.tolist() == [[0.0]]
 
 

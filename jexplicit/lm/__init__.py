@@ -6,7 +6,6 @@ from jexplicit.runs.api import lazy_names
 
 if TYPE_CHECKING:
     from jexplicit.lm.checkpoints import export_model as export_model
-    from jexplicit.lm.core.model import token_model as token_model
     from jexplicit.lm.core.smoothing import kneser_ney as kneser_ney
     from jexplicit.lm.core.smoothing import noise_model as noise_model
     from jexplicit.lm.core.smoothing import noisy_counts as noisy_counts
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.fits.log_linear import fit_exponents as fit_exponents
     from jexplicit.lm.generation import generate_text as generate_text
     from jexplicit.lm.generation import next_token as next_token
-    from jexplicit.lm.rows.explicit import bigram_model as bigram_model
     from jexplicit.lm.rows.explicit import explicit_language_model as explicit_language_model
     from jexplicit.lm.rows.network import network_model as network_model
     from jexplicit.lm.training_text import Options as Options
@@ -26,13 +24,12 @@ if TYPE_CHECKING:
 
 _names = {
     "checkpoints": "export_model",
-    "core.model": "token_model",
     "core.smoothing": "kneser_ney noise_model noisy_counts noisy_rows",
     "core.softmax": "logits",
     "fits.fit": "METHODS fit_model",
     "fits.log_linear": "fit_exponents",
     "generation": "generate_text next_token",
-    "rows.explicit": "bigram_model explicit_language_model",
+    "rows.explicit": "explicit_language_model",
     "rows.network": "network_model",
     "training_text": "Options TrainingText Watch",
 }

@@ -1,9 +1,5 @@
 """Closed forms and sweeps without backpropagation for one softmax layer on numeric features."""
 
-from jexplicit.solvers.calibration import Reliability as Reliability
-from jexplicit.solvers.calibration import calibration_error as calibration_error
-from jexplicit.solvers.calibration import fit_temperature as fit_temperature
-from jexplicit.solvers.calibration import reliability as reliability
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps as curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence as dense_cooccurrence
 from jexplicit.solvers.explicit import explicit_solution as explicit_solution
@@ -19,5 +15,4 @@ from jexplicit.solvers.priming import priming_scan as priming_scan
 from jexplicit.solvers.streamed import gram_least_squares as gram_least_squares
 from jexplicit.solvers.streamed import gram_softmax_sweeps as gram_softmax_sweeps
 from jexplicit.solvers.streamed import streamed_logits as streamed_logits
-from jexplicit.solvers.sweeps import SoftmaxFit as SoftmaxFit
 from jexplicit.solvers.sweeps import iterative_scaling_sweeps as iterative_scaling_sweeps

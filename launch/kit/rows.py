@@ -85,15 +85,11 @@ def some_epochs(events: Iterable[Row], by: Sequence[str] | Callable[[Row], Any])
 
 def means(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
     """One row per group: its first row, with floats replaced by means, and the size of the group as `number`."""
-    return [
-        {name: _mean([row.get(name) for row in own], value) for name, value in own[0].items()} | {"number": len(own)}
-        for own in groups(rows, by).values()
-    ]
-
-
-def _mean(values: Sequence[Any], first: Any) -> Any:
-    floats = [value for value in values if isinstance(value, float)]
-    return float(np.mean(floats)) if floats else first
+    found: list[Row] = []
+    for own in groups(rows, by).values():
+        floats = {name: [value for row in own if isinstance(value := row.get(name), float)] for name in own[0]}
+        found.append({**own[0], **{name: float(np.mean(of)) for name, of in floats.items() if of}, "number": len(own)})
+    return found
 
 
 def _hashable(value: Any) -> Any:
