@@ -12,37 +12,27 @@ Source: von Oswald et al., Transformers Learn In-Context by Gradient Descent, IC
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs.api import public_names
+from jexplicit.runs.api import lazy_names
 
 if TYPE_CHECKING:
-    from icl.models.attention import AttentionLayer as AttentionLayer
+    from icl.models.attention import Regression as Regression
     from icl.models.attention import attend as attend
     from icl.models.attention import head_maps as head_maps
     from icl.models.attention import init_layers as init_layers
     from icl.models.attention import predict as predict
+    from icl.models.attention import predict_batch as predict_batch
     from icl.models.attention import roll_out as roll_out
-    from icl.models.batched import Regression as Regression
-    from icl.models.batched import predict_batch as predict_batch
-    from icl.models.blocks import BlockRegression as BlockRegression
-    from icl.models.blocks import Blocks as Blocks
-    from icl.models.blocks import init_blocks as init_blocks
-    from icl.models.blocks import linear_blocks as linear_blocks
-    from icl.models.blocks import predict_blocks as predict_blocks
     from icl.models.constructions import descent_layers as descent_layers
     from icl.models.constructions import head_layer as head_layer
     from icl.models.constructions import head_tensor as head_tensor
     from icl.models.constructions import softmax_descent_layer as softmax_descent_layer
     from icl.models.constructions import softmax_layers as softmax_layers
-    from icl.models.mesa_chunks import mesa_conjugate_gradients as mesa_conjugate_gradients
-    from icl.models.recurrences import Stream as Stream
     from icl.models.recurrences import delta_rule as delta_rule
     from icl.models.recurrences import linear_attention as linear_attention
+    from icl.models.recurrences import mesa_conjugate_gradients as mesa_conjugate_gradients
     from icl.models.recurrences import mesa_recursion as mesa_recursion
     from icl.models.recurrences import sherman_morrison as sherman_morrison
-    from icl.models.streams import Dynamics as Dynamics
     from icl.models.streams import Streams as Streams
-    from icl.problems.comparison import Predictions as Predictions
-    from icl.problems.comparison import PredictorDifference as PredictorDifference
     from icl.problems.comparison import difference as difference
     from icl.problems.comparison import interpolate as interpolate
     from icl.problems.comparison import predictions as predictions
@@ -50,18 +40,13 @@ if TYPE_CHECKING:
     from icl.problems.task_diversity import discrete_mmse as discrete_mmse
     from icl.problems.task_diversity import diversity_curve as diversity_curve
     from icl.problems.task_diversity import diversity_threshold as diversity_threshold
-    from icl.problems.task_diversity import limiting_excess as limiting_excess
     from icl.solvers.closed_form import exact_moments as exact_moments
-    from icl.solvers.closed_form import least_squares_solution as least_squares_solution
     from icl.solvers.closed_form import one_step_loss as one_step_loss
     from icl.solvers.closed_form import optimal_rate as optimal_rate
     from icl.solvers.closed_form import optimal_solution as optimal_solution
     from icl.solvers.closed_form import sampled_moments as sampled_moments
-    from icl.solvers.continuation import optimal_polynomial as optimal_polynomial
-    from icl.solvers.continuation import optimal_polynomials as optimal_polynomials
     from icl.solvers.descent import gd_plus_plus as gd_plus_plus
     from icl.solvers.descent import gradient_descent as gradient_descent
-    from icl.solvers.descent import line_search as line_search
     from icl.solvers.descent import ridge as ridge
     from icl.solvers.descent import squared_error as squared_error
     from icl.solvers.online import delta_losses as delta_losses
@@ -72,12 +57,11 @@ if TYPE_CHECKING:
     from icl.solvers.polynomials import Polynomial as Polynomial
     from icl.solvers.polynomials import chebyshev_rates as chebyshev_rates
     from icl.solvers.polynomials import evaluate_polynomial as evaluate_polynomial
+    from icl.solvers.polynomials import optimal_polynomials as optimal_polynomials
     from icl.solvers.single_layer import all_heads_solution as all_heads_solution
-    from icl.solvers.single_layer import gaussian_tasks as gaussian_tasks
     from icl.solvers.single_layer import heads_loss as heads_loss
     from icl.solvers.single_layer import one_head_solution as one_head_solution
     from icl.solvers.single_layer import token_moments as token_moments
-    from icl.solvers.spectrum import Spectrum as Spectrum
     from icl.solvers.spectrum import context_eigenvalues as context_eigenvalues
     from icl.solvers.spectrum import spectral_law as spectral_law
     from icl.tasks import Sequence as Sequence
@@ -90,4 +74,20 @@ if TYPE_CHECKING:
     from icl.training import Recipe as Recipe
     from icl.training import train_layers as train_layers
 
-__getattr__, __dir__ = public_names(__name__)
+_names = {
+    "models.attention": "Regression attend head_maps init_layers predict predict_batch roll_out",
+    "models.constructions": "descent_layers head_layer head_tensor softmax_descent_layer softmax_layers",
+    "models.recurrences": "delta_rule linear_attention mesa_conjugate_gradients mesa_recursion sherman_morrison",
+    "models.streams": "Streams",
+    "problems.comparison": "difference interpolate predictions",
+    "problems.task_diversity": "FiniteTasks discrete_mmse diversity_curve diversity_threshold",
+    "solvers.closed_form": "exact_moments one_step_loss optimal_rate optimal_solution sampled_moments",
+    "solvers.descent": "gd_plus_plus gradient_descent ridge squared_error",
+    "solvers.online": "delta_losses hebbian_losses kalman_filter prefix_ridge ridge_losses",
+    "solvers.polynomials": "Polynomial chebyshev_rates evaluate_polynomial optimal_polynomials",
+    "solvers.single_layer": "all_heads_solution heads_loss one_head_solution token_moments",
+    "solvers.spectrum": "context_eigenvalues spectral_law",
+    "tasks": "Sequence Tasks half_mse sample_tasks sequences tokens vmap_tasks",
+    "training": "Recipe train_layers",
+}
+__getattr__, __dir__ = lazy_names(__name__, _names)

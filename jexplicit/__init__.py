@@ -8,35 +8,50 @@ model.next_token("Return the")
 model.generate("Return the", 20)
 model.save("model.safetensors")  # jexplicit.load_model reads it
 
-These are the names that most programs need. All others are those of the packages: `jexplicit.counts`, `jexplicit.data`,
-`jexplicit.features`, `jexplicit.lm` and `jexplicit.solvers`; each can be written without its package, too.
+Most programs need these names alone. The packages have the others: `jexplicit.counts`, `jexplicit.data`, `jexplicit.features`,
+`jexplicit.lm` and `jexplicit.solvers`.
 """
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs.api import public_names
+from jexplicit.runs.api import lazy_names
 
 if TYPE_CHECKING:
-    from jexplicit.counts import *  # noqa: F403
+    from jexplicit import counts as counts
+    from jexplicit import data as data
+    from jexplicit import features as features
+    from jexplicit import lm as lm
+    from jexplicit import solvers as solvers
     from jexplicit.counts.dense import count as count
-    from jexplicit.data import *  # noqa: F403
     from jexplicit.data.contexts import contexts as contexts
-    from jexplicit.features import *  # noqa: F403
-    from jexplicit.features.patch_pools import patch_pools as patch_pools
-    from jexplicit.lm import *  # noqa: F403
     from jexplicit.lm.attribution import explain as explain
     from jexplicit.lm.checkpoints import load_model as load_model
     from jexplicit.lm.core.model import LanguageModel as LanguageModel
+    from jexplicit.lm.counted.combine import combine as combine
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import score as score
     from jexplicit.lm.fits.fit import fit as fit
     from jexplicit.lm.generation import generate as generate
+    from jexplicit.lm.text_model import TextModel as TextModel
     from jexplicit.runs.devices import data_mesh as data_mesh
-    from jexplicit.solvers import *  # noqa: F403
-    from jexplicit.solvers.curvature_bound import curvature_bound_sweeps as curvature_bound_sweeps
     from jexplicit.solvers.explicit import explicit_solution as explicit_solution
     from jexplicit.solvers.layerwise import solve_layers as solve_layers
-    from jexplicit.solvers.sweeps import iterative_scaling_sweeps as iterative_scaling_sweeps
 
-_packages = tuple(f"jexplicit.{name}" for name in ("counts", "data", "features", "lm", "solvers"))
-__getattr__, __dir__ = public_names(__name__, _packages)
+__version__ = "0.2.0"
+_names = {
+    "": "counts data features lm solvers",
+    "counts.dense": "count",
+    "data.contexts": "contexts",
+    "lm.attribution": "explain",
+    "lm.checkpoints": "load_model",
+    "lm.core.model": "LanguageModel",
+    "lm.counted.combine": "combine",
+    "lm.evaluation": "evaluate score",
+    "lm.fits.fit": "fit",
+    "lm.generation": "generate",
+    "lm.text_model": "TextModel",
+    "runs.devices": "data_mesh",
+    "solvers.explicit": "explicit_solution",
+    "solvers.layerwise": "solve_layers",
+}
+__getattr__, __dir__ = lazy_names(__name__, _names)

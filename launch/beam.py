@@ -48,7 +48,7 @@ PRESETS = {
     "tiny": Preset(
         Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000, column_shards=2),
         "docs with a vocabulary of 512, pairs up to 2 apart, in 5 parts; 15 s on 2 CPU cores.",
-    ),
+    )
 }
 
 

@@ -37,8 +37,7 @@ from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.host import set_malloc
 from launch.accelerator.texts import draw_stream
 from launch.kit.command import Preset, run_command
-from launch.kit.rows import Row
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Row
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
     import jax
@@ -258,8 +257,7 @@ def attention(config: Config, size: int, folder: Path) -> Pair:
     """The update of the tokens of many tasks: batch last as `icl` has it, and first for the einsums."""
     import jax
 
-    from icl.models.attention import head_maps, init_layers
-    from icl.models.batched import attention_update
+    from icl.models.attention import attention_update, head_maps, init_layers
     from jexplicit.runs.checks import key_of_seed
 
     layers = init_layers(key_of_seed(config.seed), WIDTH, scale=1.0, dtype=np.float32)

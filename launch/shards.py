@@ -68,7 +68,7 @@ PRESETS = {
     "tiny": Preset(
         Config(out="runs/tiny-shards", limit=500, vocab_size=512),
         "500 documents of docs, vocabulary 512: 234,744 training tokens; 10 s on 2 CPU cores.",
-    ),
+    )
 }
 
 

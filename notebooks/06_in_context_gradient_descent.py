@@ -114,7 +114,7 @@ plt.show()
 #    shorter? The kurtosis is 9/5 for uniform inputs and 3 for normal ones.
 # 3. How do the best step and its loss change with contexts of 20, 100 and 1000 pairs? What do they tend to?
 # 4. Stack two layers, two steps of descent, with the same rate: what is the best rate, and how much does the second layer help?
-#    (`icl.spectral_law`, then `icl.optimal_polynomial` with `plus_plus=False`.) GD++ also shrinks the inputs between the steps,
+#    (`icl.spectral_law`, `icl.optimal_polynomials` with `plus_plus=False`.) GD++ also shrinks the inputs between the steps,
 #    $x \leftarrow (I - \gamma X^\top X) x$ (`plus_plus=True`). What is that worth?
 
 # %% [markdown]
@@ -129,7 +129,7 @@ for size in (20, 100, 1000):
     print(f"3: N = {size}: eta = {icl.optimal_rate(many):.2f}, loss {icl.one_step_loss(many, icl.optimal_rate(many)):.4f}")
 law = icl.spectral_law(jax.random.key(0), tasks, 1_000 if TINY else 10_000)
 for plus_plus in (False, True):
-    best = icl.optimal_polynomial(law, tasks, layers=2, tied=True, plus_plus=plus_plus)
+    best = icl.optimal_polynomials(law, tasks, layers=2, tied=True, plus_plus=plus_plus)[-1]
     print(f"4: {'GD++' if plus_plus else 'GD'}: eta {best.eta[0]:.2f}, gamma {best.gamma[0]:.3f}, loss {best.loss:.4f}")
 
 # %% [markdown]

@@ -330,19 +330,12 @@ def attention_layer(E: np.ndarray, heads: list[tuple[np.ndarray, ...]], damping:
     return np.array(updated)
 
 
-def transformer_block(
-    E: np.ndarray,
-    heads: list[tuple[np.ndarray, ...]],
-    mlp: tuple[np.ndarray, ...],
-    *,
-    softmax: bool,
-    normalise: tuple[bool, bool],
-) -> np.ndarray:
-    """von Oswald et al. 2023, Sec. 3: heads on the context (all tokens but the last), then an MLP, token by token.
+def attention_update(E: np.ndarray, heads: list[tuple[np.ndarray, ...]], *, softmax: bool, normalise: bool) -> np.ndarray:
+    """von Oswald et al. 2023, Sec. 3: heads on the context (all tokens but the last), token by token.
 
-    normalise: whether attention and the MLP read tokens of mean 0 and variance 1.
+    normalise: whether they read tokens of mean 0 and variance 1.
     """
-    read = np.array([(e - e.mean()) / np.sqrt(e.var() + 1e-5) for e in E]) if normalise[0] else E
+    read = np.array([(e - e.mean()) / np.sqrt(e.var() + 1e-5) for e in E]) if normalise else E
     after = E.astype(float).copy()
     for W_K, W_Q, W_V, P in heads:
         for j in range(len(E)):
@@ -351,11 +344,6 @@ def transformer_block(
                 scores = np.exp(scores / len(W_K) ** 0.5) / sum(np.exp(score / len(W_K) ** 0.5) for score in scores)
             for i in range(len(E) - 1):
                 after[j] += scores[i] * (P @ (W_V @ read[i]))
-    W1, b1, W2, b2 = mlp
-    for j, e in enumerate(after):
-        h = W1 @ ((e - e.mean()) / np.sqrt(e.var() + 1e-5) if normalise[1] else e) + b1
-        gelu = 0.5 * h * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
-        after[j] = e + W2 @ gelu + b2
     return after
 
 

@@ -2,12 +2,7 @@
 
 import numpy as np
 
-SIGMA = {
-    "tanh": np.tanh,
-    "relu": lambda z: max(z, 0.0),
-    "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
-    "linear": lambda z: z,
-}
+SIGMA = {"tanh": np.tanh, "relu": lambda z: max(z, 0.0), "sigmoid": lambda z: 1 / (1 + np.exp(-z)), "linear": lambda z: z}
 SLOPE = {"relu": lambda z: float(z > 0), "tanh": lambda z: 1 - np.tanh(z) ** 2, "linear": lambda z: 1.0}
 
 

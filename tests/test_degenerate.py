@@ -11,12 +11,18 @@ import icl
 import icl.blur
 import jexplicit
 from icl.models.recurrences import Stream
+from icl.solvers.closed_form import exact_moments
 from icl.tasks import Sequence, Tasks
+from jexplicit import lm, solvers
 from jexplicit.data.corpora import TextSizes
 from jexplicit.features.descriptors import fit_axes
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import discounts_of, kneser_ney
+from jexplicit.lm.evaluation import log_probabilities
 from jexplicit.lm.measures import comparable_measures, judgement, paired_difference
+from jexplicit.lm.rows.explicit import bigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling
+from jexplicit.solvers.calibration import calibration_error, fit_temperature
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +42,11 @@ MADE = {
     "large": 1e12 * rng.random((12, 3), "f4"),
     "one example of each": np.tile(np.eye(2, 3, dtype="f4"), (6, 1)) + 1e-3,
 }
-WIDE = {
-    "more columns than rows": rng.random((12, 30), "f4"),
-}
+WIDE = {"more columns than rows": rng.random((12, 30), "f4")}
 
 
 def solve(H, Y):
-    return jexplicit.explicit_solution(jexplicit.dense_cooccurrence(H, Y), max(1.0, float(jexplicit.priming_number(H))))
+    return jexplicit.explicit_solution(solvers.dense_cooccurrence(H, Y), max(1.0, float(solvers.priming_number(H))))
 
 
 def zeros(*shape):
@@ -56,12 +60,12 @@ def identity(X):
 
 FITS = {
     "explicit": lambda H, Y: H @ solve(H, Y),
-    "sweeps": lambda H, Y: jexplicit.iterative_scaling_sweeps(H, Y, zeros(H.shape[1], 2), sweeps=3).logits(H),
-    "bound": lambda H, Y: jexplicit.curvature_bound_sweeps(H, Y, sweeps=3).logits(H),
-    "least squares": lambda H, Y: jexplicit.gram_least_squares(
-        jexplicit.gram_matrix(jexplicit.split_examples(H, Y), identity)
+    "sweeps": lambda H, Y: solvers.iterative_scaling_sweeps(H, Y, zeros(H.shape[1], 2), sweeps=3).logits(H),
+    "bound": lambda H, Y: solvers.curvature_bound_sweeps(H, Y, sweeps=3).logits(H),
+    "least squares": lambda H, Y: solvers.gram_least_squares(
+        solvers.gram_matrix(solvers.split_examples(H, Y), identity)
     ).logits(H),
-    "layers": lambda H, Y: jexplicit.solve_layers(H, Y, [jexplicit.SoftmaxLayer()] * 2),
+    "layers": lambda H, Y: jexplicit.solve_layers(H, Y, [solvers.SoftmaxLayer()] * 2),
 }
 
 
@@ -91,7 +95,7 @@ def test_a_fit_of_degenerate_features_is_finite_or_refused(fit, made):
 def test_a_feature_that_is_never_on_changes_nothing():
     H = np.random.default_rng(1).random((12, 4), "f4")
     H[:, 3] = 0
-    F = jexplicit.dense_cooccurrence(jax.device_put(H), jax.device_put(TARGETS))
+    F = solvers.dense_cooccurrence(jax.device_put(H), jax.device_put(TARGETS))
     U, V = jexplicit.explicit_solution(jax.device_put(np.asarray(F)[:3]), 2.0), jexplicit.explicit_solution(F, 2.0)
     np.testing.assert_array_equal(np.asarray(V)[:3], U)
     np.testing.assert_array_equal(np.asarray(V)[3], 0)
@@ -101,9 +105,9 @@ def test_a_feature_that_is_never_on_changes_nothing():
 
 def test_measures_pass_jit_and_grad():
     z, labels, Y = (jax.device_put(np.array(x)) for x in ([[1.0, 0.0], [0.0, 2.0]], [0, 0], [[1.0, 0.0], [1.0, 0.0]]))
-    assert float(jax.jit(jexplicit.accuracy)(z, labels)) == jexplicit.accuracy(z, labels) == 0.5
-    loss, slopes = jax.jit(jax.value_and_grad(jexplicit.mean_loss))(z, Y)
-    assert float(loss) == pytest.approx(float(jexplicit.mean_loss(z, Y)), rel=1e-6)
+    assert float(jax.jit(solvers.accuracy)(z, labels)) == solvers.accuracy(z, labels) == 0.5
+    loss, slopes = jax.jit(jax.value_and_grad(solvers.mean_loss))(z, Y)
+    assert float(loss) == pytest.approx(float(solvers.mean_loss(z, Y)), rel=1e-6)
     assert finite(slopes)
 
 
@@ -182,7 +186,7 @@ def test_a_predictor_of_degenerate_contexts_is_finite(predictor):
 
 def test_solutions_of_small_tasks_are_finite():
     for tasks in Tasks(dim=1, context=1), Tasks(dim=4, context=1), Tasks(dim=2, context=64):
-        assert finite(jax.jit(lambda tasks=tasks: (icl.optimal_solution(icl.exact_moments(tasks)), icl.optimal_rate(tasks)))())
+        assert finite(jax.jit(lambda tasks=tasks: (icl.optimal_solution(exact_moments(tasks)), icl.optimal_rate(tasks)))())
 
 
 def refusals():
@@ -193,92 +197,83 @@ def refusals():
     F = device(features.T @ TARGETS)
     IMAGES = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
     TABLE = (np.array([[0, 2, 0], [1, 0, 1], [0, 1, 0]], np.int32),)
-    UNIFORM = jexplicit.token_model([zeros(3, 3)], "cat", False)
+    UNIFORM = token_model([zeros(3, 3)], "cat", False)
     KEY = jax.random.key(0)
     WIDE = Sequence(*device((np.ones((1, 3)), np.ones((1, 1)), np.ones(3), np.zeros(1))))
     SAME = Stream(*device((np.ones((3, 2)), np.ones((3, 1)), np.ones((3, 2)))))
-    ZEROS = Sequence(*device((np.zeros((4, 3, 20)), np.zeros((4, 1, 20)), np.zeros((3, 20)), np.zeros((1, 20)))))
     FITS_OF = (
-        lambda H, Y: jexplicit.iterative_scaling_sweeps(H, Y, zeros(3, 2), sweeps=1),
-        lambda H, Y: jexplicit.curvature_bound_sweeps(H, Y, sweeps=1),
+        lambda H, Y: solvers.iterative_scaling_sweeps(H, Y, zeros(3, 2), sweeps=1),
+        lambda H, Y: solvers.curvature_bound_sweeps(H, Y, sweeps=1),
     )
     return [
         *(
-            (lambda y=y: jexplicit.accuracy(LOGITS, device(np.array(y))), "label")
+            (lambda y=y: solvers.accuracy(LOGITS, device(np.array(y))), "label")
             for y in ([0], [[0], [1]], [0, 2], [-1, 0], [0, 0.5])
         ),
         *(
             (
-                lambda x=x: jexplicit.accuracy(device(np.array([[x, x], [0.0, 2.0]])), device(np.array([0, 1]))),
+                lambda x=x: solvers.accuracy(device(np.array([[x, x], [0.0, 2.0]])), device(np.array([0, 1]))),
                 f"example 0 is {x}",
             )
             for x in (np.inf, -np.inf)
         ),
-        (lambda: jexplicit.accuracy(zeros(0, 2), device(np.zeros(0, int))), r"logits \(0, 2\)"),
+        (lambda: solvers.accuracy(zeros(0, 2), device(np.zeros(0, int))), r"logits \(0, 2\)"),
         *(
-            (lambda Y=Y: jexplicit.mean_loss(LOGITS, Y), "targets")
+            (lambda Y=Y: solvers.mean_loss(LOGITS, Y), "targets")
             for Y in map(device, (two[:1], np.array([0, 1]), -two, two * np.nan, 2 * two))
         ),
         (lambda: jexplicit.explicit_solution(TWO, device(np.array([2.0, 3.0]))), "priming number"),
         (lambda: jexplicit.explicit_solution((), 2.0), "no co-occurrences"),
         *(
-            (lambda y=y: jexplicit.dense_cooccurrence(H, y), "targets")
+            (lambda y=y: solvers.dense_cooccurrence(H, y), "targets")
             for y in map(device, (-TARGETS, TARGETS * np.nan, TARGETS[:1], TARGETS[:, 0]))
         ),
-        *((lambda X=X: jexplicit.priming_number(X), "mean norm") for X in (zeros(0, 3), device(features * np.nan))),
+        *((lambda X=X: solvers.priming_number(X), "mean norm") for X in (zeros(0, 3), device(features * np.nan))),
         *((lambda y=y: FITS_OF[0](H, y), "targets") for y in map(device, (-TARGETS, TARGETS * np.nan, 2 * TARGETS))),
         *((lambda y=y: FITS_OF[1](H, y), "targets") for y in map(device, (-TARGETS, TARGETS * np.nan, 2 * TARGETS))),
-        (lambda: jexplicit.split_examples(features, TARGETS * np.nan), "targets that are not finite"),
-        (lambda: jexplicit.solve_layers(Y, Y, [jexplicit.SoftmaxLayer()] * 2), "layer 1 has weights that are not finite"),
-        (lambda: jexplicit.priming_scan(zeros(0, 3), F, device(np.zeros(0, int)), device(np.ones(1))), "none of them empty"),
+        (lambda: solvers.split_examples(features, TARGETS * np.nan), "targets that are not finite"),
+        (lambda: jexplicit.solve_layers(Y, Y, [solvers.SoftmaxLayer()] * 2), "layer 1 has weights that are not finite"),
+        (lambda: solvers.priming_scan(zeros(0, 3), F, device(np.zeros(0, int)), device(np.ones(1))), "none of them empty"),
         (
-            lambda: jexplicit.priming_scan(device(-features), F, device(np.arange(12) % 2), device(np.ones(1))),
+            lambda: solvers.priming_scan(device(-features), F, device(np.arange(12) % 2), device(np.ones(1))),
             "finite features >= 0",
         ),
-        (lambda: jexplicit.merge_counts((TABLE[0] * 0.5,), TABLE), "integers of at least 0"),
-        *(
-            (lambda c=c: jexplicit.bigram_model((c,)), "whole numbers")
-            for c in (TABLE[0] * 0.5, TABLE[0] - np.eye(3, dtype=int))
-        ),
+        (lambda: jexplicit.counts.merge_counts((TABLE[0] * 0.5,), TABLE), "integers of at least 0"),
+        *((lambda c=c: bigram_model((c,)), "whole numbers") for c in (TABLE[0] * 0.5, TABLE[0] - np.eye(3, dtype=int))),
         *(
             (lambda x=x: kneser_ney(device(np.array([[x, 1.0], [1.0, 1.0]]))), "whole numbers")
             for x in (-1.0, 0.5, np.nan, np.inf)
         ),
-        (lambda: jexplicit.noise_model(np.array([np.nan, 1.0])), "token counts"),
-        (lambda: jexplicit.negative_log_likelihood([zeros(3, 3)], np.array([[0], [1]]), np.array([0])), "contexts"),
-        (lambda: jexplicit.negative_log_likelihood([zeros(3, 3)], np.array([[0]]), np.array([-1])), "token id -1"),
-        (lambda: jexplicit.negative_log_likelihood([device(np.full((3, 3), np.nan))], np.array([[0]]), np.array([1])), "NaN"),
-        (lambda: jexplicit.log_probabilities(UNIFORM, np.array([[0.0]]), np.array([1])), "pass integers"),
+        (lambda: lm.noise_model(np.array([np.nan, 1.0])), "token counts"),
+        (lambda: log_probabilities(UNIFORM, np.array([[0.0]]), np.array([1])), "pass integers"),
         (lambda: jexplicit.evaluate(UNIFORM, np.array([0, 1, 0]), sample=0), "a sample of 0"),
         (lambda: jexplicit.generate(KEY, UNIFORM, np.array([1.5]), 2), "integers"),
         (lambda: jexplicit.generate(KEY, UNIFORM, [], 2), r"\[\[\]\]"),
-        (lambda: jexplicit.token_model([], "cat", False), "at least one"),
+        (lambda: token_model([], "cat", False), "at least one"),
         (lambda: paired_difference(np.ones(2), np.ones(1), np.ones(2, int)), "one of each"),
         (lambda: paired_difference(np.ones(2), np.ones(2), np.zeros(2, int)), "0 bytes"),
         *((lambda d=d: judgement(np.array(d)), "at least one pair") for d in ([], [1.0, np.nan])),
         (lambda: comparable_measures(np.nan, None), "NaN"),
         (lambda: fit_scaling(np.array([3, 3]), np.ones(2)), "a line needs two"),
         *(
-            (lambda m=m, n=n: jexplicit.patch_filters(IMAGES[:m], n, size=3, number=2), "grey levels")
+            (lambda m=m, n=n: jexplicit.features.patch_filters(IMAGES[:m], n, size=3, number=2), "grey levels")
             for m, n in ((0, 17), (9, 1), (9, 2))
         ),
-        (lambda: jexplicit.patch_filters(IMAGES, 17, size=3, number=2, noise=-1.0), "noise -1.0"),
-        *((lambda x=x: jexplicit.fourier_features(device(np.full((1, 2), x)), TWO), "phases") for x in (np.nan, 1e20)),
-        *((lambda x=x: jexplicit.random_features(device(np.array([[x, 1.0]])), TWO), "finite") for x in (np.nan, np.inf)),
-        (lambda: jexplicit.unit_rows(H, K=np.inf), "finite"),
-        (lambda: jexplicit.positive_parts(H, np.nan), "threshold"),
+        (lambda: jexplicit.features.patch_filters(IMAGES, 17, size=3, number=2, noise=-1.0), "noise -1.0"),
+        *((lambda x=x: jexplicit.features.fourier_features(device(np.full((1, 2), x)), TWO), "phases") for x in (np.nan, 1e20)),
+        *(
+            (lambda x=x: jexplicit.features.random_features(device(np.array([[x, 1.0]])), TWO), "finite")
+            for x in (np.nan, np.inf)
+        ),
+        (lambda: jexplicit.features.unit_rows(H, K=np.inf), "finite"),
+        (lambda: jexplicit.features.positive_parts(H, np.nan), "threshold"),
         (
-            lambda: jexplicit.scattering_pools(
-                device(-np.ones((1, 8, 8))), jexplicit.wavelets((8, 8), octaves=1, angles=2, grid=2)
+            lambda: jexplicit.features.scattering_pools(
+                device(-np.ones((1, 8, 8))), jexplicit.features.wavelets((8, 8), octaves=1, angles=2, grid=2)
             ),
             "grey",
         ),
         *((lambda p=p: icl.ridge(WIDE, p), "penalty") for p in (0.0, -1.0, np.nan, np.inf)),
-        (lambda: icl.line_search(ZEROS, steps=1, rates=device(np.full(2, np.nan))), "no finite loss"),
-        *(
-            (lambda scalar=scalar: icl.least_squares_solution(ZEROS, scalar=scalar), "do not determine")
-            for scalar in (False, True)
-        ),
         (lambda: icl.optimal_solution(icl.sampled_moments(device(np.ones((1, 1, 3))))), "cannot be inverted"),
         (lambda: icl.optimal_rate(Tasks(input_range=0.0)), "above 0"),
         *((lambda x=x: Tasks(noise=x), "noise") for x in (-1.0, np.nan, np.inf)),
@@ -292,7 +287,7 @@ def refusals():
 @pytest.mark.slow
 def test_labels_of_a_calibration_that_are_none_are_refused():
     LOGITS = jax.device_put(np.array([[1.0, 0.0], [0.0, 2.0]]))
-    measures, wrong = (jexplicit.calibration_error, jexplicit.fit_temperature), ([0], [0, 2], [-1, 0])
+    measures, wrong = (calibration_error, fit_temperature), ([0], [0, 2], [-1, 0])
     rows = [("label", lambda f=f, y=y: f(LOGITS, jax.device_put(np.array(y)))) for f in measures for y in wrong]
     refuse(rows, of_values=True)
 
@@ -304,16 +299,16 @@ def test_what_has_no_answer_is_refused():
 WHOLE = np.array([[200, 100], [100, 200], [7, 250], [90, 3]])
 HALVES = np.eye(2)[np.arange(4) % 2]
 ANY_TYPE = {
-    "co-occurrences": lambda H: jexplicit.dense_cooccurrence(H, (WHOLE > 99).astype(H.dtype)),
-    "norm": jexplicit.priming_number,
+    "co-occurrences": lambda H: solvers.dense_cooccurrence(H, (WHOLE > 99).astype(H.dtype)),
+    "norm": solvers.priming_number,
     "explicit": lambda H: jexplicit.explicit_solution(H, 2.0),
     "sweeps": lambda H: (
-        jexplicit.iterative_scaling_sweeps(H, jax.device_put(HALVES), jax.device_put(np.zeros((2, 2))), sweeps=2).losses
+        solvers.iterative_scaling_sweeps(H, jax.device_put(HALVES), jax.device_put(np.zeros((2, 2))), sweeps=2).losses
     ),
-    "bound": lambda H: jexplicit.curvature_bound_sweeps(H, jax.device_put(HALVES), sweeps=2).losses,
-    "positive parts": jexplicit.positive_parts,
-    "unit rows": jexplicit.unit_rows,
-    "noise": lambda H: jexplicit.noisy_counts(H[:2], jexplicit.noise_model(np.array([1, 3]))),
+    "bound": lambda H: solvers.curvature_bound_sweeps(H, jax.device_put(HALVES), sweeps=2).losses,
+    "positive parts": jexplicit.features.positive_parts,
+    "unit rows": jexplicit.features.unit_rows,
+    "noise": lambda H: lm.noisy_counts(H[:2], lm.noise_model(np.array([1, 3]))),
     "Kneser-Ney": kneser_ney,
 }
 
@@ -332,7 +327,7 @@ def test_whole_numbers_do_not_wrap(dtype):
 @pytest.mark.slow
 def test_whole_numbers_do_not_wrap_in_least_squares():
     fits = (
-        jexplicit.gram_least_squares(jexplicit.gram_matrix(jexplicit.split_examples(H, HALVES), identity)).U
+        solvers.gram_least_squares(solvers.gram_matrix(solvers.split_examples(H, HALVES), identity)).U
         for H in (WHOLE.astype(np.uint8), WHOLE.astype(np.int32), WHOLE.astype(float))
     )
     one, other, expected = fits
@@ -341,25 +336,25 @@ def test_whole_numbers_do_not_wrap_in_least_squares():
 
 
 def test_logits_of_minus_infinity_are_probabilities_of_0():
-    assert jexplicit.mean_loss(*jax.device_put((np.array([[0.0, -np.inf]]), np.eye(2)[:1]))) == 0
+    assert solvers.mean_loss(*jax.device_put((np.array([[0.0, -np.inf]]), np.eye(2)[:1]))) == 0
 
 
 @pytest.mark.slow
 def test_logits_of_minus_infinity_have_no_evidence():
-    model = jexplicit.token_model([jnp.log(jnp.eye(3))], "cat", False)
+    model = token_model([jnp.log(jnp.eye(3))], "cat", False)
     assert jexplicit.explain(model, np.array([[0]]), np.array([0])).evidence.tolist() == [[0.0]]
 
 
 def test_an_output_without_an_example_is_fitted():
     H = MADE["duplicate"]
-    blocks = jexplicit.split_examples(H, np.concatenate([TARGETS, np.zeros((12, 1), "f4")], axis=1))
-    fit = jexplicit.gram_softmax_sweeps(jexplicit.gram_matrix(blocks, identity), blocks, identity, sweeps=3)
+    blocks = solvers.split_examples(H, np.concatenate([TARGETS, np.zeros((12, 1), "f4")], axis=1))
+    fit = solvers.gram_softmax_sweeps(solvers.gram_matrix(blocks, identity), blocks, identity, sweeps=3)
     assert finite(fit) and (np.asarray(fit.logits(jax.device_put(H))).argmax(axis=1) < 2).all()
 
 
 def test_random_features_of_equal_numbers_are_0():
     X, W = jax.device_put((np.full((1, 700), 0.1, "f4"), np.ones((700, 3), "f4")))  # their mean is rounded
-    assert not np.asarray(jexplicit.random_features(X, W)).any()
+    assert not np.asarray(jexplicit.features.random_features(X, W)).any()
 
 
 def test_text_without_words_has_no_word_perplexity():

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from tables import each_row
 
-from icl import AttentionLayer, init_layers
+from icl import init_layers
 from icl.blur.descent import network_loss, sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.rules import Rules, init_synapses, learn
-from icl.models import attention, batched, blocks, constructions
+from icl.models import attention, constructions
+from icl.models.attention import AttentionLayer
 from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
 from icl.solvers import closed_form, descent, single_layer
 from icl.tasks import Sequence, Tasks, sample_tasks, tokens
@@ -48,7 +49,6 @@ def cases():
     U = ones((4, 3))
     NOISE = smoothing.noise_model(np.array([3, 1, 2, 4]))
     LAYER = drawn(init_layers, 3)
-    BLOCKS = drawn(blocks.init_blocks, 3, blocks=2)
     TASKS = Tasks(dim=2, context=5)
     ONE = Sequence(ones((5, 2)), ones((5, 1)), ones(2), ones(1))
     BATCH = drawn(sample_tasks, TASKS, 7)
@@ -92,8 +92,7 @@ def cases():
             attention.attend,
             (AttentionLayer(*(ones(leaf.shape[1:]) for leaf in LAYER)), ones((5, 3)), ones((1, 3))),
         ),
-        "attention, batch last": (batched.predict_batch, (LAYER, BATCH)),
-        "blocks": (functools.partial(blocks.predict_blocks, layernorm=True), (BLOCKS, BATCH)),
+        "attention, batch last": (attention.predict_batch, (LAYER, BATCH)),
         "gradient descent": (functools.partial(descent.gradient_descent, steps=2), (ONE, 0.1)),
         "gradient": (jax.grad(descent.squared_error), (ones((1, 2)), ONE.X, ONE.Y)),
         "GD++": (functools.partial(descent.gd_plus_plus, steps=2), (ONE, 0.1, 0.1)),
@@ -108,7 +107,6 @@ def cases():
         "one head": (lambda moments: single_layer.one_head_solution(moments).A, (TOKEN_MOMENTS,)),
         "tensor of heads": (lambda layer: constructions.head_tensor(layer, 5), (LAYER,)),
         "posterior mean over tasks": (task_diversity.discrete_mmse, (ONE, eye(2), 1.0)),
-        "least squares of tasks": (closed_form.least_squares_solution, (BATCH,)),
         "noise variance": (mixed_noise.estimated_variance, (BATCH,)),
         "posterior mean": (lambda b: mixed_noise.posterior_mean(b, mixed_noise.MixedNoise(dim=2, context=5)), (BATCH,)),
         "wave features": (sine_waves.features, (ENCODER, WAVES)),

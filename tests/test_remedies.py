@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import jexplicit
+from jexplicit import solvers
 from jexplicit.data.images import read_png
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import json_line
@@ -122,7 +123,7 @@ def test_features_without_a_factor_are_fitted_as_the_message_says():
     plain = jnp.asarray(np.random.default_rng(0).random((20, 3)), "f4")
 
     def least_squares(X):
-        return jexplicit.gram_least_squares(jexplicit.gram_matrix(jexplicit.split_examples(X, targets), identity))
+        return solvers.gram_least_squares(solvers.gram_matrix(solvers.split_examples(X, targets), identity))
 
     for X in (plain + 1e6, plain * 1e-30):
         assert "standardise" in refusal(least_squares, X)
@@ -134,21 +135,21 @@ def test_targets_and_labels_are_read_after_what_the_messages_say(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in a user's program
     logits = jnp.array([[1.0, 0.0], [0.0, 2.0]])
     for one_hot in (jnp.eye(2), 3 * jnp.eye(2)):
-        assert "Y.argmax(axis=1)" in refusal(jexplicit.accuracy, logits, one_hot)
-        assert jexplicit.accuracy(logits, one_hot.argmax(axis=1)) == 1
-    assert "divide each row" in refusal(jexplicit.mean_loss, logits, 3 * jnp.eye(2))
-    assert "jax.nn.one_hot" in refusal(jexplicit.mean_loss, logits, jnp.array([0, 1]))
-    assert jexplicit.mean_loss(logits, jax.nn.one_hot(jnp.array([0, 1]), 2)) == jexplicit.mean_loss(logits, jnp.eye(2))
+        assert "Y.argmax(axis=1)" in refusal(solvers.accuracy, logits, one_hot)
+        assert solvers.accuracy(logits, one_hot.argmax(axis=1)) == 1
+    assert "divide each row" in refusal(solvers.mean_loss, logits, 3 * jnp.eye(2))
+    assert "jax.nn.one_hot" in refusal(solvers.mean_loss, logits, jnp.array([0, 1]))
+    assert solvers.mean_loss(logits, jax.nn.one_hot(jnp.array([0, 1]), 2)) == solvers.mean_loss(logits, jnp.eye(2))
 
 
 @pytest.mark.slow
 def test_layers_are_solved_after_unit_rows():
     H = Y = jnp.eye(2)[jnp.arange(12) % 2]
-    layers = [jexplicit.SoftmaxLayer()] * 2
+    layers = [solvers.SoftmaxLayer()] * 2
     assert "unit_rows" in refusal(jexplicit.solve_layers, H, Y, layers)
-    solved = jexplicit.solve_layers(jexplicit.unit_rows(H), Y, layers)
-    logits = jexplicit.stack_logits(solved.params, jexplicit.unit_rows(H))
-    assert jexplicit.accuracy(logits, Y.argmax(axis=1)) == 1
+    solved = jexplicit.solve_layers(jexplicit.features.unit_rows(H), Y, layers)
+    logits = solvers.stack_logits(solved.params, jexplicit.features.unit_rows(H))
+    assert solvers.accuracy(logits, Y.argmax(axis=1)) == 1
 
 
 def test_a_document_is_begun_as_the_message_says():

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from launch.kit.figures import COLOURS, figure, log_ticks
-from launch.kit.rows import Results, Row, groups
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups
 from launch.kit.views import Table
 from launch.networks.sequence_lm import curves
 from tools import tables

@@ -182,7 +182,8 @@ def update_jacobian(
         ValueError: rules with separate backward synapses.
 
     Example:
-        >>> from icl.blur import backprop_genome, init_synapses
+        >>> from icl.blur import init_synapses
+        >>> from icl.blur.genome import backprop_genome
         >>> rules, genome = Rules(states=2), backprop_genome(2)
         >>> def jacobian(key, x, y):
         ...     return update_jacobian(genome, rules, init_synapses(key, genome, rules, (2, 3, 2)), x, y)
@@ -244,7 +245,7 @@ def descent_curves(
 
     Example::
 
-        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        train, dev, test, _ = image_sets(jexplicit.data.read_images("digits"))
         curves = descent_curves("sgd", (0.1, 1.0), (32,), train, test, normalised=True, steps=10)
         curves.mean(axis=1)  # [rates, updates], over ten networks
 

@@ -190,7 +190,7 @@ def meta_loss(
         at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> data = Examples(jnp.eye(6, 3, dtype="float32"), jnp.eye(6, 2, dtype="float32"))
         >>> def evaluate(key):
         ...     episode = draw_episode(key, data, unroll=2, batch_size=2, query_size=2)
@@ -269,7 +269,8 @@ def mean_scores(
         learners: per genome.
 
     Example:
-        >>> from icl.blur import backprop_genome, make_source
+        >>> from icl.blur.episodes import make_source
+        >>> from icl.blur.genome import backprop_genome
         >>> data = Examples(jnp.eye(6, 3, dtype="float32"), jnp.eye(6, 2, dtype="float32"))
         >>> genomes = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), backprop_genome(2))
         >>> learners = {"rules": Rules(states=2), "family": Family((4,), 2), "unroll": 2, "query_size": 2, "learners": 3}

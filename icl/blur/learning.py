@@ -74,7 +74,7 @@ def learning_curves(
     Example::
 
         genome, rules, _ = load_genome("digits")
-        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        train, dev, test, _ = image_sets(jexplicit.data.read_images("digits"))
         curves = learning_curves(genome, rules, (32,), train, test, steps=10)
         curves.mean(axis=0)  # after 0, 1, .. 10 updates, over ten learners
     """

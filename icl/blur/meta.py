@@ -74,7 +74,7 @@ class MetaRecipe(NamedTuple):
 
     hidden: widths of the learners' hidden layers.
     batch_size: examples per update; query_size: examples for the loss at the end.
-    families: tasks and learners to meta-train on, in turn (`icl.blur.Family`); default, the original data with learners of
+    families: tasks and learners to meta-train on, in turn, `icl.blur.episodes.Family`; default, the original data, learners of
         `hidden` and `batch_size`.
     objective: the loss of the queries at the end, or the area under their learning curve (`icl.blur.episodes`).
     learning_rate: of Adam at the start of each stage; a cosine schedule decays it to a tenth.
@@ -223,7 +223,7 @@ def meta_train(
 
     Example::
 
-        train, dev, test, _ = image_sets(jexplicit.read_images("digits"))
+        train, dev, test, _ = image_sets(jexplicit.data.read_images("digits"))
         genomes = jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), 8))
         curriculum = Stage(unroll=5, steps=100), Stage(unroll=10, steps=100)
         found = meta_train(genomes, Rules(), MetaRecipe(), curriculum, train, dev)

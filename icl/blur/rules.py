@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 
 from icl.blur.design import Rules
 from icl.blur.genome import Genome
-from icl.linear_systems import solve_rows
+from icl.linalg import solve_rows
 from jexplicit.nn.parts.activations import activation
 from jexplicit.runs.devices import full_precision
 
@@ -80,7 +80,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         ValueError: fewer than two layers, or an empty layer.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> synapses = jax.eval_shape(lambda: init_synapses(jax.random.key(0), backprop_genome(4), Rules(), (64, 32, 10)))
         >>> [synapse.W.shape for synapse in synapses]
         [(4, 65, 32), (4, 33, 10)]
@@ -115,7 +115,7 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
         ValueError: shapes of the genome or the inputs that do not match.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> rules, genome = Rules(states=2), backprop_genome(2)
         >>> def logits(key, x):
         ...     return predict(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x)
@@ -144,7 +144,7 @@ def forward(
         ValueError: shapes of the genome or the inputs that do not match.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> rules, genome = Rules(states=2), backprop_genome(2)
         >>> def states(key, x):
         ...     return forward(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x)[0]
@@ -289,7 +289,8 @@ def ridge_update(
     K, B = gram / alpha, gram.shape[-1]
     fewer = E.shape[-1] > B  # columns: those of the inverse are fewer than those of E
     columns = jnp.broadcast_to(jnp.eye(B, dtype=A.dtype), K.shape) if fewer else E
-    solved = jnp.vectorize(functools.partial(_ridge_columns, iterations), signature="(b,b),(),(b,n)->(b,n)")(K, lam, columns)
+    solve = lambda K, lam, E: solve_rows(lambda X: X @ K + lam * X, E.T, iterations).T  # noqa: E731  # (K + λ I)⁻¹ E
+    solved = jnp.vectorize(solve, signature="(b,b),(),(b,n)->(b,n)")(K, lam, columns)
     fitted = solved @ E if fewer else solved
     H = jnp.matrix_transpose(A) @ fitted * lax.rsqrt(alpha)
     if trust is None:
@@ -297,11 +298,6 @@ def ridge_update(
     total = functools.partial(jnp.sum, axis=(-2, -1), keepdims=True)
     share = (total((K @ fitted) ** 2) + _small) / (total(E**2) + _small)  # φ², since A H = √α K (K + λ I)⁻¹ E
     return H * share ** (-trust / 2)
-
-
-def _ridge_columns(iterations: int, K: Array, lam: Array, E: Array) -> Array:
-    """`(K + λ I)⁻¹ E`."""
-    return solve_rows(lambda X: X @ K + lam * X, E.T, iterations).T
 
 
 def _rate(genome: Genome, rules: Rules, synapse: Synapse, hidden_layers: int, *, last: bool) -> Array:
@@ -339,7 +335,7 @@ def learn(
         ValueError: shapes that do not match.
 
     Example:
-        >>> from icl.blur import backprop_genome
+        >>> from icl.blur.genome import backprop_genome
         >>> rules, genome = Rules(states=2), backprop_genome(2)
         >>> def one_update(key, x, y):
         ...     return learn(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x, y)

@@ -66,9 +66,7 @@ def difference(ours: Predictions, theirs: Predictions) -> PredictorDifference:
     a, b = ours.sensitivity, theirs.sensitivity
     norms = (jnp.linalg.norm(a, axis=1) + _tiny) * (jnp.linalg.norm(b, axis=1) + _tiny)
     return PredictorDifference(
-        jnp.mean(jnp.abs(ours.y - theirs.y)),
-        jnp.mean(jnp.linalg.norm(a - b, axis=1)),
-        jnp.mean(jnp.sum(a * b, axis=1) / norms),
+        jnp.mean(jnp.abs(ours.y - theirs.y)), jnp.mean(jnp.linalg.norm(a - b, axis=1)), jnp.mean(jnp.sum(a * b, axis=1) / norms)
     )
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from icl.linalg import transpose
-from icl.models.attention import AttentionLayer, Softmax, head_maps, layers_from_maps
-from icl.models.batched import transform_batch
+from icl.models.attention import AttentionLayer, Softmax, head_maps, layers_from_maps, transform_batch
 from icl.models.constructions import descent_layers
 from icl.tasks import QueryLoss, Sequence, Tasks
 

@@ -25,8 +25,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.linalg import contract, transpose
-from icl.solvers.continuation import optimal_polynomial
 from icl.solvers.descent import ridge
+from icl.solvers.polynomials import optimal_polynomials
 from icl.solvers.spectrum import spectral_law
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from icl.training import blocked_gradient
@@ -137,7 +137,7 @@ def _diagonal_loss(rates: Array, batch: Sequence) -> tuple[Array, Array]:
 def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, contexts: int = 5000) -> Float[np.ndarray, "K 4"]:
     """The rates of the best K layers of GD++ for tasks with the root mean square of the noise levels."""
     tasks = dataclasses.replace(distribution.tasks, noise=float(np.sqrt(np.mean(np.square(distribution.support)))))
-    found = optimal_polynomial(spectral_law(key, tasks, contexts), tasks, layers=layers, tied=False)
+    found = optimal_polynomials(spectral_law(key, tasks, contexts), tasks, layers=layers, tied=False)[-1]
     zero = np.zeros(layers)
     return np.stack([0.0 - found.gamma, zero, -found.eta / distribution.context, zero], axis=1)
 

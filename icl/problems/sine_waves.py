@@ -18,10 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from icl.draws import draw, truncated_std, truncated_weights
-from icl.models.attention import AttentionLayer, init_layers
-from icl.models.batched import transform_batch
+from icl.models.attention import AttentionLayer, init_layers, transform_batch
 from icl.models.constructions import descent_layers
-from icl.models.mlp import MLP, apply_mlp
 from icl.tasks import QueryLoss, Sequence, vmap_tasks
 from jexplicit.runs.devices import full_precision
 
@@ -140,10 +138,11 @@ def _init_encoder(keys: list[Array], channels: int, hidden: int, stds: Any, dtyp
 
 @full_precision
 def features(encoder: Encoder, tokens: Float[Array, "2 n batch"]) -> Float[Array, "C n batch"]:
-    """`φ = e + MLP(e)` of tokens (x, y), with `e = E (x, y)` and GELU units."""
-
-    e = jnp.einsum("ij,jnb->inb", encoder.E, tokens)
-    return e + apply_mlp(MLP(*encoder[1:]), e)
+    """`φ = e + MLP(e)` of tokens (x, y), with `e = E (x, y)` and `MLP(e) = W_2 gelu(W_1 e + b_1) + b_2`."""
+    E, W1, b1, W2, b2 = encoder
+    e = jnp.einsum("ij,jnb->inb", E, tokens)
+    h = jax.nn.gelu(jnp.einsum("he,enb->hnb", W1, e) + b1[:, None, None])
+    return e + jnp.einsum("eh,hnb->enb", W2, h) + b2[:, None, None]
 
 
 def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"], Float[Array, "C 1 batch"]]:

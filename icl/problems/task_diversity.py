@@ -21,19 +21,16 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from icl.linalg import contract, transpose
+from icl.models.attention import AttentionLayer
+from icl.models.constructions import head_tensor
 from icl.solvers.closed_form import exact_moments, optimal_solution, solution_loss
-from icl.solvers.single_layer import (
-    Head,
-    all_heads_solution,
-    gaussian_tasks,
-    heads_loss,
-    one_head_solution,
-    token_moments,
-)
-from icl.tasks import Sequence, Tasks, initial_weights, sample_tasks
+from icl.solvers.descent import ridge
+from icl.solvers.single_layer import Head, all_heads_solution, gaussian_tasks, heads_loss, one_head_solution, token_moments
+from icl.tasks import Sequence, Tasks, initial_weights, sample_tasks, sequences
 from jexplicit.runs.checks import checked, is_concrete, key_of_seed
 from jexplicit.runs.devices import full_precision
 
+_at_once = 250  # sequences of the Bayes-optimal predictors, which have no exact losses
 _nodes = 2000  # of the integral over eigenvalues, whose error falls faster than any power
 
 
@@ -131,6 +128,16 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
     return ((mean / total) @ x_q)[None]
 
 
+@jax.jit
+def bayes_predictions(batch: Sequence, W: Float[Array, "M d"], v: Any) -> dict[str, Float[Array, "1 batch"]]:
+    """The Bayes-optimal predictions for a batch: `dmmse` for tasks among M, and `ridge` for fresh ones."""
+
+    def one(sequence: Sequence) -> dict[str, Array]:
+        return {"dmmse": discrete_mmse(sequence, W, v), "ridge": ridge(sequence, v)}
+
+    return jax.tree.map(jnp.transpose, lax.map(one, sequences(batch), batch_size=_at_once))
+
+
 def _check_noise(v: Any, block: int) -> None:
     if block < 1 or (is_concrete(v) and not v > 0):
         raise ValueError(f"variance {v}, block {block}: use numbers above 0; without noise the tasks are told apart exactly")
@@ -204,6 +211,15 @@ def _curve(tasks: Tasks, W: Array, numbers: Int[Array, " numbers"]) -> Diversity
 
     descent, one, many, heads = lax.map(at, numbers)
     return DiversityCurve(descent, one, many, heads, solution_loss(optimal_solution(gaussian), gaussian))
+
+
+def layer_losses(layer: AttentionLayer, few: FiniteTasks) -> tuple[float, float]:
+    """The exact losses of a layer of linear attention on fresh tasks and on the M tasks, in float64."""
+    W = np.asarray(few.weights(), np.float64)
+    with jax.enable_x64(True):
+        H = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), layer), few.tasks.context)
+        fresh, own = token_moments(few.tasks, *gaussian_tasks(few.tasks)), token_moments(few.tasks, jnp.asarray(W))
+        return float(heads_loss(H, fresh)), float(heads_loss(H, own))
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""The optimal single layer in closed form: a ratio of moments, or least squares.
+"""The optimal single layer in closed form: a ratio of moments.
 
 One layer of linear attention predicts `ŷ = pᵀ (Σ_i e_i e_iᵀ) A x_q`. As tasks W and -W are equally likely, only the part
 `ŷ = x_qᵀ G Xᵀ y / N` can lower the loss, for any number of heads; it is linear in G, so the best layer is an ordinary
@@ -10,7 +10,6 @@ For independent symmetric coordinates of variance s and kurtosis κ, and C = c²
 `η = N / (s (κ + d + N - 2) + v/c²)`; for Gaussian inputs of any covariance it is the optimum of Zhang et al. 2024.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from icl.tasks import Sequence, Tasks
+from icl.tasks import Tasks
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import full_precision
 
@@ -141,7 +140,7 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
         True
     """
     G, A = _solve_moments(moments)
-    if not _determined(A, G):
+    if is_concrete(A, G) and not (bool(jnp.isfinite(G).all()) and int(jnp.linalg.matrix_rank(A)) == len(A)):
         raise ValueError(
             "E[S C S] cannot be inverted: draw more contexts, drop inputs that are 0, or scale them to the order of 1"
         )
@@ -157,11 +156,6 @@ def _solve_moments(moments: Moments) -> tuple[Array, Array]:
     return jnp.linalg.solve(A.T, (C @ L).T).T, A
 
 
-def _determined(A: Array, G: Array) -> bool:
-    """Whether equations with matrix A determine their solution G; under jit, vmap and grad nothing is checked."""
-    return not is_concrete(A, G) or (bool(jnp.isfinite(G).all()) and int(jnp.linalg.matrix_rank(A)) == len(A))
-
-
 @full_precision
 def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, "d d"] | None = None) -> Float[Array, ""]:
     """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`, of one output; query: L_q, default L of the moments.
@@ -171,46 +165,3 @@ def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, 
     L, C, SCS, N, v = moments
     error = C - G @ L @ C - C @ L @ G.T + G @ (SCS + v / N * L) @ G.T
     return jnp.trace((L if query is None else query) @ error) / 2
-
-
-def least_squares_solution(batch: Sequence, *, scalar: bool = False) -> Float[Array, "d d"]:
-    """G of `optimal_solution`, fitted to sampled tasks: least squares of y_q on the products of x_q and `Xᵀ y / N`.
-
-    Args:
-        batch: tasks, batch last; each output is an example.
-        scalar: whether to fit G = η I only.
-
-    Raises:
-        ValueError: fewer examples than parameters, or examples that do not determine them.
-
-    Example:
-        >>> from icl import sample_tasks
-        >>> import jax
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 1000)
-        >>> least_squares_solution(batch).shape
-        (3, 3)
-    """
-    d, examples = batch.x_q.shape[0], batch.y_q.size
-    if examples < (1 if scalar else d * d):
-        raise ValueError(f"{examples} examples for {d * d} parameters: draw more tasks, or fit one scalar")
-    G, A = _solve_least_squares(batch, scalar)
-    if not _determined(A, G):
-        raise ValueError(f"{examples} examples do not determine G: draw more different tasks, with inputs of the order of 1")
-    return G
-
-
-@functools.partial(jax.jit, static_argnums=1)
-@full_precision
-def _solve_least_squares(batch: Sequence, scalar: bool) -> tuple[Array, Array]:
-    """The solution, and the matrix of its equations."""
-    d = batch.x_q.shape[0]
-    moment = jnp.einsum("nib,nmb->mbi", batch.X, batch.Y) / len(batch.X)
-    target = batch.y_q.reshape(-1)
-    if scalar:
-        feature = jnp.einsum("ib,mbi->mb", batch.x_q, moment).reshape(-1)
-        features = feature[:, None]
-    else:
-        features = jnp.einsum("ib,mbj->mbij", batch.x_q, moment).reshape(-1, d * d)
-    A = features.T @ features
-    G = jnp.linalg.solve(A, features.T @ target)
-    return (G[0] * jnp.eye(d, dtype=target.dtype) if scalar else G.reshape(d, d)), A

@@ -2,7 +2,7 @@
 
     L(W) = 1/(2N) Σ_i ||W x_i - y_i||²,    ΔW = -(η/N) Σ_i (W x_i - y_i) x_iᵀ
 
-All but the line search are functions of one sequence; batch them by `jax.vmap`.
+They are functions of one sequence; batch them by `jax.vmap`.
 """
 
 import functools
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from icl.tasks import Sequence, initial_weights, vmap_tasks
+from icl.tasks import Sequence, initial_weights
 from jexplicit.runs.checks import checked
 from jexplicit.runs.devices import full_precision
 
@@ -146,45 +146,3 @@ def ridge(sequence: Sequence, penalty: Any) -> Float[Array, " m"]:
 def _check_ridge(y: Float[Array, " m"], penalty: Any) -> None:
     if not (0 <= penalty < np.inf and bool(jnp.isfinite(y).all())):
         raise ValueError(f"penalty {penalty}: use a finite number above 0, and finite numbers of the order of 1")
-
-
-@checked(after=lambda found, batch, *, steps, rates: _check_losses(found[1]), static=("steps",))
-def line_search(
-    batch: Sequence, *, steps: int, rates: Float[Array, " rates"]
-) -> tuple[Float[Array, ""], Float[Array, " rates"]]:
-    """The η of a grid with the lowest loss on given tasks, the same at every step, and the loss of each η.
-
-    Args:
-        batch: tasks, batch last.
-        steps: of descent.
-        rates: the grid. The paper uses `paper_rates()`, and searches on the tasks of its reported losses.
-
-    Raises:
-        ValueError: no rate, or none with a finite loss.
-
-    Example:
-        >>> from icl import Tasks, sample_tasks
-        >>> import jax
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(), 1000)
-        >>> 5 < float(line_search(batch, steps=1, rates=paper_rates())[0]) < 7
-        True
-
-    Source: von Oswald et al. 2023, App. A.12.
-    """
-
-    def loss(eta: Array) -> Array:
-        y = vmap_tasks(lambda sequence: gradient_descent(sequence, eta, steps=steps)[-1])(batch)
-        return jnp.mean(jnp.sum((y - batch.y_q) ** 2, axis=0)) / 2
-
-    losses = lax.map(loss, rates)
-    return rates[jnp.nanargmin(losses)], losses
-
-
-def _check_losses(losses: Float[Array, " rates"]) -> None:
-    if not bool(jnp.isfinite(losses).any()):
-        raise ValueError(f"no finite loss at {len(losses)} rates: give smaller rates, and at least one task")
-
-
-def paper_rates(dtype: Any = None) -> Float[Array, " rates"]:
-    """The paper's grid of η: 0.001, 0.101, .. 24.901."""
-    return 0.001 + 0.1 * jnp.arange(250, dtype=dtype or jnp.zeros(()).dtype)

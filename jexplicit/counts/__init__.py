@@ -1,13 +1,6 @@
 """Co-occurrence counts: dense, sparse, streamed, merged."""
 
-from typing import TYPE_CHECKING
-
-from jexplicit.runs.api import public_names
-
-if TYPE_CHECKING:
-    from jexplicit.counts.dense import count as count
-    from jexplicit.counts.merging import Counts as Counts
-    from jexplicit.counts.merging import merge_counts as merge_counts
-    from jexplicit.counts.sparse import count_sparse as count_sparse
-
-__getattr__, __dir__ = public_names(__name__)
+from jexplicit.counts.dense import count as count
+from jexplicit.counts.merging import Counts as Counts
+from jexplicit.counts.merging import merge_counts as merge_counts
+from jexplicit.counts.sparse import count_sparse as count_sparse

@@ -207,12 +207,7 @@ def _open_zstd(source: str | io.BytesIO) -> io.BufferedIOBase:
     return zstandard.open(source, "rb")
 
 
-_openers: dict[bytes, Any] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-    b"\x28\xb5\x2f\xfd": _open_zstd,
-}
+_openers: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open, b"\x28\xb5\x2f\xfd": _open_zstd}
 
 
 def _expand(path: str) -> list[str]:

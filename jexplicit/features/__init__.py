@@ -1,22 +1,13 @@
 """Features of images, computed without training."""
 
-from typing import TYPE_CHECKING
-
-from jexplicit.runs.api import public_names
-
-if TYPE_CHECKING:
-    from jexplicit.features.descriptors import describe as describe
-    from jexplicit.features.descriptors import fit_axes as fit_axes
-    from jexplicit.features.fourier import fourier_directions as fourier_directions
-    from jexplicit.features.fourier import fourier_features as fourier_features
-    from jexplicit.features.patch_pools import fit_patch_bank as fit_patch_bank
-    from jexplicit.features.patches import patch_features as patch_features
-    from jexplicit.features.patches import patch_filters as patch_filters
-    from jexplicit.features.positive import positive_parts as positive_parts
-    from jexplicit.features.positive import random_directions as random_directions
-    from jexplicit.features.positive import random_features as random_features
-    from jexplicit.features.positive import unit_rows as unit_rows
-    from jexplicit.features.scattering import scattering_pools as scattering_pools
-    from jexplicit.features.scattering import wavelets as wavelets
-
-__getattr__, __dir__ = public_names(__name__)
+from jexplicit.features.descriptors import describe as describe
+from jexplicit.features.descriptors import fit_axes as fit_axes
+from jexplicit.features.fourier import fourier_directions as fourier_directions
+from jexplicit.features.fourier import fourier_features as fourier_features
+from jexplicit.features.patches import patch_features as patch_features
+from jexplicit.features.patches import patch_filters as patch_filters
+from jexplicit.features.positive import positive_parts as positive_parts
+from jexplicit.features.positive import random_features as random_features
+from jexplicit.features.positive import unit_rows as unit_rows
+from jexplicit.features.scattering import scattering_pools as scattering_pools
+from jexplicit.features.scattering import wavelets as wavelets

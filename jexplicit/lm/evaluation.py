@@ -110,12 +110,7 @@ def evaluate(
 
 
 def score(
-    model: AnyModel,
-    stream: np.ndarray,
-    *,
-    separate: bool = False,
-    mesh: Mesh | None = None,
-    progress: Progress | None = None,
+    model: AnyModel, stream: np.ndarray, *, separate: bool = False, mesh: Mesh | None = None, progress: Progress | None = None
 ) -> Float[np.ndarray, " M"]:
     """`log p(token | all that the model sees before it)` of every prediction of a text, in its order, in nats.
 

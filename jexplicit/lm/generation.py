@@ -24,9 +24,7 @@ from jexplicit.runs.devices import check_threads
 
 
 def next_token(
-    model: AnyModel,
-    prompt: Integer[np.ndarray, " n"] | Sequence[int],
-    first: Sequence[int] | np.ndarray | None = None,
+    model: AnyModel, prompt: Integer[np.ndarray, " n"] | Sequence[int], first: Sequence[int] | np.ndarray | None = None
 ) -> Float[np.ndarray, " N"]:
     """`log p(token | prompt)` of every token, in nats.
 

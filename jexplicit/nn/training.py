@@ -168,22 +168,17 @@ def _copy(tree: Any) -> Any:
 def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:
     """The sampler called `name`: `(seed, epoch) -> M example indices`.
 
-    round-robin: every example once per epoch; uniform: M draws with replacement; balanced: equally many per class of `labels`.
-    Source: Radhakrishnan 2024, Sec. 3.
+    round-robin: every example once per epoch; uniform: M draws with replacement, which miss about 1/e of the examples;
+    balanced: equally many per class of `labels`. Source: Radhakrishnan 2024, Sec. 3.
     """
     if not len(labels):
         raise ValueError("no examples to draw batches from: give at least one")
     orders: dict[str, Order] = {
         "round-robin": functools.partial(epoch_order, size=len(labels)),
-        "uniform": functools.partial(uniform_order, size=len(labels)),
+        "uniform": lambda seed, epoch: _random(seed, epoch).integers(len(labels), size=len(labels)),
         "balanced": functools.partial(balanced_order, labels=labels),
     }
     return look_up("sampler", orders, name)
-
-
-def uniform_order(seed: int, epoch: int, size: int) -> Int[np.ndarray, " size"]:
-    """`size` draws with replacement: an epoch misses about 1/e of the examples and repeats others."""
-    return _random(seed, epoch).integers(size, size=size)
 
 
 def balanced_order(seed: int, epoch: int, labels: Integer[np.ndarray, " M"]) -> Int[np.ndarray, " M"]:

@@ -142,11 +142,7 @@ def _product(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D 
     return as_float(H).T @ as_float(Y)
 
 
-@checked(
-    _check_labelled,
-    fine=lambda H, Y, outputs: _are_sums(H) & labels_are_fine(Y, outputs),
-    static=("outputs",),
-)
+@checked(_check_labelled, fine=lambda H, Y, outputs: _are_sums(H) & labels_are_fine(Y, outputs), static=("outputs",))
 def _sums_of_labels(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"], outputs: int) -> Float[Array, "D N"]:
     def part(H: Array, Y: Array) -> Array:  # the barrier keeps XLA from adding the rows to the sum so far, one by one
         return jax.lax.optimization_barrier(jax.ops.segment_sum(as_float(H), Y, outputs))

@@ -76,7 +76,7 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
             if is_concrete(U) and not bool(jnp.isfinite(U).all()):
                 raise ValueError(
                     f"layer {len(params)} has weights that are not finite, as of co-occurrences of 0, and the next one no "
-                    "inputs: make its features positive (jexplicit.unit_rows)"
+                    "inputs: make its features positive (jexplicit.features.unit_rows)"
                 )
             H = layer.activation(H @ U)
     return StackSolution(tuple(params), tuple(numbers))

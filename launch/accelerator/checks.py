@@ -112,8 +112,7 @@ def adagrad_steps() -> tuple[float, float]:
 
 def linear_attention_gradient() -> tuple[float, float]:
     """The loss of a layer of linear attention and its slope in one direction, beside float64 and its differences."""
-    from icl.models.attention import init_layers
-    from icl.models.batched import Regression
+    from icl.models.attention import Regression, init_layers
     from icl.tasks import Tasks
 
     problem, rng = Regression(Tasks(dim=3, context=8)), np.random.default_rng(0)

@@ -128,8 +128,7 @@ def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
     """A step of a layer of linear attention, five seeds: `12 w (w + N)` operations a task, which is written and read once."""
-    from icl.models.attention import init_layers
-    from icl.models.batched import Regression
+    from icl.models.attention import Regression, init_layers
     from icl.tasks import Tasks
     from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 

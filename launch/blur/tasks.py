@@ -34,8 +34,7 @@ from launch.blur.config import TasksConfig
 from launch.blur.train import by_updates, design_of, learner_options, part, place_of, ready, tuned
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row, groups
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups
 from launch.kit.views import Lines, Table
 
 UPDATES = (1, 2, 5, 10, 20, 50, 100)

@@ -34,8 +34,7 @@ from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_la
 from launch.kit.experiment import Experiment, Part
 from launch.kit.figures import plain_ticks
 from launch.kit.folder import RunFolder, environment
-from launch.kit.rows import Results, Row, groups, where
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups, where
 from launch.kit.views import Lines, Section, Table
 
 Place = tuple[Sets, tuple[int, ...]]  # data, and the hidden layers of the networks that learn them

@@ -17,7 +17,7 @@ class Config(Images, Run):
     """Classify images with networks that are solved instead of trained, and with the same networks trained."""
 
     GROUPS: ClassVar = {"methods": "models", "sweeps": "sweeps", "filters": "features", "octaves": "kernel"} | {
-        **{"epochs": "training", "hidden": "baselines"},
+        **{"epochs": "training", "hidden": "baselines"}
     }
 
     limit: Annotated[int, Bounds(at_least=100)] | None = None

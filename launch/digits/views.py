@@ -1,6 +1,6 @@
 """Tables and figures of a run of launch.digits; docs/digits.md has the same tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,19 +8,9 @@ import numpy as np
 
 from launch.digits.data import load_model, row_name
 from launch.kit.figures import COLOURS, figure, legend_outside, plain_ticks
-from launch.kit.rows import Results, Row, where
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, where
 from launch.kit.views import Images, Lines, Section, Table, View, picture
 
-# Section 4 of the paper, on MNIST: test accuracy by (method, layers), and epochs until the early stop.
-PAPER_ACCURACY = {
-    ("explicit", 1): 0.8286,
-    ("cold", 1): 0.9168,
-    ("cold", 2): 0.7564,
-    ("warm", 1): 0.9257,
-    ("warm", 2): 0.9293,
-}
-PAPER_EPOCHS = {("cold", 1): "93", ("warm", 1): "23", ("cold", 2): "never"}
 # Published test accuracy on MNIST without backpropagation through layers; none of them states seconds on a CPU.
 PUBLISHED = {
     "convolutional kernel network, SVM": 0.9961,  # Mairal et al. 2014
@@ -28,11 +18,6 @@ PUBLISHED = {
     "SoftHebb (trained readout), Tsetlin machine, PCANet": 0.994,  # Journé 2023; Granmo 2019; Chan 2015, which has 99.38
     "Forward-Forward (local gradients)": 0.986,  # Hinton 2022; up to 99.4
 }
-
-
-def of_paper(numbers: Mapping[tuple[str, int], Any]) -> Any:
-    """A column of the paper's numbers."""
-    return lambda row: numbers.get((row["method"], row["layers"])) if row["data"] == "mnist" else None
 
 
 def epochs(row: Row) -> str:
@@ -45,12 +30,10 @@ COLUMNS = (
     Column("method", row_name),
     Column("held-out %", "dev_accuracy", ".2f", 100),
     Column("test %", "test_accuracy", ".2f", 100),
-    Column("paper", of_paper(PAPER_ACCURACY), ".2f", 100),
     Column("train %", "train_accuracy", ".2f", 100),
     Column("test loss, nats", "test_loss", ".4f"),
     Column("calibration error, %", "calibration_error", ".2f", 100),
     Column("epochs", epochs),
-    Column("paper", of_paper(PAPER_EPOCHS)),
     Column("D", "dimensions", ",d"),
     Column("MB", "bytes", ".2f", 1e-6),
     Column("seconds", "seconds", ".1f"),

@@ -55,11 +55,9 @@ class TablesConfig(Run):
 
 PRESETS = {
     "modular": {
-        "tiny": Preset(ModularConfig(out="runs/modular", modulus=7, seeds=2, solves=4, train_share=0.8), "p = 7; seconds."),
+        "tiny": Preset(ModularConfig(out="runs/modular", modulus=7, seeds=2, solves=4, train_share=0.8), "p = 7; seconds.")
     },
     "tables": {
-        "tiny": Preset(
-            TablesConfig(out="runs/tables", data=("wine",), folds=2, inner_folds=2, limit=80), "80 wines; a minute."
-        ),
+        "tiny": Preset(TablesConfig(out="runs/tables", data=("wine",), folds=2, inner_folds=2, limit=80), "80 wines; a minute.")
     },
 }

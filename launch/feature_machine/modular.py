@@ -17,8 +17,7 @@ from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, p
 from launch.feature_machine.config import ModularConfig
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row, groups
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups
 from launch.kit.views import Images, Lines, Table
 
 OPERATIONS = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
@@ -83,10 +82,6 @@ def _measured(config: ModularConfig, folder: RunFolder, seed: int) -> list[Row]:
     return [{**sizes, **entry} for entry in history]
 
 
-def _last(results: Results) -> list[Row]:
-    return [rows[-1] for rows in groups(results.rows, lambda row: row["seed"]).values()]
-
-
 def _curves(results: Results) -> Iterator[Row]:
     names = {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"}
     for row in results.rows:
@@ -111,7 +106,7 @@ RESULTS = Table(
         Column("s", "seconds", ".1f"),
         Column("CPU s", "cpu_seconds", ".1f"),
     ],
-    rows=_last,
+    rows=lambda results: [rows[-1] for rows in groups(results.rows, lambda row: row["seed"]).values()],
     note="*Circulant*: how much of the variance of the metric's block of a and b is constant along wrapped diagonals.",
 )
 FIGURE = Lines("grokking", "solve", "y", "of", rows=_curves, axes={"xlabel": "solve", "ylabel": "accuracy, and share"})

@@ -26,8 +26,7 @@ from jexplicit.sklearn import FeatureMachineClassifier, FeatureMachineRegressor
 from launch.feature_machine.config import TablesConfig
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row, groups
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups
 from launch.kit.views import Table
 
 

@@ -1,39 +1,35 @@
-"""What the experiments of launch.icl share: flags, rows, and layers that are solved, constructed, trained and compared.
+"""What the experiments of launch.icl share: rows, and layers that are solved, constructed, trained and compared.
 
-An experiment is one file: a `Config`, a `measure`, views, and what `experiment` makes of them; launch.icl.__main__ lists it.
+An experiment is a config and a line of COMMANDS in launch.icl.config, and a file with `measure`, views, and their `experiment`.
 """
 
 import dataclasses
 import functools
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from icl.models.attention import AttentionLayer, init_layers
-from icl.models.batched import Regression
+from icl.models.attention import AttentionLayer, Regression, init_layers
 from icl.models.constructions import descent_layers
 from icl.problems.comparison import Predictions, PredictorDifference, descent_rates, difference, predictions
 from icl.solvers.closed_form import optimal_rate
-from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.descent import gd_plus_plus, ridge
-from icl.solvers.polynomials import Polynomial
+from icl.solvers.polynomials import Polynomial, optimal_polynomials
 from icl.solvers.spectrum import Spectrum, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
-from jexplicit.nn.parts.names import ScheduleName
-from jexplicit.runs.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
-from launch.kit.command import Preset
+from launch.icl.config import COMMANDS, Flags, LayerFlags, TaskFlags, TrainingFlags
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Row
@@ -51,63 +47,6 @@ _short = 1 << 20  # tasks of a training: fewer take longer to compile than to tr
 _copies = 8  # of a float32 batch and of the weights, while a step is computed
 
 
-@dataclasses.dataclass(frozen=True)
-class Flags:
-    """Flags of all experiments."""
-
-    GROUPS: ClassVar = {"out": "run", "test_tasks": "measurements"}
-
-    out: str
-    """Run folder to write: config, results, figures, report.md and the trained layers."""
-    seed: NonNegativeInt = 0
-    """First random seed; also the seed of the validation and test tasks."""
-    devices: int | None = None
-    """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
-    test_tasks: PositiveInt = 200_000
-    """Number of fresh tasks that results are computed on, and of contexts whose eigenvalues rates are fitted to."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskFlags(Flags):
-    """Flags of experiments on linear regression."""
-
-    GROUPS: ClassVar = {"dim": "tasks"}
-
-    dim: PositiveInt = 10
-    """Input dimension d."""
-    context: PositiveInt = 10
-    """Number of pairs (x, y) in the context, N."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingFlags(Flags):
-    """Flags of experiments that train on fresh tasks."""
-
-    GROUPS: ClassVar = {"seeds": "training"}
-
-    seeds: PositiveInt = 5
-    """Number of training runs, with seeds --seed, --seed + 1, .."""
-    steps: PositiveInt = 5000
-    """Number of training steps from random weights, each on --batch-size fresh tasks."""
-    batch_size: PositiveInt = 2048
-    """Number of fresh tasks per step."""
-    learning_rate: PositiveFloat = 1e-3
-    """Learning rate of Adam at the first step."""
-    cooling: ScheduleName = "cosine"
-    """Schedule of the learning rate over the steps of a training. cosine, linear: down to 0. exponential: down to a hundredth.
-    step: a tenth after two thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the
-    solution."""
-    validation_tasks: PositiveInt = 10_000
-    """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerFlags(TaskFlags, TrainingFlags):
-    """Flags of experiments that train layers on linear regression."""
-
-
 C_co = TypeVar("C_co", bound=Flags, covariant=True)
 
 
@@ -118,21 +57,15 @@ class Job(NamedTuple, Generic[C_co]):
     folder: RunFolder
 
 
-_tiny = {"dim": 2, "context": 3, "test_tasks": 200, "seeds": 2, "steps": 100, "batch_size": 16, "validation_tasks": 50}
-
-
 def experiment(
     name: str,
-    config: type[Flags],
     measure: Callable[[Job[Any]], Iterable[Part]],
     views: list[View],
     *,
     title: str,
-    tiny: Mapping[str, Any] | None = None,
-    presets: Mapping[str, Preset] | None = None,
     check: Callable[[Any], None] = lambda config: None,
 ) -> Experiment:
-    """An experiment whose rows name it, with the preset `tiny` beside others, and refusals of sizes that do not fit."""
+    """An experiment whose rows name it, and which refuses sizes that do not fit."""
 
     def parts(config: Any, folder: RunFolder) -> Iterator[Part]:
         about = {"task": "linear", "heads": 1, "steps": 0}
@@ -144,9 +77,7 @@ def experiment(
         check(config)
         use_devices(config.devices)
 
-    small = {field.name: _tiny[field.name] for field in dataclasses.fields(config) if field.name in _tiny}
-    quick = Preset(config(**{"out": f"runs/icl_{name}_tiny", **small, **(tiny or {})}), "seconds; the numbers mean nothing.")
-    return Experiment(f"icl {name}", config, parts, views, {"tiny": quick, **(presets or {})}, checked, title=title)
+    return Experiment(f"icl {name}", COMMANDS[name].config, parts, views, COMMANDS[name].presets, checked, title=title)
 
 
 def check_flags(config: Flags) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +10,8 @@ from icl.models.attention import AttentionLayer, init_layers
 from icl.problems import copying
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.runs.bounds import PositiveInt
 from launch.icl import base
+from launch.icl.config import CopyConfig
 from launch.icl.tables import BY_STEP, STYLES, curve, curves, measures
 from launch.kit.rows import Results, Row
 from launch.kit.views import Lines
@@ -20,21 +19,13 @@ from launch.kit.views import Lines
 MODELS = {"softmax": "copy", "linear": "copy_linear"}  # names in files and events, by the first layer
 
 
-@dataclass(frozen=True)
-class Config(base.LayerFlags):
-    """Two layers on tokens of x and tokens of y, the first with softmax or linear, constructed and trained."""
-
-    steps: PositiveInt = 6000
-    test_tasks: PositiveInt = 100_000
-
-
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[CopyConfig]) -> Iterator[base.Part]:
     """What needs no training, then a part for each first layer."""
     yield {"attention": None}, functools.partial(untrained, job.config)
     yield from (({"attention": first}, functools.partial(train_copying, job, first)) for first in MODELS)
 
 
-def untrained(config: Config) -> Iterator[Row]:
+def untrained(config: CopyConfig) -> Iterator[Row]:
     """Predicting zero, one step of descent, and weights that copy and descend exactly."""
     about, batch = test_set(config)
     eta, losses = levels(config, batch)
@@ -45,14 +36,14 @@ def untrained(config: Config) -> Iterator[Row]:
     yield {**about, "layers": 2, "heads": 2, "predictor": "constructed", "loss": constructed, "eta": eta}
 
 
-def test_set(config: Config) -> tuple[Row, Sequence]:
+def test_set(config: CopyConfig) -> tuple[Row, Sequence]:
     """Fields of all rows, and the tasks that they are about."""
     about = {"task": "tokens apart", "recurrent": False, "dim": config.dim, "context": config.context}
     batch = base.make_model(config).tasks.sample(base.random_key(config, base.TEST), config.test_tasks)
     return about | {"test_tasks": config.test_tasks}, batch
 
 
-def train_copying(job: base.Job[Config], first: str) -> Iterator[Row]:
+def train_copying(job: base.Job[CopyConfig], first: str) -> Iterator[Row]:
     """Two trained layers of every seed, or of one where the first is linear: none of those learns to copy."""
     config, name = job.config, MODELS[first]
     problem = copying.Copying(base.make_model(config).tasks, softmax=(first == "softmax", False))
@@ -75,7 +66,7 @@ def train_copying(job: base.Job[Config], first: str) -> Iterator[Row]:
         yield {**about, "layers": 2, "predictor": "trained", **jax.tree.map(float, measured(layers, batch)), **entry}
 
 
-def levels(config: Config, batch: Sequence) -> tuple[float, dict[str, float]]:
+def levels(config: CopyConfig, batch: Sequence) -> tuple[float, dict[str, float]]:
     """The rate of one step of descent, and the losses of predicting zero and of that step."""
     gd = base.descent_family(config, base.make_model(config), "gd")
     weights, entry = gd.members[0]
@@ -110,4 +101,4 @@ AXES = {**BY_STEP, "yscale": "linear"}
 SENSITIVITY = {"sensitivity": {"ylabel": "sensitivity of the first layer", "yscale": "log"}}
 NOTE = "von Oswald et al. 2023, Fig. 5 (10,000 steps): the loss drops just after the first layer attends to the next token."
 FIGURE = Lines("copy", "step", "loss", "series", "label", figure_rows, STYLES, AXES, SENSITIVITY)
-EXPERIMENT = base.experiment("copy", Config, measure, [measures({"attention": "first layer"}, NOTE), FIGURE], title="Copying")
+EXPERIMENT = base.experiment("copy", measure, [measures({"attention": "first layer"}, NOTE), FIGURE], title="Copying")

@@ -1,7 +1,7 @@
 """What one layer of GD++ does to the eigenvalues of XᵀX: it lowers the largest (von Oswald et al. 2023, App. A.10)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,32 +10,21 @@ import numpy as np
 from icl.problems.comparison import condition_numbers, curvature_after_step
 from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.runs.bounds import PositiveInt
 from launch.icl import base
-from launch.kit.rows import Results, Row, cell, means, pivot, where
-from launch.kit.tables import Column
+from launch.icl.config import CurvatureConfig
+from launch.kit.rows import Column, Row, cell, means, pivot, where
 from launch.kit.views import Table
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
 _contexts = 10_000  # whose eigenvalues are measured, at most
 
 
-@dataclass(frozen=True)
-class Config(base.LayerFlags):
-    """The eigenvalues before and after the first of two recurrent layers, solved and trained, by context length."""
-
-    contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
-    """Context lengths N, instead of --context."""
-    seeds: PositiveInt = 1
-    steps: PositiveInt = 2000
-
-
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[CurvatureConfig]) -> Iterator[base.Part]:
     """A part for each context length."""
     yield from (({"context": N}, partial(both, job, N)) for N in job.config.contexts)
 
 
-def both(job: base.Job[Config], context: int) -> Iterator[Row]:
+def both(job: base.Job[CurvatureConfig], context: int) -> Iterator[Row]:
     """The best layers, and those trained from random weights, by their γ."""
     config, model = job.config, base.make_model(replace(job.config, context=context), 2)
     rates, seconds = base.descent(config, model, "gd++")
@@ -64,10 +53,7 @@ def _largest(when: str) -> Callable[[Row], Any]:
     return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
 
 
-def _by_context(results: Results) -> list[Row]:
-    return pivot(means(where(results.rows, experiment="curvature"), ["context", "predictor"]), ["context"], "predictor")
-
-
+_by = ["context", "predictor"]
 CURVATURE = Table(
     [
         Column("N", "context"),
@@ -80,7 +66,7 @@ CURVATURE = Table(
         Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
         Column("after", cell("closed_form", "condition_after"), ".3g"),
     ],
-    _by_context,
+    lambda results: pivot(means(where(results.rows, experiment="curvature"), _by), ["context"], "predictor"),
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
-EXPERIMENT = base.experiment("curvature", Config, measure, [CURVATURE], title="Curvature", tiny={"contexts": (3, 5)})
+EXPERIMENT = base.experiment("curvature", measure, [CURVATURE], title="Curvature")

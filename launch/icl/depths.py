@@ -2,20 +2,16 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
-from icl.solvers.continuation import optimal_polynomials
-from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial, least_loss
+from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial, least_loss, optimal_polynomials
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.runs.bounds import Bounds
 from jexplicit.runs.progress import stage
 from launch.icl import base
+from launch.icl.config import DepthsConfig
 from launch.icl.tables import COLOURS, LOSS
-from launch.kit.rows import Row, cell, pivot
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Row, cell, pivot
 from launch.kit.views import Lines, Table
 
 BOUND = "any polynomial of the degree"
@@ -28,20 +24,12 @@ SERIES = {
 _deepest_bound = 5  # layers: of degree 121
 
 
-@dataclass(frozen=True)
-class Config(base.TaskFlags):
-    """The best 1, 2, .. layers, solved: GD and GD++, with rates that layers share or have of their own."""
-
-    depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
-    """Largest number of layers."""
-
-
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[DepthsConfig]) -> Iterator[base.Part]:
     """The losses of every depth on fresh contexts, in one part."""
     yield {}, lambda: losses(job.config)
 
 
-def losses(config: Config) -> Iterator[Row]:
+def losses(config: DepthsConfig) -> Iterator[Row]:
     """A row for each depth of each series, and for each degree that has a bound."""
     K, start = config.depths, time.perf_counter()
     with stage("spectrum of the contexts"):
@@ -86,4 +74,4 @@ _styles = {name: {"color": COLOURS[c], **_marker} for name, c in zip(SERIES.valu
 _styles |= {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}, BOUND: {"color": "grey", "linestyle": "--"}}
 AXES = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
 FIGURE = Lines("depths", "layers", "loss", _series, styles=_styles, axes=AXES)
-EXPERIMENT = base.experiment("depths", Config, measure, [DEPTHS, FIGURE], title="Depth", tiny={"depths": 3})
+EXPERIMENT = base.experiment("depths", measure, [DEPTHS, FIGURE], title="Depth")

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,15 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl.models.transformer import CausalTransformer
-from icl.names import KINDS, Kind
 from icl.problems import function_classes
 from icl.problems.function_classes import SHIFTS, FunctionClass, Prompt, Shift
 from icl.training import Recipe
-from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import stage
 from launch.icl import base
-from launch.kit.rows import Results, Row, means
-from launch.kit.tables import Column
+from launch.icl.config import ClassesConfig
+from launch.kit.rows import Column, Results, Row, means
 from launch.kit.views import pivot_table
 
 _two_dimensional = ("orthogonal query", "half subspace")  # shifts that need at least two dimensions
@@ -26,31 +24,14 @@ _two_dimensional = ("orthogonal query", "half subspace")  # shifts that need at 
 Predictors = list[tuple[Row, Callable[[Prompt], jax.Array]]]  # row fields, predictions [prompts, T]
 
 
-@dataclass(frozen=True)
-class Config(base.TrainingFlags):
-    """A causal transformer on classes of functions, beside statistical baselines, on prompts that are shifted or not."""
-
-    seeds: PositiveInt = 1
-    steps: PositiveInt = 3000
-    batch_size: PositiveInt = 64
-    validation_tasks: PositiveInt = 1280
-    test_tasks: PositiveInt = 1280
-    functions: tuple[Kind, ...] = KINDS
-    """Which classes of functions."""
-    dim: PositiveInt = 5
-    """Input dimension d. The paper has d = 20, and 2 d + 1 points as here."""
-    transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
-    """Width, number of layers and number of heads of the transformer. The paper has 256 12 8, and 500,001 steps."""
-
-
-def check(config: Config) -> None:
+def check(config: ClassesConfig) -> None:
     """Refuse a width that heads do not divide."""
     width, layers, heads = config.transformer
     if width % heads:
         raise ValueError(f"--transformer {width} {layers} {heads}: use a width that is a multiple of the heads")
 
 
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[ClassesConfig]) -> Iterator[base.Part]:
     """A part for each class and shift; linear functions also on shifted prompts."""
     for kind in job.config.functions:
         d = job.config.dim
@@ -61,7 +42,7 @@ def measure(job: base.Job[Config]) -> Iterator[base.Part]:
                 yield {"task": kind, "shift": shift}, functools.partial(losses, job.config, functions, shift, predictors)
 
 
-def make_predictors(job: base.Job[Config], functions: FunctionClass) -> Predictors:
+def make_predictors(job: base.Job[ClassesConfig], functions: FunctionClass) -> Predictors:
     """All baselines of a class and every seed's transformer, each compiled once."""
     config, (width, layers, heads) = job.config, job.config.transformer
     model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
@@ -87,7 +68,9 @@ def init_model(model: CausalTransformer, functions: FunctionClass, key: jax.Arra
     return model.init(key, X, X[:, :, 0])
 
 
-def losses(config: Config, functions: FunctionClass, shift: Shift, predictors: Callable[[], Predictors]) -> Iterator[Row]:
+def losses(
+    config: ClassesConfig, functions: FunctionClass, shift: Shift, predictors: Callable[[], Predictors]
+) -> Iterator[Row]:
     """Losses at some prefixes of test prompts, padded at the end to the points that the transformer has positions for."""
     # at most d points are orthogonal to each other
     fits = replace(functions, points=functions.dim) if shift == "orthogonal query" else functions
@@ -119,7 +102,5 @@ NOTE = """Half the squared error after the whole prompt, in % of E[f²]. Garg et
 steps): near least squares on linear functions and Lasso on sparse ones, better than greedy trees on trees."""
 FIRST = [Column("functions", "task"), Column("shift", "shift")]
 CLASSES = pivot_table(FIRST, "predictor", "loss_by_power", ".1f", scale=100, rows=after_prompts)
-_tiny = {"functions": ("linear", "tree"), "transformer": (8, 1, 2), "steps": 8}
-EXPERIMENT = base.experiment(
-    "function-classes", Config, measure, [CLASSES._replace(note=NOTE)], title="Classes of functions", tiny=_tiny, check=check
-)
+VIEWS = [CLASSES._replace(note=NOTE)]
+EXPERIMENT = base.experiment("function-classes", measure, VIEWS, title="Classes of functions", check=check)

@@ -1,53 +1,32 @@
 """Linear attention on linear regression, as von Oswald et al. 2023 begin: layers beside steps of gradient descent."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from icl.problems.comparison import interpolate
-from jexplicit.runs.bounds import Bounds, NonNegativeInt
 from launch.icl import base
+from launch.icl.config import LayerFlags, MultiStepConfig, OneStepConfig
 from launch.icl.tables import COMPARISON, STYLES, curves
-from launch.kit.command import Preset
 from launch.kit.figures import legend_below
 from launch.kit.rows import Results, Row, melt
 from launch.kit.views import Lines
 
 
-@dataclass(frozen=True)
-class Config(base.LayerFlags):
-    """One layer of linear attention against one step of gradient descent (GD)."""
-
-
-@dataclass(frozen=True)
-class LayersConfig(base.LayerFlags):
-    """Several layers of linear attention against steps of GD and of GD++."""
-
-    GROUPS = {"layers": "layers"}
-
-    layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
-    """Number of layers K."""
-    recurrent: bool = True
-    """Whether the layers share their weights."""
-    warm_steps: NonNegativeInt = 1000
-    """Number of training steps from the weights that were solved for; 0: no warm start."""
-
-
-def one_step(job: base.Job[Config]) -> Iterator[base.Part]:
+def one_step(job: base.Job[OneStepConfig]) -> Iterator[base.Part]:
     """One layer."""
     yield _compared(job, base.make_model(job.config), {"cold": job.config.steps})
 
 
-def multi_step(job: base.Job[LayersConfig]) -> Iterator[base.Part]:
+def multi_step(job: base.Job[MultiStepConfig]) -> Iterator[base.Part]:
     """--layers layers, also from the solution."""
     config = job.config
     model, warm = base.make_model(config, config.layers, recurrent=config.recurrent), {"warm": config.warm_steps}
     yield _compared(job, model, {"cold": config.steps, **(warm if config.warm_steps else {})})
 
 
-def _compared(job: base.Job[base.LayerFlags], model: base.Model, runs: dict[str, int]) -> base.Part:
+def _compared(job: base.Job[LayerFlags], model: base.Model, runs: dict[str, int]) -> base.Part:
     """All predictors on fresh test tasks: without training, trained for so many steps from each start, interpolated."""
 
     def part() -> list[Row]:
@@ -89,18 +68,6 @@ def one_legend(axes: np.ndarray) -> None:
     legend_below(axes, loc="outside right upper", ncols=1)
 
 
-_ten: dict[str, Any] = {"layers": 10, "seeds": 2, "learning_rate": 5e-4}
-PRESETS = {
-    "two-steps": Preset(LayersConfig("runs/icl_two"), "two recurrent layers are two steps of GD++: loss 0.1105, gamma 0.175."),
-    "ten-steps": Preset(
-        LayersConfig("runs/icl_ten", **_ten), "ten recurrent layers, the paper's 5000 steps, as in its Fig. 7."
-    ),
-}
 VIEWS = [COMPARISON, training]
-ONE_STEP = base.experiment("one-step", Config, one_step, VIEWS, title="One layer is one step")
-MULTI_STEP = base.experiment(
-    *("multi-step", LayersConfig, multi_step, VIEWS),
-    title="Several layers are steps of GD++",
-    tiny={"warm_steps": 100},
-    presets=PRESETS,
-)
+ONE_STEP = base.experiment("one-step", one_step, VIEWS, title="One layer is one step")
+MULTI_STEP = base.experiment("multi-step", multi_step, VIEWS, title="Several layers are steps of GD++")

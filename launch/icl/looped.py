@@ -1,7 +1,6 @@
 """One layer, solved or trained for some number of loops and run for fewer and for more (Gatmiry et al. 2024)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -9,14 +8,13 @@ import numpy as np
 
 from icl.models.attention import AttentionLayer, roll_out
 from icl.problems.comparison import path_losses
-from icl.solvers.continuation import optimal_polynomials
-from icl.solvers.polynomials import Polynomial, evaluate_polynomial
+from icl.solvers.polynomials import Polynomial, evaluate_polynomial, optimal_polynomials
 from icl.solvers.spectrum import context_eigenvalues
 from icl.tasks import Sequence, sample_tasks
 from launch.icl import base
+from launch.icl.config import LoopedConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Results, Row, cell, means, pivot
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, cell, means, pivot
 from launch.kit.views import Lines, Table
 
 SOLVED_FOR = (1, 2, 5, 10)
@@ -24,18 +22,13 @@ LOOPS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 _trained_for, _path_tasks = 2, 20_000  # loops of the layer that is trained, and tasks that it is run on, at most
 
 
-@dataclass(frozen=True)
-class Config(base.LayerFlags):
-    """A recurrent layer, run for fewer and for more loops than it was solved or trained for."""
-
-
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[LoopedConfig]) -> Iterator[base.Part]:
     """GD and GD++ with one rate for all loops, solved for K of them; and a layer that is trained for two loops."""
     yield {"start": None}, lambda: solved_rows(job.config)
     yield {"start": "cold"}, lambda: trained_rows(job)
 
 
-def solved_rows(config: Config) -> Iterator[Row]:
+def solved_rows(config: LoopedConfig) -> Iterator[Row]:
     """Losses of solved rates by loops, from the eigenvalues of fresh contexts."""
     tasks = base.make_model(config).tasks
     law, fresh = base.spectrum(config, tasks), context_eigenvalues(base.random_key(config, base.TEST), tasks, config.test_tasks)
@@ -51,7 +44,7 @@ def solved_rows(config: Config) -> Iterator[Row]:
                 yield base.Model(tasks, K, True).row(name, loops=loops, **about, **losses)
 
 
-def trained_rows(job: base.Job[Config]) -> Iterator[Row]:
+def trained_rows(job: base.Job[LoopedConfig]) -> Iterator[Row]:
     """Losses of every seed's layer by loops; one that diverges has none."""
     config, model = job.config, base.make_model(job.config, _trained_for)
     number = min(config.test_tasks, _path_tasks)
@@ -80,4 +73,4 @@ LOOPED = Table(
 )
 AXES = {"xscale": "log", "yscale": "log", "xlabel": "loops run", "ylabel": LOSS, "ylim": (5e-3, 10)}
 FIGURE = Lines("looped", "loops", "loss", _layer, lambda row: _layer(row).split(",")[0], axes=AXES, sharey=True)
-EXPERIMENT = base.experiment("looped", Config, measure, [LOOPED, FIGURE], title="Looped layers")
+EXPERIMENT = base.experiment("looped", measure, [LOOPED, FIGURE], title="Looped layers")

@@ -1,9 +1,8 @@
 """Markov chains: two layers of attention that count transitions in context, trained and constructed (Edelman et al. 2024)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +20,10 @@ from icl.problems.markov import (
     unigram_posterior,
 )
 from icl.training import Recipe
-from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.icl import base
+from launch.icl.config import MarkovConfig
 from launch.icl.tables import curve, curves
-from launch.kit.rows import Results, Row, means
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, means
 from launch.kit.views import Lines, Table
 
 MODELS = {"no symbol at the start": "markov", "a symbol at the start": "markov_start"}  # names in files and events, by label
@@ -34,29 +32,12 @@ _exact_sequences = 100  # on which constructions are compared in float64
 Predict = Callable[..., jax.Array]  # (weights, if any, and a sequence x) -> logarithms of predictions [T, k]
 
 
-@dataclass(frozen=True)
-class Config(base.TrainingFlags):
-    """Two layers of attention that count the transitions of a Markov chain in context, constructed and trained."""
-
-    seeds: PositiveInt = 2
-    steps: PositiveInt = 4000
-    batch_size: PositiveInt = 64
-    validation_tasks: PositiveInt = 1000
-    test_tasks: PositiveInt = 5000
-    states: Annotated[int, Bounds(at_least=2)] = 3
-    """Number of states of a chain, k."""
-    length: Annotated[int, Bounds(at_least=2)] = 64
-    """Length of a sequence, T."""
-    alpha: PositiveFloat = 1.0
-    """Parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
-
-
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[MarkovConfig]) -> Iterator[base.Part]:
     """Closed forms, constructions and models of every seed, in one part."""
     yield {}, partial(losses, job, Chains(job.config.states, job.config.length, job.config.alpha))
 
 
-def losses(job: base.Job[Config], chains: Chains) -> Iterator[Row]:
+def losses(job: base.Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
     """Models with and without a symbol at the start, weights that are the posterior mean, and a language model's cache row."""
     config, k, size = job.config, chains.states, min(job.config.validation_tasks, job.config.test_tasks)
     keys = [jax.random.fold_in(base.random_key(config, base.TEST), block) for block in range(config.test_tasks // size)]
@@ -107,7 +88,7 @@ def exact_differences(chains: Chains, key: jax.Array) -> list[float]:
         return jnp.max(jax.lax.map(of_sequence, chains.sample(key, _exact_sequences).x.T), axis=0).tolist()
 
 
-def train(job: base.Job[Config], chains: Chains, name: str) -> list[base.Member]:
+def train(job: base.Job[MarkovConfig], chains: Chains, name: str) -> list[base.Member]:
     """Models of two layers, one per seed, with or without a symbol at the start."""
     config = job.config
 
@@ -204,4 +185,4 @@ that attends to what followed the same state. Phases of training, by seed:"""
 AXES = {"xlabel": "training step", "ylabel": "nats"}
 FIGURE = Lines("markov", "step", "loss", "series", "label", partial(curves, models=MODELS), axes=AXES, sharey=True)
 VIEWS = [CHAINS._replace(note=NOTE), Table(rows=phases), FIGURE]
-EXPERIMENT = base.experiment("markov", Config, measure, VIEWS, title="Markov chains", tiny={"length": 8, "steps": 8})
+EXPERIMENT = base.experiment("markov", measure, VIEWS, title="Markov chains")

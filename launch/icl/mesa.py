@@ -1,7 +1,7 @@
 """Layers that estimate a regression of values on keys online (Wang et al. 2025): losses by token, and errors of float32."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,16 +11,21 @@ import numpy as np
 import scipy
 from jax import lax
 
-from icl.models.mesa_chunks import mesa_conjugate_gradients
-from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion, sherman_morrison
+from icl.models.recurrences import (
+    Stream,
+    delta_rule,
+    linear_attention,
+    mesa_conjugate_gradients,
+    mesa_recursion,
+    sherman_morrison,
+)
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
-from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import stage
 from launch.icl import base
+from launch.icl.config import MesaConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Results, Row, points
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, points
 from launch.kit.views import Lines, pivot_table
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
@@ -37,17 +42,6 @@ _points = 80  # of a curve of errors
 
 Layer = Callable[..., jax.Array]  # of a stream and settings
 Batch = tuple[Stream, jax.Array]  # streams with their targets
-
-
-@dataclass(frozen=True)
-class Config(base.Flags):
-    """Layers that estimate a regression of values on keys online: their losses by token, and errors of float32."""
-
-    test_tasks: PositiveInt = 2000
-    dim: PositiveInt = 10
-    """Dimension d of keys and values."""
-    tokens: PositiveInt = 100_000
-    """Number of tokens over which rounding errors are measured."""
 
 
 class Estimator(NamedTuple):
@@ -71,14 +65,14 @@ def make_streams(task: str, d: int) -> Streams | Dynamics:
     }[task]
 
 
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[MesaConfig]) -> Iterator[base.Part]:
     """A part for the losses on each kind of streams, and one for the rounding errors on each kind of keys."""
     yield from (({"task": task}, partial(losses, job, task)) for task in STREAMS)
     for inputs in INPUTS:
         yield {"task": "rounding", "inputs": inputs}, partial(rounding, job, inputs)
 
 
-def losses(job: base.Job[Config], task: str) -> Iterator[Row]:
+def losses(job: base.Job[MesaConfig], task: str) -> Iterator[Row]:
     """The loss of each estimator at the end; those at every position are events."""
     config, streams = job.config, make_streams(task, job.config.dim)
 
@@ -180,7 +174,7 @@ def best_rate(streams: Streams) -> float:
     return float(np.exp(found.x))
 
 
-def rounding(job: base.Job[Config], inputs: str) -> Iterator[Row]:
+def rounding(job: base.Job[MesaConfig], inputs: str) -> Iterator[Row]:
     """Errors of float32 against float64 on one long sequence, without forgetting and with.
 
     Relative to the root mean square of the outputs. Mesa layers are compared with ridge regression, others with themselves.
@@ -210,7 +204,7 @@ def rounding(job: base.Job[Config], inputs: str) -> Iterator[Row]:
             yield about | {"float32_error": errors[-1], "fails_at": fails_at}
 
 
-def long_stream(config: Config, inputs: str) -> Stream:
+def long_stream(config: MesaConfig, inputs: str) -> Stream:
     """One sequence in float32 whose keys, in rotated coordinates, are white, have condition number 10⁶, or have half a span."""
     T, d = config.tokens, config.dim
     scales = {
@@ -268,4 +262,4 @@ ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding
 NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
 Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs."""
 VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, FIGURE]
-EXPERIMENT = base.experiment("mesa", Config, measure, VIEWS, title="Layers as online estimators", tiny={"tokens": 300})
+EXPERIMENT = base.experiment("mesa", measure, VIEWS, title="Layers as online estimators")

@@ -1,25 +1,22 @@
 """How many steps of Newton's iteration a solved layer of GD++ is worth (Fu et al. 2023)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.solvers.continuation import optimal_polynomials
 from icl.solvers.newton import START_POWERS, equivalent_steps, newton_residual, residual_loss
 from icl.solvers.newton import steps_per_layer as slope
-from icl.solvers.polynomials import residual
+from icl.solvers.polynomials import optimal_polynomials, residual
 from icl.solvers.spectrum import weighted_eigenvalues
-from jexplicit.runs.bounds import Bounds
 from jexplicit.runs.progress import stage
 from launch.icl import base
+from launch.icl.config import NewtonConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Results, Row, points
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, points
 from launch.kit.views import Lines, Table
 
 CONDITION = {"well-conditioned": 1.0, "ill-conditioned": 100.0}  # of the covariance of inputs, the latter as in Fu et al.
@@ -28,20 +25,12 @@ _contexts = 50_000  # fresh ones, at most: each step is evaluated on all
 _lowest = 1e-9  # of the losses in the figure
 
 
-@dataclass(frozen=True)
-class Config(base.TaskFlags):
-    """How many steps of Newton's iteration a solved layer is worth: those that have the same loss."""
-
-    depths: Annotated[int, Bounds(at_least=1, at_most=10)] = 10
-    """Largest number of layers."""
-
-
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[NewtonConfig]) -> Iterator[base.Part]:
     """A part for each kind of inputs."""
     yield from (({"task": task}, partial(losses, job, task)) for task in CONDITION)
 
 
-def losses(job: base.Job[Config], task: str) -> Iterator[Row]:
+def losses(job: base.Job[NewtonConfig], task: str) -> Iterator[Row]:
     """Losses of 1, 2, .. solved layers, each with the steps that have the same loss; those of all steps are an event."""
     config, powers = job.config, CONDITION[task] ** -0.5
     tasks = replace(base.make_model(config).tasks, inputs="normal")
@@ -100,4 +89,4 @@ STEPS = Table(
 )
 AXES = {"xlabel": "layers or steps", "yscale": "log", "ylabel": LOSS}
 FIGURE = Lines("newton", "x", "y", "series", "inputs", _curves, {"layers of GD++, solved": {"marker": "o"}}, AXES, sharey=True)
-EXPERIMENT = base.experiment("newton", Config, measure, [STEPS, FIGURE], title="Newton's iteration", tiny={"depths": 3})
+EXPERIMENT = base.experiment("newton", measure, [STEPS, FIGURE], title="Newton's iteration")

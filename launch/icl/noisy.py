@@ -1,7 +1,6 @@
 """Regression with noise: inputs of unequal variance and noisy labels, and noise levels that differ by task."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -9,19 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.models.attention import init_layers
-from icl.models.batched import Regression
+from icl.models.attention import Regression, init_layers
 from icl.models.constructions import descent_layers, diagonal_layers
 from icl.problems import mixed_noise
-from icl.problems.comparison import difference, predictions
 from icl.solvers.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.solvers.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
-from jexplicit.runs.bounds import NonNegativeFloat, PositiveInt
 from jexplicit.runs.progress import stage
 from launch.icl import base
+from launch.icl.config import NoisyConfig
 from launch.icl.tables import measures
-from launch.kit.rows import Row
 
 ANISOTROPIC, MIXED = "anisotropic, noisy", "mixed noise"
 _label_noise = 1.0  # standard deviation; that of the labels is about sqrt(d)
@@ -31,26 +27,13 @@ _block = 10_000  # test tasks per evaluation
 Predict = Callable[[Sequence], Any]
 
 
-@dataclass(frozen=True)
-class Config(base.LayerFlags):
-    """Inputs of unequal variance with noisy labels, and noise levels that differ by task."""
-
-    seeds: PositiveInt = 1
-    test_tasks: PositiveInt = 100_000
-    noise_levels: tuple[NonNegativeFloat, ...] = (5.0,)
-    """Standard deviations of the noise; each task has one of them. A single number is the upper bound of a uniform
-    distribution."""
-    diagonal_layers: tuple[PositiveInt, ...] = (1, 2, 3, 4)
-    """Numbers K of layers, each with four scalar parameters."""
-
-
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[NoisyConfig]) -> Iterator[base.Part]:
     """A part for each kind of tasks."""
     yield {"task": ANISOTROPIC}, partial(anisotropic, job)
     yield {"task": MIXED}, partial(mixed, job.config)
 
 
-def anisotropic(job: base.Job[Config]) -> Iterator[Row]:
+def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
     """x ~ N(0, Λ) with eigenvalues 1/k and noisy labels: one layer, descent with and without the best preconditioner."""
     config, d, N = job.config, job.config.dim, job.config.context
     scales = tuple(float(k**-0.5) for k in range(1, d + 1))
@@ -65,7 +48,7 @@ def anisotropic(job: base.Job[Config]) -> Iterator[Row]:
     evaluation = base.validation_loss(config, problem)
     trained = base.train_or_load(job, "anisotropic", init, problem, base.make_recipe(config), evaluation)
     constructed = descent_layers(d, N, 1.0, preconditioner=G.T)
-    predictors: list[tuple[Row, Predict]] = [
+    predictors: list[tuple[base.Row, Predict]] = [
         ({"predictor": "zero"}, lambda b: jnp.zeros_like(b.y_q)),
         ({"predictor": "gd", "eta": eta}, vmap_tasks(lambda s: gradient_descent(s, eta)[-1])),
         ({"predictor": "closed_form"}, vmap_tasks(lambda s: gradient_descent(s, 1.0, preconditioner=G.T)[-1])),
@@ -83,13 +66,13 @@ def anisotropic(job: base.Job[Config]) -> Iterator[Row]:
         "test_tasks": config.test_tasks,
     }
     with stage("testing other covariances"):
-        found = [jax.jit(partial(predictions, predict))(batch) for _, predict in predictors]
+        found = [base.predictions_of(lambda _, b, predict=predict: predict(b), None, batch) for _, predict in predictors]
     for ours, (entry, _) in zip(found, predictors, strict=True):
-        row = {**about, "loss": float(jnp.mean(ours.loss)), "population_loss": exact.get(entry["predictor"]), **entry}
-        yield row | jax.tree.map(float, difference(ours, found[2])._asdict())
+        compared = jax.tree.map(float, base.compare(ours, found[2]))
+        yield {**about, **compared, "population_loss": exact.get(entry["predictor"]), **entry}
 
 
-def mixed(config: Config) -> Iterator[Row]:
+def mixed(config: NoisyConfig) -> Iterator[base.Row]:
     """Fitted layers of two and of four scalars, and ridge regressions, all less ridge regression that knows the noise."""
     levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
     distribution = mixed_noise.MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
@@ -113,7 +96,7 @@ def mixed(config: Config) -> Iterator[Row]:
 
 
 def fit_layers(
-    config: Config, distribution: mixed_noise.MixedNoise, fitted: Sequence
+    config: NoisyConfig, distribution: mixed_noise.MixedNoise, fitted: Sequence
 ) -> dict[tuple[str, int], mixed_noise.DiagonalFit]:
     """The rates of layers with two scalars, gd++, and with four, diagonal, for each number of layers."""
     few, found = jax.tree.map(lambda leaf: leaf[..., :_coarse_tasks], fitted), {}
@@ -132,7 +115,9 @@ def fit_layers(
     return found
 
 
-def mean_losses(config: Config, distribution: mixed_noise.MixedNoise, predictors: Mapping[Any, Predict]) -> dict[Any, float]:
+def mean_losses(
+    config: NoisyConfig, distribution: mixed_noise.MixedNoise, predictors: Mapping[Any, Predict]
+) -> dict[Any, float]:
     """Mean losses on the same fresh tasks, first that of ridge regression that knows the noise."""
     size = min(_block, config.test_tasks)
     blocks = 1000 + jnp.arange(-(-config.test_tasks // size))
@@ -151,4 +136,4 @@ def mean_losses(config: Config, distribution: mixed_noise.MixedNoise, predictors
 NOTE = """Adjusted losses are less that of ridge regression that knows each task's noise. The best single layer is
 preconditioned descent (Ahn et al. 2023); GD++ is as good as ridge regression with one penalty (Vladymyrov et al. 2024)."""
 VIEWS = [measures(tasks=[ANISOTROPIC]), measures(tasks=[MIXED], note=NOTE)]
-EXPERIMENT = base.experiment("noisy", Config, measure, VIEWS, title="Noise", tiny={"diagonal_layers": (2,)})
+EXPERIMENT = base.experiment("noisy", measure, VIEWS, title="Noise")

@@ -1,7 +1,6 @@
 """Sine waves: attention on learned features, a control that descends on them, and ridge regression on the same."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -12,8 +11,8 @@ from icl.problems.comparison import difference, predictions
 from icl.problems.sine_waves import Network, NonlinearRegression, Waves, init_network, predict_waves, ridge_on_features
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.runs.bounds import PositiveInt
 from launch.icl import base
+from launch.icl.config import NonlinearConfig
 from launch.icl.tables import loss_by_step, measures
 from launch.kit.rows import Results, Row
 
@@ -25,25 +24,12 @@ RECIPES = {
 }
 
 
-@dataclass(frozen=True)
-class Config(base.TrainingFlags):
-    """Sine waves: layers of attention after an MLP, a control that takes as many steps of descent, and ridge regression."""
-
-    context: PositiveInt = 10
-    """Number of pairs (x, y) in the context, N."""
-    seeds: PositiveInt = 2
-    steps: PositiveInt = 4000
-    test_tasks: PositiveInt = 10_000
-    wave_layers: tuple[PositiveInt, ...] = (1,)
-    """Numbers of attention layers after the MLP."""
-
-
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[NonlinearConfig]) -> Iterator[base.Part]:
     """A part for each number of layers."""
     yield from (({"layers": layers}, partial(fit_waves, job, layers)) for layers in job.config.wave_layers)
 
 
-def fit_waves(job: base.Job[Config], layers: int) -> Iterator[Row]:
+def fit_waves(job: base.Job[NonlinearConfig], layers: int) -> Iterator[Row]:
     """Attention and the control of every seed, and ridge regression on the features of both."""
     config = job.config
     problem, every = NonlinearRegression(Waves(context=config.context), depth=layers), max(1, min(500, config.steps // 20))
@@ -96,6 +82,4 @@ def models(results: Results) -> dict[str, str]:
 
 NOTE = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."
 VIEWS = [measures(note=NOTE), loss_by_step("nonlinear", models)]
-EXPERIMENT = base.experiment(
-    "nonlinear", Config, measure, VIEWS, title="Nonlinear regression", tiny={"wave_layers": (1, 2), "steps": 8}
-)
+EXPERIMENT = base.experiment("nonlinear", measure, VIEWS, title="Nonlinear regression")

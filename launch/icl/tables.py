@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from launch.kit.rows import Results, Row, groups, means
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups, means
 from launch.kit.views import Lines, Table
 
 COLOURS = {  # distinguishable for colour-blind readers too

@@ -1,60 +1,44 @@
 """What a layer becomes from few and from many pretraining tasks (Raventós et al. 2023; for linear attention Lu et al. 2024)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from icl.models.attention import init_layers
-from icl.models.batched import Regression, predict_batch
-from icl.models.constructions import head_layer, head_tensor
-from icl.problems.task_diversity import FiniteTasks, crossing, discrete_mmse, diversity_curve, diversity_threshold
-from icl.solvers.descent import ridge
-from icl.solvers.single_layer import gaussian_tasks, heads_loss, token_moments
-from icl.tasks import Sequence, Tasks, half_mse, sequences
-from jexplicit.runs.bounds import PositiveInt
+from icl.models.attention import Regression, init_layers, predict_batch
+from icl.models.constructions import head_layer
+from icl.problems.task_diversity import (
+    FiniteTasks,
+    bayes_predictions,
+    crossing,
+    diversity_curve,
+    diversity_threshold,
+    layer_losses,
+)
+from icl.tasks import Tasks, half_mse
 from jexplicit.runs.progress import stage
 from launch.icl import base
+from launch.icl.config import TaskDiversityConfig
 from launch.icl.tables import COLOURS, LOSS
-from launch.kit.rows import Results, Row, melt, where
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, melt, where
 from launch.kit.views import Lines, Table
 
 _noise = 0.5  # standard deviation, of Raventós et al.
-_at_once = 250  # sequences of the Bayes-optimal predictors, which have no exact losses
 _draws = 8  # of tasks, over which the excess loss is averaged
 _tolerance = 0.05
 _copies = 64  # bytes for each entry of the fourth moments of tokens: eight arrays in float64
 
 
-@dataclass(frozen=True)
-class Config(base.LayerFlags):
-    """One layer of linear attention, solved and trained on few or many pretraining tasks, beside the Bayes optima."""
-
-    seeds: PositiveInt = 1
-    steps: PositiveInt = 2000
-    test_tasks: PositiveInt = 20_000
-    pretraining_tasks: tuple[PositiveInt, ...] = tuple(2**n for n in range(13))
-    """Numbers of pretraining tasks for which the best layer is solved."""
-    diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
-    """Numbers of pretraining tasks on which layers are trained."""
-    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
-    """Input dimensions for which the threshold is computed, besides --dim."""
-
-
-def check(config: Config) -> None:
+def check(config: TaskDiversityConfig) -> None:
     """Refuse more inputs than fit."""
     flags = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
     needed = _copies * (max(config.dim, *config.dims) + 1) ** 4
     base.check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
 
 
-def measure(job: base.Job[Config]) -> Iterator[base.Part]:
+def measure(job: base.Job[TaskDiversityConfig]) -> Iterator[base.Part]:
     """What needs no training, a part for each number of tasks and of heads, and an event `threshold` for each dimension."""
     config, tasks = job.config, make_tasks(job.config.dim, job.config.context)
     yield {"start": None}, partial(untrained, config, tasks)
@@ -78,7 +62,7 @@ def _row(tasks: Tasks, predictor: str, M: int | None, **more: Any) -> Row:
     return about | {"predictor": predictor, "training_tasks": M} | more
 
 
-def untrained(config: Config, tasks: Tasks) -> Iterator[Row]:
+def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
     """Exact losses of the best layers, and the Bayes optima for the M tasks and for all of them, on both.
 
     A row without a number of tasks is of the best layer for all of them.
@@ -96,7 +80,7 @@ def untrained(config: Config, tasks: Tasks) -> Iterator[Row]:
     with stage("Bayes-optimal predictions", "numbers of tasks") as progress:
         for n, M in enumerate(numbers):
             own = FiniteTasks(tasks, M, config.seed).sample(key, size)
-            on_own, on_fresh = (_bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
+            on_own, on_fresh = (bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
             p, A = (jnp.asarray(leaf[n], fresh.X.dtype) for leaf in curve.heads)
             layer = predict_batch(head_layer(p, A, tasks.context), fresh)
             for name, y in on_fresh.items():
@@ -106,28 +90,17 @@ def untrained(config: Config, tasks: Tasks) -> Iterator[Row]:
             progress(n + 1, len(numbers))
 
 
-@jax.jit
-def _bayes_predictions(batch: Sequence, W: jax.Array, v: Any) -> dict[str, jax.Array]:
-    def one(sequence: Sequence) -> dict[str, jax.Array]:
-        return {"dmmse": discrete_mmse(sequence, W, v), "ridge": ridge(sequence, v)}
-
-    return jax.tree.map(jnp.transpose, lax.map(one, sequences(batch), batch_size=_at_once))
-
-
-def trained_rows(job: base.Job[Config], few: FiniteTasks, heads: int) -> Iterator[Row]:
+def trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
     """Layers trained on M tasks, and their exact losses on fresh tasks and on these."""
     config, name, problem = job.config, f"diversity_{few.number}_{heads}_heads", Regression(few)
     init = partial(init_layers, width=config.dim + 1, heads=heads, scale=base.INIT_SCALE)
-    evaluation, W = base.validation_loss(config, problem), np.asarray(few.weights(), np.float64)
+    evaluation = base.validation_loss(config, problem)
     for layer, entry in base.train_or_load(job, name, init, problem, base.make_recipe(config), evaluation):
-        with jax.enable_x64(True):
-            H = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), layer), config.context)
-            moments = token_moments(few.tasks, *gaussian_tasks(few.tasks)), token_moments(few.tasks, jnp.asarray(W))
-            loss, train_loss = (float(heads_loss(H, of)) for of in moments)
+        loss, train_loss = layer_losses(layer, few)
         yield _row(few.tasks, "trained", few.number, start="cold", loss=loss, train_loss=train_loss, **entry)
 
 
-def threshold(config: Config, tasks: Tasks) -> Row:
+def threshold(config: TaskDiversityConfig, tasks: Tasks) -> Row:
     """The excess losses on fresh tasks, mean over draws of the tasks, and the numbers where they come within the tolerance."""
     numbers, curves = sorted(set(config.pretraining_tasks)), []
     with stage(f"threshold, d = {tasks.dim}", "draws") as progress:
@@ -180,5 +153,4 @@ STYLES = {
 AXES = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
 _lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, STYLES, AXES, legend="right")
 VIEWS = [THRESHOLDS, _lines._replace(by_panel={"fresh tasks": {"yscale": "log"}})]
-_tiny = {"pretraining_tasks": (1, 4, 512), "diversity_points": (4,), "dims": (2,)}
-EXPERIMENT = base.experiment("task-diversity", Config, measure, VIEWS, title="Task diversity", tiny=_tiny, check=check)
+EXPERIMENT = base.experiment("task-diversity", measure, VIEWS, title="Task diversity", check=check)

@@ -1,11 +1,10 @@
 """Attention changed in one respect: softmax, softmax in several layers, layer normalisation, few training tasks."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,38 +12,15 @@ from icl.models.attention import head_maps
 from icl.models.constructions import softmax_descent_layer, softmax_layers
 from icl.problems.comparison import sweep_loss
 from icl.tasks import Tasks, sample_tasks
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import full_precision
 from launch.icl import base
-from launch.icl.linear_regression import LayersConfig
+from launch.icl.config import DeepSoftmaxConfig, FiniteDataConfig, LayerFlags, LayernormConfig, SoftmaxConfig
 from launch.icl.tables import loss_by_step, measures
 from launch.kit.rows import Results, Row
 from launch.kit.views import Images
 
 
-@dataclass(frozen=True)
-class Config(base.LayerFlags):
-    """One and two heads of softmax attention, or one and two layers that read normalised tokens."""
-
-    seeds: PositiveInt = 3
-
-
-@dataclass(frozen=True)
-class DeepConfig(LayersConfig):
-    """Layers of softmax attention with two heads, constructed from GD++ and trained from these and from random weights."""
-
-
-@dataclass(frozen=True)
-class FiniteConfig(base.LayerFlags):
-    """One layer, trained on the same few tasks at every step."""
-
-    seeds: PositiveInt = 1
-    training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
-    """Numbers of training tasks; every step uses all of them, whatever --batch-size says."""
-
-
-def compared(job: base.Job[base.LayerFlags], model: base.Model, families: list[base.Family]) -> list[Row]:
+def compared(job: base.Job[LayerFlags], model: base.Model, families: list[base.Family]) -> list[Row]:
     """The rows of predictors, after those of descents."""
     return base.measure_families(job.config, model, [*base.descent_families(job.config, model), *families])
 
@@ -52,7 +28,7 @@ def compared(job: base.Job[base.LayerFlags], model: base.Model, families: list[b
 HEADS = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in files and events, by label
 
 
-def softmax(job: base.Job[Config]) -> Iterator[base.Part]:
+def softmax(job: base.Job[SoftmaxConfig]) -> Iterator[base.Part]:
     """One layer, and the products `M_h R_h[-1, -1]` of each head of the first seeds in heads.npz."""
 
     def part() -> list[Row]:
@@ -74,7 +50,7 @@ def softmax(job: base.Job[Config]) -> Iterator[base.Part]:
 
 
 @full_precision
-def centred_rate(config: base.LayerFlags, tasks: Tasks) -> float:
+def centred_rate(config: LayerFlags, tasks: Tasks) -> float:
     """The best η of a step on centred inputs, `E tr S / E tr S²` with S of those inputs."""
     X = sample_tasks(base.random_key(config, base.VALIDATION), tasks, config.validation_tasks).X
     centred = X - jnp.mean(X, axis=0, keepdims=True)
@@ -86,7 +62,7 @@ _sharpness = 0.3  # of the scores of the first layer, which are below 1
 STARTS = {"cold": "softmax_cold", "warm": "softmax_warm"}
 
 
-def deep_softmax(job: base.Job[DeepConfig]) -> Iterator[base.Part]:
+def deep_softmax(job: base.Job[DeepSoftmaxConfig]) -> Iterator[base.Part]:
     """--layers layers with two heads: constructed, and trained from random weights and from these."""
     config, model = job.config, base.make_model(job.config, job.config.layers, recurrent=job.config.recurrent)
 
@@ -109,7 +85,7 @@ def deep_softmax(job: base.Job[DeepConfig]) -> Iterator[base.Part]:
     yield model.sizes, part
 
 
-def layernorm(job: base.Job[Config]) -> Iterator[base.Part]:
+def layernorm(job: base.Job[LayernormConfig]) -> Iterator[base.Part]:
     """A part for one layer, and for two; their losses by input range are an event `sweep` for each seed."""
     ranges = np.linspace(0.5, 2.0, 16).tolist()
 
@@ -128,7 +104,7 @@ def layernorm(job: base.Job[Config]) -> Iterator[base.Part]:
     yield from (({"layers": layers}, partial(part, layers)) for layers in (1, 2))
 
 
-def finite_data(job: base.Job[FiniteConfig]) -> Iterator[base.Part]:
+def finite_data(job: base.Job[FiniteDataConfig]) -> Iterator[base.Part]:
     """A part for each number of tasks, whose loss is `train_loss`."""
 
     def part(size: int) -> list[Row]:
@@ -136,7 +112,9 @@ def finite_data(job: base.Job[FiniteConfig]) -> Iterator[base.Part]:
         recipe = base.make_recipe(job.config)._replace(batch_size=size, cycle=1)
         trained, members = base.trained_family(job, model, name=f"finite_{size}", recipe=recipe), []
         for layers, entry in trained.members:
-            same = sample_tasks(jax.random.fold_in(key_of_seed(entry["seed"]), 0), model.tasks, size)  # as in training
+            same = sample_tasks(
+                base.random_key(replace(job.config, seed=entry["seed"]), 0), model.tasks, size
+            )  # as in training
             loss = float(base.batch_loss(base.make_regression(model), layers, same))
             members.append((layers, {**entry, "train_loss": loss}))
         return compared(job, model, [trained._replace(members=members)])
@@ -161,11 +139,7 @@ SOFTMAX_VIEWS = [measures(note=NOTES["softmax"]), loss_by_step("softmax", HEADS)
 DEEP_VIEWS = [measures(), loss_by_step("deep_softmax", STARTS)]
 FINITE_VIEWS = [measures({"training_tasks": "training tasks"}, NOTES["finite"])]
 
-SOFTMAX = base.experiment("softmax", Config, softmax, SOFTMAX_VIEWS, title="Softmax")
-DEEP_SOFTMAX = base.experiment(
-    *("deep-softmax", DeepConfig, deep_softmax, DEEP_VIEWS), title="Layers of softmax attention", tiny={"warm_steps": 100}
-)
-LAYERNORM = base.experiment(*("layernorm", Config, layernorm, [measures(note=NOTES["layernorm"])]), title="Layer normalisation")
-FINITE_DATA = base.experiment(
-    *("finite-data", FiniteConfig, finite_data, FINITE_VIEWS), title="Finite training sets", tiny={"training_tasks": (8,)}
-)
+SOFTMAX = base.experiment("softmax", softmax, SOFTMAX_VIEWS, title="Softmax")
+DEEP_SOFTMAX = base.experiment("deep-softmax", deep_softmax, DEEP_VIEWS, title="Layers of softmax attention")
+LAYERNORM = base.experiment("layernorm", layernorm, [measures(note=NOTES["layernorm"])], title="Layer normalisation")
+FINITE_DATA = base.experiment("finite-data", finite_data, FINITE_VIEWS, title="Finite training sets")

@@ -16,8 +16,7 @@ from jexplicit.runs.progress import stage
 from launch.judge.config import Config
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row, cell, groups, pivot
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, cell, groups, pivot
 from launch.kit.views import Bars, Section, Table
 from launch.shared.choose import load_choices
 

@@ -1,10 +1,10 @@
 """The command line of a launcher: flags from a frozen dataclass, presets, and actionable error messages."""
 
 import dataclasses
-import importlib
 import inspect
 import logging
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,22 +31,23 @@ class Preset(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A subcommand: its config, its function, and its presets, as of an `Experiment`."""
+    """A subcommand: its config, its function and presets, as of an `Experiment`, and its name in config.json."""
 
     config: Any
     run: Callable[[Any], Any] | str
     presets: Mapping[str, Preset] = {}
+    experiment: str | None = None
 
 
-def run_subcommand(commands: Mapping[str, Any], *, description: str, argv: Sequence[str] | None = None) -> int:
+def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: Sequence[str] | None = None) -> int:
     """Parse a command line whose first argument names a subcommand, and run it; see `run_command`."""
     argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
     name = argv[0].replace("_", "-") if argv else "--help"
     if command := commands.get(name):
-        about = {"description": inspect.cleandoc(command.config.__doc__ or ""), "experiment": getattr(command, "name", None)}
+        about = {"description": inspect.cleandoc(command.config.__doc__ or ""), "experiment": command.experiment}
         prog = f"{prog} {name}"
         return run_command(command.run, command.config, presets=command.presets, prog=prog, argv=argv[1:], **about)
-    if name.startswith("-"):
+    if name in ("-h", "--help"):
         kinds = {name: command.config for name, command in commands.items()}
         about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
         tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)  # ends the process
@@ -86,8 +87,8 @@ def run_command(
 
     Args:
         run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of
-            a module with a function `run` or an EXPERIMENT, imported after the arguments are parsed, so that `--help` does not
-            import JAX.
+            a module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are
+            parsed, so that `--help` does not import JAX.
         config: a frozen dataclass whose field docstrings become `--help`.
         presets: named configs.
         prog: the command, for `--help`; default, that of the process.
@@ -121,11 +122,18 @@ def run_command(
     except BrokenPipeError:
         end_of_reader()
     except (ValueError, FloatingPointError, RuntimeError) as error:
-        of_process = _message_of_process(error)
+        of_process = None  # the message of one process of several
+        if "jax" in sys.modules:
+            from jexplicit.runs.processes import message_of_process
+
+            of_process = message_of_process(error)
         if isinstance(error, RuntimeError) and not of_process:
             raise
         console.quiet = False
-        said = _as_flags(as_started(of_process or str(error)), config)
+        names = "|".join(field.name for field in dataclasses.fields(config))  # pyright: ignore[reportArgumentType]
+        # library arguments as flags of the command: `data_dir=DIR` as `--data-dir DIR`
+        flag, said = rf"(?<![\w-])({names})=(?=\S)", as_started(of_process or str(error))
+        said = re.sub(flag, lambda found: f"--{found[1].replace('_', '-')} ", said)
         console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
         if of_process:  # JAX's exit handler would deadlock with the other processes
             sys.stderr.flush()
@@ -138,30 +146,15 @@ def run_command(
     return 0
 
 
-def _as_flags(text: str, config: Any) -> str:
-    """A message with library arguments as flags of the command: `data_dir=DIR` as `--data-dir DIR`."""
-    names = "|".join(field.name for field in dataclasses.fields(config))
-    return re.sub(rf"(?<![\w-])({names})=(?=\S)", lambda found: f"--{found[1].replace('_', '-')} ", text)
-
-
 def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
     """The function to run, with the compilation cache enabled if its module imports JAX."""
-    module: Any = importlib.import_module(run) if isinstance(run, str) else None
-    function = run if callable(run) else getattr(module, "run", None) or module.EXPERIMENT.run
+    found: Any = pkgutil.resolve_name(run) if isinstance(run, str) else run
+    function = found if callable(found) else getattr(found, "run", None) or found.EXPERIMENT.run
     if "jax" in sys.modules:
         from jexplicit.runs.cache import keep_compiled
 
         keep_compiled()
     return function
-
-
-def _message_of_process(error: Exception) -> str | None:
-    """The message of one process of several, see `jexplicit.runs.processes`; None in a single process."""
-    if "jax" not in sys.modules:
-        return None
-    from jexplicit.runs.processes import message_of_process
-
-    return message_of_process(error)
 
 
 def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:

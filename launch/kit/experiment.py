@@ -20,8 +20,7 @@ from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console
 from launch.kit.command import Preset, run_command
 from launch.kit.folder import RunFolder, present_run
-from launch.kit.rows import Row, read_results, where
-from launch.kit.tables import rich_table
+from launch.kit.rows import Row, read_results, rich_table, where
 from launch.kit.views import Section, Table, View
 
 Part = tuple[Row, Callable[[], Iterable[Row]]]

@@ -60,7 +60,8 @@ class RunFolder:
         experiment: str | None = None,
     ):
         self.path = local_path(out, "--out")
-        described, experiment = _plain(config), experiment or experiment_of(type(config))
+        described = json.loads(json.dumps(dataclasses.asdict(config)))  # as JSON types
+        experiment = experiment or experiment_of(type(config))
         if unknown := sorted(set(extend) - set(described)):
             raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
         _check_empty_or_run(self.path)
@@ -73,9 +74,8 @@ class RunFolder:
         if begun:
             _check_unchanged(self.path, described, extend)
         self._rows = read_rows(self.path) if (self.path / "results.json").exists() else []
-        check_equal_across_processes(
-            f"--out {self.path}, configuration or results", json.dumps([self._rows, _same_everywhere(described)])
-        )
+        same = {name: value for name, value in described.items() if name not in _where_not_what}
+        check_equal_across_processes(f"--out {self.path}, configuration or results", json.dumps([self._rows, same]))
         if not is_first():
             return
         kept = {name: None if name in _of_one_start else value for name, value in described.items()}
@@ -192,16 +192,6 @@ def _drop_torn_line(path: Path) -> None:
     text = path.read_bytes() if path.exists() else b""
     if text and not text.endswith(b"\n"):
         os.truncate(path, text.rfind(b"\n") + 1)
-
-
-def _same_everywhere(described: dict[str, Any]) -> dict[str, Any]:
-    """The fields that all processes of a run share."""
-    return {name: value for name, value in described.items() if name not in _where_not_what}
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    """The fields of a dataclass, as JSON types."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def _commit() -> str | None:

@@ -1,12 +1,15 @@
-"""Rows of results, which are flat dictionaries: filtering, averaging and pivoting, and the results of a run."""
+"""Rows of results, which are flat dictionaries, tables of them, and the results of a run."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+from rich.table import Table
+from rich.text import Text
 
 from jexplicit.runs.results import read_config, read_events, read_rows
 
@@ -82,15 +85,11 @@ def some_epochs(events: Iterable[Row], by: Sequence[str] | Callable[[Row], Any])
 
 def means(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
     """One row per group: its first row, with floats replaced by means, and the size of the group as `number`."""
-    return [
-        {name: _mean([row.get(name) for row in own], value) for name, value in own[0].items()} | {"number": len(own)}
-        for own in groups(rows, by).values()
-    ]
-
-
-def _mean(values: Sequence[Any], first: Any) -> Any:
-    floats = [value for value in values if isinstance(value, float)]
-    return float(np.mean(floats)) if floats else first
+    found: list[Row] = []
+    for own in groups(rows, by).values():
+        floats = {name: [value for row in own if isinstance(value := row.get(name), float)] for name in own[0]}
+        found.append({**own[0], **{name: float(np.mean(of)) for name, of in floats.items() if of}, "number": len(own)})
+    return found
 
 
 def _hashable(value: Any) -> Any:
@@ -136,3 +135,58 @@ def mean_std(values: Iterable[float], form: str) -> str:
     """Mean ± standard deviation, formatted."""
     numbers = list(values)
     return f"{mean(numbers):{form}} ± {stdev(numbers):{form}}" if len(numbers) > 1 else f"{numbers[0]:{form}}"
+
+
+class Column(NamedTuple):
+    """One column of a table of rows.
+
+    heading: its title.
+    value: a field of the row, or a function of it; the cell is empty if it is missing or None.
+    format: format specification of a number, such as ".1f" or ",".
+    scale: factor on a number.
+    bold: whether its cells are bold.
+    """
+
+    heading: str
+    value: str | Callable[[Any], Any]
+    format: str = ""
+    scale: float | None = None
+    bold: bool = False
+
+    def cell(self, row: Any) -> str:
+        """The text of a row's cell."""
+        value = row.get(self.value) if isinstance(self.value, str) else self.value(row)
+        if value is None or value == "":
+            return ""
+        if isinstance(value, str):
+            return value
+        return format(value if self.scale is None else value * self.scale, self.format)
+
+
+def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The lines of a Markdown table, with an empty line before and after it."""
+    lines = [_line(column.heading for column in columns), "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [column.cell(row).replace("|", "\\|") for column in columns]
+        lines.append(_line(f"**{cell}**" if c.bold and cell else cell for c, cell in zip(columns, cells, strict=True)))
+    return ["", *lines, ""]
+
+
+def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> Table:
+    """The same table for the terminal; columns with a format are right-aligned, and `**x**` is bold x."""
+    table = Table(title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.format else "left", style="bold" if column.bold else None)
+    for row in rows:
+        table.add_row(*(_text(column.cell(row)) for column in columns))
+    return table
+
+
+def _text(cell: str) -> Text:
+    """A cell for the terminal, in which brackets are no markup."""
+    parts = re.split(r"\*\*(.+?)\*\*", cell)
+    return Text.assemble(*((part, "bold" if n % 2 else "") for n, part in enumerate(parts)))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -15,8 +15,7 @@ from matplotlib.colors import TwoSlopeNorm
 
 from jexplicit.runs.results import read_texts
 from launch.kit.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
-from launch.kit.rows import Results, Row, cell, groups, pivot, where
-from launch.kit.tables import Column, markdown_table, rich_table
+from launch.kit.rows import Column, Results, Row, cell, groups, markdown_table, pivot, rich_table, where
 
 _characters = 80  # of the names below bars, in a line
 _few = 12  # points of a line with markers, and values on a log axis with one tick each
@@ -239,58 +238,42 @@ def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: An
 
 
 class Bars(NamedTuple):
-    """`y` as bars at each `x`, side by side by `hue`, in a panel per `panel`; several rows are a mean with its range.
-
-    Fields as in `Lines`; `form` is the format of numbers above the bars, by default none.
-    """
+    """`y` as bars at each `x`, side by side by `hue`; several rows are a mean with its range. Fields as in `Lines`."""
 
     name: str
     x: Field
     y: Field
     hue: Field = ""
-    panel: Field = ""
     rows: Select = {}
-    styles: Mapping[Any, Mapping[str, Any]] = {}
     axes: Mapping[str, Any] = {}
     size: tuple[float, float] = (5.2, 3.4)
-    form: str = ""
     finish: Callable[[np.ndarray], Any] | None = None
-    caption: str = ""
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
-        panels = groups(selected(self.rows, results), lambda row: _of(row, self.panel))
-        if not panels:
+        rows = selected(self.rows, results)
+        if not rows:
             return []
-        width, height = self.size
-        path = results.path / "figures" / f"{self.name}.png"
-        with figure(path, columns=len(panels), size=(width * len(panels), height), sharey=len(panels) > 1) as axes:
-            for ax, (title, own) in zip(axes[0], panels.items(), strict=True):
-                self._draw(ax, own)
-                ax.set(**{"xlabel": _label(self.x), "title": title or "", **self.axes})
-            axes[0, 0].set_ylabel(self.axes.get("ylabel", _label(self.y)))
-            if axes[0, -1].get_legend_handles_labels()[0]:
-                legend_outside(axes[0, -1])
-            if self.finish:
-                self.finish(axes)
-        return picture(results, self.name, self.caption)
-
-    def _draw(self, ax: Any, rows: list[Row]) -> None:
         places = {x: n for n, x in enumerate(dict.fromkeys(_of(row, self.x) for row in rows))}
         hues = groups(rows, lambda row: _of(row, self.hue))
-        width = 0.84 / len(hues)
-        for n, (hue, own) in enumerate(hues.items()):
-            xs, numbers = band(own, self.x, self.y)
-            at = [places[x] + (n - (len(hues) - 1) / 2) * width for x in xs.tolist()]
-            middle = [values.mean() for values in numbers]
-            error = np.array([(m - v.min(), v.max() - m) for m, v in zip(middle, numbers, strict=True)]).T
-            style = {"label": str(hue) if self.hue else None, "color": COLOURS[n % len(COLOURS)], **self.styles.get(hue, {})}
-            bars = ax.bar(at, middle, width, yerr=error if error.any() else None, **style)
-            if self.form:
-                ax.bar_label(bars, fmt=f"{{:{self.form}}}", fontsize=7, rotation=90, padding=2)
-        width = max(6, _characters // len(places))  # so that names do not overlap
-        ax.set_xticks(range(len(places)), [textwrap.fill(str(place), width) for place in places], fontsize=8)
-        ax.grid(axis="x", visible=False)
+        with figure(results.path / "figures" / f"{self.name}.png", size=self.size) as axes:
+            ax, width = axes[0, 0], 0.84 / len(hues)
+            for n, (hue, own) in enumerate(hues.items()):
+                xs, numbers = band(own, self.x, self.y)
+                at = [places[x] + (n - (len(hues) - 1) / 2) * width for x in xs.tolist()]
+                middle = [values.mean() for values in numbers]
+                error = np.array([(m - v.min(), v.max() - m) for m, v in zip(middle, numbers, strict=True)]).T
+                style = {"label": str(hue) if self.hue else None, "color": COLOURS[n % len(COLOURS)]}
+                ax.bar(at, middle, width, yerr=error if error.any() else None, **style)
+            width = max(6, _characters // len(places))  # so that names do not overlap
+            ax.set_xticks(range(len(places)), [textwrap.fill(str(place), width) for place in places], fontsize=8)
+            ax.grid(axis="x", visible=False)
+            ax.set(**{"xlabel": _label(self.x), "ylabel": _label(self.y), **self.axes})
+            if ax.get_legend_handles_labels()[0]:
+                legend_outside(ax)
+            if self.finish:
+                self.finish(axes)
+        return picture(results, self.name)
 
 
 class Texts(NamedTuple):

@@ -17,12 +17,7 @@ from jexplicit.data.corpus import sources
 from jexplicit.data.corpus.cache import TokenizedCorpus, cached_streams
 from jexplicit.data.corpus.shards import read_shards, read_sizes
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.checkpoints import (
-    has_counts,
-    load_counts,
-    save_counts,
-    save_tokenizer,
-)
+from jexplicit.lm.checkpoints import has_counts, load_counts, save_counts, save_tokenizer
 from jexplicit.lm.fits.fit import choose_tables
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.devices import within_memory

@@ -10,8 +10,7 @@ from matplotlib.ticker import NullLocator
 from jexplicit.lm.core.names import label
 from launch.compare import COLUMNS
 from launch.kit.figures import figure
-from launch.kit.rows import Results, Row, cell, groups, melt, pivot, some_epochs, where
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, cell, groups, melt, pivot, some_epochs, where
 from launch.kit.views import Lines, Section, Table, Texts, View, picture
 
 # Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
@@ -76,10 +75,7 @@ def _paper(part: int, *methods: str) -> Column:
 
 
 _fitted = Column("fitted numbers", "scalars", "d")
-_test = (
-    Column("test nats", "test_loss", ".4f"),
-    Column("±", "test_loss_se", ".4f"),
-)
+_test = (Column("test nats", "test_loss", ".4f"), Column("±", "test_loss_se", ".4f"))
 RESULTS = Table(
     [
         Column("model", label),
@@ -272,10 +268,6 @@ def _scaling(results: Results) -> list[str]:
     return picture(results, "scaling", "scaling assumption")
 
 
-def _sweeps(results: Results) -> list[Row]:
-    return melt(results.events("sweep", "features", "radius", "sweep"), _parts)
-
-
 def _exponents(results: Results) -> list[Row]:
     rows = where(results.rows, method="log-linear")
     return [{**row, "offset": k, "exponent": x} for row in rows for k, x in enumerate(row["exponents"][1:], 1)]
@@ -306,7 +298,8 @@ LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_cur
 COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, legend="right")
 METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
 EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
-SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _sweeps, axes=_linear)
+_by_sweep = lambda results: melt(results.events("sweep", "features", "radius", "sweep"), _parts)  # noqa: E731
+SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _by_sweep, axes=_linear)
 SLOPES = Table(
     [
         Column("model", label),

@@ -34,8 +34,7 @@ from launch.kit.experiment import Experiment
 from launch.kit.experiment import Part as Step
 from launch.kit.figures import figure, legend_outside
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row, groups, mean_std, means, where
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups, mean_std, means, where
 from launch.kit.views import Section, Table, picture, pivot_table
 from launch.networks.config import AutoencoderConfig, Descent, checked
 from launch.networks.training import CURVES, RESULTS, Data, SplitData, load_variables, open_pictures, solved_row, train_model
@@ -205,10 +204,6 @@ def _memories(results: Results) -> list[Row]:
     return [{**row, "phi": row["model"].split()[-1], "scale": float(row["name"].split("x ")[-1])} for row in found]
 
 
-def _recalled(row: Row) -> str:
-    return f"{row['attractors']}, {100 * row['recalled_from_noise']:.0f} %"
-
-
 ANOMALIES = Table(
     [Column("autoencoder", "name"), Column("half the squared error", "error"), Column("area under the ROC curve", "auc")],
     rows=_anomalies,
@@ -237,7 +232,8 @@ MAPS = Table(
     rows=_memories,
     note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
 )
-MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _recalled, heading="x {:g}", rows=_memories)
+_share = lambda row: f"{row['attractors']}, {100 * row['recalled_from_noise']:.0f} %"  # noqa: E731
+MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _share, heading="x {:g}", rows=_memories)
 SECTIONS = {
     "Anomalies": [ANOMALIES],
     "Clusters": [CLUSTERS, codes_figure],

@@ -29,8 +29,7 @@ from jexplicit.runs.progress import stage
 from jexplicit.solvers.metrics import recall_by_class
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row, groups, mean_std, where
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups, mean_std, where
 from launch.kit.views import Bars, Lines, Section, Table, pivot_table
 from launch.networks.config import CompareConfig, checked
 from launch.networks.training import Data, SplitData, finite, open_pictures
@@ -175,7 +174,8 @@ def variants_of(config: CompareConfig, data: Data) -> Iterator[Variant]:
             for law in _laws:
                 yield make(law, deep(weights=law), "initialisers")
             yield make("he_normal, gain 1.67", deep(weight_scale=5 / 3), "initialisers")
-            yield make("zero last layer", deep(), "initialisers", start=_zero_output)
+            zero_output = lambda v: _with_output(v, jax.tree.map(jnp.zeros_like, v["params"]["output"]))  # noqa: E731
+            yield make("zero last layer", deep(), "initialisers", start=zero_output)
             for scale in (0.1, 0.3, 1.0, 3.0, 10.0):
                 yield make(f"glorot_normal x {scale:g}", deep(weights="glorot_normal", weight_scale=scale), "scales", scale)
         case "optimizers":
@@ -219,10 +219,6 @@ def saturate(variables: dict[str, Any]) -> dict[str, Any]:
     output = variables["params"]["output"]
     signs = 1 - 2 * (jnp.arange(len(output["bias"])) % 2)
     return _with_output(variables, {**output, "bias": SATURATION * signs.astype(output["bias"].dtype)})
-
-
-def _zero_output(variables: dict[str, Any]) -> dict[str, Any]:
-    return _with_output(variables, jax.tree.map(jnp.zeros_like, variables["params"]["output"]))
 
 
 def _with_output(variables: dict[str, Any], output: Any) -> dict[str, Any]:

@@ -30,8 +30,7 @@ from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part
 from launch.kit.figures import figure
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row, where
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, where
 from launch.kit.views import Table, Texts, picture
 from launch.networks.config import MLPConfig, checked
 from launch.networks.training import CURVES, RESULTS, Data, SplitData, load_variables, solved_row, train_model

@@ -4,14 +4,7 @@ from typing import Any, get_args
 
 from jexplicit.nn.parts.names import Activation
 from launch.kit.command import Preset
-from launch.networks.config import (
-    AutoencoderConfig,
-    CompareConfig,
-    FCNNConfig,
-    LSTMConfig,
-    MLPConfig,
-    TransformerConfig,
-)
+from launch.networks.config import AutoencoderConfig, CompareConfig, FCNNConfig, LSTMConfig, MLPConfig, TransformerConfig
 
 _digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
 _small: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
@@ -30,8 +23,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
     "mlp-lm": {"tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores.")},
     "transformer-lm": {
         "tiny": Preset(
-            TransformerConfig(out="runs/transformer_tiny", heads=2, **_network, **_training),
-            "30 documents; 20 s on 2 cores.",
+            TransformerConfig(out="runs/transformer_tiny", heads=2, **_network, **_training), "30 documents; 20 s on 2 cores."
         ),
         "shakespeare-cpu": Preset(
             TransformerConfig(out="runs/transformer_shakespeare_cpu", positions="learned", **_characters),

@@ -26,13 +26,7 @@ from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
-from jexplicit.nn.sequences import (
-    sequence_loss,
-    sequence_optimizer,
-    stream_log_probabilities,
-    window_batch,
-    window_order,
-)
+from jexplicit.nn.sequences import sequence_loss, sequence_optimizer, stream_log_probabilities, window_batch, window_order
 from jexplicit.nn.steps import train_network
 from jexplicit.nn.training import TrainingResult
 from jexplicit.nn.transformer import Transformer
@@ -43,8 +37,7 @@ from jexplicit.runs.progress import console, stage
 from jexplicit.runs.results import read_texts
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row, groups
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row, groups
 from launch.kit.views import Lines, Table, Texts
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
 from launch.shared.starts import start_variables
@@ -219,11 +212,7 @@ def train_sequences(
     stream, dev, updates = text.streams["train"], text.streams["dev"], updates_per_evaluation(config)
     size = updates * windows_per_update(config)
     optimizer = sequence_optimizer(
-        config.learning_rate,
-        config.steps,
-        warmup=config.warmup,
-        decay=config.weight_decay,
-        accumulate=config.accumulate,
+        config.learning_rate, config.steps, warmup=config.warmup, decay=config.weight_decay, accumulate=config.accumulate
     )
     wanted = slice(None) if config.eos else dev[1:] != PAD
     per_update = network.flops_per_token() * windows_per_update(config) * config.window

@@ -19,8 +19,7 @@ from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import console, stage
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Results, Row
-from launch.kit.tables import Column
+from launch.kit.rows import Column, Results, Row
 from launch.kit.views import Lines, Table
 from launch.networks.config import Descent, Pictures
 

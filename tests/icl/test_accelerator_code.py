@@ -17,8 +17,7 @@ from icl.blur import MetaRecipe, Rules, Stage, descent_curves, learning_curves, 
 from icl.blur.episodes import Family, make_source, mean_scores
 from icl.blur.meta import MetaState, meta_optimizer, meta_steps
 from icl.linalg import contract
-from icl.models.attention import init_layers
-from icl.models.batched import Regression
+from icl.models.attention import Regression, init_layers
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.runs.devices import data_mesh

@@ -8,19 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn import arrays, ones_of, task
-from reference import attention_layer, descent_step, transformer_block
+from reference import attention_layer, attention_update, descent_step
 from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-from icl import AttentionLayer, Sequence, descent_layers, head_maps, squared_error, tokens
-from icl.models.attention import predict, roll_out
-from icl.models.batched import predict_batch
+from icl import Sequence, descent_layers, head_maps, squared_error, tokens
+from icl.models.attention import AttentionLayer, predict, predict_batch, roll_out
 from icl.models.constructions import softmax_layers
 from icl.solvers import descent
 from icl.solvers.descent import gd_plus_plus, gradient_descent
 
 # compiled whole, which takes less time than compiling every operation
-ridge, line_search = jax.jit(descent.ridge), jax.jit(descent.line_search, static_argnames="steps")
+ridge = jax.jit(descent.ridge)
 EXACT: Any = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a few hundred terms of order 1
 W0 = np.random.default_rng(9).normal(size=(2, 4))
 
@@ -74,15 +73,15 @@ def test_the_batched_form_is_the_form_for_one_sequence(layers, heads, depth, cli
 
 @pytest.mark.parametrize(("layers", "softmax", "layernorm"), [(1, True, True), (2, (True, False), False), (2, True, True)])
 def test_softmax_and_layer_normalisation_are_the_loop_of_the_paper(layers, softmax, layernorm):
-    """Layers of their own do not normalise what the first of them reads. The loop's MLPs are zero."""
+    """Layers of their own do not normalise what the first of them reads."""
     batch = task(batch=(3,))
-    weights, no_mlp = random_layers(1, 6, layers, 2), tuple(map(np.zeros, ((1, 6), 1, (6, 1), 6)))
+    weights = random_layers(1, 6, layers, 2)
     ours = np.asarray(predict_batch(weights, batch, softmax=softmax, layernorm=layernorm))
     for n, one in enumerate(ones_of(batch)):
         E = np.asarray(tokens(one))
         for k in range(layers):
-            options = {"softmax": np.broadcast_to(softmax, 2)[k], "normalise": (layernorm and (k > 0 or layers == 1), False)}
-            E = transformer_block(E, heads_of(weights, k), no_mlp, **options)
+            options = {"softmax": np.broadcast_to(softmax, 2)[k], "normalise": layernorm and (k > 0 or layers == 1)}
+            E = attention_update(E, heads_of(weights, k), **options)
         np.testing.assert_allclose(ours[:, n], -E[-1, 4:], **EXACT)
         np.testing.assert_allclose(predict(weights, one, softmax=softmax, layernorm=layernorm), -E[-1, 4:], **EXACT)
 
@@ -205,18 +204,13 @@ def test_a_head_depends_on_its_two_maps_alone_and_not_on_their_scale():
 
 
 def test_roll_out_is_a_damped_stack_of_the_same_layer():
-    one, layer = task(), descent_layers(4, 6, 0.5, outputs=2)
-    first, turning = (
-        jax.tree.map(lambda w: jax.device_put(np.asarray(w)[0]), layers)
-        for layers in (layer, descent_layers(4, 6, 0.5, gamma=0.1, outputs=2))
-    )
-    path = np.asarray(roll_out(first, one, steps=3, damping=0.75, y_only=True))
-    np.testing.assert_allclose(path[-1], predict(layer, one, depth=3, damping=0.75), **EXACT)
+    one = task()
+    gd, plus_plus = (descent_layers(4, 6, 0.5, gamma=gamma, outputs=2) for gamma in (0.0, 0.1))
+    first, turning = (jax.tree.map(lambda w: jax.device_put(np.asarray(w)[0]), layers) for layers in (gd, plus_plus))
+    path = np.asarray(roll_out(first, one, steps=3, damping=0.75))
+    np.testing.assert_allclose(path[-1], predict(gd, one, depth=3, damping=0.75), **EXACT)
     np.testing.assert_allclose(path, gradient_descent(one, np.full(3, 0.75 * 0.5), steps=3), **EXACT)
-    kept, moved = (np.asarray(roll_out(turning, one, steps=3, damping=1.0, y_only=y_only)) for y_only in (True, False))
-    np.testing.assert_allclose(kept, gradient_descent(one, np.full(3, 0.5), steps=3), **EXACT)
-    np.testing.assert_allclose(moved[-1], predict(descent_layers(4, 6, 0.5, gamma=0.1, outputs=2), one, depth=3), **EXACT)
-    assert np.abs(kept - moved)[-1].max() > 1e-3
+    np.testing.assert_allclose(roll_out(turning, one, steps=3)[-1], predict(plus_plus, one, depth=3), **EXACT)
 
 
 def test_answers_are_finite_for_zero_and_for_huge_inputs_with_the_token_clip():
@@ -237,19 +231,3 @@ def test_one_pair_and_one_input():
     W = jax.device_put(np.zeros((1, 1)))
     assert float(np.asarray(predict(descent_layers(1, 1, 0.25, W0=W), one, W0=W))[0]) == 0.25 * 3 * 2 * 5  # eta y x x_q
     assert float(np.asarray(ridge(one, 2.0))[0]) == 3 * 2 / (4 + 2) * 5
-
-
-def test_line_search_finds_the_lowest_loss_of_its_grid():
-    batch, rates = task(batch=(40,)), np.asarray(jax.jit(descent.paper_rates)())
-    eta, losses = line_search(batch, steps=3, rates=jax.device_put(rates))
-    assert len(losses) == 250 and float(rates[-1]) == pytest.approx(24.901)
-    found, best = np.asarray(losses), int(np.nanargmin(losses))
-    for n in (0, best, 100):
-        errors = []
-        for one in ones_of(batch):
-            W, (X, Y, x_q) = np.zeros((2, 4)), arrays(one)
-            for _ in range(3):
-                W = descent_step(W, X, Y, float(rates[n]))
-            errors.append(((W @ x_q - np.asarray(one.y_q)) ** 2).sum() / 2)
-        assert found[n] == pytest.approx(np.mean(errors), rel=1e-10)
-    assert 0 < best < 249 and eta == float(rates[best])

@@ -14,26 +14,18 @@ from interruption import resumed_after
 from samples import two_classes as data
 
 from icl.blur import (
-    Genome,
     MetaRecipe,
     Rules,
     Stage,
-    Synapse,
     curl,
     descent_curves,
-    draw_episode,
     image_sets,
     init_synapses,
     learn,
     learning_curves,
     load_genome,
-    make_source,
-    mean_scores,
-    meta_loss,
     meta_train,
     random_genome,
-    resize_images,
-    save_genome,
     sgd_difference,
     sgd_genome,
     sgd_rules,
@@ -41,6 +33,10 @@ from icl.blur import (
     update_jacobian,
     xor,
 )
+from icl.blur.data import resize_images
+from icl.blur.episodes import draw_episode, make_source, mean_scores, meta_loss
+from icl.blur.genome import Genome, save_genome
+from icl.blur.rules import Synapse
 from jexplicit.data.images import read_images
 
 SIZES = (3, 4, 3, 2)

@@ -10,8 +10,9 @@ import pytest
 from jax import lax
 from samples import two_classes
 
-from icl.blur import backprop_genome, descent_curves, learning_curves, load_genome, minibatches, sgd_rules
+from icl.blur import descent_curves, learning_curves, load_genome, minibatches, sgd_rules
 from icl.blur.descent import initial_layers, network_loss
+from icl.blur.genome import backprop_genome
 from icl.blur.judging import (
     PLANES,
     TASKS,
@@ -198,8 +199,7 @@ def test_the_nearest_neighbour_is_among_the_examples_of_the_learners_and_no_othe
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "updates"),
-    [(0.2, 1), (0.5, 1), (0.6, 2), (0.65, np.sqrt(2 * 8)), (0.7, 8), (0.75, np.inf)],
+    ("accuracy", "updates"), [(0.2, 1), (0.5, 1), (0.6, 2), (0.65, np.sqrt(2 * 8)), (0.7, 8), (0.75, np.inf)]
 )
 def test_updates_to_reach_an_accuracy_by_hand(accuracy, updates):
     """From 2 to 8 updates a curve rises by 0.1, so that half of it is reached after 4; a later fall does not matter."""

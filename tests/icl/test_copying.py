@@ -7,8 +7,8 @@ import numpy as np
 from drawn import arrays, ones_of, task
 from reference import attention_layer, descent_step
 
-from icl import AttentionLayer, Sequence, Tasks
-from icl.models.attention import attend
+from icl import Sequence, Tasks
+from icl.models.attention import AttentionLayer, attend
 from icl.problems.copying import (
     Copying,
     add_codes,

@@ -12,12 +12,9 @@ from samples import two_classes
 from tables import refuse
 
 from icl import (
-    Dynamics,
     FiniteTasks,
     Recipe,
     Regression,
-    Spectrum,
-    Stream,
     Streams,
     Tasks,
     chebyshev_rates,
@@ -27,26 +24,21 @@ from icl import (
     discrete_mmse,
     diversity_curve,
     diversity_threshold,
-    exact_moments,
     gd_plus_plus,
     gradient_descent,
     head_layer,
     head_tensor,
-    init_blocks,
     init_layers,
     interpolate,
-    least_squares_solution,
     linear_attention,
-    linear_blocks,
     mesa_conjugate_gradients,
     mesa_recursion,
     one_head_solution,
-    optimal_polynomial,
+    optimal_polynomials,
     optimal_rate,
     optimal_solution,
     predict,
     predict_batch,
-    predict_blocks,
     prefix_ridge,
     ridge,
     ridge_losses,
@@ -60,12 +52,10 @@ from icl import (
     train_layers,
 )
 from icl.blur import (
-    Family,
     MetaRecipe,
     Rules,
     Stage,
     descent_curves,
-    forward,
     image_sets,
     init_synapses,
     learn,
@@ -75,23 +65,28 @@ from icl.blur import (
     meta_train,
     minibatches,
     random_genome,
-    resize_images,
     sgd_rules,
     update_jacobian,
 )
+from icl.blur.data import resize_images
+from icl.blur.episodes import Family
 from icl.blur.judging import mixture, plane, select_tasks, task_sets
+from icl.blur.rules import forward
 from icl.models.causal import init_model, next_outputs
 from icl.models.constructions import diagonal_layers
 from icl.models.induction import counting_model, induction_model
-from icl.models.mlp import init_mlp
+from icl.models.recurrences import Stream
+from icl.models.streams import Dynamics
 from icl.models.transformer import CausalTransformer
 from icl.problems.copying import Copying, separate_tokens
 from icl.problems.function_classes import FunctionClass, sample_prompt
 from icl.problems.markov import Chains
 from icl.problems.mixed_noise import MixedNoise, fit_diagonal
 from icl.problems.sine_waves import Waves, init_network, predict_waves, sample_waves
+from icl.solvers.closed_form import exact_moments
 from icl.solvers.newton import newton_residual
 from icl.solvers.single_layer import all_heads_solution
+from icl.solvers.spectrum import Spectrum
 from icl.training import blocked_gradient
 from jexplicit.data.images import read_images
 
@@ -124,7 +119,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
     META = MetaRecipe(hidden=(4,), batch_size=6, query_size=8)
     SEVERAL = META._replace(families=(Family(classes=5),))
     CURVE = functools.partial(learning_curves, GENOME, RULES, (5,), DATA, DATA, steps=6, batch_size=8, seeds=(0,))
-    blocks, THREE = functools.partial(init_blocks, KEY, 5), filled(init_blocks, 5, blocks=3)
     quiet = filled(lambda key: token_moments(Tasks(dim=3, context=4), jnp.ones((1, 3))))
     digits = functools.cache(lambda: read_images("digits"))
     mesa = functools.partial(mesa_conjugate_gradients, STREAM, 1.0)
@@ -158,13 +152,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("2 steps, eta", lambda: gd_plus_plus(ONE, np.ones(3), 0.1, steps=2)),
         (r"y_q \(3,\)", lambda: ridge(ONE._replace(y_q=np.zeros(3)), 0.1)),
         ("scale 0", lambda: init_layers(KEY, 4, scale=0)),
-        ("0 heads", lambda: traced(lambda: blocks(blocks=1, heads=0))),
-        ("0 layers", lambda: traced(lambda: blocks(blocks=0))),
-        ("0 hidden", lambda: traced(lambda: blocks(blocks=1, hidden=0))),
-        ("scale 0", lambda: init_mlp(KEY, (), 4, 4, scale=0)),
-        ("at least 2", lambda: linear_blocks(filled(init_layers, 4, heads=2), heads=1)),
-        ("width 5", lambda: predict_blocks(filled(init_blocks, 4, blocks=1), BATCH)),
-        ("of width 5: wanted", lambda: predict_blocks(THREE._replace(mlp=filled(init_blocks, 5, blocks=2).mlp), BATCH)),
         # training and comparison
         ("block 7 for batches of 24", lambda: blocked_gradient(PAIR, np.ones(24), REGRESSION.loss, block=7)),
         ("parameters of 2 seeds", lambda: train_layers(STARTS, REGRESSION, RECIPE, steps=1, seeds=[0])),
@@ -175,10 +162,9 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("sampled_moments", lambda: optimal_rate(Tasks(inputs="mixture"))),
         ("factor", lambda: traced(lambda A: exact_moments(Tasks(), factor=A), np.eye(3))),
         (r"X \(0, 3, 2\)", lambda: sampled_moments(device(np.zeros((0, 3, 2))))),
-        ("5 examples for 100 parameters", lambda: least_squares_solution(filled(sample_tasks, Tasks(), 5))),
         ("power 2", lambda: newton_residual(device(np.ones(2)), 1, power=2)),
-        ("0 layers", lambda: optimal_polynomial(Spectrum(np.ones(2), np.ones(2), 1.0), Tasks(), layers=0, tied=True)),
-        ("0 eigenvalues", lambda: optimal_polynomial(Spectrum(np.ones(0), np.ones(0), 1.0), Tasks(), layers=2, tied=True)),
+        ("0 layers", lambda: optimal_polynomials(Spectrum(np.ones(2), np.ones(2), 1.0), Tasks(), layers=0, tied=True)),
+        ("0 eigenvalues", lambda: optimal_polynomials(Spectrum(np.ones(0), np.ones(0), 1.0), Tasks(), layers=2, tied=True)),
         ("0 contexts", lambda: spectral_law(KEY, Tasks(), 0)),
         ("sampled_moments", lambda: context_eigenvalues(KEY, Tasks(inputs="mixture"), 5)),
         ("bound 0", lambda: chebyshev_rates(0.0, 10, 2)),

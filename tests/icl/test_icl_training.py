@@ -11,8 +11,8 @@ from drawn import arrays, ones_of, task
 from interruption import resumed_after
 from reference import descent_step
 
-from icl import AttentionLayer, Recipe, Regression, Tasks, descent_layers, difference, interpolate, predictions, sample_tasks
-from icl.models.attention import init_layers
+from icl import Recipe, Regression, Tasks, descent_layers, difference, interpolate, predictions, sample_tasks
+from icl.models.attention import AttentionLayer, init_layers
 from icl.problems.comparison import condition_numbers, curvature_after_step, descent_rates, path_losses, sweep_loss
 from icl.solvers.closed_form import optimal_rate
 from icl.solvers.descent import gradient_descent
@@ -85,11 +85,7 @@ class Slope:
 
 @pytest.mark.parametrize(
     "cooling, rate",
-    [
-        ("constant", lambda n: 1.0),
-        ("linear", lambda n: 1 - n / 7),
-        ("cosine", lambda n: (1 + np.cos(np.pi * n / 7)) / 2),
-    ],
+    [("constant", lambda n: 1.0), ("linear", lambda n: 1 - n / 7), ("cosine", lambda n: (1 + np.cos(np.pi * n / 7)) / 2)],
 )
 def test_the_learning_rate_follows_its_schedule_from_the_first_step_to_the_last(cooling, rate, tmp_path):
     recipe = Recipe(batch_size=1, learning_rate=0.1, cooling=cooling)

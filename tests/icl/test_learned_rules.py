@@ -10,27 +10,13 @@ import numpy as np
 import pytest
 import reference_blur as reference
 
-from icl.blur import (
-    Examples,
-    Family,
-    Genome,
-    MetaRecipe,
-    Rules,
-    Stage,
-    Synapse,
-    backprop_genome,
-    episodes,
-    image_sets,
-    learn,
-    learner,
-    learning_curves,
-    load_genome,
-    make_source,
-    meta_train,
-)
+from icl.blur import MetaRecipe, Rules, Stage, episodes, image_sets, learn, learner, learning_curves, load_genome, meta_train
 from icl.blur import rules as passes
-from icl.blur.episodes import cross_entropy, meta_loss
+from icl.blur.data import Examples
+from icl.blur.episodes import Family, cross_entropy, make_source, meta_loss
+from icl.blur.genome import Genome, backprop_genome
 from icl.blur.learning import accuracy_of
+from icl.blur.rules import Synapse
 from jexplicit.data.images import read_images
 
 # compiled whole, which takes less time than compiling every operation

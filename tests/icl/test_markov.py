@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from icl import AttentionLayer
 from icl.models import causal, induction
+from icl.models.attention import AttentionLayer
 from icl.models.causal import CausalLayer, CausalModel
 from icl.problems import markov
 from icl.problems.markov import Chains, cross_entropy, dirichlet_mean, divergence, uniform_prediction

@@ -7,9 +7,8 @@ import pytest
 from scipy.optimize import minimize
 
 from icl import Tasks
-from icl.solvers.continuation import optimal_polynomial, optimal_polynomials
 from icl.solvers.newton import equivalent_steps, newton_residual, residual_loss, steps_per_layer
-from icl.solvers.polynomials import residual
+from icl.solvers.polynomials import optimal_polynomials, residual
 from icl.solvers.spectrum import spectral_law, weighted_eigenvalues
 
 
@@ -71,5 +70,5 @@ def test_the_best_looped_preconditioner_is_the_inverse_covariance():
     found = minimize(lambda a: tuple(np.asarray(part) for part in loss(a)), A.ravel(), jac=True).x.reshape(2, 2)
     isotropic = Tasks(dim=2, context=6, inputs="normal", input_range=12**0.5)  # variance 1
     law = spectral_law(jax.random.key(1), isotropic, 20_000)
-    eta = optimal_polynomial(law, isotropic, layers=loops, tied=True, plus_plus=False).eta[0] / 6
+    eta = optimal_polynomials(law, isotropic, layers=loops, tied=True, plus_plus=False)[-1].eta[0] / 6
     np.testing.assert_allclose(found @ covariance, eta * np.eye(2), atol=0.06 * eta)  # of 4,000 contexts

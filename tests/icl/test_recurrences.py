@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from icl import Stream, delta_rule, linear_attention, mesa_conjugate_gradients, mesa_recursion, prefix_ridge, sherman_morrison
-from icl.linear_systems import solve_rows
+from icl import delta_rule, linear_attention, mesa_conjugate_gradients, mesa_recursion, prefix_ridge, sherman_morrison
+from icl.linalg import solve_rows
+from icl.models.recurrences import Stream
 
 T, D, M = 23, 4, 2
 RNG = np.random.default_rng(0)

@@ -6,7 +6,8 @@ import pytest
 from reference import attention_layer, descent_step
 from sklearn.linear_model import Ridge
 
-from icl import AttentionLayer, Sequence
+from icl import Sequence
+from icl.models.attention import AttentionLayer
 from icl.problems import sine_waves
 from icl.problems.sine_waves import Encoder, Network, NonlinearRegression, Waves, ridge_on_features, sample_waves
 

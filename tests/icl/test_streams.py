@@ -7,17 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from icl import (
-    Dynamics,
-    Streams,
-    Tasks,
-    delta_rule,
-    kalman_filter,
-    linear_attention,
-    mesa_recursion,
-    one_step_loss,
-    optimal_rate,
-)
+from icl import Streams, Tasks, delta_rule, kalman_filter, linear_attention, mesa_recursion, one_step_loss, optimal_rate
+from icl.models.streams import Dynamics
 from icl.solvers import online
 
 # compiled whole, which takes less time than compiling every operation

@@ -12,9 +12,8 @@ import scipy.optimize
 from drawn import LAWS, ones_of, task
 from samples import within_error
 
-from icl import AttentionLayer, Tasks, descent_layers, predict, predict_batch, ridge, train_layers
-from icl.models.attention import init_layers
-from icl.models.batched import Regression
+from icl import Tasks, descent_layers, predict, predict_batch, ridge, train_layers
+from icl.models.attention import AttentionLayer, Regression, init_layers
 from icl.models.constructions import head_layer, head_tensor
 from icl.problems.task_diversity import (
     FiniteTasks,

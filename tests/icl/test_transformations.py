@@ -12,28 +12,16 @@ from tables import each_row
 
 from icl import (
     Sequence,
-    Stream,
     Streams,
     Tasks,
     delta_losses,
-    delta_rule,
     descent_layers,
-    exact_moments,
     gd_plus_plus,
-    gradient_descent,
-    half_mse,
-    init_blocks,
     init_layers,
-    line_search,
-    linear_attention,
-    linear_blocks,
-    mesa_conjugate_gradients,
-    mesa_recursion,
     one_step_loss,
     optimal_rate,
     optimal_solution,
     predict_batch,
-    predict_blocks,
     ridge,
     softmax_descent_layer,
     vmap_tasks,
@@ -42,8 +30,7 @@ from icl.models.constructions import diagonal_layers
 from icl.problems.copying import copying_layers
 from icl.problems.mixed_noise import MixedNoise, posterior_mean
 from icl.problems.sine_waves import Waves, init_network, predict_waves, sample_waves
-from icl.solvers.closed_form import least_squares_solution, sampled_moments, solution_loss
-from icl.solvers.descent import paper_rates
+from icl.solvers.closed_form import exact_moments, sampled_moments, solution_loss
 from icl.solvers.polynomials import losses_by_context
 
 TASKS = Tasks(dim=3, context=5)
@@ -58,12 +45,7 @@ def regression(*batch: int) -> Sequence:
     return Sequence(X, np.einsum("md...,nd...->nm...", W, X), x_q, np.einsum("md...,d...->m...", W, x_q))
 
 
-BATCH, ONE = regression(50), regression()
-STREAM = Stream(*(RNG.normal(size=(12, n)) for n in (3, 2, 3)))
-
-
-def scaled(tree, x):
-    return jax.tree.map(lambda leaf: x * leaf, tree)
+BATCH = regression(50)
 
 
 CONSTRUCTIONS = {
@@ -73,24 +55,15 @@ CONSTRUCTIONS = {
     "softmax": lambda eta: softmax_descent_layer(3, 5, eta, sharpness=eta / 10),
     "diagonal": lambda eta: diagonal_layers(eta * jnp.ones((2, 4)), 3),
     "copying": lambda eta: copying_layers(3, 5, eta),
-    "blocks": lambda eta: linear_blocks(descent_layers(3, 5, eta)),
 }
 SOLVERS = {
-    "gradient descent": lambda x: gradient_descent(ONE, x, steps=3),
-    "gd++": lambda x: gd_plus_plus(ONE, x, x / 10, steps=3),
-    "ridge": lambda x: ridge(ONE, x),
     "optimal rate": lambda x: optimal_rate(Tasks(noise=x)),
     "one-step loss": lambda x: one_step_loss(Tasks(weight_scale=x), 1.0),
     "optimal solution": lambda x: optimal_solution(exact_moments(Tasks(dim=3, noise=x))),
     "sampled moments": lambda x: optimal_solution(sampled_moments(jnp.moveaxis(BATCH.X, -1, 0), v=x)),
     "solution loss": lambda x: solution_loss(x * jnp.eye(3), exact_moments(TASKS)),
-    "least squares": lambda x: least_squares_solution(BATCH._replace(Y=x * BATCH.Y)),
     "polynomial": lambda x: losses_by_context(jnp.ones((4, 3)), x[None], jnp.zeros(1), TASKS),
     "posterior mean": lambda x: posterior_mean(BATCH._replace(Y=x * BATCH.Y), MixedNoise(dim=3, context=5)),
-    "linear attention": lambda x: linear_attention(scaled(STREAM, x), forgetting=x),
-    "delta rule": lambda x: delta_rule(scaled(STREAM, x), 0.1, forgetting=x),
-    "mesa recursion": lambda x: mesa_recursion(scaled(STREAM, x), 0.5, forgetting=x),
-    "mesa gradients": lambda x: mesa_conjugate_gradients(scaled(STREAM, x), 0.5, steps=3, chunk=5, forgetting=x),
     "losses of the delta rule": lambda x: delta_losses(DRIFT, x / 2),
 }
 
@@ -103,13 +76,11 @@ def drawn(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 @functools.cache
 def predictors() -> dict[str, Callable[[Any], Any]]:
-    STACK, BLOCKS = drawn(init_layers, 4, layers=2, heads=2), drawn(init_blocks, 4, blocks=3, heads=2)
+    STACK = drawn(init_layers, 4, layers=2, heads=2)
     NETWORK = drawn(init_network, channels=5, hidden=7)
     return {
         "attention": lambda batch: predict_batch(of_type(STACK, batch), batch, clip=2.0),
         "softmax": lambda batch: predict_batch(of_type(STACK, batch), batch, softmax=True, layernorm=True),
-        "blocks": lambda batch: predict_blocks(of_type(BLOCKS, batch), batch),
-        "normalised blocks": lambda batch: predict_blocks(of_type(BLOCKS, batch), batch, layernorm=True),
         "gd++": vmap_tasks(lambda one: gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
         "ridge": vmap_tasks(lambda one: ridge(one, 0.5)),
         "posterior mean": lambda batch: posterior_mean(batch, MixedNoise(dim=3, context=5)),
@@ -140,19 +111,6 @@ def test_jit_vmap_and_grad_give_the_values_and_slopes_of_differences(plain):
             np.testing.assert_allclose(ours[0], theirs, rtol=1e-10, atol=1e-12)  # float64; solves of 3 x 3 systems
 
     each_row(check, (CONSTRUCTIONS | SOLVERS).items())
-
-
-def test_the_best_rate_is_found_by_descent_on_the_construction():
-    """The gradient of the loss of constructed layers in η is zero at the line search's rate, to the grid's spacing."""
-    eta, losses = jax.jit(lambda batch: line_search(batch, steps=1, rates=paper_rates()))(jax.device_put(BATCH))
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(eta):
-        return half_mse(predict_batch(descent_layers(3, 5, eta), BATCH), BATCH.y_q)
-
-    assert float(loss(eta)[0]) == pytest.approx(float(losses.min()), rel=1e-10)
-    assert float(loss(eta - 0.1)[1]) < 0 < float(loss(eta + 0.1)[1])
 
 
 def test_values_are_not_checked_under_jit():

@@ -8,8 +8,7 @@ import pytest
 from jexplicit.runs.bounds import PositiveInt
 from launch.kit.command import Preset
 from launch.kit.experiment import Experiment
-from launch.kit.rows import read_results
-from launch.kit.tables import Column
+from launch.kit.rows import Column, read_results
 from launch.kit.views import Lines, Section, Table
 
 

@@ -9,8 +9,21 @@ import pytest
 from rich.console import Console
 
 from launch.kit import views
-from launch.kit.rows import Results, cell, groups, mean_std, means, melt, only, pivot, points, some_epochs
-from launch.kit.tables import Column, markdown_table, rich_table
+from launch.kit.rows import (
+    Column,
+    Results,
+    cell,
+    groups,
+    markdown_table,
+    mean_std,
+    means,
+    melt,
+    only,
+    pivot,
+    points,
+    rich_table,
+    some_epochs,
+)
 from launch.kit.views import Bars, Images, Lines, Table
 
 ROWS = [
@@ -123,7 +136,7 @@ def test_lines_of_lists_over_seeds_in_panels(results, drawn):
 
 
 def test_bars_stand_side_by_side_with_their_range(results, drawn):
-    Bars("x", "K", "loss", "method", form=".1f")(results)
+    Bars("x", "K", "loss", "method")(results)
     (ax,) = drawn[0].axes
     heights = [[bar.get_height() for bar in container] for container in ax.containers if hasattr(container, "patches")]
     assert heights == [[1.5, 2.5, 4.5], [2.5, 3.5, 5.5]]

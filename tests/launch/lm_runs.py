@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from run_folders import rows
 
-from jexplicit import encode_documents
+from jexplicit.data import encode_documents
 from jexplicit.lm.fits.fit import contexts_radius
 from launch.lm import __main__ as lm
 

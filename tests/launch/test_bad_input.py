@@ -19,8 +19,12 @@ from tables import compiled, each_row, refuse
 
 import jexplicit
 from icl.blur.data import image_sets
+from jexplicit import lm
 from jexplicit.counts.dense import counted_radius
 from jexplicit.data.contexts import check_stream
+from jexplicit.features.positive import random_directions
+from jexplicit.lm.fits.log_linear import offset_rows
+from jexplicit.lm.rows.explicit import unigram_model
 from jexplicit.runs.bounds import find_bounds
 from launch import cli
 from launch.kit.flags import flags
@@ -211,7 +215,7 @@ networks mlp-lm --corpus installed | invalid choice
 networks mlp-lm --optimizer chain | invalid choice 'chain'
 networks compare optimizers --rates | --rates needs at least one value
 icl one-step --dim 0 | --dim 0: use at least 1
-icl --experiment copy | name one experiment first
+icl --experiment copy | choose one of one-step
 icl nothing | choose one of one-step
 icl one-step --seed {LARGE} | use whole numbers below 2^63
 icl multi-step --layers 0 | --layers 0: use at least 1
@@ -354,29 +358,29 @@ STREAM = np.array([0, 1, 2, 1, 0])
 ZEROS, NANS = (np.zeros((3, 3), np.int32),), (np.full((3, 3), np.nan),)
 API = {
     "count of a list": (lambda: unwrap(check_stream)([0, 1, 0]), "pass an array"),
-    "counts that are zero": (lambda: jexplicit.explicit_language_model(ZEROS, features="cat"), "counts with a sum of 0"),
+    "counts that are zero": (lambda: lm.explicit_language_model(ZEROS, features="cat"), "counts with a sum of 0"),
     "counts that are NaN": (lambda: unwrap(counted_radius)(NANS, None), "counts with a sum of nan"),
-    "rows of zero counts": (lambda: jexplicit.offset_rows(ZEROS, features="cat"), "counts with a sum of 0"),
-    "baseline of zero counts": (lambda: jexplicit.unigram_model(ZEROS), "counts with a sum of 0"),
-    "no counts": (lambda: jexplicit.explicit_language_model((), features="cat", radius=None), "no counts: count a text first"),
+    "rows of zero counts": (lambda: offset_rows(ZEROS, features="cat"), "counts with a sum of 0"),
+    "baseline of zero counts": (lambda: unigram_model(ZEROS), "counts with a sum of 0"),
+    "no counts": (lambda: lm.explicit_language_model((), features="cat", radius=None), "no counts: count a text first"),
     "radius 0": (
-        lambda: jexplicit.explicit_language_model(jexplicit.count(STREAM, radius=1, vocab_size=3), features="cat", radius=0),
+        lambda: lm.explicit_language_model(jexplicit.count(STREAM, radius=1, vocab_size=3), features="cat", radius=0),
         "use a radius of at least 1",
     ),
-    "an int as key": (lambda: jexplicit.random_directions(0, 3, 4), r"random key 0: pass jax.random.key\(0\)"),
+    "an int as key": (lambda: random_directions(0, 3, 4), r"random key 0: pass jax.random.key\(0\)"),
     "an infinite temperature": (
         lambda: jexplicit.generate(
             jax.random.key(0),
-            jexplicit.unigram_model(jexplicit.count(STREAM, radius=1, vocab_size=3)),
+            unigram_model(jexplicit.count(STREAM, radius=1, vocab_size=3)),
             np.array([1]),
             3,
             temperature=np.inf,
         ),
         "temperature inf: use 0",
     ),
-    "images of side 0": (lambda: image_sets(jexplicit.read_images("digits"), side=0), "to a side of 0"),
+    "images of side 0": (lambda: image_sets(jexplicit.data.read_images("digits"), side=0), "to a side of 0"),
     "an optimiser that is none": (
-        lambda: jexplicit.fit_model("optimum", jexplicit.TrainingText(STREAM, 3), jexplicit.Options(radius=3)),
+        lambda: lm.fit_model("optimum", lm.TrainingText(STREAM, 3), lm.Options(radius=3)),
         "optimum with radius 3: only K = 1",
     ),
 }

@@ -1,6 +1,7 @@
 """What experiments compute on the host, by hand: shares, means of seeds; and that their presets are valid."""
 
 import dataclasses
+import pkgutil
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from launch.digits.data import most_accurate
 from launch.digits.run import check as check_digits
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import __main__ as icl
-from launch.icl.base import LayerFlags, make_model, make_recipe, make_regression
+from launch.icl.base import make_model, make_recipe, make_regression
+from launch.icl.config import LayerFlags
 from launch.kit.rows import Results
 from launch.networks import __main__ as networks
 from launch.networks import compare
@@ -28,10 +30,12 @@ def test_presets_are_valid_configurations():
         check_bounds(preset.config)
         check_digits(preset.config)
     for experiment in icl.COMMANDS.values():
+        found: Any = pkgutil.resolve_name(str(experiment.run))
+        check = getattr(found, "EXPERIMENT", found).check
         assert "tiny" in experiment.presets
         for preset in experiment.presets.values():
             check_bounds(preset.config)
-            experiment.check(preset.config)
+            check(preset.config)
             assert preset.note and preset.config.out.startswith("runs/icl")
     for preset in (*blur.TRAIN.values(), *blur.TASKS.values()):
         check_bounds(preset.config)

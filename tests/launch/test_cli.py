@@ -99,7 +99,7 @@ def test_help_of_a_command_does_not_import_jax(environment):
 
 
 def test_names_of_the_command_line_are_those_of_the_library():
-    assert set(get_args(names.Method)) == set(jexplicit.METHODS)
+    assert set(get_args(names.Method)) == set(jexplicit.lm.METHODS)
 
 
 def test_a_command_works_where_another_launch_lies(tmp_path, environment):

@@ -15,7 +15,8 @@ from run_folders import rows
 from safetensors.numpy import load_file, save_file
 
 import jexplicit
-from jexplicit import contexts, encode_documents, load_model
+from jexplicit import contexts, load_model
+from jexplicit.data import encode_documents
 from launch import compare, explain, export, next, sample, score
 from launch.judge import __main__ as judge
 from launch.shared.choose import visible
@@ -233,7 +234,7 @@ def test_a_damaged_export_is_refused(message, tmp_path, capsys):
 
 def test_counts_of_another_tokenizer_are_refused(tmp_path, capsys):
     out = shutil.copytree(finished(), tmp_path / "run")
-    jexplicit.train_tokenizer(["other words"], kind="word").save(out / "tokenizer.model")
+    jexplicit.data.train_tokenizer(["other words"], kind="word").save(out / "tokenizer.model")
     assert "different runs" in refusal(sample, capsys, "--run", out, "--method", "bigram")
 
 

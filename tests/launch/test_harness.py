@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import yaml
 
-from jexplicit import encode_documents, fit, next_token, score
+from jexplicit import fit, score
+from jexplicit.data import encode_documents
 from jexplicit.data.corpora import text_sizes
 from jexplicit.data.records import read_pairs
+from jexplicit.lm import next_token
 from jexplicit.lm.measures import comparable_measures, judgement, preferences
 from jexplicit.lm.reading import init, predict, read
 from launch.harness import __main__ as harness

@@ -53,7 +53,7 @@ def rows(run):
     return lambda name, **fields: where(read_rows(run(name)), **fields)
 
 
-@pytest.mark.parametrize("name", command.EXPERIMENTS)
+@pytest.mark.parametrize("name", command.COMMANDS)
 def test_every_experiment_has_its_rows_and_its_report(run, name):
     out, report = run(name), (run(name) / "report.md").read_text()
     found = read_rows(out)
@@ -236,7 +236,7 @@ REFUSED = {
     "function-classes --dim 0": "dim 0",
     "markov --states 1": "--states 1",
     "multi-step --preset nothing": "two-steps",
-    "--experiment copy softmax": "name one experiment first",
+    "--experiment copy softmax": "--experiment: choose one of one-step",
     "copying": "choose one of one-step",
 }
 

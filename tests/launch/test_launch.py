@@ -68,7 +68,7 @@ def test_every_model_has_its_row_with_the_promised_fields():
     assert models[:2] == [("unigram", "none", 1), ("bigram", "none", 1)]
     assert models[2:-3] == [(method, *m) for method in METHODS[:-2] for m in TOKENS if method != "optimum" or m[1] == 1]
     assert models[-3:] == [("ngram", "none", ORDER), COUNTED, WITH_HISTORY] and len(models) == len(rows(finished()))
-    assert {*METHODS, "unigram", "bigram"} | ELSEWHERE == set(jexplicit.METHODS)
+    assert {*METHODS, "unigram", "bigram"} | ELSEWHERE == set(jexplicit.lm.METHODS)
     promised = "method features radius history scalars bytes seconds tables train_perplexity dev_perplexity train_tokens"
     promised += " dev_tokens vocab_size count_seconds solve_seconds eval_seconds peak_bytes"
     peaks = [row["peak_bytes"] for row in rows(finished())]

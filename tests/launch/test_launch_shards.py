@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from run_folders import rows
 
-from jexplicit import encode_documents, evaluate, load_model
+from jexplicit import evaluate, load_model
 from jexplicit.counts.merging import merge_counts, write_tables, write_tables_index
 from jexplicit.counts.sparse import count_sparse
+from jexplicit.data import encode_documents
 from jexplicit.data.corpus.shards import Shards, read_shards
 from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer

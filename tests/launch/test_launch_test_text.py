@@ -13,7 +13,8 @@ import pytest
 from lm_runs import DEV, SMALL, TRAIN, events, folder, run, small_text, text_flags
 from run_folders import interrupted, rows, without_costs
 
-from jexplicit import encode_documents, evaluate, load_model, score
+from jexplicit import evaluate, load_model, score
+from jexplicit.data import encode_documents
 from jexplicit.data.corpora import Corpus
 from jexplicit.lm.checkpoints import load_row
 from launch.lm import testing

@@ -11,10 +11,7 @@ from jexplicit.lm.fits.fit import METHODS, OPTIONS, fit_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "on the mat the dog sat"] * 6
-USED_AT = {
-    "iterative-scaling": [{}, {"discount": 0.5}],
-    "cold": [{}, {"optimizer": "sgd"}],
-}
+USED_AT = {"iterative-scaling": [{}, {"discount": 0.5}], "cold": [{}, {"optimizer": "sgd"}]}
 
 
 class Recorder(Options):

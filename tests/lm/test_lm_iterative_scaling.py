@@ -26,7 +26,9 @@ from reference import (
 )
 from scipy.optimize import minimize
 
-from jexplicit import contexts, count, evaluate, explicit_language_model, token_model
+from jexplicit import contexts, count, evaluate
+from jexplicit.lm import explicit_language_model
+from jexplicit.lm.core.model import token_model
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables

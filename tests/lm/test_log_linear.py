@@ -11,19 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy
-from reference import (
-    cooccurrences,
-    log_softmax,
-    random_documents,
-    rows_of_smoothing,
-    stream_of,
-    windows,
-)
+from reference import cooccurrences, log_softmax, random_documents, rows_of_smoothing, stream_of, windows
 
-from jexplicit import bigram_model, evaluate
+from jexplicit import evaluate
 from jexplicit.lm.core.names import Smoothing
 from jexplicit.lm.evaluation import log_probabilities
 from jexplicit.lm.fits.log_linear import OffsetRows, fit_exponents, implied_slope, log_linear_model, offset_rows
+from jexplicit.lm.rows.explicit import bigram_model
 from jexplicit.runs.devices import data_mesh
 
 N, K = 9, 3

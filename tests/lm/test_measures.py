@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jexplicit import count, encode_documents, evaluate, explicit_language_model, next_token, score, train_tokenizer
+from jexplicit import count, evaluate, score
+from jexplicit.data import encode_documents, train_tokenizer
 from jexplicit.data.corpora import TextSizes, text_sizes
 from jexplicit.data.records import MinimalPair, read_pairs
+from jexplicit.lm import explicit_language_model, next_token
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.measures import (
@@ -151,8 +153,7 @@ def test_the_error_is_that_of_the_paired_comparison_with_a_model_that_loses_noth
 
 
 @pytest.mark.parametrize(
-    ("nll", "sizes", "draws"),
-    [([], [], 10), ([1.0, np.nan], [1, 2], 10), ([1.0, 2.0], [0, 2], 10), ([1.0], [1], 1)],
+    ("nll", "sizes", "draws"), [([], [], 10), ([1.0, np.nan], [1, 2], 10), ([1.0, 2.0], [0, 2], 10), ([1.0], [1], 1)]
 )
 def test_bad_documents_are_refused(nll, sizes, draws):
     with pytest.raises(ValueError, match=r"give one of each|leave these documents out"):

@@ -14,13 +14,7 @@ import optax
 import pytest
 
 from jexplicit.nn.lstm import LSTM
-from jexplicit.nn.sequences import (
-    sequence_loss,
-    sequence_optimizer,
-    stream_log_probabilities,
-    window_batch,
-    window_order,
-)
+from jexplicit.nn.sequences import sequence_loss, sequence_optimizer, stream_log_probabilities, window_batch, window_order
 from jexplicit.nn.steps import initial_state, training_step
 from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.devices import data_mesh, replicate

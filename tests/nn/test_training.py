@@ -21,7 +21,7 @@ import pytest
 from reference import random_documents, stream_of
 
 from jexplicit.data.contexts import contexts
-from jexplicit.lm.core.softmax import negative_log_likelihood
+from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, make_batch, training_step
 from jexplicit.nn.training import TrainingResult, epoch_order, train
 from jexplicit.runs.checkpoints import load_latest
@@ -385,7 +385,7 @@ def decoder_training(devices: int, optimizer=None, vocab_size: int = N, **change
         "state": initial_state(start, optimizer, mesh),
         "step": training_step(optimizer, features="cat", noise=None, mesh=mesh),
         "batch": lambda m: make_batch(contexts_of[m], targets[m], features="cat", size=8),
-        "evaluate": lambda params: negative_log_likelihood(model(params).tables, contexts_of, targets) / len(targets),
+        "evaluate": lambda params: evaluate(model(params), STREAM).loss,
         "params": lambda state: state.params,
         "size": len(targets),
         "batch_size": 8,

@@ -19,6 +19,8 @@ from tables import each_row
 import icl
 import jexplicit
 from icl.models.recurrences import Stream
+from icl.problems.comparison import Predictions
+from jexplicit import lm, solvers
 from jexplicit.features import scattering
 from jexplicit.lm.core import softmax
 from jexplicit.runs.checks import is_concrete
@@ -77,50 +79,48 @@ def cases() -> dict[str, Case]:
     TASKS = icl.Tasks(dim=3, context=8, noise=0.5, input_range=3.0)  # inputs of the order of 1
     BATCH = icl.Sequence(normal(8, 3, 16), normal(8, 2, 16), normal(3, 16), normal(2, 16))
     SINGLE = icl.Sequence(normal(8, 3), normal(8, 1), normal(3), normal(1))
-    BLOCKS = draw.like(icl.init_blocks, 5, blocks=2)
     ONE_LAYER = jax.tree.map(lambda leaf: leaf[:1], LAYERS)
-    OURS, THEIRS = (icl.Predictions(normal(2, 16), normal(2, 3, 16), positive(16)) for _ in range(2))
+    OURS, THEIRS = (Predictions(normal(2, 16), normal(2, 3, 16), positive(16)) for _ in range(2))
     MOMENTS = icl.sampled_moments(jax.device_put(normal(20, 8, 3)))
     TOKEN_MOMENTS = icl.token_moments(TASKS, jax.device_put(normal(200, 3)))
     COUNTS = draw.rng.integers(1, 9, (8, 8)).astype(float)
-    NOISE = jexplicit.noise_model(np.arange(1, 9))
+    NOISE = lm.noise_model(np.arange(1, 9))
     DECODERS = [jax.device_put(F[:4]), jax.device_put(F[4:7])]
     CONTEXT, VALUES = jax.device_put(np.array([2])), jax.device_put(np.array([1.0, 3.0]))
     TARGETS, ANSWERS, QUERY = jax.device_put(Y), jax.device_put(LABELS), jax.device_put(SINGLE)
     WAVELETS = scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)
     return {
         "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
-        "jexplicit.dense_cooccurrence": case(jexplicit.dense_cooccurrence, H, Y),
-        "jexplicit.dense_cooccurrence, of labels": case(lambda H: jexplicit.dense_cooccurrence(H, ANSWERS, 3), H),
-        "jexplicit.priming_number": case(jexplicit.priming_number, H, compiled=WITH_CHECKS),
-        "jexplicit.iterative_scaling_sweeps": case(
-            jexplicit.iterative_scaling_sweeps, H, Y, np.zeros((4, 3)), sweeps=2, slack=True, compiled="each sweep"
+        "jexplicit.explicit_solution, of blocks": case(jexplicit.explicit_solution, (F, F), 3.0, compiled=WITH_CHECKS),
+        "jexplicit.solvers.dense_cooccurrence": case(solvers.dense_cooccurrence, H, Y),
+        "jexplicit.solvers.dense_cooccurrence, of labels": case(lambda H: solvers.dense_cooccurrence(H, ANSWERS, 3), H),
+        "jexplicit.solvers.priming_number": case(solvers.priming_number, H, compiled=WITH_CHECKS),
+        "jexplicit.solvers.iterative_scaling_sweeps": case(
+            solvers.iterative_scaling_sweeps, H, Y, np.zeros((4, 3)), sweeps=2, slack=True, compiled="each sweep"
         ),
-        "jexplicit.curvature_bound_sweeps": case(
-            jexplicit.curvature_bound_sweeps, H, Y, sweeps=2, ridge=0.1, compiled="each sweep"
+        "jexplicit.solvers.curvature_bound_sweeps": case(
+            solvers.curvature_bound_sweeps, H, Y, sweeps=2, ridge=0.1, compiled="each sweep"
         ),
         "jexplicit.solve_layers": case(
-            lambda H: jexplicit.solve_layers(H, TARGETS, [jexplicit.SoftmaxLayer()])[0], H, compiled="each layer"
+            lambda H: jexplicit.solve_layers(H, TARGETS, [solvers.SoftmaxLayer()])[0], H, compiled="each layer"
         ),
-        "jexplicit.stack_logits": case(lambda H: jexplicit.stack_logits(DECODERS, H), H),
-        "jexplicit.mean_loss": case(jexplicit.mean_loss, normal(16, 3), Y),
-        "jexplicit.accuracy": case(jexplicit.accuracy, normal(16, 3), LABELS),
-        "jexplicit.positive_parts": case(jexplicit.positive_parts, normal(8, 3), compiled=WITH_CHECKS),
-        "jexplicit.unit_rows": case(jexplicit.unit_rows, H, compiled=WITH_CHECKS),
-        "jexplicit.random_features": case(jexplicit.random_features, normal(8, 6), normal(6, 5)),
-        "jexplicit.fourier_features": case(jexplicit.fourier_features, normal(8, 3), normal(3, 4)),
-        "jexplicit.scattering_pools": case(
+        "jexplicit.solvers.stack_logits": case(lambda H: solvers.stack_logits(DECODERS, H), H),
+        "jexplicit.solvers.mean_loss": case(solvers.mean_loss, normal(16, 3), Y),
+        "jexplicit.solvers.accuracy": case(solvers.accuracy, normal(16, 3), LABELS),
+        "jexplicit.features.positive_parts": case(jexplicit.features.positive_parts, normal(8, 3), compiled=WITH_CHECKS),
+        "jexplicit.features.unit_rows": case(jexplicit.features.unit_rows, H, compiled=WITH_CHECKS),
+        "jexplicit.features.random_features": case(jexplicit.features.random_features, normal(8, 6), normal(6, 5)),
+        "jexplicit.features.fourier_features": case(jexplicit.features.fourier_features, normal(8, 3), normal(3, 4)),
+        "jexplicit.features.scattering_pools": case(
             lambda X: scattering.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
         ),
-        "jexplicit.logits": case(lambda U: softmax.logits((U,), CONTEXT), normal(8, 8)),
-        "jexplicit.priming_scan": case(
-            lambda H: jexplicit.priming_scan(H, DECODERS[0], ANSWERS, VALUES).accuracy,
-            H,
-            no_gradient="it counts what is right",
+        "jexplicit.lm.logits": case(lambda U: softmax.logits((U,), CONTEXT), normal(8, 8)),
+        "jexplicit.solvers.priming_scan": case(
+            lambda H: solvers.priming_scan(H, DECODERS[0], ANSWERS, VALUES).accuracy, H, no_gradient="it counts what is right"
         ),
-        "jexplicit.kneser_ney": case(jexplicit.kneser_ney, COUNTS, no_gradient="counts are whole numbers"),
-        "jexplicit.noisy_counts": case(jexplicit.noisy_counts, positive(8, 8), NOISE),
-        "jexplicit.noisy_rows": case(jexplicit.noisy_rows, normal(8, 8), NOISE),
+        "jexplicit.lm.kneser_ney": case(lm.kneser_ney, COUNTS, no_gradient="counts are whole numbers"),
+        "jexplicit.lm.noisy_counts": case(lm.noisy_counts, positive(8, 8), NOISE),
+        "jexplicit.lm.noisy_rows": case(lm.noisy_rows, normal(8, 8), NOISE),
         "icl.squared_error": case(icl.squared_error, normal(2, 3), ONE.X, ONE.Y),
         "icl.gradient_descent": case(icl.gradient_descent, ONE, 0.1, steps=3),
         "icl.gd_plus_plus": case(icl.gd_plus_plus, ONE, 0.1, 0.01, steps=3),
@@ -131,8 +131,6 @@ def cases() -> dict[str, Case]:
         "icl.roll_out": case(icl.roll_out, LAYER, ONE, steps=3),
         "icl.head_maps": case(icl.head_maps, LAYERS),
         "icl.predict_batch": case(icl.predict_batch, LAYERS, BATCH),
-        "icl.predict_blocks": case(icl.predict_blocks, BLOCKS, BATCH),
-        "icl.linear_blocks": case(icl.linear_blocks, LAYERS),
         "icl.descent_layers": case(functools.partial(icl.descent_layers, 3, 8), np.array([0.1, 0.2])),
         "icl.softmax_layers": case(lambda layers: icl.softmax_layers(layers, 8), LAYERS),
         "icl.head_layer": case(lambda p, A: icl.head_layer(p, A, 8), normal(4), normal(4, 3)),
@@ -141,9 +139,7 @@ def cases() -> dict[str, Case]:
         "icl.difference": case(icl.difference, OURS, THEIRS),
         "icl.sequences": case(icl.sequences, BATCH),
         "icl.half_mse": case(icl.half_mse, normal(2, 8), normal(2, 8)),
-        "icl.line_search": case(lambda batch: icl.line_search(batch, steps=2, rates=VALUES)[1], BATCH, compiled=WITH_CHECKS),
         "icl.optimal_solution": case(lambda C: icl.optimal_solution(MOMENTS._replace(C=C)), MOMENTS.C, compiled=WITH_CHECKS),
-        "icl.least_squares_solution": case(icl.least_squares_solution, BATCH, compiled=WITH_CHECKS),
         "icl.token_moments": case(lambda W: icl.token_moments(TASKS, W), normal(9, 3)),
         "icl.heads_loss": case(icl.heads_loss, normal(4, 4, 3), TOKEN_MOMENTS),
         "icl.all_heads_solution": case(icl.all_heads_solution, TOKEN_MOMENTS, compiled=WITH_CHECKS),

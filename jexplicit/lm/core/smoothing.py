@@ -114,7 +114,7 @@ def unigram(f: Float[Array, " I"]) -> Float[Array, " I"]:
     return f / f.sum()
 
 
-@checked(lambda C: _refuse_counts(), fine=lambda C: _are_whole(C))
+@checked(lambda C: _refuse_counts(), fine=lambda C: ((C >= 0) & (C % 1 == 0)).all())
 def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
     """Kneser-Ney bigram: `P(i|j) = max(C[j, i] - D, 0) / C(j) + γ(j) P_cont(i)`.
 
@@ -139,10 +139,6 @@ def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
     taken = jnp.where(C > 0, discounts_of(n, modified=False)[0], 0)
     gamma = jnp.where(total > 0, taken.sum(axis=1) / jnp.maximum(total, 1), 1)
     return (C - taken) / jnp.maximum(total, 1)[:, None] + gamma[:, None] * P_cont[None, :]
-
-
-def _are_whole(C: Float[Array, "N I"]) -> Array:
-    return ((C >= 0) & (C % 1 == 0)).all()
 
 
 def _refuse_counts() -> None:

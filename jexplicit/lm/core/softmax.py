@@ -6,17 +6,13 @@ times for Sum. The loss needs one partition function per *different* context,
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
-
-from jexplicit.data.contexts import check_token_ids, distinct_contexts
-from jexplicit.lm.core.model import token_model
 
 Tables = Sequence[Float[Array, "N N"]]
 
@@ -37,45 +33,6 @@ def logits(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, " N"]:
     """
     rows = [table.at[x[k]].get(mode="promise_in_bounds") for k, table in enumerate(tables)]
     return functools.reduce(jnp.add, rows)
-
-
-def negative_log_likelihood(
-    tables: Tables,
-    X: Integer[np.ndarray, "M K"],
-    Y: Integer[np.ndarray, " M"],
-    *,
-    ordered: bool = True,
-    mesh: Mesh | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> float:
-    """`L = sum_ctx n(ctx) log Z(ctx) - sum_m logit(x_m)_{y_m}`, in nats, summed over positions in float64.
-
-    Args:
-        tables: K tables [N, N].
-        X: [M, K] contexts, nearest token first.
-        ordered: False where all tables are the same (Sum), so that the order of a context does not matter.
-
-    Raises:
-        ValueError: no position to predict; contexts of another width or number; a token id without a row; a loss that is NaN.
-
-    Example:
-        >>> tables = [jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))]
-        >>> round(negative_log_likelihood(tables, np.array([[0], [1]]), np.array([0, 2])), 3)  # log 2 + log 4
-        2.079
-
-    Source: paper, Eq. 1.
-    """
-    if not len(Y):
-        raise ValueError("no position to predict: the text has no tokens")
-    if X.shape != (len(Y), len(tables)):
-        wanted = f"[{len(Y)}, {len(tables)}], the nearest token first"
-        raise ValueError(f"contexts {X.shape} for {len(Y)} targets and {len(tables)} tables: pass {wanted}")
-    for ids in (X, Y):
-        check_token_ids(ids, len(tables[0]))
-    distinct, n = distinct_contexts(X, ordered=ordered)
-    rows = token_model(tables, "cat", False).rows
-    log_Z = rows.log_partition(distinct, mesh=mesh, progress=progress)
-    return known_loss(n @ log_Z.astype(np.float64) - rows.target_logits(X, Y).sum(dtype=np.float64))
 
 
 def known_loss(nll: Any) -> float:

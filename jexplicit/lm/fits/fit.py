@@ -117,7 +117,7 @@ def fit(
     Args:
         texts: documents, a list or a generator of strings. Or files: a `pathlib.Path`, or several, of files, globs and folders.
             A string is always a text, never a file.
-        method: one of jexplicit.METHODS; default "context-mixing", which predicts best. "explicit" is the paper's closed form.
+        method: one of `jexplicit.lm.METHODS`; default "context-mixing", the best. "explicit" is the closed form of the paper.
         history: what context mixing sees beyond its contexts: the `document` so far (default), `all` of the text before, the
             last W tokens (`window:W`), or `none`; `adaptive`: all is counted as it is read. With `all` and `adaptive`, the
             score of a text depends on the texts before it.
@@ -128,7 +128,7 @@ def fit(
         field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.
-        options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.Options`: smoothing, sweeps, seed, ...
+        options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.lm.Options`: smoothing, sweeps, seed, ...
 
     Returns:
         the model with its tokenizer: `.perplexity`, `.score`, `.next_token`, `.generate` and `.save`.

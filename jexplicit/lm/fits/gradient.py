@@ -294,7 +294,7 @@ def train_language_model(
 
     Args:
         start: "cold" or "warm".
-        text, options, watch: see `jexplicit.fit_model`; the dev text is that of `watch`.
+        text, options, watch: see `jexplicit.lm.fit_model`; the dev text is that of `watch`.
 
     Returns:
         the model, and results of its fit by name.

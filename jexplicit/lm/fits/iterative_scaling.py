@@ -118,7 +118,8 @@ def sweep_tables(
         FloatingPointError: a start that gives no chance to a pair that occurs.
 
     Example:
-        >>> from jexplicit import count, explicit_language_model
+        >>> from jexplicit import count
+        >>> from jexplicit.lm import explicit_language_model
         >>> stream = np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0])
         >>> counts = count(stream, radius=2, vocab_size=3)
         >>> start = explicit_language_model(counts, features="cat")
@@ -161,7 +162,7 @@ def sweep_tables(
         if not np.isfinite(loss):
             raise FloatingPointError(
                 f"loss {loss} after {swept} sweeps: the start gives no chance to a pair that occurs; start from tables of the "
-                "same stream (jexplicit.explicit_language_model)"
+                "same stream (jexplicit.lm.explicit_language_model)"
             )
         last = bool(on_sweep and on_sweep(swept, loss, as_model(params))) or swept == sweeps
         if progress and sweeps:

@@ -1,0 +1,281 @@
+"""The flags and presets of launch.icl: a frozen dataclass for each experiment. JAX is not needed."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from icl.names import KINDS, Kind
+from jexplicit.nn.parts.names import ScheduleName
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from launch.kit.command import Command, Preset
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Flags of all experiments."""
+
+    GROUPS: ClassVar = {"out": "run", "test_tasks": "measurements"}
+
+    out: str
+    """Run folder to write: config, results, figures, report.md and the trained layers."""
+    seed: NonNegativeInt = 0
+    """First random seed; also the seed of the validation and test tasks."""
+    devices: int | None = None
+    """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
+    resume: bool = False
+    """Continue the interrupted run in --out, with its own configuration."""
+    test_tasks: PositiveInt = 200_000
+    """Number of fresh tasks that results are computed on, and of contexts whose eigenvalues rates are fitted to."""
+
+
+@dataclass(frozen=True)
+class TaskFlags(Flags):
+    """Flags of experiments on linear regression."""
+
+    GROUPS: ClassVar = {"dim": "tasks"}
+
+    dim: PositiveInt = 10
+    """Input dimension d."""
+    context: PositiveInt = 10
+    """Number of pairs (x, y) in the context, N."""
+
+
+@dataclass(frozen=True)
+class TrainingFlags(Flags):
+    """Flags of experiments that train on fresh tasks."""
+
+    GROUPS: ClassVar = {"seeds": "training"}
+
+    seeds: PositiveInt = 5
+    """Number of training runs, with seeds --seed, --seed + 1, .."""
+    steps: PositiveInt = 5000
+    """Number of training steps from random weights, each on --batch-size fresh tasks."""
+    batch_size: PositiveInt = 2048
+    """Number of fresh tasks per step."""
+    learning_rate: PositiveFloat = 1e-3
+    """Learning rate of Adam at the first step."""
+    cooling: ScheduleName = "cosine"
+    """Schedule of the learning rate over the steps of a training. cosine, linear: down to 0. exponential: down to a hundredth.
+    step: a tenth after two thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the
+    solution."""
+    validation_tasks: PositiveInt = 10_000
+    """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
+
+
+@dataclass(frozen=True)
+class LayerFlags(TaskFlags, TrainingFlags):
+    """Flags of experiments that train layers on linear regression."""
+
+
+@dataclass(frozen=True)
+class OneStepConfig(LayerFlags):
+    """One layer of linear attention against one step of gradient descent (GD)."""
+
+
+@dataclass(frozen=True)
+class MultiStepConfig(LayerFlags):
+    """Several layers of linear attention against steps of GD and of GD++."""
+
+    GROUPS = {"layers": "layers"}
+
+    layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
+    """Number of layers K."""
+    recurrent: bool = True
+    """Whether the layers share their weights."""
+    warm_steps: NonNegativeInt = 1000
+    """Number of training steps from the weights that were solved for; 0: no warm start."""
+
+
+@dataclass(frozen=True)
+class DepthsConfig(TaskFlags):
+    """The best 1, 2, .. layers, solved: GD and GD++, with rates that layers share or have of their own."""
+
+    depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
+    """Largest number of layers."""
+
+
+@dataclass(frozen=True)
+class CurvatureConfig(LayerFlags):
+    """The eigenvalues before and after the first of two recurrent layers, solved and trained, by context length."""
+
+    contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
+    """Context lengths N, instead of --context."""
+    seeds: PositiveInt = 1
+    steps: PositiveInt = 2000
+
+
+@dataclass(frozen=True)
+class NonlinearConfig(TrainingFlags):
+    """Sine waves: layers of attention after an MLP, a control that takes as many steps of descent, and ridge regression."""
+
+    context: PositiveInt = 10
+    """Number of pairs (x, y) in the context, N."""
+    seeds: PositiveInt = 2
+    steps: PositiveInt = 4000
+    test_tasks: PositiveInt = 10_000
+    wave_layers: tuple[PositiveInt, ...] = (1,)
+    """Numbers of attention layers after the MLP."""
+
+
+@dataclass(frozen=True)
+class CopyConfig(LayerFlags):
+    """Two layers on tokens of x and tokens of y, the first with softmax or linear, constructed and trained."""
+
+    steps: PositiveInt = 6000
+    test_tasks: PositiveInt = 100_000
+
+
+@dataclass(frozen=True)
+class SoftmaxConfig(LayerFlags):
+    """One and two heads of softmax attention."""
+
+    seeds: PositiveInt = 3
+
+
+@dataclass(frozen=True)
+class LayernormConfig(LayerFlags):
+    """One and two layers that read normalised tokens."""
+
+    seeds: PositiveInt = 3
+
+
+@dataclass(frozen=True)
+class DeepSoftmaxConfig(MultiStepConfig):
+    """Layers of softmax attention with two heads, constructed from GD++ and trained from these and from random weights."""
+
+
+@dataclass(frozen=True)
+class FiniteDataConfig(LayerFlags):
+    """One layer, trained on the same few tasks at every step."""
+
+    seeds: PositiveInt = 1
+    training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
+    """Numbers of training tasks; every step uses all of them, whatever --batch-size says."""
+
+
+@dataclass(frozen=True)
+class NoisyConfig(LayerFlags):
+    """Inputs of unequal variance with noisy labels, and noise levels that differ by task."""
+
+    seeds: PositiveInt = 1
+    test_tasks: PositiveInt = 100_000
+    noise_levels: tuple[NonNegativeFloat, ...] = (5.0,)
+    """Standard deviations of the noise; each task has one of them. A single number is the upper bound of a uniform
+    distribution."""
+    diagonal_layers: tuple[PositiveInt, ...] = (1, 2, 3, 4)
+    """Numbers K of layers, each with four scalar parameters."""
+
+
+@dataclass(frozen=True)
+class ClassesConfig(TrainingFlags):
+    """A causal transformer on classes of functions, beside statistical baselines, on prompts that are shifted or not."""
+
+    seeds: PositiveInt = 1
+    steps: PositiveInt = 3000
+    batch_size: PositiveInt = 64
+    validation_tasks: PositiveInt = 1280
+    test_tasks: PositiveInt = 1280
+    functions: tuple[Kind, ...] = KINDS
+    """Which classes of functions."""
+    dim: PositiveInt = 5
+    """Input dimension d. The paper has d = 20, and 2 d + 1 points as here."""
+    transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
+    """Width, number of layers and number of heads of the transformer. The paper has 256 12 8, and 500,001 steps."""
+
+
+@dataclass(frozen=True)
+class TaskDiversityConfig(LayerFlags):
+    """One layer of linear attention, solved and trained on few or many pretraining tasks, beside the Bayes optima."""
+
+    seeds: PositiveInt = 1
+    steps: PositiveInt = 2000
+    test_tasks: PositiveInt = 20_000
+    pretraining_tasks: tuple[PositiveInt, ...] = tuple(2**n for n in range(13))
+    """Numbers of pretraining tasks for which the best layer is solved."""
+    diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
+    """Numbers of pretraining tasks on which layers are trained."""
+    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
+    """Input dimensions for which the threshold is computed, besides --dim."""
+
+
+@dataclass(frozen=True)
+class LoopedConfig(LayerFlags):
+    """A recurrent layer, run for fewer and for more loops than it was solved or trained for."""
+
+
+@dataclass(frozen=True)
+class NewtonConfig(TaskFlags):
+    """How many steps of Newton's iteration a solved layer is worth: those that have the same loss."""
+
+    depths: Annotated[int, Bounds(at_least=1, at_most=10)] = 10
+    """Largest number of layers."""
+
+
+@dataclass(frozen=True)
+class MesaConfig(Flags):
+    """Layers that estimate a regression of values on keys online: their losses by token, and errors of float32."""
+
+    test_tasks: PositiveInt = 2000
+    dim: PositiveInt = 10
+    """Dimension d of keys and values."""
+    tokens: PositiveInt = 100_000
+    """Number of tokens over which rounding errors are measured."""
+
+
+@dataclass(frozen=True)
+class MarkovConfig(TrainingFlags):
+    """Two layers of attention that count the transitions of a Markov chain in context, constructed and trained."""
+
+    seeds: PositiveInt = 2
+    steps: PositiveInt = 4000
+    batch_size: PositiveInt = 64
+    validation_tasks: PositiveInt = 1000
+    test_tasks: PositiveInt = 5000
+    states: Annotated[int, Bounds(at_least=2)] = 3
+    """Number of states of a chain, k."""
+    length: Annotated[int, Bounds(at_least=2)] = 64
+    """Length of a sequence, T."""
+    alpha: PositiveFloat = 1.0
+    """Parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
+
+
+_tiny = {"dim": 2, "context": 3, "test_tasks": 200, "seeds": 2, "steps": 100, "batch_size": 16, "validation_tasks": 50}
+_few_functions = {"functions": ("linear", "tree"), "transformer": (8, 1, 2), "steps": 8}
+_few_tasks = {"pretraining_tasks": (1, 4, 512), "diversity_points": (4,), "dims": (2,)}
+_ten: dict[str, Any] = {"layers": 10, "seeds": 2, "learning_rate": 5e-4}
+_presets = {
+    "two-steps": Preset(MultiStepConfig("runs/icl_two"), "two recurrent layers: two steps of GD++, loss 0.1105, gamma 0.175."),
+    "ten-steps": Preset(MultiStepConfig("runs/icl_ten", **_ten), "ten recurrent layers, the paper's 5000 steps (Fig. 7)."),
+}
+
+
+def _command(name: str, config: type[Flags], where: str, tiny: Mapping[str, Any], presets: Mapping[str, Preset]) -> Command:
+    """An experiment with the preset `tiny` beside others."""
+    small = {field.name: _tiny[field.name] for field in dataclasses.fields(config) if field.name in _tiny}
+    quick = Preset(config(**{"out": f"runs/icl_{name}_tiny", **small, **tiny}), "seconds; the numbers mean nothing.")
+    return Command(config, f"launch.icl.{where}", {"tiny": quick, **presets}, f"icl {name}")
+
+
+COMMANDS = {
+    name: _command(name, config, where, tiny, _presets if name == "multi-step" else {})
+    for name, config, where, tiny in (
+        ("one-step", OneStepConfig, "linear_regression:ONE_STEP", {}),
+        ("multi-step", MultiStepConfig, "linear_regression:MULTI_STEP", {"warm_steps": 100}),
+        ("depths", DepthsConfig, "depths", {"depths": 3}),
+        ("curvature", CurvatureConfig, "curvature", {"contexts": (3, 5)}),
+        ("nonlinear", NonlinearConfig, "nonlinear", {"wave_layers": (1, 2), "steps": 8}),
+        ("copy", CopyConfig, "copying", {}),
+        ("softmax", SoftmaxConfig, "variants:SOFTMAX", {}),
+        ("deep-softmax", DeepSoftmaxConfig, "variants:DEEP_SOFTMAX", {"warm_steps": 100}),
+        ("layernorm", LayernormConfig, "variants:LAYERNORM", {}),
+        ("finite-data", FiniteDataConfig, "variants:FINITE_DATA", {"training_tasks": (8,)}),
+        ("noisy", NoisyConfig, "noisy", {"diagonal_layers": (2,)}),
+        ("function-classes", ClassesConfig, "function_classes", _few_functions),
+        ("task-diversity", TaskDiversityConfig, "task_diversity", _few_tasks),
+        ("looped", LoopedConfig, "looped", {}),
+        ("newton", NewtonConfig, "newton", {"depths": 3}),
+        ("mesa", MesaConfig, "mesa", {"tokens": 300}),
+        ("markov", MarkovConfig, "markov", {"length": 8, "steps": 8}),
+    )
+}
