@@ -67,12 +67,14 @@ for (K, method), points in curves.items():
 # worse.
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(9, 3.6))
+fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="tight")
 for ax, K in zip(axes, (1, 2)):
     for method, style in (("cold", "o-"), ("warm", "s-"), ("iterative-scaling", ".-"), ("explicit", "k*")):
         points = curves[K, method][method == "cold" :]  # without the random tables
         ax.loglog(*zip(*points), style, label=method, markersize=14 if method == "explicit" else 4)
     ax.set(title=f"K = {K}", xlabel="train perplexity", ylabel="validation perplexity")
+    ax.set_xticks((10, 30, 100), (10, 30, 100))
+    ax.minorticks_off()
 axes[0].legend()
 plt.show()
 

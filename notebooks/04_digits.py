@@ -68,7 +68,7 @@ print(f"after {sweeps} sweeps on pixels: {jx.accuracy(pixels.logits(H_test), lab
 
 # %%
 fig, axes = plt.subplots(2, data.outputs, figsize=(data.outputs, 2.2))
-for row, (name, table) in zip(axes, {"explicit": U, "optimum": pixels.U}.items()):
+for row, (name, table) in zip(axes, {"explicit": U, "sweeps": pixels.U}.items()):
     centred = np.asarray(table - table.mean(axis=1, keepdims=True))
     limit = np.quantile(np.abs(centred), 0.99)
     for ax, column in zip(row, centred.T):

@@ -104,7 +104,7 @@ print(f"after {solves} solves {history[-1]['other half']:.4f} of the other half"
 # eigenvectors are Fourier modes. The machine treats addition as a matter of frequencies; trained networks do the same.
 
 # %%
-figure, axes = plt.subplots(1, 3, figsize=(9.6, 3))
+figure, axes = plt.subplots(1, 3, figsize=(9.6, 3), layout="tight")
 for ax, n in zip(axes, (2, solves // 2 + 1, solves)):
     block = metrics[n - 1][:p, p:]
     ax.imshow(block, cmap="RdBu_r", vmin=-abs(block).max(), vmax=abs(block).max())
