@@ -188,7 +188,9 @@ def ingest(
         make_folder(out / folder)
     tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without its caches, which workers make themselves
     table_files = out / "counts"
-    flags = PipelineOptions([f"--runner={_engine(runner)}", *options])
+    # the in-process runner for DirectRunner, which would first download another engine
+    engine = "apache_beam.runners.portability.fn_api_runner.FnApiRunner" if runner == "DirectRunner" else runner
+    flags = PipelineOptions([f"--runner={engine}", *options])
     with _one_line_errors(), beam.Pipeline(options=flags) as pipeline:
         documents = pipeline | "Parts" >> beam.Create(parts) | "Spread" >> beam.Reshuffle()
         if parts[0].split == "all":
@@ -222,11 +224,6 @@ def check_beam() -> None:
 
 def _tokenise(part: DocumentShard, tokenizer: Tokenizer, out: Path, K: int) -> tuple[str, Shard, SparseCounts]:
     return part.split, *tokenise_part(part, tokenizer, out, radius=K if part.split == "train" else None)
-
-
-def _engine(runner: str) -> str:
-    """The in-process runner for DirectRunner, which would first download another engine."""
-    return "apache_beam.runners.portability.fn_api_runner.FnApiRunner" if runner == "DirectRunner" else runner
 
 
 @contextlib.contextmanager

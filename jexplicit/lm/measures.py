@@ -116,7 +116,8 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
     if sizes is None or not sizes.bytes:
         return dict.fromkeys(names)
     bits, exponent = nll / math.log(2), nll / sizes.words if sizes.words else math.inf  # white space has no words
-    return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, _exp(exponent)), strict=True))
+    word_perplexity = math.exp(exponent) if exponent < _largest_exponent else None
+    return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, word_perplexity), strict=True))
 
 
 def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
@@ -227,10 +228,6 @@ def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
 
 def _blocks(stream: Stream) -> Any:
     return (stream[start : start + _block] for start in range(0, len(stream), _block))
-
-
-def _exp(x: float) -> float | None:
-    return math.exp(x) if x < _largest_exponent else None
 
 
 _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5

@@ -87,7 +87,8 @@ def save_model(
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         save_file(tensors, partial, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
-        partial.chmod(0o666 & ~_umask())
+        os.umask(mask := os.umask(0))  # the process's own: safetensors makes files that only their owner can read
+        partial.chmod(0o666 & ~mask)
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be written ({error}): make room, or choose another place") from error
@@ -273,9 +274,3 @@ def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
             f"{path} has a tokenizer of {N} tokens and {type(rows).__name__} of {model.vocab_size}, tables {tables}: its files "
             "come from different runs; run again into a fresh folder"
         )
-
-
-def _umask() -> int:
-    """The process's own: safetensors makes files that only their owner can read."""
-    os.umask(mask := os.umask(0))
-    return mask

@@ -1,5 +1,6 @@
 """Diagnostics of training: the pre-activations and gradients of hidden layers, and a first loss that is too high."""
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -61,10 +62,9 @@ def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
 
 def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:
     """(layer, z, its gradient) from flax's nested collections, in which hidden layers sow and perturb `z`."""
-    flat, by_z = ({_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
+    path_of = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    flat, by_z = (
+        {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients)
+    )
     named = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
     return [(path.removeprefix("network/"), z, by_z[f"{path}/z"]) for path, z in named.items()]
-
-
-def _path(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")

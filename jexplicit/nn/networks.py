@@ -7,7 +7,6 @@ Hidden layers sow their pre-activations `z` into flax's collection `intermediate
 layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -130,7 +129,7 @@ class MLPLanguageModel(_Layers):
             logits += nn.Dense(N, use_bias=False, kernel_init=zeros, param_dtype=self.dtype, name="direct")(x)
         elif self.direct == "tokens":
             tables = self.param("direct", zeros, (X.shape[1], N, N), self.dtype)
-            logits = functools.reduce(jnp.add, _entries(tables, X), logits)
+            logits = sum((jnp.take(tables[k], X[:, k], axis=0) for k in range(X.shape[1])), logits)  # U_k[x_k]
         return logits
 
 
@@ -208,11 +207,6 @@ def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
 def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) -> Array:
     """Outputs in inference, [B, N], with the running statistics of BatchNorm."""
     return jnp.asarray(model.apply(variables, inputs))
-
-
-def _entries(tables: Any, X: Any) -> list[Array]:
-    """`U_k[x_k]` for each offset k, [K, N, N] tables and [B, K] tokens -> K of [B, N]."""
-    return [jnp.take(tables[k], X[:, k], axis=0) for k in range(X.shape[1])]
 
 
 def _scaled(law: Callable[..., Array], factor: float) -> Callable[..., Array]:

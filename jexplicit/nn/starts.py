@@ -105,7 +105,8 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
         )
     m = min(h, (d - 1) // 4) // 2 * 2
     token, place, before, copied = _spaces(d, m, rng)
-    A = np.eye(N, m) if N <= m else _unit(rng.normal(size=(N, m)))
+    A = np.eye(N, m) if N <= m else rng.normal(size=(N, m))
+    A = A / np.linalg.norm(A, axis=1, keepdims=True)
     phases = np.pi * (np.arange(1, m // 2 + 1) * (5**0.5 - 1) / 2 % 1)  # spread over (0, π), so that no two places look alike
     t = np.arange(network.window)[:, None] * phases[None]
     P = np.concatenate([np.cos(t), np.sin(t)], axis=1) / (m // 2) ** 0.5  # φ(t) of length 1
@@ -123,10 +124,6 @@ def _spaces(d: int, m: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Four orthogonal spaces [d, m] that are orthogonal to the vector of ones, too, which LayerNorm takes away."""
     Q, _ = np.linalg.qr(np.concatenate([np.ones((d, 1)), rng.normal(size=(d, 4 * m))], axis=1))
     return np.split(Q[:, 1:], 4, axis=1)
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def _layer(layer: dict[str, Any], H: int, spaces: Any, score: float, unit: float) -> dict[str, Any]:

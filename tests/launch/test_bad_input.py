@@ -368,7 +368,7 @@ API = {
         lambda: jexplicit.generate(
             jax.random.key(0),
             jexplicit.unigram_model(jexplicit.count(STREAM, radius=1, vocab_size=3)),
-            np.array([1]),
+            [1],
             3,
             temperature=np.inf,
         ),
