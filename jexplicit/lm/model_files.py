@@ -33,7 +33,7 @@ from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.runs.bounds import is_of
-from jexplicit.runs.files import local_path, parse_json
+from jexplicit.runs.files import local_path, parse_json, plain
 
 # What `rebuild` raises of JSON or arrays that are none of a model.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, AssertionError)
@@ -82,7 +82,7 @@ def save_model(
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     _check_numbers(path, tensors)
     header = {"format": _format, **library(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
-    text = json.dumps(header | {"about": dict(about or {})})
+    text = json.dumps(header | {"about": dict(about or {})}, default=plain)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
@@ -105,6 +105,8 @@ def library() -> dict[str, Any]:
 
 def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     """A value as JSON, its arrays put aside by name."""
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, jax.Array | np.ndarray):
         tensors[name] = np.asarray(value, order="C")  # ascontiguousarray would give a number an axis
         return {"array": name}

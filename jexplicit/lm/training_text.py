@@ -4,7 +4,7 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.runs.checkpoints import as_json
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import trim_heap
 
@@ -36,6 +37,10 @@ class Options(FitOptions):
     history: str = "none"
     train_sample: int | None = 1_000_000
     seed: int = 0
+
+    def __post_init__(self):
+        for field in fields(self):  # NumPy's numbers as Python's, which files and records hold
+            object.__setattr__(self, field.name, as_json(vars(self)[field.name]))
 
 
 class Watch(NamedTuple):

@@ -124,10 +124,7 @@ def calls() -> list[tuple[Callable[[Path], Any], str]]:
         (lambda folder: read_documents(f"{folder}/*.txt"), r"no file matches '.*\*.txt': check the folder and the pattern"),
         (lambda folder: read_documents(folder), "no file in folder '.*': name a folder"),
         (lambda _: read_documents([]), "no text file given: name one or more"),
-        (
-            lambda _: check_reading([__file__], field=None, documents="word"),
-            "documents 'word': choose one of line, paragraph",
-        ),
+        (lambda _: check_reading([__file__], field=None, documents="word"), "documents 'word': choose one of line, paragraph"),
         (
             lambda folder: read_in(folder, b'{"text": "a"}', field="text", documents="file"),
             "documents='file' is for plain text",

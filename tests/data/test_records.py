@@ -48,10 +48,7 @@ def test_every_format_gives_the_same_documents(files):
         assert read_documents(file, field="text") == EXPECTED, file
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [("a.jsonl", [1, 3, 7, 9]), ("a.csv", [2, 3, 6, 7]), ("a.parquet", [1, 2, 4, 5])],
-)
+@pytest.mark.parametrize(("name", "lines"), [("a.jsonl", [1, 3, 7, 9]), ("a.csv", [2, 3, 6, 7]), ("a.parquet", [1, 2, 4, 5])])
 def test_records_keep_line_and_id(files, name, lines):
     (file,) = (file for file in files if file.endswith(name))
     found = list(locate_documents(file, field="text", id_field="id"))

@@ -167,10 +167,7 @@ def pre_order(node: ast.AST):
 
 
 def test_installed_corpus_reads_packages_and_reports_what_it_cannot(tmp_path, monkeypatch, caplog):
-    write(
-        tmp_path / "pkg/__init__.py",
-        '"""Package of the test."""\nclass C:\n    """\n    First.\n\n      Second.\n    """\n',
-    )
+    write(tmp_path / "pkg/__init__.py", '"""Package of the test."""\nclass C:\n    """\n    First.\n\n      Second.\n    """\n')
     write(tmp_path / "pkg/latin.py", b'# -*- coding: latin-1 -*-\nif 1:\n    def f():\n        "caf\xe9 \\ud800"\n')
     write(tmp_path / "pkg/broken.py", "def (:\n")
     write(tmp_path / "pkg/tests/test_it.py", '"""Left out."""\n')

@@ -9,28 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import (
-    PAD,
-    cooccurrences,
-    features,
-    language_model,
-    log_softmax,
-    random_documents,
-    stream_of,
-    windows,
-)
+from reference import PAD, cooccurrences, features, language_model, log_softmax, random_documents, stream_of, windows
 from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
 from scipy.stats import linregress
 
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.evaluation import Evaluation, Past, evaluate, histories, log_probabilities, read_text
-from jexplicit.lm.rows.explicit import (
-    Features,
-    explicit_language_model,
-    target_counts,
-    unigram_model,
-)
+from jexplicit.lm.rows.explicit import Features, explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 
 N = 9

@@ -231,11 +231,7 @@ def test_training_leaves_the_parameters_of_another_state(vocab_size=16):  # with
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "dtype"),
-    [
-        ("adagrad", 8, np.float32),
-        pytest.param("adam", 2, np.float64, marks=SLOW),
-    ],
+    ("name", "devices", "dtype"), [("adagrad", 8, np.float32), pytest.param("adam", 2, np.float64, marks=SLOW)]
 )
 def test_a_step_compiles_once_and_keeps_the_types_and_placement_of_its_state(name, devices, dtype):
     mesh, optimizer = data_mesh(devices), OPTIMIZERS[name]
@@ -329,10 +325,7 @@ def as_model(tables, kind, K):
 
 @pytest.mark.parametrize(
     ("kind", "K", "dtype"),
-    [
-        *(("sum", 3, np.float64), ("cat", 3, np.float32)),
-        *(pytest.param("cat", K, np.float64, marks=SLOW) for K in (1, 3)),
-    ],
+    [*(("sum", 3, np.float64), ("cat", 3, np.float32)), *(pytest.param("cat", K, np.float64, marks=SLOW) for K in (1, 3))],
 )
 def test_the_residual_equals_the_slow_loop(kind, K, dtype):
     tables, (X, Y) = random_tables(K, kind), positions(K)

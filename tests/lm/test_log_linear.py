@@ -11,14 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy
-from reference import (
-    cooccurrences,
-    log_softmax,
-    random_documents,
-    rows_of_smoothing,
-    stream_of,
-    windows,
-)
+from reference import cooccurrences, log_softmax, random_documents, rows_of_smoothing, stream_of, windows
 
 from jexplicit import bigram_model, evaluate
 from jexplicit.lm.core.names import Smoothing

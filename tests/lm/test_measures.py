@@ -151,8 +151,7 @@ def test_the_error_is_that_of_the_paired_comparison_with_a_model_that_loses_noth
 
 
 @pytest.mark.parametrize(
-    ("nll", "sizes", "draws"),
-    [([], [], 10), ([1.0, np.nan], [1, 2], 10), ([1.0, 2.0], [0, 2], 10), ([1.0], [1], 1)],
+    ("nll", "sizes", "draws"), [([], [], 10), ([1.0, np.nan], [1, 2], 10), ([1.0, 2.0], [0, 2], 10), ([1.0], [1], 1)]
 )
 def test_bad_documents_are_refused(nll, sizes, draws):
     with pytest.raises(ValueError, match=r"give one of each|leave these documents out"):

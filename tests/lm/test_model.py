@@ -77,11 +77,7 @@ def test_a_sum_over_one_shared_table_does_not_see_the_order_whatever_holds_it():
 
 def test_a_model_without_plain_tables_says_so():
     sparse = sparse_language_model(count_sparse(STREAM, radius=3, vocab_size=N), features="cat", eos=True)
-    for model in (
-        model_of("n-gram"),
-        sparse,
-        unigram_model(COUNTS),
-    ):
+    for model in (model_of("n-gram"), sparse, unigram_model(COUNTS)):
         assert not is_token_model(model)
         with pytest.raises(ValueError, match="this needs plain tables"):
             _ = model.tables

@@ -5,7 +5,9 @@ import functools
 import json
 import pickle
 from importlib import metadata
+from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -74,6 +76,21 @@ def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder):
     assert card == model_card("cats", config) and card.startswith("---\nlibrary_name: jexplicit\n")
     own = {"# cats", "* method: ngram", f"* sha256 of the text: {config['corpus_sha256']}", "* licence of its code: Apache-2.0"}
     assert own <= set(card.splitlines()) and 'jexplicit.load_model("cats")' in card
+
+
+def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in a user's program
+    options: dict[str, Any] = {"radius": np.int64(2), "features": np.str_("cat"), "seed": np.int32(3), "eos": np.True_}
+    options |= {"learning_rate": np.float32(0.5), "epochs": np.array(1), "batch_size": np.uint8(8)}
+    model = jexplicit.fit(TEXTS, "cold", tokenizer="word", **options)
+    model.about["measured"] = {"loss": np.float32(1.5), "of": np.arange(2), "all": np.True_}
+    for name in ("model.safetensors", "folder"):
+        model.save(tmp_path / name)
+        loaded = jexplicit.load_model(tmp_path / name)
+        assert loaded.about == {**model.about, "measured": {"loss": 1.5, "of": [0, 1], "all": True}} and same(loaded, model)
+        assert loaded.model.eos is True and type(loaded.about["learning_rate"]) is float
+    with pytest.raises(ValueError, match="object at .* is of type object: give numbers, strings"):  # before the fit
+        jexplicit.fit(TEXTS, "cold", optimizer=object())
 
 
 def test_the_hash_is_of_the_documents_and_their_boundaries(model):

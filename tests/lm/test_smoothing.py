@@ -20,9 +20,7 @@ from reference import (
     rows_of_smoothing,
     windows,
 )
-from reference import (
-    kneser_ney as kneser_ney_loop,
-)
+from reference import kneser_ney as kneser_ney_loop
 from scipy.sparse import csr_array
 from sklearn.naive_bayes import MultinomialNB
 

@@ -16,11 +16,7 @@ from reference import negative_log_likelihood as negative_log_likelihood_loop
 
 from jexplicit.lm.core import tables as contexts_module
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.softmax import (
-    logits,
-    negative_log_likelihood,
-    negative_log_likelihood_from_counts,
-)
+from jexplicit.lm.core.softmax import logits, negative_log_likelihood, negative_log_likelihood_from_counts
 from jexplicit.lm.core.tables import map_contexts
 from jexplicit.runs.devices import data_mesh
 

@@ -74,10 +74,7 @@ def test_a_sweep_with_the_slack_feature_is_a_sweep_of_features_with_one_more():
 )
 def test_every_sweep_lowers_the_loss(K, slack, begin):
     H, Y, _ = map(jax.device_put, problem(K))
-    U = {
-        "explicit": start(H, Y),
-        "random": jax.device_put(np.random.default_rng(2).normal(size=(D, N))),
-    }
+    U = {"explicit": start(H, Y), "random": jax.device_put(np.random.default_rng(2).normal(size=(D, N)))}
     losses = iterative_scaling_sweeps(H, Y, U[begin], sweeps=100, slack=slack).losses
     assert len(losses) == 101 and np.all(np.diff(losses) <= 1e-13)
     assert losses[-1] < losses[0] - 1e-3  # and it does fall
