@@ -221,6 +221,7 @@ def train_layers(
         done=lambda history: bool(history) and history[-1]["step"] >= steps,
         checkpoints=checkpoints,
         checkpoint_seconds=checkpoint_seconds,
+        known={**recipe._asdict(), "seeds": list(seeds), "steps": steps},
         callback=on_evaluation,
     )
     return TrainingResult(_first(state.params, S), history, losses.reshape(S, steps))

@@ -13,6 +13,7 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Sec
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -285,6 +286,7 @@ def meta_train(
         done=lambda history: bool(history) and history[-1]["step"] >= total,
         checkpoints=checkpoints,
         checkpoint_seconds=checkpoint_seconds,
+        known={**recipe._asdict(), "rules": asdict(rules), "curriculum": curriculum, "examples": train, "seed": seed},
         callback=on_evaluation,
     )
     return SearchResult(best, history[-1]["best"], population(state), history)

@@ -23,6 +23,7 @@ from jexplicit.runs.processes import part_of_process, sum_over_processes
 
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
 _chunk_elsewhere = 1 << 22
+_least_chunk = 1 << 10
 
 
 def count(
@@ -107,7 +108,8 @@ class DenseCounter:
             chunk = _chunk_positions if on_cpu(self._mesh) else _chunk_elsewhere
         if chunk < 1:
             raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
-        self._chunk = chunk if positions is None else max(1, min(chunk, -(-positions // self._mesh.size)))
+        each = max(_least_chunk, -(-(positions or 0) // self._mesh.size))
+        self._chunk = chunk if positions is None else min(chunk, 1 << (each - 1).bit_length())  # few sizes are compiled
         check_memory(self._mesh, 4 * K * N * N, "tables of counts")
         self._total: Counts = ()  # on the host, of what is no longer in the devices' tables
         self._tables: tuple[jax.Array, ...] = ()

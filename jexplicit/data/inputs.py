@@ -97,7 +97,7 @@ def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.Buff
         opener = next((opener for magic, opener in _openers.items() if head.startswith(magic)), None)
         if opener is None and path.lower().endswith(COMPRESSED):
             raise _not_whole(path, f"it begins with {head!r}")
-        return (opener or _open_plain)(source)
+        return opener(source) if opener else source if isinstance(source, io.BytesIO) else open(source, "rb")
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
 
@@ -193,10 +193,6 @@ def _head(path: str) -> bytes:
 def _not_whole(path: str, why: object) -> ValueError:
     kind = {".gz": "gzip ", ".bz2": "bzip2 ", ".xz": "xz ", ".zst": "zstd "}.get(os.path.splitext(path)[1].lower(), "")
     return ValueError(f"{path} is not a whole {kind}file ({why}): compress or download it again")
-
-
-def _open_plain(source: str | io.BytesIO) -> io.BufferedIOBase:
-    return source if isinstance(source, io.BytesIO) else open(source, "rb")
 
 
 def _open_zstd(source: str | io.BytesIO) -> io.BufferedIOBase:

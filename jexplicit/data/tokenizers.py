@@ -9,7 +9,8 @@ A stream is one array `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`, with `<pa
 Foreign tokenizers are any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, and a list of words. Their
 ids are renumbered: 0 is `<pad>` and 1 `<unk>`, even for tokenizers without such tokens, followed by all others in the order of
 the foreign ids. A foreign `<pad>` inside a text becomes `<unk>`, so that 0 only separates documents. The tokens of a text cover
-all of its characters but white space: what a foreign tokenizer drops is `<unk>`, one for each word.
+all of its characters: what a foreign tokenizer drops or does not know is `<unk>`, one for each character. Only one space of
+white space that it drops is free, between two tokens or at an end.
 
 Reference: Kudo & Richardson 2018, SentencePiece.
 """
@@ -17,11 +18,12 @@ Reference: Kudo & Richardson 2018, SentencePiece.
 import hashlib
 import importlib.util
 import io
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
@@ -48,9 +50,8 @@ _ESCAPES |= {character: f"\ufdd4{character}" for character in (*_UNESCAPES, "\uf
 _ESCAPED = re.compile(f"[{''.join(_ESCAPES)}\ud800-\udfff]")
 _STAND_IN = re.compile("\ufdd4?([\ufdd0-\ufdd4])")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_SYMBOLS = {kind: re.compile(".", re.DOTALL) for kind in ("bpe", "char")}
-_SYMBOLS["word"] = re.compile(r"\S+|\n")
-_SYMBOLS |= {kind: re.compile(r"\S+") for kind in FOREIGN}
+_WORD, _CHARACTER = re.compile(r"\S+"), re.compile(".", re.DOTALL)
+_SYMBOLS = dict.fromkeys(("bpe", "char"), _CHARACTER) | {"word": re.compile(r"\S+|\n")} | dict.fromkeys(FOREIGN, _WORD)
 
 _RESERVED = re.compile("(<pad|<unk)(>)")
 _FILE_MARK = "jexplicit-tokenizer"
@@ -64,8 +65,6 @@ _TRAINING_OPTIONS = {
 }
 _TRAINING_CHUNK = 1000  # characters, at most 4000 bytes: sentencepiece skips sentences of over 4192 bytes
 _ENCODING_BATCH = 512  # documents
-_RARE = ("\ue000", "\N{GREEK CAPITAL LETTER OMEGA}", "\N{ETHIOPIC SYLLABLE HA}", "\N{GRINNING FACE}")  # to see what is left out
-_WORD = re.compile(r"[^\s\0-\x1f\u0300-\u036f]+")  # of characters that a normaliser does not remove
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Tokenizer:
     """
 
     pad_id: ClassVar[int] = PAD
-    unk_id: ClassVar[int] = UNK_ID  # one for a run of unknown characters (bpe, char), one for each unknown word
+    unk_id: ClassVar[int] = UNK_ID  # one for each unknown character, or word of a tokenizer of words
 
     model: bytes
     kind: str
@@ -114,14 +113,7 @@ class Tokenizer:
         return hashlib.sha256(self.kind.encode() + self.model).hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
-        """Token ids of a text, without `<pad>`.
-
-        Args:
-            text: any text; unknown characters or words become `<unk>`.
-
-        Returns:
-            int32 [tokens].
-        """
+        """Token ids of a text, int32 [tokens]; unknown characters or words are `<unk>`."""
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -133,16 +125,13 @@ class Tokenizer:
         lines = [text.split("\n") if text else [] for text in texts]
         encoded = iter(self._encode_lines([line for of_text in lines for line in of_text]))
         newline = np.array([self._ids.get("\n", UNK_ID)], np.int32)
-        return [_join(list(islice(encoded, len(of_text))), newline) for of_text in lines]
+        parts = ([part for line in islice(encoded, len(of_text)) for part in (line, newline)][:-1] for of_text in lines)
+        return [np.concatenate([newline[:0], *of_text]) for of_text in parts]
 
     def decode(self, ids: Sequence | np.ndarray) -> str:
-        """Text of token ids: `<pad>` is skipped and `<unk>` reads `⁇`.
+        """Text of token ids [tokens]: `<pad>` is skipped and `<unk>` reads `⁇`.
 
-        Args:
-            ids: token ids [tokens].
-
-        Returns:
-            The text, without the space that marks the first word of a line (`bpe`, `word`).
+        The space that marks the first word of a line (`bpe`, `word`) is no part of it.
 
         Raises:
             ValueError: an id outside the vocabulary.
@@ -201,10 +190,12 @@ class Tokenizer:
 
     def _encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
         if self.kind == "word":  # sentencepiece would merge a run of unknown words to one <unk>
-            ids = [[self._ids.get(_SPACE_MARK + word, UNK_ID) for word in line.split()] for line in lines]
-        else:
-            ids = self._processor.encode(list(lines), num_threads=os.cpu_count() or 1)
-        return [np.array(line, np.int32) for line in ids]
+            return [np.array([self._ids.get(_SPACE_MARK + word, UNK_ID) for word in line.split()], np.int32) for line in lines]
+        ids = [np.array(line, np.int32) for line in self._processor.encode(list(lines), num_threads=os.cpu_count() or 1)]
+        for n in (n for n in range(len(lines)) if UNK_ID in ids[n]):
+            pieces = self._processor.encode(lines[n], out_type=str)  # a run of unknown characters is one piece
+            ids[n] = np.repeat(ids[n], np.where(ids[n] == UNK_ID, [len(_unescape(piece)) for piece in pieces], 1))
+        return ids
 
     @cached_property
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
@@ -285,13 +276,16 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
     size = vocab_size or (_ALL_CHARACTERS if kind == "char" else DEFAULT_VOCAB_SIZE)
     characters = set().union(*documents)
     written = io.BytesIO()
+    # Each known character has an id; where they would take much of the vocabulary, those of 99.95 % of the text are kept: of
+    # 1361 characters in 10 M words of English 101, and 0.13 % of the tokens are <unk>.
+    coverage = 0.9995 if kind == "bpe" and len(characters) > size // 16 else 1.0
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_training_sentences(documents, kind),
             model_writer=written,
             model_type=kind,
             vocab_size=size,
-            character_coverage=_bpe_coverage(len(characters), size) if kind == "bpe" else 1.0,
+            character_coverage=coverage,
             add_dummy_prefix=kind != "char",
             control_symbols=["\n"] if "\n" in characters else [],
             **_TRAINING_OPTIONS,
@@ -308,13 +302,6 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
         remedy = f"use {tokenizer.vocab_size} or less, or more text"
         raise ValueError(f"vocabulary size {vocab_size} is more than the text allows: {remedy}")
     return tokenizer
-
-
-def _bpe_coverage(characters: int, vocab_size: int) -> float:
-    # Each known character has an id. All are kept if they take a small part of the vocabulary. 10 M words of English have 1361
-    # characters, a third of 4098: in this case sentencepiece's default keeps the 101 that cover 99.95 % of the text, and 0.13 %
-    # of the tokens are <unk>.
-    return 1.0 if characters <= vocab_size // 16 else 0.9995
 
 
 def _training_sentences(documents: Iterable[str], kind: str) -> Iterator[str]:
@@ -341,16 +328,9 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress
 
     `<pad>` (0) occurs once before, between and after the documents and nowhere else. Documents without tokens are omitted.
 
-    Args:
-        tokenizer: the tokenizer.
-        documents: texts, one document each, a list: a single text is `[text]`.
-        progress: called with (documents done, total documents).
-
-    Returns:
-        [tokens], in the smallest unsigned integer type for the vocabulary.
-
-    Raises:
-        ValueError: one text instead of a list of documents.
+    documents: texts, one document each, a list: a single text is `[text]`, or else a ValueError.
+    progress: called with (documents done, total documents).
+    Returns [tokens], in the smallest unsigned integer type for the vocabulary.
 
     >>> tokenizer = train_tokenizer(["ab", "ba"], kind="char")
     >>> encode_documents(tokenizer, ["ab", "", "b"])
@@ -366,24 +346,19 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress
 
 
 def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[tuple[np.ndarray, int]]:
-    """Lazily encoded documents, some hundred at a time: tokens with a `<pad>` after each document, and number of documents."""
+    """Tokens of some hundred documents at a time, each followed by `<pad>`, and their number."""
     _check_documents(documents)
     dtype, rest = np.min_scalar_type(tokenizer.vocab_size - 1), iter(documents)
+    pad = np.array([PAD], np.int32)
     while batch := list(islice(rest, _ENCODING_BATCH)):
-        yield _encode_batch(tokenizer, batch).astype(dtype), len(batch)
+        parts = [part for ids in tokenizer.encode_all(batch) if len(ids) for part in (ids, pad)]
+        yield np.concatenate([pad[:0], *parts]).astype(dtype), len(batch)
 
 
 def _check_documents(documents: Iterable[str]) -> None:
     """Refuse a string, which would be a sequence of documents of one character."""
     if isinstance(documents, str):
         raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
-
-
-def _encode_batch(tokenizer: Tokenizer, documents: Sequence[str]) -> np.ndarray:
-    """Token ids, each document followed by `<pad>`; documents without tokens are omitted."""
-    pad = np.array([PAD], np.int32)
-    parts = [part for ids in tokenizer.encode_all(documents) if len(ids) for part in (ids, pad)]
-    return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 class _Foreign(NamedTuple):
@@ -421,63 +396,94 @@ def _read_sentencepiece(model: bytes) -> _Foreign:
     if not size:
         raise ValueError("no SentencePiece model: it has no pieces")
     pad, unk = processor.pad_id(), processor.unk_id()
-
-    def by_word(text: str, ids: list[int]) -> list[int]:
-        """The ids of a text with one for each unknown word: a model of words has one for a run of them."""
-        if unk not in ids:
-            return ids
-        pieces = processor.encode(text, out_type=str)
-        times = [len(piece.replace("▁", " ").split()) if i == unk else 1 for i, piece in zip(ids, pieces, strict=True)]
-        return [i for i, n in zip(ids, times, strict=True) for _ in range(max(1, n))]
-
     tokens = {i: processor.id_to_piece(i) for i in range(size)}
-    return _foreign(
-        tokens,
-        None if pad < 0 else pad,
-        unk,
-        lambda texts: list(map(by_word, texts, processor.encode(list(texts)))),
-        processor.decode,
-    )
+    own = (piece for i, piece in tokens.items() if not (processor.is_control(i) or processor.is_unknown(i)))
+    unit = _WORD if all(piece.startswith(_SPACE_MARK) for piece in own) else _CHARACTER
+
+    @cache
+    def normal(character: str) -> str:
+        """The character after normalisation: empty if dropped, a mark if white space."""
+        return processor.normalize(f"x{character}x").strip(_SPACE_MARK)[1:-1]
+
+    def dropped(text: str, pieces: Sequence[str], spans: np.ndarray) -> np.ndarray:
+        """The characters that no piece has, although they may lie in its span."""
+        spaces = np.flatnonzero([normal(c) == _SPACE_MARK for c in text])
+        first, last = np.searchsorted(spaces, spans).T
+        more = last - first - np.maximum([piece.count(_SPACE_MARK) for piece in pieces], 1)
+        extra = (spaces[m : m + n] for m, n in zip(first, more, strict=True) if n > 0)
+        return np.concatenate([np.flatnonzero([not normal(c) for c in text]), *extra])
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        ids = processor.encode(list(texts))
+        odd = {c for c in set().union(*texts) - set(" \t\r\n") if normal(c) in ("", _SPACE_MARK)}
+        for n, text in enumerate(texts):
+            if unk in ids[n] or re.search(r"\s\s", text) or not odd.isdisjoint(text):
+                found = processor.encode([text], out_type="offset_mapping")[0]
+                spans = np.array(found["offsets"], np.int64).reshape(-1, 2)
+                ids[n] = _covering(text, found["ids"], spans, {unk}, unit, dropped(text, found["pieces"], spans))
+        return ids
+
+    return _foreign(tokens, None if pad < 0 else pad, unk, encode, processor.decode)
 
 
 def _read_huggingface(model: bytes) -> _Foreign:
-    """The tokenizer of a `tokenizer.json`, without its template of special tokens, truncation and padding."""
+    """The tokenizer of a `tokenizer.json`, without its template of special tokens, truncation, padding and dropout."""
     if importlib.util.find_spec("tokenizers") is None:
         raise ValueError("a tokenizer.json needs tokenizers: pip install 'jexplicit[tokenizers]'")
     import tokenizers
 
     try:
-        tokenizer: Any = tokenizers.Tokenizer.from_buffer(model)
+        described = json.loads(model) | dict.fromkeys(("truncation", "padding", "post_processor"))
+        ids, added = described["model"]["vocab"], described.get("added_tokens") or []
+        if "merges" in described["model"]:  # without an unk token it would drop what it does not know
+            unk = described["model"].get("unk_token") or "<unk>"
+            free = 1 + max([*ids.values(), *(token["id"] for token in added)])
+            ids.setdefault(unk, next((token["id"] for token in added if token["content"] == unk), free))
+            described["model"] |= {"unk_token": unk, "dropout": None}
+        tokenizer: Any = tokenizers.Tokenizer.from_str(json.dumps(described))
     except Exception as error:  # the library has no exception class
         raise ValueError(f"no tokenizer.json of Hugging Face's tokenizers ({error})") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     own = tokenizer.get_vocab(with_added_tokens=True)
     unk = own.get(getattr(tokenizer.model, "unk_token", None) or "<unk>")
     pad = next((own[name] for name in ("<pad>", "[PAD]", "<|pad|>") if name in own), None)
-    unknown = {-1, unk, pad}
     try:
-        leaves_out = not all(tokenizer.encode(sample, add_special_tokens=False).ids for sample in _RARE)
+        tokenizer.encode("\ue000")
     except Exception as error:  # as above
         raise ValueError(f"a tokenizer.json that cannot encode unknown text ({error}): give its model an unk token") from error
-
-    def by_word(text: str, found: Any) -> list[int]:
-        """The ids with -1 for each word that has none: of what lies between two tokens, or in one of several words."""
-        places = np.array(found.offsets, int).reshape(-1, 2)
-        ends = np.append(0, np.maximum.accumulate(places[:, 1]))
-        between = [len(_WORD.findall(text[end:start])) for end, start in zip(ends, [*places[:, 0], len(text)], strict=True)]
-        within = [len(text[a:b].split()) - 1 if i in unknown else 0 for i, (a, b) in zip(found.ids, places, strict=True)]
-        more = np.array(between) + np.maximum([*within, 0], 0)
-        return np.insert(np.array(found.ids, int), np.repeat(np.arange(len(more)), more), -1).tolist()
+    unknown = {unk, pad} - {None}
+    unit = _WORD if type(tokenizer.model).__name__ == "WordLevel" else _CHARACTER
+    whole = tokenizer.normalizer is None and own.keys() >= set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    length = {i: len(piece) for piece, i in own.items()}  # its bytes, if it is whole
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        fast = [] if leaves_out else [found.ids for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-        again = [n for n in range(len(texts)) if leaves_out or unknown & set(fast[n])]
-        found = tokenizer.encode_batch([texts[n] for n in again], add_special_tokens=False)
-        return list((dict(enumerate(fast)) | {n: by_word(texts[n], one) for n, one in zip(again, found, strict=True)}).values())
+        fast = tokenizer.encode_batch_fast(list(texts) if whole else [], add_special_tokens=False)
+        ids = [found.ids for found in fast] or [[]] * len(texts)
+        spelled = [sum(map(length.__getitem__, of_text)) for of_text in ids]
+        again = [n for n, text in enumerate(texts) if spelled[n] != len(text.encode()) or not unknown.isdisjoint(ids[n])]
+        for n, found in zip(again, tokenizer.encode_batch([texts[n] for n in again], add_special_tokens=False), strict=True):
+            ids[n] = _covering(texts[n], found.ids, found.offsets, unknown, unit)
+        return ids
 
     tokens = {i: piece for piece, i in own.items()}
     return _foreign(tokens, pad, unk, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, dropped: Any = ()) -> list[int]:
+    """Known ids, and -1 for each unit that they do not cover.
+
+    Of white space outside of all spans, one character is free. spans: [tokens, 2]. dropped: further characters without a token.
+    """
+    first, last = np.array(spans, np.int64).reshape(-1, 2).T
+    known = np.array([i not in unknown for i in ids], bool)
+    inside = np.cumsum(np.bincount(first, minlength=len(text) + 1) - np.bincount(last, minlength=len(text) + 1)) > 0
+    covered = inside.tobytes()
+    inside[[n for n, end in (run.span() for run in re.finditer(r"\s+", text)) if b"\1" not in covered[n:end]]] = True
+    lost = (found.start() for m in np.flatnonzero(~known) for found in unit.finditer(text, first[m], last[m]))
+    inside[[*dropped, *lost]] = False
+    following = np.minimum.accumulate(np.where(inside, np.arange(len(inside)), len(text))[::-1])[::-1][first]
+    starts = np.maximum.accumulate(np.where(following < last, following, first)[known])
+    places = np.searchsorted(starts, np.flatnonzero(~inside[:-1]), "right")
+    return np.insert(np.array(ids, np.int64)[known], places, -1).tolist()
 
 
 def _read_words(model: bytes) -> _Foreign:
@@ -489,14 +495,6 @@ def _read_words(model: bytes) -> _Foreign:
         return [[own.get(word, unknown) for word in re.findall(r"[^ \t\r\n]+", text)] for text in texts]
 
     return _foreign(dict(enumerate(words)), None, unknown, encode, lambda ids: " ".join(words[i] for i in ids))
-
-
-def _join(lines: list[np.ndarray], separator: np.ndarray) -> np.ndarray:
-    """Lines with a separator between them."""
-    if len(lines) == 1:
-        return lines[0]
-    parts = [part for line in lines for part in (line, separator)][:-1]
-    return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def _unescape(text: str) -> str:

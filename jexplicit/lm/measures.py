@@ -6,7 +6,7 @@ With L the summed log-likelihood of a text in nats,
 
 bytes of UTF-8, characters of Unicode, and words between white space. The text between documents is not among them, nor is L of
 the ends of documents unless the model predicts them (`eos`). Where tokens are `<unk>` the measures are too small: `<unk>` is
-predicted without saying which word it is, so also report the share of `<unk>`.
+predicted without saying which character or word it is, so also report the share of `<unk>`.
 
 Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
 """

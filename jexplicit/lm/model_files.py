@@ -33,7 +33,7 @@ from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
 from jexplicit.runs.bounds import is_of
-from jexplicit.runs.files import local_path, parse_json
+from jexplicit.runs.files import local_path, parse_json, plain
 
 # What `rebuild` raises of JSON or arrays that are none of a model.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, AssertionError)
@@ -82,12 +82,13 @@ def save_model(
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     _check_numbers(path, tensors)
     header = {"format": _format, **library(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
-    text = json.dumps(header | {"about": dict(about or {})})
+    text = json.dumps(header | {"about": dict(about or {})}, default=plain)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         save_file(tensors, partial, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
-        partial.chmod(0o666 & ~_umask())
+        os.umask(mask := os.umask(0))  # the process's own: safetensors makes files that only their owner can read
+        partial.chmod(0o666 & ~mask)
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be written ({error}): make room, or choose another place") from error
@@ -104,6 +105,8 @@ def library() -> dict[str, Any]:
 
 def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     """A value as JSON, its arrays put aside by name."""
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, jax.Array | np.ndarray):
         tensors[name] = np.asarray(value, order="C")  # ascontiguousarray would give a number an axis
         return {"array": name}
@@ -273,9 +276,3 @@ def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
             f"{path} has a tokenizer of {N} tokens and {type(rows).__name__} of {model.vocab_size}, tables {tables}: its files "
             "come from different runs; run again into a fresh folder"
         )
-
-
-def _umask() -> int:
-    """The process's own: safetensors makes files that only their owner can read."""
-    os.umask(mask := os.umask(0))
-    return mask

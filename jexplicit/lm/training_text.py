@@ -4,7 +4,7 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.runs.checkpoints import as_json
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import trim_heap
 
@@ -37,15 +38,9 @@ class Options(FitOptions):
     train_sample: int | None = 1_000_000
     seed: int = 0
 
-
-@contextlib.contextmanager
-def no_stage(name: str, unit: str = ""):
-    """No-op progress context."""
-    yield lambda done, total: None
-
-
-def no_log(**event: Any) -> None:
-    """No-op log."""
+    def __post_init__(self):
+        for field in fields(self):  # NumPy's numbers as Python's, which files and records hold
+            object.__setattr__(self, field.name, as_json(vars(self)[field.name]))
 
 
 class Watch(NamedTuple):
@@ -54,12 +49,12 @@ class Watch(NamedTuple):
     stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
     log: called with the fields of an event.
     dev: [L] text whose perplexity iterative methods report, and stop by.
-    checkpoints: folder for what a killed fit resumes from.
+    checkpoints: folder for what a killed fit resumes from; a fit of another text, with other options, is refused there.
     events: earlier events of a name, of the run that is resumed.
     """
 
-    stage: Callable[..., Any] = no_stage
-    log: Callable[..., None] = no_log
+    stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)
+    log: Callable[..., None] = lambda **event: None
     dev: Stream | None = None
     checkpoints: Path | None = None
     events: Callable[[str], list[dict[str, Any]]] = lambda name: []
@@ -179,6 +174,14 @@ class TrainingText:
         self._sparse = self._known_sparse
         gc.collect()  # arrays in references that go in circles
         trim_heap()
+
+
+def written_for(method: str, text: TrainingText, options: Options, watch: Watch) -> dict[str, Any]:
+    """What the checkpoints of a fit are of: the method, the texts and the options."""
+    if watch.checkpoints is None:
+        return {}
+    dev = {} if watch.dev is None else {"dev": np.asarray(watch.dev[:])}
+    return {"method": method, "text": text.in_memory, **dev, "eos": text.eos, **asdict(options)}
 
 
 def draw_positions(options: Options, positions: int | np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ Hidden layers sow their pre-activations `z` into flax's collection `intermediate
 layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -65,6 +65,7 @@ def train(
     patience: int | None = None,
     checkpoints: Path | None = None,
     checkpoint_seconds: float = 60.0,
+    known: Mapping[str, Any] | None = None,
     on_epoch: Callable[[Mapping[str, float]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainingResult:
@@ -80,6 +81,7 @@ def train(
         order: `(seed, epoch) -> size example indices`, pure (see `sampler`); default: every example once.
         patience: stop after this many epochs without a lower dev loss; default: never.
         checkpoints: folder for checkpoints, from which training resumes; checkpoint_seconds: time between them.
+        known: what else the checkpoints are of, see `jexplicit.runs.iterate`.
         on_epoch: called with each new entry of the history.
         progress: called with (examples done, total examples).
 
@@ -127,6 +129,7 @@ def train(
         done=done,
         checkpoints=checkpoints,
         checkpoint_seconds=checkpoint_seconds,
+        known={**(known or {}), "seed": seed, "batch_size": batch_size, "size": size},
         callback=lambda entry: on_epoch(_epochs([entry])[0]) if on_epoch and "dev_loss" in entry else None,
     )
     found = _epochs(history)

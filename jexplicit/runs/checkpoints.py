@@ -4,14 +4,19 @@ With several processes all of them call these functions, which orbax synchronise
 """
 
 import functools
+import hashlib
+import json
 import os
 import re
 import shutil
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+
+from jexplicit.runs.files import plain
 
 _empty = (1,) * 7  # represents an empty vector, which orbax does not save
 _series_name = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, finished or interrupted
@@ -51,41 +56,52 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
     return os.path.isdir(path) and orbax().is_orbax_checkpoint(path)
 
 
-def save_latest(folder: str | os.PathLike, number: int, tree: Any) -> None:
-    """Write checkpoint `number` of a series from host copies, then remove the others, so that one is always complete."""
+def as_json(value: Any) -> Any:
+    """A value as JSON has it; of a tree with arrays the hash of their bytes.
+
+    Example:
+        >>> as_json(np.int64(3)), as_json(np.array([0, 1], np.uint8))
+        (3, 'b413f47d13ee')
+    """
+    if not any(map(np.ndim, leaves := jax.tree.leaves(value))):
+        return json.loads(json.dumps(value, default=plain))
+    return hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()[:12]
+
+
+def save_latest(folder: str | os.PathLike, number: int, tree: Any, known: Mapping[str, Any] | None = None) -> None:
+    """Write checkpoint `number` of a series, and what is `known` of it; then remove the others."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     leaves = [leaf if leaf.size else np.zeros(_empty, leaf.dtype) for leaf in leaves]
-    save_checkpoint(os.path.join(folder, str(number)), {"leaves": leaves})
+    about = np.frombuffer(json.dumps(known or {}).encode(), np.uint8)
+    save_checkpoint(os.path.join(folder, str(number)), {"leaves": leaves, "written_for": about})
     for entry in list(os.scandir(folder)):
         if entry.is_dir() and _series_name.fullmatch(entry.name) and entry.name != str(number):
             shutil.rmtree(entry.path)
 
 
-def load_latest(folder: str | os.PathLike, like: Any) -> Any | None:
+def load_latest(folder: str | os.PathLike, like: Any, known: Mapping[str, Any] | None = None) -> Any | None:
     """The last checkpoint of a series, with the structure and sharding of `like`; None if the series is empty.
 
     Shapes must match, except that an empty vector in `like` matches a vector of any length, such as text.
+
+    Raises:
+        ValueError: a checkpoint that is damaged, or of something else than `known` says.
     """
-    numbers = _numbers(folder)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    numbers = [int(name) for name in names if name.isdigit() and is_checkpoint(os.path.join(folder, name))]
     if not numbers:
         return None
-    path = os.path.join(folder, str(max(numbers)))
-    leaves, (wanted, structure) = load_checkpoint(path)["leaves"], jax.tree.flatten(like)
-    leaves = [np.zeros(0, leaf.dtype) if np.shape(leaf) == _empty else leaf for leaf in leaves]
+    path, remedy = os.path.join(folder, str(max(numbers))), "choose another folder for checkpoints, or delete this one"
+    stored, (wanted, structure) = load_checkpoint(path), jax.tree.flatten(like)
+    about = json.loads(stored["written_for"].tobytes()) if "written_for" in stored else {}
+    for name, value in (known or {}).items():
+        if about.get(name) != value:
+            raise ValueError(f"checkpoint {path} was written for {name} {about.get(name)!r}, not {value!r}: {remedy}")
+    leaves = [np.zeros(0, leaf.dtype) if np.shape(leaf) == _empty else leaf for leaf in stored["leaves"]]
     shapes, wanted_shapes = [np.shape(leaf) for leaf in leaves], [np.shape(leaf) for leaf in wanted]
-    if len(leaves) != len(wanted) or not all(map(_fits, shapes, wanted_shapes)):
+    fits = (a == b or (b == (0,) and len(a) == 1) for a, b in zip(shapes, wanted_shapes, strict=False))
+    if len(leaves) != len(wanted) or not all(fits):
         raise ValueError(f"checkpoint {path} holds arrays {shapes}, wanted {wanted_shapes}: it is another model's; delete it")
-    return jax.tree.unflatten(structure, [_place(leaf, w) for leaf, w in zip(leaves, wanted, strict=True)])
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return shape == wanted or (wanted == (0,) and len(shape) == 1)
-
-
-def _place(leaf: Any, like: Any) -> Any:
-    return jax.device_put(leaf, like.sharding) if isinstance(like, jax.Array) else np.asarray(leaf)
-
-
-def _numbers(folder: str | os.PathLike) -> list[int]:
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [int(name) for name in names if name.isdigit() and is_checkpoint(os.path.join(folder, name))]
+    pairs = zip(leaves, wanted, strict=True)
+    placed = [jax.device_put(leaf, w.sharding) if isinstance(w, jax.Array) else np.asarray(leaf) for leaf, w in pairs]
+    return jax.tree.unflatten(structure, placed)

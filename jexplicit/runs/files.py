@@ -103,9 +103,16 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         raise ValueError(f"{path} cannot be written ({error.strerror}): make room, or choose another folder") from error
 
 
+def plain(value: Any) -> Any:
+    """A number or an array of NumPy or JAX as JSON has it, the `default` of `json.dumps`."""
+    if not hasattr(value, "tolist"):
+        raise ValueError(f"{value!r} is of type {type(value).__name__}: give numbers, strings, lists or dicts of these")
+    return value.tolist()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, as `jexplicit.runs.files.write_whole`."""
-    text = json.dumps(value, indent=1) + "\n"
+    text = json.dumps(value, indent=1, default=plain) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 
 

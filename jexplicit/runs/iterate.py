@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from jexplicit.runs.checkpoints import load_latest, save_latest
+from jexplicit.runs.checkpoints import as_json, load_latest, save_latest
 from jexplicit.runs.devices import check_threads
 
 Entry = dict[str, Any]
@@ -23,6 +24,7 @@ def iterate(
     done: Callable[[History], bool],
     checkpoints: str | os.PathLike | None = None,
     checkpoint_seconds: float = 60.0,
+    known: Mapping[str, Any] | None = None,
     callback: Callable[[Entry], Any] | None = None,
 ) -> tuple[Any, list[Entry]]:
     """Repeat `state, entry = step(state, history)` and append the entry to the history, until it is complete.
@@ -37,13 +39,14 @@ def iterate(
         done: whether a history is complete.
         checkpoints: folder for checkpoints, from which the iteration resumes. The last one has the final state.
         checkpoint_seconds: time between two checkpoints.
+        known: what the steps depend on besides the state, by name: numbers, strings and arrays, such as a seed and the text.
         callback: called with each new entry.
 
     Returns:
         The last state, and the history.
 
     Raises:
-        ValueError: a checkpoint of other shapes.
+        ValueError: a checkpoint of other shapes or types, or written for something else than `known`.
 
     Example:
         >>> step = lambda x, history: (x / 2, {"x": float(x)})
@@ -53,7 +56,10 @@ def iterate(
     """
     check_threads()
     history: list[Entry] = []
-    if checkpoints is not None and (found := load_latest(checkpoints, _tree(state, history))):
+    types = {str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in jax.tree.leaves(state)}
+    own = {**(known or {}), "dtype": sorted(types)} if checkpoints is not None else {}
+    of = {name: as_json(value) for name, value in own.items()}
+    if checkpoints is not None and (found := load_latest(checkpoints, _tree(state, history), of)):
         state, history = found["state"], json.loads(found["history"].tobytes())
     before = {name: history[-1].get(name, 0.0) if history else 0.0 for name in _clocks}
     started, saved = {name: clock() for name, clock in _clocks.items()}, time.perf_counter()
@@ -64,7 +70,7 @@ def iterate(
             callback(history[-1])
         due = time.perf_counter() - saved > checkpoint_seconds
         if checkpoints is not None and (due or done(history)):
-            save_latest(checkpoints, len(history), _tree(state, history))
+            save_latest(checkpoints, len(history), _tree(state, history), of)
             saved = time.perf_counter()
     return state, history
 

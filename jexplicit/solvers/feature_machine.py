@@ -294,7 +294,9 @@ def feature_machine(
         return (M, machine.alpha), {"solve": len(history) + 1, **measure(machine)}
 
     start = jnp.eye(X.shape[1], dtype=X.dtype), jnp.zeros((len(Z), Y.shape[1]), X.dtype)
-    (M, alpha), history = iterate(step, start, done=lambda history: len(history) >= solves, **options)
+    known: Any = {"examples": X, "targets": Y, "kernel": kernel, "seed": seed}
+    known |= {"bandwidth": bandwidth, "ridge": ridge, "power": power}
+    (M, alpha), history = iterate(step, start, done=lambda history: len(history) >= solves, known=known, **options)
     return FeatureMachine(Z, alpha, M, scale(M)), history
 
 

@@ -81,7 +81,8 @@ def run_sweeps(
         return (moved if len(history) < sweeps else state), {"loss": float(loss)}  # the last iteration only computes the loss
 
     saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
-    state, history = iterate(step, state, done=lambda history: len(history) > sweeps, **saving)
+    known = {"problem": problem, "start": state}
+    state, history = iterate(step, state, done=lambda history: len(history) > sweeps, known=known, **saving)
     return state, np.array([entry["loss"] for entry in history])
 
 

@@ -151,21 +151,8 @@ def test_costs_are_those_of_the_updates_made_where_evaluations_do_not_divide_the
 
 def test_networks_of_several_starts_and_seeds(tmp_path_factory, text):
     starts = ["none", "embedding+output", "induction+bigram"]
-    flags = [
-        "--no-tied",
-        "--direct",
-        "--positions",
-        "learned",
-        "--width",
-        "32",
-        "--layers",
-        "2",
-        "--heads",
-        "2",
-        "--samples",
-        "1",
-    ]
-    flags = [*SEQUENCES, *flags, "--start", *starts, "--seeds", "2", "--seed", "3"]
+    flags = "--no-tied --direct --positions learned --width 32 --layers 2 --heads 2 --samples 1 --seeds 2 --seed 3".split()
+    flags = [*SEQUENCES, *flags, "--start", *starts]
     out = run(tmp_path_factory, "transformer-lm", "--train", text, *flags)
     found = rows(out)
     assert [(row["start"], row["seed"]) for row in found] == [(start, seed) for seed in (3, 4) for start in starts]

@@ -42,6 +42,24 @@ def test_a_method_reads_the_options_that_it_lists(method, text):
     assert {field.name for field in fields(Options)} & read == set(OPTIONS[method])
 
 
+@pytest.mark.parametrize("method", ["cold", pytest.param("iterative-scaling", marks=pytest.mark.slow)])
+def test_a_fit_does_not_resume_another(method, tmp_path):
+    short: dict[str, Any] = {"cold": {"epochs": 1, "batch_size": 64}, "iterative-scaling": {"sweeps": 1, "discount": 0.0}}[
+        method
+    ]
+
+    def fit(texts=TEXTS, **options):
+        watch = Watch(checkpoints=tmp_path)
+        return jexplicit.fit(texts, method, tokenizer="word", watch=watch, **short | options).perplexity(TEXTS)
+
+    first = fit()
+    others: list[tuple[dict[str, Any], str]] = [({"texts": TEXTS[1:]}, "text '"), ({"seed": 1}, "seed 0, not 1")]
+    for other, named in [*others, ({"features": "sum"}, "features 'cat', not 'sum'")]:
+        with pytest.raises(ValueError, match=f"was written for {named}.*: choose another folder for checkpoints, or delete"):
+            fit(**other)
+    assert fit() == first
+
+
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [

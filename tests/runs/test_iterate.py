@@ -46,7 +46,21 @@ def test_a_finished_iteration_has_nothing_left_to_do(tmp_path):
     assert first[1] == again[1] and len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
-    run(tmp_path)
-    with pytest.raises(ValueError, match="it is another model's; delete it"):
-        iterate(lambda s, h: (s, {}), (np.zeros(4), np.zeros(0)), done=lambda h: False, checkpoints=tmp_path)
+@pytest.mark.parametrize(
+    ("start", "known", "message"),
+    [
+        (np.zeros(4), {}, "holds arrays .*: it is another model's; delete it"),
+        (np.zeros(3, np.float16), {}, r"was written for dtype \['float64'\], not \['float16', 'float64'\]"),
+        (np.zeros(3), {"seed": np.int64(2)}, "was written for seed 1, not 2: choose another folder for checkpoints, or delete"),
+        (np.zeros(3), {"text": np.array([0, 1])}, "was written for text '[0-9a-f]{12}', not '[0-9a-f]{12}': choose another"),
+        (np.zeros(3), {"radius": 1}, "was written for radius None, not 1: choose another folder"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(tmp_path, start, known, message):
+    def once(x, **known):
+        return iterate(lambda s, h: (s, {}), (x, np.zeros(0)), done=bool, checkpoints=tmp_path, known=known)
+
+    first = once(np.zeros(3), seed=1, text=np.array([0, 2]))
+    with pytest.raises(ValueError, match=message):
+        once(start, **{"seed": 1, "text": np.array([0, 2])} | known)
+    assert once(np.zeros(3), text=np.array([0, 2]), seed=np.int32(1))[1] == first[1]

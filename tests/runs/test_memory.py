@@ -60,3 +60,26 @@ def test_the_peak_grows_with_what_is_allocated():
     printed = subprocess.run([sys.executable, "-c", GROWTH], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     before, after = map(ast.literal_eval, printed.split())
     assert before is after is None or before + 50 * MB < after
+
+
+SCORES = """
+import sys, jax, jexplicit
+from jexplicit.runs.host import peak_bytes
+compiled, words = [], ("the cat sat on the mat and the dog sat on the log " * 20).split()
+model = jexplicit.fit([" ".join(words[:13])] * 20, sys.argv[1], tokenizer="word")
+jax.monitoring.register_event_duration_secs_listener(lambda name, s, **_: compiled.append(name) if "backend" in name else None)
+for n in range(1, 201):
+    model.score([" ".join(words[:n])])
+    model.perplexity([" ".join(words[:n])])
+    before = before if n > 1 else peak_bytes()
+print(len(compiled), (peak_bytes() or 0) - (before or 0))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["context-mixing", "ngram", "explicit"])
+def test_texts_of_200_lengths_compile_few_programs_and_leave_nothing(method):
+    script = [sys.executable, "-c", SCORES, method]
+    printed = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    programs, grown = map(int, printed.split())
+    assert programs <= 8 and grown <= 20 * MB

@@ -22,7 +22,7 @@ from jexplicit.runs.cache import cache_entries, cache_folder, cache_limit, mark_
 
 logger = logging.getLogger(__name__)
 
-_LAYOUT = "3"  # increment if the same corpus gives another tokenizer or other streams
+_LAYOUT = "4"  # increment if the same corpus gives another tokenizer or other streams
 _FILES = "tokenizer.model", "train.npy", "dev.npy", "dev.json"
 
 

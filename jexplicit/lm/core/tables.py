@@ -4,7 +4,7 @@ A table has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. R
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -189,17 +189,12 @@ def map_contexts(
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
     block = 64 if on_cpu(mesh) else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
-    calls = max(1, -(-len(X) // (_contexts_per_call * mesh.size)))
-    blocks = max(1, -(-len(X) // (calls * block * mesh.size)))  # equal calls: little of the last one is padding
-    call = blocks * block * mesh.size
     apply = compiled_map(one, mesh, block)
     tables, out = replicate(tables, mesh), []
-    for start in range(0, max(1, len(X)), call):
-        part = np.zeros((call, X.shape[1]), np.int32)
-        part[: len(X) - start] = X[start : start + call]
-        out.append(jax.device_get(apply(tables, part))[: len(X) - start])
+    for own in few_sizes(len(X), [size * mesh.size for size in (_contexts_per_call, 64 * block, 8 * block, block)]):
+        out.append(jax.device_get(apply(tables, pad_to(X[own], own.stop - own.start, 0)))[: len(X) - own.start])
         if progress:
-            progress(min(start + call, len(X)), len(X))
+            progress(min(own.stop, len(X)), len(X))
     return gather_over_processes(np.concatenate(out))
 
 
@@ -217,23 +212,24 @@ def compiled_map(one: Callable, mesh: Mesh, block: int):
 def vmap_contexts(f: Callable[..., Any], tables: Any, *columns: Integer[np.ndarray, "M ..."]) -> Any:
     """`f(tables, x, ...)` of every position, which takes little memory, all at once on the default device: [M, ...]."""
     M, parts = len(columns[0]), []
-    for m in range(0, max(1, M), _columns_per_call):
-        own = [column[m : m + _columns_per_call] for column in columns]
-        size = few_sizes(len(own[0]), 64)
-        found = _vmapped(f)(tables, *(pad_to(column, size, 0) for column in own))
-        parts.append(jax.tree.map(lambda part: part[: len(own[0])], jax.device_get(found)))  # noqa: B023
+    for own in few_sizes(M, (_columns_per_call, 1 << 12, 1 << 8)):
+        found = _vmapped(f)(tables, *(pad_to(column[own], own.stop - own.start, 0) for column in columns))
+        parts.append(jax.tree.map(lambda part: part[: M - own.start], jax.device_get(found)))  # noqa: B023
     return jax.tree.map(lambda *part: np.concatenate(part), *parts)
 
 
-def few_sizes(n: int, least: int) -> int:
-    """n or up to a quarter more, of few different numbers: shapes that are compiled.
+def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
+    """Blocks that cover n positions, at least one, of sizes at most the first: each size is compiled once.
 
     Example:
-        >>> few_sizes(5, 64), few_sizes(1000, 64), few_sizes(1030, 64)
-        (64, 1024, 1280)
+        >>> [*few_sizes(70, (64, 32, 4))]
+        [slice(0, 64, None), slice(64, 68, None), slice(68, 72, None)]
     """
-    step = 1 << max(0, max(n, least).bit_length() - 3)
-    return -(-max(n, least) // step) * step
+    start, sizes = 0, [size for size in sizes if size <= sizes[0]]
+    while start < max(1, n):
+        size = next((size for size in sizes if size <= n - start), sizes[-1])
+        yield slice(start, start + size)
+        start += size
 
 
 @functools.cache

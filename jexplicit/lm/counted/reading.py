@@ -123,7 +123,7 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
     old = decisions_at(model.tree, ids, predicted_places(model, state.tokens)) if len(state.base) or state.done else None
     d = new if old is None else _after(old, new)
     first = min(state.done, len(d.bit)) if old is not None else 0
-    later = _from(d, first)
+    later = d._replace(place=d.place[first:], block=d.block[first:], node=d.node[first:], bit=d.bit[first:])
     b, known, x, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), [], []
     starts = np.zeros(len(ids), int)
     for part in model.parts:
@@ -266,8 +266,3 @@ def _after(a: Decisions, b: Decisions) -> Decisions:
     node, bit = np.concatenate([a.node, b.node.astype(a.node.dtype)]), np.concatenate([a.bit, b.bit])
     first, places = np.append(a.first, b.first[1:] + len(a.bit)), np.concatenate([a.places, b.places])
     return Decisions(place, block, node, bit, first, places)
-
-
-def _from(d: Decisions, first: int) -> Decisions:
-    """The decisions from one on; their places are not looked up any more."""
-    return d._replace(place=d.place[first:], block=d.block[first:], node=d.node[first:], bit=d.bit[first:])

@@ -117,7 +117,9 @@ def distributions_at(
         return np.zeros((0, model.vocab_size))
     if is_alone(model):
         cuts = np.arange(0, len(places), max(1, _decisions // model.vocab_size))[1:]
-        return np.concatenate([predict_alone(model, _until(stream, some), some) for some in np.split(places, cuts)])
+        return np.concatenate(
+            [predict_alone(model, np.append(stream[: some[-1]], PAD), some) for some in np.split(places, cuts)]
+        )
     return np.stack([predict_any(model, state) for state in states_at(model, stream, places)])
 
 
@@ -155,11 +157,6 @@ def _checked(model: CountedModel | Combination, stream: np.ndarray) -> np.ndarra
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     return stream.astype(np.int32)
-
-
-def _until(stream: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The stream up to the last of some places, the token there unknown."""
-    return np.append(stream[: places[-1]], PAD)
 
 
 distributions.register(CountedModel)(distributions_at)

@@ -7,6 +7,7 @@ What several methods share, the counts and the held-out part of a text, is made 
 imports what it alone needs: optax takes as long as a small fit.
 """
 
+import importlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -293,25 +294,9 @@ def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> F
     return FitResult(model, {"scalars": model.scalars, "contexts": len(model.parts)})
 
 
-def _fit_trained(start: str) -> Callable[[TrainingText, Options, Watch], FitResult]:
-    def train(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-        from jexplicit.lm.fits.gradient import train_language_model
-
-        return FitResult(*train_language_model(start, text, options, watch))
-
-    return train
-
-
-def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.log_linear import fit_log_linear
-
-    return FitResult(*fit_log_linear(text, options, watch))
-
-
-def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.iterative_scaling import fit_iterative_scaling
-
-    return FitResult(*fit_iterative_scaling(text, options, watch))
+def _late(module: str, name: str, *first: Any) -> Callable[[TrainingText, Options, Watch], FitResult]:
+    """A method of a module that is imported when it is first needed."""
+    return lambda *given: FitResult(*getattr(importlib.import_module(f"jexplicit.lm.fits.{module}"), name)(*first, *given))
 
 
 METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
@@ -320,11 +305,11 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "ngram": _fit_ngram,
     "explicit": _fit_explicit,
     "delta": _fit_delta,
-    "cold": _fit_trained("cold"),
-    "warm": _fit_trained("warm"),
+    "cold": _late("gradient", "train_language_model", "cold"),
+    "warm": _late("gradient", "train_language_model", "warm"),
     "optimum": _fit_optimum,
-    "log-linear": _fit_log_linear,
-    "iterative-scaling": _fit_iterative_scaling,
+    "log-linear": _late("log_linear", "fit_log_linear"),
+    "iterative-scaling": _late("iterative_scaling", "fit_iterative_scaling"),
     "context-mixing": _fit_context_mixing,
 }
 _tables = ("features", "radius")

@@ -29,7 +29,7 @@ from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_counts, noisy_
 from jexplicit.lm.core.tables import map_contexts
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.rows.explicit import explicit_blocks, token_counts
-from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.training import train
 from jexplicit.runs.checks import key_of_seed
@@ -346,6 +346,7 @@ def train_language_model(
             seed=options.seed,
             patience=options.patience,
             checkpoints=watch.checkpoints,
+            known=written_for(start, text, options, watch),
             on_epoch=on_epoch,
             progress=progress,
         )

@@ -41,7 +41,7 @@ for V, as a shorter step helps too.
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +60,7 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
 from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, offset_rows
 from jexplicit.lm.rows.explicit import explicit_language_model, token_counts, with_targets
-from jexplicit.lm.training_text import Options, TrainingText, Watch
+from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
 from jexplicit.runs.devices import check_memory, default_mesh
 from jexplicit.runs.iterate import History, iterate
 
@@ -90,6 +90,7 @@ def sweep_tables(
     chunk: int = 1 << 18,
     checkpoints: str | os.PathLike | None = None,
     checkpoint_seconds: float = 60.0,
+    known: Mapping[str, Any] | None = None,
     on_sweep: Callable[[int, float, LanguageModel], bool | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SweepResult:
@@ -110,6 +111,7 @@ def sweep_tables(
         chunk: contexts at a time; it changes the memory, not the result.
         checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
         checkpoint_seconds: time between two checkpoints.
+        known: what else the checkpoints are of, see `jexplicit.runs.iterate`.
         on_sweep: called with (sweeps done, loss, model), from 0 sweeps on; where it returns True, they end.
 
     Raises:
@@ -179,6 +181,7 @@ def sweep_tables(
         done=lambda history: bool(history) and history[-1]["last"],
         checkpoints=checkpoints,
         checkpoint_seconds=checkpoint_seconds,
+        known={**(known or {}), "text": stream, "noise": noise, "discount": discount, "start": (of_tables.start, weights)},
     )
     losses, penalties = ([entry[name] for entry in history] for name in ("loss", "penalty"))
     return SweepResult(as_model(of_tables.read(moving)), losses, penalties)
@@ -350,6 +353,7 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
             weights=weights,
             mesh=text.mesh,
             checkpoints=watch.checkpoints,
+            known=written_for("iterative-scaling", text, options, watch),
             on_sweep=on_sweep,
             progress=progress,
         )

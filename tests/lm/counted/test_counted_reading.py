@@ -125,14 +125,8 @@ def test_a_model_says_what_it_is():
     model = fitted("all")
     assert (model.vocab_size, model.radius, model.eos) == (tokenizer().vocab_size, 3, False)
     assert model.names[:4] == ("last 0", "last 1", "last 2", "last 3")
-    assert model.names[4:] == (
-        "part + word",
-        "line",
-        "2 + 3 back",
-        "last 0, window 100",
-        "last 1, window 100",
-        "part + word, window 100",
-    )
+    windows = tuple(f"{name}, window 100" for name in ("last 0", "last 1", "part + word"))
+    assert model.names[4:] == ("part + word", "line", "2 + 3 back", *windows)
     assert repr(model) == f"CountedModel(10 contexts, {model.vocab_size} tokens, history='all', eos=False)"
     assert model.nbytes > 10_000 and model.scalars > len(model.weights)
 
