@@ -91,7 +91,6 @@ def cases() -> dict[str, Case]:
     WAVELETS = scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)
     return {
         "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
-        "jexplicit.explicit_solution, of blocks": case(jexplicit.explicit_solution, (F, F), 3.0, compiled=WITH_CHECKS),
         "jexplicit.solvers.dense_cooccurrence": case(solvers.dense_cooccurrence, H, Y),
         "jexplicit.solvers.dense_cooccurrence, of labels": case(lambda H: solvers.dense_cooccurrence(H, ANSWERS, 3), H),
         "jexplicit.solvers.priming_number": case(solvers.priming_number, H, compiled=WITH_CHECKS),
