@@ -18,7 +18,7 @@ from jexplicit.counts.word_vectors import pair_information
 
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
-_short = 100_000  # tokens of a text below which classes are cuts of the tree, too
+_short = 20_000  # tokens of a text below which classes are cuts of the tree, too
 
 
 class Tree(NamedTuple):
