@@ -81,9 +81,20 @@ def sample_chain(key: Array, chains: Chains, *, dtype: Any = None) -> Chain:
 
 @full_precision
 def stationary_distribution(P: Float[Array, "k k"]) -> Float[Array, " k"]:
-    """The π with `π P = π` and sum 1, by `(Pᵀ - I + 1 1ᵀ) π = 1`."""
-    k = len(P)
-    return jnp.linalg.solve(P.T - jnp.eye(k, dtype=P.dtype) + 1, jnp.ones(k, P.dtype))
+    """The π with `π P = π` and sum 1, by elimination of states without a subtraction.
+
+    Each state may go to any other, with a probability of 2e-13 or more in float32: π is unique where states are never left.
+
+    Source: Grassmann, Taksar and Heyman 1985.
+    """
+    A, π = P + jnp.finfo(P.dtype).tiny ** (1 / 3), jnp.ones(1, P.dtype)
+    for n in reversed(range(1, len(P))):
+        A = A.at[:n, n].divide(A[n, :n].sum())
+        A = A.at[:n, :n].add(A[:n, n, None] * A[n, None, :n])
+    for n in range(1, len(P)):
+        π = jnp.append(π, π @ A[:n, n])
+        π = π / π.sum()
+    return π
 
 
 def uniform_prediction(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:

@@ -65,9 +65,10 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
     """
     side = min(shape)
     if not (octaves >= 1 and 2**octaves <= side / 2) or angles < 1 or not 1 <= grid <= side:
+        most = f"1 to {side.bit_length() - 2} octaves, at least 1 angle and 1 to {side} cells"
         raise ValueError(
-            f"{octaves} octaves, {angles} angles and a grid of {grid} x {grid} for images of {shape[0]} x {shape[1]}: use 1 to "
-            f"{max(1, side.bit_length() - 2)} octaves, at least 1 angle and 1 to {side} cells"
+            f"{octaves} octaves, {angles} angles and a grid of {grid} x {grid} for images of {shape[0]} x {shape[1]}: use "
+            f"{most if side >= 4 else '4 x 4 pixels or more'}"
         )
     padded = [_padded(n, octaves) for n in shape]
     turns, levels = np.arange(angles) / angles, range(max(1, octaves - 1))

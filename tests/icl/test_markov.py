@@ -106,6 +106,11 @@ def test_chains_have_the_distribution_that_they_should():
     pi = np.asarray(jax.jit(jax.vmap(markov.stationary_distribution, in_axes=-1, out_axes=-1))(P))
     np.testing.assert_allclose(pi.sum(axis=0), 1, atol=1e-12)
     np.testing.assert_allclose(np.einsum("ib,ijb->jb", pi, P), pi, atol=1e-12)
+    rare = jax.random.dirichlet(jax.random.key(1), jnp.full(3, 0.01, jnp.float32), (4000, 3), jnp.float32)  # states hardly left
+    proper = np.asarray(jax.vmap(markov.stationary_distribution)(rare))
+    assert proper.min() >= 0 and np.abs(proper.mean(axis=0) - 1 / 3).max() < 0.04
+    np.testing.assert_allclose(np.einsum("bi,bij->bj", proper, rare), proper, atol=1e-6)
+    assert np.allclose(markov.stationary_distribution(jnp.eye(3)), 1 / 3)
     # the share of steps from x_t to j minus its probability: mean zero, 4000 * 49 steps of variance below 1/4
     steps = np.array([(x[1:] == j) - P[x[:-1], j, np.arange(4000)[None]] for j in range(3)])
     assert np.abs(steps.mean(axis=(1, 2))).max() < 5 * 0.5 / math.sqrt(4000 * 49)
