@@ -129,7 +129,7 @@ class MLPLanguageModel(_Layers):
             logits += nn.Dense(N, use_bias=False, kernel_init=zeros, param_dtype=self.dtype, name="direct")(x)
         elif self.direct == "tokens":
             tables = self.param("direct", zeros, (X.shape[1], N, N), self.dtype)
-            logits = functools.reduce(jnp.add, (jnp.take(tables[k], X[:, k], axis=0) for k in range(X.shape[1])), logits)
+            logits = sum((jnp.take(tables[k], X[:, k], axis=0) for k in range(X.shape[1])), logits)  # U_k[x_k]
         return logits
 
 
