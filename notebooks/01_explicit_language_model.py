@@ -36,8 +36,8 @@ TINY = bool(os.environ.get("TINY"))  # a small vocabulary: the lesson runs in se
 
 # %%
 texts = list(topics.values())
-tokenizer = jx.train_tokenizer(texts[:60], vocab_size=300 if TINY else 1024)
-train, dev = (jx.encode_documents(tokenizer, part) for part in (texts[:60], texts[68:76]))
+tokenizer = jx.data.train_tokenizer(texts[:60], vocab_size=300 if TINY else 1024)
+train, dev = (jx.data.encode_documents(tokenizer, part) for part in (texts[:60], texts[68:76]))
 N = tokenizer.vocab_size
 print(f"{len(train):,} train and {len(dev):,} validation tokens, vocabulary N = {N:,}")
 print([tokenizer.piece(int(i)) for i in tokenizer.encode("Return the number of items.")])
@@ -64,11 +64,11 @@ print(f"'of' directly before 'the' {counts[0][of, the]:,} times, two places befo
 # for each token keeps the logarithm finite.
 
 # %%
-text = jx.TrainingText(train, N, counts=counts)
+text = jx.lm.TrainingText(train, N, counts=counts)
 contexts, models, perplexity = (1, 2, 4), {}, {}
 for features in ("sum", "cat"):
     for K in contexts:
-        model = jx.fit_model("explicit", text, jx.Options(features=features, radius=K)).model
+        model = jx.lm.fit_model("explicit", text, jx.lm.Options(features=features, radius=K)).model
         models[features, K] = model
         perplexity[features, K] = [jx.evaluate(model, stream, sample=20_000).perplexity for stream in (train, dev)]
         print(f"{features}  K = {K}:  train {perplexity[features, K][0]:8.1f}   validation {perplexity[features, K][1]:8.1f}")
@@ -95,7 +95,7 @@ plt.show()
 
 # %%
 model = models["cat", 2]
-X, Y = jx.contexts(jx.encode_documents(tokenizer, ["Return the number of items in the list."]), 2)
+X, Y = jx.contexts(jx.data.encode_documents(tokenizer, ["Return the number of items in the list."]), 2)
 why = jx.explain(model, X, Y)
 for x, y, evidence, log_p in zip(X, Y, why.evidence, why.log_probability):
     parts = ", ".join(f"{tokenizer.piece(int(j))} {e:+.2f}" for j, e in zip(x, evidence))
@@ -106,9 +106,11 @@ for x, y, evidence, log_p in zip(X, Y, why.evidence, why.log_probability):
 #
 # 1. On paper: count the text `a b a a b` with $K = 1$. Write down $F$, and the probability that `b` follows `a`. Which entry of
 #    $F$ makes trouble, and how is it mended?
-# 2. Count the topics 0 to 29 and 30 to 59 separately and add the counts (`jx.merge_counts`). How far is the sum from `counts`?
+# 2. Count the topics 0 to 29 and 30 to 59 separately and add the counts (`jx.counts.merge_counts`). How far is the sum from
+#    `counts`?
 # 3. How many parameters does Cat have at $K = 4$ for each token of the training text?
-# 4. Compare `jx.next_token` of Sum at $K = 2$ after "of the" and after "the of". Do the same with Cat. What does Sum not know?
+# 4. Compare `jx.lm.next_token` of Sum at $K = 2$ after "of the" and after "the of". Do the same with Cat. What does Sum not
+#    know?
 #
 # Homework: read [the whole model of counts in one file of NumPy](../recipes/counted_in_one_file.py), and run it on a text of
 # yours.
@@ -117,11 +119,11 @@ for x, y, evidence, log_p in zip(X, Y, why.evidence, why.log_probability):
 # ## Answers
 
 # %%
-halves = [jx.count(jx.encode_documents(tokenizer, part), radius=4, vocab_size=N) for part in (texts[:30], texts[30:60])]
-print("2:", max(int(abs(a - b).max()) for a, b in zip(jx.merge_counts(*halves), counts)))
+halves = [jx.count(jx.data.encode_documents(tokenizer, part), radius=4, vocab_size=N) for part in (texts[:30], texts[30:60])]
+print("2:", max(int(abs(a - b).max()) for a, b in zip(jx.counts.merge_counts(*halves), counts)))
 print(f"3: {4 * N * N / len(train):.0f}")
 for features in ("sum", "cat"):
-    after = [jx.next_token(models[features, 2], np.array(order)) for order in ([of, the], [the, of])]
+    after = [jx.lm.next_token(models[features, 2], np.array(order)) for order in ([of, the], [the, of])]
     print(f"4: {features}, largest difference of log p {abs(after[0] - after[1]).max():.2f}")
 
 # %% [markdown]

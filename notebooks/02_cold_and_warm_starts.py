@@ -29,9 +29,9 @@ from pydoc_data.topics import topics
 TINY = bool(os.environ.get("TINY"))  # little text and two epochs: the lesson runs in seconds
 texts = list(topics.values())  # Python's own help
 parts = (texts[:10], texts[68:69]) if TINY else (texts[:60], texts[68:76])
-tokenizer = jx.train_tokenizer(parts[0], vocab_size=300 if TINY else 1024)
-train, dev = (jx.encode_documents(tokenizer, part) for part in parts)
-text = jx.TrainingText(train, tokenizer.vocab_size)
+tokenizer = jx.data.train_tokenizer(parts[0], vocab_size=300 if TINY else 1024)
+train, dev = (jx.data.encode_documents(tokenizer, part) for part in parts)
+text = jx.lm.TrainingText(train, tokenizer.vocab_size)
 print(f"{len(train):,} train and {len(dev):,} validation tokens, vocabulary {tokenizer.vocab_size:,}")
 
 # %% [markdown]
@@ -50,8 +50,8 @@ settings = {"explicit": {}, "cold": adagrad, "warm": adagrad, "iterative-scaling
 def curve(method, **options):
     """Train and validation perplexity of a fit, before its first epoch or sweep and after each."""
     events = []
-    watch = jx.Watch(dev=dev, log=lambda **event: events.append(event))
-    model = jx.fit_model(method, text, jx.Options(**options), watch).model
+    watch = jx.lm.Watch(dev=dev, log=lambda **event: events.append(event))
+    model = jx.lm.fit_model(method, text, jx.lm.Options(**options), watch).model
     measured = [event for event in events if event["event"] in ("epoch", "sweep")]
     points = [(event["train_perplexity"], event["dev_perplexity"]) for event in measured]
     return points or [tuple(jx.evaluate(model, stream).perplexity for stream in (train, dev))]

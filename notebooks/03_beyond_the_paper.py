@@ -30,11 +30,11 @@ from pydoc_data.topics import topics
 TINY = bool(os.environ.get("TINY"))  # little text and K up to 2: the lesson runs in seconds
 texts = list(topics.values())  # Python's own help
 parts = (texts[:10], texts[60:61], texts[68:69]) if TINY else (texts[:60], texts[60:68], texts[68:76])
-tokenizer = jx.train_tokenizer(parts[0], vocab_size=300 if TINY else 1024)
-train, held_out, dev = (jx.encode_documents(tokenizer, part) for part in parts)
+tokenizer = jx.data.train_tokenizer(parts[0], vocab_size=300 if TINY else 1024)
+train, held_out, dev = (jx.data.encode_documents(tokenizer, part) for part in parts)
 N, contexts = tokenizer.vocab_size, (1, 2) if TINY else (1, 2, 4)
 counts = jx.count(train, radius=contexts[-1], vocab_size=N)
-text = jx.TrainingText(train, N, counts=counts)
+text = jx.lm.TrainingText(train, N, counts=counts)
 print(f"{len(train):,} tokens are counted, {len(held_out):,} fit weights, {len(dev):,} measure; vocabulary {N:,}")
 
 
@@ -58,12 +58,12 @@ def dev_perplexity(model):
 # %%
 scores, weights = {}, {}
 for K in contexts:
-    features = jx.offset_rows(counts, features="cat", radius=K)  # log(P_k / p), smoothed by Kneser and Ney
-    weights[K] = np.asarray(jx.fit_exponents(features, *jx.contexts(held_out, K)).exponents)
+    features = jx.lm.offset_rows(counts, features="cat", radius=K)  # log(P_k / p), smoothed by Kneser and Ney
+    weights[K] = np.asarray(jx.lm.fit_exponents(features, *jx.contexts(held_out, K)).exponents)
     found = {
-        "explicit solution": jx.fit_model("explicit", text, jx.Options(radius=K)).model,
-        "smoothed, all weights 1": jx.log_linear_model(features, np.ones(K + 1)),
-        "smoothed, fitted weights": jx.log_linear_model(features, weights[K]),
+        "explicit solution": jx.lm.fit_model("explicit", text, jx.lm.Options(radius=K)).model,
+        "smoothed, all weights 1": jx.lm.log_linear_model(features, np.ones(K + 1)),
+        "smoothed, fitted weights": jx.lm.log_linear_model(features, weights[K]),
     }
     for name, model in found.items():
         scores.setdefault(name, []).append(dev_perplexity(model))
@@ -91,7 +91,7 @@ plt.show()
 # counted.
 
 # %%
-model = jx.fit_model("ngram", text).model
+model = jx.lm.fit_model("ngram", text).model
 print(f"5-gram: {dev_perplexity(model):.1f}")
 
 # %% [markdown]
@@ -101,23 +101,23 @@ print(f"5-gram: {dev_perplexity(model):.1f}")
 # 2. Fit the weights on the text that was counted, at $K = 2$. What happens to the weights and to the validation perplexity, and
 #    why?
 # 3. Smooth by `smoothing="add-alpha"` at $K = 2$. Some weights come out above 1. What do they make up for?
-# 4. Sweeps of iterative scaling move all entries of the tables instead of $K + 1$ weights: `jx.fit_model("iterative-scaling",
-#    text, jx.Options(radius=2))`. Are two million fitted numbers better than three?
+# 4. Sweeps of iterative scaling move all entries of the tables instead of $K + 1$ weights:
+#    `jx.lm.fit_model("iterative-scaling", text, jx.lm.Options(radius=2))`. Are two million fitted numbers better than three?
 
 # %% [markdown]
 # ## Answers
 
 # %%
 X, Y = jx.contexts(held_out, 1)
-once = jx.offset_rows(counts, features="cat", radius=1)
+once = jx.lm.offset_rows(counts, features="cat", radius=1)
 twice = once._replace(tables=once.tables * 2)
-fits = [jx.fit_exponents(rows, X[:, [0] * len(rows.tables)], Y).exponents for rows in (once, twice)]
+fits = [jx.lm.fit_exponents(rows, X[:, [0] * len(rows.tables)], Y).exponents for rows in (once, twice)]
 print("1:", *(np.asarray(fit[1:]).round(2) for fit in fits))
 for number, smoothing, stream in ((2, "kneser-ney", train), (3, "add-alpha", held_out)):
-    features = jx.offset_rows(counts, features="cat", radius=2, smoothing=smoothing)
-    fitted = np.asarray(jx.fit_exponents(features, *jx.contexts(stream, 2)).exponents)
-    print(f"{number}: weights {fitted.round(2)}, {dev_perplexity(jx.log_linear_model(features, fitted)):.1f}")
-print(f"4: {dev_perplexity(jx.fit_model('iterative-scaling', text, jx.Options(radius=2)).model):.1f}")
+    features = jx.lm.offset_rows(counts, features="cat", radius=2, smoothing=smoothing)
+    fitted = np.asarray(jx.lm.fit_exponents(features, *jx.contexts(stream, 2)).exponents)
+    print(f"{number}: weights {fitted.round(2)}, {dev_perplexity(jx.lm.log_linear_model(features, fitted)):.1f}")
+print(f"4: {dev_perplexity(jx.lm.fit_model('iterative-scaling', text, jx.lm.Options(radius=2)).model):.1f}")
 
 # %% [markdown]
 # 1. Only the sum of the two weights matters for the prediction, and it is the weight of the single feature.

@@ -35,10 +35,10 @@ TINY = bool(os.environ.get("TINY"))  # few sweeps: the lesson runs in seconds
 # mean sum of a row of $H$. All that the closed form needs is $F = H^\top Y$: how much ink each pixel has in each class.
 
 # %%
-data = jx.read_images("digits")
-H, H_test = (jnp.asarray(jx.pixel_features(X, data.levels)) for X in (data.train_images, data.test_images))
-Y, labels = jnp.asarray(jx.one_hot(data.train_labels, data.outputs)), jnp.asarray(data.test_labels, jnp.int32)
-F, K = jx.dense_cooccurrence(H, Y), float(jx.priming_number(H))
+data = jx.data.read_images("digits")
+H, H_test = (jnp.asarray(jx.data.pixel_features(X, data.levels)) for X in (data.train_images, data.test_images))
+Y, labels = jnp.asarray(jx.data.one_hot(data.train_labels, data.outputs)), jnp.asarray(data.test_labels, jnp.int32)
+F, K = jx.solvers.dense_cooccurrence(H, Y), float(jx.solvers.priming_number(H))
 print(f"H {H.shape}, F {F.shape}, mean L1 norm K = {K:.2f}")
 
 # %% [markdown]
@@ -48,7 +48,7 @@ print(f"H {H.shape}, F {F.shape}, mean L1 norm K = {K:.2f}")
 
 # %%
 U = jx.explicit_solution(F, K)
-print(f"explicit: {jx.accuracy(H_test @ U, labels):.4f} of {len(labels)} test images right")
+print(f"explicit: {jx.solvers.accuracy(H_test @ U, labels):.4f} of {len(labels)} test images right")
 
 # %% [markdown]
 # ## To the optimum, without backpropagation
@@ -59,8 +59,8 @@ print(f"explicit: {jx.accuracy(H_test @ U, labels):.4f} of {len(labels)} test im
 
 # %%
 sweeps = 5 if TINY else 150
-pixels = jx.curvature_bound_sweeps(H, Y, U, sweeps=sweeps)
-print(f"after {sweeps} sweeps on pixels: {jx.accuracy(pixels.logits(H_test), labels):.4f}")
+pixels = jx.solvers.curvature_bound_sweeps(H, Y, U, sweeps=sweeps)
+print(f"after {sweeps} sweeps on pixels: {jx.solvers.accuracy(pixels.logits(H_test), labels):.4f}")
 
 # %% [markdown]
 # The columns of $U$, one for each class, minus their mean over the classes. Red pixels are evidence for a class, blue ones
@@ -84,18 +84,18 @@ plt.show()
 # summed over nine cells of the image. The same two methods:
 
 # %%
-filters = jx.patch_filters(data.train_images, data.levels, size=3, number=32)
+filters = jx.features.patch_filters(data.train_images, data.levels, size=3, number=32)
 both = data.train_images, data.test_images
-Z, Z_test = (jx.unit_rows(jx.patch_features(X, data.levels, filters, grid=3, threshold=1.0)) for X in both)
-explicit = jx.explicit_solution(jx.dense_cooccurrence(Z, Y), float(jx.priming_number(Z)))
-patches = jx.curvature_bound_sweeps(Z, Y, sweeps=sweeps)
+Z, Z_test = (jx.features.unit_rows(jx.features.patch_features(X, data.levels, filters, grid=3, threshold=1.0)) for X in both)
+explicit = jx.explicit_solution(jx.solvers.dense_cooccurrence(Z, Y), float(jx.solvers.priming_number(Z)))
+patches = jx.solvers.curvature_bound_sweeps(Z, Y, sweeps=sweeps)
 bars = {
     "pixels, explicit": H_test @ U,
     "pixels, sweeps": pixels.logits(H_test),
     "patches, explicit": Z_test @ explicit,
     "patches, sweeps": patches.logits(Z_test),
 }
-accuracies = {name: jx.accuracy(logits, labels) for name, logits in bars.items()}
+accuracies = {name: jx.solvers.accuracy(logits, labels) for name, logits in bars.items()}
 print("   ".join(f"{name} {accuracy:.4f}" for name, accuracy in accuracies.items()))
 plt.figure(figsize=(5, 2))
 plt.barh(list(accuracies), list(accuracies.values()))
@@ -117,8 +117,8 @@ plt.show()
 
 # %%
 order = np.random.default_rng(0).permutation(H.shape[1])
-shuffled = jx.explicit_solution(jx.dense_cooccurrence(H[:, order], Y), K)
-print(f"1: {jx.accuracy(H_test[:, order] @ shuffled, labels):.4f}")
+shuffled = jx.explicit_solution(jx.solvers.dense_cooccurrence(H[:, order], Y), K)
+print(f"1: {jx.solvers.accuracy(H_test[:, order] @ shuffled, labels):.4f}")
 
 from sklearn.naive_bayes import MultinomialNB
 
@@ -126,7 +126,7 @@ print(f"2: {MultinomialNB().fit(np.asarray(H), data.train_labels).score(np.asarr
 guesses = (H_test @ jx.explicit_solution(F, 1.0)).argmax(axis=1)
 print("3: guesses minus images of each digit", np.bincount(guesses, minlength=10) - np.bincount(labels, minlength=10))
 print("   ink of each class, in percent", np.asarray(100 * F.sum(axis=0) / F.sum(), float).round(1))
-print(f"4: {jx.accuracy(jx.curvature_bound_sweeps(H, Y, sweeps=sweeps).logits(H_test), labels):.4f}")
+print(f"4: {jx.solvers.accuracy(jx.solvers.curvature_bound_sweeps(H, Y, sweeps=sweeps).logits(H_test), labels):.4f}")
 
 # %% [markdown]
 # 1. Nothing happens: the closed form does not know which pixels are neighbours. Patches do, so shuffled images would lose them.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from jexplicit.lm.fits.fit import METHODS as METHODS
     from jexplicit.lm.fits.fit import fit_model as fit_model
     from jexplicit.lm.fits.log_linear import fit_exponents as fit_exponents
+    from jexplicit.lm.fits.log_linear import log_linear_model as log_linear_model
+    from jexplicit.lm.fits.log_linear import offset_rows as offset_rows
     from jexplicit.lm.generation import generate_text as generate_text
     from jexplicit.lm.generation import next_token as next_token
     from jexplicit.lm.rows.explicit import explicit_language_model as explicit_language_model
@@ -27,7 +29,7 @@ _names = {
     "core.smoothing": "kneser_ney noise_model noisy_counts noisy_rows",
     "core.softmax": "logits",
     "fits.fit": "METHODS fit_model",
-    "fits.log_linear": "fit_exponents",
+    "fits.log_linear": "fit_exponents log_linear_model offset_rows",
     "generation": "generate_text next_token",
     "rows.explicit": "explicit_language_model",
     "rows.network": "network_model",
