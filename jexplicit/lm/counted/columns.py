@@ -134,7 +134,7 @@ class Text:
         spelling: of the tokens.
         across: whether columns see documents before the current one.
         border: the first place of another text, which sees nothing of this one.
-        window: how many tokens back columns of what was read see, such as "followed"; None for all.
+        window: how many tokens back columns see; None for all.
     """
 
     def __init__(
@@ -148,9 +148,10 @@ class Text:
     ):
         self.ids, self.spelling, self.window, self.made = np.asarray(ids), spelling, window, {}
         at = np.arange(len(ids))
-        self.begin = np.zeros_like(at) if across else _latest(self.ids == PAD, at)
+        self.document = np.zeros_like(at) if across else _latest(self.ids == PAD, at)
         if border is not None:
-            self.begin[border:] = np.maximum(self.begin[border:], border)
+            self.document[border:] = np.maximum(self.document[border:], border)
+        self.begin = self.document if window is None else np.maximum(self.document, at - window)
 
     def __getitem__(self, column: "int | str | Callable[[Text], Column]") -> Column:
         if column not in self.made:
@@ -264,14 +265,16 @@ def _since(text: Text) -> Column:
 
 def _line_start(text: Text) -> np.ndarray:
     at = np.arange(len(text.ids))
-    return text.number("line start", lambda: np.minimum(_latest(text.spelling.line[text.ids], at + 1), at))
+    return text.number(
+        "line start", lambda: np.maximum(np.minimum(_latest(text.spelling.line[text.ids], at + 1), at), text.begin)
+    )
 
 
 def _opens(text: Text) -> Bool[np.ndarray, " L"]:
     """Whether a place is in the first line of a paragraph: one that comes after an empty line, or is the document's first."""
     at, start = np.arange(len(text.ids)), _line_start(text)
     empty, before = text.spelling.line[text.ids] & (start == at), np.maximum(start - 1, 0)
-    return (text.ids[before] == PAD) | empty[before]
+    return (start > text.begin) & ((text.ids[before] == PAD) | empty[before])
 
 
 def _speaker(text: Text, k: int) -> Column:
@@ -280,7 +283,7 @@ def _speaker(text: Text, k: int) -> Column:
     ends = np.flatnonzero(text.spelling.line[text.ids] & (start < at) & _opens(text))
     n = np.searchsorted(ends, at) - k
     place = np.append(ends, 0)[np.maximum(n, 0)]
-    return np.where((n >= 0) & (place > text.begin), text.span(start)[place], np.uint64(0))
+    return np.where((n >= 0) & (start[place] > text.begin), text.span(start)[place], np.uint64(0))
 
 
 def _paragraph(text: Text) -> Column:
@@ -298,7 +301,7 @@ def _line_before(text: Text, what: Callable[[np.ndarray, np.ndarray], np.ndarray
     """A number of the line before, from where it starts and where it ends; 0 without one."""
     start = _line_start(text)
     end = np.maximum(start - 1, 0)
-    return np.where(start > text.begin + 1, what(_line_start(text)[end], end), 0).astype(np.uint64)
+    return np.where(start > text.begin + 1, what(np.maximum(start[end], text.begin), end), 0).astype(np.uint64)
 
 
 def _of_kind(text: Text, kinds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -337,7 +340,7 @@ def _above(text: Text) -> Column:
     at, start = np.arange(len(text.ids)), _line_start(text)
     before = _line_start(text)[np.maximum(start - 1, 0)]
     place = before + (at - start)
-    known = (place < start - 1) & (start > text.begin + 1)
+    known = (place < start - 1) & (place > text.begin) & (start > text.begin + 1)
     ids = text.ids.astype(np.uint64) + np.uint64(1)
     return np.where(known, mix(ids[np.minimum(place, len(at) - 1)], ids[np.minimum(place + 1, len(at) - 1)]), np.uint64(0))
 
@@ -355,7 +358,7 @@ def follower(context: Context, n: int = 2, window: int = 10_000) -> Callable[[Te
     """A column: the last n tokens that came after the same context, each within so many tokens of the next; 0 without one."""
 
     def followed(text: Text) -> Column:
-        h, within = mix(context(text), text.begin.astype(np.uint64)), min(window, text.window or window)
+        h, within = mix(context(text), text.document.astype(np.uint64)), min(window, text.window or window)
         order = np.argsort(h, kind="stable")
         sorted_h, ids, found = h[order], text.ids[order].astype(np.uint64) + np.uint64(1), np.zeros(len(h), np.uint64)
         for k in range(1, n + 1):

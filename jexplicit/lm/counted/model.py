@@ -279,7 +279,7 @@ def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, 
         return View()
     limit = int(more[0]) if kind == "window" else context.window
     at = np.arange(len(text.ids))
-    inner = text.begin + 1 if "document" in history else np.zeros_like(at)
+    inner = text.document + 1 if "document" in history else np.zeros_like(at)
     if context.window is None:
         if kind != "adaptive":
             return View()

@@ -105,6 +105,15 @@ def test_no_column_sees_the_future(across):
             np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
 
 
+def test_no_column_sees_beyond_a_window():
+    ids = stream(6)
+    for t in (60, 99, 140, len(ids) - 1):
+        other = np.append(np.resize(stream(9, seed=7), t - 30), ids[t - 30 :])
+        one, two = (text(own, across=True, window=30) for own in (ids, other))
+        for column in (*_all[:-2], "4:2"):
+            assert one[column][t] == two[column][t], (column, t)
+
+
 def test_another_text_begins_at_a_border():
     ids = stream(2)
     joined = np.concatenate([stream(2, seed=5)[:-1], ids])
