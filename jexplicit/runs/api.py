@@ -19,7 +19,7 @@ def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def find(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}: it has {', '.join(sorted(modules))}")
         module = importlib.import_module(modules[name])
         return module if modules[name] == f"{package}.{name}" else getattr(module, name)
 
