@@ -105,7 +105,8 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
         )
     m = min(h, (d - 1) // 4) // 2 * 2
     token, place, before, copied = _spaces(d, m, rng)
-    A = np.eye(N, m) if N <= m else (x := rng.normal(size=(N, m))) / np.linalg.norm(x, axis=1, keepdims=True)
+    A = np.eye(N, m) if N <= m else rng.normal(size=(N, m))
+    A = A / np.linalg.norm(A, axis=1, keepdims=True)
     phases = np.pi * (np.arange(1, m // 2 + 1) * (5**0.5 - 1) / 2 % 1)  # spread over (0, π), so that no two places look alike
     t = np.arange(network.window)[:, None] * phases[None]
     P = np.concatenate([np.cos(t), np.sin(t)], axis=1) / (m // 2) ** 0.5  # φ(t) of length 1

@@ -41,19 +41,19 @@ class Spelling(NamedTuple):
     """What columns ask of tokens, [N] each.
 
     begins: which tokens begin a word. `▁the` of subwords or words, and every character that is not in a word.
-    inside: which tokens belong to a word: letters and apostrophes, subwords with one.
-    line: which tokens end a line.
     folded: a number that upper and lower case share.
-    kind: 1 a piece of a word, 2 one with a capital, 3 white space, 4 the end of a line, 5 the end of a sentence, 6 all else.
+    kind: 1 a piece of a word (letters and apostrophes, subwords with one), 2 one with a capital, 3 white space, 4 the end of a
+        line, 5 the end of a sentence, 6 all else.
     classes: for each size, the class of each token.
     """
 
     begins: Bool[np.ndarray, " N"]
-    inside: Bool[np.ndarray, " N"]
-    line: Bool[np.ndarray, " N"]
     folded: Int[np.ndarray, " N"]
     kind: UInt8[np.ndarray, " N"]
     classes: dict[int, Int[np.ndarray, " N"]]
+
+    inside = property(lambda self: (self.kind == 1) | (self.kind == 2))  # tokens that belong to a word
+    line = property(lambda self: self.kind == 4)  # tokens that end a line, and <pad>
 
 
 def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
@@ -68,10 +68,7 @@ def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
     characters = tokenizer is not None and tokenizer.kind == "char"
     inside = np.array([any(c.isalpha() or c == "'" for c in piece) and not (characters and len(piece) > 1) for piece in pieces])
     inside[PAD] = False
-    if characters:
-        begins = ~inside
-    else:
-        begins = np.array([piece.startswith("▁") for piece in pieces]) | ~inside
+    begins = ~inside | np.array([not characters and piece.startswith("▁") for piece in pieces])
     line = np.array([piece == "\n" for piece in pieces])
     line[PAD] = begins[PAD] = True
     known: dict[str, int] = {}
@@ -79,7 +76,7 @@ def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
     capital = np.array([piece != piece.lower() for piece in pieces])
     space, stop = (np.array([piece.strip("▁ \t") in some for piece in pieces]) for some in (("",), (".", "!", "?")))
     kind = np.select([line, inside & ~capital, inside, space, stop], [4, 1, 2, 3, 5], 6).astype(np.uint8)
-    return Spelling(begins, inside, line, folded, kind, {})
+    return Spelling(begins, folded, kind, {})
 
 
 class Context:
@@ -307,7 +304,7 @@ def _line_before(text: Text, what: Callable[[np.ndarray, np.ndarray], np.ndarray
 def _of_kind(text: Text, kinds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """[L] the last place before each one whose token is of some kinds, and whether the document has one."""
     at = np.arange(len(text.ids))
-    last = _latest(np.isin(text.spelling.kind[text.ids], kinds) & (text.ids != PAD), at, -1)
+    last = _latest(np.isin(text.spelling.kind[text.ids], kinds), at, -1)
     return np.maximum(last, 0), last > text.begin
 
 
