@@ -145,10 +145,13 @@ class Sorted(NamedTuple):
     recent_r: Float32[np.ndarray, " n1"]
     recent_v: Float32[np.ndarray, " n1"]
 
-    def seen(self, begin: np.ndarray, end: np.ndarray) -> Statistics:
-        """What stands in the intervals [begin, end)."""
+    def seen(self, begin: np.ndarray, end: np.ndarray, *, sums: bool = True) -> Statistics:
+        """What stands in the intervals [begin, end); without sums, r and what is after it are 0."""
         n = end - begin
         last = (self.y[np.maximum(end - 1, 0)] & (n > 0)) + 2 * (self.y[np.maximum(end - 2, 0)] & (n > 1))
+        if not sums:
+            zero = np.zeros(1, np.float32)
+            return Statistics(n, self.ones[end] - self.ones[begin], last, zero, zero, zero, zero)
         r, v = ((c[end] - c[begin]).astype(np.float32) for c in (self.r, self.v))
         fade = _fade[np.minimum(n, 255)]
         recent = (c[end] - fade * c[begin] for c in (self.recent_r, self.recent_v))
@@ -259,14 +262,14 @@ def state(seen: Statistics) -> np.ndarray:
     return (zeros * 12 + _sizes[np.minimum(seen.ones, 121)]) * 4 + seen.last
 
 
-def count_states(seen: Statistics, b: np.ndarray, y: np.ndarray) -> Float[np.ndarray, "2 cells"]:
-    """How often 0 and 1 followed each state at about the base b, linear between bins."""
-    known = seen.n > 0
-    cell, (j, part) = state(seen) * _bins, bins(b)
-    cell = (y.astype(np.int32) * (_states * _bins) + cell + j)[known]
+def count_states(seen: Statistics, b: np.ndarray, y: np.ndarray, half: np.ndarray) -> Float[np.ndarray, "2 2 cells"]:
+    """How often 0 and 1 followed each state at about the base b in each half of the cells, linear between bins."""
+    known, size = seen.n > 0, 4 * _states * _bins
+    j, part = bins(b)
+    cell = ((((2 * half + y) * _states + state(seen)) * _bins) + j)[known]
     part = part[known]
-    low, high = np.bincount(cell, 1 - part, 2 * _states * _bins), np.bincount(cell + 1, part, 2 * _states * _bins + 1)[:-1]
-    return (low + high).astype(float).reshape(2, -1)  # without a weight, bincount counts integers
+    low, high = np.bincount(cell, 1 - part, size), np.bincount(cell + 1, part, size + 1)[:-1]
+    return (low + high).astype(float).reshape(2, 2, -1)  # without a weight, bincount counts integers
 
 
 def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "states bins"]:
@@ -380,38 +383,35 @@ def pass_over(
     B, end = len(d.bit), len(d.bit) if end is None else end
     shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
     key = keys(h, d, shards)
-    x = np.zeros((KINDS, B - first), np.float32 if B <= _table_cells else np.float16)
-    known = np.zeros(B - first, bool)
+    x = np.zeros((B - first, KINDS + 1), np.float32 if B <= _table_cells else np.float16)  # and whether cells are known
     before = before if view.of_training else None
 
     def shard(number: int) -> tuple[Sorted, list[tuple[np.ndarray, np.ndarray]]]:
         s = sort(key[number], base)
         return s, intervals(s, view, d)
 
-    def chunks(s: Sorted, parts: list[tuple[np.ndarray, np.ndarray]], some: np.ndarray | None = None):
+    def chunks(s: Sorted, parts: list[tuple[np.ndarray, np.ndarray]], some: np.ndarray | None, *, sums: bool):
         for a in range(0, len(s.time) if some is None else len(some), _chunk):
             at = slice(a, a + _chunk) if some is None else some[a : a + _chunk]
-            yield functools.reduce(Statistics.then, (s.seen(begin[at], stop[at]) for begin, stop in parts)), s.b[at], at
+            seen = functools.reduce(Statistics.then, (s.seen(begin[at], stop[at], sums=sums) for begin, stop in parts))
+            yield seen, s.b[at], at
 
     def counted(number: int) -> np.ndarray:
         s, parts = kept[number] if kept else shard(number)
         some = None if end >= B else np.flatnonzero(s.time < end)
         found = np.zeros((2, 2, _states * _bins))
-        for seen, b, at in chunks(s, parts, some):
-            odd = (s.cell[at] & np.uint64(1)).astype(bool)
-            for half, own in enumerate((~odd, odd)):
-                found[half] += count_states(seen.take(own), b[own], s.y[at][own])
+        for seen, b, at in chunks(s, parts, some, sums=False):
+            found += count_states(seen, b, s.y[at], (s.cell[at] & np.uint64(1)).astype(np.int32))
         return found
 
     def evaluated(number: int) -> tuple[np.ndarray, Statistics] | None:
         s, parts = kept[number] if kept else shard(number)
         new = s.start == np.arange(len(s.start))
-        earlier, rank = before and before.find(s.cell[new]), np.cumsum(new) - 1
-        for seen, b, at in chunks(s, parts, np.flatnonzero(s.time >= first) if first else None):
+        earlier, rank = (before.find(s.cell[new]), np.cumsum(new) - 1) if before else (None, new)
+        for seen, b, at in chunks(s, parts, np.flatnonzero(s.time >= first) if first else None, sums=True):
             seen = seen if earlier is None else earlier.take(rank[at]).then(seen)
             half = np.where(s.time[at] < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
-            x[:, s.time[at] - first] = evidence(seen, b, tables, half, least)
-            known[s.time[at] - first] = seen.n >= least
+            x[s.time[at] - first] = np.concatenate([evidence(seen, b, tables, half, least), [seen.n >= least]]).T
         if not keep:
             return None
         training = s.time < end
@@ -429,7 +429,7 @@ def pass_over(
     else:
         tables = table[None]
     cells = [part for part in each(evaluated, range(shards)) if part]
-    return Past(x, known, table, join(*zip(*cells, strict=True)) if cells else None)
+    return Past(x.T[:KINDS], x[:, KINDS] > 0, table, join(*zip(*cells, strict=True)) if cells else None)
 
 
 def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -> Cells:
