@@ -38,7 +38,7 @@ from icl.blur.data import Examples
 from icl.blur.design import Rules
 from icl.blur.genome import Genome, backprop_genome
 from icl.blur.learning import accuracies_of, seeded_learners, trajectory
-from icl.blur.rules import Synapses, init_synapses, learn, normalise, transpose_synapses
+from icl.blur.rules import Synapses, init_synapses, learn, normalise
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.parts.names import Activation, OptimizerName
@@ -176,10 +176,7 @@ class Curl(NamedTuple):
 def update_jacobian(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
 ) -> Float[Array, "w w"]:
-    """`∂ΔW_k/∂W_m` over all forward synapses and biases, by forward differentiation, with V = Wᵀ throughout.
-
-    Raises:
-        ValueError: rules with separate backward synapses.
+    """`∂ΔW_k/∂W_m` over all forward synapses and biases, by forward differentiation.
 
     Example:
         >>> from icl.blur import init_synapses
@@ -190,13 +187,11 @@ def update_jacobian(
         >>> jax.eval_shape(jacobian, jax.random.key(0), jnp.ones((4, 2), "f4"), jnp.ones((4, 2), "f4")).shape  # 2 (3 3 + 4 2)
         (34, 34)
     """
-    if not rules.symmetric:
-        raise ValueError("symmetric = False: backward synapses are separate variables; use rules with symmetric synapses")
     weights, unravel = ravel_pytree([synapse.W for synapse in synapses])
 
     def change(flat: Array) -> Array:
-        moved = [old._replace(W=W, V=transpose_synapses(W)) for old, W in zip(synapses, unravel(flat), strict=True)]
-        after, _ = learn(genome, rules, tuple(moved), x, y)
+        moved = tuple(old._replace(W=W) for old, W in zip(synapses, unravel(flat), strict=True))
+        after, _ = learn(genome, rules, moved, x, y)
         return ravel_pytree([synapse.W for synapse in after])[0] - flat
 
     return jax.jacfwd(change)(weights)

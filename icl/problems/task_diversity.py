@@ -236,11 +236,6 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
         tasks: with independent symmetric coordinates of one variance.
         M: number of tasks, not necessarily an integer.
 
-    Example:
-        >>> tasks = Tasks(dim=10, context=10, inputs="normal", input_range=12**0.5, noise=0.5)
-        >>> [round(float(limiting_excess(tasks, M)), 3) for M in (1, 16, 256)]
-        [0.851, 0.164, 0.008]
-
     Source: this package, in the limit of Lu et al. 2024.
     """
     dtype = jnp.zeros(()).dtype

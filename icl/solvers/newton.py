@@ -56,10 +56,6 @@ def steps_per_layer(layers: Sequence[int], steps: Sequence[float | None]) -> flo
     Args:
         layers: K.
         steps: that have the loss of K layers, see `equivalent_steps`.
-
-    Example:
-        >>> round(steps_per_layer([1, 2, 3, 4], [9.0, 6.0, 9.0, None]), 2)
-        3.0
     """
     known = np.array([(K, k) for K, k in zip(layers, steps, strict=True) if K > 1 and k is not None])
     return float(np.polyfit(known[:, 0], known[:, 1], 1)[0]) if len(known) > 1 else np.nan

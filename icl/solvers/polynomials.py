@@ -123,11 +123,6 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
     Raises:
         ValueError: tasks with noise, or a negative degree.
 
-    Example:
-        >>> law = Spectrum(np.array([1.0, 2.0]), np.array([1.0, 1.0]), 2.0)
-        >>> round(least_loss(law, Tasks(dim=2), 1), 6)  # r = 1 - 0.6 λ: 0.4² + 0.2² = 0.2
-        0.1
-
     Source: Szegő, Orthogonal polynomials, Sec. 3.1.
     """
     if degree < 0 or not (isinstance(tasks.noise, float | int) and tasks.noise == 0):

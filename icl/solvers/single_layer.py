@@ -103,11 +103,6 @@ def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M 
 
     The moments of a layer are of the fourth order in w, so these tasks have exactly the moments of Gaussian tasks.
 
-    Example:
-        >>> W, probabilities = gaussian_tasks(Tasks(dim=3))
-        >>> len(W), round(float(probabilities @ W[:, 0] ** 4), 6), round(float(probabilities @ (W[:, 0] * W[:, 1]) ** 2), 6)
-        (19, 3.0, 1.0)
-
     Source: McNamee and Stenger 1967, Construction of fully symmetric numerical integration formulas.
     """
     d, eye = tasks.dim, np.eye(tasks.dim)

@@ -30,11 +30,6 @@ def fit_patch_bank(
 
     Raises:
         ValueError: no sizes; patches larger than an image; fewer than 1 filter.
-
-    Example:
-        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
-        >>> [filters.W.shape for filters in fit_patch_bank(images, 17, sizes=(3, 5), number=4)]
-        [(9, 4), (25, 4)]
     """
     if not sizes:
         raise ValueError("patches of no size: use at least one size")
@@ -59,11 +54,6 @@ def patch_pools(
         bank: of `fit_patch_bank`.
         grid: cells along each side.
         threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
-
-    Example:
-        >>> bank = (Filters(jnp.ones((9, 4)), jnp.zeros(4)),)
-        >>> patch_pools(jnp.ones((5, 8, 8)), bank, grid=2, threshold=1.0).shape  # positive and negative parts in 2 x 2 cells
-        (5, 32)
     """
     side = min(X.shape[1:])
     if not 1 <= grid <= side:

@@ -66,7 +66,6 @@ from icl.blur import (
     minibatches,
     random_genome,
     sgd_rules,
-    update_jacobian,
 )
 from icl.blur.data import resize_images
 from icl.blur.episodes import Family
@@ -262,7 +261,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         (r"layers of \(3,\)", lambda: init_synapses(KEY, GENOME, RULES, (3,))),
         ("zeta: the scalars", lambda: traced(lambda: random_genome(KEY, 2, zeta=1.0))),
         ("cross_entropy of tanh outputs", lambda: sgd_rules("tanh", "cross_entropy", output="tanh")),
-        ("symmetric = False", lambda: update_jacobian(GENOME, Rules(states=2, symmetric=False), SYNAPSES, x, y)),
         ("batches of 9 out of 8", lambda: minibatches(0, 8, steps=1, batch_size=9)),
         *(
             ("of 6 updates: give ascending numbers from 0 to 6", functools.partial(CURVE, at=at))
