@@ -50,7 +50,6 @@ def image_sets(
         limit: use at most this many images, train and test together.
         classes: use the images of these classes only, relabelled 0, 1, ..; default, all. The test split does not depend on
             the classes.
-        seed: of the shuffle.
 
     Raises:
         ValueError: fewer than 100 images, an impossible side, unknown or repeated classes, or a single class.

@@ -120,12 +120,7 @@ def sgd_difference(
     """Compare the learner with `jax.grad` descent on random examples, each with its own weights throughout.
 
     Args:
-        rules: of `sgd_rules`.
         sizes: n_0 (inputs) .. n_L (outputs).
-        rate: learning rate.
-        steps: number of steps.
-        batch_size: B.
-        seed: of weights and examples.
         dtype: float32, or float64 if enabled in JAX.
 
     Raises:
@@ -230,7 +225,6 @@ def descent_curves(
 
     Args:
         optimizer: a name of `jexplicit.nn.optimizers`.
-        rates: learning rates.
         hidden, train, test, steps, batch_size, seeds, at: as in `icl.blur.learning_curves`.
         normalised: whether all layers are normalised.
         hidden_activation: σ of the hidden layers.

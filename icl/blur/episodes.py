@@ -169,10 +169,6 @@ def meta_loss(
     """ℓ of one learner, in nats per query, and its accuracy on the queries, at the end or along the curve. Pure.
 
     Args:
-        genome, rules: of the learner.
-        hidden: widths of its hidden layers.
-        key: of its initial synapses.
-        episode: its data.
         objective: end, or the area under the curve.
         path: λ; with the curve there is no path loss.
         at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
@@ -240,12 +236,8 @@ def mean_scores(
 
     Args:
         genomes: genome axis first; all with the same learners.
-        key: random key.
         source: of the minibatches, and without `dev` of `query_size` queries.
         dev: queries, all of them.
-        rules, family, unroll, objective: of the learners.
-        query_size: Q.
-        learners: per genome.
     """
 
     def score(learner: tuple[Genome, Array]) -> tuple[Array, Array]:

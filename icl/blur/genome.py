@@ -87,7 +87,6 @@ def random_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars
     """A genome with matrices of independent N(0, 1) entries, and scalars with which synapses neither vanish nor explode.
 
     Args:
-        key: random key.
         states: k.
         dtype: of all leaves.
         scalars: other initial values, by field.
@@ -112,9 +111,6 @@ def backprop_genome(states: int, *, dtype: Any = np.float32, **scalars: float) -
 
     With η̃ = -rate and the rules of `icl.blur.sgd_rules` it *is* stochastic gradient descent; under other rules it is not.
 
-    Args:
-        states, dtype, scalars: as in `random_genome`.
-
     Raises:
         ValueError: as in `random_genome`.
 
@@ -131,7 +127,6 @@ def ridge_genome(key: Array, states: int, *, dtype: Any = np.float32) -> Genome:
 
     Args:
         key: unused; the start is deterministic.
-        states, dtype: as in `random_genome`.
 
     Raises:
         ValueError: as in `random_genome`.
@@ -212,7 +207,6 @@ def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
 
     Args:
         path: of the file; its folder is created.
-        rule: genome, rules and their provenance.
     """
     genome = {field: np.asarray(leaf, np.float64).tolist() for field, leaf in rule.genome._asdict().items()}
     path = local_path(path)

@@ -228,7 +228,6 @@ def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[fl
     """Number of updates after which a curve first has an accuracy; infinity if it never does.
 
     Args:
-        accuracy: to reach.
         at: numbers of updates from 1 on, in ascending order.
         accuracies: of the curve after each of them; between two of them it is linear in log n.
     """

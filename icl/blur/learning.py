@@ -59,13 +59,8 @@ def learning_curves(
     """Accuracy of several learners after 0, 1, .. n updates, each with its own initial synapses and minibatches.
 
     Args:
-        genome, rules: of the learners.
-        hidden: widths of the hidden layers.
-        train: examples to learn from.
         test: examples for the accuracies, of one part or of several (`accuracies_of`), from one training run.
         steps: n.
-        batch_size: B.
-        seeds: one per learner.
         at: numbers of updates to measure after, in ascending order; default, all.
 
     Raises:
@@ -164,9 +159,6 @@ class Learner(NamedTuple):
 
 def learner(name: str | os.PathLike = "digits") -> Learner:
     """The learner of a shipped genome or of a file.
-
-    Args:
-        name: as in `icl.blur.load_genome`.
 
     Raises:
         ValueError: no such genome, or a damaged file.

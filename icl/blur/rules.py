@@ -69,9 +69,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
     In the last synapses σ is smaller by the factor sigma_output. Biases are 0 there, and N(0, sigma_bias²) elsewhere.
 
     Args:
-        key: random key.
         genome: its standard deviations and dtype are used.
-        rules: the design.
         sizes: n_0 (inputs) .. n_L (outputs).
 
     Raises:
@@ -105,7 +103,6 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
     """The logits of a learner, with its averaged synapses if it has them. Pure.
 
     Args:
-        genome, rules, synapses: the learner.
         x: [B, n_0] inputs; the batch matters if neurons are normalised over it.
 
     Raises:
@@ -134,7 +131,6 @@ def forward(
     States are 0 before the pass, so the term `f a` of Eq. 5 is 0 too. N is `normalise`, if enabled by the rules.
 
     Args:
-        genome, rules, synapses: the learner.
         x: [B, n_0] a minibatch.
 
     Raises:
@@ -177,7 +173,6 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
         a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))
 
     Args:
-        genome, rules, synapses: the learner.
         states: of layers 0 .. L after the forward pass, with the feedback in the last one.
 
     Source: Sandler et al. 2021, Eq. 6.
@@ -204,7 +199,6 @@ def update_synapses(
         W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]
 
     Args:
-        genome, rules, synapses: the learner.
         before: states after the forward pass, with the feedback in the last layer.
         after: states after the backward pass.
         y: [B, n_L] targets.
@@ -311,7 +305,6 @@ def learn(
     """One full step on a minibatch: the new synapses, and the logits before the update. Pure.
 
     Args:
-        genome, rules, synapses: the learner.
         x: [B, n_0] inputs.
         y: [B, n_L] targets, one-hot (or 0 and 1 for a single output).
 

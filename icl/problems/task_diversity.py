@@ -175,7 +175,6 @@ def diversity_curve(tasks: Tasks, W: Float[Array, "M d"], numbers: Numbers[int])
     Args:
         tasks: their distribution, with noise.
         W: [largest M, d] the tasks.
-        numbers: each M.
 
     Raises:
         ValueError: a number below 1 or above the number of tasks, or labels without noise.

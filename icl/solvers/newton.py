@@ -45,7 +45,6 @@ def residual_loss(weights: Float[Array, "T d"], r: Float[Array, "T d"]) -> Float
 
     Args:
         weights: w of the eigenvalues of each context, `icl.solvers.spectrum.weighted_eigenvalues`.
-        r: their residuals.
     """
     return jnp.mean(jnp.sum(weights * r**2, axis=1)) / 2
 

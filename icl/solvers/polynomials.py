@@ -118,7 +118,6 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
     Args:
         law: of the contexts' eigenvalues.
         tasks: their distribution, without noise.
-        degree: of r.
 
     Raises:
         ValueError: tasks with noise, or a negative degree.
@@ -176,8 +175,6 @@ def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial
 
     Args:
         values: [T, d] of `context_eigenvalues`, from contexts not used to fit the rates.
-        polynomial: the layers.
-        tasks: the contexts' distribution.
 
     Example:
         >>> zero = Polynomial(np.zeros(1), np.zeros(1), 0.125)
@@ -200,11 +197,9 @@ def optimal_polynomials(
 
     Args:
         law: eigenvalues of the contexts, from `spectral_law`.
-        tasks: the contexts' distribution.
         layers: K.
         tied: whether all layers share η and γ, as in recurrent layers.
         plus_plus: GD++; False for GD, γ = 0.
-        seed: of random starting points.
 
     Raises:
         ValueError: no layer, or a law without eigenvalues.

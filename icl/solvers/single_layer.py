@@ -168,10 +168,6 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
     It starts at the p that explains most of E[Z_ab w_j], the direction in which gradient descent leaves small weights. No sweep
     raises the loss. Some random starts end in local minima; no case is known for this start.
 
-    Args:
-        moments: of the tasks.
-        sweeps: number of alternations.
-
     Raises:
         ValueError: fewer than one sweep, or moments that do not determine the head (a check of values, which tracers skip).
 

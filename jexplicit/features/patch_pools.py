@@ -23,10 +23,8 @@ def fit_patch_bank(
 
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
-        levels: number of possible grey levels.
         sizes: heights and widths of patches, in pixels.
         number: of filters of each size; twice as many responses, positive and negative parts.
-        seed: of the choice of patches.
 
     Raises:
         ValueError: no sizes; patches larger than an image; fewer than 1 filter.
@@ -51,7 +49,6 @@ def patch_pools(
 
     Args:
         X: grey levels between 0 and 1.
-        bank: of `fit_patch_bank`.
         grid: cells along each side.
         threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
     """

@@ -48,9 +48,6 @@ def patch_filters(
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
         levels: 256 for bytes.
-        size: height and width of a patch.
-        number: of filters.
-        seed: of the choice of patches.
         noise: variance added before whitening; grey levels lie between 0 and 1.
         clusters: cluster directions of whitened patches, instead of random patches.
 
@@ -110,7 +107,6 @@ def patch_features(
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
         levels: 256 for bytes.
-        filters: of `patch_filters`.
         grid: cells along each side.
         threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
         progress: called with (images done, total images).
