@@ -38,7 +38,7 @@ from icl.blur.data import Examples
 from icl.blur.design import Rules
 from icl.blur.genome import Genome, backprop_genome
 from icl.blur.learning import accuracies_of, seeded_learners, trajectory
-from icl.blur.rules import Synapses, init_synapses, learn, normalise
+from icl.blur.rules import Synapses, init_synapses, learn, normalise, transpose_synapses
 from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.parts.names import Activation, OptimizerName
@@ -185,8 +185,8 @@ def update_jacobian(
     weights, unravel = ravel_pytree([synapse.W for synapse in synapses])
 
     def change(flat: Array) -> Array:
-        moved = tuple(old._replace(W=W) for old, W in zip(synapses, unravel(flat), strict=True))
-        after, _ = learn(genome, rules, moved, x, y)
+        moved = [old._replace(W=W, V=transpose_synapses(W)) for old, W in zip(synapses, unravel(flat), strict=True)]
+        after, _ = learn(genome, rules, tuple(moved), x, y)
         return ravel_pytree([synapse.W for synapse in after])[0] - flat
 
     return jax.jacfwd(change)(weights)

@@ -50,11 +50,13 @@ class Synapse(NamedTuple):
     """The synapses between two layers.
 
     W: [c, n_in + 1, n_out] forward, with the bias; c is k, or 1 if all states share a matrix.
+    V: [c, n_out, n_in] backward: Wᵀ without the bias, a value of its own, so that runs are equal to the last bit.
     S: [c, n_in + 1, n_out] averaged W for predictions; None without averages.
     n: number of earlier updates; None if unused.
     """
 
     W: Float[Any, "*batch c n_in1 n_out"]
+    V: Float[Any, "*batch c n_out n_in"]
     S: Any = None
     n: Any = None
 
@@ -95,7 +97,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
             b = genome.sigma_bias * jax.random.normal(jax.random.fold_in(W_key, 1), b.shape, dtype)
         W = jnp.concatenate([W, b], axis=1)
         n = jnp.zeros((), dtype) if rules.aging or rules.average else None
-        synapses.append(Synapse(W, W if rules.average else None, n))
+        synapses.append(Synapse(W, transpose_synapses(W), W if rules.average else None, n))
     return tuple(synapses)
 
 
@@ -179,7 +181,7 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
     """
     after = [states[-1]]
     for layer in reversed(range(1, len(synapses))):
-        a, V = states[layer], jnp.matrix_transpose(synapses[layer].W[:, :-1])
+        a, V = states[layer], synapses[layer].V
         u = genome.eta * (mix_states(genome.mu, after[0]) @ _read_synapses(genome, rules, V))
         z = genome.f * (a * u) if rules.backward != "additive" else genome.f * a + u
         if rules.normalise in ("backward", "both"):  # no shift of errors; η̃ scales them
@@ -230,7 +232,7 @@ def update_synapses(
         W = keep * synapse.W + rate * change(a, b, last=last)
         if rules.synapse_norm:  # divide a state by a scalar before it overflows (f̃ > 1), which unit synapses do not see
             W = W / lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True) / _largest, 1))
-        new.append(_age(genome, rules, synapse._replace(W=W)))
+        new.append(_age(genome, rules, synapse._replace(W=W, V=transpose_synapses(W))))
         if rules.pre == "sequential" and not last:
             below = _forward_layer(genome, rules, W, below, layer + 1, last=False)[0]
     return tuple(new)
@@ -364,3 +366,8 @@ def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, whole: bool = False) 
 def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
     """`Σ_d matrix[d,c] a^d`, for every neuron. States missing in `a`, as in the input layer, count as 0."""
     return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
+
+
+def transpose_synapses(W: Float[Array, "c n_in1 n_out"]) -> Float[Array, "c n_out n_in"]:
+    """V: Wᵀ without the bias."""
+    return jnp.matrix_transpose(W[:, :-1])

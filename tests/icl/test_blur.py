@@ -36,7 +36,8 @@ def learner(rules: blur.Rules, sizes: tuple[int, ...] = SIZES, dtype: Any = np.f
     genome = Genome(*rng.normal(size=(4, rules.states, rules.states)), **odd, rescale=1.2, sigma=1.0)
     synapses = []
     for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
-        synapses.append(Synapse(rng.normal(size=(channels, n_in + 1, n_out)) / 2))
+        W = rng.normal(size=(channels, n_in + 1, n_out)) / 2
+        synapses.append(Synapse(W, W[:, :-1].swapaxes(1, 2)))
     x, labels = rng.normal(size=(5, sizes[0])), rng.integers(0, sizes[-1], 5)
     return jax.tree.map(
         lambda leaf: jax.device_put(np.asarray(leaf, dtype)), (genome, tuple(synapses), x, np.eye(sizes[-1])[labels])
@@ -106,7 +107,7 @@ def test_permuting_hidden_neurons_permutes_the_result():
 
     def moved(synapses):
         first, second, last = jax.tree.map(np.asarray, synapses)
-        return Synapse(first.W[:, :, order]), Synapse(second.W[:, bias]), last
+        return Synapse(first.W[:, :, order], first.V[:, order]), Synapse(second.W[:, bias], second.V[:, :, order]), last
 
     new, logits = step(synapses)
     assert_equal(step(moved(synapses)), (moved(new), logits), rtol=1e-10, atol=1e-12)
@@ -246,7 +247,7 @@ def test_descent_has_no_curl_and_a_learned_update_has():
     genome, rules, h = blur.random_genome(jax.random.key(0), 2, dtype=np.float64), blur.Rules(states=2), 1e-6
     synapses, J = jacobian(genome, rules)
     assert blur.curl(J).relative > 0.1
-    step = jax.jit(lambda W: blur.learn(genome, rules, (Synapse(W), synapses[1]), x, y)[0])
+    step = jax.jit(lambda W: blur.learn(genome, rules, (Synapse(W, jnp.matrix_transpose(W[:, :-1])), synapses[1]), x, y)[0])
     ends = (step(synapses[0].W.at[0, 1, 2].add(s * h)) for s in (1, -1))
     ahead, behind = (jnp.concatenate([synapse.W.ravel() for synapse in end]) for end in ends)
     column, at = np.array((ahead - behind) / (2 * h)), 1 * 3 + 2  # of W[0, 1, 2] in [2, 3, 3] raveled

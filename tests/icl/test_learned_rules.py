@@ -100,7 +100,7 @@ def test_a_step_with_ridge_updates_is_the_sums_of_loops(change):
     synapses = []
     for n_in, n_out in ((3, 4), (4, 3), (3, 2)):
         W, S = (jax.device_put(rng.normal(size=(1 + rules.multistate, n_in + 1, n_out)) / 2) for _ in range(2))
-        synapses.append(Synapse(W, S, jax.device_put(3.0)))
+        synapses.append(Synapse(W, jax.device_put(np.asarray(W)[:, :-1].swapaxes(1, 2)), S, jax.device_put(3.0)))
     x, y = jax.device_put(rng.normal(size=(5, 3))), jax.device_put(np.eye(2)[rng.integers(0, 2, 5)])
     new, logits = jax.jit(functools.partial(learn, rules=rules))(genome, synapses=tuple(synapses), x=x, y=y)
     Ws, g = [np.moveaxis(np.asarray(synapse.W), 0, -1) for synapse in synapses], jax.tree.map(np.asarray, genome._asdict())
