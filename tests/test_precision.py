@@ -102,7 +102,7 @@ def test_functions_of_a_class_and_shifted_points():
     of_kind = (function_classes.FunctionClass(kind, dim=4, points=6) for kind in function_classes.KINDS)
     rows: list[Any] = [(own.kind, lambda v, own=own: function_classes.sample_function(key, own)(v), ones(4)) for own in of_kind]
     shifts: Any = function_classes.SHIFTS
-    each_row(check, rows + [(by, lambda key, by=by: function_classes.sample_prompt(key, functions, by), key) for by in shifts])
+    each_row(check, rows + [(by, lambda key, by=by: functions.sample(key, by), key) for by in shifts])
 
 
 def test_default_precision_is_seen_and_outside_nothing_changes():

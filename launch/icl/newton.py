@@ -8,9 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.solvers.newton import START_POWERS, equivalent_steps, newton_residual, residual_loss
-from icl.solvers.newton import steps_per_layer as slope
-from icl.solvers.polynomials import optimal_polynomials, residual
+from icl.solvers.polynomials import (
+    START_POWERS,
+    equivalent_steps,
+    newton_residual,
+    optimal_polynomials,
+    residual,
+    residual_loss,
+)
+from icl.solvers.polynomials import steps_per_layer as slope
 from icl.solvers.spectrum import weighted_eigenvalues
 from jexplicit.runs.progress import stage
 from launch.icl import base

@@ -118,8 +118,8 @@ def test_shifts_are_what_they_say():
 
     @jax.jit
     def drawn(key, keys):
-        skewed = jax.vmap(lambda key: function_classes.sample_prompt(key, law, "skewed").X)(keys)
-        return {shift: function_classes.sample_prompt(key, law, shift) for shift, law in shifts.items()}, skewed
+        skewed = jax.vmap(lambda key: law.sample(key, "skewed").X)(keys)
+        return {shift: law.sample(key, shift) for shift, law in shifts.items()}, skewed
 
     prompts, many = jax.tree.map(np.asarray, drawn(jax.random.key(5), keys))
     plain = prompts["none"]

@@ -24,12 +24,12 @@ from icl.models.recurrences import Stream
 from icl.models.streams import Dynamics
 from icl.models.transformer import CausalTransformer
 from icl.problems.copying import Copying, separate_tokens
-from icl.problems.function_classes import FunctionClass, sample_prompt
+from icl.problems.function_classes import FunctionClass
 from icl.problems.markov import Chains
 from icl.problems.mixed_noise import MixedNoise, fit_diagonal
-from icl.problems.sine_waves import Waves, init_network, predict_waves, sample_waves
+from icl.problems.sine_waves import Waves, init_network, predict_waves
 from icl.solvers.closed_form import exact_moments
-from icl.solvers.newton import newton_residual
+from icl.solvers.polynomials import newton_residual
 from icl.solvers.single_layer import all_heads_solution
 from icl.solvers.spectrum import Spectrum
 from icl.training import blocked_gradient
@@ -140,8 +140,8 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("2 outputs", lambda: Copying(icl.Tasks(outputs=2))),
         ("width 3", lambda: Copying(icl.Tasks(), codes=3)),
         ("2 outputs", lambda: separate_tokens(ONE)),
-        ("shift 'up'", lambda: sample_prompt(KEY, CLASS, "up")),  # pyright: ignore[reportArgumentType]
-        ("9 points in 4 dimensions", lambda: sample_prompt(KEY, CLASS, "orthogonal query")),
+        ("shift 'up'", lambda: CLASS.sample(KEY, "up")),  # pyright: ignore[reportArgumentType]
+        ("9 points in 4 dimensions", lambda: CLASS.sample(KEY, "orthogonal query")),
         ("cubic", lambda: FunctionClass("cubic")),  # pyright: ignore[reportArgumentType]
         ("dim 0", lambda: FunctionClass(dim=0)),
         ("dim 2.*nonzero 3", lambda: FunctionClass("sparse", dim=2, nonzero=3)),
@@ -161,7 +161,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
             lambda: traced(
                 functools.partial(predict_waves, depth=3),
                 filled(init_network, channels=5, layers=2),
-                filled(sample_waves, WAVES, 2),
+                filled(lambda key: WAVES.sample(key, 2)),
             ),
         ),
         ("1 states, length 64", lambda: Chains(states=1)),

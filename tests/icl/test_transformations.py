@@ -14,7 +14,7 @@ import icl
 from icl.models.constructions import diagonal_layers
 from icl.problems.copying import copying_layers
 from icl.problems.mixed_noise import MixedNoise, posterior_mean
-from icl.problems.sine_waves import Waves, init_network, predict_waves, sample_waves
+from icl.problems.sine_waves import Waves, init_network, predict_waves
 from icl.solvers.closed_form import exact_moments, sampled_moments, solution_loss
 from icl.solvers.polynomials import losses_by_context
 
@@ -115,7 +115,7 @@ def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_p
         if of_waves:
             batch = jax.tree.map(
                 lambda leaf: RNG.normal(size=leaf.shape),
-                jax.eval_shape(lambda key: sample_waves(key, Waves(context=6), 4), jax.random.key(0)),
+                jax.eval_shape(lambda key: Waves(context=6).sample(key, 4), jax.random.key(0)),
             )
         whole = predictor(jax.device_put(batch))
         other = jax.tree.map(lambda leaf: np.concatenate([leaf[..., 1:3], leaf[..., :2] + 1], axis=-1), batch)
