@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from jexplicit.features import patches
-from jexplicit.features.clusters import spherical_kmeans
 from jexplicit.features.descriptors import describe, fit_axes
 from jexplicit.features.fourier import fourier_directions
 from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
-from jexplicit.features.patches import Filters, patch_features, patch_filters
+from jexplicit.features.patches import Filters, patch_features, patch_filters, spherical_kmeans
 from jexplicit.features.positive import unit_rows
 from jexplicit.features.scattering import scattering_pools, wavelets
 

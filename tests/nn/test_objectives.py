@@ -133,14 +133,6 @@ def descend(optimizer, gradients):
 GRADIENTS = [0.5, -1.0, 2.0, 0.25]
 
 
-def momentum(gradients, rate):
-    W = M = 0.0
-    for g in gradients:
-        M = 0.9 * M + g
-        W -= rate * M
-    return W
-
-
 def adagrad(gradients, rate, accumulator=0.0, eps=0.0):
     W, G = 0.0, accumulator
     for g in gradients:
@@ -149,47 +141,16 @@ def adagrad(gradients, rate, accumulator=0.0, eps=0.0):
     return W
 
 
-def rmsprop(gradients, rate):
-    W = V = 0.0
-    for g in gradients:
-        V = 0.9 * V + 0.1 * g * g
-        W -= rate * g / np.sqrt(V + 1e-8)
-    return W
-
-
-def adadelta(gradients, rate):
-    """Zeiler 2012, Algorithm 1."""
-    W = V = D = 0.0
-    for g in gradients:
-        V = 0.9 * V + 0.1 * g * g
-        change = -np.sqrt(D + 1e-6) / np.sqrt(V + 1e-6) * g
-        D = 0.9 * D + 0.1 * change * change
-        W += rate * change
-    return W
-
-
-def adam(gradients, rate):
-    W = M = V = 0.0
-    for k, g in enumerate(gradients, 1):
-        M, V = 0.9 * M + 0.1 * g, 0.999 * V + 0.001 * g * g
-        W -= rate * M / (1 - 0.9**k) / (np.sqrt(V / (1 - 0.999**k)) + 1e-8)
-    return W
-
-
-def test_optimisers_follow_their_recurrences():
-    by_hand = {f.__name__: f for f in (momentum, adagrad, rmsprop, adadelta, adam)}
+def test_adagrad_follows_its_recurrence_from_0():
+    """The others are optax's own."""
     starts = (0.0, 1e-30), (0.1, 1e-7), (2.0, 0.5)
 
     @jax.jit
     def found():
-        made = {name: descend(make_optimizer(name, 0.1), GRADIENTS) for name in by_hand}
-        adagrads = [optimizers.adagrad(0.1, accumulator=accumulator, eps=eps) for accumulator, eps in starts]
-        return made, [descend(optimizer, GRADIENTS) for optimizer in adagrads]
+        made = [make_optimizer("adagrad", 0.1), *(optimizers.adagrad(0.1, accumulator=a, eps=eps) for a, eps in starts)]
+        return [descend(optimizer, GRADIENTS) for optimizer in made]
 
-    ends, accumulated = found()
-    for name, f in by_hand.items():
-        assert float(ends[name]) == pytest.approx(f(GRADIENTS, 0.1), rel=1e-6)  # float32 powers of β in optax
-    for end, (accumulator, eps) in zip(accumulated, starts, strict=True):
+    for end, (accumulator, eps) in zip(found(), (starts[0], *starts), strict=True):
         assert float(end) == pytest.approx(adagrad(GRADIENTS, 0.1, accumulator, eps), rel=1e-12)
 
 
