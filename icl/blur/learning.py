@@ -181,20 +181,12 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
         return state, logits, jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
 
     def update(x: Any, y: Any, state: Synapses) -> tuple[Synapses, Array]:
-        if is_concrete(x):
-            check_scale(x)
+        if is_concrete(x) and not (scale := float(jnp.sqrt(jnp.mean(jnp.square(jnp.asarray(x, jnp.float32)))))) >= _least_scale:
+            remedy = "standardise them as in meta-training, (x - mean) / standard deviation"
+            raise ValueError(f"inputs of root mean square {scale:.2g}: {remedy}")
         state, logits, finite = step(x, y, state)
         if is_concrete(finite) and not bool(finite):
             raise FloatingPointError("the synapses are not finite after this update: stop earlier, as in meta-training")
         return state, logits
 
     return Learner(init, update, jax.jit(functools.partial(predict, genome, rules)))
-
-
-def check_scale(x: Any) -> None:
-    """Raise ValueError for inputs so small that a learned rule does not learn from them."""
-    scale = float(jnp.sqrt(jnp.mean(jnp.square(jnp.asarray(x, jnp.float32)))))
-    if not scale >= _least_scale:
-        raise ValueError(
-            f"inputs of root mean square {scale:.2g}: standardise them as in meta-training, (x - mean) / standard deviation"
-        )
