@@ -341,15 +341,6 @@ def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | No
     return float(np.interp(-np.log(loss), -logs, np.arange(len(losses))))
 
 
-def residual_loss(weights: Float[Array, "T d"], r: Float[Array, "T d"]) -> Float[Array, ""]:
-    """The loss of a residual polynomial r: half the mean of `sum_i w_i r(λ_i)²` over contexts.
-
-    Args:
-        weights: w of the eigenvalues of each context, `icl.solvers.spectrum.weighted_eigenvalues`.
-    """
-    return jnp.mean(jnp.sum(weights * r**2, axis=1)) / 2
-
-
 def steps_per_layer(layers: Sequence[int], steps: Sequence[float | None]) -> float:
     """How many steps one more layer is worth: the slope of a straight line from two layers on; NaN for fewer than two points.
 
