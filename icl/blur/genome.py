@@ -177,8 +177,8 @@ def load_genome(name: str | os.PathLike) -> LearnedRule:
         ValueError: no such genome, or a damaged file.
 
     Example:
-        >>> load_genome("digits").rules.symmetric
-        True
+        >>> load_genome("digits").rules.states
+        2
     """
     text, shipped = str(name), shipped_genomes()
     if text not in shipped and not is_input(text):
