@@ -8,12 +8,12 @@ Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # Learned update rules.
-BackwardMode = Literal["additive", "multiplicative", "multiplicative_second_state"]
+BackwardMode = Literal["additive", "multiplicative_second_state"]
 Normalisation = Literal["none", "forward", "backward", "both"]
 Output = Activation | Literal["softmax"]
 Update = Literal["hebbian", "ridge"]
-Over = Literal["batch", "layer", "mixed"]
-Pre = Literal["backward", "forward", "sequential"]
+Over = Literal["batch", "mixed"]
+Pre = Literal["backward", "sequential"]
 Objective = Literal["end", "curve"]
 Feedback = Literal["label", "squared_error", "cross_entropy"]
 Start = Literal["random", "ridge"]

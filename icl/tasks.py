@@ -148,10 +148,6 @@ class QueryLoss:
 def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[Array, ""]:
     """`½ mean_τ ||ŷ - y_q||²`, summed over outputs.
 
-    Args:
-        y: ŷ, predictions of a batch.
-        y_q: their targets.
-
     Raises:
         ValueError: different shapes, or no tasks.
 
@@ -168,7 +164,6 @@ def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Se
     """Sample tasks and a sequence of each: `y_i = W x_i + noise`, `W ~ N(0, c² I)`.
 
     Args:
-        tasks: their distribution.
         batch: the last axes of all arrays; none for a single task.
 
     Example:

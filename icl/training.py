@@ -166,16 +166,11 @@ def train_layers(
 
     Args:
         params: initial parameters, random or from a closed form; the first axis of every leaf is the seed.
-        problem: tasks and their loss.
-        recipe: hyperparameters.
         steps: in total, over which the learning rate is scheduled.
-        seeds: seeds of the tasks, one per run.
         every: steps per compiled call, each followed by an evaluation.
         evaluate: `params -> dictionary` of measures to record.
         devices: number of devices to split the seeds over; default, all. On CPUs it does not change the results.
         checkpoints: folder for checkpoints; training resumes from an existing one.
-        checkpoint_seconds: time between checkpoints.
-        on_evaluation: called with each new entry of the history.
         progress: called with (steps done, steps in total), summed over seeds.
 
     Raises:

@@ -41,8 +41,8 @@ def with_slopes(name: str, z: np.ndarray, r: dict) -> np.ndarray:
     return a
 
 
-def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age: float = 0.0) -> tuple[list, list, np.ndarray]:
-    """One whole step: new synapses forward [n_in + 1, n_out, c] and back [n_out, n_in, c], and logits."""
+def step(g: dict, r: dict, Ws: list, x: np.ndarray, y: np.ndarray, age: float = 0.0) -> tuple[list, np.ndarray]:
+    """One whole step: new synapses [n_in + 1, n_out, c], and logits."""
     k, B, L = r["states"], len(x), len(Ws)
     channels = k if r["multistate"] else 1
 
@@ -53,7 +53,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
         return g["rescale"] * unit(W) if r["synapse_norm"] else W
 
     def over(layer: int) -> str:
-        return r["over"] if r["over"] != "mixed" else "layer" if layer == 1 else "batch"
+        return "layer" if r["over"] == "mixed" and layer == 1 else "batch"
 
     def forward_layer(W: np.ndarray, a: np.ndarray, below: int, last: bool) -> tuple[np.ndarray, np.ndarray]:  # Eq. 5
         n_out, with_bias = W.shape[1], np.concatenate([a, np.ones((B, 1, k))], axis=1)
@@ -82,10 +82,9 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
     for n, W in enumerate(map(seen, Ws)):
         states, logits = forward_layer(W, a[n], n, n == L - 1)
         a.append(states)
-    after_forward = list(a)
-    a[L] = after_forward[L] = feed(a[L], logits)
+    a[L] = feed(a[L], logits)
     for n in range(L - 1, 0, -1):  # Eq. 6
-        V = seen(Vs[n])
+        V = seen(Ws[n][:-1].transpose(1, 0, 2))
         u = np.zeros_like(a[n])
         for b in range(B):
             for i in range(a[n].shape[1]):
@@ -108,7 +107,7 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
         part = (((A @ H) ** 2).sum() / alpha + 1e-6) / ((E**2).sum() + 1e-6)
         return H / part ** (trust / 2)
 
-    def updated(W: np.ndarray, before: np.ndarray, after: np.ndarray, neurons: int, last: bool) -> np.ndarray:  # Eq. 7, 8
+    def updated(W: np.ndarray, before: np.ndarray, after: np.ndarray, neurons: int, last: bool) -> np.ndarray:  # Eq. 7
         out = np.zeros_like(W)
         rate = g["eta_synapse"]
         if r["aging"]:
@@ -129,18 +128,14 @@ def step(g: dict, r: dict, Ws: list, Vs: list, x: np.ndarray, y: np.ndarray, age
                             for d in range(k):
                                 H += before[b, i, e] * g["pre"][e, c] * g["post"][c, d] * after[b, j, d] / B
                     out[i, j, c] = g["f_synapse"] * W[i, j, c] + rate * H
-                    if r["oja"]:
-                        out[i, j, c] -= abs(g["gamma"]) * W[i, j, c] * sum(W[q, j, c] ** 2 for q in range(W.shape[0]))
         return out
 
-    new_W, new_V, below = [], [], a[0]
+    new_W, below = [], a[0]
     for n in range(L):
         last, neurons = n == L - 1, Ws[n].shape[1]
-        before, after = {"forward": after_forward[n], "backward": a[n], "sequential": below}[r["pre"]], a[n + 1]
+        before, after = {"backward": a[n], "sequential": below}[r["pre"]], a[n + 1]
         if last and r["pre"] == "sequential":
             after = feed(*forward_layer(seen(Ws[n]), below, n, last))
         new_W.append(updated(Ws[n], np.concatenate([before, np.ones((B, 1, k))], axis=1), after, neurons, last))
-        back = updated(Vs[n], after, before, neurons, last)
-        new_V.append(new_W[n][:-1].transpose(1, 0, 2) if r["symmetric"] else back)
         below = forward_layer(seen(new_W[n]), below, n, last)[0]
-    return new_W, new_V, logits
+    return new_W, logits

@@ -69,3 +69,9 @@ def refuse(
 
     is_concrete()  # which has a program of its own, for all functions
     each_row(check, rows)
+
+
+def products(function: Callable[..., Any], *arguments: Any) -> list[str]:
+    """The matrix products and convolutions of a function's program."""
+    text = jax.jit(function).lower(*arguments).as_text()
+    return [line.strip() for line in text.splitlines() if re.search(r"stablehlo\.(dot_general|convolution)\b", line)]

@@ -1,5 +1,7 @@
 """Public closed forms and measures with constant, duplicate, zero, rank-deficient and tiny input: finite, or a ValueError."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -190,98 +192,71 @@ def test_solutions_of_small_tasks_are_finite():
 
 
 def refusals():
-    """Calls, and parts of their messages."""
-    device = jax.device_put
+    """Parts of messages, and calls of each value that follows."""
+    device, image, KEY = (
+        jax.device_put,
+        np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8),
+        jax.random.key(0),
+    )
     logits, two, features = np.array([[1.0, 0.0], [0.0, 2.0]]), np.eye(2), MADE["duplicate"]
-    LOGITS, TWO, H, Y = map(device, (logits, two, features, TARGETS))
-    F = device(features.T @ TARGETS)
-    IMAGES = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
-    TABLE = (np.array([[0, 2, 0], [1, 0, 1], [0, 1, 0]], np.int32),)
-    UNIFORM = token_model([zeros(3, 3)], "cat", False)
-    KEY = jax.random.key(0)
+    LOGITS, TWO, H, Y, F = map(device, (logits, two, features, TARGETS, features.T @ TARGETS))
+    TABLE = np.array([[0, 2, 0], [1, 0, 1], [0, 1, 0]], np.int32)
+    UNIFORM, NAN, wavelets = token_model([zeros(3, 3)], "cat", False), TARGETS * np.nan, jexplicit.features.wavelets
     WIDE = Sequence(*device((np.ones((1, 3)), np.ones((1, 1)), np.ones(3), np.zeros(1))))
     SAME = Stream(*device((np.ones((3, 2)), np.ones((3, 1)), np.ones((3, 2)))))
-    FITS_OF = (
-        lambda H, Y: solvers.iterative_scaling_sweeps(H, Y, zeros(3, 2), sweeps=1),
-        lambda H, Y: solvers.curvature_bound_sweeps(H, Y, sweeps=1),
-    )
-    return [
-        *(
-            (lambda y=y: solvers.accuracy(LOGITS, device(np.array(y))), "label")
-            for y in ([0], [[0], [1]], [0, 2], [-1, 0], [0, 0.5])
-        ),
-        *(
-            (
-                lambda x=x: solvers.accuracy(device(np.array([[x, x], [0.0, 2.0]])), device(np.array([0, 1]))),
-                f"example 0 is {x}",
-            )
-            for x in (np.inf, -np.inf)
-        ),
-        (lambda: solvers.accuracy(zeros(0, 2), device(np.zeros(0, int))), r"logits \(0, 2\)"),
-        *(
-            (lambda Y=Y: solvers.mean_loss(LOGITS, Y), "targets")
-            for Y in map(device, (two[:1], np.array([0, 1]), -two, two * np.nan, 2 * two))
-        ),
-        (lambda: jexplicit.explicit_solution(TWO, device(np.array([2.0, 3.0]))), "priming number"),
-        (lambda: jexplicit.explicit_solution((), 2.0), "no co-occurrences"),
-        *(
-            (lambda y=y: solvers.dense_cooccurrence(H, y), "targets")
-            for y in map(device, (-TARGETS, TARGETS * np.nan, TARGETS[:1], TARGETS[:, 0]))
-        ),
-        *((lambda X=X: solvers.priming_number(X), "mean norm") for X in (zeros(0, 3), device(features * np.nan))),
-        *((lambda y=y: FITS_OF[0](H, y), "targets") for y in map(device, (-TARGETS, TARGETS * np.nan, 2 * TARGETS))),
-        *((lambda y=y: FITS_OF[1](H, y), "targets") for y in map(device, (-TARGETS, TARGETS * np.nan, 2 * TARGETS))),
-        (lambda: solvers.split_examples(features, TARGETS * np.nan), "targets that are not finite"),
-        (lambda: jexplicit.solve_layers(Y, Y, [solvers.SoftmaxLayer()] * 2), "layer 1 has weights that are not finite"),
-        (lambda: solvers.priming_scan(zeros(0, 3), F, device(np.zeros(0, int)), device(np.ones(1))), "none of them empty"),
+    rows = [
+        ("label", lambda y: solvers.accuracy(LOGITS, device(np.array(y))), [0], [[0], [1]], [0, 2], [-1, 0], [0, 0.5]),
+        ("example 0 is -?inf", lambda x: solvers.accuracy(device(np.array([[x, x], [0, 2]])), device(two[0])), np.inf, -np.inf),
+        (r"logits \(0, 2\)", lambda n: solvers.accuracy(zeros(n, 2), device(np.zeros(n, int))), 0),
+        ("targets", lambda y: solvers.mean_loss(LOGITS, device(y)), two[:1], np.array([0, 1]), -two, two * np.nan, 2 * two),
+        ("priming number", lambda K: jexplicit.explicit_solution(TWO, device(K)), np.array([2.0, 3.0])),
+        ("no co-occurrences", lambda F: jexplicit.explicit_solution(F, 2.0), ()),
+        ("targets", lambda y: solvers.dense_cooccurrence(H, device(y)), -TARGETS, NAN, TARGETS[:1], TARGETS[:, 0]),
+        ("mean norm", lambda X: solvers.priming_number(device(X)), np.zeros((0, 3), "f4"), features * np.nan),
+        ("targets", lambda y: FITS["sweeps"](H, device(y)), -TARGETS, NAN, 2 * TARGETS),
+        ("targets", lambda y: FITS["bound"](H, device(y)), -TARGETS, NAN, 2 * TARGETS),
+        ("targets that are not finite", lambda y: solvers.split_examples(features, y), NAN),
+        ("layer 1 has weights that are not finite", lambda y: jexplicit.solve_layers(y, y, [solvers.SoftmaxLayer()] * 2), Y),
+        ("none of them empty", lambda H: solvers.priming_scan(H, F, device(np.zeros(0, int)), device(np.ones(1))), zeros(0, 3)),
+        ("finite features >= 0", lambda H: solvers.priming_scan(H, F, device(np.arange(12) % 2), device(np.ones(1))), -H),
+        ("integers of at least 0", lambda C: jexplicit.counts.merge_counts((C,), (TABLE,)), TABLE * 0.5),
+        ("whole numbers", lambda C: bigram_model((C,)), TABLE * 0.5, TABLE - np.eye(3, dtype=int)),
+        ("whole numbers", lambda x: kneser_ney(device(np.array([[x, 1.0], [1.0, 1.0]]))), -1.0, 0.5, np.nan, np.inf),
+        ("token counts", lm.noise_model, np.array([np.nan, 1.0])),
+        ("pass integers", lambda X: log_probabilities(UNIFORM, X, np.array([1])), np.array([[0.0]])),
+        ("a sample of 0", lambda n: jexplicit.evaluate(UNIFORM, np.array([0, 1, 0]), sample=n), 0),
+        (r"integers|\[\[\]\]", lambda X: jexplicit.generate(KEY, UNIFORM, X, 2), np.array([1.5]), []),
+        ("at least one", lambda tables: token_model(tables, "cat", False), []),
+        ("one of each", lambda x: paired_difference(np.ones(2), x, np.ones(2, int)), np.ones(1)),
+        ("0 bytes", lambda sizes: paired_difference(np.ones(2), np.ones(2), sizes), np.zeros(2, int)),
+        ("at least one pair", lambda d: judgement(np.array(d)), [], [1.0, np.nan]),
+        ("NaN", lambda loss: comparable_measures(loss, None), np.nan),
+        ("a line needs two", lambda x: fit_scaling(x, np.ones(2)), np.array([3, 3])),
         (
-            lambda: solvers.priming_scan(device(-features), F, device(np.arange(12) % 2), device(np.ones(1))),
-            "finite features >= 0",
+            "grey levels",
+            lambda given: jexplicit.features.patch_filters(image[: given[0]], given[1], size=3, number=2),
+            *((0, 17), (9, 1), (9, 2)),
         ),
-        (lambda: jexplicit.counts.merge_counts((TABLE[0] * 0.5,), TABLE), "integers of at least 0"),
-        *((lambda c=c: bigram_model((c,)), "whole numbers") for c in (TABLE[0] * 0.5, TABLE[0] - np.eye(3, dtype=int))),
-        *(
-            (lambda x=x: kneser_ney(device(np.array([[x, 1.0], [1.0, 1.0]]))), "whole numbers")
-            for x in (-1.0, 0.5, np.nan, np.inf)
-        ),
-        (lambda: lm.noise_model(np.array([np.nan, 1.0])), "token counts"),
-        (lambda: log_probabilities(UNIFORM, np.array([[0.0]]), np.array([1])), "pass integers"),
-        (lambda: jexplicit.evaluate(UNIFORM, np.array([0, 1, 0]), sample=0), "a sample of 0"),
-        (lambda: jexplicit.generate(KEY, UNIFORM, np.array([1.5]), 2), "integers"),
-        (lambda: jexplicit.generate(KEY, UNIFORM, [], 2), r"\[\[\]\]"),
-        (lambda: token_model([], "cat", False), "at least one"),
-        (lambda: paired_difference(np.ones(2), np.ones(1), np.ones(2, int)), "one of each"),
-        (lambda: paired_difference(np.ones(2), np.ones(2), np.zeros(2, int)), "0 bytes"),
-        *((lambda d=d: judgement(np.array(d)), "at least one pair") for d in ([], [1.0, np.nan])),
-        (lambda: comparable_measures(np.nan, None), "NaN"),
-        (lambda: fit_scaling(np.array([3, 3]), np.ones(2)), "a line needs two"),
-        *(
-            (lambda m=m, n=n: jexplicit.features.patch_filters(IMAGES[:m], n, size=3, number=2), "grey levels")
-            for m, n in ((0, 17), (9, 1), (9, 2))
-        ),
-        (lambda: jexplicit.features.patch_filters(IMAGES, 17, size=3, number=2, noise=-1.0), "noise -1.0"),
-        *((lambda x=x: jexplicit.features.fourier_features(device(np.full((1, 2), x)), TWO), "phases") for x in (np.nan, 1e20)),
-        *(
-            (lambda x=x: jexplicit.features.random_features(device(np.array([[x, 1.0]])), TWO), "finite")
-            for x in (np.nan, np.inf)
-        ),
-        (lambda: jexplicit.features.unit_rows(H, K=np.inf), "finite"),
-        (lambda: jexplicit.features.positive_parts(H, np.nan), "threshold"),
+        ("noise -1.0", lambda x: jexplicit.features.patch_filters(image, 17, size=3, number=2, noise=x), -1.0),
+        ("phases", lambda x: jexplicit.features.fourier_features(device(np.full((1, 2), x)), TWO), np.nan, 1e20),
+        ("finite", lambda x: jexplicit.features.random_features(device(np.array([[x, 1.0]])), TWO), np.nan, np.inf),
+        ("finite", lambda K: jexplicit.features.unit_rows(H, K=K), np.inf),
+        ("threshold", lambda x: jexplicit.features.positive_parts(H, x), np.nan),
         (
-            lambda: jexplicit.features.scattering_pools(
-                device(-np.ones((1, 8, 8))), jexplicit.features.wavelets((8, 8), octaves=1, angles=2, grid=2)
-            ),
             "grey",
+            lambda X: jexplicit.features.scattering_pools(device(X), wavelets((8, 8), octaves=1, angles=2, grid=2)),
+            -np.ones((1, 8, 8)),
         ),
-        *((lambda p=p: icl.ridge(WIDE, p), "penalty") for p in (0.0, -1.0, np.nan, np.inf)),
-        (lambda: icl.optimal_solution(icl.sampled_moments(device(np.ones((1, 1, 3))))), "cannot be inverted"),
-        (lambda: icl.optimal_rate(Tasks(input_range=0.0)), "above 0"),
-        *((lambda x=x: Tasks(noise=x), "noise") for x in (-1.0, np.nan, np.inf)),
-        (lambda: icl.half_mse(zeros(1, 5), zeros(1, 1)), "one of each"),
-        (lambda: icl.squared_error(zeros(1, 2), zeros(3, 2), zeros(1, 1)), "at least one pair"),
-        (lambda: icl.kalman_filter(SAME, 0.0, 1.0), "not finite"),
-        (lambda: icl.mesa_conjugate_gradients(SAME, np.inf, steps=2), "above 0 and finite"),
+        ("penalty", lambda p: icl.ridge(WIDE, p), 0.0, -1.0, np.nan, np.inf),
+        ("cannot be inverted", lambda X: icl.optimal_solution(icl.sampled_moments(device(X))), np.ones((1, 1, 3))),
+        ("above 0", lambda r: icl.optimal_rate(Tasks(input_range=r)), 0.0),
+        ("noise", lambda x: Tasks(noise=x), -1.0, np.nan, np.inf),
+        ("one of each", lambda y: icl.half_mse(y, zeros(1, 1)), zeros(1, 5)),
+        ("at least one pair", lambda X: icl.squared_error(zeros(1, 2), X, zeros(1, 1)), zeros(3, 2)),
+        ("not finite", lambda noise: icl.kalman_filter(SAME, noise, 1.0), 0.0),
+        ("above 0 and finite", lambda penalty: icl.mesa_conjugate_gradients(SAME, penalty, steps=2), np.inf),
     ]
+    return [(message, functools.partial(call, value)) for message, call, *values in rows for value in values]
 
 
 @pytest.mark.slow
@@ -293,7 +268,7 @@ def test_labels_of_a_calibration_that_are_none_are_refused():
 
 
 def test_what_has_no_answer_is_refused():
-    refuse(((said, call) for call, said in refusals()), of_values=True)
+    refuse(refusals(), of_values=True)
 
 
 WHOLE = np.array([[200, 100], [100, 200], [7, 250], [90, 3]])

@@ -3,29 +3,23 @@
 An accelerator would round their factors to TF32 or bfloat16. What is asked of it stands in the lowered program, on any machine.
 """
 
-import functools
-import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tables import each_row
+from tables import each_row, products
 
-from icl import init_layers
 from icl.blur.descent import network_loss, sgd_rules
 from icl.blur.genome import backprop_genome
 from icl.blur.rules import Rules, init_synapses, learn
-from icl.models import attention, constructions
-from icl.models.attention import AttentionLayer
-from icl.problems import function_classes, mixed_noise, sine_waves, task_diversity
-from icl.solvers import closed_form, descent, single_layer
-from icl.tasks import Sequence, Tasks, sample_tasks, tokens
-from jexplicit.features import descriptors, fourier, patch_pools, patches, positive, scattering
-from jexplicit.lm.core import smoothing
+from icl.problems import function_classes, mixed_noise, sine_waves
+from icl.solvers import closed_form, descent
+from icl.tasks import Sequence, Tasks, sample_tasks
+from jexplicit.features import descriptors, patch_pools, patches
 from jexplicit.nn.studies.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers import curvature_bound, explicit, gram, layerwise, priming, streamed, sweeps
+from jexplicit.solvers import curvature_bound, gram, priming, streamed
 from jexplicit.solvers.sweeps import SoftmaxFit
 
 
@@ -47,13 +41,10 @@ def cases():
     X, Y, V = ones((3, 4)), ones((3, 2)), ones(4)
     H, T = ones((5, 4)), jax.device_put(np.full((5, 3), 1 / 3))
     U = ones((4, 3))
-    NOISE = smoothing.noise_model(np.array([3, 1, 2, 4]))
-    LAYER = drawn(init_layers, 3)
     TASKS = Tasks(dim=2, context=5)
     ONE = Sequence(ones((5, 2)), ones((5, 1)), ones(2), ones(1))
     BATCH = drawn(sample_tasks, TASKS, 7)
     MOMENTS = closed_form.Moments(eye(2), eye(2), eye(2), 5, 0.0)
-    TOKEN_MOMENTS = single_layer.token_moments(Tasks(dim=2, context=5, noise=1.0), eye(2))
     RULES, GENOME = Rules(states=2), backprop_genome(2)
     x, y = jax.device_put((np.ones((3, 4), GENOME.f.dtype), np.ones((3, 2), GENOME.f.dtype)))
     SYNAPSES = drawn(init_synapses, GENOME, RULES, (4, 3, 2))
@@ -64,49 +55,22 @@ def cases():
     PROBLEM = streamed.StreamedProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
     FILTERS = patches.Filters(ones((9, 2)), ones(2))
     AXES = descriptors.Axes(ones(8), ones((8, 3)))
-    WAVELETS = scattering.wavelets((6, 6), octaves=1, angles=2, grid=2)
     WAVES = ones((2, 3, 7))
 
     return {
-        "noisy counts": (smoothing.noisy_counts, (ones((4, 4)), NOISE)),
-        "noisy rows": (smoothing.noisy_rows, (ones((4, 4)), NOISE)),
-        "co-occurrences": (explicit.dense_cooccurrence, (H, T)),
-        "stack of layers": (lambda H, Y: layerwise.solve_layers(H, Y, [layerwise.SoftmaxLayer()] * 2).params, (H, T)),
-        "logits of a stack": (layerwise.stack_logits, ([U, ones((3, 3))], H)),
-        "iterative scaling": (functools.partial(sweeps.iterative_scaling_sweeps, sweeps=2), (H, T, U)),
-        "curvature bound": (functools.partial(curvature_bound.curvature_bound_sweeps, sweeps=2), (H, T)),
         "logits of a fit": (lambda H, Y: curvature_bound.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
         "intercept": (priming.intercept_logits, (H, U, ones(3))),
-        "priming scan": (priming.priming_scan, (H, U, jax.device_put(np.zeros(5, int)), ones(2))),
-        "random features": (positive.random_features, (H, ones((4, 6)))),
-        "Fourier features": (fourier.fourier_features, (H, ones((4, 6)))),
         "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
         "streamed sweep": (streamed.streamed_sweep, ((U, ones(3)), PROBLEM)),
         "streamed logits": (lambda X: streamed.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
         "patch pools": (lambda X: patch_pools.patch_pools(X, (FILTERS,), grid=2, threshold=0.5), (ones((2, 6, 6)),)),
-        "scattering": (lambda X: scattering.scattering_pools(X, WAVELETS), (ones((2, 6, 6)),)),
         "descriptors": (lambda H: descriptors._project(H, AXES), (ones((2, 8)),)),
         "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
         "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
-        "attention": (
-            attention.attend,
-            (AttentionLayer(*(ones(leaf.shape[1:]) for leaf in LAYER)), ones((5, 3)), ones((1, 3))),
-        ),
-        "attention, batch last": (attention.predict_batch, (LAYER, BATCH)),
-        "gradient descent": (functools.partial(descent.gradient_descent, steps=2), (ONE, 0.1)),
         "gradient": (jax.grad(descent.squared_error), (ones((1, 2)), ONE.X, ONE.Y)),
-        "GD++": (functools.partial(descent.gd_plus_plus, steps=2), (ONE, 0.1, 0.1)),
-        "ridge": (descent.ridge, (ONE, 1.0)),
-        "tokens": (tokens, (ONE, ones((1, 2)))),
         "moments": (lambda A: closed_form.exact_moments(TASKS, factor=A)[:3], (eye(2),)),
         "sampled moments": (lambda X: closed_form.sampled_moments(X)[:3], (ones((4, 5, 2)),)),
-        "optimal solution": (closed_form.optimal_solution, (MOMENTS,)),
         "its loss": (closed_form.solution_loss, (eye(2), MOMENTS)),
-        "moments of tokens": (lambda W: single_layer.token_moments(TASKS, W), (eye(2),)),
-        "loss of heads": (single_layer.heads_loss, (ones((3, 3, 2)), TOKEN_MOMENTS)),
-        "one head": (lambda moments: single_layer.one_head_solution(moments).A, (TOKEN_MOMENTS,)),
-        "tensor of heads": (lambda layer: constructions.head_tensor(layer, 5), (LAYER,)),
-        "posterior mean over tasks": (task_diversity.discrete_mmse, (ONE, eye(2), 1.0)),
         "noise variance": (mixed_noise.estimated_variance, (BATCH,)),
         "posterior mean": (lambda b: mixed_noise.posterior_mean(b, mixed_noise.MixedNoise(dim=2, context=5)), (BATCH,)),
         "wave features": (sine_waves.features, (ENCODER, WAVES)),
@@ -119,12 +83,6 @@ def cases():
         "its gradient": (jax.grad(lambda genome: learn(genome, RULES, SYNAPSES, x, y)[1].sum()), (GENOME,)),
         "descent of a network": (lambda W: network_loss(sgd_rules("tanh", "cross_entropy"), [W], X, Y), (ones((5, 2)),)),
     }
-
-
-def products(function, *arguments):
-    """The matrix products and convolutions of a function's program."""
-    text = jax.jit(function).lower(*arguments).as_text()
-    return [line.strip() for line in text.splitlines() if re.search(r"stablehlo\.(dot_general|convolution)\b", line)]
 
 
 def test_products_are_in_full_precision():
@@ -144,7 +102,7 @@ def test_functions_of_a_class_and_shifted_points():
     of_kind = (function_classes.FunctionClass(kind, dim=4, points=6) for kind in function_classes.KINDS)
     rows: list[Any] = [(own.kind, lambda v, own=own: function_classes.sample_function(key, own)(v), ones(4)) for own in of_kind]
     shifts: Any = function_classes.SHIFTS
-    each_row(check, rows + [(by, lambda key, by=by: function_classes.sample_prompt(key, functions, by), key) for by in shifts])
+    each_row(check, rows + [(by, lambda key, by=by: functions.sample(key, by), key) for by in shifts])
 
 
 def test_default_precision_is_seen_and_outside_nothing_changes():

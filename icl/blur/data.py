@@ -50,7 +50,6 @@ def image_sets(
         limit: use at most this many images, train and test together.
         classes: use the images of these classes only, relabelled 0, 1, ..; default, all. The test split does not depend on
             the classes.
-        seed: of the shuffle.
 
     Raises:
         ValueError: fewer than 100 images, an impossible side, unknown or repeated classes, or a single class.
@@ -102,11 +101,6 @@ def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side si
 
     Raises:
         ValueError: images that are not square, or a larger side that is not a multiple of theirs.
-
-    Example:
-        >>> square = np.arange(4.0).reshape(1, 2, 2)
-        >>> resize_images(square, 4)[0].tolist()[0], resize_images(square, 1).tolist()
-        ([0.0, 0.0, 1.0, 1.0], [[[1.5]]])
     """
     old = images.shape[1]
     if images.shape[2] != old or side < 1 or (side > old and side % old):

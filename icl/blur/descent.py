@@ -120,12 +120,7 @@ def sgd_difference(
     """Compare the learner with `jax.grad` descent on random examples, each with its own weights throughout.
 
     Args:
-        rules: of `sgd_rules`.
         sizes: n_0 (inputs) .. n_L (outputs).
-        rate: learning rate.
-        steps: number of steps.
-        batch_size: B.
-        seed: of weights and examples.
         dtype: float32, or float64 if enabled in JAX.
 
     Raises:
@@ -176,10 +171,7 @@ class Curl(NamedTuple):
 def update_jacobian(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
 ) -> Float[Array, "w w"]:
-    """`∂ΔW_k/∂W_m` over all forward synapses and biases, by forward differentiation, with V = Wᵀ throughout.
-
-    Raises:
-        ValueError: rules with separate backward synapses.
+    """`∂ΔW_k/∂W_m` over all forward synapses and biases, by forward differentiation.
 
     Example:
         >>> from icl.blur import init_synapses
@@ -190,8 +182,6 @@ def update_jacobian(
         >>> jax.eval_shape(jacobian, jax.random.key(0), jnp.ones((4, 2), "f4"), jnp.ones((4, 2), "f4")).shape  # 2 (3 3 + 4 2)
         (34, 34)
     """
-    if not rules.symmetric:
-        raise ValueError("symmetric = False: backward synapses are separate variables; use rules with symmetric synapses")
     weights, unravel = ravel_pytree([synapse.W for synapse in synapses])
 
     def change(flat: Array) -> Array:
@@ -235,7 +225,6 @@ def descent_curves(
 
     Args:
         optimizer: a name of `jexplicit.nn.optimizers`.
-        rates: learning rates.
         hidden, train, test, steps, batch_size, seeds, at: as in `icl.blur.learning_curves`.
         normalised: whether all layers are normalised.
         hidden_activation: σ of the hidden layers.

@@ -16,11 +16,8 @@ class Design:
     states: int = 4
     """Number of states per neuron, k."""
     backward: BackwardMode = "additive"
-    """How a neuron combines the backward input with its states. additive: by adding (Eq. 6). multiplicative: by multiplying.
-    multiplicative_second_state: by multiplying, with the first state unchanged."""
-    symmetric: bool = True
-    """Whether backward synapses are the transposed forward ones. Otherwise they have their own initial values, and the same
-    update with the two sides exchanged."""
+    """How a neuron combines the backward input with its states. additive: by adding (Eq. 6). multiplicative_second_state: by
+    multiplying, with the first state unchanged."""
     multistate: bool = True
     """Whether a synapse has one weight per state. Otherwise all states share one weight, updated as that of the first state."""
     normalise: Normalisation = "both"
@@ -28,12 +25,10 @@ class Design:
     normalise_output: bool = True
     """Whether the pre-activations of the output layer are normalised."""
     over: Over = "batch"
-    """Over what each neuron is normalised. batch: the minibatch. layer: the minibatch and all neurons of the layer. mixed:
-    layer for the first hidden layer, whose neurons keep different offsets and scales, and batch for the others."""
+    """Over what each neuron is normalised. batch: the minibatch. mixed: in the first hidden layer, whose neurons keep different
+    offsets and scales, over its neurons, too."""
     synapse_norm: bool = False
     """Whether the weights into a neuron are scaled to unit norm when they are read."""
-    oja: bool = False
-    """Add Oja's decay to the update (the first term of Eq. 8)."""
     update: Update = "hebbian"
     """Update of a synapse. hebbian: the product of the states before and after it. ridge: the least-squares fit of the
     minibatch."""
@@ -42,8 +37,8 @@ class Design:
     average: bool = False
     """Predict with synapses that are averaged over updates."""
     pre: Pre = "backward"
-    """States before a synapse that its update uses. backward, forward: those after that pass. sequential: layers are updated
-    from first to last, each with the states that the updated synapses below it give."""
+    """States before a synapse that its update uses. backward: those after that pass. sequential: layers are updated from first
+    to last, each with the states that the updated synapses below it give."""
     backward_activation: Activation | None = None
     """Activation of the hidden layers in the backward pass. Default: that of the forward pass."""
     derivative: bool = False

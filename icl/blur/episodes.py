@@ -88,12 +88,7 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
 
 
 def make_source(examples: Examples, *, mixed: bool = True) -> Source:
-    """The source of a data set; without axes if no family mixes inputs.
-
-    Example:
-        >>> make_source(Examples(np.diag([1.0, 2.0]), np.eye(2))).axes.round(3).__abs__().tolist()
-        [[0.447, 0.894], [0.894, 0.447]]
-    """
+    """The source of a data set; without axes if no family mixes inputs."""
     examples = Examples(*map(jnp.asarray, examples))
     if not mixed:
         return Source(examples, None)
@@ -153,14 +148,7 @@ class Episode(NamedTuple):
 
 
 def draw_episode(key: Array, data: Examples, *, unroll: int, batch_size: int, query_size: int) -> Episode:
-    """Examples in random order: first the queries, then the minibatches, which start over when the examples run out.
-
-    Example:
-        >>> data = Examples(jnp.arange(6.0)[:, None], jnp.ones((6, 1)))
-        >>> one = draw_episode(jax.random.key(0), data, unroll=2, batch_size=2, query_size=2)
-        >>> sorted(jnp.concatenate([one.x.ravel(), one.x_q.ravel()]).tolist())
-        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    """
+    """Examples in random order: first the queries, then the minibatches, which start over when the examples run out."""
     order = jax.random.permutation(key, len(data.X))
     queries, others = order[:query_size], order[query_size:]
     batches = others[jnp.arange(unroll * batch_size) % len(others)].reshape(unroll, batch_size)
@@ -181,22 +169,9 @@ def meta_loss(
     """ℓ of one learner, in nats per query, and its accuracy on the queries, at the end or along the curve. Pure.
 
     Args:
-        genome, rules: of the learner.
-        hidden: widths of its hidden layers.
-        key: of its initial synapses.
-        episode: its data.
         objective: end, or the area under the curve.
         path: λ; with the curve there is no path loss.
         at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
-
-    Example:
-        >>> from icl.blur.genome import backprop_genome
-        >>> data = Examples(jnp.eye(6, 3, dtype="float32"), jnp.eye(6, 2, dtype="float32"))
-        >>> def evaluate(key):
-        ...     episode = draw_episode(key, data, unroll=2, batch_size=2, query_size=2)
-        ...     return meta_loss(backprop_genome(2), Rules(states=2), (4,), key, episode)
-        >>> [part.shape for part in jax.eval_shape(evaluate, jax.random.key(0))]
-        [(), ()]
     """
 
     def step(synapses: Synapses, batch: tuple[Array, Array]) -> tuple[Synapses, Array]:
@@ -261,22 +236,8 @@ def mean_scores(
 
     Args:
         genomes: genome axis first; all with the same learners.
-        key: random key.
         source: of the minibatches, and without `dev` of `query_size` queries.
         dev: queries, all of them.
-        rules, family, unroll, objective: of the learners.
-        query_size: Q.
-        learners: per genome.
-
-    Example:
-        >>> from icl.blur.episodes import make_source
-        >>> from icl.blur.genome import backprop_genome
-        >>> data = Examples(jnp.eye(6, 3, dtype="float32"), jnp.eye(6, 2, dtype="float32"))
-        >>> genomes = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), backprop_genome(2))
-        >>> learners = {"rules": Rules(states=2), "family": Family((4,), 2), "unroll": 2, "query_size": 2, "learners": 3}
-        >>> run = functools.partial(mean_scores, genomes, source=make_source(data, mixed=False), **learners)
-        >>> [part.shape for part in jax.eval_shape(run, jax.random.key(0))]
-        [(5,), (5,)]
     """
 
     def score(learner: tuple[Genome, Array]) -> tuple[Array, Array]:

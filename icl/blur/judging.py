@@ -172,10 +172,6 @@ def matrix_flops(function: Callable[..., Any], *args: Any) -> int:
 
     Raises:
         ValueError: a loop whose number of iterations is not known before it runs.
-
-    Example:
-        >>> matrix_flops(lambda A, B: A @ B, jnp.ones((2, 3)), jnp.ones((3, 5)))
-        60
     """
     return _flops(jax.make_jaxpr(function)(*args).jaxpr)
 
@@ -208,12 +204,7 @@ def rule_flops(genome: Genome, rules: Rules, sizes: tuple[int, ...], batch_size:
 
 
 def descent_flops(sizes: tuple[int, ...], batch_size: int) -> int:
-    """FLOPs of one update of gradient descent in the same network: `2 B (3 Σ_l n_l n_{l+1} - n_0 n_1)` for B examples.
-
-    Example:
-        >>> descent_flops((64, 32, 10), 64) == 2 * 64 * (2 * 64 * 32 + 3 * 32 * 10)
-        True
-    """
+    """FLOPs of one update of gradient descent in the same network: `2 B (3 Σ_l n_l n_{l+1} - n_0 n_1)` for B examples."""
     return 2 * batch_size * (3 * sum(itertools.starmap(operator.mul, itertools.pairwise(sizes))) - sizes[0] * sizes[1])
 
 
@@ -237,15 +228,8 @@ def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[fl
     """Number of updates after which a curve first has an accuracy; infinity if it never does.
 
     Args:
-        accuracy: to reach.
         at: numbers of updates from 1 on, in ascending order.
         accuracies: of the curve after each of them; between two of them it is linear in log n.
-
-    Example:
-        >>> round(updates_to_reach(0.7, (1, 4, 16), (0.5, 0.6, 0.8)), 6)  # half-way from 4 to 16 in log n
-        8.0
-        >>> updates_to_reach(0.4, (1, 4), (0.5, 0.6)), updates_to_reach(0.9, (1, 4), (0.5, 0.6))
-        (1.0, inf)
     """
     if not 1 <= len(at) == len(accuracies) or min(at) < 1 or list(at) != sorted({*at}):
         raise ValueError(f"{len(accuracies)} accuracies after {list(at)} updates: give one for each, ascending from 1 on")
@@ -260,12 +244,7 @@ def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[fl
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half: without the lowest and the highest quarter, each rounded down.
-
-    Example:
-        >>> interquartile_mean([1, 2, 3, 100])
-        2.5
-    """
+    """Mean of the middle half: without the lowest and the highest quarter, each rounded down."""
     if not len(values):
         raise ValueError("the interquartile mean of no values: give at least one")
     cut = len(values) // 4

@@ -59,13 +59,8 @@ def learning_curves(
     """Accuracy of several learners after 0, 1, .. n updates, each with its own initial synapses and minibatches.
 
     Args:
-        genome, rules: of the learners.
-        hidden: widths of the hidden layers.
-        train: examples to learn from.
         test: examples for the accuracies, of one part or of several (`accuracies_of`), from one training run.
         steps: n.
-        batch_size: B.
-        seeds: one per learner.
         at: numbers of updates to measure after, in ascending order; default, all.
 
     Raises:
@@ -165,9 +160,6 @@ class Learner(NamedTuple):
 def learner(name: str | os.PathLike = "digits") -> Learner:
     """The learner of a shipped genome or of a file.
 
-    Args:
-        name: as in `icl.blur.load_genome`.
-
     Raises:
         ValueError: no such genome, or a damaged file.
 
@@ -189,20 +181,12 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
         return state, logits, jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
 
     def update(x: Any, y: Any, state: Synapses) -> tuple[Synapses, Array]:
-        if is_concrete(x):
-            check_scale(x)
+        if is_concrete(x) and not (scale := float(jnp.sqrt(jnp.mean(jnp.square(jnp.asarray(x, jnp.float32)))))) >= _least_scale:
+            remedy = "standardise them as in meta-training, (x - mean) / standard deviation"
+            raise ValueError(f"inputs of root mean square {scale:.2g}: {remedy}")
         state, logits, finite = step(x, y, state)
         if is_concrete(finite) and not bool(finite):
             raise FloatingPointError("the synapses are not finite after this update: stop earlier, as in meta-training")
         return state, logits
 
     return Learner(init, update, jax.jit(functools.partial(predict, genome, rules)))
-
-
-def check_scale(x: Any) -> None:
-    """Raise ValueError for inputs so small that a learned rule does not learn from them."""
-    scale = float(jnp.sqrt(jnp.mean(jnp.square(jnp.asarray(x, jnp.float32)))))
-    if not scale >= _least_scale:
-        raise ValueError(
-            f"inputs of root mean square {scale:.2g}: standardise them as in meta-training, (x - mean) / standard deviation"
-        )

@@ -128,12 +128,8 @@ def meta_step(
     """One meta-step of one genome, and its loss before. Pure.
 
     Args:
-        state: of the genome.
         number: index of the genome in its population; the initial synapses depend on it.
-        step: number of the meta-step.
         key: of the search; the whole population shares the key of a step, and so its tasks and minibatches.
-        source: of the tasks.
-        rules, recipe, family, stage: static.
         at_once: updates per iteration of the compiled loop; see `meta_loss`.
     """
     draw_key, init_key = jax.random.split(jax.random.fold_in(key, step))
@@ -204,8 +200,6 @@ def meta_train(
 
     Args:
         genomes: initial values, genome axis first, e.g. `jax.vmap(lambda key: random_genome(key, 4))(keys)`.
-        rules: the design they share.
-        recipe: hyperparameters.
         curriculum: stages, in order.
         train: examples of the learners' minibatches and queries.
         dev: examples for selecting genomes.
@@ -214,8 +208,6 @@ def meta_train(
         every: meta-steps between two evaluations on dev.
         episodes: learners per genome in an evaluation.
         checkpoints: folder for checkpoints; meta-training resumes bit for bit from the last one.
-        checkpoint_seconds: time between two checkpoints.
-        on_evaluation: called with each new entry of the history.
         progress: called with the number of steps done and in total, of all genomes.
 
     Raises:

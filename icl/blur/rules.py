@@ -1,8 +1,8 @@
 """Bidirectional update rules for neurons with several states and their synapses, in the notation of the paper.
 
 A layer of n neurons with k states is an array `a` [k, B, n] over a minibatch of B examples, state axis first. Synapses from
-layer l to l + 1 are `W` [k, n_l + 1, n_{l+1}], one matrix per state, whose last row belongs to a bias neuron with all states 1,
-and `V` [k, n_{l+1}, n_l] back. One step on a minibatch (x, y), from states of zero:
+layer l to l + 1 are `W` [k, n_l + 1, n_{l+1}], one matrix per state, whose last row belongs to a bias neuron with all states 1;
+`V` [k, n_{l+1}, n_l] back are Wᵀ without it. One step on a minibatch (x, y), from states of zero:
 
     forward     a_{l+1}^c = σ(N(η Σ_{i,d} W_l^c[i,j] ν[d,c] a_l^d[i]))                  l = 0 .. L - 1     (Eq. 5)
     feedback    in the last layer, state 0 is unchanged, state 1 is +1 for the class and -1 for all others, the rest 0
@@ -50,7 +50,7 @@ class Synapse(NamedTuple):
     """The synapses between two layers.
 
     W: [c, n_in + 1, n_out] forward, with the bias; c is k, or 1 if all states share a matrix.
-    V: [c, n_out, n_in] backward.
+    V: [c, n_out, n_in] backward: Wᵀ without the bias, a value of its own, so that runs are equal to the last bit.
     S: [c, n_in + 1, n_out] averaged W for predictions; None without averages.
     n: number of earlier updates; None if unused.
     """
@@ -66,14 +66,12 @@ States = list[Array]  # of layers 0 .. L, each [k, B, n_l]
 
 
 def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]) -> Synapses:
-    """Random synapses: W ~ N(0, σ²/n_in); V = Wᵀ if symmetric, otherwise V ~ N(0, σ²/n_out).
+    """Random synapses: W ~ N(0, σ²/n_in).
 
     In the last synapses σ is smaller by the factor sigma_output. Biases are 0 there, and N(0, sigma_bias²) elsewhere.
 
     Args:
-        key: random key.
         genome: its standard deviations and dtype are used.
-        rules: the design.
         sizes: n_0 (inputs) .. n_L (outputs).
 
     Raises:
@@ -90,7 +88,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
     channels, dtype = rules.states if rules.multistate else 1, genome.nu.dtype
     synapses = []
     for n_in, n_out, layer_key in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
-        W_key, V_key = jax.random.split(layer_key)
+        W_key = jax.random.split(layer_key)[0]
         last = len(synapses) == len(sizes) - 2
         sigma = genome.sigma * (genome.sigma_output if last else 1.0)
         W = sigma / n_in**0.5 * jax.random.normal(W_key, (channels, n_in, n_out), dtype)
@@ -98,9 +96,8 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         if not last:
             b = genome.sigma_bias * jax.random.normal(jax.random.fold_in(W_key, 1), b.shape, dtype)
         W = jnp.concatenate([W, b], axis=1)
-        V = genome.sigma / n_out**0.5 * jax.random.normal(V_key, (channels, n_out, n_in), dtype)
         n = jnp.zeros((), dtype) if rules.aging or rules.average else None
-        synapses.append(Synapse(W, transpose_synapses(W) if rules.symmetric else V, W if rules.average else None, n))
+        synapses.append(Synapse(W, transpose_synapses(W), W if rules.average else None, n))
     return tuple(synapses)
 
 
@@ -108,7 +105,6 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
     """The logits of a learner, with its averaged synapses if it has them. Pure.
 
     Args:
-        genome, rules, synapses: the learner.
         x: [B, n_0] inputs; the batch matters if neurons are normalised over it.
 
     Raises:
@@ -137,19 +133,10 @@ def forward(
     States are 0 before the pass, so the term `f a` of Eq. 5 is 0 too. N is `normalise`, if enabled by the rules.
 
     Args:
-        genome, rules, synapses: the learner.
         x: [B, n_0] a minibatch.
 
     Raises:
         ValueError: shapes of the genome or the inputs that do not match.
-
-    Example:
-        >>> from icl.blur.genome import backprop_genome
-        >>> rules, genome = Rules(states=2), backprop_genome(2)
-        >>> def states(key, x):
-        ...     return forward(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x)[0]
-        >>> [a.shape for a in jax.eval_shape(states, jax.random.key(0), jnp.ones((4, 3), "f4"))]
-        [(1, 4, 3), (2, 4, 5), (2, 4, 2)]
 
     Source: Sandler et al. 2021, Eq. 5.
     """
@@ -167,7 +154,7 @@ def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, layer: int,
     bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
     z = genome.eta * (mix_states(genome.nu, a) @ W[:, :-1] + bias)
     if rules.normalise_output if last else rules.normalise in ("forward", "both"):
-        z = normalise(z, genome.m_output if last else genome.m, genome.s, over=_over(rules, layer))
+        z = normalise(z, genome.m_output if last else genome.m, genome.s, whole=rules.over == "mixed" and layer == 1)
     return _activate(rules, rules.output if last else rules.hidden, z), z
 
 
@@ -188,19 +175,18 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
         a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))
 
     Args:
-        genome, rules, synapses: the learner.
         states: of layers 0 .. L after the forward pass, with the feedback in the last one.
 
     Source: Sandler et al. 2021, Eq. 6.
     """
     after = [states[-1]]
     for layer in reversed(range(1, len(synapses))):
-        a, synapse = states[layer], synapses[layer]
-        u = genome.eta * (mix_states(genome.mu, after[0]) @ _read_synapses(genome, rules, synapse.V))
+        a, V = states[layer], synapses[layer].V
+        u = genome.eta * (mix_states(genome.mu, after[0]) @ _read_synapses(genome, rules, V))
         z = genome.f * (a * u) if rules.backward != "additive" else genome.f * a + u
         if rules.normalise in ("backward", "both"):  # no shift of errors; η̃ scales them
             scale, shift = (1.0, 0.0) if rules.derivative else (genome.m, genome.s)
-            z = normalise(z, scale, shift, over=_over(rules, layer))
+            z = normalise(z, scale, shift, whole=rules.over == "mixed" and layer == 1)
         z = activation(rules.backward_activation or rules.hidden)(z)
         after.insert(0, jnp.concatenate([a[:1], z[1:]]) if rules.backward == "multiplicative_second_state" else z)
     return [states[0], *after]
@@ -215,44 +201,38 @@ def update_synapses(
         W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]
 
     Args:
-        genome, rules, synapses: the learner.
         before: states after the forward pass, with the feedback in the last layer.
         after: states after the backward pass.
         y: [B, n_L] targets.
 
-    Source: Sandler et al. 2021, Eq. 7 and 8.
+    Source: Sandler et al. 2021, Eq. 7.
     """
     channels = slice(None) if rules.multistate else slice(1)
     pre_mix, post_mix = genome.pre[:, channels], genome.post[channels].T
     bias = jnp.sum(pre_mix, axis=0)[:, None, None]  # the mixed state of a neuron with all states 1
     ridge = rules.update == "ridge"
 
-    def change(a: Array, b: Array, *, biased: bool, last: bool) -> Array:
+    def change(a: Array, b: Array, *, last: bool) -> Array:
         A, E = mix_states(pre_mix, a), mix_states(post_mix, b)
-        A = jnp.concatenate([A, jnp.broadcast_to(bias, (*A.shape[:2], 1))], axis=2) if biased else A
+        A = jnp.concatenate([A, jnp.broadcast_to(bias, (*A.shape[:2], 1))], axis=2)
         if ridge:
             lam, trust = (genome.lam_output, None) if last else (genome.lam, genome.trust)
             return ridge_update(A, E, jnp.abs(lam), trust, iterations=_iterations)
         return jnp.matrix_transpose(A) @ E / A.shape[1]
 
-    def update(W: Array, H: Array, rate: Array) -> Array:
-        keep = 1 - jnp.abs(rate * genome.decay) if ridge else genome.f_synapse
-        new = keep * W + rate * H
-        if rules.oja:
-            new = new - jnp.abs(genome.gamma) * W * jnp.sum(W**2, axis=1, keepdims=True)
-        return limit_scale(new) if rules.synapse_norm else new
-
     new, below = [], before[0]
     for layer, (synapse, b) in enumerate(zip(synapses, after[1:], strict=True)):
         last = layer == len(synapses) - 1
-        a = {"backward": after[layer], "forward": before[layer], "sequential": below}[rules.pre]
+        a = below if rules.pre == "sequential" else after[layer]
         if last and rules.pre == "sequential":
             outputs, z = _forward_layer(genome, rules, synapse.W, below, layer + 1, last=True)
             b = output_states(rules, outputs, z[0], y)
         rate = _rate(genome, rules, synapse, len(synapses) - 1, last=last)
-        W = update(synapse.W, change(a, b, biased=True, last=last), rate)
-        V = transpose_synapses(W) if rules.symmetric else update(synapse.V, change(b, a, biased=False, last=last), rate)
-        new.append(_age(genome, rules, synapse._replace(W=W, V=V)))
+        keep = 1 - jnp.abs(rate * genome.decay) if ridge else genome.f_synapse
+        W = keep * synapse.W + rate * change(a, b, last=last)
+        if rules.synapse_norm:  # divide a state by a scalar before it overflows (f̃ > 1), which unit synapses do not see
+            W = W / lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True) / _largest, 1))
+        new.append(_age(genome, rules, synapse._replace(W=W, V=transpose_synapses(W))))
         if rules.pre == "sequential" and not last:
             below = _forward_layer(genome, rules, W, below, layer + 1, last=False)[0]
     return tuple(new)
@@ -327,7 +307,6 @@ def learn(
     """One full step on a minibatch: the new synapses, and the logits before the update. Pure.
 
     Args:
-        genome, rules, synapses: the learner.
         x: [B, n_0] inputs.
         y: [B, n_L] targets, one-hot (or 0 and 1 for a single output).
 
@@ -351,12 +330,9 @@ def learn(
     return update_synapses(genome, rules, synapses, before, after, y), logits
 
 
-def _over(rules: Rules, layer: int) -> str:
-    return {"mixed": "layer" if layer == 1 else "batch"}.get(rules.over, rules.over)
-
-
 def _read_synapses(genome: Genome, rules: Rules, W: Array) -> Array:
-    return genome.rescale * unit_synapses(W) if rules.synapse_norm else W
+    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: weights of unit norm into each neuron (Sandler et al. 2021, App. C.6), or W."""
+    return genome.rescale * (W * lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)) if rules.synapse_norm else W
 
 
 def _activate(rules: Rules, name: str, z: Array) -> Array:
@@ -376,12 +352,12 @@ def _check_shapes(genome: Genome, rules: Rules, synapses: Synapses, x: Array) ->
         raise ValueError(f"inputs {x.shape}: wanted [batch, {synapses[0].W.shape[-2] - 1}], the inputs of the first synapses")
 
 
-def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:
-    """`m (z - mean z) / std z + s`, for every state of every neuron over the minibatch, or for every state over the layer.
+def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, whole: bool = False) -> Float[Array, "k B n"]:
+    """`m (z - mean z) / std z + s` of every state, for every neuron over the minibatch, or over the whole layer.
 
     No running averages: a prediction depends on the other examples of its minibatch. Source: Sandler et al. 2021, Sec. 3.4.
     """
-    axes = 1 if over == "batch" else (1, 2)
+    axes = (1, 2) if whole else 1
     centred = z - z.mean(axis=axes, keepdims=True)
     return m * centred * lax.rsqrt(jnp.mean(centred**2, axis=axes, keepdims=True) + _eps) + s
 
@@ -392,17 +368,6 @@ def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[A
     return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
 
 
-def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
-    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: weights of unit norm into each neuron, per state (Sandler et al. 2021, App. C.6)."""
-    return W * lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
-
-
-def limit_scale(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
-    """Divide a state by a scalar before it overflows (synapses grow exponentially if f̃ > 1); unit synapses are invariant."""
-    largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
-    return W / lax.stop_gradient(jnp.maximum(largest / _largest, 1))
-
-
 def transpose_synapses(W: Float[Array, "c n_in1 n_out"]) -> Float[Array, "c n_out n_in"]:
-    """V of symmetric synapses: Wᵀ without the bias."""
+    """V: Wᵀ without the bias."""
     return jnp.matrix_transpose(W[:, :-1])

@@ -44,7 +44,6 @@ def attend(
     """The update of some tokens by one layer: `Σ_h P_h V_h K_hᵀ q_h`, or `Σ_h P_h V_h softmax(K_hᵀ q_h / sqrt(key size))`.
 
     Args:
-        layer: one layer.
         context: [N, width] the tokens attended to.
         queries: [n, width] the tokens to update.
         softmax: whether to apply a softmax to a query's scores.
@@ -114,8 +113,6 @@ def roll_out(layer: AttentionLayer, sequence: Sequence, *, steps: int, damping: 
     """The prediction after each of several applications of one layer.
 
     Args:
-        layer: one layer.
-        steps: number of applications.
         damping: λ.
 
     Example:

@@ -120,7 +120,6 @@ def softmax_layers(linear: AttentionLayer, context: int, *, sharpness: Any = 0.0
         Σ_i v_i (k_i - k̄)ᵀ q_j + O(ε²)  =  N/(2 ε) Σ_i v_i [softmax(ε k_iᵀ q_j) - softmax(-ε k_iᵀ q_j)]
 
     Args:
-        linear: the layers; context: N.
         sharpness: ε, for scores of the order of 1; or one for each layer.
 
     Raises:

@@ -260,7 +260,6 @@ def mesa_conjugate_gradients(
 
     Args:
         penalty: the diagonal of Λ, one number or one per coordinate of the keys.
-        steps: of conjugate gradients.
         forgetting: γ, one number or one per token.
         chunk: tokens per chunk; changes the result by rounding only.
 

@@ -94,11 +94,6 @@ class Dynamics:
     Raises:
         ValueError: a size below 1, or noise that is not positive.
 
-    Example:
-        >>> stream, targets = Dynamics(dim=3, tokens=5).sample(jax.random.key(0))
-        >>> bool((stream.V[:-1] == stream.K[1:]).all()), targets.shape
-        (True, (5, 3))
-
     Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms.
     """
 

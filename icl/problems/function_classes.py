@@ -60,8 +60,27 @@ class FunctionClass:
             )
 
     def sample(self, key: Array, shift: Shift = "none") -> Prompt:
-        """One prompt: `sample_prompt`."""
-        return sample_prompt(key, self, shift)
+        """One prompt, under a shift of its points, of the query (the last point), of scales, or of noise.
+
+        random, opposite quadrants: each coordinate has one sign over the context; the query is unrestricted, or in the opposite
+        quadrant. orthogonal query: the last point is orthogonal to all others. query seen: it is one of them. half subspace:
+        points lie in a random subspace of d/2 dimensions. skewed: coordinate k has variance proportional to 1/k², then rotated.
+        Scales are as named; noise has variance 1. Source: Garg et al. 2022, Sec. 4.
+        """
+        if shift not in SHIFTS:
+            raise ValueError(f"shift {shift!r}: choose one of {', '.join(SHIFTS)}")
+        if (shift == "orthogonal query" and self.points > self.dim) or (shift == "half subspace" and self.dim < 2):
+            raise ValueError(
+                f"shift {shift!r} with {self.points} points in {self.dim} dimensions: use fewer points or more dimensions"
+            )
+        if shift in ("query seen", "opposite quadrants", "random quadrants") and self.points < 2:
+            raise ValueError(f"shift {shift!r} with {self.points} point: use more")
+        key_x, key_f, key_shift, key_noise = jax.random.split(key, 4)
+        X = _shifted_points(jax.random.normal(key_x, (self.points, self.dim)), shift, key_shift)
+        y = jax.vmap(sample_function(key_f, self))(X)
+        if self.kind == "noisy" or shift == "noise":
+            y = y + jax.random.normal(key_noise, y.shape)
+        return Prompt(X, y * {"y times 1/3": 1 / 3, "y times 3": 3.0}.get(shift, 1.0))
 
     @property
     def power(self) -> float:
@@ -69,30 +88,6 @@ class FunctionClass:
         return {"linear": self.dim, "sparse": self.nonzero, "noisy": self.dim + 1, "quadratic": self.dim, "relu": self.dim}.get(
             self.kind, 1.0
         )
-
-
-def sample_prompt(key: Array, functions: FunctionClass, shift: Shift = "none") -> Prompt:
-    """One prompt of a class, under a shift of its points, of the query (the last point), of scales, or of noise.
-
-    random, opposite quadrants: each coordinate has one sign over the context; the query is unrestricted, or in the opposite
-    quadrant. orthogonal query: the last point is orthogonal to all others. query seen: it is one of them. half subspace: points
-    lie in a random subspace of d/2 dimensions. skewed: coordinate k has variance proportional to 1/k², then rotated. Scales are
-    as named; noise has variance 1. Source: Garg et al. 2022, Sec. 4.
-    """
-    if shift not in SHIFTS:
-        raise ValueError(f"shift {shift!r}: choose one of {', '.join(SHIFTS)}")
-    if (shift == "orthogonal query" and functions.points > functions.dim) or (shift == "half subspace" and functions.dim < 2):
-        raise ValueError(
-            f"shift {shift!r} with {functions.points} points in {functions.dim} dimensions: use fewer points or more dimensions"
-        )
-    if shift in ("query seen", "opposite quadrants", "random quadrants") and functions.points < 2:
-        raise ValueError(f"shift {shift!r} with {functions.points} point: use more")
-    key_x, key_f, key_shift, key_noise = jax.random.split(key, 4)
-    X = _shifted_points(jax.random.normal(key_x, (functions.points, functions.dim)), shift, key_shift)
-    y = jax.vmap(sample_function(key_f, functions))(X)
-    if functions.kind == "noisy" or shift == "noise":
-        y = y + jax.random.normal(key_noise, y.shape)
-    return Prompt(X, y * {"y times 1/3": 1 / 3, "y times 3": 3.0}.get(shift, 1.0))
 
 
 def sample_function(key: Array, functions: FunctionClass) -> Callable[[Float[Array, " d"]], Float[Array, ""]]:

@@ -51,7 +51,7 @@ class Chains:
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Chain:
         """Fresh chains and a sequence of each, batch last."""
-        return _sample(key, self, size, jnp.dtype(dtype or jnp.zeros(()).dtype))
+        return _sample(jax.random.split(key, size), self, jnp.dtype(dtype or jnp.zeros(()).dtype))
 
     def loss(self, params: CausalModel, batch: Chain) -> Float[Array, ""]:
         """The mean cross-entropy of a batch, in nats."""
@@ -59,15 +59,12 @@ class Chains:
         return jnp.mean(losses)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _sample(key: Array, chains: Chains, size: int, dtype: Any) -> Chain:
-    return jax.vmap(lambda key: sample_chain(key, chains, dtype=dtype), out_axes=-1)(jax.random.split(key, size))
-
-
-def sample_chain(key: Array, chains: Chains, *, dtype: Any = None) -> Chain:
-    """One chain and a sequence of states."""
+@functools.partial(jax.jit, static_argnums=(1, 2))
+@functools.partial(jax.vmap, in_axes=(0, None, None), out_axes=-1)
+def _sample(key: Array, chains: Chains, dtype: Any) -> Chain:
+    """A chain and a sequence of states, for each key."""
     key_P, key_x = jax.random.split(key)
-    k, dtype = chains.states, jnp.dtype(dtype or jnp.zeros(()).dtype)
+    k = chains.states
     P = jax.random.dirichlet(key_P, jnp.full(k, chains.alpha, dtype), (k,), dtype)
     first = stationary_distribution(P) if chains.stationary else jnp.full(k, 1 / k, dtype)
     uniform = jax.random.uniform(key_x, (chains.length,), dtype)

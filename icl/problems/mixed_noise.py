@@ -159,17 +159,6 @@ def ridge_batch(batch: Sequence, penalty: Float[Array, " batch"]) -> Float[Array
     return vmap_tasks(ridge)(batch, jnp.maximum(penalty, _floor**2))
 
 
-class TunedRidge(NamedTuple):
-    """Ridge regression with penalty `multiplier · max(estimated variance, threshold)`."""
-
-    multiplier: float
-    threshold: float
-
-    def penalty(self, variance: Array) -> Array:
-        """The penalty of each task from its estimated noise variance."""
-        return self.multiplier * jnp.maximum(variance, self.threshold)
-
-
 @jax.jit
 def _ridge_loss(batch: Sequence, penalty: Array) -> Array:
     return half_mse(ridge_batch(batch, penalty), batch.y_q)
@@ -184,17 +173,19 @@ def constant_penalty(batch: Sequence) -> float:
     return float(np.exp(scipy.optimize.minimize_scalar(loss, bounds=(-8.0, 8.0), method="bounded").x))
 
 
-def tuned_ridge(batch: Sequence) -> TunedRidge:
-    """The multiplier and threshold with the lowest loss on given tasks, by Nelder-Mead."""
+def tuned_penalty(batch: Sequence) -> tuple[float, float]:
+    """m and t of the penalty `m max(estimated variance, t)` with the lowest loss on given tasks, by Nelder-Mead."""
     variance = jax.jit(estimated_variance)(batch)
 
     def loss(logs: np.ndarray) -> float:
-        return float(_ridge_loss(batch, TunedRidge(*(float(value) for value in np.exp(logs))).penalty(variance)))
+        m, t = map(float, np.exp(logs))
+        return float(_ridge_loss(batch, m * jnp.maximum(variance, t)))
 
     start = np.log([1.0, float(jnp.median(variance)) / 4])
     options = {"xatol": 1e-2, "fatol": 1e-6}
     found = scipy.optimize.minimize(loss, start, method="Nelder-Mead", options=options)
-    return TunedRidge(*(float(value) for value in np.exp(found.x)))
+    m, t = map(float, np.exp(found.x))
+    return m, t
 
 
 @full_precision
@@ -225,12 +216,12 @@ def posterior_mean(batch: Sequence, distribution: MixedNoise) -> Float[Array, "1
 def ridge_baselines(batch: Sequence, distribution: MixedNoise) -> dict[str, Callable[[Sequence], Any]]:
     """Predictors without attention by name, their hyperparameters fitted to given tasks.
 
-    ridge: one penalty for all; adaptive: the estimated variance; tuned: `TunedRidge`; posterior mean: the Bayes optimum.
+    ridge: one penalty for all; adaptive: the estimated variance; tuned: `tuned_penalty`; posterior mean: the Bayes optimum.
     """
-    constant, tuned = constant_penalty(batch), tuned_ridge(batch)
+    constant, (m, t) = constant_penalty(batch), tuned_penalty(batch)
     return {
         "ridge": vmap_tasks(functools.partial(ridge, penalty=constant)),
         "ridge, adaptive": lambda batch: ridge_batch(batch, estimated_variance(batch)),
-        "ridge, tuned": lambda batch: ridge_batch(batch, tuned.penalty(estimated_variance(batch))),
+        "ridge, tuned": lambda batch: ridge_batch(batch, m * jnp.maximum(estimated_variance(batch), t)),
         "posterior mean": lambda batch: posterior_mean(batch, distribution),
     }

@@ -49,8 +49,8 @@ class Waves:
             )
 
     def sample(self, key: Array, *batch: int, dtype: Any = None) -> Sequence:
-        """Fresh tasks, batch last: `sample_waves`."""
-        return sample_waves(key, self, *batch, dtype=dtype)
+        """Fresh tasks, batch last."""
+        return _sample_waves(key, self, batch, jnp.dtype(dtype or jnp.zeros(()).dtype))
 
 
 class Encoder(NamedTuple):
@@ -96,11 +96,6 @@ class NonlinearRegression(QueryLoss):
     def predict(self, params: Network, batch: Sequence) -> Float[Array, "1 batch"]:
         """Predictions after attention."""
         return predict_waves(params, batch, eta=self.eta, depth=self.depth).final
-
-
-def sample_waves(key: Array, waves: Waves, *batch: int, dtype: Any = None) -> Sequence:
-    """Sample tasks `y = a sin(x + p)`, batch last."""
-    return _sample_waves(key, waves, batch, jnp.dtype(dtype or jnp.zeros(()).dtype))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))

@@ -175,7 +175,6 @@ def diversity_curve(tasks: Tasks, W: Float[Array, "M d"], numbers: Numbers[int])
     Args:
         tasks: their distribution, with noise.
         W: [largest M, d] the tasks.
-        numbers: each M.
 
     Raises:
         ValueError: a number below 1 or above the number of tasks, or labels without noise.
@@ -235,11 +234,6 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
     Args:
         tasks: with independent symmetric coordinates of one variance.
         M: number of tasks, not necessarily an integer.
-
-    Example:
-        >>> tasks = Tasks(dim=10, context=10, inputs="normal", input_range=12**0.5, noise=0.5)
-        >>> [round(float(limiting_excess(tasks, M)), 3) for M in (1, 16, 256)]
-        [0.851, 0.164, 0.008]
 
     Source: this package, in the limit of Lu et al. 2024.
     """

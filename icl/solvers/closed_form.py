@@ -80,7 +80,6 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
         N E[S C S] = (N - 1) L C L + A (2 C' + tr(C') I + (κ - 3) diag C') Aᵀ,    C' = Aᵀ C A,  L = A Aᵀ
 
     Args:
-        tasks: their distribution.
         factor: A; default, the diagonal of the inputs' standard deviations.
         C: symmetric covariance of the weights; default, c² I.
 

@@ -51,7 +51,6 @@ def gradient_descent(
 
     Args:
         eta: η, one number or one per step.
-        steps: number of steps.
         W0: [m, d] initial weights; default, zero.
         preconditioner: [d, d] G; default, the identity.
 
@@ -88,7 +87,6 @@ def gd_plus_plus(sequence: Sequence, eta: Rate, gamma: Rate, *, steps: int) -> F
 
     Args:
         eta, gamma: η and γ, one number or one per step. The last γ has no effect.
-        steps: number of steps.
 
     Raises:
         ValueError: shapes that do not fit, or fewer than one step.

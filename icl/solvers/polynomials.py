@@ -27,10 +27,21 @@ Chebyshev's rates. With shared η and γ the loss has a single valley, and the b
 From K = 7 on a polynomial of degree 3^K has more oscillations than the spectrum has values, and a fit would overfit them, so
 deeper layers are not searched for: they take Chebyshev's rates, or the best K - 1 layers and an idle one. Without noise the
 optimum is hardly better there.
+
+Newton's iteration for the inverse of XᵀX is a polynomial in its eigenvalues, too:
+
+    M_0 = α A^p,    M_{k+1} = 2 M_k - M_k A M_k,    w = M_k Xᵀ y,    A = XᵀX
+
+It squares `I - M A`, so that after k steps the error of the prediction is `wᵀ r(A) x_q` with
+
+    r(λ) = (1 - α λ^(p + 1))^(2^k).
+
+With α = 1/||A||^(p + 1) errors never grow, and every step fits eigenvalues half as large (p = 0). A layer of GD++ at
+Chebyshev's rates fits eigenvalues a ninth as large, so it equals log₂ 9 = 3.17 steps from M_0 = α I, and 6.34 from M_0 = α A.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -118,15 +129,9 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
     Args:
         law: of the contexts' eigenvalues.
         tasks: their distribution, without noise.
-        degree: of r.
 
     Raises:
         ValueError: tasks with noise, or a negative degree.
-
-    Example:
-        >>> law = Spectrum(np.array([1.0, 2.0]), np.array([1.0, 1.0]), 2.0)
-        >>> round(least_loss(law, Tasks(dim=2), 1), 6)  # r = 1 - 0.6 λ: 0.4² + 0.2² = 0.2
-        0.1
 
     Source: Szegő, Orthogonal polynomials, Sec. 3.1.
     """
@@ -181,8 +186,6 @@ def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial
 
     Args:
         values: [T, d] of `context_eigenvalues`, from contexts not used to fit the rates.
-        polynomial: the layers.
-        tasks: the contexts' distribution.
 
     Example:
         >>> zero = Polynomial(np.zeros(1), np.zeros(1), 0.125)
@@ -205,11 +208,9 @@ def optimal_polynomials(
 
     Args:
         law: eigenvalues of the contexts, from `spectral_law`.
-        tasks: the contexts' distribution.
         layers: K.
         tied: whether all layers share η and γ, as in recurrent layers.
         plus_plus: GD++; False for GD, γ = 0.
-        seed: of random starting points.
 
     Raises:
         ValueError: no layer, or a law without eigenvalues.
@@ -313,3 +314,39 @@ def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial
     gamma[-1] = 0
     loss = float(jnp.sum(spectral_errors(law, jnp.asarray(eta), jnp.asarray(gamma), tasks) ** 2))
     return min(same, Polynomial(eta, gamma, loss), key=lambda found: found.loss)
+
+
+# Newton's iteration
+
+START_POWERS = {"identity": 0, "A": 1}
+"""Powers p of XᵀX in M_0: the simplest start of Schulz, and that of Fu et al. 2023."""
+
+
+def newton_residual(values: Float[Array, "*T d"], steps: Any, *, power: int = 0) -> Float[Array, "*T d"]:
+    """`r(λ) = (1 - (λ/λ_max)^(power + 1))^(2^steps)` of the eigenvalues of contexts, λ_max per context, power 0 or 1.
+
+    The power is taken in logarithms, for steps of any size. Source: Schulz 1933; Fu et al. 2023, Sec. 3.
+    """
+    if power not in START_POWERS.values():
+        raise ValueError(f"power {power}: use 0 for M_0 = α I, 1 for M_0 = α A")
+    share = values / jnp.max(values, axis=-1, keepdims=True)
+    return jnp.exp(2.0**steps * jnp.log1p(-(share ** (power + 1))))
+
+
+def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | None:
+    """The fractional step at which falling losses (after 0, 1, 2, .. steps) reach a loss, log-linear; None below the last."""
+    if loss < losses[-1]:
+        return None
+    logs = np.log(np.maximum(losses, np.finfo(float).tiny))
+    return float(np.interp(-np.log(loss), -logs, np.arange(len(losses))))
+
+
+def steps_per_layer(layers: Sequence[int], steps: Sequence[float | None]) -> float:
+    """How many steps one more layer is worth: the slope of a straight line from two layers on; NaN for fewer than two points.
+
+    Args:
+        layers: K.
+        steps: that have the loss of K layers, see `equivalent_steps`.
+    """
+    known = np.array([(K, k) for K, k in zip(layers, steps, strict=True) if K > 1 and k is not None])
+    return float(np.polyfit(known[:, 0], known[:, 1], 1)[0]) if len(known) > 1 else np.nan

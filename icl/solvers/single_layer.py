@@ -103,11 +103,6 @@ def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M 
 
     The moments of a layer are of the fourth order in w, so these tasks have exactly the moments of Gaussian tasks.
 
-    Example:
-        >>> W, probabilities = gaussian_tasks(Tasks(dim=3))
-        >>> len(W), round(float(probabilities @ W[:, 0] ** 4), 6), round(float(probabilities @ (W[:, 0] * W[:, 1]) ** 2), 6)
-        (19, 3.0, 1.0)
-
     Source: McNamee and Stenger 1967, Construction of fully symmetric numerical integration formulas.
     """
     d, eye = tasks.dim, np.eye(tasks.dim)
@@ -172,10 +167,6 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
 
     It starts at the p that explains most of E[Z_ab w_j], the direction in which gradient descent leaves small weights. No sweep
     raises the loss. Some random starts end in local minima; no case is known for this start.
-
-    Args:
-        moments: of the tasks.
-        sweeps: number of alternations.
 
     Raises:
         ValueError: fewer than one sweep, or moments that do not determine the head (a check of values, which tracers skip).

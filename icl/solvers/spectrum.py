@@ -39,7 +39,6 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
 
     Args:
         tasks: their distribution, with independent symmetric coordinates.
-        number: of contexts.
 
     Raises:
         ValueError: other inputs, or fewer than one context.

@@ -125,13 +125,6 @@ def distinct_contexts(
 
     Returns:
         the distinct contexts [u, K] and their counts [u], which sum to M (or to the sum of `times`).
-
-    Example:
-        >>> u, n = distinct_contexts(np.array([[1, 2], [2, 1], [1, 2]]))
-        >>> u.tolist(), n.tolist()
-        ([[1, 2], [2, 1]], [2, 1])
-        >>> distinct_contexts(np.array([[1, 2], [2, 1], [1, 2]]), ordered=False)[1].tolist()
-        [3]
     """
     X = X if ordered else np.sort(X, axis=1)
     N = int(X.max(initial=0)) + 1

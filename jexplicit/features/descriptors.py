@@ -40,9 +40,7 @@ def fit_axes(
     Args:
         pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], e.g. `scattering_pools` of some wavelets.
         images: [M, height, width] grey levels 0 .. levels - 1; the axes are fitted to a sample of them.
-        levels: number of possible grey levels.
         dimensions: r; fewer if there are fewer pooled responses.
-        seed: of the choice of images.
         progress: called with (images done, total images).
 
     Raises:
@@ -73,7 +71,6 @@ def describe(
     """Descriptors `(s - mean) axes` of images with pooled responses s.
 
     Args:
-        axes: of `fit_axes`.
         pools, images, levels, progress: as in `fit_axes`; the images may differ.
 
     Example:

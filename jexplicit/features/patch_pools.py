@@ -23,18 +23,11 @@ def fit_patch_bank(
 
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
-        levels: number of possible grey levels.
         sizes: heights and widths of patches, in pixels.
         number: of filters of each size; twice as many responses, positive and negative parts.
-        seed: of the choice of patches.
 
     Raises:
         ValueError: no sizes; patches larger than an image; fewer than 1 filter.
-
-    Example:
-        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
-        >>> [filters.W.shape for filters in fit_patch_bank(images, 17, sizes=(3, 5), number=4)]
-        [(9, 4), (25, 4)]
     """
     if not sizes:
         raise ValueError("patches of no size: use at least one size")
@@ -56,14 +49,8 @@ def patch_pools(
 
     Args:
         X: grey levels between 0 and 1.
-        bank: of `fit_patch_bank`.
         grid: cells along each side.
         threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
-
-    Example:
-        >>> bank = (Filters(jnp.ones((9, 4)), jnp.zeros(4)),)
-        >>> patch_pools(jnp.ones((5, 8, 8)), bank, grid=2, threshold=1.0).shape  # positive and negative parts in 2 x 2 cells
-        (5, 32)
     """
     side = min(X.shape[1:])
     if not 1 <= grid <= side:

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from jexplicit.features.clusters import spherical_kmeans
 from jexplicit.features.positive import positive_parts
 from jexplicit.runs.devices import full_precision
 
@@ -48,9 +47,6 @@ def patch_filters(
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
         levels: 256 for bytes.
-        size: height and width of a patch.
-        number: of filters.
-        seed: of the choice of patches.
         noise: variance added before whitening; grey levels lie between 0 and 1.
         clusters: cluster directions of whitened patches, instead of random patches.
 
@@ -110,7 +106,6 @@ def patch_features(
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
         levels: 256 for bytes.
-        filters: of `patch_filters`.
         grid: cells along each side.
         threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
         progress: called with (images done, total images).
@@ -187,3 +182,27 @@ def _cells(z: Array, axis: int, grid: int) -> Array:
         return z.reshape(*z.shape[:axis], *places.shape, *z.shape[axis + 1 :])
     zeros = jnp.pad(z, [(0, int(n == axis)) for n in range(z.ndim)])
     return jnp.take(zeros, jnp.asarray(np.where(places < begin[1:, None], places, z.shape[axis])), axis=axis)
+
+
+def spherical_kmeans(
+    X: Float[np.ndarray, "M P"], number: int, *, iterations: int = 10, seed: int = 0
+) -> Float[np.ndarray, "number P"]:
+    """Unit vectors C [number, P], each the direction of the sum of those rows x of X with which it has the largest `⟨x, c⟩`.
+
+    Neither step lowers the sum of these inner products; longer vectors count more. Directions without vectors are unchanged.
+    Source: Coates & Ng, Learning feature representations with k-means, 2012.
+    """
+    if not 1 <= number <= len(X) or iterations < 0:
+        raise ValueError(
+            f"{number} directions of {len(X)} vectors in {iterations} iterations: use 1 to {len(X)}, and at least 0"
+        )
+    if not (lengths := np.linalg.norm(X, axis=1)).all():
+        raise ValueError(f"vector {int(lengths.argmin())} is zero and has no direction: remove it")
+    chosen = np.random.default_rng(seed).choice(len(X), number, replace=False)
+    C = X[chosen] / lengths[chosen, None]
+    for _ in range(iterations):
+        nearest = (X @ C.T).argmax(axis=1)
+        sums = np.eye(number, dtype=X.dtype)[nearest].T @ X
+        norms = np.linalg.norm(sums, axis=1, keepdims=True)
+        C = np.where(norms > 0, sums / np.where(norms > 0, norms, 1), C)
+    return C

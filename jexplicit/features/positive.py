@@ -75,12 +75,7 @@ def _check_norms(H: Float[Array, "M D"]) -> None:
 
 
 def random_directions(key: Any, inputs: int, number: int, dtype=jnp.float32) -> Float[Array, "inputs number"]:
-    """Uniformly random directions on the unit sphere.
-
-    Example:
-        >>> random_directions(jax.random.key(0), 3, 5).shape
-        (3, 5)
-    """
+    """Uniformly random directions on the unit sphere."""
     check_key(key)
     W = jax.random.normal(key, (inputs, number), dtype)
     return W / jnp.linalg.norm(W, axis=0, keepdims=True)

@@ -50,7 +50,6 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
     much across.
 
     Args:
-        shape: height and width of images.
         octaves: J.
         angles: L.
         grid: cells along each side; windows have a standard deviation of 0.8 cells.

@@ -165,11 +165,6 @@ class ConvolutionalNetwork(nn.Module):
     hidden: units of the layer before the last one.
     dropout: share of the inputs of the hidden layer set to 0 at random in training (Srivastava et al. 2014).
 
-    Example:
-        >>> network, x = ConvolutionalNetwork((8, 8), outputs=10), jnp.ones((3, 64), jnp.float32)
-        >>> network_outputs(network, init_variables(network, jax.random.key(0), x), x).shape
-        (3, 10)
-
     Source: LeCun et al. 1998; BatchNorm: Ioffe & Szegedy 2015.
     """
 

@@ -102,7 +102,6 @@ def stream_log_probabilities(
 
     Args:
         network: [B, T] token ids -> [B, T, N] logits; causal.
-        variables: of the network.
         stream: [L] token ids.
         window: W.
         stride: 1 .. W.

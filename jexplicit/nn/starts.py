@@ -60,9 +60,7 @@ def output_start(
 
     Args:
         network: whose output weights are not the embeddings.
-        variables: of it.
         stream: the training text; some thousand of its positions are solved on.
-        seed: which.
 
     Raises:
         ValueError: a network whose output weights are its embeddings.
@@ -89,8 +87,6 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
 
     Args:
         network: of two layers or more, with learned positions and output weights of their own.
-        variables: of it.
-        seed: of the directions.
 
     Raises:
         ValueError: another network, one of fewer than 16 dimensions, or with fewer than 4 in a head.

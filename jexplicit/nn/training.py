@@ -77,12 +77,10 @@ def train(
         batch: the batch of given example indices; the last batch of an epoch may be smaller.
         evaluate: dev loss of parameters, nats per position.
         params: extracts the parameters from a state.
-        size: number of training examples.
         order: `(seed, epoch) -> size example indices`, pure (see `sampler`); default: every example once.
         patience: stop after this many epochs without a lower dev loss; default: never.
         checkpoints: folder for checkpoints, from which training resumes; checkpoint_seconds: time between them.
         known: what else the checkpoints are of, see `jexplicit.runs.iterate`.
-        on_epoch: called with each new entry of the history.
         progress: called with (examples done, total examples).
 
     Raises:

@@ -38,9 +38,7 @@ def iterate(
         state: pytree of arrays; an empty vector in it may grow.
         done: whether a history is complete.
         checkpoints: folder for checkpoints, from which the iteration resumes. The last one has the final state.
-        checkpoint_seconds: time between two checkpoints.
         known: what the steps depend on besides the state, by name: numbers, strings and arrays, such as a seed and the text.
-        callback: called with each new entry.
 
     Returns:
         The last state, and the history.

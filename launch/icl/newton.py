@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.solvers.newton import START_POWERS, equivalent_steps, newton_residual, residual_loss
-from icl.solvers.newton import steps_per_layer as slope
-from icl.solvers.polynomials import optimal_polynomials, residual
+from icl.solvers.polynomials import START_POWERS, equivalent_steps, newton_residual, optimal_polynomials, residual
+from icl.solvers.polynomials import steps_per_layer as slope
 from icl.solvers.spectrum import weighted_eigenvalues
 from jexplicit.runs.progress import stage
 from launch.icl import base
@@ -54,13 +53,13 @@ def losses(job: base.Job[NewtonConfig], task: str) -> Iterator[Row]:
         yield base.Model(tasks, len(rates.eta), False).row("gd++", **about)
 
 
-layers_loss = jax.jit(
-    lambda values, weights, eta, gamma, tasks: residual_loss(weights, residual(values, eta, gamma, tasks.context))
-)
-newton_loss = jax.jit(
-    lambda values, weights, steps, power: residual_loss(weights, newton_residual(values, steps, power=power)),
-    static_argnames="power",
-)
+def loss_of(weights: jax.Array, r: jax.Array) -> jax.Array:
+    """Half the mean of `sum_i w_i r(λ_i)²` over contexts."""
+    return jnp.mean(jnp.sum(weights * r**2, axis=1)) / 2
+
+
+layers_loss = jax.jit(lambda values, weights, eta, gamma, tasks: loss_of(weights, residual(values, eta, gamma, tasks.context)))
+newton_loss = jax.jit(lambda values, w, k, power: loss_of(w, newton_residual(values, k, power=power)), static_argnames="power")
 
 
 def steps_per_layer(rows: list[Row]) -> float:

@@ -2,14 +2,17 @@
 
 import gzip
 import importlib.util
+import zipfile
+from typing import Any
 
 import numpy as np
 import pytest
 import reference
 from files import idx_bytes
+from PIL import Image
 from sklearn.datasets import load_digits
 
-from jexplicit.data.images import FILES, check_images, pixel_features, read_images
+from jexplicit.data.images import FILES, check_images, pixel_features, read_grey_images, read_images, read_parts, read_png
 
 
 def some_images(M: int, seed: int = 0, shape=(5, 4), classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -123,3 +126,196 @@ def test_damaged_and_missing_files_and_folders_are_named(tmp_path, monkeypatch):
     refused(r"without a folder.*data_dir=DIR.*JEXPLICIT_DATA_DIR", folder=None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     refused(r"tfds:mnist needs tensorflow_datasets.*pip install.*data set digits", name="tfds:mnist")
+
+
+# PNGs and files of NumPy
+
+RNG = np.random.default_rng(0)
+X = {part: RNG.integers(2, 256, (M, 5, 4), np.uint8) for part, M in (("train", 6), ("test", 3))}
+Y = {"train": np.array([0, 0, 1, 1, 2, 2], np.uint8), "test": np.array([0, 2, 2], np.uint8)}
+
+
+def write_png(path, array, mode: str | None = None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(array)
+    (image.convert(mode) if mode else image).save(path)
+    return path
+
+
+def write_folders(folder, labels=("9", "10", "11")):
+    for part in ("train", "test"):
+        for n, (image, label) in enumerate(zip(X[part], Y[part], strict=True)):
+            write_png(folder / part / labels[label] / f"{n}.png", image)
+    (folder / "train" / ".hidden").mkdir()
+    return folder
+
+
+def arrays(**changed) -> dict[str, Any]:
+    return {"x_train": X["train"], "y_train": Y["train"], "x_test": X["test"], "y_test": Y["test"], **changed}
+
+
+@pytest.mark.parametrize("labels", [("9", "10", "11"), ("a", "b", "c")])  # by number, and by name
+def test_folders_of_pngs_are_the_images_with_their_labels(tmp_path, labels):
+    folder = write_folders(tmp_path / "shapes", labels)
+    for data in (read_images("shapes", folder), read_images(str(folder)), read_images(f"{folder}/")):
+        assert (data.name, data.classes, data.levels, data.outputs) == ("shapes", labels, 256, 3)
+        assert labelled(data) == {part: sorted(zip(Y[part], map(bytes, X[part]), strict=True)) for part in ("train", "test")}
+
+
+def labelled(data):
+    """Labels and images of each part, sorted."""
+    parts = {part: (getattr(data, f"{part}_labels"), getattr(data, f"{part}_images")) for part in ("train", "test")}
+    return {part: sorted(zip(labels, map(bytes, images), strict=True)) for part, (labels, images) in parts.items()}
+
+
+def test_any_part_of_folders_of_pngs_has_all_classes(tmp_path):
+    """Users hold the last images out and limit to the first ones."""
+    for label, levels in {"a": range(1, 31), "b": range(101, 131), "c": range(201, 231)}.items():
+        for level in levels:
+            for part in ("train", "test"):
+                write_png(tmp_path / part / label / f"{level}.png", np.full((2, 2), level, np.uint8))
+    data = read_images(str(tmp_path))
+    for part in ("train", "test"):
+        images, labels = getattr(data, f"{part}_images"), getattr(data, f"{part}_labels")
+        np.testing.assert_array_equal(images[:, 0, 0] // 100, labels)
+        assert set(labels[:9]) == set(labels[-9:]) == {0, 1, 2} and np.ptp(images[labels == 0][:3]) > 2
+    few = read_images(str(tmp_path), limit=20)
+    np.testing.assert_array_equal(few.train_images, data.train_images[:20])  # the same permutation every time
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"x_train": X["train"][..., None], "y_train": Y["train"][:, None].astype(np.int64)},  # as Keras has other data
+        {"x_test": X["test"].astype(np.int32)},
+    ],
+)
+def test_an_npz_file_is_the_same_data_set(tmp_path, changed):
+    np.savez_compressed(tmp_path / "shapes.npz", **arrays(**changed))
+    data = read_images(str(tmp_path / "shapes.npz"))
+    assert data.name == "shapes" and labelled(data) == labelled(read_images("any", write_folders(tmp_path / "png")))
+    assert read_images("other", tmp_path / "shapes.npz").name == "other"
+
+
+MISREAD = [
+    ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
+    ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
+    ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
+    ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
+    ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
+    ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers only"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), MISREAD)
+def test_an_npz_file_that_would_be_misread_is_refused(tmp_path, changed, message):
+    np.savez(tmp_path / "a.npz", allow_pickle=True, **arrays(**changed))
+    np.savez(tmp_path / "keys.npz", images=X["train"], y_train=Y["train"])
+    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
+    keys = "holds images, y_train and no x_train, x_test, y_test: save images as x_train"
+    gone = {name: f"{name} cannot be read" for name in ("b.npz", "nowhere.npz")}
+    for name, said in {"a.npz": message, "keys.npz": keys, **gone}.items():
+        with pytest.raises(ValueError, match=said):
+            read_parts(tmp_path / name)
+
+
+def test_pngs_that_would_be_misread_are_refused(tmp_path):
+    image = X["train"][0]
+    for mode in ("RGB", "RGBA", "P", "LA", "I;16"):
+        with pytest.raises(ValueError, match=f"of mode {mode}.*: only grey images of 8 bits.*convert"):
+            read_png(write_png(tmp_path / "a.png", image, mode))
+    np.testing.assert_array_equal(read_png(write_png(tmp_path / "a.png", image > 99)), 255 * (image > 99))
+    whole = write_png(tmp_path / "a.png", np.tile(image, (20, 20))).read_bytes()
+    for damaged in (b"", b"no image", whole[:-2000], whole[:40], whole[:16] + b"x" + whole[17:]):
+        (tmp_path / "a.png").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"a.png cannot be read as a PNG \("):
+            read_png(tmp_path / "a.png")
+
+
+def test_folders_that_would_be_misread_are_refused(tmp_path):
+    folder = write_folders(tmp_path / "shapes")
+    write_png(folder / "test" / "12" / "1.png", X["test"][0])
+    with pytest.raises(ValueError, match="has no folder 12"):
+        read_parts(folder)
+    (folder / "test/12/1.png").rename(folder / "train/9/7.png")
+    with pytest.raises(ValueError, match="has no folder 12"):
+        read_parts(folder)
+    (folder / "test/12").rmdir()
+    write_png(folder / "train/9/8.png", X["test"][0].T.copy())
+    with pytest.raises(ValueError, match=r"0.png is 5 x 4 and .*8.png is 4 x 5: all images need one size"):
+        read_parts(folder)
+    with pytest.raises(ValueError, match="holds neither train-images-idx3-ubyte nor .*train/LABEL/.*png.*npz"):
+        read_parts(folder / "train")
+    (tmp_path / "empty/train").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"train holds no folder: put the PNGs there as .*/LABEL/\*.png"):
+        read_parts(tmp_path / "empty")
+
+
+def test_images_are_read_from_files_and_folders_of_every_kind(tmp_path):
+    folder, expected = write_folders(tmp_path / "shapes"), X["test"]
+    np.save(tmp_path / "one.npy", expected[0])
+    np.save(tmp_path / "all.npy", expected)
+    np.savez(tmp_path / "all.npz", **arrays())
+    paths = [folder / "test", folder / "test/9/0.png", tmp_path / "one.npy", tmp_path / "all.npy", tmp_path / "all.npz"]
+    names, images = zip(*read_grey_images(list(map(str, paths))), strict=True)
+    assert len(names) == 3 + 1 + 1 + 3 + 3 and names[3] == str(paths[1])  # one file twice
+    assert names[4:] == (f"{paths[2]}[0]", *(f"{path}[{n}]" for path in paths[3:] for n in range(3)))
+    order = [1, 2, 0]  # paths in alphabetical order: 11 before 9
+    np.testing.assert_array_equal(
+        np.stack(images), np.concatenate([expected[order], expected[:1], expected[:1], *[expected] * 2])
+    )
+
+
+def test_pngs_are_brought_to_fewer_levels_unless_they_have_no_more(tmp_path):
+    image = np.arange(20, dtype=np.uint8).reshape(5, 4) % 17
+    np.save(tmp_path / "a.npy", image)
+    for name, png in (("scaled", 15 * image), ("same", image)):
+        paths = [str(tmp_path / "a.npy"), str(write_png(tmp_path / f"{name}.png", png))]
+        for _, read in read_grey_images(paths, levels=17):
+            assert np.abs(read.astype(int) - image).max() <= 1 if name == "scaled" else (read == image).all()
+            assert read.max() < 17
+    white = write_png(tmp_path / "white.png", np.full((5, 4), 255, np.uint8))
+    assert (read_grey_images([str(white)], levels=17)[0][1] == 16).all()
+
+
+@pytest.mark.parametrize("name", ["nowhere", "a.txt", "two.npz", "flat.npy"])
+def test_files_without_images_are_named(tmp_path, name):
+    (tmp_path / "a.txt").write_text("no image")
+    np.savez(tmp_path / "two.npz", a=X["test"], b=X["test"])
+    np.save(tmp_path / "flat.npy", X["test"].reshape(-1))
+    with pytest.raises(ValueError, match=f"{name}.*(name PNGs|save the images alone|give grey images)"):
+        read_grey_images([str(tmp_path / name)])
+
+
+def test_images_are_not_skipped_and_names_are_of_any_case(tmp_path):
+    folder = write_folders(tmp_path / "shapes")
+    write_png(folder / "train" / "loose.png", X["train"][0])
+    with pytest.raises(ValueError, match="loose.png has no label: put it in a folder of its label"):
+        read_parts(folder)
+    (folder / "train" / "loose.png").unlink()
+    Image.fromarray(X["train"][0]).save(folder / "train" / "9" / "a.jpg")
+    with pytest.raises(ValueError, match="a.jpg is no PNG: convert it"):
+        read_parts(folder)
+    np.savez(tmp_path / "a.npz", **arrays())
+    (tmp_path / "a.npz").rename(tmp_path / "a.NPZ")
+    assert len(read_parts(tmp_path / "a.NPZ").train_images) == 6
+
+
+@pytest.mark.parametrize("array", [np.full((2, 5, 4), "a"), np.zeros((2, 5, 4), "M8[s]"), np.zeros((0, 5, 4), np.uint8)])
+def test_arrays_that_are_no_images_are_refused(tmp_path, array):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(ValueError, match="a.npy (are of type|holds no image)"):
+        read_grey_images([str(tmp_path / "a.npy")])
+
+
+def test_what_libraries_raise_for_damaged_arrays_is_one_error(tmp_path):
+    np.save(tmp_path / "a.npy", X["train"])
+    data = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(data.replace(b"{'descr", b"{{'desc"))
+    with pytest.raises(ValueError, match="a.npy cannot be read"):
+        read_grey_images([str(tmp_path / "a.npy")])
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("a.txt", "text")
+    with pytest.raises(ValueError, match="holds a.txt, which is no array"):
+        read_grey_images([str(tmp_path / "a.npz")])

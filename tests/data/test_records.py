@@ -95,12 +95,6 @@ def test_missing_texts_are_left_out_as_blank_ones_are(tmp_path):
     assert read_documents(tmp_path / "a.jsonl", field="text") == ["one", "two"]
 
 
-def test_what_a_guess_would_mend_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_text('text,id\nzero,0\n\n"a"b,1\n')
-    with pytest.raises(ValueError, match="a.csv, line 4, cannot be read as a table"):
-        read_documents(tmp_path / "a.csv", field="text")
-
-
 def test_text_of_parquet_that_is_not_utf8(tmp_path):
     offsets = pyarrow.array([0, 2], pyarrow.int32()).buffers()[1]
     broken = pyarrow.Array.from_buffers(pyarrow.string(), 1, [None, offsets, pyarrow.py_buffer(b"a\xff")])
@@ -152,15 +146,6 @@ def test_lines_of_any_ranges_are_the_lines_of_the_file(tmp_path):
         bounds = [*range(0, size, step), size]
         parts = [list(file_documents(str(path), *span)) for span in pairwise(bounds)]
         assert sum(parts, []) == whole
-
-
-def test_objects_of_several_lines_and_broken_arrays_are_refused_with_their_line(tmp_path):
-    (tmp_path / "a.json").write_text('{\n "text": "one"\n}\n')
-    with pytest.raises(ValueError, match="a.json, line 2, is not JSON .*: write one object per line"):
-        read_documents(tmp_path / "a.json", field="text")
-    (tmp_path / "a.json").write_text('[{"text": "one"},\n{"text": "two}]')
-    with pytest.raises(ValueError, match="a.json, line 2, is not JSON"):
-        read_documents(tmp_path / "a.json", field="text")
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])

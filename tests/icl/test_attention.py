@@ -12,7 +12,7 @@ from reference import attention_layer, attention_update, descent_step
 from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-from icl import Sequence, descent_layers, head_maps, squared_error, tokens
+from icl import descent_layers, head_maps, squared_error, tokens
 from icl.models.attention import AttentionLayer, predict, predict_batch, roll_out
 from icl.models.constructions import softmax_layers
 from icl.solvers import descent
@@ -224,10 +224,3 @@ def test_answers_are_finite_for_zero_and_for_huge_inputs_with_the_token_clip():
         assert np.isfinite(answer).all() and np.abs(answer).max() <= 10 and np.isfinite(batch).all()
         if scale == 0:
             assert not answer.any() and not gradient_descent(one, 1.0).any() and not ridge(one, 0.1).any()
-
-
-def test_one_pair_and_one_input():
-    one = Sequence(*(jax.device_put(leaf) for leaf in (np.array([[2.0]]), np.array([[3.0]]), np.array([5.0]), np.array([7.0]))))
-    W = jax.device_put(np.zeros((1, 1)))
-    assert float(np.asarray(predict(descent_layers(1, 1, 0.25, W0=W), one, W0=W))[0]) == 0.25 * 3 * 2 * 5  # eta y x x_q
-    assert float(np.asarray(ridge(one, 2.0))[0]) == 3 * 2 / (4 + 2) * 5

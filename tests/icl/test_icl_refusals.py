@@ -11,63 +11,8 @@ import numpy as np
 from samples import two_classes
 from tables import refuse
 
-from icl import (
-    FiniteTasks,
-    Recipe,
-    Regression,
-    Streams,
-    Tasks,
-    chebyshev_rates,
-    context_eigenvalues,
-    delta_rule,
-    descent_layers,
-    discrete_mmse,
-    diversity_curve,
-    diversity_threshold,
-    gd_plus_plus,
-    gradient_descent,
-    head_layer,
-    head_tensor,
-    init_layers,
-    interpolate,
-    linear_attention,
-    mesa_conjugate_gradients,
-    mesa_recursion,
-    one_head_solution,
-    optimal_polynomials,
-    optimal_rate,
-    optimal_solution,
-    predict,
-    predict_batch,
-    prefix_ridge,
-    ridge,
-    ridge_losses,
-    sample_tasks,
-    sampled_moments,
-    sherman_morrison,
-    softmax_descent_layer,
-    spectral_law,
-    token_moments,
-    tokens,
-    train_layers,
-)
-from icl.blur import (
-    MetaRecipe,
-    Rules,
-    Stage,
-    descent_curves,
-    image_sets,
-    init_synapses,
-    learn,
-    learner,
-    learning_curves,
-    load_genome,
-    meta_train,
-    minibatches,
-    random_genome,
-    sgd_rules,
-    update_jacobian,
-)
+import icl
+from icl import blur
 from icl.blur.data import resize_images
 from icl.blur.episodes import Family
 from icl.blur.judging import mixture, plane, select_tasks, task_sets
@@ -79,12 +24,12 @@ from icl.models.recurrences import Stream
 from icl.models.streams import Dynamics
 from icl.models.transformer import CausalTransformer
 from icl.problems.copying import Copying, separate_tokens
-from icl.problems.function_classes import FunctionClass, sample_prompt
+from icl.problems.function_classes import FunctionClass
 from icl.problems.markov import Chains
 from icl.problems.mixed_noise import MixedNoise, fit_diagonal
-from icl.problems.sine_waves import Waves, init_network, predict_waves, sample_waves
+from icl.problems.sine_waves import Waves, init_network, predict_waves
 from icl.solvers.closed_form import exact_moments
-from icl.solvers.newton import newton_residual
+from icl.solvers.polynomials import newton_residual
 from icl.solvers.single_layer import all_heads_solution
 from icl.solvers.spectrum import Spectrum
 from icl.training import blocked_gradient
@@ -100,95 +45,103 @@ def filled(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
 def refusals() -> list[tuple[str, Callable[[], Any]]]:
     """Parts of messages, and the calls."""
     KEY, device, traced = jax.random.key(0), jax.device_put, jax.eval_shape
-    TASKS = Tasks(dim=3, context=5, outputs=2)
-    BATCH = filled(sample_tasks, TASKS, 4)
-    ONE = filled(sample_tasks, TASKS)
-    SINGLE = filled(sample_tasks, Tasks(dim=3, context=5))
-    LAYERS, PAIR = filled(init_layers, 5), filled(init_layers, 5, layers=2)
+    TASKS = icl.Tasks(dim=3, context=5, outputs=2)
+    BATCH = filled(icl.sample_tasks, TASKS, 4)
+    ONE = filled(icl.sample_tasks, TASKS)
+    SINGLE = filled(icl.sample_tasks, icl.Tasks(dim=3, context=5))
+    LAYERS, PAIR = filled(icl.init_layers, 5), filled(icl.init_layers, 5, layers=2)
     W = device(np.ones((5, 3)))
     FIRST: Any = np.ones((2, 4))
     STREAM = Stream(*(device(np.ones((23, n))) for n in (4, 2, 4)))
     K, V, Q = STREAM
-    REGRESSION, RECIPE = Regression(Tasks(dim=2, context=3)), Recipe(batch_size=24)
-    STARTS = filled(lambda key: jax.vmap(lambda key: init_layers(key, 3))(jax.random.split(key)))
+    REGRESSION, RECIPE = icl.Regression(icl.Tasks(dim=2, context=3)), icl.Recipe(batch_size=24)
+    STARTS = filled(lambda key: jax.vmap(lambda key: icl.init_layers(key, 3))(jax.random.split(key)))
     CLASS, WAVES = FunctionClass(dim=4, points=9), Waves(context=6)
-    RULES, GENOME, DATA = Rules(states=2), filled(random_genome, 2), two_classes()
+    RULES, GENOME, DATA = blur.Rules(states=2), filled(blur.random_genome, 2), two_classes()
     GENOMES = jax.tree.map(lambda leaf: device(np.asarray(leaf)[None]), GENOME)
-    SYNAPSES = filled(init_synapses, GENOME, RULES, (3, 4, 2))
+    SYNAPSES = filled(blur.init_synapses, GENOME, RULES, (3, 4, 2))
     x, y = map(device, two_classes(5))
-    META = MetaRecipe(hidden=(4,), batch_size=6, query_size=8)
+    META = blur.MetaRecipe(hidden=(4,), batch_size=6, query_size=8)
     SEVERAL = META._replace(families=(Family(classes=5),))
-    CURVE = functools.partial(learning_curves, GENOME, RULES, (5,), DATA, DATA, steps=6, batch_size=8, seeds=(0,))
-    quiet = filled(lambda key: token_moments(Tasks(dim=3, context=4), jnp.ones((1, 3))))
+    CURVE = functools.partial(blur.learning_curves, GENOME, RULES, (5,), DATA, DATA, steps=6, batch_size=8, seeds=(0,))
+    quiet = filled(lambda key: icl.token_moments(icl.Tasks(dim=3, context=4), jnp.ones((1, 3))))
     digits = functools.cache(lambda: read_images("digits"))
-    mesa = functools.partial(mesa_conjugate_gradients, STREAM, 1.0)
+    mesa = functools.partial(icl.mesa_conjugate_gradients, STREAM, 1.0)
     RECURRENCES = {
-        "linear attention": lambda gamma: linear_attention(STREAM, forgetting=gamma),
-        "delta rule": lambda gamma: delta_rule(STREAM, 0.1, forgetting=gamma),
-        "recursion": lambda gamma: mesa_recursion(STREAM, 0.5, forgetting=gamma),
-        "gradients": lambda gamma: mesa_conjugate_gradients(STREAM, 0.5, steps=3, forgetting=gamma),
+        "linear attention": lambda gamma: icl.linear_attention(STREAM, forgetting=gamma),
+        "delta rule": lambda gamma: icl.delta_rule(STREAM, 0.1, forgetting=gamma),
+        "recursion": lambda gamma: icl.mesa_recursion(STREAM, 0.5, forgetting=gamma),
+        "gradients": lambda gamma: icl.mesa_conjugate_gradients(STREAM, 0.5, steps=3, forgetting=gamma),
     }
-    RIDGES = (functools.partial(mesa_conjugate_gradients, steps=12, chunk=5), mesa_recursion, sherman_morrison, prefix_ridge)
+    RIDGES = (
+        functools.partial(icl.mesa_conjugate_gradients, steps=12, chunk=5),
+        icl.mesa_recursion,
+        icl.sherman_morrison,
+        icl.prefix_ridge,
+    )
     return [
-        ("context 0", lambda: Tasks(context=0)),
-        ("'cauchy'.*uniform", lambda: Tasks(inputs="cauchy")),  # pyright: ignore[reportArgumentType]
-        ("sampled_moments", lambda: Tasks(inputs="exponential").kurtosis),
-        ("give one for each", lambda: Tasks(dim=3, scales=(1.0,))),
-        ("no single variance", lambda: Tasks(dim=1, scales=(1.0,)).variance),
-        (r"X \(4, 3\)", lambda: tokens(ONE._replace(X=np.ones((4, 3))))),
-        ("jax.vmap", lambda: tokens(BATCH)),
-        (r"W0 \(1, 4\)", lambda: tokens(ONE, np.zeros((1, 4)))),
+        ("context 0", lambda: icl.Tasks(context=0)),
+        ("'cauchy'.*uniform", lambda: icl.Tasks(inputs="cauchy")),  # pyright: ignore[reportArgumentType]
+        ("sampled_moments", lambda: icl.Tasks(inputs="exponential").kurtosis),
+        ("give one for each", lambda: icl.Tasks(dim=3, scales=(1.0,))),
+        ("no single variance", lambda: icl.Tasks(dim=1, scales=(1.0,)).variance),
+        (r"X \(4, 3\)", lambda: icl.tokens(ONE._replace(X=np.ones((4, 3))))),
+        ("jax.vmap", lambda: icl.tokens(BATCH)),
+        (r"W0 \(1, 4\)", lambda: icl.tokens(ONE, np.zeros((1, 4)))),
         # attention and descent
-        ("depth 3 of 2 layers", lambda: predict(PAIR, ONE, depth=3)),
-        ("width 6", lambda: predict(LAYERS, filled(sample_tasks, Tasks(dim=5)))),
-        ("softmax .* for 1 layers", lambda: predict(LAYERS, ONE, softmax=(True, False))),
-        (r"X \(5, 3\): wanted \[N, d, batch\].*icl.predict", lambda: predict_batch(LAYERS, ONE)),
-        ("give one rate", lambda: descent_layers(4, 6, np.ones(2), gamma=np.ones(3))),
-        ("start from zero", lambda: descent_layers(4, 6, 0.1, gamma=0.1, W0=FIRST)),
-        ("dim 0", lambda: descent_layers(0, 6, 0.1)),
-        ("preconditioner", lambda: descent_layers(4, 6, 0.1, preconditioner=device(np.eye(3)))),
-        ("0 steps", lambda: gradient_descent(ONE, 0.1, steps=0)),
-        (r"W0 \(2, 4\)", lambda: gradient_descent(ONE, 0.1, W0=np.zeros((2, 4)))),
-        ("2 steps, eta", lambda: gd_plus_plus(ONE, np.ones(3), 0.1, steps=2)),
-        (r"y_q \(3,\)", lambda: ridge(ONE._replace(y_q=np.zeros(3)), 0.1)),
-        ("scale 0", lambda: init_layers(KEY, 4, scale=0)),
+        ("depth 3 of 2 layers", lambda: icl.predict(PAIR, ONE, depth=3)),
+        ("width 6", lambda: icl.predict(LAYERS, filled(icl.sample_tasks, icl.Tasks(dim=5)))),
+        ("softmax .* for 1 layers", lambda: icl.predict(LAYERS, ONE, softmax=(True, False))),
+        (r"X \(5, 3\): wanted \[N, d, batch\].*icl.predict", lambda: icl.predict_batch(LAYERS, ONE)),
+        ("give one rate", lambda: icl.descent_layers(4, 6, np.ones(2), gamma=np.ones(3))),
+        ("start from zero", lambda: icl.descent_layers(4, 6, 0.1, gamma=0.1, W0=FIRST)),
+        ("dim 0", lambda: icl.descent_layers(0, 6, 0.1)),
+        ("preconditioner", lambda: icl.descent_layers(4, 6, 0.1, preconditioner=device(np.eye(3)))),
+        ("0 steps", lambda: icl.gradient_descent(ONE, 0.1, steps=0)),
+        (r"W0 \(2, 4\)", lambda: icl.gradient_descent(ONE, 0.1, W0=np.zeros((2, 4)))),
+        ("2 steps, eta", lambda: icl.gd_plus_plus(ONE, np.ones(3), 0.1, steps=2)),
+        (r"y_q \(3,\)", lambda: icl.ridge(ONE._replace(y_q=np.zeros(3)), 0.1)),
+        ("scale 0", lambda: icl.init_layers(KEY, 4, scale=0)),
         # training and comparison
         ("block 7 for batches of 24", lambda: blocked_gradient(PAIR, np.ones(24), REGRESSION.loss, block=7)),
-        ("parameters of 2 seeds", lambda: train_layers(STARTS, REGRESSION, RECIPE, steps=1, seeds=[0])),
-        ("0 steps", lambda: train_layers(STARTS, REGRESSION, RECIPE, steps=0, seeds=[0, 1])),
-        ("one head", lambda: interpolate(filled(init_layers, 4, heads=2), filled(init_layers, 4), dim=3)),
-        ("same shape", lambda: interpolate(filled(init_layers, 4, layers=3), filled(init_layers, 4), dim=3)),
+        ("parameters of 2 seeds", lambda: icl.train_layers(STARTS, REGRESSION, RECIPE, steps=1, seeds=[0])),
+        ("0 steps", lambda: icl.train_layers(STARTS, REGRESSION, RECIPE, steps=0, seeds=[0, 1])),
+        ("one head", lambda: icl.interpolate(filled(icl.init_layers, 4, heads=2), filled(icl.init_layers, 4), dim=3)),
+        ("same shape", lambda: icl.interpolate(filled(icl.init_layers, 4, layers=3), filled(icl.init_layers, 4), dim=3)),
         # solvers
-        ("sampled_moments", lambda: optimal_rate(Tasks(inputs="mixture"))),
-        ("factor", lambda: traced(lambda A: exact_moments(Tasks(), factor=A), np.eye(3))),
-        (r"X \(0, 3, 2\)", lambda: sampled_moments(device(np.zeros((0, 3, 2))))),
+        ("sampled_moments", lambda: icl.optimal_rate(icl.Tasks(inputs="mixture"))),
+        ("factor", lambda: traced(lambda A: exact_moments(icl.Tasks(), factor=A), np.eye(3))),
+        (r"X \(0, 3, 2\)", lambda: icl.sampled_moments(device(np.zeros((0, 3, 2))))),
         ("power 2", lambda: newton_residual(device(np.ones(2)), 1, power=2)),
-        ("0 layers", lambda: optimal_polynomials(Spectrum(np.ones(2), np.ones(2), 1.0), Tasks(), layers=0, tied=True)),
-        ("0 eigenvalues", lambda: optimal_polynomials(Spectrum(np.ones(0), np.ones(0), 1.0), Tasks(), layers=2, tied=True)),
-        ("0 contexts", lambda: spectral_law(KEY, Tasks(), 0)),
-        ("sampled_moments", lambda: context_eigenvalues(KEY, Tasks(inputs="mixture"), 5)),
-        ("bound 0", lambda: chebyshev_rates(0.0, 10, 2)),
+        ("0 layers", lambda: icl.optimal_polynomials(Spectrum(np.ones(2), np.ones(2), 1.0), icl.Tasks(), layers=0, tied=True)),
+        (
+            "0 eigenvalues",
+            lambda: icl.optimal_polynomials(Spectrum(np.ones(0), np.ones(0), 1.0), icl.Tasks(), layers=2, tied=True),
+        ),
+        ("0 contexts", lambda: icl.spectral_law(KEY, icl.Tasks(), 0)),
+        ("sampled_moments", lambda: icl.context_eigenvalues(KEY, icl.Tasks(inputs="mixture"), 5)),
+        ("bound 0", lambda: icl.chebyshev_rates(0.0, 10, 2)),
         # finitely many tasks
-        ("0 tasks", lambda: FiniteTasks(TASKS, 0)),
-        ("2 outputs", lambda: FiniteTasks(TASKS, 3)),
-        ("variance 0.0", lambda: discrete_mmse(SINGLE, W, 0.0)),
-        ("block 0", lambda: discrete_mmse(SINGLE, W, 0.25, block=0)),
-        (r"W \(5, 2\)", lambda: discrete_mmse(SINGLE, np.ones((5, 2)), 0.25)),
-        (r"W \(0, 3\)", lambda: token_moments(Tasks(dim=3), np.ones((0, 3)))),
-        (r"probabilities \(0,\)", lambda: token_moments(Tasks(dim=3), W, np.ones(0))),
-        ("sampled_moments", lambda: token_moments(Tasks(dim=3, inputs="mixture"), W)),
-        ("0 sweeps", lambda: one_head_solution(quiet, sweeps=0)),
-        ("from 1 to 5", lambda: diversity_curve(Tasks(dim=3, noise=0.5), W, [6])),
-        ("noise 0.0", lambda: diversity_curve(Tasks(dim=3), W, [1])),
-        ("tolerance 0.0", lambda: diversity_threshold(Tasks(dim=3, noise=0.5), tolerance=0.0)),
-        ("wanted a stack of one layer", lambda: head_tensor(filled(init_layers, 4, layers=2), 4)),
-        ("context 0", lambda: head_layer(np.ones(4), np.ones((4, 3)), 0)),
+        ("0 tasks", lambda: icl.FiniteTasks(TASKS, 0)),
+        ("2 outputs", lambda: icl.FiniteTasks(TASKS, 3)),
+        ("variance 0.0", lambda: icl.discrete_mmse(SINGLE, W, 0.0)),
+        ("block 0", lambda: icl.discrete_mmse(SINGLE, W, 0.25, block=0)),
+        (r"W \(5, 2\)", lambda: icl.discrete_mmse(SINGLE, np.ones((5, 2)), 0.25)),
+        (r"W \(0, 3\)", lambda: icl.token_moments(icl.Tasks(dim=3), np.ones((0, 3)))),
+        (r"probabilities \(0,\)", lambda: icl.token_moments(icl.Tasks(dim=3), W, np.ones(0))),
+        ("sampled_moments", lambda: icl.token_moments(icl.Tasks(dim=3, inputs="mixture"), W)),
+        ("0 sweeps", lambda: icl.one_head_solution(quiet, sweeps=0)),
+        ("from 1 to 5", lambda: icl.diversity_curve(icl.Tasks(dim=3, noise=0.5), W, [6])),
+        ("noise 0.0", lambda: icl.diversity_curve(icl.Tasks(dim=3), W, [1])),
+        ("tolerance 0.0", lambda: icl.diversity_threshold(icl.Tasks(dim=3, noise=0.5), tolerance=0.0)),
+        ("wanted a stack of one layer", lambda: icl.head_tensor(filled(icl.init_layers, 4, layers=2), 4)),
+        ("context 0", lambda: icl.head_layer(np.ones(4), np.ones((4, 3)), 0)),
         # other problems
-        ("2 outputs", lambda: Copying(Tasks(outputs=2))),
-        ("width 3", lambda: Copying(Tasks(), codes=3)),
+        ("2 outputs", lambda: Copying(icl.Tasks(outputs=2))),
+        ("width 3", lambda: Copying(icl.Tasks(), codes=3)),
         ("2 outputs", lambda: separate_tokens(ONE)),
-        ("shift 'up'", lambda: sample_prompt(KEY, CLASS, "up")),  # pyright: ignore[reportArgumentType]
-        ("9 points in 4 dimensions", lambda: sample_prompt(KEY, CLASS, "orthogonal query")),
+        ("shift 'up'", lambda: CLASS.sample(KEY, "up")),  # pyright: ignore[reportArgumentType]
+        ("9 points in 4 dimensions", lambda: CLASS.sample(KEY, "orthogonal query")),
         ("cubic", lambda: FunctionClass("cubic")),  # pyright: ignore[reportArgumentType]
         ("dim 0", lambda: FunctionClass(dim=0)),
         ("dim 2.*nonzero 3", lambda: FunctionClass("sparse", dim=2, nonzero=3)),
@@ -208,7 +161,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
             lambda: traced(
                 functools.partial(predict_waves, depth=3),
                 filled(init_network, channels=5, layers=2),
-                filled(sample_waves, WAVES, 2),
+                filled(lambda key: WAVES.sample(key, 2)),
             ),
         ),
         ("1 states, length 64", lambda: Chains(states=1)),
@@ -223,16 +176,16 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
             lambda: traced(next_outputs, filled(init_model, 2, 5), np.zeros(6, np.int32)),
         ),
         # streams and their layers
-        ("dim 0", lambda: Streams(dim=0)),
-        ("noise 0.0", lambda: Streams(noise=0.0)),
-        ("memory 1.5", lambda: Streams(memory=1.5)),
-        ("variances .* of 2 inputs", lambda: Streams(dim=2, variances=(1.0,))),
-        ("a positive one", lambda: Streams(dim=2, variances=(1.0, 0.0))),
+        ("dim 0", lambda: icl.Streams(dim=0)),
+        ("noise 0.0", lambda: icl.Streams(noise=0.0)),
+        ("memory 1.5", lambda: icl.Streams(memory=1.5)),
+        ("variances .* of 2 inputs", lambda: icl.Streams(dim=2, variances=(1.0,))),
+        ("a positive one", lambda: icl.Streams(dim=2, variances=(1.0, 0.0))),
         ("tokens 0", lambda: Dynamics(tokens=0)),
         ("noise -1.0", lambda: Dynamics(noise=-1.0)),
-        ("memory 0.9", lambda: ridge_losses(Streams(memory=0.9))),
+        ("memory 0.9", lambda: icl.ridge_losses(icl.Streams(memory=0.9))),
         *(
-            (r"K \(.*wanted \[T, d\]", functools.partial(linear_attention, bad))
+            (r"K \(.*wanted \[T, d\]", functools.partial(icl.linear_attention, bad))
             for bad in (Stream(K[:5], V, Q), Stream(K, V, Q[:, :2]), Stream(K[None], V, Q), Stream(K[:0], V[:0], Q[:0]))
         ),
         *(
@@ -246,44 +199,43 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
             for penalty in (0.0, -1.0, np.array([1.0, 1.0, 0.0, 1.0]))
         ),
         *((r"penalty \(3,\) for keys of 4", functools.partial(layer, STREAM, np.ones(3))) for layer in RIDGES),
-        (r"forgetting \(3,\) for 23 tokens", lambda: mesa_recursion(STREAM, 1.0, forgetting=np.ones(3))),
-        (r"rate \(2,\)", lambda: delta_rule(STREAM, np.ones(2))),
+        (r"forgetting \(3,\) for 23 tokens", lambda: icl.mesa_recursion(STREAM, 1.0, forgetting=np.ones(3))),
+        (r"rate \(2,\)", lambda: icl.delta_rule(STREAM, np.ones(2))),
         ("0 steps", lambda: mesa(steps=0)),
         ("chunks of 0", lambda: mesa(steps=1, chunk=0)),
         # update rules
-        ("1 states.*at least 2", lambda: Rules(states=1)),
-        ("average with synapse_norm", lambda: Rules(average=True, synapse_norm=True)),
-        ("genome of 2 states, and rules of 4", lambda: forward(GENOME, Rules(states=4), SYNAPSES, x)),
+        ("1 states.*at least 2", lambda: blur.Rules(states=1)),
+        ("average with synapse_norm", lambda: blur.Rules(average=True, synapse_norm=True)),
+        ("genome of 2 states, and rules of 4", lambda: forward(GENOME, blur.Rules(states=4), SYNAPSES, x)),
         (r"inputs \(5, 2\): wanted \[batch, 3\]", lambda: forward(GENOME, RULES, SYNAPSES, device(np.ones((5, 2))))),
         (
             r"targets \(5, 1\) and outputs \(5, 2\)",
-            lambda: traced(lambda y: learn(GENOME, RULES, SYNAPSES, x, y), np.ones((5, 1))),
+            lambda: traced(lambda y: blur.learn(GENOME, RULES, SYNAPSES, x, y), np.ones((5, 1))),
         ),
-        (r"layers of \(3,\)", lambda: init_synapses(KEY, GENOME, RULES, (3,))),
-        ("zeta: the scalars", lambda: traced(lambda: random_genome(KEY, 2, zeta=1.0))),
-        ("cross_entropy of tanh outputs", lambda: sgd_rules("tanh", "cross_entropy", output="tanh")),
-        ("symmetric = False", lambda: update_jacobian(GENOME, Rules(states=2, symmetric=False), SYNAPSES, x, y)),
-        ("batches of 9 out of 8", lambda: minibatches(0, 8, steps=1, batch_size=9)),
+        (r"layers of \(3,\)", lambda: blur.init_synapses(KEY, GENOME, RULES, (3,))),
+        ("zeta: the scalars", lambda: traced(lambda: blur.random_genome(KEY, 2, zeta=1.0))),
+        ("cross_entropy of tanh outputs", lambda: blur.sgd_rules("tanh", "cross_entropy", output="tanh")),
+        ("batches of 9 out of 8", lambda: blur.minibatches(0, 8, steps=1, batch_size=9)),
         *(
             ("of 6 updates: give ascending numbers from 0 to 6", functools.partial(CURVE, at=at))
             for at in ((), (1, 0), (0, 7), (-1, 2), (2, 2))
         ),
         (
             "no learning rates: give at least one",
-            lambda: descent_curves("sgd", (), (5,), DATA, DATA, normalised=False, steps=1),
+            lambda: blur.descent_curves("sgd", (), (5,), DATA, DATA, normalised=False, steps=1),
         ),
         (
             "8 queries and batches of 6 out of 10 examples",
-            lambda: meta_train(GENOMES, RULES, META, (Stage(2, 4),), two_classes(10), two_classes(10)),
+            lambda: blur.meta_train(GENOMES, RULES, META, (blur.Stage(2, 4),), two_classes(10), two_classes(10)),
         ),
-        (r"stages \[\(0, 4\)\]", lambda: meta_train(GENOMES, RULES, META, (Stage(0, 4),), DATA, DATA)),
-        ("use 2 to 2 classes", lambda: meta_train(GENOMES, RULES, SEVERAL, (Stage(1, 1),), two_classes(300), DATA)),
-        ("neither a file nor one of boolean, digits", lambda: load_genome("nothing")),
-        ("neither a file nor one of", lambda: learner("nothing")),
+        (r"stages \[\(0, 4\)\]", lambda: blur.meta_train(GENOMES, RULES, META, (blur.Stage(0, 4),), DATA, DATA)),
+        ("use 2 to 2 classes", lambda: blur.meta_train(GENOMES, RULES, SEVERAL, (blur.Stage(1, 1),), two_classes(300), DATA)),
+        ("neither a file nor one of boolean, digits", lambda: blur.load_genome("nothing")),
+        ("neither a file nor one of", lambda: blur.learner("nothing")),
         ("28 x 28 to a side of 30", lambda: resize_images(np.ones((1, 28, 28)), 30)),
-        ("60 images of digits: at least 100", lambda: image_sets(digits(), limit=60)),
-        ("classes 3 of digits: use at least two of 0 .. 9", lambda: image_sets(digits(), classes=(3,))),
-        ("classes 3 10 of digits", lambda: image_sets(digits(), classes=(3, 10))),
+        ("60 images of digits: at least 100", lambda: blur.image_sets(digits(), limit=60)),
+        ("classes 3 of digits: use at least two of 0 .. 9", lambda: blur.image_sets(digits(), classes=(3,))),
+        ("classes 3 10 of digits", lambda: blur.image_sets(digits(), classes=(3, 10))),
         # small tasks
         ("tasks whine: choose some of mnist@7.*iris", lambda: select_tasks(["iris", "whine"])),
         ("tasks none: choose some of", lambda: select_tasks([])),
@@ -295,15 +247,15 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
 
 
 def test_values_that_have_no_answer_are_refused():
-    quiet = token_moments(Tasks(dim=3, context=4), jax.device_put(np.ones((1, 3))))
-    nothing = jax.jit(sampled_moments)(np.zeros((2, 3, 2)))
+    quiet = icl.token_moments(icl.Tasks(dim=3, context=4), jax.device_put(np.ones((1, 3))))
+    nothing = jax.jit(icl.sampled_moments)(np.zeros((2, 3, 2)))
     rows: list[tuple[str, Callable[[], Any]]] = [
         ("above 0", lambda: induction_model(3, 4, -1.0)),
-        ("sharpness 0", lambda: softmax_descent_layer(3, 5, 0.7, sharpness=0.0)),
-        ("cannot be inverted", lambda: optimal_solution(nothing)),
+        ("sharpness 0", lambda: icl.softmax_descent_layer(3, 5, 0.7, sharpness=0.0)),
+        ("cannot be inverted", lambda: icl.optimal_solution(nothing)),
         ("cannot be inverted", lambda: all_heads_solution(quiet)),
-        ("cannot be inverted", lambda: one_head_solution(quiet)),
-        ("tolerance 100.0", lambda: diversity_threshold(Tasks(dim=3, noise=0.5), tolerance=100.0)),
+        ("cannot be inverted", lambda: icl.one_head_solution(quiet)),
+        ("tolerance 100.0", lambda: icl.diversity_threshold(icl.Tasks(dim=3, noise=0.5), tolerance=100.0)),
     ]
     refuse(rows, of_values=True)
 

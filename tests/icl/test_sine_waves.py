@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 from icl import Sequence
 from icl.models.attention import AttentionLayer
 from icl.problems import sine_waves
-from icl.problems.sine_waves import Encoder, Network, NonlinearRegression, Waves, ridge_on_features, sample_waves
+from icl.problems.sine_waves import Encoder, Network, NonlinearRegression, Waves, ridge_on_features
 
 # compiled whole, which takes less time than compiling every operation
 predict_waves = jax.jit(sine_waves.predict_waves, static_argnames="depth")
@@ -57,7 +57,7 @@ def wave_of(batch, n: int) -> tuple[float, float]:
 
 
 def test_waves_are_sines_of_the_asked_amplitudes_and_phases():
-    batch = jax.tree.map(np.asarray, sample_waves(jax.random.key(0), Waves(context=400), 2000))
+    batch = jax.tree.map(np.asarray, Waves(context=400).sample(jax.random.key(0), 2000))
     assert -5 <= batch.X.min() < -4.99 and 4.99 < batch.X.max() <= 5
     for n in range(3):
         a, p = wave_of(batch, n)
@@ -68,7 +68,7 @@ def test_waves_are_sines_of_the_asked_amplitudes_and_phases():
 
 
 def test_independent_waves_have_phases_of_their_own():
-    batch = sample_waves(jax.random.key(0), Waves(context=50, amplitude=(0.1, 5.0), independent=True), 400)
+    batch = Waves(context=50, amplitude=(0.1, 5.0), independent=True).sample(jax.random.key(0), 400)
     amplitude, phase = np.array([wave_of(batch, n) for n in range(400)]).T
     assert 0.1 <= amplitude.min() < 0.3 and 4.8 < amplitude.max() <= 5
     assert abs(np.corrcoef(amplitude, phase)[0, 1]) < 0.2  # four standard deviations of 1/sqrt(400)

@@ -10,61 +10,46 @@ import numpy as np
 import pytest
 from tables import each_row
 
-from icl import (
-    Sequence,
-    Streams,
-    Tasks,
-    delta_losses,
-    descent_layers,
-    gd_plus_plus,
-    init_layers,
-    one_step_loss,
-    optimal_rate,
-    optimal_solution,
-    predict_batch,
-    ridge,
-    softmax_descent_layer,
-    vmap_tasks,
-)
+import icl
 from icl.models.constructions import diagonal_layers
 from icl.problems.copying import copying_layers
 from icl.problems.mixed_noise import MixedNoise, posterior_mean
-from icl.problems.sine_waves import Waves, init_network, predict_waves, sample_waves
+from icl.problems.sine_waves import Waves, init_network, predict_waves
 from icl.solvers.closed_form import exact_moments, sampled_moments, solution_loss
 from icl.solvers.polynomials import losses_by_context
 
-TASKS = Tasks(dim=3, context=5)
+TASKS = icl.Tasks(dim=3, context=5)
 RATES = np.array([0.3, 0.8])
-DRIFT = Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
+DRIFT = icl.Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
 RNG: Any = np.random.default_rng(0)
 
 
-def regression(*batch: int) -> Sequence:
+def regression(*batch: int) -> icl.Sequence:
     """Linear regressions of uniform inputs in [-1, 1], of NumPy."""
     X, W, x_q = RNG.uniform(-1, 1, (5, 3, *batch)), RNG.normal(size=(1, 3, *batch)), RNG.uniform(-1, 1, (3, *batch))
-    return Sequence(X, np.einsum("md...,nd...->nm...", W, X), x_q, np.einsum("md...,d...->m...", W, x_q))
+    return icl.Sequence(X, np.einsum("md...,nd...->nm...", W, X), x_q, np.einsum("md...,d...->m...", W, x_q))
 
 
 BATCH = regression(50)
 
 
 CONSTRUCTIONS = {
-    "gd": lambda eta: descent_layers(3, 5, eta),
-    "gd++": lambda eta: descent_layers(3, 5, eta, gamma=eta / 10, layers=2),
-    "weights": lambda eta: descent_layers(3, 5, eta, W0=eta * jnp.ones((1, 3)), preconditioner=eta * jnp.eye(3)),
-    "softmax": lambda eta: softmax_descent_layer(3, 5, eta, sharpness=eta / 10),
+    "gd": lambda eta: icl.descent_layers(3, 5, eta),
+    "gd++": lambda eta: icl.descent_layers(3, 5, eta, gamma=eta / 10, layers=2),
+    "weights": lambda eta: icl.descent_layers(3, 5, eta, W0=eta * jnp.ones((1, 3)), preconditioner=eta * jnp.eye(3)),
+    "softmax": lambda eta: icl.softmax_descent_layer(3, 5, eta, sharpness=eta / 10),
     "diagonal": lambda eta: diagonal_layers(eta * jnp.ones((2, 4)), 3),
     "copying": lambda eta: copying_layers(3, 5, eta),
 }
 SOLVERS = {
-    "optimal rate": lambda x: optimal_rate(Tasks(noise=x)),
-    "one-step loss": lambda x: one_step_loss(Tasks(weight_scale=x), 1.0),
-    "optimal solution": lambda x: optimal_solution(exact_moments(Tasks(dim=3, noise=x))),
-    "sampled moments": lambda x: optimal_solution(sampled_moments(jnp.moveaxis(BATCH.X, -1, 0), v=x)),
+    "optimal rate": lambda x: icl.optimal_rate(icl.Tasks(noise=x)),
+    "one-step loss": lambda x: icl.one_step_loss(icl.Tasks(weight_scale=x), 1.0),
+    "optimal solution": lambda x: icl.optimal_solution(exact_moments(icl.Tasks(dim=3, noise=x))),
+    "sampled moments": lambda x: icl.optimal_solution(sampled_moments(jnp.moveaxis(BATCH.X, -1, 0), v=x)),
     "solution loss": lambda x: solution_loss(x * jnp.eye(3), exact_moments(TASKS)),
     "polynomial": lambda x: losses_by_context(jnp.ones((4, 3)), x[None], jnp.zeros(1), TASKS),
     "posterior mean": lambda x: posterior_mean(BATCH._replace(Y=x * BATCH.Y), MixedNoise(dim=3, context=5)),
-    "losses of the delta rule": lambda x: delta_losses(DRIFT, x / 2),
+    "losses of the delta rule": lambda x: icl.delta_losses(DRIFT, x / 2),
 }
 
 
@@ -76,13 +61,13 @@ def drawn(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 @functools.cache
 def predictors() -> dict[str, Callable[[Any], Any]]:
-    STACK = drawn(init_layers, 4, layers=2, heads=2)
+    STACK = drawn(icl.init_layers, 4, layers=2, heads=2)
     NETWORK = drawn(init_network, channels=5, hidden=7)
     return {
-        "attention": lambda batch: predict_batch(of_type(STACK, batch), batch, clip=2.0),
-        "softmax": lambda batch: predict_batch(of_type(STACK, batch), batch, softmax=True, layernorm=True),
-        "gd++": vmap_tasks(lambda one: gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
-        "ridge": vmap_tasks(lambda one: ridge(one, 0.5)),
+        "attention": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, clip=2.0),
+        "softmax": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, softmax=True, layernorm=True),
+        "gd++": icl.vmap_tasks(lambda one: icl.gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
+        "ridge": icl.vmap_tasks(lambda one: icl.ridge(one, 0.5)),
         "posterior mean": lambda batch: posterior_mean(batch, MixedNoise(dim=3, context=5)),
         "waves": lambda batch: predict_waves(of_type(NETWORK, batch), batch).final,
     }
@@ -114,7 +99,7 @@ def test_jit_vmap_and_grad_give_the_values_and_slopes_of_differences(plain):
 
 
 def test_values_are_not_checked_under_jit():
-    assert not jnp.isfinite(jax.jit(lambda X: optimal_solution(sampled_moments(X)))(np.zeros((2, 3, 2)))).all()
+    assert not jnp.isfinite(jax.jit(lambda X: icl.optimal_solution(sampled_moments(X)))(np.zeros((2, 3, 2)))).all()
 
 
 def of_type(params, batch):
@@ -130,7 +115,7 @@ def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_p
         if of_waves:
             batch = jax.tree.map(
                 lambda leaf: RNG.normal(size=leaf.shape),
-                jax.eval_shape(lambda key: sample_waves(key, Waves(context=6), 4), jax.random.key(0)),
+                jax.eval_shape(lambda key: Waves(context=6).sample(key, 4), jax.random.key(0)),
             )
         whole = predictor(jax.device_put(batch))
         other = jax.tree.map(lambda leaf: np.concatenate([leaf[..., 1:3], leaf[..., :2] + 1], axis=-1), batch)

@@ -13,7 +13,9 @@ import optax
 import pytest
 from drawn_weights import drawn_variables, outputs
 
-from jexplicit.nn.networks import FullyConnected, MLPLanguageModel, init_variables
+from jexplicit.nn.diagnostics import hidden_layers, hockey_stick
+from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, MLPLanguageModel, init_variables
+from jexplicit.nn.optimizers import make_optimizer
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step, scorer, variables_of
 
@@ -237,3 +239,81 @@ def test_what_is_dropped_depends_on_seed_and_step_alone():
     later = state._replace(steps=jax.device_put(np.int32(1)))
     kernels = [np.asarray(step(one, (X, Y))[0].params["output"]["kernel"]) for one in (state, later)]
     assert (kernels[0] != kernels[1]).any()
+
+
+# Convolutions
+
+IMAGE_RNG = np.random.default_rng(0)
+SHAPE, IMAGES = (5, 6), IMAGE_RNG.uniform(size=(3, 30))
+MODEL = ConvolutionalNetwork(SHAPE, 4, channels=(2, 3), hidden=5, dtype=jnp.float64)
+
+
+def convolved(x, W):
+    """`z[i, j, f] = sum W[a, b, c, f] x[i + a - 1, j + b - 1, c]`, zeros outside of the image."""
+    height, width, channels = x.shape
+    z = np.zeros((height, width, W.shape[-1]))
+    for i, j, f in np.ndindex(z.shape):
+        for a, b, c in np.ndindex(3, 3, channels):
+            row, column = i + a - 1, j + b - 1
+            if 0 <= row < height and 0 <= column < width:
+                z[i, j, f] += W[a, b, c, f] * x[row, column, c]
+    return z
+
+
+def test_the_network_is_what_loops_compute():
+    with jax.numpy_dtype_promotion("standard"):  # flax keeps running statistics in float32
+        variables = drawn_variables(MODEL, IMAGES)
+        found = np.asarray(outputs(MODEL, variables, IMAGES))
+    params, running = jax.tree.map(lambda leaf: np.asarray(leaf, float), (variables["params"], variables["batch_stats"]))
+    for m, x in enumerate(IMAGES):
+        x = x.reshape(*SHAPE, 1)
+        for n in (1, 2):
+            z, norm, mean = convolved(x, params[f"convolution_{n}"]["kernel"]), params[f"norm_{n}"], running[f"norm_{n}"]
+            z = norm["scale"] * (z - mean["mean"]) / np.sqrt(mean["var"] + 1e-5) + norm["bias"]
+            x = np.zeros((z.shape[0] // 2, z.shape[1] // 2, z.shape[2]))
+            for i, j, f in np.ndindex(x.shape):
+                x[i, j, f] = max(0, z[2 * i : 2 * i + 2, 2 * j : 2 * j + 2, f].max())
+        hidden = np.maximum(x.ravel() @ params["hidden"]["kernel"] + params["hidden"]["bias"], 0)
+        expected = hidden @ params["output"]["kernel"] + params["output"]["bias"]
+        np.testing.assert_allclose(found[m], expected, rtol=1e-12)
+
+
+def test_steps_lower_the_loss_and_dropout_depends_on_the_step_alone():
+    with jax.numpy_dtype_promotion("standard"):
+        optimizer = make_optimizer("adamw", 0.01)
+        variables, Y = init_variables(MODEL, jax.random.key(0), IMAGES), np.eye(4)[[0, 1, 2]]
+        state = jax.jit(lambda variables: initial_state(variables, optimizer))(variables)
+        step, losses = jax.jit(network_step(MODEL, objective("softmax_cross_entropy"), optimizer, seed=1)), []
+        again = step(state, (IMAGES, Y))[1]
+        for _ in range(100):
+            state, loss = step(state, (IMAGES, Y))
+            losses.append(float(loss))
+    assert losses[0] == float(again) and losses[-1] < losses[0] / 2
+
+
+# Diagnostics
+
+TOKEN_RNG = np.random.default_rng(0)
+
+
+def test_the_layers_of_a_language_model_are_found():
+    tokens, targets = TOKEN_RNG.integers(0, 5, (4, 2)), TOKEN_RNG.integers(0, 5, 4)
+    model = MLPLanguageModel(5, 2, (3, 3), norm="batch")
+    variables = drawn_variables(model, tokens)
+    layers = hidden_layers(
+        model, variables, objective("softmax_cross_entropy"), jax.device_put(tokens), jax.device_put(targets)
+    )
+    assert list(layers) == ["hidden_1", "hidden_2"] and layers["hidden_1"].z.shape == (4, 3)
+    shift = variables["params"]["network"]["hidden_1"]["BatchNorm_0"]["bias"]
+    means = np.asarray(layers["hidden_1"].z).mean(axis=0)
+    np.testing.assert_allclose(means, shift, atol=1e-6)  # BatchNorm in training, float32
+
+
+def test_a_network_without_hidden_layers_has_nothing_to_show():
+    model, X = FullyConnected((), 2, dtype=jnp.float64), jax.device_put(np.ones((3, 2)))
+    assert hidden_layers(model, drawn_variables(model, X), objective("squared_error"), X, X) == {}
+
+
+def test_hockey_sticks_are_measured_against_log_n():
+    assert hockey_stick(np.log(27), 27).excess == pytest.approx(0)
+    assert [hockey_stick(loss, 27).detected for loss in (1.09 * np.log(27), 1.11 * np.log(27), np.inf)] == [False, True, True]

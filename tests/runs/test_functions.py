@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from tables import each_row
+from tables import each_row, products
 
 import icl
 import jexplicit
@@ -231,6 +231,13 @@ def test_a_call_is_one_program():
     def check(name: str, own: Case) -> None:
         found = programs_of(own.f, own.args)
         assert (len(found) == 1) == (own.compiled in (ONE_PROGRAM, WITH_CHECKS)), found
+
+    each_row(check, cases().items())
+
+
+def test_its_products_are_in_full_precision():
+    def check(name: str, own: Case) -> None:
+        assert not [line for line in products(own.f, *on_device(own.args)) if "HIGHEST" not in line]
 
     each_row(check, cases().items())
 

@@ -18,14 +18,6 @@ from reference import random_documents, stream_of
 from jexplicit.counts.dense import count
 from jexplicit.runs import processes
 from jexplicit.runs.files import load_arrays
-from jexplicit.runs.processes import (
-    check_equal_across_processes,
-    gather_over_processes,
-    join,
-    lock_run_folder,
-    part_of_process,
-    sum_over_processes,
-)
 
 N = 7
 PROGRAM = Path(__file__).with_name("counting_process.py")
@@ -96,9 +88,9 @@ def test_one_of_two_processes_killed_again_and_again_leaves_exact_counts(tmp_pat
 
 def test_of_one_process_nothing_changes():
     table = np.arange(4).reshape(2, 2)
-    assert part_of_process(3, 8) == (3, 8)
-    assert sum_over_processes((table,))[0] is table and gather_over_processes(table) is table
-    check_equal_across_processes("anything", "x")
+    assert processes.part_of_process(3, 8) == (3, 8)
+    assert processes.sum_over_processes((table,))[0] is table and processes.gather_over_processes(table) is table
+    processes.check_equal_across_processes("anything", "x")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +104,7 @@ def test_of_one_process_nothing_changes():
 )
 def test_a_process_that_cannot_join_says_why(arguments, message):
     with pytest.raises(ValueError, match=message):
-        join(*arguments)
+        processes.join(*arguments)
 
 
 LATE = """
@@ -143,7 +135,7 @@ def test_a_process_alone_on_its_node_takes_all_gpus_that_slurm_shows_it(monkeypa
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(processes, "runs_on_cpu", lambda: False)
     monkeypatch.setattr(processes.jax.distributed, "initialize", lambda *_, **given: started.update(given))
-    join("auto", None, None)
+    processes.join("auto", None, None)
     assert started["local_device_ids"] == [0, 1, 2, 3]
 
 
@@ -162,9 +154,9 @@ def test_processes_meet_before_each_collective(monkeypatch):
     monkeypatch.setattr(processes, "barrier", lambda what: called.append("barrier"))
     monkeypatch.setattr(processes, "_sum", lambda table: called.append("sum") or table)
     monkeypatch.setattr(processes.multihost_utils, "process_allgather", lambda x: called.append("gather") or np.stack([x, x]))
-    check_equal_across_processes("anything", "x")
-    sum_over_processes([np.zeros(2, np.int32), np.zeros(2, np.int32)])
-    gather_over_processes(np.zeros(2, np.int64))
+    processes.check_equal_across_processes("anything", "x")
+    processes.sum_over_processes([np.zeros(2, np.int32), np.zeros(2, np.int32)])
+    processes.gather_over_processes(np.zeros(2, np.int64))
     assert called == ["barrier", "gather", "barrier", "sum", "sum", "barrier", "gather", "gather"]
 
 
@@ -189,20 +181,20 @@ def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
             print(process_id, file=asked, flush=True)
             return answers.readline().strip()
 
-        first, second = lock_run_folder(tmp_path, 0), lock_run_folder(tmp_path, 1)
-        assert lock_run_folder(tmp_path, 1) is second is not first
+        first, second = processes.lock_run_folder(tmp_path, 0), processes.lock_run_folder(tmp_path, 1)
+        assert processes.lock_run_folder(tmp_path, 1) is second is not first
         refused = lock_elsewhere(1)
         assert "process 1 of another run is active in" in refused and "choose another --out" in refused
         assert lock_elsewhere(2) == "free"
         second.release()
         assert lock_elsewhere(1) == "free"
-        assert lock_run_folder(tmp_path, 1).is_locked and "process 1 of another run" in lock_elsewhere(1)
+        assert processes.lock_run_folder(tmp_path, 1).is_locked and "process 1 of another run" in lock_elsewhere(1)
         del second
         assert lock_elsewhere(1) == "free"  # nothing refers to that lock any more
         assert "process 0 of another run" in lock_elsewhere(0)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
-        lock_run_folder(tmp_path / "file" / "run", 0)
+        processes.lock_run_folder(tmp_path / "file" / "run", 0)
 
 
 def test_a_coordinator_that_never_answers_is_given_up_in_time():

@@ -28,11 +28,6 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
 
     Raises:
         ValueError: a stream of a single token; positions, most or blocks not above 0.
-
-    Example:
-        >>> rest, held = hold_out(np.array([0, 1, 0, 2, 0, 3, 0, 4, 0]), positions=2, most=0.25, blocks=1)
-        >>> rest.tolist(), held.tolist()
-        ([0, 1, 0, 3, 0, 4, 0], [0, 2, 0])
     """
     if positions < 1 or most <= 0 or blocks < 1:
         raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: all must be above 0")

@@ -149,7 +149,6 @@ def write_stream(
     A complete stream is read instead, and one that was interrupted continues after its last finished shard.
 
     Args:
-        folder: where.
         rest: how many documents finished shards hold -> the others, as tokens, each document followed by `<pad>`, with how
             many documents these are.
         vocab_size: N.
