@@ -1,4 +1,4 @@
-"""Bidirectional update rules for neurons with several states and their synapses, in the notation of the paper.
+"""Bidirectional update rules of neurons with several states, in the paper's notation.
 
 A layer of n neurons with k states is an array `a` [k, B, n] over a minibatch of B examples, state axis first. Synapses from
 layer l to l + 1 are `W` [k, n_l + 1, n_{l+1}], one matrix per state, whose last row belongs to a bias neuron with all states 1,
@@ -66,7 +66,7 @@ States = list[Array]  # of layers 0 .. L, each [k, B, n_l]
 
 
 def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]) -> Synapses:
-    """Random synapses: W ~ N(0, σ²/n_in); V = Wᵀ if symmetric, otherwise V ~ N(0, σ²/n_out).
+    """Random synapses: W ~ N(0, σ²/n_in); V = Wᵀ or N(0, σ²/n_out).
 
     In the last synapses σ is smaller by the factor sigma_output. Biases are 0 there, and N(0, sigma_bias²) elsewhere.
 
@@ -162,7 +162,7 @@ def forward(
 
 
 def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, layer: int, *, last: bool) -> tuple[Array, Array]:
-    """The states of layer number `layer` and its pre-activations, from the states of the layer below."""
+    """The states and pre-activations of a layer from the layer below."""
     W = _read_synapses(genome, rules, W)
     bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
     z = genome.eta * (mix_states(genome.nu, a) @ W[:, :-1] + bias)
@@ -172,7 +172,7 @@ def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, layer: int,
 
 
 def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "B n"], y: Float[Array, "B n"]) -> Array:
-    """The states of the last layer before the backward pass: state 0 unchanged, state 1 the feedback, the rest 0."""
+    """The last layer before the backward pass: state 1 is the feedback."""
     feedback = {
         "label": lambda: 2 * y - 1,
         "squared_error": lambda: a[1] * (a[0] - y),
@@ -183,7 +183,7 @@ def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "
 
 @full_precision
 def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -> States:
-    """The states of all layers after the backward pass, starting from those of the last layer; the input layer is unchanged.
+    """The states of all layers after the backward pass, inputs unchanged.
 
         a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))
 
@@ -324,7 +324,7 @@ def _age(genome: Genome, rules: Rules, synapse: Synapse) -> Synapse:
 def learn(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
 ) -> tuple[Synapses, Float[Array, "B n_out"]]:
-    """One full step on a minibatch: the new synapses, and the logits before the update. Pure.
+    """One full step on a minibatch: new synapses and old logits. Pure.
 
     Args:
         genome, rules, synapses: the learner.
@@ -377,7 +377,8 @@ def _check_shapes(genome: Genome, rules: Rules, synapses: Synapses, x: Array) ->
 
 
 def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:
-    """`m (z - mean z) / std z + s`, for every state of every neuron over the minibatch, or for every state over the layer.
+    """`m (z - mean z) / std z + s` for every state of every neuron.
+    Means are over the minibatch, or over the layer.
 
     No running averages: a prediction depends on the other examples of its minibatch. Source: Sandler et al. 2021, Sec. 3.4.
     """
@@ -388,17 +389,17 @@ def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") 
 
 @full_precision
 def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
-    """`Σ_d matrix[d,c] a^d`, for every neuron. States missing in `a`, as in the input layer, count as 0."""
+    """`Σ_d matrix[d,c] a^d` for every neuron; missing states are 0."""
     return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
 
 
 def unit_synapses(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
-    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: weights of unit norm into each neuron, per state (Sandler et al. 2021, App. C.6)."""
+    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½` (Sandler et al. 2021, App. C.6)."""
     return W * lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)
 
 
 def limit_scale(W: Float[Array, "c n_in n_out"]) -> Float[Array, "c n_in n_out"]:
-    """Divide a state by a scalar before it overflows (synapses grow exponentially if f̃ > 1); unit synapses are invariant."""
+    """Divide a state by a scalar before it overflows; unit synapses are invariant."""
     largest = jnp.max(jnp.abs(W), axis=(1, 2), keepdims=True)
     return W / lax.stop_gradient(jnp.maximum(largest / _largest, 1))
 

@@ -1,4 +1,4 @@
-"""Newton's iteration for the inverse of XᵀX, as a polynomial in its eigenvalues, and its equivalents in layers of GD++.
+"""Newton's iteration for the inverse of XᵀX, and layers of GD++.
 
     M_0 = α A^p,    M_{k+1} = 2 M_k - M_k A M_k,    w = M_k Xᵀ y,    A = XᵀX
 
@@ -22,7 +22,7 @@ START_POWERS = {"identity": 0, "A": 1}
 
 
 def newton_residual(values: Float[Array, "*T d"], steps: Any, *, power: int = 0) -> Float[Array, "*T d"]:
-    """`r(λ) = (1 - (λ/λ_max)^(power + 1))^(2^steps)` of the eigenvalues of contexts, λ_max per context, power 0 or 1.
+    """`r(λ) = (1 - (λ/λ_max)^(power + 1))^(2^steps)` of the eigenvalues of contexts.
 
     The power is taken in logarithms, for steps of any size. Source: Schulz 1933; Fu et al. 2023, Sec. 3.
     """
@@ -33,7 +33,7 @@ def newton_residual(values: Float[Array, "*T d"], steps: Any, *, power: int = 0)
 
 
 def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | None:
-    """The fractional step at which falling losses (after 0, 1, 2, .. steps) reach a loss, log-linear; None below the last."""
+    """The fractional step at which losses reach a loss; None if never."""
     if loss < losses[-1]:
         return None
     logs = np.log(np.maximum(losses, np.finfo(float).tiny))
@@ -41,7 +41,7 @@ def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | No
 
 
 def residual_loss(weights: Float[Array, "T d"], r: Float[Array, "T d"]) -> Float[Array, ""]:
-    """The loss of a residual polynomial r: half the mean of `sum_i w_i r(λ_i)²` over contexts.
+    """The loss of a residual r: half the mean `sum_i w_i r(λ_i)²`.
 
     Args:
         weights: w of the eigenvalues of each context, `icl.solvers.spectrum.weighted_eigenvalues`.
@@ -51,7 +51,7 @@ def residual_loss(weights: Float[Array, "T d"], r: Float[Array, "T d"]) -> Float
 
 
 def steps_per_layer(layers: Sequence[int], steps: Sequence[float | None]) -> float:
-    """How many steps one more layer is worth: the slope of a straight line from two layers on; NaN for fewer than two points.
+    """Newton's steps per layer: the slope from two layers on.
 
     Args:
         layers: K.
