@@ -1,4 +1,4 @@
-"""Tokenise and count text of any size with Apache Beam: on this machine, or on the machines of a Beam runner.
+"""Tokenise and count text of any size with Apache Beam.
 
 python -m launch.beam --out shards/web --train 'web/*.txt' --dev held-out.txt --radius 4
 python -m launch.beam --out /shared/web --train '/shared/web/*.txt' --runner FlinkRunner --options='--flink_master=HOST:PORT'

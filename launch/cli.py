@@ -1,4 +1,4 @@
-"""The installed command: `jexplicit NAME ...` runs the command NAME, whose module is imported only then."""
+"""The installed command: `jexplicit NAME ...` imports and runs the command NAME."""
 
 import difflib
 import importlib
@@ -79,7 +79,7 @@ class _ForeignFlags:
 
 
 def print_completion(shell: list[str]) -> None:
-    """Print what completes the names of commands and flags in a shell; tyro writes it."""
+    """Print tyro's completion of commands and flags for a shell."""
     import tyro
 
     from launch.kit.flags import FLAT, flag_groups

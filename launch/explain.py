@@ -1,4 +1,4 @@
-"""Why a language model expects each next token: the exact contribution of every context token, or of every row.
+"""Exact contributions of context tokens, or rows, to each prediction of a model.
 
     python -m launch.explain --run runs/demo --text "Return the number of items"
 
@@ -31,7 +31,7 @@ _tokens_per_line, _most_lines = 25, 12  # of the heat map
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
-    """Why a language model expects each next token: the exact contribution of every context token, or of every row."""
+    """Exact contributions of context tokens, or rows, to each prediction of a model."""
 
     GROUPS: ClassVar = {"text": "text"}
 
@@ -89,7 +89,7 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
-    """A row per prediction: its probability, and what speaks most for or against it, with its logit and evidence (nats)."""
+    """A row per prediction: its probability, and its strongest evidence in nats."""
     G = len(why.names)
     few = G <= _shown  # which have columns of their own
     title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if not few else "")
@@ -106,7 +106,7 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: "Attr
 
 
 def draw_attribution(predicted: list[str], context: list[list[str]], why: "Attribution", path: Path) -> None:
-    """Heat map [M, G] of the evidence in nats; long texts wrap as lines of text do."""
+    """Heat map [M, G] of the evidence in nats; long texts wrap."""
     from launch.kit.figures import figure
 
     M, G = why.evidence.shape

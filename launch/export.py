@@ -1,4 +1,4 @@
-"""Write one language model of a run to a self-contained safetensors file, with its tokenizer and its origin.
+"""Write one language model of a run to a self-contained file.
 
     python -m launch.export --run runs/demo --method explicit --out model.safetensors
     python -m launch.export --run runs/demo --out demo-model        # a folder to share, with a model card

@@ -44,7 +44,7 @@ class Config(Reading, ModelChoice):
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Load, score the whole text at once, print a line per document or token to standard output."""
+    """Score the whole text, and print documents or tokens."""
     from jexplicit.lm.measures import comparable_measures
 
     check(config)

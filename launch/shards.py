@@ -1,4 +1,4 @@
-"""Tokenise text of any size into shards: files of token ids that launch.lm counts without loading them whole.
+"""Tokenise text of any size into shards of token ids.
 
 python -m launch.shards --out shards/web --train web/*.txt.gz --dev held-out.txt
 python -m launch.shards --out shards/wiki --corpus tfds:wikipedia/20230601.en --vocab-size 32000
@@ -53,7 +53,7 @@ class Source(Text):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    """Tokenise text of any size into shards: files of token ids that launch.lm counts without loading them whole."""
+    """Tokenise text of any size into shards of token ids."""
 
     GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
@@ -98,14 +98,14 @@ def _with_total(progress: Callable[[int, int], None], in_all: int, done: int, _:
 
 
 def open_corpus(config: Source) -> Corpus:
-    """The corpus that the config asks for; text files and TFDS are not read yet."""
+    """The corpus of the config, not yet read."""
     options = {name: getattr(config, name) for name in ("field", "documents", "feature", "data_dir")}
     with stage("reading", "source files") if config.corpus == "installed" else nullcontext() as progress:
         return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options, progress=progress)
 
 
 def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
-    """The tokenizer of the folder, trained where there is none yet, and the number of training documents.
+    """The folder's tokenizer, trained if missing, and its training documents.
 
     Raises:
         ValueError: the folder was written with other flags or of other text, or cannot be written.

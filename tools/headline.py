@@ -3,9 +3,8 @@
 python -m tools.headline
 
 docs/headline.png has a point for a model that is fitted without SGD and a curve for a trained one, from docs/results/; a model
-without a comparable time is a line across. Times are those of one seed. docs/headline.toml names the models. `compared` makes the
-tables of docs/results.md: both sides with their inputs, bytes and compute. docs/starts.png compares the starts of one network, docs/depths.png
-solved and trained layers that learn in context.
+without a comparable time is a line across. Times are those of one seed. docs/headline.toml names the models. `compared` makes
+the tables of docs/results.md: both sides with their inputs, bytes and compute.
 """
 
 import itertools
@@ -28,8 +27,7 @@ from tools import tables
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.png"
 STARTS_PICTURE, DEPTHS_PICTURE, DIGITS_PICTURE = map(PICTURE.with_name, ("starts.png", "depths.png", "digits.png"))
-SHOWN = {(name, 1) for name in ("explicit", "scaling", "quadratic", "features", "kernel", "logistic_regression", "cold", "warm")}
-SHOWN |= {("network", 2)}
+ONE_LAYER = ("explicit", "scaling", "quadratic", "features", "kernel", "logistic_regression", "cold", "warm")
 TRAINED = {
     "trained, recurrent": ("icl-one", "icl-two", "icl-ten"),
     "trained, separate layers": ("icl-five-decayed", "icl-five-long"),
@@ -71,7 +69,7 @@ class Model(NamedTuple):
     test: Row = MappingProxyType({})
 
     def chosen(self, found: Sequence[Row]) -> list[Row]:
-        """The rows, or the evaluations, that are its own: a field that they lack tells nothing apart."""
+        """The rows or evaluations of the model; missing fields match."""
         own = [row for row in found if all(row.get(name, value) == value for name, value in self.where.items())]
         if not own:
             raise ValueError(f"docs/results/{self.results}.json has nothing with {self.where}")
@@ -96,7 +94,7 @@ class Model(NamedTuple):
         ]
 
     def on_test(self) -> str:
-        """Its loss, perplexity or accuracy on a text or on images that chose nothing, with the standard error of a loss."""
+        """Its test loss, perplexity or accuracy, with a standard error."""
         if not self.test:
             return ""
         row = self._replace(**self.test).chosen(tables.kept(self.test["results"]).rows)[0]
@@ -108,7 +106,7 @@ class Model(NamedTuple):
         return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
 
     def points(self) -> list[tuple[float | None, float]]:
-        """CPU seconds of one seed, None for a line across, and loss: of a point, or of the evaluations of training."""
+        """CPU seconds (None: unknown) and loss, of a point or curve."""
         if not self.curve:
             rows = self.rows()
             return [(None if self.trained else rows[0]["cpu"], mean(row["error"] for row in rows))]
@@ -125,8 +123,7 @@ class Model(NamedTuple):
 
 
 def cpu_seconds(row: Row, seeds: int = 1) -> float | None:
-    """CPU seconds of all cores, after features are made, of one of the seeds that the row's seconds are of: measured, or else
-    twice those of the clock."""
+    """CPU seconds of one seed: measured, or twice the wall-clock time."""
     clock = row.get("solve_seconds", row.get("seconds"))
     cpu = row.get("cpu_seconds") or (clock and 2 * clock)
     return cpu and cpu / seeds
@@ -143,7 +140,7 @@ def mean(numbers: Iterable[Any]) -> float:
 
 
 def compared(results: Results) -> list[str]:
-    """The tables of docs/results.md: for each task a row for every model, with the mean over its seeds."""
+    """The tables of docs/results.md, a row for every model."""
     tasks: dict[str, list[Row]] = {}
     for model in models():
         own = model.rows()
@@ -171,7 +168,7 @@ COLUMNS = (
     Column("range over seeds", "spread", ".2g"),
 )
 NOTE = (
-    "CPU seconds are those of one seed and of both cores: measured, or else twice those of the clock. MB are those of the model in "
+    "CPU seconds are those of one seed and of both cores: measured, or else twice wall-clock seconds. MB are those of the model in "
     "memory. TFLOP are those of training, by formula where there is one. ± is a standard error. An empty cell is not known."
 )
 
@@ -232,9 +229,10 @@ def draw_depths(path: Path = DEPTHS_PICTURE) -> None:
     """Write the picture of the depths: solved layers as lines, trained ones as points."""
     with figure(path, size=(6.0, 4.2)) as axes:
         for name, rows in groups(tables.kept("icl-depths").rows, depths.FIGURE.hue).items():
-            axes[0, 0].plot(*zip(*((row["layers"], row["loss"]) for row in rows), strict=True), label=name, **depths.FIGURE.styles[name])
+            x, y = zip(*((row["layers"], row["loss"]) for row in rows), strict=True)
+            axes[0, 0].plot(x, y, label=name, **depths.FIGURE.styles[name])
         for marker, (name, results) in zip("^v", TRAINED.items(), strict=True):
-            own = [row for row in tables.kept(*results).where(predictor="trained", start="cold").rows]
+            own = tables.kept(*results).where(predictor="trained", start="cold").rows
             x, y = zip(*((row["layers"], row["loss"]) for row in own), strict=True)
             axes[0, 0].plot(x, y, marker, label=name, color=COLOURS[1])
         axes[0, 0].set(**depths.AXES)
@@ -243,13 +241,14 @@ def draw_depths(path: Path = DEPTHS_PICTURE) -> None:
 
 
 def draw_digits(path: Path = DIGITS_PICTURE) -> None:
-    """Write the picture of MNIST: test error against seconds, hollow where other work ran beside."""
-    quiet = [row for row in patient(tables.kept("mnist").rows) if (row["method"], row["layers"]) in SHOWN]
+    """Write the picture of MNIST: test error against seconds."""
+    kept = tables.kept("mnist")
+    quiet = patient([*kept.where(method=ONE_LAYER, layers=1).rows, *kept.where(method="network").rows])
     loaded = tables.kept("mnist-readout", "mnist-cnn").where(method=("trained_readout", "cnn")).rows
     with figure(path, size=(6.6, 4.6)) as axes:
         for row in (*quiet, *loaded):
             x, y, name = row["seconds"], 100 * (1 - row["test_accuracy"]), row_name(row)
-            colour, left = COLOURS[not row["backprop_free"]], name in ("cold, 1 layer", "scaling", "kernel, least squares", "trained readout")
+            colour, left = COLOURS[not row["backprop_free"]], name.startswith(("cold", "scaling", "kernel, least", "trained"))
             axes[0, 0].plot(x, y, marker="o", color=colour, markerfacecolor="white" if row in loaded else colour)
             place, side = ((-6, -3), "right") if left else ((6, -3), "left")
             axes[0, 0].annotate(name, (x, y), xytext=place, textcoords="offset points", fontsize=8, ha=side)

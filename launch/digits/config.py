@@ -14,7 +14,7 @@ METHODS: tuple[Method, ...] = tuple(name for name in get_args(Method) if name !=
 
 @dataclass(frozen=True)
 class Config(Images, Run):
-    """Classify images with networks that are solved instead of trained, and with the same networks trained."""
+    """Classify images with networks fitted without SGD, and with trained ones."""
 
     GROUPS: ClassVar = {"methods": "models", "sweeps": "sweeps", "filters": "features", "octaves": "kernel"} | {
         **{"epochs": "training", "hidden": "baselines"}

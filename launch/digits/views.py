@@ -70,7 +70,7 @@ OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=_FIT
 
 
 def methods(results: Results) -> list[str]:
-    """Test error against seconds; on MNIST, published accuracies as dotted lines. A legend names the numbered points."""
+    """Test error against seconds, with published accuracies of MNIST."""
     rows = patient(results.rows)
     with figure(results.path / "figures" / "methods.png", size=(8.6, 5.0)) as axes:
         ax = axes[0, 0]
@@ -93,7 +93,7 @@ def methods(results: Results) -> list[str]:
 
 
 def bins(results: Results) -> list[Row]:
-    """Confidence and accuracy by bin of the models whose calibration is of interest, without bins of fewer than 20 images."""
+    """Confidence and accuracy by bin, for bins of 20 images or more."""
     return [
         {"name": event["name"], "confidence": confidence, "accuracy": accuracy}
         for event in results.events("reliability", "name")
@@ -122,7 +122,7 @@ RELIABILITY = Lines(
 
 
 def class_columns(results: Results) -> dict[str, dict[str, np.ndarray]]:
-    """Each class's column of U, minus the mean over classes, cut at the 99th percentile of a model."""
+    """Each class's column of U, minus the mean over classes."""
     grid, row = {}, results.rows[0]
     for model in ("explicit", "scaling", "warm", "cold"):
         if (path := results.path / "checkpoints" / f"{model}_1").is_dir():

@@ -1,4 +1,4 @@
-"""The command line of a launcher: flags from a frozen dataclass, presets, and actionable error messages."""
+"""The command line of a launcher: flags, presets, and error messages."""
 
 import dataclasses
 import inspect
@@ -31,7 +31,7 @@ class Preset(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A subcommand: its config, its function and presets, as of an `Experiment`, and its name in config.json."""
+    """A subcommand: config, function, presets, and name in config.json."""
 
     config: Any
     run: Callable[[Any], Any] | str
@@ -40,7 +40,7 @@ class Command(NamedTuple):
 
 
 def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: Sequence[str] | None = None) -> int:
-    """Parse a command line whose first argument names a subcommand, and run it; see `run_command`."""
+    """Parse a command line with a subcommand, and run it."""
     argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
     name = argv[0].replace("_", "-") if argv else "--help"
     if command := commands.get(name):
@@ -158,7 +158,7 @@ def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
 
 
 def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:
-    """The config with the defaults of flags: with --resume that of the run in --out, otherwise that of --preset."""
+    """Defaults of flags: the run in --out with --resume, else --preset."""
     out, preset = _value(argv, "--out"), _value(argv, "--preset") if presets else None
     if preset not in (None, *presets):
         raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")

@@ -1,4 +1,4 @@
-"""The flags of a config: fields of a flat frozen dataclass, listed by `--help` in titled groups.
+"""The flags of a config: fields of a frozen dataclass, in groups.
 
     @dataclass(frozen=True)
     class Config:
@@ -37,7 +37,7 @@ _alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
 
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
-    """The config of a command line; `--help` and errors end the process, as in tyro.
+    """The config of a command line; `--help` and errors end the process.
 
     argv: without --preset, --quiet and --json, which `--help` explains. default: of the flags, or None for that of the class.
     """
@@ -47,7 +47,7 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
 
 
 class Flag(NamedTuple):
-    """A flag: group title, field, type, help (its first sentence is one line) and default (MISSING if required)."""
+    """A flag: group, field, type, help, default (MISSING if required)."""
 
     group: str
     name: str
@@ -57,7 +57,7 @@ class Flag(NamedTuple):
 
 
 def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list[Flag]:
-    """The flags of a config, in the order of its fields, and then those of all commands."""
+    """The flags of a config in order, then those common to all."""
     helps, hints = _helps(config), typing.get_type_hints(config, include_extras=True)
     titles = {name: title for base in reversed(config.__mro__) for name, title in vars(base).get("GROUPS", {}).items()}
     found, title = [], _first_group
@@ -86,7 +86,7 @@ def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -
 
 @functools.cache
 def _helps(config: type) -> dict[str, str]:
-    """The docstrings of the fields of a dataclass and its bases, first sentence on a separate line, or its HELP."""
+    """Docstrings of a dataclass's fields and bases, or its HELP."""
     helps = {}
     for base in reversed(config.__mro__[:-1]):
         if "HELP" in vars(base):

@@ -57,7 +57,7 @@ class Models(Text, Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(FitOptions, Models):
-    """Fit language models from counts, in closed form or by few fitted numbers, and evaluate them."""
+    """Fit language models from counts, and evaluate them."""
 
     GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes", "dry_run": "run"}
 

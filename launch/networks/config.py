@@ -110,7 +110,7 @@ class MLPConfig(Text, Hidden, Descent):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(groups.Text, Run):
-    """A language model that reads windows of text, trained by AdamW with warm-up and cosine decay."""
+    """A language model of windows, trained by AdamW."""
 
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
@@ -194,8 +194,7 @@ class FCNNConfig(Pictures, Hidden, Descent):
 
 @dataclass(frozen=True)
 class AutoencoderConfig(Pictures, Descent):
-    """Autoencoders: linear ones, solved and trained, and one with a bottleneck; anomalies, clusters of codes, and networks that
-    memorise examples."""
+    """Autoencoders: linear ones and a bottleneck; anomalies, codes and memories."""
 
     GROUPS: ClassVar = {"bottleneck": "network", "memories": "memories"}
 
@@ -226,7 +225,7 @@ class AutoencoderConfig(Pictures, Descent):
 
 @dataclass(frozen=True)
 class CompareConfig(Pictures):
-    """Vary one part of a network or of its training: each variant from several seeds, at its best learning rate."""
+    """Vary one part of a network or training, at its best rate."""
 
     GROUPS: ClassVar = {"what": "experiment", "width": "network"}
 
@@ -255,7 +254,7 @@ _LOGITS, _EMBEDDINGS = ("output", "bigram"), ("embedding", "induction")  # start
 
 
 def _refused_starts(config: SequenceConfig) -> Iterator[tuple[Any, str]]:
-    """Unknown starts, two that set the same weights, and starts without the weights that they set."""
+    """Unknown or conflicting starts, and starts without their weights."""
     names = ("none", *_EMBEDDINGS, *_LOGITS) if isinstance(config, TransformerConfig) else ("none", "embedding")
     flags = [("bigram", "direct", True), ("output", "tied", False), ("induction", "tied", False)]
     for start in config.start:

@@ -1,4 +1,4 @@
-"""Which language models a command uses: the same flags for launch.sample, score, next, explain, export, compare and judge.
+"""The flags that choose language models, shared by several commands.
 
 JAX is imported where a model is loaded, so that `--help` does without.
 """
@@ -54,7 +54,7 @@ class ModelChoices:
 
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
-    """The model that the flags choose, named on the terminal, with the symbols of a text that it has never seen.
+    """The chosen model, with unknown symbols of a text named.
 
     Raises:
         ValueError: no such model.
@@ -73,7 +73,7 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
-    """The models of a run folder, or of an exported file, that the flags choose, one after the other.
+    """The chosen models of a run or export, one by one.
 
     Args:
         run: the folder or the file.
@@ -98,7 +98,7 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
 
 
 def visible(piece: str) -> str:
-    """A token as a table and a figure show it: line breaks and other characters without a form of their own are escaped.
+    """A token for tables and figures, with line breaks escaped.
 
     Example:
         >>> print(visible("\\n"), visible("▁the"))

@@ -1,4 +1,4 @@
-"""Groups of flags that several commands share, and what is refused of those of text."""
+"""Groups of flags that several commands share, and their checks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class Text(Reading, Files):
 
 @refuses
 def check_text(config: Any) -> Iterator[tuple[Any, str]]:
-    """Refuse flags of text that exclude each other, and a --tokenizer that is not there, before anything is read or written."""
+    """Refuse text flags that exclude each other, and missing tokenizers."""
     from jexplicit.data.tokenizers import KINDS, make_tokenizer  # local import: --help does not need NumPy
 
     train = bool(config.train)

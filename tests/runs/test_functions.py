@@ -1,4 +1,4 @@
-"""Public functions of arrays under jit, vmap and grad, and on arrays spread over 8 devices: their table in docs/capabilities.md.
+"""Public functions of arrays under jit, vmap and grad, and on arrays spread over 8 devices: a table of docs/capabilities.md.
 
 A row is two programs: jit of vmap of the values and the gradient, and a call with arrays on 8 devices. `python
 tests/runs/test_functions.py` writes the page. Tolerance: float64, sums in another order.
