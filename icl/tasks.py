@@ -165,7 +165,7 @@ def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[
 
 
 def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Sequence:
-    """Tasks and a sequence of each: `y_i = W x_i + noise`, `W ~ N(0, c² I)`.
+    """Tasks and sequences: `y_i = W x_i + noise`, `W ~ N(0, c² I)`.
 
     Args:
         tasks: their distribution.

@@ -168,7 +168,7 @@ COLUMNS = (
     Column("range over seeds", "spread", ".2g"),
 )
 NOTE = (
-    "CPU seconds are those of one seed and of both cores: measured, or else twice wall-clock seconds. MB are those of the model in "
+    "CPU seconds cover one seed and both cores: measured, or else twice wall-clock seconds. MB are those of the model in "
     "memory. TFLOP are those of training, by formula where there is one. ± is a standard error. An empty cell is not known."
 )
 

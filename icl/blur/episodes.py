@@ -144,8 +144,7 @@ def _mix_inputs(family: Family, map_key: Array, source: Source, noise_key: Array
 
 
 class Episode(NamedTuple):
-    """The data of one learner: minibatches, then queries.
-    Shapes are [T, B, D] and [T, B, N], then [Q, D] and [Q, N]."""
+    """Minibatches [T, B, D], [T, B, N], then queries [Q, D], [Q, N]."""
 
     x: Float[Array, "T B D"]
     y: Float[Array, "T B N"]

@@ -208,7 +208,7 @@ def rule_flops(genome: Genome, rules: Rules, sizes: tuple[int, ...], batch_size:
 
 
 def descent_flops(sizes: tuple[int, ...], batch_size: int) -> int:
-    """FLOPs of one update of descent: `2 B (3 Σ_l n_l n_{l+1} - n_0 n_1)`.
+    """FLOPs of a descent update: `2 B (3 Σ_l n_l n_{l+1} - n_0 n_1)`.
 
     Example:
         >>> descent_flops((64, 32, 10), 64) == 2 * 64 * (2 * 64 * 32 + 3 * 32 * 10)

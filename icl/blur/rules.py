@@ -377,8 +377,7 @@ def _check_shapes(genome: Genome, rules: Rules, synapses: Synapses, x: Array) ->
 
 
 def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, over: str = "batch") -> Float[Array, "k B n"]:
-    """`m (z - mean z) / std z + s` for every state of every neuron.
-    Means are over the minibatch, or over the layer.
+    """`m (z - mean z) / std z + s` over minibatch or layer.
 
     No running averages: a prediction depends on the other examples of its minibatch. Source: Sandler et al. 2021, Sec. 3.4.
     """

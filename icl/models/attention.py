@@ -174,7 +174,7 @@ def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*
 def head_maps(
     layers: AttentionLayer,
 ) -> tuple[Float[Array, "*layers heads width width"], Float[Array, "*layers heads width width"]]:
-    """The products that determine a head: `M = W_Kᵀ W_Q` and `R = P W_V`.
+    """The two matrices of a head: `M = W_Kᵀ W_Q`, `R = P W_V`.
 
     Example:
         >>> M, R = head_maps(init_layers(jax.random.key(0), 11))

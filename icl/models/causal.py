@@ -19,8 +19,7 @@ from jexplicit.runs.devices import full_precision
 
 
 class CausalLayer(NamedTuple):
-    """Heads, and their score biases at the distances 0, 1, .., D - 1.
-    A stack of layers has an additional first axis."""
+    """Heads and score biases by distance; a stack has a first axis more."""
 
     heads: AttentionLayer
     bias: Float[Array, "*layers heads D"]

@@ -181,8 +181,7 @@ def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> A
 @functools.partial(jax.jit, static_argnames="context")
 @full_precision
 def head_tensor(layer: AttentionLayer, context: int) -> Float[Array, "D D d"]:
-    """The H of one layer of any weights.
-    Its prediction is `ŷ = Σ_abj H_abj Z_ab x_q,j`, with `Z = (1/N) Σ_i e_i e_iᵀ`.
+    """The H of one layer of any weights, `ŷ = Σ_abj H_abj Z_ab x_q,j`.
 
     Args:
         layer: a stack of one layer, of one output and any number of heads.

@@ -28,7 +28,8 @@ _far = 1000.0  # exp(-1000) is zero in float64
 
 
 def induction_model(states: int, length: int, alpha: Any, *, dtype: Any = None) -> CausalModel:
-    """Weights whose softmax outputs are the posterior mean `(n_ij + α_j) / (n_i + Σ α)`."""
+    """Weights whose softmax outputs are the posterior mean of a chain.
+    It is `(n_ij + α_j) / (n_i + Σ α)`: probabilities, not logits."""
     k, dtype = states, jnp.dtype(dtype or jnp.zeros(()).dtype)
     _check(states, length)
     if jnp.shape(alpha) not in ((), (k,)):

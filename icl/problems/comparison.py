@@ -21,8 +21,7 @@ _tiny = 1e-8  # added to norms, as in the paper's code
 
 
 class Predictions(NamedTuple):
-    """A predictor on a batch of tasks: predictions, sensitivities and errors.
-    Shapes are [m, B], [m, d, B] and, of half the squared errors, [B]."""
+    """Predictions [m, B], sensitivities [m, d, B] and half squared errors [B]."""
 
     y: Array
     sensitivity: Array

@@ -27,7 +27,7 @@ _tree_depth = 4
 
 
 class Prompt(NamedTuple):
-    """Points X [T, d] and values y [T]; a batch has a first axis more."""
+    """Points X [T, d] and values y [T], batch first."""
 
     X: Float[Array, "*prompts T d"]
     y: Float[Array, "*prompts T"]

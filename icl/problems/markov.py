@@ -108,7 +108,7 @@ def unigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: An
 
 
 def bigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """`(n_ij + α) / (n_i + k α)`, i = x_t: the posterior mean of row x_t."""
+    """`(n_ij + α) / (n_i + k α)`, i = x_t: the posterior mean."""
     return dirichlet_mean(transition_counts(x, states, dtype=dtype), alpha)
 
 

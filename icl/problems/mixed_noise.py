@@ -67,8 +67,7 @@ class MixedNoise:
 
 
 class DiagonalFit(NamedTuple):
-    """Fitted layers of four scalars, and their loss on the tasks.
-    Rates are [K, 4]: w_xx, w_xy, w_yx, w_yy."""
+    """Fitted rates [K, 4]: w_xx, w_xy, w_yx, w_yy, and their loss."""
 
     rates: Float[np.ndarray, "K 4"]
     loss: float
@@ -145,7 +144,7 @@ def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, con
 
 @full_precision
 def estimated_variance(batch: Sequence) -> Float[Array, " batch"]:
-    """An unbiased estimate of each task's noise variance, `||y - X w||² / (N - d)`."""
+    """An unbiased estimate of noise variance, `||y - X w||² / (N - d)`."""
 
     def one(sequence: Sequence) -> Array:
         X, Y = sequence.X, sequence.Y

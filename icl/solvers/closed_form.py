@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
 
 def optimal_rate(tasks: Tasks) -> Any:
-    """The η of the best layer, `N / (s (κ + d + N - 2) + v/c²)`.
+    """The best η, `N / (s (κ + d + N - 2) + v/c²)`.
 
     Raises:
         ValueError: inputs without independent symmetric coordinates; inputs or weights that are all 0.
@@ -127,7 +127,7 @@ def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None =
 
 
 def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
-    """The G of the best layer, `G = C L (E[S C S] + (v/N) L)⁻¹`.
+    """The G of the best layer, `C L (E[S C S] + (v/N) L)⁻¹`.
 
     The query's covariance cancels. `icl.models.constructions.descent_layers(.., 1.0, preconditioner=G.T)` are its weights.
 

@@ -111,7 +111,6 @@ def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, 
 
 def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
     """The least loss of a residual polynomial of a degree, r(0) = 1.
-    K layers of GD++ have degree (3^K - 1)/2.
 
         min_r (c² m/2) Σ_j w_j r(λ_j)² = (c² m/2) / Σ_k p_k(0)²,    k = 0 .. degree,
 

@@ -29,7 +29,7 @@ from jexplicit.runs.devices import full_precision
 
 
 class TokenMoments(NamedTuple):
-    """The moments that the loss of a layer depends on, D = d + 1.
+    """The moments in the loss of a layer, D = d + 1.
 
     ZZ: E[Z_ab Z_cd]; Zw: E[Z_ab w_j]; ww: E[w wᵀ]; L: E[x_q x_qᵀ].
     """

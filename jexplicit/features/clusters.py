@@ -7,7 +7,7 @@ from jaxtyping import Float
 def spherical_kmeans(
     X: Float[np.ndarray, "M P"], number: int, *, iterations: int = 10, seed: int = 0
 ) -> Float[np.ndarray, "number P"]:
-    """Unit vectors C [number, P], each the direction of the sum of those rows x of X with which it has the largest `⟨x, c⟩`.
+    """Unit vectors C [number, P]: directions of the sums of their nearest rows.
 
     Neither step lowers the sum of these inner products; longer vectors count more. Directions without vectors are unchanged.
     Source: Coates & Ng, Learning feature representations with k-means, 2012.

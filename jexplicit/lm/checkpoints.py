@@ -229,7 +229,7 @@ def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
-    """The file of a row's model, if any; Sum and Cat share K = 1."""
+    """The file of a row's model, if any; K = 1 is shared."""
     alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else (row["features"],)
     names = [f"{model_name({**row, 'features': features})}.safetensors" for features in (row["features"], *alike)]
     found = next((name for name in names if (_models(run) / name).exists()), None)

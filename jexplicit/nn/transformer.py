@@ -23,7 +23,7 @@ Positions = Literal["rotary", "learned"]
 
 
 class Transformer(nn.Module, kw_only=True):
-    """Logits of the next token at every position, [B, T] token ids -> [B, T, N].
+    """Logits of the next token at every position: [B, T] -> [B, T, N].
 
     vocab_size: N. width: d, a multiple of heads. layers: L. heads: H; with rotary positions, d/H is even.
     window: W, the most tokens that learned positions reach; T <= W.
@@ -69,7 +69,7 @@ class Transformer(nn.Module, kw_only=True):
         return z
 
     def flops_per_token(self) -> int:
-        """Floating-point operations of training on one token: `6 (12 L d² + N d) + 12 L d W`.
+        """FLOPs of training: `6 (12 L d² + N d) + 12 L d W`.
 
         Source: Chowdhery et al. 2022, App. B.
         """
@@ -112,7 +112,7 @@ def widths_of(precision: str) -> tuple[np.dtype, np.dtype]:
 
 
 def visible(X: Integer[Array, "B T"]) -> Bool[Array, "B 1 T T"]:
-    """Whether position t sees position s: s <= t, and no `<pad>` in s + 1 .. t.
+    """Whether position t sees position s in its document.
 
     Example:
         >>> visible(jnp.array([[0, 5, 0]]))[0, 0].astype(int).tolist()
@@ -124,7 +124,7 @@ def visible(X: Integer[Array, "B T"]) -> Bool[Array, "B 1 T T"]:
 
 
 def rotate(x: Float[Array, "B T H h"]) -> Float[Array, "B T H h"]:
-    """Turn the pairs (x_n, x_{n + h/2}) by the angles `t 10000^(-2n/h)`, so that `q_t . k_s` depends on t - s only.
+    """Rotary positions: turn the pairs (x_n, x_{n + h/2}) by `t 10000^(-2n/h)`.
 
     Source: Su et al. 2021, Eq. 34.
     """

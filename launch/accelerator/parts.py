@@ -90,7 +90,7 @@ def explicit_tables(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
-    """A curvature-bound sweep, 784 features and 10 classes: `4 M D N + 2 D² N` operations."""
+    """A curvature-bound sweep, 784 features: `4 M D N + 2 D² N` operations."""
     from jexplicit.solvers.curvature_bound import curvature_bound_sweep, curvature_problem
 
     M, D, N = sizes.images, 784, 10
@@ -127,7 +127,7 @@ def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
-    """A step of linear attention, five seeds: `12 w (w + N)` operations a task."""
+    """A step of linear attention: `12 w (w + N)` operations a task."""
     from icl.models.attention import Regression, init_layers
     from icl.tasks import Tasks
     from icl.training import Recipe, TrainingState, make_optimizer, training_steps

@@ -89,7 +89,7 @@ class MultiStepConfig(LayerFlags):
 
 @dataclass(frozen=True)
 class DepthsConfig(TaskFlags):
-    """The best 1, 2, .. layers of GD and GD++, with shared or separate rates."""
+    """The best 1 .. K layers of GD and GD++, shared or separate rates."""
 
     depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
     """Largest number of layers."""

@@ -51,7 +51,7 @@ def softmax(job: base.Job[SoftmaxConfig]) -> Iterator[base.Part]:
 
 @full_precision
 def centred_rate(config: LayerFlags, tasks: Tasks) -> float:
-    """The best η of a step on centred inputs, `E tr S / E tr S²`."""
+    """The best η on centred inputs, `E tr S / E tr S²`."""
     X = sample_tasks(base.random_key(config, base.VALIDATION), tasks, config.validation_tasks).X
     centred = X - jnp.mean(X, axis=0, keepdims=True)
     S = jnp.einsum("nib,njb->bij", centred, centred) / tasks.context
