@@ -41,7 +41,7 @@ class Config(Source):
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
-    """Flags of Beam and of the runner, in one string, such as --options='--direct_num_workers=2'."""
+    """Flags of Beam and its runner in one string, --options='--direct_num_workers=2'."""
 
 
 PRESETS = {

@@ -58,13 +58,13 @@ class Config:
     out: str
     """Run folder to write: results, figure and report.md."""
     cases: tuple[Case, ...] = get_args(Case)
-    """What is measured."""
+    """Cases to measure."""
     sizes: tuple[PositiveInt, ...] = (50_000,)
-    """Work of a case, a row for each: tokens that are counted, fitted or scored, positions of a batch, or tasks."""
+    """Work of a case: tokens, positions of a batch, or tasks. Each size is a row."""
     repeats: PositiveInt = 5
     """Times that both sides are measured, in turn."""
     train: tuple[str, ...] = ()
-    """Text that is fitted and, after it, scored: files, globs or folders, a document in each line. Default: Python's help."""
+    """Text to fit and then to score: files, globs or folders, a document a line. Default: Python's help."""
     vocab_size: Annotated[int, Bounds(at_least=2, at_most=46_340)] = 4098
     """Token ids of the texts and of the softmax table. Ids of pairs fit 31 bits."""
     seed: NonNegativeInt = 0

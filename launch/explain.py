@@ -43,8 +43,8 @@ class Config(ModelChoice):
     figure: str | None = None
     """Heat map to write, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a file."""
     html: str | None = None
-    """Page to write instead of the table and the heat map, .html: for each token the likeliest alternatives, and the exact
-    contribution of every row to the logits of both. One file, which needs no network and no server."""
+    """Page .html to write instead of the table and the heat map. It has for each token the likeliest alternatives, and the
+    exact contribution of every row to the logits of both. One file, which needs no network and no server."""
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -22,8 +22,8 @@ class Config(ModelChoice):
     """Write one language model of a run to a self-contained safetensors file."""
 
     out: str
-    """File to write, NAME.safetensors, or a folder to share; of the methods ngram, bigram and unigram also NAME.arpa or
-    NAME.arpa.gz."""
+    """File NAME.safetensors, or folder to share.
+    The methods ngram, bigram and unigram also write NAME.arpa or NAME.arpa.gz."""
 
 
 def run(config: Config) -> dict[str, Any]:

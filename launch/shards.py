@@ -38,11 +38,11 @@ class Source(Text):
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Source of the text. docs: the documentation that comes with Python. installed: also the docstrings of every installed
-    package. tfds:NAME: a text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of
-    --train (implied by it)."""
+    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python.
+    installed: also the docstrings of every installed package. tfds:NAME: a text data set of TensorFlow Datasets, whose
+    validation or test split is dev. text: the files of --train (implied by it)."""
     tokenizer_documents: PositiveInt = 1_000_000
-    """Number of training documents that the tokenizer is trained on, drawn with --seed; all if there are fewer."""
+    """Training documents of the tokenizer. They are drawn with --seed; all if there are fewer."""
     feature: str = "text"
     """tfds:NAME: the feature that holds the text."""
     data_dir: str | None = None
@@ -58,9 +58,9 @@ class Config(Source):
     GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
     limit: Annotated[int, Bounds(at_least=10)] | None = None
-    """Use at most this many training documents, and at most a tenth as many dev documents."""
+    """Most training documents to use, and ten times as many as dev documents."""
     shard_tokens: PositiveInt = 1 << 26
-    """Number of tokens after which a shard ends, at the next multiple of 512 documents."""
+    """Tokens after which a shard ends. It ends at the next multiple of 512 documents."""
 
 
 _no_effect = ("out", "runner", "options")  # on what is written

@@ -203,7 +203,7 @@ def option_of(name: str) -> str:
 @functools.cache
 def options() -> dict[str, list[Any]]:
     """Every option of every command -> the types that it has."""
-    found: dict[str, list[Any]] = {"--help": [bool]}
+    found: dict[str, list[Any]] = {"--help": [bool], "--help-all": [bool]}
     for name in cli.COMMANDS:
         for config, presets in configs(name).values():
             for flag in flags(config, presets=presets):

@@ -1,6 +1,6 @@
 """Hooks of the documentation site: generated pages and their navigation.
 
-`mkdocs build` calls them (see mkdocs.yml). What is generated is never on disk: a page for each command, from its `--help`;
+`mkdocs build` calls them (see mkdocs.yml). What is generated is never on disk: a page for each command, from its `--help-all`;
 pages of the Python interface, from its docstrings.
 """
 

@@ -47,10 +47,10 @@ def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: S
         about = {"description": inspect.cleandoc(command.config.__doc__ or ""), "experiment": command.experiment}
         prog = f"{prog} {name}"
         return run_command(command.run, command.config, presets=command.presets, prog=prog, argv=argv[1:], **about)
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "--help-all"):
         kinds = {name: command.config for name, command in commands.items()}
         about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
-        tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)  # ends the process
+        tyro.extras.subcommand_cli_from_dict(kinds, args=["--help"], prog=prog, description=about)  # ends the process
     console.print(f"[bold red]error:[/] {prog} {escape(name)}: choose one of {', '.join(commands)}", soft_wrap=True)
     return 2
 
@@ -102,11 +102,12 @@ def run_command(
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     argv = list(sys.argv[1:] if argv is None else argv)
     prog = prog or command_name()
-    presets = presets or {}
+    presets, whole = presets or {}, "--help-all" in argv
     description = as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
     if presets:
-        names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
-        description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
+        notes = {name: preset.note if whole else preset.note.partition(". ")[0] for name, preset in presets.items()}
+        names = "\n".join(f"  --preset {name}: {note}" for name, note in notes.items())
+        description = f"{description}\nPresets, whose values other flags override:\n{names}"
     quiet, as_json = "--quiet" in argv, "--json" in argv
     try:
         default = _defaults(argv, config, presets, experiment or experiment_of(config))

@@ -22,32 +22,33 @@ class Models(Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "features": "models"}
 
     corpus: str = "docs"
-    """Source of the text. docs: the documentation that comes with Python. installed: also the docstrings of every installed
-    package, for millions of words without a download. text: the files of --train (implied by it). shards:DIR: what
-    launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of TensorFlow Datasets, which must be installed."""
+    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python.
+    installed: also the docstrings of every installed package, for millions of words without a download. text: the files of
+    --train (implied by it). shards:DIR: what launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of TensorFlow
+    Datasets, which must be installed."""
     test: tuple[str, ...] = ()
-    """Test text: files as those of --train. After all models are measured, those that dev chooses are evaluated on it, once: of
+    """Test text, as --train. After all models are measured, those that dev chooses are evaluated on it, once: of
     each method and history the one with the lowest dev perplexity. Their rows have the test loss with its standard error over
     documents (of a single one, over blocks of 1000 tokens), and the report has each file. A file is a text of its own: what a
     history sees begins with it."""
     split: Literal["blocks", "end", "dev-test"] = "blocks"
-    """How the training text is split without --dev. blocks: every tenth block of ten documents is dev. end: the last tenth of
+    """Split of the training text without --dev. blocks: every tenth block of ten documents is dev. end: the last tenth of
     the characters is dev. dev-test: the last tenth of the characters is test, and the tenth before it dev; before the test, the
     chosen models are fitted again on all before it, dev included. The models that a run saves are those before."""
     limit: Annotated[int, Bounds(at_least=10)] | None = None
-    """Use at most this many training documents, and at most a tenth as many dev documents."""
+    """Most training documents to use, and ten times as many as dev documents."""
     features: tuple[Features, ...] = ("sum", "cat")
-    """How the K context tokens are combined. sum: one table shared by all offsets. cat: one table per offset."""
+    """Combination of the K context tokens, sum or cat. sum: one table shared by all offsets. cat: one table per offset."""
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
     history: tuple[History, ...] = ("none",)
-    """What context-mixing sees beyond its contexts. none: nothing. document: the document so far. window:W: the
+    """Text that context-mixing counts as it reads. none: nothing. document: the document so far. window:W: the
     last W tokens. all: the whole preceding text. adaptive: the whole preceding text, counted as it is read; adaptive:document:
     the same of the document so far."""
     eos: bool = False
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)
-    """The models to fit. The baselines unigram and bigram are always added. explicit: the closed form. delta: explicit, its
+    """Models to fit. The baselines unigram and bigram are always added. explicit: the closed form. delta: explicit, its
     exponent corrected by one fitted number. cold, warm: trained by gradient descent from random tables or from the explicit
     solution. optimum: the minimum of the training loss at K = 1, from counts. log-linear: smoothed rows with one fitted
     exponent per offset. iterative-scaling: sweeps from the log-linear model, without a learning rate. ngram: modified
@@ -69,10 +70,10 @@ class Config(FitOptions, Models):
     scaling_sample: PositiveInt = 100_000
     """Number of training positions that the figure of the scaling assumption averages over at K > 1, drawn with --seed."""
     samples: NonNegativeInt = 4
-    """Number of texts to generate, by the model with the lowest dev perplexity; where there is another one, not by an adaptive
-    model, which would count what it writes."""
+    """Number of texts to generate.
+    The model with the lowest dev perplexity generates, preferably one that is not adaptive, which would count its own text."""
     paper: bool = False
-    """Show the numbers of the paper's Table 1 beside those of the run; on in the presets starts, babylm and table1. The paper's
+    """Show the paper's Table 1 as well; on in presets starts, babylm and table1. The paper's
     text has 10 M words, and its tokenizer 4098 subwords."""
     export: str | None = None
     """Also write the model with the lowest dev perplexity to this .safetensors file, or to a folder to share."""
@@ -93,13 +94,13 @@ class Config(FitOptions, Models):
     processes must be able to write to --out. Results do not change. Supported --methods: unigram, bigram, explicit and ngram,
     whose contexts each process counts."""
     num_processes: int | None = None
-    """Several processes: how many there are."""
+    """Several processes: their number."""
     process_id: int | None = None
     """Several processes: the number of this one, from 0."""
     join_seconds: PositiveInt = 60
     """Several processes: seconds to wait for all of them at the start."""
     dry_run: bool = False
-    """Only estimate documents, tokens, memory, disk space and time, from a part of the text; write nothing."""
+    """Only estimate tokens, memory, disk space and time from a part of the text; write nothing."""
 
     @property
     def shards(self) -> Path | None:

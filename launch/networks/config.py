@@ -60,7 +60,8 @@ class Text(groups.Text, Run):
     GROUPS: ClassVar = {"corpus": "text"}
 
     corpus: Literal["docs", "text"] = "docs"
-    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
+    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python. text:
+    the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
     """Training text: files, compressed or not, globs or folders. The end of every document is predicted too. Without --dev,
     documents are shuffled and split 80/10/10 into train, dev and test."""
@@ -115,14 +116,15 @@ class SequenceConfig(groups.Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
     corpus: str = "docs"
-    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
+    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python. text:
+    the files of --train (implied by it)."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on, read once at the end."""
     split: Split = "blocks"
-    """How the training text is split without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
+    """Split of the training text without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
     of the characters is held out."""
     limit: Limit = None
-    """Use at most this many training documents, and at most a tenth as many dev documents."""
+    """Most training documents to use, and ten times as many as dev documents."""
     eos: bool = False
     """Also predict the end of each document."""
     window: Annotated[int, Bounds(at_least=32)] = 64

@@ -25,8 +25,8 @@ class ModelChoice:
     GROUPS: ClassVar = {"run": "model"}
 
     run: str
-    """Run folder of launch.lm or launch.networks, an exported .safetensors file or folder, or any n-gram model in an .arpa or
-    .arpa.gz file, whose tokens are separated by white space."""
+    """Run folder, exported file or folder, or .arpa file.
+    Runs of launch.lm and launch.networks have models; tokens of .arpa and .arpa.gz files are separated by white space."""
     method: Method | str | None = None
     """Method that fitted the model. Default: the model with the lowest dev perplexity of those that match the other flags."""
     features: Features | None = None
@@ -34,7 +34,7 @@ class ModelChoice:
     radius: int | None = None
     """Context length K of the model, in tokens."""
     history: History | None = None
-    """What the model sees beyond its context: none, document, window:W, all, adaptive or adaptive:document."""
+    """The model's --history: none, document, window:W, all, adaptive or adaptive:document."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ModelChoices:
     radius: tuple[int, ...] = ()
     """Context lengths K of the models, in tokens."""
     history: tuple[History, ...] = ()
-    """What the models see beyond their contexts: none, document, window:W, all, adaptive or adaptive:document."""
+    """The models' --history: none, document, window:W, all, adaptive or adaptive:document."""
 
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
