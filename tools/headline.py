@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launch.digits.data import row_name
-from launch.digits.views import patient
+from launch.digits.views import draw_errors, patient
 from launch.icl import depths
 from launch.kit.figures import COLOURS, figure, log_ticks
 from launch.kit.rows import Column, Results, Row, groups, markdown_table
@@ -196,15 +195,15 @@ def draw(path: Path = PICTURE) -> None:
 
 def _draw(ax: Any, model: Model) -> tuple[float | None, float]:
     """Draw a model; the point where its name stands."""
-    x, y = zip(*model.points(), strict=True)
-    colour, end = COLOURS[model.trained], (x[-1], y[-1])
+    points = model.points()
+    (x, y), end, colour = zip(*points, strict=True), points[-1], COLOURS[model.trained]
     if x[0] is None:
         ax.axhline(y[0], linestyle="--", linewidth=1, color=colour)
         return end
     ax.plot(x, y, marker="o", markersize=3 if len(x) > 1 else 5, color=colour)
     if model.end:
         end = mean(row["cpu"] for row in model.rows()), mean(row["error"] for row in model.rows())
-        ax.plot(*zip((x[-1], y[-1]), end, strict=True), linestyle=":", color=colour)
+        ax.plot(*zip(points[-1], end, strict=True), linestyle=":", color=colour)
         ax.plot(*end, marker="o", markersize=5, color=colour, markerfacecolor="white")
     return end
 
@@ -246,15 +245,7 @@ def draw_digits(path: Path = DIGITS_PICTURE) -> None:
     quiet = patient([*kept.where(method=ONE_LAYER, layers=1).rows, *kept.where(method="network").rows])
     loaded = tables.kept("mnist-readout", "mnist-cnn").where(method=("trained_readout", "cnn")).rows
     with figure(path, size=(6.6, 4.6)) as axes:
-        for row in (*quiet, *loaded):
-            x, y, name = row["seconds"], 100 * (1 - row["test_accuracy"]), row_name(row)
-            colour, left = COLOURS[not row["backprop_free"]], name.startswith(("cold", "scaling", "kernel, least", "trained"))
-            axes[0, 0].plot(x, y, marker="o", color=colour, markerfacecolor="white" if row in loaded else colour)
-            place, side = ((-6, -3), "right") if left else ((6, -3), "left")
-            axes[0, 0].annotate(name, (x, y), xytext=place, textcoords="offset points", fontsize=8, ha=side)
-        axes[0, 0].set(xscale="log", yscale="log", xlabel="seconds", ylabel="test error (%)", xlim=(0.12, 4000))
-        log_ticks(axes[0, 0], "x")
-        log_ticks(axes[0, 0])
+        draw_errors(axes[0, 0], quiet, loaded)
 
 
 if __name__ == "__main__":
