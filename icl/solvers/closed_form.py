@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
 
 def optimal_rate(tasks: Tasks) -> Any:
-    """The best η, `N / (s (κ + d + N - 2) + v/c²)`.
+    """The best single-layer rate, `η = N / (s (κ+d+N-2) + v/c²)`.
 
     Raises:
         ValueError: inputs without independent symmetric coordinates; inputs or weights that are all 0.

@@ -69,7 +69,7 @@ class Transformer(nn.Module, kw_only=True):
         return z
 
     def flops_per_token(self) -> int:
-        """FLOPs of training: `6 (12 L d² + N d) + 12 L d W`.
+        """`6 (12 L d² + N d) + 12 L d W`: FLOPs.
 
         Source: Chowdhery et al. 2022, App. B.
         """

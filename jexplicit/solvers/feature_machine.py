@@ -171,8 +171,7 @@ def agop(
 
 
 def _quadratic_sum(machine: FeatureMachine, X: Array, weight: Array) -> Float[Array, "d d"]:
-    """`M⁻¹ sum_j Df(x_j)ᵀDf(x_j) M⁻¹` of quadratic forms.
-    `f_c(x) = (Mx)ᵀ S_c Mx`, `S_c = sum_i alpha_ic z_i z_iᵀ`: `Df_c(x) = 2 M S_c M x`."""
+    """`M⁻¹ sum_j Df(x_j)ᵀDf(x_j) M⁻¹` of quadratic forms, `Df_c(x) = 2 M S_c M x`."""
     Z, alpha, M, _ = machine
     C = M @ jnp.einsum("kbmd,kbme,kbm->de", X, X, weight) @ M
 

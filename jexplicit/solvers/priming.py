@@ -36,7 +36,7 @@ def log_intercept(F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
 
 
 def delta_intercept(F: Float[Array, "D N"], f: Float[Array, " N"], K: float, delta: float) -> Float[Array, " N"]:
-    """`-(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, f > 0 (Sec. 2.2)."""
+    """`-(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, f > 0."""
     return log_intercept(F, K) - delta / K * jnp.log(f)
 
 

@@ -69,7 +69,7 @@ def methods(results: Results) -> list[str]:
 
 
 def draw_errors(ax: Any, rows: Sequence[Row], loaded: Sequence[Row] = ()) -> None:
-    """A named point for every model; hollow for models whose seconds are those of shared cores."""
+    """A named point for every model; hollow if timed on shared cores."""
     for row in (*rows, *loaded):
         x, y, name = max(row["seconds"], 1e-3), max(100 * (1 - row["test_accuracy"]), 1e-2), row_name(row)
         colour = COLOURS[not row["backprop_free"]]
