@@ -294,7 +294,7 @@ def compare(case: Case, config: Config, size: int) -> Sequence[Row]:
         if pair.tolerance is not None and other is not None:
             difference, largest = np.abs(np.asarray(own) - np.asarray(other)).max(), np.abs(np.asarray(other)).max()
             if not difference <= pair.tolerance * largest:
-                raise ValueError(f"{case}: results of up to {largest:.3g} differ by {difference:.3g} from those of {pair.peer}")
+                raise ValueError(f"{case}: results of up to {largest:.3g} differ by {difference:.3g} from {pair.peer}")
         row = pair.about(own, other)
         turns = [[timeit.Timer(side).autorange() for side in sides] for _ in range(config.repeats)]
     seconds = np.array([[spent / calls for calls, spent in turn] for turn in turns])

@@ -389,7 +389,7 @@ class ArpaFile:
         if self._header != "\\end\\":
             raise self.error(f"{self._header[:40]!r} instead of \\end\\", self._remedy(len(self.counts)))
         if (text := self._next()) != _end:  # which is that of a compressed file, with its checksum
-            raise self.error(f"{text[:40]!r} after \\end\\", "remove what is not of the model")
+            raise self.error(f"{text[:40]!r} after \\end\\", "remove all text after the model")
 
     def _numbered(self, lines: Iterator[str]) -> Iterator[tuple[int, str]]:
         """The lines that are not blank; `line` is the number of the last one."""

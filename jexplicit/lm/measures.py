@@ -262,7 +262,7 @@ def judgement(differences: Float[np.ndarray, " n"]) -> Judgement:
     """
     if not len(differences) or np.isnan(differences).any():
         raise ValueError(
-            f"{len(differences)} differences, of which some may be NaN: give at least one pair that a model can score"
+            f"{len(differences)} differences, some maybe NaN: give at least one pair that a model can score"
         )
     ties = np.abs(differences) < _tie
     right = (differences > 0) & ~ties

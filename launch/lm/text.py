@@ -54,7 +54,7 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
         tokenizer = Tokenizer.load(config.shards / "tokenizer.model")
         train, dev = (read_shards(config.shards / part) for part in ("train", "dev"))
         if others := [shards.folder for shards in (train, dev) if shards.tokenizer != tokenizer.sha256]:
-            raise ValueError(f"{others[0]} holds tokens of another tokenizer than tokenizer.model beside it: write both again")
+            raise ValueError(f"{others[0]} holds tokens of another tokenizer than its tokenizer.model: write both again")
         name, sha256, of_all = str(config.shards), train.sha256, train.sha256 + dev.sha256
         text = TokenizedCorpus(tokenizer, train, dev[:], cached=True, dev_sizes=read_sizes(config.shards / "dev"))
     else:

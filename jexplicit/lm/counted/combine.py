@@ -56,7 +56,7 @@ class CombinationState(NamedTuple):
 @functools.singledispatch
 def distributions(other: Any, stream: np.ndarray, places: np.ndarray) -> Float[np.ndarray, "P N"]:
     """`log p` of all tokens at some places of a stream, under any model."""
-    raise ValueError(f"a {type(other).__name__} beside a counted model: give a language model of the same tokens")
+    raise ValueError(f"a {type(other).__name__} combined with a count-based model: give a language model of the same tokens")
 
 
 def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) -> Combination:
@@ -71,7 +71,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
         ValueError: models of other tokens, or a text without any.
     """
     if other.vocab_size != model.vocab_size:
-        raise ValueError(f"a model of {other.vocab_size} tokens beside one of {model.vocab_size}: they need the same tokenizer")
+        raise ValueError(f"a model of {other.vocab_size} tokens with one of {model.vocab_size}: they need the same tokenizer")
     stream = np.asarray(stream, np.int32)
     place, d, a, _ = read_decisions(model, begin(model), stream[1:])
     if not len(a):
