@@ -58,7 +58,7 @@ class Config(Source):
     GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
     limit: Annotated[int, Bounds(at_least=10)] | None = None
-    """Most training documents to use, and ten times as many as dev documents."""
+    """Most training documents to use. Dev has at most a tenth as many."""
     shard_tokens: PositiveInt = 1 << 26
     """Tokens after which a shard ends. It ends at the next multiple of 512 documents."""
 

@@ -36,7 +36,7 @@ class Models(Text, Run):
     the characters is dev. dev-test: the last tenth of the characters is test, and the tenth before it dev; before the test, the
     chosen models are fitted again on all before it, dev included. The models that a run saves are those before."""
     limit: Annotated[int, Bounds(at_least=10)] | None = None
-    """Most training documents to use, and ten times as many as dev documents."""
+    """Most training documents to use. Dev has at most a tenth as many."""
     features: tuple[Features, ...] = ("sum", "cat")
     """Combination of the K context tokens, sum or cat. sum: one table shared by all offsets. cat: one table per offset."""
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
@@ -118,7 +118,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         dict(limit=500, vocab_size=512, radius=(1, 2), train_sample=20_000, scaling_sample=2_000, samples=1),
     ),
     "demo": (
-        "1000 documents of docs: the explicit solution, models that generalise, and one that learns as it reads; 2 "
+        "1000 documents of docs: the explicit solution, models that generalise, and an online one; 2 "
         "minutes on 2 CPU cores. Dev perplexity of explicit, cat, K = 1, 2: 77, 144; of context mixing: 12.1 and 8.5.",
         dict(methods=("explicit", "log-linear", "ngram", "context-mixing"), features=("cat",), radius=(1, 2), samples=3)
         | dict(history=("none", "adaptive"), calibration_positions=5_000, limit=1000, vocab_size=2050),
@@ -128,13 +128,13 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, paper=True),
     ),
     "shakespeare": (
-        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 6 minutes on 2 CPU cores. Dev loss 1.407 "
-        "nats per character; 1.354 when it also counts the last 256 characters, 1.241 when it counts all that it reads.",
+        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 6 minutes on 2 CPU cores. Dev loss 1.385 "
+        "nats per character; 1.342 with the last 256 characters, 1.225 online.",
         _COUNTED | dict(documents="file", split="end", tokenizer="char", history=("none", "window:256", "adaptive")),
     ),
     "words": (
         "words, ends of lines predicted, with --train and --dev; vocabulary 10,000. On 1 M words of Wikipedia the model has "
-        "0.69 times the perplexity of the Kneser-Ney 5-gram; 0.51 times when it counts all that it reads.",
+        "0.69 times the perplexity of the Kneser-Ney 5-gram; 0.51 times online.",
         _COUNTED | dict(tokenizer="word", vocab_size=10_000, eos=True),
     ),
     "subwords": (

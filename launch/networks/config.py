@@ -124,7 +124,7 @@ class SequenceConfig(groups.Text, Run):
     """Split of the training text without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
     of the characters is held out."""
     limit: Limit = None
-    """Most training documents to use, and ten times as many as dev documents."""
+    """Most training documents to use. Dev has at most a tenth as many."""
     eos: bool = False
     """Also predict the end of each document."""
     window: Annotated[int, Bounds(at_least=32)] = 64
