@@ -60,11 +60,12 @@ class FitOptions:
 
     contexts: Literal["auto", "characters", "words", "subwords"] = "auto"
     """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
-    gates: Annotated[int, Bounds(at_least=0, at_most=3)] = 3
+    gates: Annotated[int, Bounds(at_least=0, at_most=4)] = 4
     """context-mixing: number of gates, which weigh the evidence by the place in the word or the tree, by the node of the tree
     and by the token before; 0: all decisions share their weights."""
-    stages: PositiveInt = 1
-    """context-mixing: how often the contexts are gone through, each measured against all before it."""
+    stages: PositiveInt | None = None
+    """context-mixing: parts of the contexts, each followed by gates, whose mix the next is counted over. Default: 2 of
+    characters, else 1."""
     frozen: bool = False
     """context-mixing with --history adaptive: the text that is read is counted, but no weight moves."""
     smoothing: Smoothing = "kneser-ney"

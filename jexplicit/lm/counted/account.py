@@ -17,9 +17,9 @@ from jaxtyping import Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY
-from jexplicit.lm.counted.evidence import Decisions
+from jexplicit.lm.counted.evidence import KINDS, Decisions
 from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
-from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.counted.model import CountedModel, weigh
 from jexplicit.lm.counted.reading import (
     Ahead,
     CountedState,
@@ -108,7 +108,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
     if not len(new.bit):
         return Account(entry_names(model), new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
-    ahead, n = look_ahead(model, state, ids, new), len(new.bit)
+    ahead, n = look_ahead(model, state, ids, new, learn=True), len(new.bit)
     entries, log_odds = divide(model, state.gates, ahead, complete(model, state, ahead.d))
     place = ahead.d.place[-n:] - len(state.tokens)
     return Account(entry_names(model), new._replace(place=place), entries[-n:], log_odds[-n:])
@@ -118,19 +118,20 @@ def divide(
     model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS
 ) -> tuple[np.ndarray, np.ndarray]:
     """[B, E] log-odds ahead divided among entries, and their sums; gates learn."""
-    F = 2 * len(model.parts)
-    X, w, a = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1)), ahead.log_odds
-    clipped = a - np.einsum("fb,bf->b", X, w)
+    F = KINDS * len(model.parts)
+    X, w = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1))
+    a, done = np.zeros(len(w), np.float32), 0
     for gate, sets in zip(gates, ahead.sets, strict=True):
-        D, after = _weights_before(gate, ahead, a, sets, learn)
-        z = X.T @ gate.U.astype(np.float64)
-        own = (D * np.minimum(1, CLIP / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
-        clipped += after - a - np.einsum("fb,bf->b", X, own)
-        w, a = w + own, after
-    part = np.repeat(np.arange(len(model.names) + 1), [*[2] * len(model.parts), *[1] * (len(X) - F)])
+        K = len(gate.U)
+        D, a = _weights_before(gate, ahead, weigh(model.weights[done:K], ahead.X[done:K], a), sets, learn)
+        z = X[:K].T @ gate.U.astype(np.float64)
+        w[:, :K] += (D * np.minimum(1, CLIP / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
+        done = K
+    a = weigh(model.weights[done:], ahead.X[done:], a)
+    part = np.repeat(np.arange(len(model.names) + 1), [*[KINDS] * len(model.parts), *[1] * (len(X) - F)])
     entries = np.zeros((len(a), len(model.names) + 2))
     np.add.at(entries.T, part, X * w.T)
-    entries[:, -1] = clipped
+    entries[:, -1] = a - np.einsum("fb,bf->b", X, w)
     return entries, a.astype(np.float64)
 
 
@@ -140,7 +141,7 @@ def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.nda
     for some in np.split(np.arange(len(out)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn))):
         D[some] = gate.D[sets[some]]
         here = learn[some[some < len(learn)]]
-        out[some], gate = read_gate(gate, ahead.X[:, some], log_odds[some], sets[some], ahead.d.bit[some], here)
+        out[some], gate = read_gate(gate, ahead.X[: len(gate.U), some], log_odds[some], sets[some], ahead.d.bit[some], here)
     return D, out
 
 

@@ -2,6 +2,9 @@
 
     log-odds = w.x + sum_g D_g[s_g].z_g,        z_g = clip(U_g' x, +-8)
 
+of all evidence, or of the first numbers of it, where a gate has a row of U for each of them: later evidence is measured against
+what the gate has made of these.
+
 The weights w are shared by all decisions and come from one Newton fit. A *gate* divides decisions into sets s, say by node of
 the tree; a set has weights D of its own for the few directions U of x in which the gradients of the sets scatter more than
 chance. The inverse of that variance is the ridge of a direction (empirical Bayes). A set's weights are solved as it goes: an
@@ -71,15 +74,14 @@ def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge:
     return w
 
 
-def information(X: Float[np.ndarray, "B F"], w: Float[np.ndarray, " F"]) -> Float[np.ndarray, "F F"]:
+def information(X: Float[np.ndarray, "B F"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, "F F"]:
     """The Fisher information of weights of evidence, per unit of p (1 - p).
 
     Example:
-        >>> information(np.array([[1.0], [3.0]]), np.zeros(1)).tolist()
+        >>> information(np.array([[1.0], [3.0]]), np.zeros(2)).tolist()
         [[5.0]]
     """
-    p = 1 / (1 + np.exp(-np.clip(X @ w, -MOST, MOST)))
-    v = p * (1 - p)
+    v = expit(log_odds) * expit(-log_odds)
     return (X * v[:, None]).T @ X / v.sum()
 
 

@@ -2,14 +2,17 @@
 
     log P(token) = sum_d log sigma(+-a_d),        a = w.x + sum_g D_g.z_g
 
+The contexts go in *stages*. Those of a stage are counted one after the other, each over the log-odds so far, and gates mix the
+evidence of this stage and all before it, so that the next stage is counted over their mix.
+
 Counting, the tree, tables of states and residuals need no gradient; the weights w are one Newton fit, those of gates a
 recursive ridge regression. What a model sees of the text before a token is its *history*:
 
     none           the counts of the training text
-    window:W       these, and the last W tokens
-    document       these, and the document so far
-    all            these, and all that was read
-    adaptive       all that was read is counted with the training text, and gates go on learning
+    window:W       these, and those of the last W tokens
+    document       these, and those of the document so far
+    all            these, and those of all that was read
+    adaptive       the same, and gates go on learning
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +27,7 @@ from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
-from jexplicit.lm.counted.evidence import Cells, Decisions, View, decisions, pass_over
+from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.layer import Layer, solve_layer
 from jexplicit.lm.counted.mixing import (
     MOST,
@@ -55,13 +58,13 @@ class Part(NamedTuple):
     """A context of a model, as it was counted.
 
     context: of columns.
-    step: [2] weights with which its evidence is added to the base of the contexts after it.
+    step: [3] weights with which its evidence is added to the base of the contexts after it.
     table: of states.
     cells: what it has seen at the end of the training text; None of a window.
     """
 
     context: Context
-    step: Float32[np.ndarray, " 2"]
+    step: Float32[np.ndarray, " 3"]
     table: Float32[np.ndarray, "states bins"]
     cells: Cells | None
 
@@ -81,7 +84,7 @@ class CountedModel(NamedTuple):
     tree: of tokens.
     parts: contexts in the order of their evidence.
     weights: [F] shared by all decisions.
-    gates: with the names of their sets.
+    gates: with the names of their sets, stage after stage; each reads the first evidence, as much as its U has rows.
     spelling: of the tokens.
     history: what it sees of the text before.
     eos: whether `<pad>` is predicted, as the end of a document.
@@ -183,6 +186,7 @@ SUBWORDS = (
     *each((1, 2, 3, 4), window=1000), *each((2,), window=200),
 )  # fmt: skip
 CONTEXTS = {"characters": CHARACTERS, "words": WORDS, "subwords": SUBWORDS}
+STAGES = {"characters": 2, "words": 1, "subwords": 1}
 CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"), ("node",))
 WORD_GATES = (("since", "node"), ("depth", "known"), ("before",))
 
@@ -260,11 +264,6 @@ def text_of(ids: np.ndarray, spelling: Spelling, history: str, border: int | Non
     return Text(ids, spelling, across=not ends_with_documents(history), border=border, window=window)
 
 
-def counts_text(context: Context, history: str) -> bool:
-    """Whether a context counts the read text, not the training text alone."""
-    return context.window is not None or history.startswith("adaptive")
-
-
 def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, " L"]) -> View:
     """What a context sees.
 
@@ -274,18 +273,14 @@ def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, 
         text: that is read.
         starts: [L] where the block of each place begins.
     """
-    kind, *more = history.split(":")
-    if kind == "none":
+    if history == "none":
         return View()
-    limit = int(more[0]) if kind == "window" else context.window
-    at = np.arange(len(text.ids))
-    inner = text.document + 1 if "document" in history else np.zeros_like(at)
-    if context.window is None:
-        if kind != "adaptive":
-            return View()
-        return View(whole=True) if not more else View(since=np.maximum(inner, starts))
-    recent = np.maximum(at - min(context.window, limit or context.window), inner)
-    return View(training=False, since=np.maximum(recent, starts))
+    if history in ("adaptive", "all") and context.window is None:
+        return View(whole=True)
+    first = np.maximum(starts, text.document + 1 if "document" in history else 0)
+    if sizes := [size for size in (window_of(history.removesuffix(":document")), context.window) if size]:
+        first = np.maximum(first, np.arange(len(text.ids)) - min(sizes))
+    return View(training=context.window is None, since=first)
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # matrices are small: a second thread waits more than it helps
@@ -298,7 +293,7 @@ def fit_and_read(
     contexts: Sequence[Context] | None = None,
     gates: Sequence[tuple[str, ...]] | None = None,
     layer: bool | None = None,
-    stages: int = 1,
+    stages: int | None = None,
     frozen: bool = False,
     eos: bool = False,
     seed: int = 0,
@@ -317,7 +312,7 @@ def fit_and_read(
         contexts: in the order in which they are added; default, those of CONTEXTS for the kind of the tokenizer.
         gates: the facts by which each chooses its sets; default, CHARACTER_GATES or WORD_GATES.
         layer: whether a layer on word vectors is solved; default, of words and subwords in texts of 100,000 decisions and more.
-        stages: how often the contexts are gone through.
+        stages: in how many parts the contexts are divided, each followed by the gates; default, STAGES of the kind.
         frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
         eos: whether `<pad>` is predicted.
         seed: of the sample that weights are fitted on.
@@ -331,19 +326,18 @@ def fit_and_read(
 
     Raises:
         ValueError: a stream without documents, a token id outside the vocabulary, an unknown history or gate, no context,
-            stages below 1.
+            stages below 1 or more than contexts.
     """
     for stream in [ids] if also is None else [ids, also]:
         check_stream(stream)
         check_token_ids(stream, N)
     window_of(history)
-    if stages < 1 or contexts is not None and not len(contexts):
-        raise ValueError(f"{0 if contexts is not None and not len(contexts) else stages} stages or contexts: give at least one")
     if unknown := {name for names in gates or () for name in names} - set(Facts._fields):
         raise ValueError(f"gate {', '.join(sorted(unknown))}: choose among {', '.join(Facts._fields)}")
     name = contexts_of(tokenizer and tokenizer.kind)
     contexts = CONTEXTS[name] if contexts is None else tuple(contexts)
     gates = gates_of(name) if gates is None else tuple(gates)
+    stages = STAGES[name] if stages is None else stages
     L, train = len(ids), shuffled(np.asarray(ids, np.int32), seed)
     whole = train if also is None else np.concatenate([train, also[1:].astype(np.int32)])
     known = train if eos else train[train != PAD]
@@ -362,20 +356,44 @@ def fit_and_read(
     lowest = end * 2 // 5 if not adaptive else end // 5
     some = np.sort(lowest + rng.choice(end - lowest, min(_sample, end - lowest), replace=False))
     gated, y, n = np.append(late, np.arange(end, B)), d.bit[np.append(late, np.arange(end, B))], len(late)
-    chain = [context for context in contexts if history != "none" or context.window is None] * stages
+    chain = [context for context in contexts if history != "none" or context.window is None]
+    if not 1 <= stages <= len(chain):
+        raise ValueError(f"{stages} stages of {len(chain)} contexts: give at least one of each, and a context for each stage")
+    ends = [len(chain) * stage // stages for stage in range(1, stages)]
     layer = layer if layer is not None else name != "characters" and end >= _solvable
-    F = 2 * len(chain) + layer + 1
+    F = KINDS * len(chain) + layer + 1
     sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, len(gated)), BIAS, np.float16)
     base, known, parts, solved = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], None
+    fit, learned, fitted = np.arange(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[late]), []
+    read = blocks_of(d.place[end:]) if adaptive and not frozen else NO_BLOCKS
+    ridge, halves = _gate_ridge["moving" if adaptive else "static"], None if adaptive else d.block[late[fit]] % 2
+
+    def gate_stage(F: int) -> None:
+        """Mix the first F numbers of evidence, and change the base."""
+        M, log_odds = whitening(information(sample[:F].T, base[some])), base[gated]
+        facts = facts_of(text, d, known, tree, gated)
+        for names in gates:
+            sets, in_all = sets_of(names, facts)
+            shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
+            gate = directions(X[:F, fit].T.astype(np.float32), y[fit], log_odds[fit], sets[fit], M, **shared)
+            before, after = read_gate(gate, X[:F, :n], log_odds[:n], sets[:n], y[:n], learned)
+            new, _ = read_gate(after, X[:F, n:], log_odds[n:], sets[n:], y[n:], read)
+            log_odds = np.append(before, new)
+            fitted.append((names, after))
+            log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, new, end, end))
+        base[gated] = log_odds
+
     for k, context in enumerate(chain):
-        view, at = view_of(context, history, text, starts[block]), slice(2 * k, 2 * k + 2)
+        view, at = view_of(context, history, text, starts[block]), slice(KINDS * k, KINDS * (k + 1))
         past = pass_over(context(text), d, base, view, least=least, end=end, keep=keep and view.of_training)
         sample[at], X[at] = past.x[:, some], past.x[:, gated]
-        step = newton(sample[at].T, d.bit[some], np.array([1.0, 0.0]), _ridge, base[some])
+        step = newton(sample[at].T, d.bit[some], np.eye(KINDS)[0], _ridge, base[some])
         add(base, past.x, step := step.astype(np.float32))
         parts.append(Part(context, step, past.table, past.cells))
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
+        if k + 1 in ends:
+            gate_stage(at.stop)
     if layer:
         kept = np.zeros(B, bool)
         kept[some] = kept[gated] = True
@@ -384,25 +402,12 @@ def fit_and_read(
         sample[-2], X[-2] = x[np.searchsorted(kept, some)], x[np.searchsorted(kept, gated)]
         step = newton(sample[-2:-1].T, d.bit[some], np.ones(1), _ridge, base[some])
         solved = solved._replace(step=float(step[0]))
-        log(context="word vectors", loss=loss(d, base[end:] + solved.step * x[len(x) - (B - end) :], end, end))
+        base[kept] = np.clip(base[kept] + solved.step * x, -MOST, MOST)
+        log(context="word vectors", loss=loss(d, base, end))
+    gate_stage(F)
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
-    M = whitening(information(sample.T, weights))
-    log_odds, facts, fitted = weigh(weights, X), facts_of(text, d, known, tree, gated), []
-    fit, learned = np.arange(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[late])
-    read = blocks_of(d.place[end:]) if adaptive and not frozen else NO_BLOCKS
-    for names in gates:
-        sets, in_all = sets_of(names, facts)
-        halves = None if adaptive else d.block[late[fit]] % 2
-        ridge = _gate_ridge["moving" if adaptive else "static"]
-        shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
-        gate = directions(X[:, fit].T.astype(np.float32), y[fit], log_odds[fit], sets[fit], M, **shared)
-        before, after = read_gate(gate, X[:, :n], log_odds[:n], sets[:n], y[:n], learned)
-        new, _ = read_gate(after, X[:, n:], log_odds[n:], sets[n:], y[n:], read)
-        log_odds = np.append(before, new)
-        fitted.append((names, after))
-        log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, new, end, end))
     model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least, solved)
-    return model, log_p(d, log_odds[n:], end, len(whole))[L:]
+    return model, log_p(d, base[end:], end, len(whole))[L:]
 
 
 def fit_counted(ids: Integer[np.ndarray, " L"], N: int, tokenizer: Tokenizer | None = None, **options: Any) -> CountedModel:
@@ -443,19 +448,16 @@ def counts_as_known(context: Context) -> bool:
     return context.window is None and context.columns == tuple(range(1, len(context.columns) + 1)) and len(context.columns) > 0
 
 
-def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " 2"]) -> None:
+def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " 3"]) -> None:
     """Add the evidence of a context to the log-odds, in place."""
     for a in range(0, len(base), 1 << 16):
         at = slice(a, a + (1 << 16))
         base[at] = np.clip(base[at] + step @ x[:, at].astype(np.float32), -MOST, MOST)
 
 
-def weigh(weights: np.ndarray, X: np.ndarray) -> Float32[np.ndarray, " B"]:
-    """`w.x` of every decision."""
-    out = np.empty(X.shape[1], np.float32)
-    for a in range(0, len(out), 1 << 16):
-        out[a : a + (1 << 16)] = weights @ X[:, a : a + (1 << 16)].astype(np.float32)
-    return np.clip(out, -MOST, MOST)
+def weigh(weights: np.ndarray, X: np.ndarray, log_odds: np.ndarray) -> Float32[np.ndarray, " B"]:
+    """The log-odds of every decision with `w.x`."""
+    return np.clip(log_odds + weights @ X.astype(np.float32), -MOST, MOST)
 
 
 def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.ndarray, " L"]:

@@ -1,8 +1,8 @@
 """Reading a text token by token, each token once.
 
 A decision is evaluated once. Of the text before it a state keeps what evidence still asks for: the tokens that columns can see,
-back to the start of the document where histories end there, and of parts that count the text itself the log-odds that each of
-its decisions was measured against.
+back to the start of the document where histories end there, and the log-odds that each of its decisions was measured against in
+every part, if these count the text.
 """
 
 import functools
@@ -12,14 +12,13 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.counted.evidence import Decisions, decisions, pass_over
+from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, pass_over
 from jexplicit.lm.counted.mixing import BLOCK, NO_BLOCKS, Gate, blocks_of, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import (
     BIAS,
     CountedModel,
     add,
     counts_as_known,
-    counts_text,
     ends_with_documents,
     facts_of,
     sets_of,
@@ -36,7 +35,7 @@ class CountedState(NamedTuple):
     """What a counted model has read.
 
     tokens: [n] those that columns can see, from a `<pad>` on.
-    base: [parts, B] the log-odds that the decisions of these tokens were measured against, of each part that counts them.
+    base: [parts, B] the log-odds that the decisions of these tokens were measured against; no parts if they are not counted.
     gates: which move in an adaptive model.
     done: decisions that these have learned from, whole blocks; in a static model all of them.
     """
@@ -52,14 +51,12 @@ class Ahead(NamedTuple):
 
     d: the decisions from `state.done` on.
     X: [F, B] their evidence.
-    log_odds: [B] w.x.
     sets: [B] of each gate.
     base: [parts, B'] of all decisions that are kept, the old ones first.
     """
 
     d: Decisions
     X: np.ndarray
-    log_odds: Float32[np.ndarray, " B"]
     sets: tuple[np.ndarray, ...]
     base: np.ndarray
 
@@ -73,7 +70,7 @@ def within_documents(model: CountedModel) -> CountedModel:
 
 def begin(model: CountedModel) -> CountedState:
     """The state before a text, at the start of its first document."""
-    base = np.zeros((sum(counts_text(part.context, model.history) for part in model.parts), 0), np.float32)
+    base = np.zeros((0 if model.history == "none" else len(model.parts), 0), np.float32)
     return CountedState(np.array([PAD], np.int32), base, tuple(gate for _, gate in model.gates), 0)
 
 
@@ -110,7 +107,9 @@ def predicted_places(model: Any, ids: np.ndarray, start: int = 1) -> Int[np.ndar
     return np.arange(start, len(ids)) if model.eos else np.flatnonzero(ids[start:] != PAD) + start
 
 
-def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions) -> Ahead:
+def look_ahead(
+    model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions, *, learn: bool = False
+) -> Ahead:
     """The evidence of decisions that come after a state.
 
     Args:
@@ -118,16 +117,18 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
         state: of the text before.
         ids: [L] the tokens of the state and the new ones.
         new: the new decisions.
+        learn: whether gates of the first stages learn from the decisions, as those of the last one do after them.
     """
     text = text_of(ids, model.spelling, model.history)
     old = decisions_at(model.tree, ids, predicted_places(model, state.tokens)) if len(state.base) or state.done else None
     d = new if old is None else _after(old, new)
     first = min(state.done, len(d.bit)) if old is not None else 0
     later = d._replace(place=d.place[first:], block=d.block[first:], node=d.node[first:], bit=d.bit[first:])
-    b, known, x, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), [], []
-    starts = np.zeros(len(ids), int)
-    for part in model.parts:
-        own = counts_text(part.context, model.history)
+    b, known, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), []
+    X = np.full((len(model.weights), len(b)), BIAS, np.float32)
+    starts, sets, blocks = np.zeros(len(ids), int), [], complete(model, state, later) if learn else NO_BLOCKS
+    for k, part in enumerate(model.parts):
+        own = model.history != "none"  # it counts the text that is read
         if own:
             base.append(np.concatenate([state.base[len(base), :first], b]))
         view = view_of(part.context, model.history, text, starts)
@@ -136,15 +137,22 @@ def look_ahead(model: CountedModel, state: CountedState, ids: Integer[np.ndarray
             least=model.least, first=first if own else 0, table=part.table, before=part.cells,
         )  # fmt: skip
         add(b := b.copy(), past.x, part.step)
-        x.append(past.x)
+        F = KINDS * (k + 1)
+        X[F - KINDS : F] = past.x
         known += counts_as_known(part.context) & past.known
-    if model.layer:
-        x.append(model.layer.evidence(text, later)[None])
-    X = np.concatenate([*x, np.full((1, len(b)), BIAS, np.float32)])
-    facts = facts_of(text, later, known, model.tree, slice(None))
-    sets = tuple(sets_of(names, facts)[0] for names, _ in model.gates)
+        last = k + 1 == len(model.parts)
+        if last and model.layer:
+            X[-2] = model.layer.evidence(text, later)
+        F = len(X) if last else F
+        stage = [(names, gate) for (names, own), gate in zip(model.gates, state.gates, strict=True) if len(own.U) == F]
+        if not stage:
+            continue
+        facts = facts_of(text, later, known, model.tree, slice(None))
+        for names, gate in stage:
+            sets.append(sets_of(names, facts)[0])
+            b = b if last else read_gate(gate, X[:F], b, sets[-1], later.bit, blocks)[0]
     kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
-    return Ahead(later, X, weigh(model.weights, X), sets, kept)
+    return Ahead(later, X, tuple(sets), kept)
 
 
 def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
@@ -157,11 +165,13 @@ def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.n
 
 def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS):
     """[B] the log-odds of decisions ahead, and the gates after learning."""
-    a, after = ahead.log_odds, []
+    a, done, after = np.zeros(ahead.X.shape[1], np.float32), 0, []
     for gate, sets in zip(gates, ahead.sets, strict=True):
-        a, gate = read_gate(gate, ahead.X, a, sets, ahead.d.bit, learn)
+        F = len(gate.U)
+        a, gate = read_gate(gate, ahead.X[:F], weigh(model.weights[done:F], ahead.X[done:F], a), sets, ahead.d.bit, learn)
         after.append(gate)
-    return a, tuple(after)
+        done = F
+    return weigh(model.weights[done:], ahead.X[done:], a), tuple(after)
 
 
 def read(
@@ -199,7 +209,7 @@ def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -
     d = ahead.d._replace(place=ahead.d.place[some], block=ahead.d.block[some], node=ahead.d.node[some])
     d = d._replace(bit=np.append(ahead.d.bit[:old], bit))
     base = np.concatenate([ahead.base[:, :kept], ahead.base[:, kept + path]], axis=1) if len(ahead.base) else ahead.base
-    ahead = Ahead(d, ahead.X[:, some], ahead.log_odds[some], tuple(sets[some] for sets in ahead.sets), base)
+    ahead = Ahead(d, ahead.X[:, some], tuple(sets[some] for sets in ahead.sets), base)
     return _go_on(model, state, ahead, np.append(state.tokens, np.int32(token)))[1]
 
 
@@ -220,7 +230,7 @@ def read_decisions(model: CountedModel, state: CountedState, tokens: Integer[np.
         new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
         where, a = new.place - np.int32(len(state.tokens) - first), np.zeros(0, np.float32)
         if len(new.bit):
-            a, state = _go_on(model, state, look_ahead(model, state, ids, new), ids)
+            a, state = _go_on(model, state, look_ahead(model, state, ids, new, learn=True), ids)
             a = a[len(a) - len(new.bit) :]
         else:
             state = _forget(model, state._replace(tokens=ids))

@@ -25,7 +25,7 @@ from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_t
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.names import Features, History, Method, window_of
 from jexplicit.lm.core.softmax import logits
-from jexplicit.lm.counted.model import CONTEXTS, contexts_of, fit_counted, gates_of
+from jexplicit.lm.counted.model import CONTEXTS, STAGES, contexts_of, fit_counted, gates_of
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.rows.explicit import (
     FLOOR,
@@ -279,9 +279,10 @@ def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> F
     """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
     tokenizer: Tokenizer | None = text.tokenizer
     name = contexts_name(options.contexts, tokenizer and tokenizer.kind)
-    shape: Any = {"contexts": CONTEXTS[name], "gates": gates_of(name)[: options.gates], "stages": options.stages}
+    stages, gates = options.stages or STAGES[name], gates_of(name)[: options.gates]
+    shape: Any = {"contexts": CONTEXTS[name], "gates": gates, "stages": stages}
     shape |= {"frozen": options.frozen, "eos": text.eos, "seed": options.seed, "history": options.history}
-    done, in_all = 0, len(CONTEXTS[name]) * options.stages + options.gates
+    done, in_all = 0, len(CONTEXTS[name]) + stages * len(gates)
     with watch.stage(f"context mixing, history {options.history}", "contexts and gates") as progress:
 
         def log(**event: Any) -> None:
