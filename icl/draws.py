@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 
 def draw(sampler: Callable[..., Array], key: Array, shape: tuple[int, ...], **options: Any) -> Array:
-    """`sampler(key, shape=shape, **options)`, the same numbers, drawn as one vector: XLA compiles it at least twice as fast."""
+    """`sampler(key, shape=shape, **options)`, drawn as one vector for faster compilation."""
     return sampler(key, shape=(math.prod(shape),), **options).reshape(shape)
 
 

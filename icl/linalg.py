@@ -1,4 +1,4 @@
-"""Products of small matrices, one pair per task, with the batch on the last axis; and batches of linear systems.
+"""Products of small matrices, batch last, and batches of linear systems.
 
 `Σ_k A[k, i] B[k, j]` is a sum over k of outer products of rows. Each is one contiguous pass over the batch, and its gradient is
 two products of the same form. On a CPU, batched products of 11 x 11 matrices or sums over middle axes are three to ten times
@@ -51,7 +51,7 @@ def transpose(A: Float[Array, "i j *batch"]) -> Float[Array, "j i *batch"]:
 
 
 def solve_rows(product: Callable[[Array], Array], B: Float[Array, "n d"], steps: int) -> Float[Array, "n d"]:
-    """Solutions X of n symmetric positive definite systems, `product(X) = B` row by row, by conjugate gradients.
+    """Solutions of n symmetric positive definite systems, by conjugate gradients.
 
     Runs `steps` iterations from zero; derivatives are implicit, computed with `steps` iterations too. Rows whose residual is
     below the rounding error of B are not updated further. Source: Hestenes and Stiefel 1952.

@@ -1,4 +1,4 @@
-"""Linear regression tasks as sequences: a context of pairs (x_i, y_i) and a query x_q whose target y_q is predicted.
+"""Linear regression tasks as sequences: pairs (x_i, y_i) and a query x_q.
 
     W ~ N(0, c² I),    y_i = W x_i + noise,    y_q = W x_q
 
@@ -48,7 +48,7 @@ class Sequence(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True)
 class Tasks:
-    """A distribution of regression tasks. Real parameters may be traced; sizes and the kind of inputs are static.
+    """A distribution of regression tasks; sizes and kinds of inputs are static.
 
     dim: d, inputs.
     context: N, pairs in the context.
@@ -100,7 +100,7 @@ class Tasks:
 
     @property
     def variance(self) -> Scalar:
-        """s = r²/12, the variance of a coordinate; for mixture r²/(N d), the mean square over the context."""
+        """s = r²/12, the variance of a coordinate; for mixture r²/(N d)."""
         if self.scales is not None:
             raise ValueError(f"scales {self.scales}: there is no single variance; use icl.exact_moments")
         r = self.input_range
@@ -122,7 +122,7 @@ class Tasks:
 
 @runtime_checkable
 class TaskSampler(Protocol):
-    """A distribution of sequences, such as `Tasks`. Hashable, so that a training step on it compiles once."""
+    """A distribution of sequences, such as `Tasks`; hashable."""
 
     def sample(self, key: Array, *batch: int, dtype: Any = None) -> Sequence:
         """A sequence, or a batch of them, batch last."""
@@ -130,7 +130,7 @@ class TaskSampler(Protocol):
 
 
 class QueryLoss:
-    """A problem whose loss is the squared error at the query. Subclasses define `tasks` and `predict(params, batch)`."""
+    """A problem whose loss is the squared error at the query."""
 
     tasks: Any
     predict: Callable[[Any, Sequence], Array]
@@ -161,7 +161,7 @@ def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[
 
 
 def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Sequence:
-    """Sample tasks and a sequence of each: `y_i = W x_i + noise`, `W ~ N(0, c² I)`.
+    """Tasks and sequences: `y_i = W x_i + noise`, `W ~ N(0, c² I)`.
 
     Args:
         batch: the last axes of all arrays; none for a single task.
@@ -217,7 +217,7 @@ def vmap_tasks(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def map_pieces(function: Callable[[Sequence], Any], batch: Sequence, piece: int) -> Any:
-    """`function(batch)`, computed for `piece` tasks at a time. The function treats tasks independently, batch last."""
+    """`function(batch)` for `piece` tasks at a time, batch last."""
     whole = batch.y_q.shape[-1] // piece * piece
     parts = []
     if whole:
@@ -232,7 +232,7 @@ def map_pieces(function: Callable[[Sequence], Any], batch: Sequence, piece: int)
 @jax.jit
 @full_precision
 def tokens(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[Array, "tokens width"]:
-    """The tokens of one sequence: `e_i = (x_i, y_i)`, and the query `(x_q, -W0 x_q)` last.
+    """The tokens of a sequence: `e_i = (x_i, y_i)`, then `(x_q, -W0 x_q)`.
 
     Args:
         W0: [m, d] the weights that descent starts from; default, zero.
@@ -266,7 +266,7 @@ def initial_weights(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -
 
 
 def _sample_inputs(keys: list[Array], tasks: Tasks, batch: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
-    """X [N, d, *batch] and x_q [d, *batch], drawn separately: slices of one array are slow."""
+    """X [N, d, *batch] and x_q [d, *batch], drawn separately for speed."""
     key_kind, *keys = keys
     shapes = (tasks.context, tasks.dim, *batch), (tasks.dim, *batch)
     kind = jax.random.randint(key_kind, batch, 0, len(MIXED)) if tasks.inputs == "mixture" else None
@@ -281,7 +281,7 @@ def _sample_inputs(keys: list[Array], tasks: Tasks, batch: tuple[int, ...], dtyp
 
 
 def _unit_inputs(key: Array, inputs: str, kind: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Uniform inputs of range 1; all others of variance 1. The exponential's mean is 1."""
+    """Uniform inputs of range 1, or others of variance 1."""
     if kind is not None:
         draws = [_unit_inputs(k, name, None, shape, dtype) for k, name in zip(jax.random.split(key, 3), MIXED, strict=True)]
         return jnp.select([jnp.broadcast_to(kind == n, shape) for n in range(len(MIXED))], draws)

@@ -1,4 +1,4 @@
-"""Training attention on fresh tasks: one compiled call runs many steps, for several seeds at once.
+"""Training attention on fresh tasks, many steps and seeds in one call.
 
 A step samples tasks, differentiates their loss and updates the parameters; a `lax.scan` over steps is one compiled call. The
 batch is processed in blocks that fit the cache; their size changes the result by rounding only. The tasks of a step depend on
@@ -28,7 +28,7 @@ from jexplicit.runs.iterate import History, iterate
 
 @runtime_checkable
 class TrainingProblem(Protocol):
-    """A sampler of tasks and a loss, e.g. `icl.Regression`. Hashable, so that its training step compiles once."""
+    """A sampler of tasks and a loss, e.g. `icl.Regression`; hashable."""
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Any:
         """A pytree of `size` fresh tasks, batch last."""
@@ -61,7 +61,7 @@ class Recipe(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """Parameters and optimiser state of every seed; the first axis of each leaf is the seed."""
+    """Parameters and optimiser state of every seed, seeds first."""
 
     params: Any
     optimizer: Any
@@ -89,7 +89,7 @@ class TrainingResult(NamedTuple):
 def blocked_gradient(
     params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int | None = None
 ) -> tuple[Float[Array, ""], Any]:
-    """The mean loss `(params, batch) -> loss` of a batch and its gradient, accumulated over blocks of tasks."""
+    """The mean loss of a batch and its gradient, over blocks of tasks."""
     B = jax.tree.leaves(batch)[0].shape[-1]
     block = block or _default_block(B, jax.default_backend() == "cpu")
     if B % block:
@@ -106,7 +106,7 @@ def blocked_gradient(
 
 
 def make_optimizer(recipe: Recipe, steps: int) -> optax.GradientTransformation:
-    """Adam on clipped gradients, with a schedule over so many steps."""
+    """Adam on clipped gradients, with a schedule over the steps."""
     rate = make_schedule(recipe.cooling, recipe.learning_rate, steps)
     return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(rate, b2=recipe.b2))
 
@@ -120,7 +120,7 @@ def _optimizer_state(recipe: Recipe, steps: int, params: Any) -> Any:
 def training_steps(
     problem: TrainingProblem, recipe: Recipe, steps: int, mesh: Mesh, *, total: int | None = None
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
-    """The compiled function `(state, seeds' keys, first step) -> (state, losses)` of `steps` of a total; the state is donated.
+    """The compiled `(state, keys, first step) -> (state, losses)`; it donates the state.
 
     Cached by its arguments. On a CPU the seeds of a device run one after the other, on an accelerator under vmap.
     """

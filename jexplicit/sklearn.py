@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn on the solvers of this package: for pipelines, grid search and cross-validation.
+"""Estimators of scikit-learn on the solvers of this package.
 
     from jexplicit.sklearn import FeatureMachineRegressor
     make_pipeline(StandardScaler(), FeatureMachineRegressor()).fit(X, y).score(X_new, y_new)
@@ -155,7 +155,7 @@ class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
 
 
 class FeatureMachineClassifier(_FeatureMachine, _WithDecisions):
-    """The same fitted to one-hot targets; its outputs are taken for logits, so that probabilities are not calibrated.
+    """The same fitted to one-hot targets; probabilities are not calibrated.
 
     Args:
         solves, kernel, bandwidth, ridge, power, landmarks, validation_fraction, random_state: of `FeatureMachineRegressor`.
@@ -199,7 +199,7 @@ class ExplicitClassifier(_Classifier):
         return self._count(X, y, None, first=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "ExplicitClassifier":
-        """Count more labelled examples; counts of parts add up to the counts of the whole.
+        """Count more labelled examples; counts of parts add up.
 
         Args:
             X, y: examples and labels.

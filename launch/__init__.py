@@ -1,4 +1,4 @@
-"""Experiments. Imported before NumPy, whose fastest sort for this machine is chosen here, and how memory is given back."""
+"""Experiments. Imported before NumPy: it sets the fastest sort and memory release."""
 
 import contextlib
 import ctypes

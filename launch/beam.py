@@ -1,4 +1,4 @@
-"""Tokenise and count text of any size with Apache Beam: on this machine, or on the machines of a Beam runner.
+"""Tokenise and count text of any size with Apache Beam.
 
 python -m launch.beam --out shards/web --train 'web/*.txt' --dev held-out.txt --radius 4
 python -m launch.beam --out /shared/web --train '/shared/web/*.txt' --runner FlinkRunner --options='--flink_master=HOST:PORT'
@@ -41,7 +41,7 @@ class Config(Source):
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
-    """Flags of Beam and of the runner, in one string, such as --options='--direct_num_workers=2'."""
+    """Flags of Beam and its runner in one string, --options='--direct_num_workers=2'."""
 
 
 PRESETS = {

@@ -1,4 +1,4 @@
-"""Measure the speed of counts, fits, scores and steps beside named peers, in turn and on one core.
+"""Compare the speed of counts, fits, scores and steps with named peers.
 
     python -m launch.bench --preset tiny --out runs/bench
     python -m launch.bench --cases ngram-fit ngram-scoring --train FILES --sizes 100_000 1_000_000 --out runs/ngrams
@@ -53,18 +53,18 @@ RADIUS, WIDTH, TOKENS, RATE, BATCHES = 4, 11, 10, 0.01, 3
 
 @dataclass(frozen=True)
 class Config:
-    """The speed of counts, fits, scores and steps beside named peers, in turn and on one core."""
+    """Compare the speed of counts, fits, scores and steps with named peers."""
 
     out: str
     """Run folder to write: results, figure and report.md."""
     cases: tuple[Case, ...] = get_args(Case)
-    """What is measured."""
+    """Cases to measure."""
     sizes: tuple[PositiveInt, ...] = (50_000,)
-    """Work of a case, a row for each: tokens that are counted, fitted or scored, positions of a batch, or tasks."""
+    """Work of a case: tokens, positions of a batch, or tasks. Each size is a row."""
     repeats: PositiveInt = 5
     """Times that both sides are measured, in turn."""
     train: tuple[str, ...] = ()
-    """Text that is fitted and, after it, scored: files, globs or folders, a document in each line. Default: Python's help."""
+    """Text to fit and then to score: files, globs or folders, a document a line. Default: Python's help."""
     vocab_size: Annotated[int, Bounds(at_least=2, at_most=46_340)] = 4098
     """Token ids of the texts and of the softmax table. Ids of pairs fit 31 bits."""
     seed: NonNegativeInt = 0
@@ -77,7 +77,7 @@ PRESETS = {"tiny": Preset(Config("runs/bench", sizes=(500,), repeats=2, vocab_si
 
 
 class Pair(NamedTuple):
-    """Two ways to do one piece of work: calls that end when their result is there."""
+    """Two ways to do one piece of work, as calls that block."""
 
     ours: Call
     peer: str
@@ -114,7 +114,7 @@ def counting(config: Config, size: int, folder: Path) -> Pair:
 
 @functools.cache
 def read_text(train: tuple[str, ...], vocab_size: int, size: int) -> tuple[np.ndarray, np.ndarray, Tokenizer]:
-    """At most so many tokens to fit, and as many after them, in whole documents; the tokenizer."""
+    """Whole documents to fit and to score, up to some tokens; the tokenizer."""
     from pydoc_data.topics import topics
 
     documents = read_documents(train) if train else "\n".join(topics.values()).splitlines()
@@ -144,7 +144,7 @@ def fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) 
 
 
 def run_lmplz(program: str, folder: Path) -> Path:
-    """KenLM's model of order 5; where a text is too small for a discount, with its usual one."""
+    """KenLM's model of order 5, with default discounts for small texts."""
     text, arpa = folder / "train.txt", folder / "model.arpa"
     flags = ["-o", "5", "--text", str(text), "--arpa", str(arpa), "-T", str(folder), "--discount_fallback"]
     ended = subprocess.run([program, *flags], capture_output=True, text=True)
@@ -188,7 +188,7 @@ def scoring(method: str, config: Config, size: int, folder: Path) -> Pair:
 
 
 def torch_step(torch: ModuleType, table: np.ndarray, few: bool) -> Step:
-    """PyTorch's step, of the rows of the batch alone where they are few, as ours."""
+    """PyTorch's step, on the rows of the batch if they are few."""
     torch.set_num_threads(1)
     torch.sparse.check_sparse_tensor_invariants.disable()  # the default; PyTorch warns unless it is set
     layer = torch.nn.Embedding.from_pretrained(torch.from_numpy(table.copy()), freeze=False, sparse=few)
@@ -227,7 +227,7 @@ def optax_step(table: np.ndarray) -> Step:
 
 
 def adagrad(config: Config, size: int, folder: Path) -> Pair:
-    """A step on a batch from token ids in host memory; each call has the next of three batches."""
+    """A step on each of three batches in turn, from host memory."""
     from jexplicit.lm.fits import gradient
     from jexplicit.nn import optimizers
     from jexplicit.runs.checks import key_of_seed
@@ -254,7 +254,7 @@ def adagrad(config: Config, size: int, folder: Path) -> Pair:
 
 
 def attention(config: Config, size: int, folder: Path) -> Pair:
-    """The update of the tokens of many tasks: batch last as `icl` has it, and first for the einsums."""
+    """The update of many tasks' tokens: batch last, or first for einsums."""
     import jax
 
     from icl.models.attention import attention_update, head_maps, init_layers
@@ -286,7 +286,7 @@ CASES: dict[Case, Callable[[Config, int, Path], Pair]] = {
 
 
 def compare(case: Case, config: Config, size: int) -> Sequence[Row]:
-    """The row of a case: medians of seconds, and of the ratios of both sides in the same turn."""
+    """The row of a case: medians of seconds, and of paired ratios."""
     with tempfile.TemporaryDirectory() as scratch:
         pair = CASES[case](config, size, Path(scratch))
         sides = [side for side in (pair.ours, pair.theirs) if side]
@@ -294,7 +294,7 @@ def compare(case: Case, config: Config, size: int) -> Sequence[Row]:
         if pair.tolerance is not None and other is not None:
             difference, largest = np.abs(np.asarray(own) - np.asarray(other)).max(), np.abs(np.asarray(other)).max()
             if not difference <= pair.tolerance * largest:
-                raise ValueError(f"{case}: results of up to {largest:.3g} differ by {difference:.3g} from those of {pair.peer}")
+                raise ValueError(f"{case}: results of up to {largest:.3g} differ by {difference:.3g} from {pair.peer}")
         row = pair.about(own, other)
         turns = [[timeit.Timer(side).autorange() for side in sides] for _ in range(config.repeats)]
     seconds = np.array([[spent / calls for calls, spent in turn] for turn in turns])
@@ -318,7 +318,7 @@ COLUMNS = (
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Measure on one core of the CPU, where the system has such a choice, and write the report."""
+    """Measure on one core of the CPU, and write the report."""
     import jax
 
     from launch.kit.experiment import Experiment

@@ -32,13 +32,12 @@ from launch.kit.rows import Column, rich_table
 
 @dataclass(frozen=True)
 class List:
-    """List the tokenised texts in the cache with their sizes and when they were last used, and the size of all compiled
-    functions."""
+    """List the tokenised texts in the cache, and compiled functions' size."""
 
 
 @dataclass(frozen=True)
 class Clear:
-    """Remove tokenised texts and compiled functions from the cache; they are made again when they are needed."""
+    """Remove tokenised texts and compiled functions; they are made again at need."""
 
     older_than: NonNegativeFloat = 0.0
     """Remove only what was not used for this many days."""

@@ -1,4 +1,4 @@
-"""The installed command: `jexplicit NAME ...` runs the command NAME, whose module is imported only then."""
+"""The installed command: `jexplicit NAME ...` imports and runs the command NAME."""
 
 import difflib
 import importlib
@@ -17,32 +17,36 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "lm": Entry("launch.lm.__main__", "fit language models in closed form, evaluate and save them"),
+    "lm": Entry("launch.lm.__main__", "fit language models from counts, evaluate and save them"),
     "score": Entry("launch.score", "log-probabilities of a text"),
     "next": Entry("launch.next", "the likeliest next tokens of a prompt"),
     "sample": Entry("launch.sample", "continue a prompt"),
-    "explain": Entry("launch.explain", "what each context token contributes to a prediction"),
+    "explain": Entry("launch.explain", "the part of each context token in a prediction"),
     "export": Entry("launch.export", "write a model to one file"),
     "judge": Entry("launch.judge.__main__", "accuracy on minimal pairs of sentences"),
     "harness": Entry("launch.harness.__main__", "lm-evaluation-harness with models of this project"),
     "compare": Entry("launch.compare", "compare language models on one text"),
-    "digits": Entry("launch.digits.__main__", "classify images with solved and with trained networks"),
+    "digits": Entry("launch.digits.__main__", "classify images with models fitted without SGD, and trained ones"),
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
-    "networks": Entry("launch.networks.__main__", "networks trained by gradients, and their diagnostics"),
+    "networks": Entry("launch.networks.__main__", "networks trained by gradients, for comparison"),
     "feature-machine": Entry("launch.feature_machine.__main__", "features without backpropagation: a recursive kernel machine"),
     "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),
-    "blur": Entry("launch.blur.__main__", "learned update rules: meta-train, compare, judge"),
+    "blur": Entry("launch.blur.__main__", "learned update rules, compared with gradient descent"),
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
     "beam": Entry("launch.beam", "tokenise and count text with Apache Beam, for lm"),
-    "bench": Entry("launch.bench", "measure speed against named peers"),
+    "bench": Entry("launch.bench", "compare speed with named peers"),
     "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
 COMPLETION = "--print-completion"
 _help = f"""usage: jexplicit [-h] [--version] COMMAND ...
 
-Language models and classifiers solved in closed form from co-occurrence counts, and the models they are compared with.
+Models fitted without stochastic gradient descent, and the trained networks that they are compared with.
 
 {{commands}}
+
+Try first:
+  jexplicit lm --preset demo --out runs/demo                  language models of an embedded text, in two minutes
+  jexplicit next --run runs/demo --prompt "the return"        the next tokens that its best model expects
 
 jexplicit COMMAND --help explains the flags of a command.
 jexplicit {COMPLETION} {{{{bash,zsh,tcsh,fish}}}} prints a completion script for a shell, such as
@@ -79,7 +83,7 @@ class _ForeignFlags:
 
 
 def print_completion(shell: list[str]) -> None:
-    """Print what completes the names of commands and flags in a shell; tyro writes it."""
+    """Print tyro's completion of commands and flags for a shell."""
     import tyro
 
     from launch.kit.flags import FLAT, flag_groups

@@ -38,7 +38,7 @@ class Config(Reading, ModelChoices):
     """Run folders of launch.lm or launch.networks, and exported .safetensors files. Of a run folder, the model with the
     lowest dev perplexity is compared; with --method, --features, --radius or --history, all models that match."""
     text: tuple[str, ...]
-    """Text to compare on: files (compressed or not), pipes, globs or folders; plain text, or records (see --field)."""
+    """Text to compare on: files, pipes, globs or folders of plain text or records."""
 
 
 def run(config: Config) -> dict[str, Any]:

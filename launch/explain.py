@@ -1,4 +1,4 @@
-"""Why a language model expects each next token: the exact contribution of every context token, or of every row.
+"""Exact contributions of context tokens, or rows, to each prediction of a model.
 
     python -m launch.explain --run runs/demo --text "Return the number of items"
 
@@ -31,7 +31,7 @@ _tokens_per_line, _most_lines = 25, 12  # of the heat map
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
-    """Why a language model expects each next token: the exact contribution of every context token, or of every row."""
+    """Exact contributions of context tokens, or rows, to each prediction of a model."""
 
     GROUPS: ClassVar = {"text": "text"}
 
@@ -43,8 +43,8 @@ class Config(ModelChoice):
     figure: str | None = None
     """Heat map to write, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a file."""
     html: str | None = None
-    """Page to write instead of the table and the heat map, .html: for each token the likeliest alternatives, and the exact
-    contribution of every row to the logits of both. One file, which needs no network and no server."""
+    """Page .html to write instead of the table and the heat map. It has for each token the likeliest alternatives, and the
+    exact contribution of every row to the logits of both. One file, which needs no network and no server."""
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
-    """A row per prediction: its probability, and what speaks most for or against it, with its logit and evidence (nats)."""
+    """A row per prediction: its probability, and its strongest evidence in nats."""
     G = len(why.names)
     few = G <= _shown  # which have columns of their own
     title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if not few else "")
@@ -106,7 +106,7 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: "Attr
 
 
 def draw_attribution(predicted: list[str], context: list[list[str]], why: "Attribution", path: Path) -> None:
-    """Heat map [M, G] of the evidence in nats; long texts wrap as lines of text do."""
+    """Heat map [M, G] of the evidence in nats; long texts wrap."""
     from launch.kit.figures import figure
 
     M, G = why.evidence.shape

@@ -1,4 +1,4 @@
-"""Write one language model of a run to a self-contained safetensors file, with its tokenizer and its origin.
+"""Write one language model of a run to a self-contained file.
 
     python -m launch.export --run runs/demo --method explicit --out model.safetensors
     python -m launch.export --run runs/demo --out demo-model        # a folder to share, with a model card
@@ -22,8 +22,8 @@ class Config(ModelChoice):
     """Write one language model of a run to a self-contained safetensors file."""
 
     out: str
-    """File to write, NAME.safetensors, or a folder to share; of the methods ngram, bigram and unigram also NAME.arpa or
-    NAME.arpa.gz."""
+    """File NAME.safetensors, or folder to share.
+    The methods ngram, bigram and unigram also write NAME.arpa or NAME.arpa.gz."""
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The likeliest next tokens of a prompt under a saved language model, with their probabilities.
+"""The likeliest next tokens of a prompt, with probabilities.
 
 python -m launch.next --run runs/demo --prompt "Return the" --top 10
 """
@@ -18,7 +18,7 @@ from launch.shared.choose import ModelChoice, load_choice, visible
 
 @dataclass(frozen=True)
 class Config(ModelChoice):
-    """The likeliest next tokens of a prompt under a saved language model, with their probabilities."""
+    """The likeliest next tokens of a prompt, with probabilities."""
 
     GROUPS: ClassVar = {"prompt": "text"}
 

@@ -22,11 +22,11 @@ class Config(ModelChoice):
     prompt: str = ""
     """Text to continue; empty: the start of a document."""
     length: PositiveInt = 60
-    """Number of tokens to generate; fewer if the model was fitted with --eos and ends the document."""
+    """Number of tokens to generate. There are fewer if the model was fitted with --eos and ends the document."""
     count: PositiveInt = 1
     """Number of continuations to sample."""
     temperature: NonNegativeFloat = 0.8
-    """Sampling temperature, which divides the logits: lower is less random; 0 always takes the most probable token."""
+    """Sampling temperature; 0 takes the likeliest token. It divides the logits: lower is less random."""
     top_k: PositiveInt | None = None
     """Sample only from the k most probable tokens. Default: all tokens."""
     top_p: float | None = None

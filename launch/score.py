@@ -35,7 +35,7 @@ class Config(Reading, ModelChoice):
     GROUPS: ClassVar = {"text": "text"}
 
     text: tuple[str, ...]
-    """Text to score: files, compressed or not, globs or folders; plain text, or records (see --field). - reads standard input:
+    """Text to score: files, globs or folders of plain text or records. - reads standard input:
     plain text, or JSON lines with --field."""
     id_field: str | None = None
     """For files of records: a field to copy to every printed line as `id`."""
@@ -44,7 +44,7 @@ class Config(Reading, ModelChoice):
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Load, score the whole text at once, print a line per document or token to standard output."""
+    """Score the whole text, and print documents or tokens."""
     from jexplicit.lm.measures import comparable_measures
 
     check(config)

@@ -1,4 +1,4 @@
-"""Tokenise text of any size into shards: files of token ids that launch.lm counts without loading them whole.
+"""Tokenise text of any size into shards of token ids.
 
 python -m launch.shards --out shards/web --train web/*.txt.gz --dev held-out.txt
 python -m launch.shards --out shards/wiki --corpus tfds:wikipedia/20230601.en --vocab-size 32000
@@ -38,11 +38,11 @@ class Source(Text):
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Source of the text. docs: the documentation that comes with Python. installed: also the docstrings of every installed
-    package. tfds:NAME: a text data set of TensorFlow Datasets, whose validation or test split is dev. text: the files of
-    --train (implied by it)."""
+    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python.
+    installed: also the docstrings of every installed package. tfds:NAME: a text data set of TensorFlow Datasets, whose
+    validation or test split is dev. text: the files of --train (implied by it)."""
     tokenizer_documents: PositiveInt = 1_000_000
-    """Number of training documents that the tokenizer is trained on, drawn with --seed; all if there are fewer."""
+    """Training documents of the tokenizer. They are drawn with --seed; all if there are fewer."""
     feature: str = "text"
     """tfds:NAME: the feature that holds the text."""
     data_dir: str | None = None
@@ -53,14 +53,14 @@ class Source(Text):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    """Tokenise text of any size into shards: files of token ids that launch.lm counts without loading them whole."""
+    """Tokenise text of any size into shards of token ids."""
 
     GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
     limit: Annotated[int, Bounds(at_least=10)] | None = None
-    """Use at most this many training documents, and at most a tenth as many dev documents."""
+    """Most training documents to use. Dev has at most a tenth as many."""
     shard_tokens: PositiveInt = 1 << 26
-    """Number of tokens after which a shard ends, at the next multiple of 512 documents."""
+    """Tokens after which a shard ends. It ends at the next multiple of 512 documents."""
 
 
 _no_effect = ("out", "runner", "options")  # on what is written
@@ -98,14 +98,14 @@ def _with_total(progress: Callable[[int, int], None], in_all: int, done: int, _:
 
 
 def open_corpus(config: Source) -> Corpus:
-    """The corpus that the config asks for; text files and TFDS are not read yet."""
+    """The corpus of the config, not yet read."""
     options = {name: getattr(config, name) for name in ("field", "documents", "feature", "data_dir")}
     with stage("reading", "source files") if config.corpus == "installed" else nullcontext() as progress:
         return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options, progress=progress)
 
 
 def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
-    """The tokenizer of the folder, trained where there is none yet, and the number of training documents.
+    """The folder's tokenizer, trained if missing, and its training documents.
 
     Raises:
         ValueError: the folder was written with other flags or of other text, or cannot be written.

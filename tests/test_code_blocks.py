@@ -304,7 +304,7 @@ def test_options_without_a_command_are_some_commands():
     ]
     alone = {(page, span) for page in (*PAGES, *MADE) for _, span in spans(text_of(page)) if span.startswith("--")}
     given = {(page, word.split("=")[0]) for page, span in alone for word in span.split() if word.startswith("--")}
-    known = {"--help", *OF_OTHERS, *map(option_of, names)}
+    known = {"--help", "--help-all", *OF_OTHERS, *map(option_of, names)}
     assert len(given) > 50 and "--radius" in known and not {(page, option) for page, option in given if option not in known}
 
 

@@ -1,4 +1,4 @@
-"""A page for each command: its `--help`, and that of its subcommands."""
+"""A page for each command: its `--help-all`, and its subcommands'."""
 
 import contextlib
 import importlib
@@ -28,9 +28,9 @@ def command_page(name: str) -> str:
 
 
 def help_of(main: Callable[[Sequence[str]], int], name: str, *kind: str) -> str:
-    """What `jexplicit NAME --help` prints."""
+    """The output of `jexplicit NAME --help-all`."""
     printed = io.StringIO()
     program, width = mock.patch("sys.argv", [f"jexplicit {name}"]), mock.patch.dict(os.environ, COLUMNS="110")
     with program, width, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        main([*kind, "--help"])
+        main([*kind, "--help-all"])
     return printed.getvalue()

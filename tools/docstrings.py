@@ -1,4 +1,4 @@
-"""A griffe extension: this project's docstrings in the words of Google style, which the API pages are rendered from.
+"""A griffe extension: docstrings in Google style for the API pages.
 
 `Example:`, or a doctest without a heading, is a section `Examples:`. A literal block after `Example::` is code. The fields of a
 class, each on a line `name: what it is`, are a section `Attributes:`.
@@ -48,7 +48,7 @@ def google_style(text: str, fields: set[str] | None = None) -> str:
 
 
 def _section(block: str, fields: set[str]) -> str:
-    """A paragraph as a section: a doctest, and one in which every line that is not indented begins with the names of fields."""
+    """A paragraph as a section: a doctest or a list of fields."""
     if block.startswith(">>> "):
         return "Examples:\n" + textwrap.indent(block, "    ")
     lines = [line for line in block.splitlines() if not line.startswith(" ")]

@@ -1,11 +1,10 @@
-"""Draws the picture of README.md, docs/headline.png: loss against compute, of what is solved or counted and what is trained.
-And docs/starts.png: loss against compute of one network from several starts.
+"""Draws the pictures of README.md and of pages whose numbers come from several runs.
 
 python -m tools.headline
 
-A model that is solved or counted is a point, a trained one a curve, from docs/results/; a model without a comparable time is a
-line across. Times are of one seed. docs/headline.toml names the models. `COMPARED` is the table beside the picture: both sides
-with what they read, their bytes and their compute.
+docs/headline.png has a point for a model that is fitted without SGD and a curve for a trained one, from docs/results/; a model
+without a comparable time is a line across. Times are those of one seed. docs/headline.toml names the models. `compared` makes
+the tables of docs/results.md: both sides with their inputs, bytes and compute.
 """
 
 import itertools
@@ -18,14 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from launch.digits.views import draw_errors, patient
+from launch.icl import depths
 from launch.kit.figures import COLOURS, figure, log_ticks
-from launch.kit.rows import Column, Results, Row, groups
-from launch.kit.views import Table
+from launch.kit.rows import Column, Results, Row, groups, markdown_table
 from launch.networks.sequence_lm import curves
 from tools import tables
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.png"
-STARTS_PICTURE = PICTURE.with_name("starts.png")
+STARTS_PICTURE, DEPTHS_PICTURE, DIGITS_PICTURE = map(PICTURE.with_name, ("starts.png", "depths.png", "digits.png"))
+ONE_LAYER = ("explicit", "scaling", "quadratic", "features", "kernel", "logistic_regression", "cold", "warm")
+TRAINED = {
+    "trained, recurrent": ("icl-one", "icl-two", "icl-ten"),
+    "trained, separate layers": ("icl-five-decayed", "icl-five-long"),
+}
 STARTS = {
     "characters of Shakespeare, nats per character": ("starts-characters",),
     "10 M words, nats per token": ("starts-words",),
@@ -37,16 +42,15 @@ class Model(NamedTuple):
 
     task: its panel.
     name: of the model.
-    reads: its inputs, and how much of the text before a prediction it sees.
+    reads: its inputs, or the length of its context.
     results: the name in docs/results/; empty for a number that others published.
     where: the fields of its rows there; several rows are seeds, and rows of one run were trained together.
     loss: the field of its loss, or the published number.
     curve: the event that the picture shows in place of the rows, and the field of the loss there.
     trained: whether it was trained by backpropagation.
-    left: whether its name ends at the point, below it.
     known: fields that its results lack, or that are not comparable.
     drawn: whether it is in the picture, or in the table alone.
-    end: whether the loss of its rows is drawn, too, as a hollow point: that of its curve is measured in another way.
+    end: whether a hollow point has the loss and the time of its rows, where its curve is measured in another way.
     test: the results of its test text, and `where` there; empty without any.
     """
 
@@ -58,14 +62,13 @@ class Model(NamedTuple):
     loss: str | float
     curve: Sequence[str] = ()
     trained: bool = False
-    left: bool = False
     known: Row = MappingProxyType({})
     drawn: bool = True
     end: bool = False
     test: Row = MappingProxyType({})
 
     def chosen(self, found: Sequence[Row]) -> list[Row]:
-        """The rows, or the evaluations, that are its own: a field that they lack tells nothing apart."""
+        """The rows or evaluations of the model; missing fields match."""
         own = [row for row in found if all(row.get(name, value) == value for name, value in self.where.items())]
         if not own:
             raise ValueError(f"docs/results/{self.results}.json has nothing with {self.where}")
@@ -77,7 +80,7 @@ class Model(NamedTuple):
             "task": self.task,
             "model": self.name,
             "reads": self.reads,
-            "found": "trained" if self.trained else "solved, counted",
+            "found": "trained" if self.trained else "without SGD",
         }
         if not self.results:
             return [{**about, "error": self.loss, **self.known}]
@@ -90,7 +93,7 @@ class Model(NamedTuple):
         ]
 
     def on_test(self) -> str:
-        """Its loss, perplexity or accuracy on a text or on images that chose nothing, with the standard error of a loss."""
+        """Its test loss, perplexity or accuracy, with a standard error."""
         if not self.test:
             return ""
         row = self._replace(**self.test).chosen(tables.kept(self.test["results"]).rows)[0]
@@ -102,7 +105,7 @@ class Model(NamedTuple):
         return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
 
     def points(self) -> list[tuple[float | None, float]]:
-        """CPU seconds of one seed, None for a line across, and loss: of a point, or of the evaluations of training."""
+        """CPU seconds (None: unknown) and loss, of a point or curve."""
         if not self.curve:
             rows = self.rows()
             return [(None if self.trained else rows[0]["cpu"], mean(row["error"] for row in rows))]
@@ -119,8 +122,7 @@ class Model(NamedTuple):
 
 
 def cpu_seconds(row: Row, seeds: int = 1) -> float | None:
-    """CPU seconds of all cores, after features are made, of one of the seeds that the row's seconds are of: measured, or else
-    twice those of the clock."""
+    """CPU seconds of one seed: measured, or twice the wall-clock time."""
     clock = row.get("solve_seconds", row.get("seconds"))
     cpu = row.get("cpu_seconds") or (clock and 2 * clock)
     return cpu and cpu / seeds
@@ -136,9 +138,9 @@ def mean(numbers: Iterable[Any]) -> float:
     return float(np.mean(list(numbers)))
 
 
-def compared(results: Results) -> list[Row]:
-    """A row for every model of the picture, with the mean over its seeds."""
-    rows = []
+def compared(results: Results) -> list[str]:
+    """The tables of docs/results.md, a row for every model."""
+    tasks: dict[str, list[Row]] = {}
     for model in models():
         own = model.rows()
         if model.end:  # the cost of its rows, as their loss
@@ -147,26 +149,26 @@ def compared(results: Results) -> list[Row]:
             cpu = model.points()[-1][0] if model.curve else own[0].get("cpu")
         means = {"error": mean(row["error"] for row in own), "cpu": cpu}
         spread = max(row["error"] for row in own) - min(row["error"] for row in own)
-        rows.append({**own[0], **means, "spread": spread if len(own) > 1 else None, "test": model.on_test()})
-    return rows
+        row = {**own[0], **means, "spread": spread if len(own) > 1 else None, "test": model.on_test()}
+        tasks.setdefault(model.task, []).append(row)
+    found = [[f"## {task[0].upper()}{task[1:]}", *markdown_table(COLUMNS, rows)] for task, rows in tasks.items()]
+    return [*itertools.chain.from_iterable(found), NOTE]
 
 
-COMPARED = Table(
-    [
-        Column("", "task"),
-        Column("model", "model"),
-        Column("found by", "found"),
-        Column("reads", "reads"),
-        Column("MB", "bytes", ",.4g", 1e-6),
-        Column("TFLOP", "flops", ",.2f", 1e-12),
-        Column("CPU s", "cpu", ",.0f"),
-        Column("loss", "error", ".4g"),
-        Column("on test", "test"),
-        Column("seeds, highest less lowest", "spread", ".2g"),
-    ],
-    rows=compared,
-    note="CPU seconds are of one seed and of both cores: measured, or else twice those of the clock. MB are those of the model "
-    "in memory. TFLOP are those of training, by formula where there is one. An empty cell is a number that is not known.",
+COLUMNS = (
+    Column("model", "model"),
+    Column("fitted", "found"),
+    Column("context or input", "reads"),
+    Column("MB", "bytes", ",.4g", 1e-6),
+    Column("TFLOP", "flops", ",.2f", 1e-12),
+    Column("CPU s", "cpu", ",.0f"),
+    Column("loss", "error", ".4g"),
+    Column("on test", "test"),
+    Column("range over seeds", "spread", ".2g"),
+)
+NOTE = (
+    "CPU seconds cover one seed and both cores: measured, or else twice wall-clock seconds. MB are those of the model in "
+    "memory. TFLOP are those of training, by formula where there is one. ± is a standard error. An empty cell is not known."
 )
 
 
@@ -174,36 +176,41 @@ def draw(path: Path = PICTURE) -> None:
     """Write the picture."""
     every = models()
     tasks = list(dict.fromkeys(model.task for model in every))
-    with figure(path, 2, 2, size=(12.0, 9.0)) as axes:
+    with figure(path, 2, 2, size=(9.0, 7.6)) as axes:
         for ax, task in zip(axes.flat, tasks, strict=False):
-            for model in (model for model in every if model.task == task and model.drawn):
-                _draw(ax, model)
-            ax.set(title=task, xscale="log", xlabel="CPU seconds of one seed")
+            own = [model for model in every if model.task == task and model.drawn]
+            ends = [_draw(ax, model) for model in own]
+            ax.set_title(task, fontsize=9)
+            ax.set(xscale="log", xlabel="CPU seconds of one seed")
             log_ticks(ax, "x")
             if task not in tasks[:2]:  # losses near 0
                 ax.set_yscale("log")
                 log_ticks(ax)
+            middle = np.sqrt(np.prod(ax.get_xlim()))
+            for model, (x, y) in zip(own, ends, strict=True):
+                place, side = ((10, -10) if model.curve else (-6, -3), "right") if x and x > middle else ((6, -3), "left")
+                where = {"xy": (x, y)} if x else {"xy": (0.01, y), "xycoords": ("axes fraction", "data")}
+                ax.annotate(model.name, **where, xytext=place if x else (0, 1), textcoords="offset points", fontsize=8, ha=side)
 
 
-def _draw(ax: Any, model: Model) -> None:
-    x, y = zip(*model.points(), strict=True)
-    colour = COLOURS[model.trained]
+def _draw(ax: Any, model: Model) -> tuple[float | None, float]:
+    """Draw a model; the point where its name stands."""
+    points = model.points()
+    (x, y), end, colour = zip(*points, strict=True), points[-1], COLOURS[model.trained]
     if x[0] is None:
         ax.axhline(y[0], linestyle="--", linewidth=1, color=colour)
-        ax.annotate(model.name, (0.02, y[0]), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
-        return
-    ax.plot(x, y, marker="o", markersize=4, color=colour)
-    last = y[-1]
+        return end
+    ax.plot(x, y, marker="o", markersize=3 if len(x) > 1 else 5, color=colour)
     if model.end:
-        last = mean(row["error"] for row in model.rows())
-        ax.plot(x[-1], last, marker="o", markersize=5, color=colour, markerfacecolor="white")
-    place, side = ((-5, -7), "right") if model.left else ((4, 4), "left")
-    ax.annotate(model.name, (x[-1], last), xytext=place, textcoords="offset points", fontsize=8, ha=side)
+        end = mean(row["cpu"] for row in model.rows()), mean(row["error"] for row in model.rows())
+        ax.plot(*zip(points[-1], end, strict=True), linestyle=":", color=colour)
+        ax.plot(*end, marker="o", markersize=5, color=colour, markerfacecolor="white")
+    return end
 
 
 def draw_starts(path: Path = STARTS_PICTURE) -> None:
     """Write the picture of the starts, means over seeds."""
-    with figure(path, 1, 2, size=(12.0, 4.4)) as axes:
+    with figure(path, 1, 2, size=(9.0, 4.0)) as axes:
         names = dict.fromkeys(event["start"] for results in STARTS.values() for event in curves(tables.kept(*results)))
         colours = dict(zip(names, itertools.cycle(COLOURS), strict=False))
         for ax, (title, results) in zip(axes.flat, STARTS.items(), strict=True):
@@ -211,11 +218,38 @@ def draw_starts(path: Path = STARTS_PICTURE) -> None:
                 steps = groups([event for event in events if event["step"]], lambda event: event["flops"])
                 losses = [mean(event["dev_loss"] for event in own) for own in steps.values()]
                 ax.plot(np.array(list(steps)) / 1e12, losses, marker=".", label=start, color=colours[start])
-            ax.set(title=title, xscale="log", xlabel="TFLOP of training", ylabel="dev loss in windows")
+            ax.set_title(title, fontsize=9)
+            ax.set(xscale="log", xlabel="TFLOP of training", ylabel="dev loss in windows")
             ax.legend(fontsize=8, frameon=False)
             log_ticks(ax, "x")
 
 
+def draw_depths(path: Path = DEPTHS_PICTURE) -> None:
+    """Write the picture of the depths: solved layers as lines, trained ones as points."""
+    with figure(path, size=(6.0, 4.2)) as axes:
+        for name, rows in groups(tables.kept("icl-depths").rows, depths.FIGURE.hue).items():
+            x, y = zip(*((row["layers"], row["loss"]) for row in rows), strict=True)
+            axes[0, 0].plot(x, y, label=name, **depths.FIGURE.styles[name])
+        for marker, (name, results) in zip("^v", TRAINED.items(), strict=True):
+            own = tables.kept(*results).where(predictor="trained", start="cold").rows
+            x, y = zip(*((row["layers"], row["loss"]) for row in own), strict=True)
+            axes[0, 0].plot(x, y, marker, label=name, color=COLOURS[1])
+        axes[0, 0].set(**depths.AXES)
+        log_ticks(axes[0, 0])
+        axes[0, 0].legend(fontsize=8, frameon=False)
+
+
+def draw_digits(path: Path = DIGITS_PICTURE) -> None:
+    """Write the picture of MNIST: test error against seconds."""
+    kept = tables.kept("mnist")
+    quiet = patient([*kept.where(method=ONE_LAYER, layers=1).rows, *kept.where(method="network").rows])
+    loaded = tables.kept("mnist-readout", "mnist-cnn").where(method=("trained_readout", "cnn")).rows
+    with figure(path, size=(6.6, 4.6)) as axes:
+        draw_errors(axes[0, 0], quiet, loaded)
+
+
 if __name__ == "__main__":
     draw()
+    draw_digits()
     draw_starts()
+    draw_depths()

@@ -1,4 +1,4 @@
-"""Runs the notebooks, `notebooks/*.py`, and keeps them with their outputs in docs/notebooks/, where the site shows them.
+"""Runs the notebooks and keeps them with outputs in docs/notebooks/.
 
 The scripts are the source; a kept notebook is its script's cells and what they print and draw, from the embedded data at full
 size. Nothing in it depends on where or when it ran, so running it again changes only what has changed.
@@ -28,7 +28,7 @@ METADATA = {
 
 
 def read_script(script: Path) -> NotebookNode:
-    """The notebook of a script, without outputs; its cells are numbered in place of random ids."""
+    """The notebook of a script, without outputs, cells numbered."""
     notebook = jupytext.read(script)
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells, 1):
@@ -37,7 +37,7 @@ def read_script(script: Path) -> NotebookNode:
 
 
 def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Run all cells in a kernel of its own that starts in `folder`, at full size and on the embedded data."""
+    """Run all cells in a new kernel in `folder`, at full size."""
     environment = {name: value for name, value in os.environ.items() if name not in ("TINY", "JEXPLICIT_DATA_DIR")}
     client = NotebookClient(notebook, timeout=None, record_timing=False, resources={"metadata": {"path": str(folder)}})
     client.execute(env=environment)
@@ -49,7 +49,7 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def without_noise(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Outputs without warnings and progress bars (stderr), and with what was printed in one piece."""
+    """Outputs without stderr, and with printed text in one piece."""
     kept: list[NotebookNode] = []
     for output in outputs:
         if output.get("name") == "stderr":

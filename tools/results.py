@@ -1,4 +1,4 @@
-"""Keeps what the documentation says of finished runs in docs/results/, the one source of the numbers in README.md and docs/.
+"""Keeps finished runs in docs/results/, the source of all numbers.
 
     python -m tools.results babylm runs/babylm                           # docs/results/babylm.json, of one run
     python -m tools.results names runs/names_3 runs/names_8              # of several
@@ -73,7 +73,7 @@ def read_results(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
 
 
 def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
-    """What is kept of a run; `shared` has the fields that all of its rows have in common."""
+    """The kept part of a run; `shared` fields are common to rows."""
     stored, environment = read_stored(run), json.loads((run / "environment.json").read_text())
     program = _program(stored["launcher"], environment["command"])
     shared, rows = _factored(_summaries.get(stored["launcher"], list)(read_rows(run)))
@@ -93,7 +93,7 @@ def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def command_line(stored: Row, started: Sequence[str], out: str) -> str:
-    """The command of a run: its preset, and the flags by which its configuration differs from that or from the defaults.
+    """The command of a run: its preset and changed flags.
 
     Args:
         stored: its config.json.
@@ -126,7 +126,7 @@ def _program(launcher: str, started: Sequence[str]) -> _Program:
 
 
 def _changed(config: Any, default: Any, stored: Row) -> Iterator[tuple[Flag, Any]]:
-    """The flags by which a stored configuration differs from a default one, and words without a flag, with its values."""
+    """The flags by which a stored configuration differs from a default."""
     for flag in flags(config, default):
         usual = None if flag.value is dataclasses.MISSING else json.loads(json.dumps(flag.value))
         if flag.name in stored and flag.name not in _where_not_what and (stored[flag.name] != usual or _has_no_name(flag)):
@@ -168,7 +168,7 @@ def _without_time(event: Row) -> Row:
 
 
 def _rounded(value: Any, where: str) -> Any:
-    """JSON with numbers of six digits, without nulls and long lists; absolute paths are refused, for no reader has them."""
+    """JSON with six digits, without nulls, long lists and absolute paths."""
     if isinstance(value, dict):
         parts = {name: part for name, part in value.items() if part is not None and not _is_long(part)}
         return {name: _rounded(part, f"{where}, {name}") for name, part in parts.items()}

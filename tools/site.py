@@ -1,6 +1,6 @@
-"""Hooks of the documentation site: pages that are made while it is built, and their place in the navigation.
+"""Hooks of the documentation site: generated pages and their navigation.
 
-`mkdocs build` calls them (see mkdocs.yml). What is generated is never on disk: a page for each command, from its `--help`;
+`mkdocs build` calls them (see mkdocs.yml). What is generated is never on disk: a page for each command, from its `--help-all`;
 pages of the Python interface, from its docstrings.
 """
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Addresses are those of pyproject.toml. Warnings of figures without a text are left out; the cell above has it."""
+    """Addresses come from pyproject.toml; warnings of figures are silenced."""
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
     config.site_url = urls.get("Documentation", "")
     if "Repository" in urls:
@@ -31,7 +31,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages that are generated, and list them, and the notebooks that are there, in the navigation."""
+    """Add generated pages, and list them and the notebooks."""
     commands, names = command_pages(), api_pages()
     for page, text in (commands | names).items():
         files.append(File.generated(config, page, content=text))
@@ -42,7 +42,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_content(html: str, *, page: Page, **kwargs: object) -> str:
-    """Formulas of notebooks are shown as such; other pages have theirs in code. The search leaves out the code of functions."""
+    """Render formulas of notebooks; hide code of functions from the search."""
     html = html.replace('<details class="mkdocstrings-source">', '<details class="mkdocstrings-source" data-search-exclude>')
     return render_formulas(html) if page.file.src_uri.endswith(".ipynb") else html
 

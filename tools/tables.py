@@ -1,4 +1,4 @@
-"""Writes the tables and numbers of README.md and docs/ again from docs/results/; each says where it comes from.
+"""Writes the tables and numbers of README.md and docs/ from docs/results/.
 
     python -m tools.tables
     python -m tools.tables --check    # only says which pages differ
@@ -76,7 +76,7 @@ def filled(text: str, numbers: Mapping[str, Sequence[str]] | None = None) -> str
 
 
 def with_numbers(text: str, piece: str, numbers: Sequence[str]) -> str:
-    """A text with these numbers in the place of those in a piece of it.
+    """A text with these numbers in a piece of it.
 
     Raises:
         ValueError: a piece that the text does not have once, or that has more or fewer numbers.
@@ -108,7 +108,7 @@ def differences(page: Path) -> str:
 
 
 def table(address: str) -> str:
-    """The Markdown of `VIEW of NAMES`, of some rows (`field=value`) and with some columns, or of NAME alone."""
+    """The Markdown of `VIEW of NAMES`, for some rows and columns."""
     found, _, headings = address.partition(" with ")
     view, _, names = found.rpartition(" of ")
     words = shlex.split(names)
@@ -158,8 +158,8 @@ def evaluate(results: Results, expression: str) -> Any:
 
 
 def commands(names: str) -> str:
-    """The commands of the runs in some results with where and when they ran: transcribed runs at the end, and trials, whose
-    commands were not kept, after them."""
+    """The commands of the runs of results, with machine and date.
+    Transcribed runs come last, then trials without a kept command."""
     runs = [run for name in names.split() for run in read_results(name)]
     kinds = (
         ([run for run in runs if not run.get("transcribed")], ""),
@@ -171,7 +171,7 @@ def commands(names: str) -> str:
 
 @functools.cache
 def kept(*names: str) -> Results:
-    """Results of docs/results/: rows have the fields of their configuration, and their origin as `file` and `run`."""
+    """Results of docs/results/: rows with configuration, `file` and `run`."""
     runs = [(name, n, run) for name in names for n, run in enumerate(read_results(name))]
     rows = [{**run["config"], **run["shared"], **row, "file": name, "run": n} for name, n, run in runs for row in run["rows"]]
     events: dict[str, list[Row]] = {}
@@ -210,7 +210,7 @@ def _parsed(text: str) -> Any:
 
 
 def _commands(runs: Sequence[Row], note: str) -> list[str]:
-    """The commands of some runs, and at the end where and when they ran, with a note."""
+    """The commands of some runs, then machine, date and a note."""
     lines = list(dict.fromkeys(f"`{run['command']}`" if "command" in run else _trials for run in runs))
     about = dict.fromkeys(f"{run['machine']}, JAX {run['versions']['jax']}, {run['date']}" for run in runs)
     return [*(f"{line}," for line in lines[:-1]), f"{lines[-1]}: {'; '.join(about)}{note}."]

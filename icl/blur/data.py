@@ -95,7 +95,7 @@ def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
 
 
 def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side side"]:
-    """Images resized to side x side: larger multiples repeat pixels; smaller sides average blocks of the central crop.
+    """Images resized to side x side, by repeated pixels or averages of blocks.
 
     28 x 28 to 10 x 10 averages the central 20 x 20 over blocks of 2 x 2, as in the paper.
 
@@ -126,7 +126,7 @@ def xor() -> tuple[Float[np.ndarray, "4 2"], Float[np.ndarray, "4 2"]]:
 
 
 def corners(examples: int, rng: np.random.Generator, *, noise: float = 0.1) -> Examples:
-    """The four inputs of `xor` with noise, as four classes; merging them into two gives Boolean functions of two inputs.
+    """The four noisy inputs of `xor` as four classes.
 
     Example:
         >>> x, y = corners(100, np.random.default_rng(0))

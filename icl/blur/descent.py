@@ -1,4 +1,4 @@
-"""Gradient descent: as a genome, and in the same networks as the baseline of a learned rule.
+"""Gradient descent: as a genome, and as the baseline of a learned rule.
 
 With two states, the rules are backpropagation up to rounding.
 
@@ -89,7 +89,7 @@ def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
 
 @full_precision
 def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]) -> Float[Array, ""]:
-    """The mean loss of the plain network with these weights, whose last rows are biases; differentiable by `jax.grad`."""
+    """The mean loss of the plain network, for `jax.grad`; last rows are biases."""
     a = z = x
     for n, W in enumerate(weights):
         z = a @ W[:-1] + W[-1:]
@@ -100,7 +100,7 @@ def network_loss(rules: Rules, weights: list[Array], x: Float[Array, "B n_in"], 
 
 
 class WeightDifference(NamedTuple):
-    """Largest difference of any weight between two runs, after the first and the last step; largest change over the run."""
+    """Largest differences of weights between two runs, and largest change in a run."""
 
     one_step: Any
     all_steps: Any
@@ -117,7 +117,7 @@ def sgd_difference(
     seed: int = 0,
     dtype: Any = np.float32,
 ) -> WeightDifference:
-    """Compare the learner with `jax.grad` descent on random examples, each with its own weights throughout.
+    """Compare the learner with `jax.grad` descent on random examples.
 
     Args:
         sizes: n_0 (inputs) .. n_L (outputs).
@@ -156,13 +156,13 @@ def sgd_difference(
 
 
 def largest_difference(synapses: Synapses, weights: list[Array]) -> Float[Array, ""]:
-    """Largest difference between the forward synapses of a learner with one channel and the weights of a plain network."""
+    """Largest difference between a one-channel learner and the weights of a network."""
     gaps = [jnp.max(jnp.abs(synapse.W[0] - W)) for synapse, W in zip(synapses, weights, strict=True)]
     return jnp.max(jnp.stack(gaps))
 
 
 class Curl(NamedTuple):
-    """The antisymmetric part of the Jacobian J of an update: max |J - Jᵀ|, and ||J - Jᵀ|| / ||J||, from 0 (a gradient) to 2."""
+    """The antisymmetric part of an update's Jacobian: max |J - Jᵀ|, ||J - Jᵀ||/||J||."""
 
     largest: Float[Any, ""]
     relative: Float[Any, ""]
@@ -218,7 +218,7 @@ def descent_curves(
     seeds: tuple[int, ...] = tuple(range(10)),
     at: tuple[int, ...] | None = None,
 ) -> PyTree[Float[np.ndarray, "rates seeds at"]]:
-    """Accuracy of networks after 0, 1, .. n updates on the mean cross-entropy of minibatches, at every learning rate.
+    """Accuracy of networks after 0, 1, .. n updates at every learning rate.
 
     Initial weights have variance 1/n_in (twice that with ReLUs). The networks of all rates are one program, as compilation
     dominates the time of tuning. Minibatches are those of `icl.blur.learning_curves`.
@@ -252,7 +252,7 @@ def descent_curves(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def initial_layers(sizes: tuple[int, ...], hidden_activation: Activation, keys: Array) -> Layers:
-    """Weights of variance 1/n_in (2/n_in with ReLUs), shifts 0 and scales 1, for each key, as in the genome of descent."""
+    """Weights of variance 1/n_in (2/n_in with ReLUs) for each key, as in genomes."""
     genome = backprop_genome(2, sigma=2**0.5 if hidden_activation == "relu" else 1.0)
     rules = sgd_rules(hidden_activation, "cross_entropy")
     weights = [synapse.W[:, 0] for synapse in jax.vmap(lambda key: init_synapses(key, genome, rules, sizes))(keys)]

@@ -1,4 +1,4 @@
-"""Episodes: tasks drawn from one labelled data set, the minibatches and queries of a learner, and its loss.
+"""Episodes: tasks of a labelled data set, minibatches, queries and a learner's loss.
 
 A task of a family has a random merge of the classes, a random linear map of the inputs, noise, and random examples.
 Meta-training on several families covers inputs, labels and networks of many shapes. The meta-loss is
@@ -39,7 +39,7 @@ _queries = 80  # per point of a learning curve
 
 
 class Source(NamedTuple):
-    """Examples to draw tasks from, and the principal axes [D, D] of their inputs, by decreasing variance."""
+    """Examples to draw tasks from, and the principal axes [D, D] of inputs."""
 
     examples: Examples
     axes: Any
@@ -112,7 +112,7 @@ def check_family(family: Family, source: Source, query_size: int) -> None:
 
 
 def draw_task(key: Array, family: Family, source: Source, *more: Examples) -> list[Examples]:
-    """The source's examples transformed to a task of the family, standardised over the source; `more` examples likewise."""
+    """The source's examples, transformed to a task and standardised; `more` likewise."""
     order_key, map_key, noise_key = jax.random.split(key, 3)
     Y = source.examples.Y
     N = family.classes or Y.shape[1]
@@ -128,7 +128,7 @@ def draw_task(key: Array, family: Family, source: Source, *more: Examples) -> li
 
 
 def _mix_inputs(family: Family, map_key: Array, source: Source, noise_key: Array, X: Array) -> Array:
-    """Random mixtures of the first principal components, standardised over the source, plus noise; or X unchanged."""
+    """Random mixtures of principal components plus noise, standardised; or X unchanged."""
     if family.inputs is None:
         return X
     rank = family.rank or X.shape[1]
@@ -139,7 +139,7 @@ def _mix_inputs(family: Family, map_key: Array, source: Source, noise_key: Array
 
 
 class Episode(NamedTuple):
-    """The data of one learner: minibatches [T, B, D] and [T, B, N], then queries [Q, D] and [Q, N]."""
+    """Minibatches [T, B, D], [T, B, N], then queries [Q, D], [Q, N]."""
 
     x: Float[Array, "T B D"]
     y: Float[Array, "T B N"]
@@ -166,7 +166,7 @@ def meta_loss(
     path: float = 0.0,
     at_once: int = 1,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """ℓ of one learner, in nats per query, and its accuracy on the queries, at the end or along the curve. Pure.
+    """ℓ of one learner in nats per query, and its accuracy. Pure.
 
     Args:
         objective: end, or the area under the curve.
@@ -208,7 +208,7 @@ def cross_entropy(logits: Float[Array, "B N"], y: Float[Array, "B N"]) -> Float[
 def draw_family_episode(
     key: Array, family: Family, source: Source, dev: Examples | None = None, *, unroll: int, query_size: int
 ) -> Episode:
-    """An episode of a new task of the family; with `dev`, its queries are all examples of dev, transformed alike."""
+    """An episode of a new task of the family, with queries from dev."""
     draw_key, task_key = jax.random.split(key)
     data, *others = draw_task(task_key, family, source, *([] if dev is None else [dev]))
     if family.examples is not None:
@@ -232,7 +232,7 @@ def mean_scores(
     learners: int,
     objective: Objective = "end",
 ) -> tuple[Float[Array, " G"], Float[Array, " G"]]:
-    """Mean loss and accuracy of each genome's learners, after T updates or along their curves.
+    """Mean loss and accuracy of each genome's learners, at T or along curves.
 
     Args:
         genomes: genome axis first; all with the same learners.

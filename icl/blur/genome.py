@@ -1,4 +1,4 @@
-"""The genome: the few parameters shared by all neurons and synapses of a learner, their initial values, and their files.
+"""The genome: shared parameters of all neurons and synapses, initial values, files.
 
 With k states it has four k x k matrices and a few scalars, for any size of the network:
 
@@ -29,7 +29,7 @@ _ridge_scalars |= {"floor": 0.03, "floor_output": 0.05, "aging": 0.2, "average":
 
 
 class Genome(NamedTuple):
-    """The genome of a learner with k states, as a pytree; for its use see `icl.blur.Rules`.
+    """The genome of a learner with k states, as a pytree (`icl.blur.Rules`).
 
     nu, mu: [k, k] ν and µ; row: input state, column: output state.
     pre: [k, k] ν̃[e, c], from state e before the synapse to channel c.
@@ -84,7 +84,7 @@ class Genome(NamedTuple):
 
 
 def random_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars: float) -> Genome:
-    """A genome with matrices of independent N(0, 1) entries, and scalars with which synapses neither vanish nor explode.
+    """A genome with N(0, 1) matrices and scalars that keep synapses stable.
 
     Args:
         states: k.
@@ -105,7 +105,7 @@ def random_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars
 
 
 def backprop_genome(states: int, *, dtype: Any = np.float32, **scalars: float) -> Genome:
-    """The matrices of stochastic gradient descent in the first two states, and zeros elsewhere: a start for meta-training.
+    """The matrices of stochastic gradient descent in the first two states, else zeros.
 
         ν = [[1, 1], [0, 0]],   µ = I,   ν̃ = I,   µ̃ = [[0, 1], [1, 0]]
 
@@ -123,7 +123,7 @@ def backprop_genome(states: int, *, dtype: Any = np.float32, **scalars: float) -
 
 
 def ridge_genome(key: Array, states: int, *, dtype: Any = np.float32) -> Genome:
-    """The matrices of `backprop_genome`, and scalars with which learners with ridge updates learn well: their start.
+    """`backprop_genome` with scalars for ridge updates: their start in meta-training.
 
     Args:
         key: unused; the start is deterministic.

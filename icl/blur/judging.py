@@ -1,4 +1,4 @@
-"""How good and how fast a learned rule is: small tasks, the cost of an update, nearest neighbours, and speed-ups.
+"""Quality and speed of a learned rule: small tasks, costs, neighbours, speed-ups.
 
 The tasks have 12 data sets that no shipped genome but `mnist` was meta-trained on, each with one hidden layer, not selected by
 results:
@@ -86,7 +86,7 @@ TASKS = tuple(
 
 
 def select_tasks(names: Sequence[str]) -> tuple[Task, ...]:
-    """The tasks of these names, such as `iris` or `iris/128`, in the order of TASKS."""
+    """The tasks of these names, such as `iris/128`, in order of TASKS."""
     known = {name for task in TASKS for name in (task.name, task.data)}
     if not names or set(names) - known:
         wrong = ", ".join(name for name in names if name not in known) or "none"
@@ -197,7 +197,7 @@ def _flops(jaxpr: Jaxpr) -> int:
 
 
 def rule_flops(genome: Genome, rules: Rules, sizes: tuple[int, ...], batch_size: int) -> int:
-    """FLOPs of one update of a learner with neurons `sizes` = n_0 (inputs) .. n_L (outputs), on a minibatch."""
+    """FLOPs of one update of a learner with neurons `sizes` on a minibatch."""
     synapses = init_synapses(jax.random.key(0), genome, rules, sizes)
     x, y = (jnp.zeros((batch_size, size), np.float32) for size in (sizes[0], sizes[-1]))
     return matrix_flops(lambda synapses: learn(genome, rules, synapses, x, y)[0], synapses)
@@ -211,7 +211,7 @@ def descent_flops(sizes: tuple[int, ...], batch_size: int) -> int:
 def nearest_neighbour_accuracies(
     train: Examples, test: Examples, *, at: tuple[int, ...], batch_size: int, seeds: tuple[int, ...]
 ) -> Float[np.ndarray, "seeds at"]:
-    """Accuracies on `test` of the nearest neighbour among the examples in the first n minibatches of a learner, n of `at`."""
+    """Test accuracies of the nearest neighbour in the first n minibatches."""
     from sklearn.neighbors import KNeighborsClassifier
 
     @functools.cache
@@ -225,7 +225,7 @@ def nearest_neighbour_accuracies(
 
 
 def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[float]) -> float:
-    """Number of updates after which a curve first has an accuracy; infinity if it never does.
+    """Updates until a curve first reaches an accuracy; infinity if never.
 
     Args:
         at: numbers of updates from 1 on, in ascending order.

@@ -1,4 +1,4 @@
-"""Learners: their minibatches, their accuracy by number of updates, and a learned rule as pure functions, like an optimiser.
+"""Learners as pure functions: minibatches, accuracy by updates, learned rules like optimisers.
 
 Batch statistics make a prediction depend on the other examples of the batch, so accuracies are over a whole split at once.
 """
@@ -25,7 +25,7 @@ _least_scale = 0.01  # of inputs; the digits of the package learn half as much t
 
 
 def minibatches(seed: int, examples: int, *, steps: int, batch_size: int) -> Int[np.ndarray, "steps batch"]:
-    """The examples of each update: epochs over all of them, each in a new random order.
+    """The examples of each update: epochs, each in a new random order.
 
     Raises:
         ValueError: a batch larger than the data, or numbers below 1.
@@ -56,7 +56,7 @@ def learning_curves(
     seeds: tuple[int, ...] = tuple(range(10)),
     at: tuple[int, ...] | None = None,
 ) -> PyTree[Float[np.ndarray, "seeds at"]]:
-    """Accuracy of several learners after 0, 1, .. n updates, each with its own initial synapses and minibatches.
+    """Accuracy of several learners after 0, 1, .. n updates from own synapses.
 
     Args:
         test: examples for the accuracies, of one part or of several (`accuracies_of`), from one training run.
@@ -108,7 +108,7 @@ def trajectory(
     batches: Int[Array, "steps batch"],
     at: tuple[int, ...],
 ) -> Any:
-    """`measure(state)` after some numbers of times `state = step(state, batch)`, stacked on a first axis."""
+    """`measure(state)` after some numbers of `state = step(state, batch)`, stacked."""
 
     def resume(state: Any, ends: Array) -> tuple[Any, Any]:
         state = lax.fori_loop(ends[0], ends[1], lambda n, state: step(state, batches[n]), state)
@@ -120,7 +120,7 @@ def trajectory(
 def seeded_learners(
     seeds: tuple[int, ...], hidden: tuple[int, ...], train: Examples, at: tuple[int, ...] | None, *, steps: int, batch_size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], Array, Int[Array, "seeds steps batch"]]:
-    """Neurons by layer, numbers of updates to measure after, and each seed's key of the initial weights and minibatches."""
+    """Neurons by layer, numbers of updates to measure, and keys by seed."""
     at = tuple(range(steps + 1)) if at is None else at
     if not at or list(at) != sorted({*at}) or at[0] < 0 or at[-1] > steps:
         raise ValueError(f"accuracies after {at} of {steps} updates: give ascending numbers from 0 to {steps}")
@@ -130,20 +130,20 @@ def seeded_learners(
 
 
 def accuracy_of(logits: Float[Array, "B N"], Y: Float[Array, "B N"]) -> Float[Array, ""]:
-    """Fraction of examples whose largest logit is that of their class and whose logits are all finite."""
+    """Fraction of examples with finite logits that are largest at their class."""
     correct = (jnp.argmax(logits, axis=1) == jnp.argmax(Y, axis=1)) & jnp.all(jnp.isfinite(logits), axis=1)
     return jnp.mean(correct.astype(logits.dtype))
 
 
 def accuracies_of(logits: Callable[[Array], Array], parts: Any) -> Any:
-    """`accuracy_of` on `Examples`, or on each of a pytree of them: `(dev, test)` gives two accuracies."""
+    """`accuracy_of` on each `Examples` of a pytree, such as `(dev, test)`."""
     return jax.tree.map(
         lambda part: accuracy_of(logits(part.X), part.Y), parts, is_leaf=lambda part: isinstance(part, Examples)
     )
 
 
 class Learner(NamedTuple):
-    """Pure functions of one genome, like an `optax.GradientTransformation`, compatible with `jit`, `vmap`, `scan` and `grad`.
+    """Pure functions of one genome, like an `optax.GradientTransformation`.
 
     init: (key, sizes) -> state, the random synapses of layers with sizes n_0 (inputs) .. n_L (outputs).
     update: (x [B, n_0], y [B, n_L] one-hot, state) -> (state, logits before the update), one update on a minibatch. Inputs are

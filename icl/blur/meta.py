@@ -99,7 +99,7 @@ class MetaRecipe(NamedTuple):
 
 
 class MetaState(NamedTuple):
-    """A genome in training (of a population: genome axis first); `skipped` counts meta-steps that were not finite."""
+    """A genome in training, or a population; `skipped` counts non-finite meta-steps."""
 
     genomes: Genome
     optimizer: Any
@@ -107,7 +107,7 @@ class MetaState(NamedTuple):
 
 
 def meta_optimizer(recipe: MetaRecipe, steps: int) -> optax.GradientTransformation:
-    """Adam with clipped gradients, and a cosine schedule to a tenth of the learning rate over a stage."""
+    """Adam with clipped gradients and a cosine schedule to a tenth."""
     schedule = optax.cosine_decay_schedule(recipe.learning_rate, steps, alpha=0.1)
     return optax.chain(optax.clip_by_global_norm(recipe.gradient_clip), optax.adam(schedule))
 
@@ -154,7 +154,7 @@ def meta_step(
 def meta_steps(
     rules: Rules, recipe: MetaRecipe, family: Family, stage: Stage, steps: int, mesh: Mesh
 ) -> Callable[[MetaState, Int[Array, " G"], Array, Int[Array, ""], Source], tuple[MetaState, Float[Array, "G steps"]]]:
-    """The compiled `(state, genome numbers, key, first step, source) -> (state, losses [G, steps])`; it donates the state.
+    """The compiled meta-steps, `(state, genomes, key, first, source) -> (state, losses)`.
 
     Cached by its arguments. Genomes are split over the devices of the mesh without communication; those of one device run in
     turn on a CPU, on an accelerator under `vmap`.

@@ -1,4 +1,4 @@
-"""Bidirectional update rules for neurons with several states and their synapses, in the notation of the paper.
+"""Bidirectional update rules of neurons with several states, in the paper's notation.
 
 A layer of n neurons with k states is an array `a` [k, B, n] over a minibatch of B examples, state axis first. Synapses from
 layer l to l + 1 are `W` [k, n_l + 1, n_{l+1}], one matrix per state, whose last row belongs to a bias neuron with all states 1;
@@ -149,7 +149,7 @@ def forward(
 
 
 def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, layer: int, *, last: bool) -> tuple[Array, Array]:
-    """The states of layer number `layer` and its pre-activations, from the states of the layer below."""
+    """The states and pre-activations of a layer from the layer below."""
     W = _read_synapses(genome, rules, W)
     bias = jnp.sum(genome.nu, axis=0)[:, None, None] * W[:, -1:]  # a neuron with all states 1
     z = genome.eta * (mix_states(genome.nu, a) @ W[:, :-1] + bias)
@@ -159,7 +159,7 @@ def _forward_layer(genome: Genome, rules: Rules, W: Array, a: Array, layer: int,
 
 
 def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "B n"], y: Float[Array, "B n"]) -> Array:
-    """The states of the last layer before the backward pass: state 0 unchanged, state 1 the feedback, the rest 0."""
+    """The last layer before the backward pass: state 1 is the feedback."""
     feedback = {
         "label": lambda: 2 * y - 1,
         "squared_error": lambda: a[1] * (a[0] - y),
@@ -170,7 +170,7 @@ def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "
 
 @full_precision
 def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -> States:
-    """The states of all layers after the backward pass, starting from those of the last layer; the input layer is unchanged.
+    """The states of all layers after the backward pass, inputs unchanged.
 
         a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))
 
@@ -304,7 +304,7 @@ def _age(genome: Genome, rules: Rules, synapse: Synapse) -> Synapse:
 def learn(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
 ) -> tuple[Synapses, Float[Array, "B n_out"]]:
-    """One full step on a minibatch: the new synapses, and the logits before the update. Pure.
+    """One full step on a minibatch: new synapses and old logits. Pure.
 
     Args:
         x: [B, n_0] inputs.
@@ -364,7 +364,7 @@ def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, whole: bool = False) 
 
 @full_precision
 def mix_states(matrix: Float[Array, "d c"], a: Float[Array, "e B n"]) -> Float[Array, "c B n"]:
-    """`Σ_d matrix[d,c] a^d`, for every neuron. States missing in `a`, as in the input layer, count as 0."""
+    """`Σ_d matrix[d,c] a^d` for every neuron; missing states are 0."""
     return (matrix[: len(a)].T @ a.reshape(len(a), -1)).reshape(-1, *a.shape[1:])
 
 

@@ -1,4 +1,4 @@
-"""Self-attention without biases, of one sequence and of batches: linear, optionally with softmax or layer normalisation.
+"""Self-attention without biases, of one sequence and of batches.
 
     e_j <- e_j + λ Σ_h P_h V_h K_hᵀ q_h,j,    k = W_K e,  q = W_Q e,  v = W_V e
 
@@ -25,7 +25,7 @@ Softmax = bool | tuple[bool, ...]  # softmax of the scores: for all layers, or o
 
 
 class AttentionLayer(NamedTuple):
-    """The heads of one layer, or of a stack of layers along an additional first axis. width = d + m.
+    """The heads of one layer, or of a stack (layers first).
 
     W_K, W_Q, W_V: [heads, key size, width]; P: [heads, width, key size].
     """
@@ -41,7 +41,8 @@ class AttentionLayer(NamedTuple):
 def attend(
     layer: AttentionLayer, context: Float[Array, "N width"], queries: Float[Array, "n width"], *, softmax: bool = False
 ) -> Float[Array, "n width"]:
-    """The update of some tokens by one layer: `Σ_h P_h V_h K_hᵀ q_h`, or `Σ_h P_h V_h softmax(K_hᵀ q_h / sqrt(key size))`.
+    """The update of some tokens by one layer, linear or with softmax.
+    `Σ_h P_h V_h K_hᵀ q_h`, or `Σ_h P_h V_h softmax(K_hᵀ q_h / sqrt(key size))`.
 
     Args:
         context: [N, width] the tokens attended to.
@@ -143,7 +144,7 @@ class LayerStep(NamedTuple):
 def layer_steps(
     layers: AttentionLayer, width: int, depth: int | None = None, *, softmax: Softmax = False, layernorm: bool = False
 ) -> list[LayerStep]:
-    """The layers to apply, in order; a single one `depth` times. Arguments and errors are those of `predict`."""
+    """The layers to apply, in order; a single one `depth` times."""
     L = len(layers.W_K)
     depth = L if depth is None else depth
     if layers.W_K.ndim != 4 or layers.W_K.shape[-1] != width:
@@ -161,7 +162,7 @@ def layer_steps(
 
 
 def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*tokens"]:
-    """Tokens shifted and scaled to mean 0 and variance 1 (Ba et al. 2016); weights can absorb a learned scale."""
+    """Tokens shifted and scaled to mean 0, variance 1 (Ba et al. 2016)."""
     return jax.nn.standardize(E, axis=axis)
 
 
@@ -170,7 +171,7 @@ def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*
 def head_maps(
     layers: AttentionLayer,
 ) -> tuple[Float[Array, "*layers heads width width"], Float[Array, "*layers heads width width"]]:
-    """The two products that determine a head: `M = W_Kᵀ W_Q` (scores) and `R = P W_V` (values to outputs).
+    """The two matrices of a head: `M = W_Kᵀ W_Q`, `R = P W_V`.
 
     Example:
         >>> M, R = head_maps(init_layers(jax.random.key(0), 11))
@@ -181,7 +182,7 @@ def head_maps(
 
 
 def layers_from_maps(M: Float[Array, "*layers heads w w"], R: Float[Array, "*layers heads w w"]) -> AttentionLayer:
-    """Layers with given `M = W_Kᵀ W_Q` and `R = P W_V`: keys and the output projection are the identity."""
+    """Layers with given `M = W_Kᵀ W_Q` and `R = P W_V`."""
     eye = jnp.broadcast_to(jnp.eye(M.shape[-1], dtype=M.dtype), M.shape)
     return AttentionLayer(eye, M, R, eye)
 
@@ -250,7 +251,7 @@ class Regression(QueryLoss):
 
 @functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax", "layernorm"))
 def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Float[Array, "m batch"]:
-    """The predictions of a stack of layers for a batch, batch last: `icl.predict` of each sequence, up to rounding.
+    """The predictions of a stack of layers for a batch, batch last.
 
     Options and errors are those of `icl.predict`: depth, clip, softmax and layernorm.
 
@@ -282,7 +283,7 @@ def transform_batch(
     softmax: Softmax = False,
     layernorm: bool = False,
 ) -> Float[Array, "width n batch"]:
-    """The queries after a stack of layers, which also updates the context. Options and errors are those of `icl.predict`."""
+    """The queries of a batch after a stack of layers."""
     for step in layer_steps(layers, len(context), depth, softmax=softmax, layernorm=layernorm):
         M, R = head_maps(step.layer)
         if step.softmax:
@@ -302,7 +303,8 @@ def attention_update(
     *,
     softmax: bool = False,
 ) -> Float[Array, "width n batch"]:
-    """The update of tokens e_j by all heads: `Σ_h Σ_i R e_i a_ij`, with scores `a_ij = e_iᵀ M e_j` or their softmax over i.
+    """The update of tokens e_j by all heads: `Σ_h Σ_i R e_i a_ij`.
+    Scores are `a_ij = e_iᵀ M e_j` or their softmax over i.
 
     The order of the products is chosen for few multiplications.
     """
@@ -318,7 +320,7 @@ def attention_update(
 
 
 def _weighted_values(context: Array, R: Array, a: Array) -> Array:
-    """`Σ_i R e_i a_ij`: R is applied to the sums if they are fewer than the context tokens (the query alone), else before.
+    """`Σ_i R e_i a_ij`, with R on the fewer of sums and tokens.
 
     For equal numbers, applying R first halves the time of a step of five layers.
     """

@@ -1,4 +1,4 @@
-"""Causal attention on sequences of states: scores depend on the contents of two tokens and on their distance.
+"""Causal attention: scores depend on the contents and distance of two tokens.
 
     a_ts = softmax_{s <= t}((W_K e_s)ᵀ W_Q e_t / sqrt(key size) + b_{t-s}),    e_t <- e_t + Σ_h P_h Σ_s a_ts W_V,h e_s
 
@@ -19,14 +19,14 @@ from jexplicit.runs.devices import full_precision
 
 
 class CausalLayer(NamedTuple):
-    """Heads, and their score biases at the distances 0, 1, .., D - 1; a stack of layers has an additional first axis."""
+    """Heads and score biases by distance; a stack has a first axis more."""
 
     heads: AttentionLayer
     bias: Float[Array, "*layers heads D"]
 
 
 class CausalModel(NamedTuple):
-    """Layers between an embedding and a linear read-out of k outputs; symbols beyond the k states precede every sequence.
+    """Layers between an embedding and a linear read-out of k outputs.
 
     embedding: [symbols, width]; layers: [L, ...]; read_out: [k, width].
     """
@@ -43,7 +43,7 @@ class CausalModel(NamedTuple):
 
 @full_precision
 def attention_weights(layer: CausalLayer, E: Float[Array, "S width"], *, softmax: bool = True) -> Float[Array, "heads S S"]:
-    """`a_ts`, the weight of token s <= t in the update of token t; without softmax the raw scores (no division)."""
+    """`a_ts`, the weight of token s <= t in the update of token t."""
     S, D = len(E), layer.bias.shape[-1]
     if S > D:
         raise ValueError(f"{S} tokens for a layer with {D} distances: give a shorter sequence, or make a longer model")
@@ -60,7 +60,7 @@ def attention_weights(layer: CausalLayer, E: Float[Array, "S width"], *, softmax
 
 @full_precision
 def attend_causally(layer: CausalLayer, E: Float[Array, "S width"], *, softmax: bool = True) -> Float[Array, "S width"]:
-    """The update of all tokens by one layer, `Σ_h P_h Σ_s a_ts W_V,h e_s`. Arguments are those of `attention_weights`."""
+    """The update of all tokens by one layer, `Σ_h P_h Σ_s a_ts W_V,h e_s`."""
 
     def head(a: Array, W_V: Array, P: Array) -> Array:
         return a @ (E @ W_V.T) @ P.T
@@ -71,7 +71,7 @@ def attend_causally(layer: CausalLayer, E: Float[Array, "S width"], *, softmax: 
 
 @full_precision
 def next_outputs(model: CausalModel, x: Int[Array, " T"], *, softmax: bool = True) -> Float[Array, "T k"]:
-    """The outputs at every state of a sequence; those at t depend on x_1, .., x_t only. `softmax`: of the attention."""
+    """The outputs at every state of a sequence, from x_1, .., x_t alone."""
     E = _layer_inputs(model, x, softmax)[-1]
     return E[model.before :] @ model.read_out.T
 
@@ -83,7 +83,7 @@ def attention_maps(model: CausalModel, x: Int[Array, " T"], *, softmax: bool = T
 
 
 def _layer_inputs(model: CausalModel, x: Array, softmax: bool) -> list[Array]:
-    """The input tokens of each layer, and last those of the read-out."""
+    """The input tokens of each layer, and of the read-out."""
     symbols = jnp.concatenate([jnp.arange(len(model.read_out), len(model.embedding), dtype=x.dtype), x])
     inputs = [model.embedding[symbols]]
     for n in range(len(model.layers.bias)):
@@ -106,7 +106,7 @@ def init_model(
     start: bool = False,
     dtype: Any = None,
 ) -> CausalModel:
-    """Random weights, small enough for nearly uniform first predictions, and biases 0. `start`: a start symbol."""
+    """Small random weights and biases 0; `start` adds a start symbol."""
     if min(states, length) < 1:
         raise ValueError(f"{states} states, length {length}: use at least 1 of each")
     key_e, key_layers, key_r = jax.random.split(key, 3)

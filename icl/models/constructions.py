@@ -90,7 +90,7 @@ def _descent_layers(eta: Rate, gamma: Rate, G: Array, W: Array, context: Any, L:
 def softmax_descent_layer(
     dim: int, context: int, eta: Any, *, sharpness: Any = 0.01, outputs: int = 1, dtype: Any = None
 ) -> AttentionLayer:
-    """Two heads of softmax attention whose difference is linear; together they are a step of gradient descent.
+    """A step of descent: two softmax heads with a linear difference.
 
     Scores are `±ε x_iᵀ x_j`. For small scores `softmax(z)_i = (1 + z_i - mean z)/N + O(ε²)`, heads of opposite signs cancel all
     even powers, and the remainder is a step on inputs centred over the context:
@@ -115,7 +115,7 @@ def softmax_descent_layer(
 
 @checked(lambda linear, context, *, sharpness=0.01: _check_sharpness(sharpness), static=("context",))
 def softmax_layers(linear: AttentionLayer, context: int, *, sharpness: Any = 0.01) -> AttentionLayer:
-    """Two heads of softmax attention for each head of linear layers, which do the same with keys centred over the context.
+    """Two softmax heads for each linear head, with centred keys.
 
         Σ_i v_i (k_i - k̄)ᵀ q_j + O(ε²)  =  N/(2 ε) Σ_i v_i [softmax(ε k_iᵀ q_j) - softmax(-ε k_iᵀ q_j)]
 
@@ -156,7 +156,7 @@ def diagonal_layers(rates: Float[Array, "L 4"] | Float[np.ndarray, "L 4"], dim: 
 
 @functools.partial(jax.jit, static_argnames="context")
 def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> AttentionLayer:
-    """A layer of one head with the prediction `ŷ = pᵀ (1/N) Σ_i e_i e_iᵀ A x_q`, e.g. of `icl.one_head_solution`.
+    """A layer of one head, `ŷ = pᵀ (1/N) Σ_i e_i e_iᵀ A x_q`.
 
     Args:
         p: [d + 1]; A: [d + 1, d].
@@ -180,7 +180,7 @@ def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> A
 @functools.partial(jax.jit, static_argnames="context")
 @full_precision
 def head_tensor(layer: AttentionLayer, context: int) -> Float[Array, "D D d"]:
-    """The H of one layer of any weights, whose prediction is `ŷ = Σ_abj H_abj Z_ab x_q,j`, with `Z = (1/N) Σ_i e_i e_iᵀ`.
+    """The H of one layer of any weights, `ŷ = Σ_abj H_abj Z_ab x_q,j`.
 
     Args:
         layer: a stack of one layer, of one output and any number of heads.

@@ -1,4 +1,4 @@
-"""Two layers of attention that compute the posterior mean of a Markov chain: a previous-token head and an induction head.
+"""Two layers that compute the posterior mean of a Markov chain.
 
 The first layer writes the preceding state into each token. In the second, the token of x_t attends to the tokens that follow a
 state equal to x_t. Of these n_i tokens (i = x_t), n_ij have state j. k prior tokens, one for each state, precede the sequence;
@@ -28,7 +28,8 @@ _far = 1000.0  # exp(-1000) is zero in float64
 
 
 def induction_model(states: int, length: int, alpha: Any, *, dtype: Any = None) -> CausalModel:
-    """Weights whose outputs (with softmax) are the posterior mean `(n_ij + α_j) / (n_i + Σ α)`: probabilities, not logits."""
+    """Weights whose softmax outputs are the posterior mean of a chain.
+    It is `(n_ij + α_j) / (n_i + Σ α)`: probabilities, not logits."""
     k, dtype = states, jnp.dtype(dtype or jnp.zeros(()).dtype)
     _check(states, length)
     if jnp.shape(alpha) not in ((), (k,)):
@@ -48,7 +49,7 @@ def induction_model(states: int, length: int, alpha: Any, *, dtype: Any = None) 
 
 
 def counting_model(states: int, length: int, *, dtype: Any = None) -> CausalModel:
-    """Weights whose outputs without softmax are the counts n_ij, i = x_t. Source: Edelman et al. 2024, Sec. 2."""
+    """Weights for the counts n_ij, i = x_t (Edelman et al. 2024, Sec. 2)."""
     _check(states, length)
     dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
     now, _, before, _ = _channels(states)
@@ -64,13 +65,13 @@ def _check(states: int, length: int) -> None:
 
 
 def _channels(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The channels of a token's state, of its role in the prior, of the preceding state, and of the output."""
+    """The channels of state, role in the prior, preceding state and output."""
     now, prior, before, output = np.arange(4 * k).reshape(4, k)
     return now, prior, before, output
 
 
 def _two_layers(k: int, symbols: int, scores: Array, bias: Array) -> CausalModel:
-    """A first layer that attends by distance and copies the state, and a second with given scores that outputs it."""
+    """A layer that copies states by distance, and a second with given scores."""
     now, prior, before, output = _channels(k)
     R = np.zeros((2, 1, 4 * k, 4 * k))
     R[0, 0, before, now] = 1
@@ -82,14 +83,14 @@ def _two_layers(k: int, symbols: int, scores: Array, bias: Array) -> CausalModel
 
 
 class HeadRoles(NamedTuple):
-    """Attention shares: of the first layer to the preceding token, of the second to tokens that follow a state equal to x_t."""
+    """Attention shares: to the preceding token, and to tokens after x_t's state."""
 
     previous: Float[Array, ""]
     matches: Float[Array, ""]
 
 
 def head_roles(model: CausalModel, x: Int[Array, " T"]) -> HeadRoles:
-    """How closely the layers are a previous-token and an induction head (mean over heads), as in Olsson et al. 2022.
+    """Shares of a previous-token and an induction head (Olsson et al. 2022).
 
     Symbols before the sequence are excluded, and for the second layer also the positions whose x_t is new.
     """
@@ -120,7 +121,7 @@ class CacheRow(NamedTuple):
 
 
 def cache_row(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> CacheRow:
-    """The row "after this token" of a cache over a uniform base; before any, 0 with n₊ = 1.
+    """The row "after this token" of a cache over a uniform base.
 
     Source: Kuhn & De Mori 1990 for the cache; Witten & Bell 1991 for its prior weight n₊.
     """

@@ -1,4 +1,4 @@
-"""Sequence layers that estimate the regression of values on keys online, one token at a time.
+"""Sequence layers that estimate the regression of values on keys online.
 
 The state of a layer is an estimate W_t from `k_1, v_1, .., k_t, v_t`, and the output for a query is `o_t = W_t q_t`:
 
@@ -36,7 +36,7 @@ Penalty = Any  # a number, or one per coordinate of the keys
 
 
 class Stream(NamedTuple):
-    """The keys, values and queries of one sequence. K: [T, d]; V: [T, m]; Q: [T, d]."""
+    """The keys, values and queries of one sequence, [T, d], [T, m], [T, d]."""
 
     K: Float[Array, "T d"]
     V: Float[Array, "T m"]
@@ -52,7 +52,7 @@ def check_rates(forgetting: PerToken, penalty: Penalty = 1.0) -> None:
 
 
 def check_finite(outputs: Array, *args: Any, **kwargs: Any) -> None:
-    """Refuse outputs of a layer that solves for its weights, where they are not finite."""
+    """Refuse outputs of a solving layer that are not finite."""
     if not bool(jnp.isfinite(outputs).all()):
         raise ValueError(
             "outputs that are not finite: give finite numbers, with keys of norm 1, and raise the penalty or the noise"
@@ -90,7 +90,7 @@ def linear_attention(stream: Stream, *, forgetting: PerToken = 1.0) -> Float[Arr
 @checked(lambda stream, rate, *, forgetting=1.0: check_rates(forgetting))
 @full_precision
 def delta_rule(stream: Stream, rate: PerToken, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
-    """`o_t = W_t q_t` of `W_t = γ_t W_{t-1} + β_t (v_t - γ_t W_{t-1} k_t) k_tᵀ`: online gradient descent, Widrow and Hoff's.
+    """Online descent, `W_t = γ_t W_{t-1} + β_t (v_t - γ_t W_{t-1} k_t) k_tᵀ`.
 
     Args:
         rate: β, one number or one per token.
@@ -118,7 +118,7 @@ def delta_rule(stream: Stream, rate: PerToken, *, forgetting: PerToken = 1.0) ->
 
 
 def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
-    """The mesa layer, ridge regression at every token, by a recursion that is stable over long sequences in float32.
+    """Ridge regression at every token, by a recursion stable in float32.
 
         o_t = G_t (H_t + Λ)⁻¹ q_t,    G_t = γ_t G_{t-1} + v_t k_tᵀ,    H_t = γ_t H_{t-1} + k_t k_tᵀ
 
@@ -250,7 +250,7 @@ def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
 def mesa_conjugate_gradients(
     stream: Stream, penalty: Penalty, *, steps: int, forgetting: PerToken = 1.0, chunk: int = 64
 ) -> Float[Array, "T m"]:
-    """The mesa layer, `o_t = G_t (H_t + Λ)⁻¹ q_t`, by conjugate gradients at every token.
+    """The mesa layer, `o_t = G_t (H_t + Λ)⁻¹ q_t`, by conjugate gradients.
 
         G_t = γ_t G_{t-1} + v_t k_tᵀ,    H_t = γ_t H_{t-1} + k_t k_tᵀ
 

@@ -1,4 +1,4 @@
-"""Streams of keys and values for online learning of a linear map, which may drift.
+"""Streams of keys and values for online learning of a linear map.
 
     y_t = W_t x_t + noise,    W_{t+1} = a W_t + sqrt(1 - a²) Ξ,    rows of W_1 and Ξ ~ N(0, I/d)
 
@@ -65,7 +65,7 @@ class Streams:
 
     @full_precision
     def sample(self, key: Array, dtype: Any = None) -> tuple[Stream, Float[Array, "T m"]]:
-        """One stream, `K = x_1 .. x_T`, `V = y_1 .. y_T`, `Q = x_2 .. x_{T+1}`, and the targets `W_{t+1} x_{t+1}`."""
+        """One stream of pairs (x_t, y_t), and the targets `W_{t+1} x_{t+1}`."""
         dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
         key_x, key_w, key_noise = jax.random.split(key, 3)
         T, d, m = self.tokens, self.dim, self.outputs
@@ -87,7 +87,7 @@ class Streams:
 
 @dataclasses.dataclass(frozen=True)
 class Dynamics:
-    """A distribution of linear dynamical systems, `x_{t+1} = W x_t + noise`, W uniform over rotations and reflections.
+    """Linear dynamical systems, `x_{t+1} = W x_t + noise`, W random orthogonal.
 
     dim: d; tokens: T; noise: its standard deviation.
 
@@ -112,7 +112,7 @@ class Dynamics:
 
     @full_precision
     def sample(self, key: Array, dtype: Any = None) -> tuple[Stream, Float[Array, "T d"]]:
-        """One stream, `K = x_1 .. x_T` from `x_1 ~ N(0, I)`, `V = Q = x_2 .. x_{T+1}`, and the targets `W x_{t+1}`."""
+        """One stream of states from `x_1 ~ N(0, I)`, and the targets `W x_{t+1}`."""
         dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
         key_x, key_w, key_noise = jax.random.split(key, 3)
         U, R = jnp.linalg.qr(draw(jax.random.normal, key_w, (self.dim, self.dim), dtype=dtype))

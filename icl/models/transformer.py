@@ -1,4 +1,4 @@
-"""A causal transformer on prompts x_1, y_1, x_2, .. that predicts y_t at x_t, for every t at once.
+"""A causal transformer that predicts y_t at x_t, for every t.
 
 Source: Garg et al. 2022, Sec. 3: GPT-2 with linear read-in and read-out in place of token embeddings.
 """
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 
 class CausalTransformer(nn.Module):
-    """Pre-norm blocks of causal self-attention and an MLP of GELU units, on interleaved points and values.
+    """Pre-norm blocks of causal self-attention and an MLP of GELU units.
 
     width: channels; layers: blocks; heads: of each block, a divisor of the width; dtype: of the parameters. Garg et al. 2022
     use width 256, 12 layers and 8 heads.

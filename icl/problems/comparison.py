@@ -21,7 +21,7 @@ _tiny = 1e-8  # added to norms, as in the paper's code
 
 
 class Predictions(NamedTuple):
-    """A predictor on a batch of tasks: predictions y [m, B], sensitivities [m, d, B], and half the squared errors [B]."""
+    """Predictions [m, B], sensitivities [m, d, B] and half squared errors [B]."""
 
     y: Array
     sensitivity: Array
@@ -29,7 +29,7 @@ class Predictions(NamedTuple):
 
 
 class PredictorDifference(NamedTuple):
-    """Means over tasks of |ŷ - ŷ'|, of ||∂ŷ/∂x_q - ∂ŷ'/∂x_q||, and of the cosine between the two sensitivities."""
+    """Mean differences of predictions and of sensitivities, and the sensitivities' cosine."""
 
     prediction_difference: Float[Array, ""]
     model_difference: Float[Array, ""]
@@ -72,7 +72,7 @@ def difference(ours: Predictions, theirs: Predictions) -> PredictorDifference:
 
 @functools.partial(jax.jit, static_argnames="dim")
 def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: int) -> AttentionLayer:
-    """The means of trained and constructed layers of one head, layer by layer, with matched free scales.
+    """The means of trained and constructed layers of one head.
 
     With b the mean of the first d diagonal entries of a layer's M, its trained maps are rescaled to M/b and R b.
 
@@ -100,7 +100,8 @@ def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: in
 
 
 def descent_rates(layer: AttentionLayer, *, dim: int, context: int) -> tuple[Array, Array]:
-    """The η and γ nearest to a layer of one head: `γ = -b mean diag R_x`, `η = -N b mean diag R_y`, b as in `interpolate`."""
+    """The η and γ nearest to a layer of one head.
+    `γ = -b mean diag R_x`, `η = -N b mean diag R_y`, b as in `interpolate`."""
     M, R = (of_layer[0] for of_layer in head_maps(layer))
     b, diagonal = jnp.mean(jnp.diagonal(M)[:dim]), jnp.diagonal(R)
     return -context * b * jnp.mean(diagonal[dim:]), -b * jnp.mean(diagonal[:dim])
@@ -109,7 +110,7 @@ def descent_rates(layer: AttentionLayer, *, dim: int, context: int) -> tuple[Arr
 def sweep_loss(
     key: Array, predict: Callable[[Any, Sequence], Float[Array, "m batch"]], number: int
 ) -> Callable[[Any, Tasks], Float[Array, ""]]:
-    """A function `(weights, tasks) -> loss` of `number` tasks, compiled once per size, with common random numbers."""
+    """A function `(weights, tasks) -> loss` with common random numbers."""
 
     return lambda weights, tasks: _batch_loss(predict, weights, sample_tasks(key, tasks, number))
 
@@ -120,7 +121,7 @@ def _batch_loss(predict: Callable[[Any, Sequence], Array], weights: Any, batch: 
 
 
 def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[Array, " steps"]:
-    """The mean loss over a batch after each step of an iteration on single sequences, e.g. `icl.roll_out`."""
+    """The mean loss over a batch after each step of an iteration."""
 
     def one(sequence: Sequence) -> Array:
         return jnp.sum((path(sequence) - sequence.y_q[None]) ** 2, axis=1) / 2
@@ -129,7 +130,7 @@ def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequ
 
 
 def curvature_after_step(values: Any, gamma: Any) -> Any:
-    """The eigenvalues of XᵀX after one GD++ step on the inputs, `λ (1 - γ λ)²` (App. A.10, with the sign of its Eq. 23)."""
+    """Eigenvalues after a GD++ step, `λ (1 - γ λ)²` (App. A.10, Eq. 23)."""
     return values * (1 - gamma * values) ** 2
 
 

@@ -1,4 +1,4 @@
-"""Copying: x and y are separate tokens; a first layer joins them into (x, y) tokens, a second performs descent.
+"""Copying: a layer joins x and y tokens, a second performs descent.
 
     x_1, (0, .., 0, y_1), x_2, (0, .., 0, y_2), .., x_q,    each with a code of its position appended
 
@@ -60,7 +60,7 @@ class Copying(QueryLoss):
 
 
 class CopySensitivity(NamedTuple):
-    """Norms of the mean gradient of a context token's output with respect to input tokens, averaged over the context."""
+    """Norms of mean gradients of a context token's output by input tokens."""
 
     own: Float[Array, ""]
     next: Float[Array, ""]
@@ -68,7 +68,7 @@ class CopySensitivity(NamedTuple):
 
 
 def separate_tokens(batch: Sequence) -> Float[Array, "d tokens *batch"]:
-    """Tokens `x_1, (0, .., 0, y_1), .., x_q` of width d, features first, for one output."""
+    """Tokens `x_1, (0, .., 0, y_1), .., x_q` of width d, features first."""
     if batch.Y.shape[1] != 1:
         raise ValueError(f"{batch.Y.shape[1]} outputs: separate tokens have one")
     x, y = transpose(batch.X), transpose(batch.Y)
@@ -94,12 +94,12 @@ def sinusoidal_codes(positions: int, width: int) -> Float[np.ndarray, "positions
 def read_out(
     layers: AttentionLayer, tokens: Float[Array, "width n batch"], *, softmax: Softmax = False, clip: float | None = None
 ) -> Float[Array, "1 batch"]:
-    """Minus the last channel of the last token after the layers; keys and values come from the other tokens."""
+    """Minus the last channel of the last token after the layers."""
     return -transform_batch(layers, tokens[:, :-1], tokens[:, -1:], softmax=softmax, clip=clip)[-1]
 
 
 def copying_layers(dim: int, context: int, eta: Any, *, dtype: Any = None) -> AttentionLayer:
-    """Two linear layers [2, 2 heads, ...] that copy and descend, for tokens with `unit_codes`: exactly one step of rate η.
+    """Two linear layers that copy and descend: exactly one step of rate η.
 
     With unit codes p_j the first head of the first layer attends from each x to the y that follows, and replaces the code of x
     by that y; the second head clears the tokens of y. The second layer is a step of gradient descent.
@@ -127,7 +127,7 @@ def unit_codes(context: int) -> Float[np.ndarray, "positions width"]:
 
 
 def copy_sensitivity(layers: AttentionLayer, tokens: Float[Array, "width n batch"], *, softmax: bool = True) -> CopySensitivity:
-    """Sensitivity of the first layer's output at each context token to that token, to the next, and to the others.
+    """Sensitivity of the first layer at each context token to input tokens.
 
     The norm, per input token, of the gradient of the sum of an output's channels, averaged over tasks. Unlike in the paper's
     code, *other* does not include the next token.
@@ -136,7 +136,7 @@ def copy_sensitivity(layers: AttentionLayer, tokens: Float[Array, "width n batch
     n = tokens.shape[1]
 
     def outputs(shift: Array) -> Array:
-        """Channel sums of each token but the last two, averaged over tasks, with every task's inputs shifted."""
+        """Channel sums of each token but the last two, with shifted inputs."""
         E = tokens + shift[:, :, None]
         return jnp.mean(jnp.sum(transform_batch(first, E[:, :-1], E[:, : n - 2], softmax=softmax), axis=0), axis=-1)
 

@@ -1,4 +1,4 @@
-"""Classes of functions to learn in context, evaluated at every prefix of a prompt, and distribution shifts of prompts.
+"""Classes of functions to learn in context, and shifts of prompts.
 
 A prompt is points x_1, .., x_T and values y_t = f(x_t) of one random f. A predictor estimates y_t from x_1, y_1, .., x_t, for
 every t. Functions take one prompt; use `jax.vmap` for a batch.
@@ -27,7 +27,7 @@ _tree_depth = 4
 
 
 class Prompt(NamedTuple):
-    """Points and values; a batch has an additional first axis. X: [T, d]; y: [T]."""
+    """Points X [T, d] and values y [T], batch first."""
 
     X: Float[Array, "*prompts T d"]
     y: Float[Array, "*prompts T"]
@@ -110,7 +110,7 @@ def sample_function(key: Array, functions: FunctionClass) -> Callable[[Float[Arr
 
 @jax.jit
 def _tree_value(splits: Array, leaves: Array, x: Array) -> Array:
-    """The leaf of x in a tree whose node n has the children 2n + 1 and 2n + 2."""
+    """The leaf of x in a binary tree with heap numbering."""
     node = jnp.zeros((), splits.dtype)
     for _ in range(_tree_depth):
         node = 2 * node + 1 + (x[splits[node]] > 0).astype(node.dtype)
@@ -144,7 +144,7 @@ PrefixPredictor = Callable[[Float[Array, "T d"], Float[Array, " T"], Float[Array
 
 
 def at_every_prefix(predictor: PrefixPredictor, prompt: Prompt) -> Float[Array, " T"]:
-    """Predictions of y_1, .., y_T, each from the preceding pairs, by `(X, y, seen, x) -> ŷ`.
+    """Predictions of y_1, .., y_T, each from the preceding pairs.
 
     `seen` [T] is 1 for the pairs of the prefix and 0 for the others, which are zeroed.
     """
@@ -171,7 +171,7 @@ def averaging_estimator(X: Array, y: Array, seen: Array, x: Array) -> Array:
 
 @full_precision
 def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3) -> Array:
-    """The mean y of the k nearest points, or of all if they are fewer."""
+    """The mean y of the k nearest points, or of all."""
     distance = jnp.where(seen > 0, jnp.sum((X - x[None]) ** 2, axis=1), jnp.inf)
     near = jnp.where(jnp.argsort(jnp.argsort(distance)) < k, seen, 0)
     return y @ near / jnp.maximum(jnp.sum(near), 1)
@@ -179,7 +179,8 @@ def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3)
 
 @full_precision
 def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, sweeps: int = 100) -> Array:
-    """The w that minimises `||y - X w||² / (2t) + alpha ||w||₁`, by coordinate descent (Friedman et al. 2010, Eq. 8)."""
+    """The lasso by coordinate descent (Friedman et al. 2010, Eq. 8).
+    It minimises `||y - X w||² / (2t) + alpha ||w||₁`."""
     t = jnp.maximum(jnp.sum(seen), 1)
     A, b = X.T @ X / t, X.T @ y / t
 
@@ -196,7 +197,8 @@ def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, swee
 
 @full_precision
 def newton(X: Array, y: Array, seen: Array, x: Array, *, steps: int = 10) -> Array:
-    """`w = M_k Xᵀ y`, `M_{k+1} = 2 M_k - M_k A M_k`, `A = XᵀX`, from `M_0 = A / ||A||²` (largest row sum; Fu et al. 2023)."""
+    """Newton's iteration for least squares (Fu et al. 2023).
+    `w = M_k Xᵀ y`, `M_{k+1} = 2 M_k - M_k A M_k`, `A = XᵀX`, from `M_0 = A / ||A||²` (largest row sum)."""
     A = X.T @ X
     size = jnp.maximum(jnp.max(jnp.sum(jnp.abs(A), axis=1)), jnp.finfo(A.dtype).tiny ** 0.5)
     M = lax.fori_loop(0, steps, lambda _, M: 2 * M - M @ A @ M, A / size**2)
@@ -225,7 +227,7 @@ def prefix_losses(predictions: Float[Array, "prompts T"], y: Float[Array, "promp
 
 @dataclasses.dataclass(frozen=True)
 class Prompts:
-    """Prompts of a class, batch last, and the mean loss over all prefixes: a problem for `icl.train_layers`.
+    """Prompts of a class, and the mean loss over all prefixes.
 
     functions: their class.
     model: `(params, X [B, T, d], y [B, T]) -> predictions [B, T]`, causal.

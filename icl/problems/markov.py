@@ -1,4 +1,4 @@
-"""Markov chains learned in context: each sequence has its own transition matrix, and every next state is predicted.
+"""Markov chains learned in context: each sequence has its own matrix.
 
     P_i ~ Dirichlet(α, .., α) for each of k rows,    x_{t+1} ~ P_{x_t}
 
@@ -25,7 +25,7 @@ from jexplicit.runs.devices import full_precision
 
 
 class Chain(NamedTuple):
-    """A transition matrix and a sequence of states; a batch has an additional last axis. P: [k, k]; x: [T]."""
+    """A transition matrix P [k, k] and states x [T]; batch last."""
 
     P: Float[Array, "k k *batch"]
     x: Int[Array, "T *batch"]
@@ -33,7 +33,7 @@ class Chain(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Chains:
-    """A distribution of Markov chains, and the cross-entropy of a causal model's predictions: a problem for `icl.train_layers`.
+    """A distribution of Markov chains, and the cross-entropy of a causal model.
 
     states: k; length: T, states of a sequence; alpha: α of the Dirichlet distribution of each row.
     stationary: whether the first state has the chain's stationary distribution; else it is uniform.
@@ -78,7 +78,7 @@ def _sample(key: Array, chains: Chains, dtype: Any) -> Chain:
 
 @full_precision
 def stationary_distribution(P: Float[Array, "k k"]) -> Float[Array, " k"]:
-    """The π with `π P = π` and sum 1, by elimination of states without a subtraction.
+    """The π with `π P = π` and sum 1, by elimination.
 
     Each state may go to any other, with a probability of 2e-13 or more in float32: π is unique where states are never left.
 
@@ -100,17 +100,17 @@ def uniform_prediction(x: Int[Array, " T"], states: int, *, dtype: Any = None) -
 
 
 def unigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """`(n_j + α) / (t + k α)` after each t, n_j the count of j in x_1, .., x_t: the posterior mean for independent states."""
+    """`(n_j + α) / (t + k α)`: the posterior mean for independent states."""
     return dirichlet_mean(jnp.cumsum(jax.nn.one_hot(x, states, dtype=dtype), axis=0), alpha)
 
 
 def bigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """`(n_ij + α) / (n_i + k α)` with i = x_t, after each t: the posterior mean of row x_t of P."""
+    """`(n_ij + α) / (n_i + k α)`, i = x_t: the posterior mean."""
     return dirichlet_mean(transition_counts(x, states, dtype=dtype), alpha)
 
 
 def transition_counts(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """n_ij with i = x_t, after each t: how often each state has followed x_t."""
+    """n_ij with i = x_t: how often each state has followed x_t."""
     now = jax.nn.one_hot(x, states, dtype=dtype)
 
     def step(n: Array, pair: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -123,7 +123,7 @@ def transition_counts(x: Int[Array, " T"], states: int, *, dtype: Any = None) ->
 
 
 def dirichlet_mean(n: Float[Array, "T k"], alpha: Any) -> Float[Array, "T k"]:
-    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior given counts, by row."""
+    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior."""
     n = n + jnp.broadcast_to(jnp.asarray(alpha, n.dtype), n.shape[1:])[None]
     return n / jnp.sum(n, axis=1, keepdims=True)
 

@@ -1,4 +1,4 @@
-"""Regression with a separate noise level in each task: layers of four scalars, ridge regression, and the Bayes optimum.
+"""Regression with a noise level of each task, and its optimum.
 
     σ_τ ~ p(σ),    y_i = wᵀ x_i + σ_τ ε_i,    w ~ N(0, I)
 
@@ -67,7 +67,7 @@ class MixedNoise:
 
 
 class DiagonalFit(NamedTuple):
-    """Fitted layers of four scalars: rates [K, 4] (w_xx, w_xy, w_yx, w_yy), and their loss on the tasks of the fit."""
+    """Fitted rates [K, 4]: w_xx, w_xy, w_yx, w_yy, and their loss."""
 
     rates: Float[np.ndarray, "K 4"]
     loss: float
@@ -106,7 +106,7 @@ def predict_diagonal(rates: Float[Array, "K 4"], batch: Sequence) -> Float[Array
 
 
 def fit_diagonal(batch: Sequence, start: Float[np.ndarray, "K 4"], *, plus_plus: bool = False, steps: int = 200) -> DiagonalFit:
-    """The rates of K diagonal layers with the lowest loss on given tasks, by L-BFGS; plus_plus fixes w_xy = w_yy = 0."""
+    """The K diagonal layers of lowest loss on given tasks, by L-BFGS."""
     if start.ndim != 2 or start.shape[1] != 4 or not len(start):
         raise ValueError(f"start {start.shape}: wanted [layers, 4]")
     free = np.broadcast_to([True, not plus_plus, True, not plus_plus], start.shape).copy()
@@ -135,7 +135,7 @@ def _diagonal_loss(rates: Array, batch: Sequence) -> tuple[Array, Array]:
 
 
 def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, contexts: int = 5000) -> Float[np.ndarray, "K 4"]:
-    """The rates of the best K layers of GD++ for tasks with the root mean square of the noise levels."""
+    """The best K layers of GD++ at the root mean square noise."""
     tasks = dataclasses.replace(distribution.tasks, noise=float(np.sqrt(np.mean(np.square(distribution.support)))))
     found = optimal_polynomials(spectral_law(key, tasks, contexts), tasks, layers=layers, tied=False)[-1]
     zero = np.zeros(layers)
@@ -144,7 +144,7 @@ def gd_plus_plus_rates(key: Array, distribution: MixedNoise, layers: int, *, con
 
 @full_precision
 def estimated_variance(batch: Sequence) -> Float[Array, " batch"]:
-    """An unbiased estimate of each task's noise variance, `||y - X w||² / (N - d)` of least squares."""
+    """An unbiased estimate of noise variance, `||y - X w||² / (N - d)`."""
 
     def one(sequence: Sequence) -> Array:
         X, Y = sequence.X, sequence.Y
@@ -155,7 +155,7 @@ def estimated_variance(batch: Sequence) -> Float[Array, " batch"]:
 
 
 def ridge_batch(batch: Sequence, penalty: Float[Array, " batch"]) -> Float[Array, "1 batch"]:
-    """Ridge regression with a penalty per task; with penalty σ² it is Bayes-optimal given σ."""
+    """Ridge regression with a penalty per task; σ² is Bayes-optimal given σ."""
     return vmap_tasks(ridge)(batch, jnp.maximum(penalty, _floor**2))
 
 
@@ -190,7 +190,7 @@ def tuned_penalty(batch: Sequence) -> tuple[float, float]:
 
 @full_precision
 def posterior_mean(batch: Sequence, distribution: MixedNoise) -> Float[Array, "1 batch"]:
-    """The Bayes optimum given the distribution: ridge predictions weighted by the posterior of the noise level.
+    """The Bayes optimum: ridge predictions weighted by the posterior of the noise.
 
     ŷ = Σ_σ p(σ | X, y) ŷ_σ,    y | X, σ ~ N(0, X Xᵀ + σ² I)
     """

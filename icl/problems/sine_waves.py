@@ -1,4 +1,4 @@
-"""Nonlinear regression in context: attention performs descent on features computed by an embedding and an MLP.
+"""Nonlinear regression in context: descent on features of an MLP.
 
     e = E (x, y),    φ = e + MLP(e),    ŷ = -(last channel of φ_q after layers of linear attention on φ)
 
@@ -67,7 +67,7 @@ class Encoder(NamedTuple):
 
 
 class Network(NamedTuple):
-    """An encoder and layers of attention [L, 1, C, C]; None for the control's steps of descent."""
+    """An encoder and layers of attention, None for the control."""
 
     encoder: Encoder
     attention: AttentionLayer | None
@@ -114,7 +114,7 @@ def _sample_waves(key: Array, waves: Waves, batch: tuple[int, ...], dtype: Any) 
 def init_network(
     key: Array, *, channels: int = 40, hidden: int = 160, scale: float = 0.002, layers: int = 1, dtype: Any = None
 ) -> Network:
-    """Random weights of variance scale / fan-in, biases 0; `layers` of attention, 0 for a control."""
+    """Random weights of variance scale / fan-in, biases 0; no layers for controls."""
     if channels < 2 or min(hidden, layers + 1) < 1 or not scale > 0:
         sizes = f"{channels} channels, {hidden} hidden units, {layers} layers, scale {scale}"
         raise ValueError(f"{sizes}: use at least 2 channels, 1 hidden unit and 0 layers, and a positive scale")
@@ -133,7 +133,7 @@ def _init_encoder(keys: list[Array], channels: int, hidden: int, stds: Any, dtyp
 
 @full_precision
 def features(encoder: Encoder, tokens: Float[Array, "2 n batch"]) -> Float[Array, "C n batch"]:
-    """`φ = e + MLP(e)` of tokens (x, y), with `e = E (x, y)` and `MLP(e) = W_2 gelu(W_1 e + b_1) + b_2`."""
+    """`φ = e + MLP(e)` of tokens `e = E (x, y)`."""
     E, W1, b1, W2, b2 = encoder
     e = jnp.einsum("ij,jnb->inb", E, tokens)
     h = jax.nn.gelu(jnp.einsum("he,enb->hnb", W1, e) + b1[:, None, None])
@@ -148,7 +148,7 @@ def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"]
 
 
 def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1, depth: int = 1) -> WavePredictions:
-    """Predictions before and after the layers of attention, or the control's steps of descent at rate η, each `depth` times."""
+    """Predictions before and after the layers, or the control's steps of descent."""
     context, query = encode(params.encoder, batch)
     C, N = context.shape[:2]
     layers = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
@@ -157,7 +157,7 @@ def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1, depth: in
 
 @full_precision
 def ridge_on_features(encoder: Encoder, batch: Sequence, penalty: Any) -> Float[Array, "1 batch"]:
-    """Predictions with ridge regression on the features in place of the layers: the limit of their descent.
+    """Ridge regression on the features: the limit of descent by layers.
 
     ŷ = -φ_q[-1] - rᵀ (Φ Φᵀ + penalty I)⁻¹ Φ φ_q,    Φ: the context's other channels, r: its last channel
     """

@@ -84,7 +84,7 @@ class FiniteTasks:
 @checked(lambda sequence, W, v, *, block=256: _check_noise(v, block), static=("block",))
 @full_precision
 def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: int = 256) -> Float[Array, " 1"]:
-    """The prediction with the lowest mean squared error given that the task is one of M, all equally likely.
+    """The best prediction for a task among M, all equally likely.
 
         ŷ = x_qᵀ Σ_m p_m w_m,    p = softmax_m(-||y - X w_m||² / (2 v))
 
@@ -130,7 +130,7 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
 
 @jax.jit
 def bayes_predictions(batch: Sequence, W: Float[Array, "M d"], v: Any) -> dict[str, Float[Array, "1 batch"]]:
-    """The Bayes-optimal predictions for a batch: `dmmse` for tasks among M, and `ridge` for fresh ones."""
+    """The Bayes-optimal predictions: `dmmse` for tasks among M, `ridge` for fresh ones."""
 
     def one(sequence: Sequence) -> dict[str, Array]:
         return {"dmmse": discrete_mmse(sequence, W, v), "ridge": ridge(sequence, v)}
@@ -170,7 +170,7 @@ class DiversityCurve(NamedTuple):
 
 
 def diversity_curve(tasks: Tasks, W: Float[Array, "M d"], numbers: Numbers[int]) -> DiversityCurve:
-    """The best single layers for the first M of given tasks and their exact losses, in float64.
+    """The best single layers for the first M tasks, and exact losses.
 
     Args:
         tasks: their distribution, with noise.
@@ -213,7 +213,7 @@ def _curve(tasks: Tasks, W: Array, numbers: Int[Array, " numbers"]) -> Diversity
 
 
 def layer_losses(layer: AttentionLayer, few: FiniteTasks) -> tuple[float, float]:
-    """The exact losses of a layer of linear attention on fresh tasks and on the M tasks, in float64."""
+    """The exact losses of a layer on fresh tasks and on M."""
     W = np.asarray(few.weights(), np.float64)
     with jax.enable_x64(True):
         H = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), layer), few.tasks.context)
@@ -223,7 +223,7 @@ def layer_losses(layer: AttentionLayer, few: FiniteTasks) -> tuple[float, float]
 
 @jax.jit
 def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
-    """The excess loss on fresh tasks of `icl.optimal_solution` for M tasks, in the limit of large d, N and M in proportion.
+    """The excess loss on fresh tasks of `icl.optimal_solution`, at large d.
 
         γ ∫ (f(λ) - 1/γ)² dρ(λ) / (1 - 1/γ),    f(λ) = λ / ((1 + 1/N) λ + τ),
         τ = (κ - 3 + d + v/(s c²)) / N,    γ = 1 + 1/N + τ
@@ -250,7 +250,7 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
 
 
 def diversity_threshold(tasks: Tasks, *, tolerance: float = 0.05) -> float:
-    """The M at which `limiting_excess` equals a tolerance, proportional to d for N proportional to d.
+    """The M at which `limiting_excess` equals a tolerance, proportional to d.
 
     Raises:
         ValueError: a tolerance that is not positive, or so large that one task is enough.

@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
 
 def optimal_rate(tasks: Tasks) -> Any:
-    """The η of the best single layer, `N / (s (κ + d + N - 2) + v/c²)`.
+    """The best single-layer rate, `η = N / (s (κ+d+N-2) + v/c²)`.
 
     Raises:
         ValueError: inputs without independent symmetric coordinates; inputs or weights that are all 0.
@@ -55,7 +55,7 @@ def optimal_rate(tasks: Tasks) -> Any:
 
 
 def one_step_loss(tasks: Tasks, eta: Any) -> Any:
-    """Half the mean squared error of one step of gradient descent from zero, exactly, on any tasks.
+    """Half the mean squared error of one descent step from zero, exactly.
 
         (m/2) d s (c² (1 - 2 η s + η² s² (κ + d + N - 2)/N) + η² s v/N)
 
@@ -75,7 +75,7 @@ def one_step_loss(tasks: Tasks, eta: Any) -> Any:
 
 @full_precision
 def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C: Float[Array, "d d"] | None = None) -> Moments:
-    """The moments of inputs `x = A z`, z with independent symmetric coordinates of variance 1 and the tasks' kurtosis κ.
+    """The moments of inputs `x = A z`, z independent with kurtosis κ.
 
         N E[S C S] = (N - 1) L C L + A (2 C' + tr(C') I + (κ - 3) diag C') Aᵀ,    C' = Aᵀ C A,  L = A Aᵀ
 
@@ -103,7 +103,7 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
 
 @full_precision
 def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None = None, v: Any = 0.0) -> Moments:
-    """The moments of any distribution of inputs, from T sampled contexts; weights and noise are integrated out.
+    """The moments of any inputs, from T sampled contexts.
 
     Args:
         X: [T, N, d] inputs.
@@ -126,7 +126,7 @@ def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None =
 
 
 def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
-    """The G of the best single layer `ŷ = x_qᵀ G Xᵀ y / N`: `G = C L (E[S C S] + (v/N) L)⁻¹`.
+    """The G of the best layer, `C L (E[S C S] + (v/N) L)⁻¹`.
 
     The query's covariance cancels. `icl.models.constructions.descent_layers(.., 1.0, preconditioner=G.T)` are its weights.
 
@@ -157,7 +157,7 @@ def _solve_moments(moments: Moments) -> tuple[Array, Array]:
 
 @full_precision
 def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, "d d"] | None = None) -> Float[Array, ""]:
-    """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`, of one output; query: L_q, default L of the moments.
+    """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`.
 
     ½ tr(L_q (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
     """

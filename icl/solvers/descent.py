@@ -1,4 +1,4 @@
-"""The baselines of attention: gradient descent on the context's squared error, its variants, and ridge regression.
+"""The baselines of attention: gradient descent, its variants and ridge regression.
 
     L(W) = 1/(2N) Σ_i ||W x_i - y_i||²,    ΔW = -(η/N) Σ_i (W x_i - y_i) x_iᵀ
 
@@ -45,7 +45,7 @@ def gradient_descent(
     W0: Float[Array, "m d"] | None = None,
     preconditioner: Float[Array, "d d"] | None = None,
 ) -> Float[Array, "steps m"]:
-    """The predictions `W x_q` after 1, 2, .. steps of (preconditioned) gradient descent on one context.
+    """The predictions `W x_q` after 1, 2, .. steps of gradient descent.
 
         W <- W - (η/N) Σ_i (W x_i - y_i) x_iᵀ G
 
@@ -81,7 +81,7 @@ def gradient_descent(
 @functools.partial(jax.jit, static_argnames="steps")
 @full_precision
 def gd_plus_plus(sequence: Sequence, eta: Rate, gamma: Rate, *, steps: int) -> Float[Array, "steps m"]:
-    """The predictions after 1, 2, .. steps of GD++: descent that also moves the inputs towards a sphere.
+    """The predictions of GD++: descent that also moves the inputs.
 
         y_j <- y_j - (η/N) Σ_i y_i x_iᵀ x_j,    x_j <- (I - γ Σ_i x_i x_iᵀ) x_j    (both from the same x)
 

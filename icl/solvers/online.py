@@ -1,4 +1,4 @@
-"""Online estimators of a linear map: their expected errors by position in closed form, and the Kalman filter.
+"""Online estimators of a linear map: expected errors and Kalman filter.
 
 Losses are of one output, `½ E[(W_{t+1} x_{t+1} - ŷ)²]` after t pairs of `icl.Streams`. Inputs are N(0, diag λ), and
 `E[x xᵀ M x xᵀ] = 2 ΛMΛ + tr(ΛM) Λ` closes the recursions of second moments, which are diagonal; products below are elementwise.
@@ -19,7 +19,7 @@ _iterations = 500  # of a fixed point: each shrinks its error by a factor of at 
 
 
 def hebbian_losses(streams: Streams, *, forgetting: Any = 1.0) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """The best factor on the output of linear attention at each position, and its loss.
+    """The best factor on linear attention at each position, and its loss.
 
         a = E[w'²], b = E[w' w], c = E[w²] = 1/d:    a <- γ² a + 2 γ λ b + 2 λ² c + λ (λ·c) + σ² λ,    b <- a_W (γ b + λ c)
         factor (λ·b) / (λ·a),   loss ½ (λ·c - (λ·b)² / (λ·a))
@@ -52,7 +52,7 @@ def hebbian_losses(streams: Streams, *, forgetting: Any = 1.0) -> tuple[Float[Ar
 
 
 def delta_losses(streams: Streams, rate: Any = None) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """The rate of the delta rule and its expected loss at each position; its forgetting factor is the stream's memory a.
+    """The best rate of the delta rule and its loss by position.
 
         e = E[(w - a w')²]:    e <- a² (e - 2 β λ e + β² (2 λ² e + λ (λ·e) + σ² λ)) + (1 - a²)/d,    loss ½ λ·e
 
@@ -80,7 +80,7 @@ def delta_losses(streams: Streams, rate: Any = None) -> tuple[Float[Array, " T"]
 
 
 def ridge_losses(streams: Streams) -> Float[Array, " T"]:
-    """The expected loss of ridge regression with the best penalty, for a constant map and many inputs.
+    """The expected loss of ridge regression with the best penalty.
 
         loss ½ σ² δ,    δ = Σ_i λ_i / (σ² d + t λ_i / (1 + δ))
 
@@ -110,7 +110,8 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
 @checked(lambda stream, penalty: check_rates(1.0, penalty), check_finite)
 @full_precision
 def prefix_ridge(stream: Stream, penalty: Penalty) -> Float[Array, "T m"]:
-    """Ridge regression at every token, by separate solves: `o_t = (Σ_{s<=t} v_s k_sᵀ) (Σ_{s<=t} k_s k_sᵀ + Λ)⁻¹ q_t`.
+    """Ridge regression at every token, by a separate solve for each.
+    `o_t = (Σ_{s<=t} v_s k_sᵀ) (Σ_{s<=t} k_s k_sᵀ + Λ)⁻¹ q_t`.
 
     It stores T matrices of d x d numbers; mesa layers are compared with it.
 
@@ -135,7 +136,7 @@ def prefix_ridge(stream: Stream, penalty: Penalty) -> Float[Array, "T m"]:
 @checked(after=check_finite)
 @full_precision
 def kalman_filter(stream: Stream, noise: PerToken, memory: PerToken) -> Float[Array, "T m"]:
-    """The posterior means of `W_{t+1} q_t` after t pairs of a stream whose weights drift: no estimator has a lower loss.
+    """The posterior means of `W_{t+1} q_t` for a drifting map.
 
         g = P k / (σ² + kᵀPk),   W <- a (W + (v - W k) gᵀ),   P <- a² (P - g kᵀP) + (1 - a²) I/d
 

@@ -1,4 +1,4 @@
-"""K layers of GD and GD++ as polynomials in the eigenvalues of the context, Chebyshev rates, and the best rates.
+"""Layers of GD and GD++ as polynomials in the context's eigenvalues.
 
 GD and GD++ act on each eigenvalue λ of XᵀX separately. Starting from a = r = 1, a layer is
 
@@ -74,7 +74,7 @@ class Polynomial(NamedTuple):
 
 
 class ContextLosses(NamedTuple):
-    """Half the expected squared error over contexts: mean (of a heavy-tailed distribution), standard error and QUANTILES."""
+    """Half the expected squared error over contexts: mean, standard error, QUANTILES."""
 
     loss: float
     standard_error: float
@@ -93,7 +93,8 @@ def residual(values: Array, eta: Float[Array, " K"], gamma: Float[Array, " K"], 
 
 
 def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-    """The rates η and γ of K layers of GD++ with residual `sin(3^K θ) / (3^K sin θ)` at an eigenvalue `λ = bound sin² θ`.
+    """The rates η and γ of K layers of GD++ by Chebyshev.
+    The residual is `sin(3^K θ) / (3^K sin θ)` at an eigenvalue `λ = bound sin² θ`.
 
         η_l / N = γ_l = 4/(3 bound) 9^l,    l = 0 .. K - 1
 
@@ -120,7 +121,7 @@ def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, 
 
 
 def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
-    """The least loss of any residual polynomial of a degree with r(0) = 1: K layers of GD++ have degree (3^K - 1)/2.
+    """The least loss of a residual polynomial of a degree, r(0) = 1.
 
         min_r (c² m/2) Σ_j w_j r(λ_j)² = (c² m/2) / Σ_k p_k(0)²,    k = 0 .. degree,
 
@@ -157,7 +158,7 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
 def losses_by_context(
     values: Float[Array, "T d"], eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks
 ) -> Float[Array, " T"]:
-    """Half the expected squared error given each context, over weights, query and noise, for inputs of one scale.
+    """Half the expected squared error given each context.
 
     (m s/2) Σ_i (c² r(λ_i)² + v (1 - r(λ_i))²/λ_i)
     """
@@ -166,13 +167,13 @@ def losses_by_context(
 
 
 def spectral_errors(law: Spectrum, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Float[Array, " n"]:
-    """Residuals whose squares add up to the loss: the unfitted signal of each eigenvalue, and the fitted noise."""
+    """Residuals whose squares sum to the loss: unfitted signal, fitted noise."""
     values = jnp.asarray(law.values)
     return _errors(values, residual(values, eta, gamma, tasks.context), jnp.asarray(law.weights), tasks).ravel()
 
 
 def _errors(values: Array, r: Array, weights: Any, tasks: Tasks) -> Array:
-    """`c r` and, with noise, `σ (1 - r)/sqrt(λ)` of each eigenvalue, times the root of m/2 its weight: [1 or 2, ..]."""
+    """`c r` and, with noise, `σ (1 - r)/sqrt(λ)`, weighted by eigenvalue."""
     scale = jnp.sqrt(tasks.outputs / 2 * weights)
     parts = [tasks.weight_scale * scale * r]
     if not (isinstance(tasks.noise, float | int) and tasks.noise == 0):
@@ -202,7 +203,7 @@ def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial
 def optimal_polynomials(
     law: Spectrum, tasks: Tasks, *, layers: int, tied: bool, plus_plus: bool = True, seed: int = 0
 ) -> list[Polynomial]:
-    """The best 1, 2, .. K layers of GD or GD++. With separate rates, more layers are never worse.
+    """The best 1, 2, .. K layers of GD or GD++.
 
     Layers of GD++ with separate rates are searched for up to K = 6; deeper ones take Chebyshev's rates.
 
@@ -235,7 +236,7 @@ def optimal_polynomials(
 
 
 def _fit(law: Spectrum, tasks: Tasks, layers: int, tied: bool, plus_plus: bool, rng: np.random.Generator) -> list[Polynomial]:
-    """The best 1 .. K layers, by least squares over rates [2, layers], or [2, 1] where tied: η and γ in Chebyshev's units."""
+    """The best 1 .. K layers by least squares over rates, in Chebyshev's units."""
     errors = functools.partial(_fit_errors, tied=tied, plus_plus=plus_plus, layers=layers)
     slopes = functools.partial(_slopes, tied=tied, plus_plus=plus_plus, layers=layers)
     best, found = np.ones((2, 1 if tied else layers)), []
@@ -252,7 +253,7 @@ def _fit(law: Spectrum, tasks: Tasks, layers: int, tied: bool, plus_plus: bool, 
 
 
 def _starts(best: np.ndarray, K: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Starting rates of K layers: the best K - 1 and one more layer, Chebyshev's, and for few layers random ones."""
+    """Initial rates of K layers: the best K - 1 and one more."""
     starts = [np.ones_like(best)]
     if best.shape[1] == 1:
         starts += [best]
@@ -269,7 +270,7 @@ def _starts(best: np.ndarray, K: int, rng: np.random.Generator) -> list[np.ndarr
 def _minimise(
     start: np.ndarray, *, free: np.ndarray, errors: Callable[..., Array], slopes: Callable[..., Array]
 ) -> tuple[float, np.ndarray]:
-    """The least sum of squares found from a start, over the free rates, and the rates there."""
+    """The least sum of squares from a start, and its rates."""
 
     def rates(theta: np.ndarray) -> np.ndarray:
         full = start.copy()
@@ -300,7 +301,7 @@ _static = ("tied", "plus_plus", "layers")
 
 @functools.partial(jax.jit, static_argnames=_static)
 def _fit_errors(rates: Array, K: Array, law: Spectrum, tasks: Tasks, *, tied: bool, plus_plus: bool, layers: int) -> Array:
-    """The residuals, whose squares add up to the loss; K is traced, so that all depths compile once."""
+    """The residuals of the loss; K is traced, so depths compile once."""
     return spectral_errors(law, *_per_layer(rates, K, law, tasks, tied, plus_plus, layers), tasks)
 
 
@@ -308,7 +309,7 @@ _slopes = jax.jit(jax.jacfwd(_fit_errors), static_argnames=_static)
 
 
 def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial:
-    """K layers of separate rates, from the best K - 1: one more identity layer, or Chebyshev's rates."""
+    """K layers of separate rates, from the best K - 1."""
     same = best._replace(eta=np.append(best.eta, 0.0), gamma=np.append(best.gamma, 0.0))
     eta, gamma = chebyshev_rates(law.bound, tasks.context, K)
     gamma[-1] = 0

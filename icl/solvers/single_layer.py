@@ -1,4 +1,4 @@
-"""The best single layer of linear attention for any set of tasks, from moments: with one head, and with any number of heads.
+"""The best single layer of linear attention for any tasks, from moments.
 
 With tokens `e_i = (x_i, y_i)` and `Z = (1/N) Σ_i e_i e_iᵀ`, a layer with readouts `p_h` and score matrices `A_h` predicts
 
@@ -29,7 +29,7 @@ from jexplicit.runs.devices import full_precision
 
 
 class TokenMoments(NamedTuple):
-    """The moments that the loss of a layer depends on, with D = d + 1.
+    """The moments in the loss of a layer, D = d + 1.
 
     ZZ: E[Z_ab Z_cd]; Zw: E[Z_ab w_j]; ww: E[w wᵀ]; L: E[x_q x_qᵀ].
     """
@@ -41,7 +41,7 @@ class TokenMoments(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A head: readout p and score matrix A. The prediction is `pᵀ Z A x_q`."""
+    """A head with readout p and scores A: `pᵀ Z A x_q`."""
 
     p: Float[Array, " D"]
     A: Float[Array, "D d"]
@@ -99,7 +99,8 @@ def token_moments(
 
 
 def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M d"], Float[Array, " M"]]:
-    """2d² + 1 tasks and their probabilities, some of them negative, with the moments of `w ~ N(0, c² I)` up to the fifth.
+    """2d² + 1 weighted tasks with the moments of `w ~ N(0, c² I)`.
+    Moments agree up to the fifth; some weights are negative.
 
     The moments of a layer are of the fourth order in w, so these tasks have exactly the moments of Gaussian tasks.
 
@@ -138,7 +139,7 @@ def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, 
 @checked(lambda moments: _check_invertible(moments))
 @full_precision
 def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
-    """The H of the best single layer with any number of heads (d + 1 are enough): least squares of w on Z.
+    """The H of the best layer with any number of heads.
 
     Raises:
         ValueError: moments that do not determine H (a check of values, which tracers skip).

@@ -1,4 +1,4 @@
-"""The distribution of the eigenvalues of XᵀX over contexts, which determines the loss of every polynomial in XᵀX.
+"""The distribution of the eigenvalues of XᵀX over contexts.
 
 A sample of contexts covers the body of the distribution but not its two ends, which matter for deep layers: the smallest
 eigenvalues are fitted last, and a polynomial of degree 3^K may explode just above the largest. Both ends have known forms. For
@@ -23,7 +23,8 @@ _rare = 1e-9  # share of contexts with an eigenvalue above the bound
 
 
 class Spectrum(NamedTuple):
-    """Eigenvalues of XᵀX and the variance of x_q along their eigenvectors: `Σ_j weights_j f(values_j) = E tr(L f(XᵀX))`.
+    """Eigenvalues of XᵀX and the variance of x_q along their eigenvectors.
+    `Σ_j weights_j f(values_j) = E tr(L f(XᵀX))`.
 
     values, weights: [n]; the weights add up to `tr L`, `L = E[x_q x_qᵀ]`.
     bound: one context in a billion has an eigenvalue above it.
@@ -53,7 +54,7 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
 
 
 def weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
-    """The eigenvalues of XᵀX of fresh contexts, and the variance `u_iᵀ L u_i` of x_q along each eigenvector."""
+    """The eigenvalues of XᵀX of fresh contexts, and `u_iᵀ L u_i`."""
     if tasks.scales is None:
         values = context_eigenvalues(key, tasks, contexts)
         return values, np.full_like(values, tasks.variance)
@@ -108,14 +109,14 @@ def _check(tasks: Tasks, contexts: int) -> None:
 
 
 def _gram(key: Array, tasks: Tasks, block: int, contexts: int) -> Float[np.ndarray, "T d d"]:
-    """XᵀX of a block of contexts, in float64: in float32 rounding would drown the smallest eigenvalues."""
+    """XᵀX of a block of contexts, in float64 for small eigenvalues."""
     size = min(_block, contexts - block * _block)
     X = np.moveaxis(np.asarray(sample_tasks(jax.random.fold_in(key, block), tasks, size).X, np.float64), -1, 0)
     return X.swapaxes(1, 2) @ X
 
 
 def _cells_of(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The weighted mean eigenvalue of each cell of a grid, and its weight; values are sorted."""
+    """The weighted mean eigenvalue of each cell of a grid, and weight."""
     grids = (np.geomspace(values[0], values[-1], _cells), np.linspace(values[0], values[-1], _cells))
     starts = np.unique(np.searchsorted(values, np.unique(np.concatenate(grids))[:-1]))
     total = np.add.reduceat(weights, starts)
@@ -123,14 +124,14 @@ def _cells_of(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _lower_end(first: float, weight: float, exponent: float) -> tuple[np.ndarray, np.ndarray]:
-    """The weight below the first value of the body, by the power law `P(λ < l) = weight (l / first)^exponent`."""
+    """The weight below the body, `P(λ < l) = weight (l / first)^exponent`."""
     shares = np.concatenate([[0.0], np.geomspace(1e-8, 1, 400)])
     values = first * shares ** (1 / exponent)
     return (values[1:] + values[:-1]) / 2, weight * np.diff(shares)
 
 
 def _upper_end(last: float, mean: float, weight: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
-    """The weight above the last value of the body, by an exponential distribution of the same mean, up to the bound."""
+    """The weight above the body, by an exponential distribution up to the bound."""
     values = np.linspace(last, bound, 200)
     above = weight * np.exp(-(values - last) / (mean - last))
     return (values[1:] + values[:-1]) / 2, -np.diff(above)

@@ -1,4 +1,4 @@
-"""Apache Beam: text to shards and co-occurrence counts on many machines, exactly as on one machine.
+"""Apache Beam: text to shards and counts, exactly as on one machine.
 
 A corpus is cut into parts of consecutive documents. A worker tokenises a part, writes it as the shard of the same number, and
 counts it into sparse tables. Workers exchange tables, merged in each worker first, never single pairs. The same part always
@@ -42,7 +42,7 @@ class DocumentShard(NamedTuple):
 def file_parts(
     split: str, files: Sequence[str], *, size: int, field: str | None = None, documents: Unit = "line"
 ) -> list[DocumentShard]:
-    """The documents of text files, in parts of about `size` bytes; a file that is no plain text of lines is one part.
+    """The documents of text files, in parts of about `size` bytes.
 
     Args:
         split: `train` or `dev`.
@@ -81,7 +81,7 @@ def list_parts(split: str, documents: Sequence[str], *, size: int) -> list[Docum
 
 
 def tfds_parts(data: TfdsText, *, size: int) -> list[DocumentShard]:
-    """A text data set of TFDS, in parts of `size` documents: of train and dev, or of `all` where there is no dev."""
+    """A text data set of TFDS, in parts of `size` documents."""
     parts = []
     for name, split in (("all" if data.dev is None else "train", "train"), ("dev", data.dev)):
         in_all = data.sizes[split] if split else 0
@@ -91,7 +91,7 @@ def tfds_parts(data: TfdsText, *, size: int) -> list[DocumentShard]:
 
 
 def cut_part(part: DocumentShard, lengths: Mapping[int, int]) -> list[DocumentShard]:
-    """A part of a corpus without dev documents as a part of train and one of dev, by `split_documents`.
+    """A part without dev documents, split by `split_documents`.
 
     Args:
         part: of the whole corpus.
@@ -142,7 +142,7 @@ def tokenise_part(
 
 
 def write_stream_index(folder: str | os.PathLike, shards: Iterable[Shard], tokenizer: Tokenizer) -> None:
-    """Write the index of a stream: its shards in order, without those that hold no token. Only now is the stream whole.
+    """Write the index of a stream without empty shards; it completes the stream.
 
     Raises:
         ValueError: no token at all; a file that cannot be written.
@@ -163,7 +163,7 @@ def ingest(
     runner: str = "DirectRunner",
     options: Sequence[str] = (),
 ) -> None:
-    """Run the pipeline: parts -> shards in `out/train` and `out/dev`, counts of train in `out/counts`.
+    """Run the pipeline: parts to shards of train and dev, and counts.
 
     Args:
         parts: of the splits `train` and `dev`, or of `all`, which `cut_part` cuts into the two.
@@ -228,7 +228,7 @@ def _tokenise(part: DocumentShard, tokenizer: Tokenizer, out: Path, K: int) -> t
 
 @contextlib.contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """A worker's ValueError arrives as the text of its traceback, in an error of the runner."""
+    """Raise a worker's ValueError from the text of its traceback."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Contexts of several tokens, and the shorter ones that they extend, counted by one sort of the text.
+"""Contexts of several tokens and shorter ones, counted by one sort.
 
 A position is one integer, its ids as digits, the first the most significant, and its target the last: in sorted order equal
 contexts of every length stand side by side. The pairs (context, target) of a shorter length are made from the distinct ones of
@@ -15,7 +15,7 @@ _largest = 2**63 - 1
 
 
 class ContextLevel(NamedTuple):
-    """The contexts of one length, numbered in the order of their ids; those of a single id have it as their number.
+    """The contexts of one length, numbered in the order of ids.
 
     contexts: sorted keys `number of the shorter context * N + id`; for single ids, all of them.
     start: the pairs of context c are start[c] .. start[c + 1] - 1.
@@ -88,7 +88,7 @@ def count_contexts(
 def rows_of_keys(
     keys: Integer[np.ndarray, " E"], counts: Int[np.ndarray, " E"], contexts: int, vocab_size: int
 ) -> tuple[Int[np.ndarray, " C_plus_1"], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """Where each context starts, targets and counts of sorted keys `context * N + target`.
+    """Starts of contexts, targets and counts of sorted keys `context * N + target`.
 
     Example:
         >>> [part.tolist() for part in rows_of_keys(np.array([1, 5, 6]), np.array([4, 1, 2]), 3, 4)]
@@ -106,7 +106,7 @@ def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
 
 
 def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different keys in their order, and how often each occurs; the keys given are sorted in place.
+    """The different keys in order with their counts; keys are sorted in place.
 
     Example:
         >>> [part.tolist() for part in tally(np.array([5, 3, 5]))]

@@ -1,4 +1,4 @@
-"""Generalised co-occurrence counts F(H, Y) = HᵀY (paper, Eq. 2), in one pass over the data.
+"""Co-occurrence counts F(H, Y) = HᵀY (paper, Eq. 2), in one pass.
 
 Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k.
 The counts are integers from end to end and are all that a fit needs: Sum, Cat, every radius up to the counted one, and the
@@ -36,7 +36,7 @@ def count(
     saving: Saving | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Counts:
-    """Co-occurrence counts of every target with the token k places before it, k = 1..radius.
+    """Counts of every target with the token k places before, k = 1..radius.
 
     `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, the ends of documents (i = PAD) included. Chunk size, number of devices,
     number of processes and interruptions change the speed, never a count.
@@ -72,7 +72,7 @@ def count(
 
 
 class DenseCounter:
-    """Adds windows of a stream into tables on the devices of a mesh, each of which counts a part of every window.
+    """Adds windows of a stream into tables on the devices of a mesh.
 
     Args:
         radius: K.
@@ -122,7 +122,7 @@ class DenseCounter:
         return self._chunk * self._mesh.size
 
     def add(self, window: np.ndarray) -> None:
-        """Count the positions of `window[K:]`, at most `span` of them; returns while the devices count.
+        """Count the positions of `window[K:]` while the devices work.
 
         Raises:
             ValueError: a token id out of range.
@@ -155,7 +155,7 @@ class DenseCounter:
         self._total = tuple(state[f"C_{k}"] for k in range(1, self.radius + 1))
 
     def _merge(self) -> None:
-        """The devices' tables summed, into those on the host; one offset after the other, as the tables are large."""
+        """The devices' tables added to the host's, offset by offset."""
         new, old, merged = list(self._tables), list(self._total), []
         self._tables, self._total = (), ()
         while new:
@@ -185,7 +185,7 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
 
 
 def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """One block of `K + chunk` tokens per device and how many of its positions count: [devices, K + chunk], [devices]."""
+    """One block of `K + chunk` tokens per device, and its counted positions."""
     blocks = np.zeros((devices, K + chunk), window.dtype)
     parts = [window[d * chunk : (d + 1) * chunk + K] for d in range(devices)]
     for block, part in zip(blocks, parts, strict=True):
@@ -195,7 +195,7 @@ def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.nd
 
 @functools.cache
 def counting_step(mesh: Mesh, K: int, N: int):
-    """Compiled `tables, blocks, lengths -> tables, done`: every device adds its block into its own donated tables.
+    """Compiled `tables, blocks, lengths -> tables, done`; it donates the tables.
 
     For each position, 1 is added to the cell (token k places back, target) of every flat table: a scatter into one axis is the
     fastest.
@@ -213,7 +213,7 @@ def counting_step(mesh: Mesh, K: int, N: int):
 
 @functools.cache
 def zero_table(mesh: Mesh, cells: int):
-    """Compiled `() -> [devices * cells]` of int32 zeros, as many on each; with an axis of devices a TPU copies tables."""
+    """Compiled `() -> [devices * cells]` of int32 zeros, as many on each device."""
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
     return jax.jit(lambda: jnp.zeros(mesh.size * cells, jnp.int32), out_shardings=shard)
 

@@ -1,4 +1,4 @@
-"""Tables of counts, dense or sparse, and how many of them become one: a log-structured merge.
+"""Tables of counts, dense or sparse, and their log-structured merge.
 
 Tables of like size are added up, as the levels of a log-structured merge tree are, so that n pairs cost O(n log n) whatever
 they come from: blocks of a stream (jexplicit.counts.sparse), parts of a corpus (jexplicit.counts.beam), processes. Counts stay
@@ -33,7 +33,7 @@ CSR = ("data", "indices", "indptr")  # the arrays of a sparse table
 
 
 def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Counts of several bodies of text together, `C_k + C'_k + ...`, in int64 where a cell could pass 2^31.
+    """Summed counts of several texts, in int64 if a cell could pass 2^31.
 
     Args:
         parts: `Counts`, or `SparseCounts`; an empty tuple is the counts of no text.
@@ -69,7 +69,7 @@ def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def merge_offsets(counts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The one table `sum_k C_k`, from which a table that all offsets share is solved."""
+    """The one table `sum_k C_k`, for a table that all offsets share."""
     return merge_counts(*((C,) for C in counts))
 
 
@@ -80,7 +80,7 @@ def add_tables(x: Any, y: Any) -> Any:
 
 
 def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, *, vocab_size: int | None = None) -> csr_array:
-    """The rows of a table with these cells, sorted by row and column; they are copied only to make their index type smaller.
+    """The rows of a table with sorted cells, in small index types.
 
     Args:
         data, indices, indptr: of the CSR format.
@@ -92,7 +92,7 @@ def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, *, v
 
 
 class MergeTree:
-    """The sum of tables [N, N] that arrive one by one; each table in it is at least twice as large as the next.
+    """The sum of tables [N, N] that arrive one by one.
 
     Example:
         >>> tree, C = MergeTree(2), csr_array(np.array([[0, 3], [1, 0]], np.int32))
@@ -107,7 +107,7 @@ class MergeTree:
         self._N = vocab_size
 
     def add(self, table: Any) -> None:
-        """Add a table: while the one below is less than twice as large, they become one."""
+        """Add a table, and merge tables less than twice as large."""
         self.tables.append(table)
         while len(self.tables) > 1 and self.tables[-2].size < 2 * self.tables[-1].size:
             self.tables[-2:] = [add_tables(*self.tables[-2:])]
@@ -120,7 +120,7 @@ class MergeTree:
 
 
 def split_columns(counts: SparseCounts, shards: int) -> list[SparseCounts]:
-    """Counts of the targets i = 0, 1, ... modulo the number of shards: frequent tokens, whose ids are near, are spread evenly.
+    """Counts of the targets modulo the number of shards, spread evenly.
 
     Example:
         >>> C = csr_array(np.array([[1, 2, 3], [0, 4, 0], [0, 0, 0]], np.int32))
@@ -151,7 +151,7 @@ def write_tables(folder: str | os.PathLike, counts: SparseCounts, *, shard: int 
 
 
 def write_tables_index(folder: str | os.PathLike, *, radius: int, shards: int = 1, tokenizer: str = "") -> None:
-    """Say what the files are, once all of them are written.
+    """Write the index of the files of tables, after all of them.
 
     Raises:
         ValueError: it cannot be written.

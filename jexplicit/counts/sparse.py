@@ -23,7 +23,7 @@ _block_positions = 1 << 20  # sorted at once: the keys of one offset are 8 MB
 
 
 class SparseCounter:
-    """Counts a stream window by window: `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]` for k = 1..K.
+    """Counts by window: `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`.
 
     Args:
         radius: K, the largest offset in tokens.
@@ -53,11 +53,11 @@ class SparseCounter:
 
     @property
     def span(self) -> int:
-        """Preferred number of positions per `add`: those of a block."""
+        """Preferred number of positions per `add`: one block."""
         return _block_positions
 
     def add(self, window: np.ndarray) -> None:
-        """Count the targets `window[K:]` with the K tokens before each; the first K tokens serve as context only.
+        """Count the targets `window[K:]` with the K tokens before each.
 
         Raises:
             ValueError: a window that is not of integers or shorter than K, or a token id out of range.

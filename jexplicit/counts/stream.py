@@ -26,7 +26,7 @@ _save_share = 10  # times what the last save took, at least, lie between two sav
 
 @runtime_checkable
 class Counter(Protocol):
-    """What a pass over a stream feeds: an accumulator whose state can be saved and restored.
+    """An accumulator that a pass feeds, with a state to save.
 
     span: preferred number of positions per `add`.
     add: counts the positions of `window[radius:]`; the tokens before are context only. It refuses ids out of range.
@@ -89,7 +89,7 @@ def feed(
     saving: Saving | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Count the targets at positions first .. last - 1 of a stream, continuing from the last save of an earlier pass.
+    """Count the targets at positions first .. last - 1, after the last save.
 
     Args:
         counter: the counter to feed.
@@ -125,7 +125,7 @@ def feed(
 
 
 def checksums(stream: Stream, first: int, last: int) -> list[int]:
-    """What identifies the tokens first .. last - 1 of a stream, or those of shards, which know the checksums of all."""
+    """The identity of the tokens first .. last - 1, by checksums."""
     if isinstance(stream, Shards):
         return [shard.crc32 for shard in stream.shards]
     crc = 0

@@ -1,4 +1,4 @@
-"""Word vectors from counts: singular vectors of the positive pointwise mutual information of a token and what follows it.
+"""Word vectors from counts: singular vectors of positive pointwise mutual information.
 
 Source: Levy & Goldberg 2014.
 """
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Integer
 
 
 def word_vectors(C: Integer[np.ndarray, "N N"], d: int) -> Float[np.ndarray, "N d"]:
-    """Signed vectors of tokens, `V = S_d Σ_d^½` with `S Σ Tᵀ = max(0, log(C[j, i] M / (C[j, :] C[:, i])))`.
+    """Signed vectors `S_d Σ_d^½` of positive pointwise mutual information `S Σ Tᵀ`.
 
     The largest entry of each column is positive, so that vectors do not depend on the solver.
 

@@ -19,7 +19,7 @@ PAD = 0
 
 @runtime_checkable
 class Stream(Protocol):
-    """Token ids `<pad> d_1 <pad> ... d_n <pad>`: an array, a memory map, or `jexplicit.data.corpus.shards.Shards`."""
+    """Token ids `<pad> d_1 <pad> ... d_n <pad>`: an array, memory map or `Shards`."""
 
     @property
     def dtype(self) -> np.dtype: ...
@@ -36,7 +36,7 @@ def check_radius(K: int) -> None:
 
 
 def check_stream(stream: Stream) -> None:
-    """Refuse anything but `<pad> document <pad> ... <pad>` in integers, with at least one token."""
+    """Refuse anything but `<pad> document <pad> ... <pad>` in integers."""
     if not hasattr(stream, "dtype"):
         raise ValueError(f"a {type(stream).__name__} as token stream: pass an array, numpy.array(ids)")
     shape = getattr(stream, "shape", (len(stream),))
@@ -49,7 +49,7 @@ def check_stream(stream: Stream) -> None:
 
 
 def context_columns(x: Any, K: int) -> list[Any]:
-    """`columns[k-1][m] = x[K+m-k]`, or PAD if a nearer context token is PAD: the K context tokens of each position of `x[K:]`.
+    """The K context tokens of each position of `x[K:]`, PAD beyond documents.
 
     For NumPy and JAX arrays, so that the compiled count and the contexts on the host agree by construction.
     """
@@ -61,14 +61,14 @@ def context_columns(x: Any, K: int) -> list[Any]:
 
 
 def with_leading_pads(stream: np.ndarray, K: int) -> np.ndarray:
-    """The stream preceded by K - 1 pads, so that the contexts of its first document are complete."""
+    """The stream preceded by K - 1 pads, for its first contexts."""
     check_radius(K)
     check_stream(stream)
     return np.concatenate([np.full(K - 1, PAD, stream.dtype), stream])
 
 
 def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None:
-    """Refuse token ids outside 0 .. N - 1; the message ends with `where_and_remedy`, by default about the vocabulary."""
+    """Refuse token ids outside 0 .. N - 1, with a remedy."""
     lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
     if lowest < 0 or highest >= N:
         where = where_and_remedy or f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size"
@@ -76,7 +76,7 @@ def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None
 
 
 def pad_to(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length ..."]:
-    """Ids in int32, padded with a value to a fixed length, so that the last part has the same compiled shape."""
+    """Ids in int32, padded with a value to a fixed length."""
     longer = np.full((length, *ids.shape[1:]), value, np.int32)
     longer[: len(ids)] = ids
     return longer
@@ -104,7 +104,7 @@ def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[
 def window_contexts(
     window: np.ndarray, K: int, *, eos: bool = False
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-    """Contexts and targets of the predictions in `window[K:]`; the first K tokens are context only."""
+    """Contexts and targets of `window[K:]`; the first K tokens are context."""
     Y = window[K:]
     predicted = slice(None) if eos else Y != PAD
     return np.stack([c[predicted] for c in context_columns(window, K)], axis=1), Y[predicted]

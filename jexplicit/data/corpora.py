@@ -1,4 +1,4 @@
-"""A corpus: train and dev documents, read lazily, splits of documents, and sizes of texts.
+"""A corpus: train and dev documents, read lazily, and their splits.
 
 Contexts do not cross the boundaries of documents, such as lines of a text file or docstrings. The documents of a corpus are an
 iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time, so that
@@ -20,7 +20,7 @@ D = TypeVar("D", bound=Iterable[str], covariant=True)
 
 
 class Documents:
-    """The documents of `read(*arguments, **options)`, read again by every iteration; pickles if the function does."""
+    """The documents of `read(*arguments, **options)`, read by every iteration."""
 
     def __init__(self, read: Callable[..., Iterable[Any]], *arguments: Any, **options: Any):
         self._read = partial(read, *arguments, **options)
@@ -70,7 +70,7 @@ class Corpus(Generic[D]):
 
 
 def split_documents(documents: Sequence[T], *, every: int = 10, block: int = 10) -> tuple[list[T], list[T]]:
-    """Split at least 2 documents into train and dev by interleaved blocks, so that both cover the whole corpus.
+    """Split documents into train and dev by interleaved blocks.
 
     `block` neighbours, which are often related, stay together; of `every` blocks the middle one is dev. A small corpus has
     smaller blocks, so that neither part is empty.
@@ -100,7 +100,7 @@ def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: 
 
 
 def split_at_end(documents: Iterable[str], *, dev: bool, share: float = 0.1) -> Iterator[str]:
-    """Train or dev of a text whose last characters are dev; a document across the boundary is in both, in two pieces."""
+    """Train or dev of a text whose last characters are dev."""
     characters = sum(map(len, documents))
     cut, place = int((1 - share) * characters), 0
     if not 0 < cut < characters:
@@ -123,7 +123,7 @@ def lazy_split(documents: Iterable[str], split: Split = "blocks") -> tuple[Docum
 
 
 def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
-    """Shuffle at least 3 documents and split them into train, dev and test, 80 / 10 / 10, none empty.
+    """Shuffle documents and split them 80 / 10 / 10, none empty.
 
     For unrelated documents, such as the lines of a list; use `split_documents` if neighbours are related.
     """
@@ -141,7 +141,7 @@ def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], l
 def sample_documents(
     documents: Iterable[str], size: int, *, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> tuple[list[str], int]:
-    """A uniform random sample of `size` documents (or all, if fewer), drawn in one pass, in order; and their total number.
+    """A uniform sample of `size` documents in order, and their total number.
 
     progress: called with the number of documents seen, every 10,000. Source: Li 1994, Reservoir-sampling algorithms of time
     complexity O(n (1 + log(N/n))), Algorithm L.
@@ -187,7 +187,7 @@ class TextSizes(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Shares of a text's documents, and of its bytes, that occur verbatim in another text."""
+    """Shares of documents and bytes that occur verbatim in another text."""
 
     documents: float
     bytes: float
@@ -200,7 +200,7 @@ def text_sizes(documents: Iterable[str]) -> TextSizes:
 
 
 def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
-    """Shares of dev whose documents occur in train with the same words, for any white space; dev is held in memory."""
+    """Shares of dev whose documents occur in train, for any white space."""
     dev = list(dev)
     words = [" ".join(document.split()) for document in dev]
     wanted = set(words)

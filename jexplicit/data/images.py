@@ -1,4 +1,4 @@
-"""Labelled grey images: scikit-learn's 8x8 digits, files (idx as of MNIST, PNG, .npz), and TFDS.
+"""Labelled grey images: 8x8 digits, files (idx, PNG, .npz), and TFDS.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
 levels instead of 256, and so `(X + 1)/17`. Files are read as bytes; colours, and images of several sizes, are refused.
@@ -37,7 +37,7 @@ _most_classes = 256  # labels are bytes
 
 
 class Images(NamedTuple):
-    """A data set split into train and test: images of grey levels 0 .. levels - 1, and labels 0 .. outputs - 1.
+    """Train and test images of levels 0 .. levels - 1, and labels.
 
     classes: names of the labels; () for numbers.
     """
@@ -173,7 +173,7 @@ def check_images(images: Images) -> Images:
 
 
 def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
-    """Refuse images whose grey levels are not the integers 0 .. levels - 1, such as images in [0, 1]."""
+    """Refuse grey levels that are not the integers 0 .. levels - 1."""
     if not X.size:
         return
     if X.dtype.kind not in "biuf":
@@ -189,7 +189,7 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
 
 
 def read_parts(path: str | os.PathLike) -> Images:
-    """The data set in an .npz file, in a folder of PNGs (`train/LABEL/*.png` and `test/LABEL/*.png`), or in idx files."""
+    """The data set in an .npz file, a folder of PNGs, or idx files."""
     path = local_path(path)
     if path.suffix.lower() == ".npz":
         return _read_npz(path)
@@ -200,7 +200,7 @@ def read_parts(path: str | os.PathLike) -> Images:
 
 
 def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
-    """The images in files and folders (PNG; idx; .npy; .npz with a single array or x_test), each with its name.
+    """The images in files and folders, each with its name.
 
     PNGs, whose levels are 0 .. 255, are rescaled to 0 .. levels - 1, unless none has a higher level.
     """
@@ -231,7 +231,7 @@ def size(shape: Sequence[int]) -> str:
 
 
 def read_idx(path: str | os.PathLike, dimensions: int) -> UInt8[np.ndarray, "..."]:
-    """The array in an idx file of unsigned bytes, compressed or not; dimensions: 3 for images, 1 for labels."""
+    """The array in an idx file of unsigned bytes, compressed or not."""
     content = read_input(path)
     header, magic, expected = 4 + 4 * dimensions, int.from_bytes(content[:4], "big"), 0x800 | dimensions
     if magic == 0x804:
@@ -269,7 +269,7 @@ _TO_WHITE = (  # a conversion alone would drop the transparency, and show what l
 
 
 def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
-    """The grey levels of a PNG of 1 or 8 bits, 0 .. 255, without palette or transparency; black and white are 0 and 255."""
+    """The grey levels 0 .. 255 of a PNG of 1 or 8 bits."""
     content = read_input(path)
     try:
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
@@ -337,7 +337,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _read_npz(path: Path) -> Images:
-    """The arrays x_train, y_train, x_test and y_test of an .npz file, as in Keras' mnist.npz."""
+    """The arrays x_train, y_train, x_test and y_test of an .npz file."""
     arrays = _load(path)
     if missing := [key for key in KEYS.values() if key not in arrays]:
         raise ValueError(
@@ -417,7 +417,7 @@ def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
-    """A data set of TFDS with the features `image` and `label`, and the splits train and test; without TensorFlow.
+    """A data set of TFDS with `image` and `label`, without TensorFlow.
 
     Colours are averaged to whole grey levels.
     """

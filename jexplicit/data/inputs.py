@@ -1,4 +1,4 @@
-"""Opening inputs: files of all readers, compressed or not, and pipes, which can be read only once.
+"""Opening inputs: files, compressed or not, and pipes.
 
 The kind of a file is determined by its name as given, in any case, and by its first bytes.
 """
@@ -56,7 +56,7 @@ _json_start = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"")
 
 
 def kind_of(path: str) -> Kind:
-    """The kind of a file, a format of records or plain text: by its name, or without an ending by its first bytes."""
+    """The kind of a file, by its name or its first bytes."""
     name, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(name)[1] if ending in COMPRESSED else ending
     if ending in _kinds or not is_input(path):
@@ -85,7 +85,7 @@ def is_input(path: str | os.PathLike) -> bool:
 
 
 def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.BufferedIOBase:
-    """The bytes of a file, decompressed (gzip, bzip2, xz, zstd); those of a pipe are kept in memory for repeated reading.
+    """The bytes of a file, decompressed (gzip, bzip2, xz, zstd).
 
     content: of an input that has a name only, such as standard input.
     """
@@ -116,7 +116,7 @@ def input_head(path: str | os.PathLike, content: bytes | None = None) -> bytes:
 
 @contextlib.contextmanager
 def refuse_damaged(path: str | os.PathLike) -> Iterator[None]:
-    """ValueErrors for those of decompression."""
+    """Turn errors of decompression into ValueErrors."""
     try:
         yield
     except DAMAGED as error:
@@ -124,7 +124,7 @@ def refuse_damaged(path: str | os.PathLike) -> Iterator[None]:
 
 
 def refuse_other_formats(path: str | os.PathLike, head: bytes) -> None:
-    """Refuse what is no text by the first bytes of a file, decompressed."""
+    """Refuse a file that is no text, by its first bytes."""
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n").lower()
     what = next((what for magic, what in _refused.items() if start.startswith(magic)), None)
     if head[257:262] == b"ustar":
@@ -134,7 +134,7 @@ def refuse_other_formats(path: str | os.PathLike, head: bytes) -> None:
 
 
 def file_lines(path: str, start: int = 0, stop: int | None = None, *, content: bytes | None = None) -> Iterator[str]:
-    """Lines of a UTF-8 file with their ends, without byte-order mark; or those that begin at bytes start .. stop - 1."""
+    """Lines of a UTF-8 file with their ends, or of a byte range."""
     refuse_other_formats(path, input_head(path, content))
     with open_input(path, content) as file, refuse_damaged(path):
         if start:
@@ -149,7 +149,7 @@ def file_lines(path: str, start: int = 0, stop: int | None = None, *, content: b
 
 
 def list_files(paths: Paths) -> list[str]:
-    """The files of paths, globs and folders, each once, as absolute paths without resolving links."""
+    """The files of paths, globs and folders, each once, as absolute paths."""
     return list({os.path.realpath(path): os.path.abspath(path) for path in reversed(expand_paths(paths))}.values())[::-1]
 
 
@@ -172,7 +172,7 @@ def path_list(paths: Paths) -> list[str]:
 
 
 def file_stamp(path: str) -> list[Any]:
-    """An identifier that changes with a file, without reading it; of a pipe, by its content."""
+    """An identifier that changes with a file, without reading it."""
     if is_pipe(path):
         return [path, zlib.crc32(pipe_bytes(path)), len(pipe_bytes(path))]
     found = os.stat(path)
@@ -220,7 +220,7 @@ def _expand(path: str) -> list[str]:
 
 
 def folder_files(folder: str | os.PathLike) -> list[str]:
-    """The files of a folder and its subfolders, sorted, without hidden ones and those that systems write beside."""
+    """The files of a folder and its subfolders, sorted, without hidden ones."""
     found: list[str] = []
     seen = {os.path.realpath(folder)}  # a link to a folder may lead back
     for place, folders, files in os.walk(folder, followlinks=True):

@@ -1,4 +1,4 @@
-"""Files of records with named fields, one of which is the text: JSON, CSV, TSV and Parquet.
+"""Files of records with a text field: JSON, CSV, TSV and Parquet.
 
 Records are streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would
 join `"a"b` to one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
@@ -19,14 +19,14 @@ _batch = 1024  # records of a Parquet file in memory
 
 
 class Record(NamedTuple):
-    """The fields of a record, and its first line (in Parquet and a JSON array, its number), from 1."""
+    """The fields of a record, and its first line from 1."""
 
     line: int
     fields: Mapping[str, Any]
 
 
 def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Record]:
-    """The records of a file, in order, without blank lines; optionally only some fields of a Parquet file.
+    """The records of a file, in order, without blank lines.
 
     Formats: JSON (`.jsonl`, `.ndjson`, `.json`, or no ending: objects in lines, or in one array), a table with a header
         (`.csv`, with commas, semicolons, tabs or bars; `.tsv`, without quotes), or Parquet; all may be compressed.
@@ -38,7 +38,7 @@ def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Rec
 
 
 def text_of(record: Record, path: str, field: str) -> str:
-    """The text in a field of a record; a missing value is an empty text. Errors list the fields."""
+    """The text in a field of a record; a missing value is empty."""
     value = value_of(record, path, field)
     if value is not None and not isinstance(value, str):
         found = f"{type(value).__name__} {str(value)[:40]!r}"
@@ -54,7 +54,7 @@ def value_of(record: Record, path: str, field: str) -> Any:
 
 
 def check_field(path: str, field: str | None) -> None:
-    """Refuse a file of records without a given field, or whose first record does not have it, before it is read."""
+    """Refuse a file of records without a given field."""
     first = next(file_records(path, [] if field is None else [field]), None)
     if first is None:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
@@ -64,7 +64,7 @@ def check_field(path: str, field: str | None) -> None:
 
 
 def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
-    """The records of JSON lines, `{"field": value, ...}` each, or of one array of such objects."""
+    """The records of JSON lines, or of one array of objects."""
     lines = iter(lines)
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
     first = next(numbered, None)

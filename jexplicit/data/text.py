@@ -1,4 +1,4 @@
-"""Text files of any size as documents: lines, paragraphs, whole files or fields of records.
+"""Text files of any size as documents.
 
 Lines can also be read by ranges of bytes.
 """
@@ -20,7 +20,7 @@ _plain_name = re.compile(r"\.txt(\.\w+)?$")
 def text_corpus(
     train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line", split: Split = "blocks"
 ) -> Corpus[Documents]:
-    """A lazy corpus of text files; without dev files, train is split by `split`: "blocks" (`split_documents`) or "end".
+    """A lazy corpus of text files; train is split without dev files.
 
     Paths, `field` and `documents` are as in `read_documents`.
     """
@@ -35,7 +35,7 @@ def text_corpus(
 
 
 def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = "line") -> list[str]:
-    """Documents of files: every line that is not blank, otherwise unchanged, without its end (`\\n`, `\\r\\n` or `\\r`).
+    """Documents of files: every line that is not blank, without its end.
 
     paths: files, compressed or not, pipes, globs and folders (sorted, without hidden files), each read once. Files of records
         (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.records) have one document per record.
@@ -48,7 +48,7 @@ def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = 
 
 
 def check_reading(files: Sequence[str], *, field: str | None, documents: str) -> None:
-    """Refuse a `field` or `documents` that does not fit the files, before they are read."""
+    """Refuse a `field` or `documents` that does not fit the files."""
     if documents not in get_args(Unit):
         raise ValueError(f"documents {documents!r}: choose one of {', '.join(get_args(Unit))}")
     records = [file for file in files if kind_of(file) != "text"]
@@ -64,7 +64,7 @@ def check_reading(files: Sequence[str], *, field: str | None, documents: str) ->
 
 
 def train_and_dev_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
-    """The files of train and dev, each once and in order; dev may be empty."""
+    """The files of train and dev, each once and in order."""
     train_files, dev_files = list_files(train), list_files(dev) if path_list(dev) else []
     if shared := sorted(set(map(os.path.realpath, train_files)) & set(map(os.path.realpath, dev_files))):
         raise ValueError(f"{shared[0]} is in train and in dev: remove it from one, or give no dev to split train")
@@ -76,7 +76,7 @@ def _files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
 
 
 class Document(NamedTuple):
-    """A document with its file and first line (of a Parquet file, its row), from 1; id: the value of a field of records."""
+    """A document with its file, its first line from 1, and id."""
 
     text: str
     file: str
@@ -85,7 +85,7 @@ class Document(NamedTuple):
 
 
 def file_documents(path: str, start: int = 0, stop: int | None = None, **reading: Any) -> Iterator[str]:
-    """The documents of one file, or those of the lines that begin at bytes start .. stop - 1; options of `read_documents`.
+    """The documents of one file, or of the lines in a byte range.
 
     Consecutive ranges yield every document exactly once.
     """
@@ -93,7 +93,7 @@ def file_documents(path: str, start: int = 0, stop: int | None = None, **reading
 
 
 def has_ranges(path: str, documents: Unit = "line") -> bool:
-    """Whether ranges of bytes of a file can be read independently: plain text, one document per line."""
+    """Whether byte ranges of a file are independent: one document per line."""
     return documents == "line" and kind_of(path) == "text" and not is_pipe(path) and not is_compressed(path)
 
 
@@ -106,7 +106,7 @@ def locate_documents(
     documents: Unit = "line",
     id_field: str | None = None,
 ) -> Iterator[Document]:
-    """The documents of one file with their positions; see `file_documents`. id_field: field of records kept as `id`."""
+    """The documents of one file with their positions."""
     if kind_of(path) != "text":
         fields = None if field is None else [field, *([] if id_field is None else [id_field])]
         found = record_documents(file_records(path, fields), path, field=field, id_field=id_field)
@@ -121,7 +121,7 @@ def locate_documents(
 
 
 def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") -> Iterator[Document]:
-    """The documents in lines of plain text: every line that is not blank, the blocks between blank lines, or all of them."""
+    """The documents in plain text: lines, blocks between blank lines, or all."""
     block: list[str] = []
     first = 0
     for n, line in enumerate(_split_lines(lines), 1):

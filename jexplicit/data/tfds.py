@@ -22,7 +22,7 @@ _text_way_out = "download the text and use train=FILES, or the corpus docs, whic
 
 
 def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: str) -> Any:
-    """The builder of a data set by its TFDS name or folder, downloaded if necessary; errors end with `way_out`.
+    """The builder of a TFDS data set or folder, downloaded if necessary.
 
     data_dir: default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
     """
@@ -84,7 +84,7 @@ class TfdsText(NamedTuple):
     bytes: dict[str, int]
 
     def documents(self, split: str) -> Iterator[str]:
-        """The documents of a split (`train`, or a part of it, `train[100:200]`) that are not blank, read lazily."""
+        """The documents of a split that are not blank, read lazily."""
         builder = prepared_builder(self.name, self.data_dir, way_out=_text_way_out)
         try:
             rows = builder.as_data_source(split=split)
@@ -98,7 +98,7 @@ class TfdsText(NamedTuple):
 
 
 def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> TfdsText:
-    """A text data set of TFDS, downloaded if necessary: train is train, and validation, or else test, is dev."""
+    """A text data set of TFDS; dev is validation, or else test."""
     builder = prepared_builder(name, data_dir, way_out=_text_way_out)
     features, splits = list(builder.info.features), list(builder.info.splits)
     if feature not in features:

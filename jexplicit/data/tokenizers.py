@@ -172,7 +172,7 @@ class Tokenizer:
             raise ValueError(f"{path} cannot be written ({error.strerror}): choose another place") from error
 
     def file_content(self) -> bytes:
-        """The content of a saved file: a line with the kind and the hash of the model, then the model."""
+        """The content of a saved file: kind and hash, then the model."""
         header = f"{_FILE_MARK} {self.kind} {hashlib.sha256(self.model).hexdigest()}\n"
         return header.encode() + self.model
 
@@ -223,7 +223,7 @@ class Tokenizer:
 
 
 def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
-    """An existing tokenizer: of a run or shards, any SentencePiece model, or a Hugging Face `tokenizer.json`."""
+    """An existing tokenizer: a run's, a SentencePiece model, or a `tokenizer.json`."""
     place = local_path(path)
     file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
     if file is None:
@@ -239,7 +239,7 @@ def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
 
 
 def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence[str], vocab_size: int | None) -> Tokenizer:
-    """The tokenizer of a flag: a kind to train on documents (`train_tokenizer`), a path (`open_tokenizer`), or a tokenizer."""
+    """The tokenizer of a flag: a kind to train, a path, or a tokenizer."""
     if isinstance(tokenizer, str) and tokenizer in KINDS:
         return train_tokenizer(documents, kind=tokenizer, vocab_size=vocab_size)
     tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else open_tokenizer(tokenizer)
@@ -346,7 +346,7 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress
 
 
 def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[tuple[np.ndarray, int]]:
-    """Tokens of some hundred documents at a time, each followed by `<pad>`, and their number."""
+    """Tokens of some hundred documents at a time, with their number."""
     _check_documents(documents)
     dtype, rest = np.min_scalar_type(tokenizer.vocab_size - 1), iter(documents)
     pad = np.array([PAD], np.int32)
@@ -427,7 +427,7 @@ def _read_sentencepiece(model: bytes) -> _Foreign:
 
 
 def _read_huggingface(model: bytes) -> _Foreign:
-    """The tokenizer of a `tokenizer.json`, without its template of special tokens, truncation, padding and dropout."""
+    """The tokenizer of a `tokenizer.json`, without templates, truncation and dropout."""
     if importlib.util.find_spec("tokenizers") is None:
         raise ValueError("a tokenizer.json needs tokenizers: pip install 'jexplicit[tokenizers]'")
     import tokenizers
@@ -487,7 +487,7 @@ def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, d
 
 
 def _read_words(model: bytes) -> _Foreign:
-    """Words separated by white space, those of a list, one per line, in UTF-8."""
+    """Words separated by white space, from a list in UTF-8."""
     words = [*(model.decode().split("\n") if model else []), "⁇"]
     own, unknown = {word: i for i, word in enumerate(words[:-1])}, len(words) - 1
 

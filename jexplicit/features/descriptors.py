@@ -20,7 +20,7 @@ _images_for_axes = 10_000
 
 
 class Axes(NamedTuple):
-    """Mean and principal axes of pooled responses, scaled so that training descriptors have mean square norm 1."""
+    """Mean and scaled principal axes of pooled responses."""
 
     mean: Float[Array, " D"]
     axes: Float[Array, "D r"]
@@ -84,7 +84,7 @@ def describe(
 
 
 def unit_roots(parts: Sequence[Float[Array, "m ..."]]) -> Float[Array, "m D"]:
-    """Square roots of numbers >= 0 as rows of norm 1, in which all parts have the same norm."""
+    """Square roots of numbers >= 0 as rows of norm 1, parts alike."""
     roots = [jnp.sqrt(part.reshape(len(part), -1)) for part in parts]
     norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]
     units = [rows / jnp.where(norm > 0, norm, 1) for rows, norm in zip(roots, norms, strict=True)]
@@ -99,7 +99,7 @@ def _project(rows: Array, axes: Axes) -> Array:
 
 @full_precision
 def _principal_axes(H: Float[Array, "M D"], dimensions: int) -> Axes:
-    """The mean, and the axes of largest variance divided by the root of the total variance along them."""
+    """The mean, and the axes of largest variance, scaled."""
     mean = H.mean(axis=0)
     centred = H - mean[None, :]
     variances, axes = jnp.linalg.eigh(centred.T @ centred / len(H))

@@ -1,4 +1,4 @@
-"""Random Fourier features: a Gaussian kernel as an inner product, for kernel least squares without a kernel matrix."""
+"""Random Fourier features: a Gaussian kernel as an inner product."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ _terms = 7  # of the two Taylor series: errors below 6e-8 up to a quarter turn
 def fourier_directions(
     key: Any, inputs: int, number: int, *, scale: float = 1.0, dtype=jnp.float32
 ) -> Float[Array, "inputs number"]:
-    """Directions W for the kernel `exp(-scale² ||x - y||² / 2)`: independent entries from N(0, scale²).
+    """Directions W for the kernel `exp(-scale² ||x - y||² / 2)`, from N(0, scale²).
 
     Raises:
         ValueError: a scale that is not above 0, or fewer than one direction.
@@ -34,7 +34,7 @@ def fourier_directions(
 @checked(lambda X, W: _refuse_phases(X, W), fine=lambda X, W: _largest(X, W) * jnp.finfo(jnp.result_type(X, W)).eps < 1)
 @full_precision
 def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, "M nn"]:
-    """`[cos XW, sin XW] / sqrt(n)`: rows of norm 1 whose inner products converge to the kernel as n grows.
+    """`[cos XW, sin XW] / sqrt(n)`: inner products approximate the kernel.
 
     Args:
         X: [M, r] numbers per example.
@@ -66,7 +66,7 @@ def _refuse_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:
 
 
 def cos_sin(x: Array) -> tuple[Array, Array]:
-    """The cosine and the sine by Taylor series of the half angle modulo whole turns, ten times as fast as XLA's on a CPU."""
+    """The cosine and sine by Taylor series, faster than XLA on CPUs."""
     half = math.pi * (x / (2 * math.pi) - jnp.round(x / (2 * math.pi)))
     square = half**2
     cosine = sine = jnp.zeros_like(x)

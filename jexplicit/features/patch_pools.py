@@ -1,4 +1,4 @@
-"""Whitened patches of several sizes, pooled over a grid and normalised by the contrast of an image.
+"""Whitened patches of several sizes, pooled over a grid and normalised.
 
 Filters are clusters of patches of training images, without gradient training.
 """
@@ -39,7 +39,7 @@ def fit_patch_bank(
 def patch_pools(
     X: Float[Array, "m rows columns"], bank: tuple[Filters, ...], *, grid: int, threshold: float
 ) -> Float[Array, "m D"]:
-    """Square roots of the responses to filters of every size, summed over the cells of a grid, as rows of norm 1.
+    """Square roots of filter responses, summed over a grid, rows of norm 1.
 
     The root reduces the weight of strokes that fill a cell, and the norm that of the contrast of an image. Patches lie around
     every pixel; borders are repeated.

@@ -1,4 +1,4 @@
-"""Convolutions with whitened patches of the training images (Coates & Ng 2011), as positive features pooled over a grid."""
+"""Whitened patches as filters (Coates & Ng 2011), as positive pooled features."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ _images_per_call = 500
 
 
 class Filters(NamedTuple):
-    """Linear filters `z = x W - b` of patches x [size * size] of grey levels between 0 and 1."""
+    """Linear filters `z = x W - b` of patches x [size * size]."""
 
     W: Float[Array, "P filters"]
     b: Float[Array, " filters"]
@@ -39,7 +39,7 @@ def patch_filters(
     noise: float = 0.01,
     clusters: bool = False,
 ) -> Filters:
-    """Random patches of training images, whitened, as filters of unit norm in the whitened space.
+    """Random patches of training images, whitened, as filters of unit norm.
 
     With mean μ and covariance C of patches and `V = (C + noise)^(-1/2)`, the response of patch x to the filter of patch a is
     `⟨(x - μ)V, (a - μ)V⟩ / ||(a - μ)V||`. Patches without contrast are excluded.
@@ -101,7 +101,7 @@ def patch_features(
     threshold: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M D"]:
-    """Positive parts of every filter's response at every position, summed over the cells of a grid: D = 2 n grid².
+    """Positive parts of filter responses, summed over a grid: D = 2 n grid².
 
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
@@ -128,7 +128,7 @@ def patch_features(
 
 
 def check_levels(images: np.ndarray, levels: int) -> None:
-    """Refuse no images, fewer than 2 grey levels, and grey levels that are not among them."""
+    """Refuse no images, fewer than 2 grey levels, and other levels."""
     if not len(images) or levels < 2 or not 0 <= images.min() <= images.max() <= levels - 1:
         span = f" from {images.min()} to {images.max()}" if images.size else ""
         raise ValueError(f"{len(images)} images{span}, of {levels} grey levels: give at least one, with levels 0 .. levels - 1")
@@ -140,7 +140,7 @@ def of_images(
     levels: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M D"]:
-    """f of grey levels between 0 and 1, [m, height, width] -> [m, D], in batches of some hundred images."""
+    """f of grey levels between 0 and 1, in batches of images."""
     check_levels(images, levels)
     blocks = []
     for m in range(0, len(images), _images_per_call):
@@ -164,7 +164,7 @@ def responses(X: Float[Array, "m height width"], filters: Filters) -> Float[Arra
 
 
 def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Float[Array, "m grid grid nn"]:
-    """Positive parts of responses, summed over the cells of a grid; cell c begins at row `ceil(c rows / grid)`.
+    """Positive parts of responses, summed over the cells of a grid.
 
     The sum runs over one row of all cells at a time, several times as fast on a CPU as a sum over an axis.
     """
@@ -175,7 +175,7 @@ def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Fl
 
 
 def _cells(z: Array, axis: int, grid: int) -> Array:
-    """An axis split into [grid, positions of the largest cell]; missing positions of smaller cells are 0."""
+    """An axis split into [grid, largest cell], padded with 0."""
     begin = -(-np.arange(grid + 1) * z.shape[axis] // grid)
     places = begin[:-1, None] + np.arange(np.diff(begin).max())
     if (places < begin[1:, None]).all():

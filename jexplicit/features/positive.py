@@ -1,4 +1,4 @@
-"""Positive features for the explicit solution and iterative scaling, preferably with rows of equal L1 norm.
+"""Positive features with rows of equal L1 norm.
 
 Signed numbers are split into `relu(x)` and `relu(-x)`; rows are scaled to norm K.
 """
@@ -16,7 +16,7 @@ from jexplicit.runs.devices import full_precision
 
 @checked(lambda x, threshold=0.0: _check_threshold(threshold))
 def positive_parts(x: Float[Array, "... D"], threshold: float | Float[Array, ""] = 0.0) -> Float[Array, "... DD"]:
-    """`[relu(x - t), relu(-x - t)]`: twice as many features, none negative; at t = 0 no information is lost.
+    """`[relu(x - t), relu(-x - t)]`: twice as many features, none negative.
 
     Raises:
         ValueError: a threshold that is NaN.
@@ -36,7 +36,7 @@ def _check_threshold(threshold: Any) -> None:
 
 @checked(lambda H, *, K=1.0, floor=0.01: _check_norms(H), static=("K", "floor"))
 def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
-    """Strictly positive features whose rows all have L1 norm K: `K (h/||h||_1 + floor/D) / (1 + floor)`.
+    """`K (h/||h||_1 + floor/D) / (1 + floor)`: positive rows of L1 norm K.
 
     With the floor every feature co-occurs with every output, as with the 1 in (X + 1)/256 for pixels.
 

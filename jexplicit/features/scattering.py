@@ -1,4 +1,4 @@
-"""Scattering: moduli of wavelet responses, of first and second order, averaged over the cells of a grid.
+"""Scattering: moduli of wavelet responses, of two orders, averaged over a grid.
 
     orders 0, 1, 2:    φ * x,    φ * |x * ψ|,    φ * ||x * ψ| * ψ'|
 
@@ -29,7 +29,7 @@ _width = 0.8  # standard deviation of their envelopes, in pixels, and of the win
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["psi", "rows", "columns"], meta_fields=["shape"])
 @dataclass(frozen=True)
 class Wavelets:
-    """Spectra of wavelets on images with a margin, and windows over the cells of a grid.
+    """Spectra of wavelets on images with a margin, and windows of cells.
 
     shape: height and width of the images.
     psi: [octaves, angles, rows, columns] for images, and for their moduli of each octave but the last, each with every second
@@ -44,7 +44,8 @@ class Wavelets:
 
 
 def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> Wavelets:
-    """Morlet wavelets of octaves j and angles π l/L, `ψ̂(ω) = ĝ(ω - ξ) - κ ĝ(ω)`, with κ such that `ψ̂(0) = 0`.
+    """Morlet wavelets of octaves j and angles π l/L.
+    `ψ̂(ω) = ĝ(ω - ξ) - κ ĝ(ω)`, with κ such that `ψ̂(0) = 0`.
 
     ξ has length 3π/4 2⁻ʲ and the direction of the angle; ĝ is a Gaussian of standard deviation 1/(0.8 2ʲ) along it, and 4/L as
     much across.
@@ -81,7 +82,8 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
 
 
 def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[Array, "_ g g"], ...]:
-    """Orders 0, 1 and 2 of one image: [1, g, g], [J L, g, g] and [J (J - 1)/2 L², g, g].
+    """Orders 0, 1 and 2 of the scattering of one image.
+    Shapes are [1, g, g], [J L, g, g] and [J (J - 1)/2 L², g, g].
 
     Moduli of octave j are computed at every 2ʲ-th pixel; edges are extended by 2ᴶ pixels.
     """
@@ -105,7 +107,7 @@ def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[A
 
 
 def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
-    """Square roots of the averages, as rows: orders 0 and 1 with a norm of 1, and order 2 with a norm of 1, over √2.
+    """Square roots of the averages as rows of norm 1.
 
     Args:
         X: grey levels between 0 and 1.
@@ -133,7 +135,7 @@ def _scattering_pools(X: Array, bank: Wavelets) -> Array:
 
 
 def _moduli(x: Float[Array, "m r c"], psi: Float[Array, "L r c"], step: int) -> Float[Array, "mL _ _"]:
-    """`|x * ψ|` at every step-th row and column: the mean of the spectrum over aliased frequencies."""
+    """`|x * ψ|` at every step-th row and column, by aliasing."""
     spectra = jnp.fft.fft2(x)
     product = spectra[:, None] * psi[None].astype(spectra.dtype)
     rows, columns = psi.shape[1] // step, psi.shape[2] // step
@@ -147,7 +149,7 @@ def _padded(n: int, octaves: int) -> int:
 
 
 def _morlet(shape: Sequence[int], i: int, j: int, angle: float, slant: float) -> np.ndarray:
-    """The spectrum of a wavelet of octave j on every 2ⁱ-th pixel of images of this shape."""
+    """The spectrum of a wavelet of octave j on every 2ⁱ-th pixel."""
     frequencies = [2 * math.pi * np.fft.fftfreq(n // 2**i) / 2**i for n in shape]
 
     def gaussian(centre: float) -> np.ndarray:
@@ -164,7 +166,7 @@ def _morlet(shape: Sequence[int], i: int, j: int, angle: float, slant: float) ->
 
 
 def _windows(n: int, octaves: int, i: int, grid: int) -> np.ndarray:
-    """Gaussians around the centres of cells, on every 2ⁱ-th pixel of n pixels with a margin; each sums to 1."""
+    """Gaussians around the centres of cells, each with sum 1."""
     places = np.arange(0, _padded(n, octaves), 2**i) - 2**octaves
     centres = (np.arange(grid) + 0.5) * n / grid - 0.5
     distances = (places[None, :] - centres[:, None]) / (_width * n / grid)

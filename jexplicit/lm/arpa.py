@@ -1,4 +1,4 @@
-"""ARPA files of n-gram models: what KenLM, SRILM and the decoders of speech and translation read.
+"""ARPA files of n-gram models, as KenLM, SRILM and speech decoders read them.
 
 A chain of n-gram rows is a back-off model: with P(i|h') of the context h' without its furthest token,
 
@@ -49,7 +49,7 @@ def is_arpa(path: str | os.PathLike) -> bool:
 
 
 def arpa_words(tokenizer: Tokenizer) -> list[str]:
-    """The word of an ARPA file that each token id is: its piece of text, without the mark of a space where tokens are words.
+    """The ARPA word of each token id: its piece without a space mark.
 
     White space in a piece is written `\\uXXXX`, and so is the first character of a piece such as `</s>`, or of one that would
     read like another. The words of a text are those of its token ids: `" ".join(words[i] for i in tokenizer.encode(text))` is
@@ -130,7 +130,7 @@ def context_tokens(levels: Sequence[BackoffLevel], N: int) -> np.ndarray:
 
 
 def backoff_chain(model: LanguageModel) -> tuple[np.ndarray, list[BackoffLevel]]:
-    """`log p` without context, and the levels with `log P(i|h)` and `-log Z(h)` in nats."""
+    """`log p` without context, and levels of `log P(i|h)` and `-log Z(h)` in nats."""
     (base, rows, children), N = _chain_rows(model), model.vocab_size
     base = base - np.logaddexp.reduce(base)
     levels: list[BackoffLevel] = []
@@ -153,7 +153,7 @@ def _keys(start: Any, ids: Any, N: int) -> np.ndarray:
 
 
 def _chain_rows(model: LanguageModel) -> tuple[np.ndarray, list[SparseRows], tuple[Children, ...]]:
-    """The row of no context, the rows of contexts of 1, 2, ... tokens, and how contexts are found."""
+    """The row of no context, rows of longer contexts, and the look-up of contexts."""
     kind = model.rows
     if isinstance(kind, Constant):
         return np.asarray(kind.row, np.float64), [], ()
@@ -166,7 +166,7 @@ def _chain_rows(model: LanguageModel) -> tuple[np.ndarray, list[SparseRows], tup
 
 
 def _one_token_rows(kind: Any, features: str) -> tuple[Any, SparseRows] | None:
-    """A base row and sparse rows of the nearest token, of kinds that are such a sum."""
+    """A base row and sparse rows of the nearest token, if possible."""
     if isinstance(kind, SparseTables) and kind.weight is None and not kind.unseen:
         return kind.bases[0], kind.corrections[0]
     if isinstance(kind, TokenTables) and features == "none":  # the dense bigram
@@ -185,7 +185,7 @@ def _on_host(table: SparseRows) -> SparseRows:
 
 
 def prefix_keys(levels: Sequence[BackoffLevel], N: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Which n-gram of the level before every context spells, from the second level on: as keys of its entries.
+    """The n-grams that contexts spell, as keys of the entries of the level before.
 
     Returns:
         of every level, `context * N + output` of its contexts, and whether the level before has that context.
@@ -207,8 +207,7 @@ def seen_once(levels: Sequence[BackoffLevel], N: int) -> list[np.ndarray]:
 
 
 def complete_chain(base: np.ndarray, levels: Sequence[BackoffLevel]) -> list[BackoffLevel]:
-    """The chain with the n-grams that a file needs and rows leave out, as they back off to the same: those that contexts spell,
-    and at the start of a document those of longer contexts."""
+    """The chain with all n-grams of a file, including unchanged back-offs."""
     levels, N = list(levels), len(base)
     once, prefixes = seen_once(levels, N), prefix_keys(levels, N)
     for n in range(len(levels) - 2, -1, -1):
@@ -226,7 +225,7 @@ def complete_chain(base: np.ndarray, levels: Sequence[BackoffLevel]) -> list[Bac
 
 
 def fold_starts(levels: Sequence[BackoffLevel], N: int) -> list[BackoffLevel]:
-    """Contexts that reach the start of a document, with what their longer forms say: `<pad>` once instead of many times.
+    """Merge contexts that reach the start of a document: `<pad>` once, not many times.
 
     A model has contexts w `<pad>` `<pad>` ..., a row for each; in the file `<s>` w stands for all of them.
     """
@@ -244,7 +243,7 @@ def fold_starts(levels: Sequence[BackoffLevel], N: int) -> list[BackoffLevel]:
 
 
 def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokenizer) -> None:
-    """Write an n-gram model as an ARPA file, whole or not at all; gzipped if its name ends in .gz.
+    """Write an n-gram model as an ARPA file; NAME.gz is gzipped.
 
     Args:
         path: of the file; its folder is made.
@@ -293,7 +292,7 @@ def _sections(
 
 
 def _weights(levels: list[BackoffLevel], words: list[str]) -> list[np.ndarray]:
-    """The back-off weights of n-grams, which are those of the contexts that they spell: of the unigrams, and of every level."""
+    """Back-off weights of n-grams as contexts: of the unigrams, and of every level."""
     N = len(words)
     once, weights = seen_once(levels, N), [levels[0].weight if levels else np.zeros(N)]
     for n, (spelled, found) in enumerate(prefix_keys(levels, N), 1):
@@ -319,7 +318,7 @@ def _unigram_lines(base: np.ndarray, weight: np.ndarray, words: list[str], *, eo
 def _lines(
     levels: list[BackoffLevel], kept: np.ndarray, weight: np.ndarray, words: list[str], *, last: bool
 ) -> Iterator[list[str]]:
-    """The lines of the n-grams `kept` of the last level, a block at a time."""
+    """The lines of the n-grams `kept` of the last level, block by block."""
     level, N = levels[-1], len(words)
     tokens, inside, outputs = context_tokens(levels, N)[:, ::-1], list(words), list(words)
     inside[PAD], outputs[PAD] = "<s>", "</s>"
@@ -340,7 +339,7 @@ _spaces, _end = " \t\r\n", "the end of the file"
 
 
 class Order(NamedTuple):
-    """The n-grams of one order as the file has them: [count, n] words, log10 p, log10 back-off weights, its first line."""
+    """The n-grams of one order: words, log10 p, back-off weights, first line."""
 
     words: np.ndarray
     log_p: np.ndarray
@@ -349,7 +348,7 @@ class Order(NamedTuple):
 
 
 class ArpaFile:
-    """The lines of an ARPA file, section by section; words are numbered as the unigrams name them, `<s>` 0 and `<unk>` 1."""
+    """The lines of an ARPA file by section; unigrams number the words."""
 
     def __init__(self, path: str):
         self.path, self.line, self.words = path, 0, ["<pad>", "<unk>"]
@@ -390,7 +389,7 @@ class ArpaFile:
         if self._header != "\\end\\":
             raise self.error(f"{self._header[:40]!r} instead of \\end\\", self._remedy(len(self.counts)))
         if (text := self._next()) != _end:  # which is that of a compressed file, with its checksum
-            raise self.error(f"{text[:40]!r} after \\end\\", "remove what is not of the model")
+            raise self.error(f"{text[:40]!r} after \\end\\", "remove all text after the model")
 
     def _numbered(self, lines: Iterator[str]) -> Iterator[tuple[int, str]]:
         """The lines that are not blank; `line` is the number of the last one."""
@@ -435,7 +434,7 @@ class ArpaFile:
             self.words.append(word)
 
     def _line_error(self, lines: list[tuple[int, str]], n: int) -> ValueError:
-        """What is wrong with the first bad line of a block."""
+        """The error of the first bad line of a block."""
         for at, line in lines:
             found = _fields(line)
             if not found or found[0].startswith("\\"):
@@ -453,12 +452,12 @@ class ArpaFile:
 
 
 def _fields(line: str) -> list[str]:
-    """The fields of a line; other white space than that of ARPA is part of a word."""
+    """The fields of a line, split at the white space of ARPA alone."""
     return [field for field in line.strip(_spaces).replace("\t", " ").split(" ") if field]
 
 
 def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tuple[LanguageModel, Tokenizer]:
-    """The language model of an ARPA file of any order, and the tokenizer whose ids it speaks of.
+    """The language model of an ARPA file of any order, and its tokenizer.
 
     Args:
         path: of the file, .gz or not; `write_arpa`'s, KenLM's lmplz's, SRILM's.
@@ -501,7 +500,7 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
 
 
 def _vocabulary(file: ArpaFile, unigrams: Order, words: list[str]) -> tuple[np.ndarray, bool, np.ndarray]:
-    """log10 p of every token id, whether the end of a document is predicted, and the id of every word of the file."""
+    """log10 p of every token, whether document ends are predicted, and ids of words."""
     ids = {word: i for i, word in enumerate(words[2:], 2)}
     remedy = "pass the model's own tokenizer, or none"
     if unknown := [word for word in file.words[2:] if word not in ids]:
@@ -525,7 +524,7 @@ def _vocabulary(file: ArpaFile, unigrams: Order, words: list[str]) -> tuple[np.n
 
 
 def _check_once(file: ArpaFile, order: Order, keys: np.ndarray, places: np.ndarray) -> None:
-    """Refuse an n-gram that stands twice: two equal keys among the sorted ones, of lines at these places."""
+    """Refuse an n-gram that occurs twice, by equal neighbours among sorted keys."""
     if len(twice := np.flatnonzero(keys[1:] == keys[:-1])):
         raise file.error(
             "this n-gram stands in the file before", "write the file again", order.line + int(places[twice[0] + 1])
@@ -533,7 +532,7 @@ def _check_once(file: ArpaFile, order: Order, keys: np.ndarray, places: np.ndarr
 
 
 def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) -> tuple[list[BackoffLevel], list[Children]]:
-    """The levels of contexts, each numbered as jexplicit.lm.rows.ngrams does it, and how they are found."""
+    """Contexts by level, numbered as in jexplicit.lm.rows.ngrams, and their look-up."""
     read, lines = [], []
     for order in orders[1:]:  # nearest token first, the output last; contexts that no text has are left out
         context, output = order.words[:, -2::-1], order.words[:, -1]
@@ -558,7 +557,7 @@ def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) 
 
 
 def _weights_of_file(order: Order, keys: list[np.ndarray], renamed: np.ndarray, N: int) -> np.ndarray:
-    """log10 back-off weights of the contexts of a level, 0 where the file has none."""
+    """log10 back-off weights of a level's contexts, 0 where the file has none."""
     spelled = np.flatnonzero((order.words >= 0).all(axis=1))
     tokens = renamed[order.words[spelled, ::-1]]
     number, there = tokens[:, 0], np.ones(len(spelled), bool)
@@ -571,7 +570,7 @@ def _weights_of_file(order: Order, keys: list[np.ndarray], renamed: np.ndarray, 
 
 
 def _check_sums(file: ArpaFile, levels: list[BackoffLevel], context: np.ndarray, lower: np.ndarray, words: list[str]) -> None:
-    """Refuse contexts whose probabilities do not sum to 1: the softmax would give others than the file does."""
+    """Refuse contexts whose probabilities do not sum to 1: a softmax changes them."""
     level = levels[-1]
     seen, backed_off = (np.bincount(context, 10**log_p, minlength=len(level.keys)) for log_p in (level.log_p, lower))
     total = seen + 10**level.weight * (1 - backed_off)
@@ -585,7 +584,7 @@ def _check_sums(file: ArpaFile, levels: list[BackoffLevel], context: np.ndarray,
 
 
 def _rows_of(keys: np.ndarray, rows: int, N: int) -> tuple[Any, Any]:
-    """Starts and ids of the rows of sorted keys `row * N + id`, of the smallest types."""
+    """Starts and ids of rows by sorted keys `row * N + id`."""
     start = np.searchsorted(keys, np.arange(rows + 1) * N)
     if len(keys) >= 2**31:
         raise ValueError(f"{len(keys)} n-grams of one order: rows number at most 2^31 - 1; prune the file")

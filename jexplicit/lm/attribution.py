@@ -1,4 +1,4 @@
-"""Why a language model predicts what it predicts: exact, because its logits are a sum over rows."""
+"""Exact reasons of predictions: the logits of a language model are sums of rows."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from jexplicit.runs.devices import full_precision, map_rows
 
 
 class Attribution(NamedTuple):
-    """Why each of M tokens was predicted as it was; or, with a second axis, each of several tokens of M positions.
+    """The part of every row in the predictions of M tokens or candidates.
 
     names: what each of the G rows is, such as "offset 2" or "cache 400".
     tokens: which token of the context each row speaks for, 1 for the nearest; HISTORY for the past, None for none.
@@ -35,7 +35,7 @@ class Attribution(NamedTuple):
     log_probability: Float[np.ndarray, "M *A"]
 
     def by_token(self, K: int) -> "Attribution":
-        """The same, summed over the rows of each context token; rows tied to no token come last, if any.
+        """The same, summed over the rows of each context token; untied rows come last.
 
         A row of a context of several tokens speaks for the one that is furthest back, as it stands over the context without it.
         """

@@ -32,7 +32,7 @@ _of_sparse = ("data", "indices", "indptr")  # arrays of a table
 
 
 def export_model(path: str | os.PathLike, saved: TextModel) -> None:
-    """Write one model, its tokenizer and its provenance to a safetensors file that stands alone, or to a folder to share.
+    """Write a model with its tokenizer and provenance to a safetensors file or folder.
 
     To a file NAME.arpa or NAME.arpa.gz, an n-gram model with its tokens as words; see `TextModel.save`.
 
@@ -51,7 +51,7 @@ def export_model(path: str | os.PathLike, saved: TextModel) -> None:
 
 
 def import_model(path: str | os.PathLike) -> TextModel:
-    """The model of a file that `export_model` wrote; or of any ARPA file, whose tokens are what white space separates.
+    """The model of a file of `export_model`, or of any ARPA file.
 
     Raises:
         ValueError: no such file; a damaged one; one without a tokenizer; a model whose parts do not fit together.
@@ -83,7 +83,7 @@ def load_model(
     radius: int | None = None,
     history: str | None = None,
 ) -> TextModel:
-    """Load a language model of a run folder, or of an exported file or folder.
+    """Load a language model from a run, an export or a shared folder.
 
     Args:
         path: the folder of a run of `launch.lm` or `launch.networks`, a file or a folder of `TextModel.save`, or an ARPA file.
@@ -114,7 +114,7 @@ def load_model(
 
 
 def model_file(path: str | os.PathLike) -> Path:
-    """The file of the model that a folder shares, see `TextModel.save`; any other path, such as a run's, as it is.
+    """The model file of a shared folder (`TextModel.save`); any other path unchanged.
 
     It is the file that config.json names, or the only .safetensors file.
 
@@ -135,7 +135,7 @@ def model_file(path: str | os.PathLike) -> Path:
 
 
 def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of a run whose models can be loaded, by `load_row`, in their order.
+    """The rows of a run with a model that `load_row` can load, in order.
 
     Args:
         wanted: method, features, radius or history -> the values to take; default, any.
@@ -169,7 +169,7 @@ def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
 
 
 def model_name(row: Mapping[str, Any]) -> str:
-    """What a row's model is called, in file names too: method, features, radius, and what else tells rows apart."""
+    """The name of a row's model, also in files: method, features, radius, and more."""
     parts = [row["method"], row["features"], row["radius"], row.get("history", "none")]
     return "_".join(str(part) for part in parts if part not in (None, "none", ""))
 
@@ -229,7 +229,7 @@ def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
-    """The file of a row's model, where there is one. At K = 1 Sum and Cat are one model, saved once."""
+    """The file of a row's model, if any; K = 1 is shared."""
     alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else (row["features"],)
     names = [f"{model_name({**row, 'features': features})}.safetensors" for features in (row["features"], *alike)]
     found = next((name for name in names if (_models(run) / name).exists()), None)

@@ -1,4 +1,4 @@
-"""The loss of a language model on a text: the same functions for every kind of model.
+"""The loss of a language model on a text, for every kind of model.
 
 A model of contexts alone costs one partition function for every *different* context, `sum_ctx n(ctx) log Z(ctx)` less the
 logits of the targets, and at K = 1 nothing but the counts. A counted model and networks are read position by position.
@@ -33,7 +33,7 @@ from jexplicit.runs.devices import check_threads
 
 
 class Evaluation(NamedTuple):
-    """The loss of a model on a text: summed negative log-likelihood in nats, over this many predictions."""
+    """The loss of a model on a text: summed negative log-likelihood and predictions."""
 
     nll: float
     positions: int
@@ -112,7 +112,7 @@ def evaluate(
 def score(
     model: AnyModel, stream: np.ndarray, *, separate: bool = False, mesh: Mesh | None = None, progress: Progress | None = None
 ) -> Float[np.ndarray, " M"]:
-    """`log p(token | all that the model sees before it)` of every prediction of a text, in its order, in nats.
+    """`log p` of every prediction of a text given its context, in nats.
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
@@ -212,7 +212,7 @@ def log_distributions(
 
 
 def _known(past: Past | None) -> Past:
-    """Where positions stand in their text, for a network that reads a window of it."""
+    """Places of positions in their text, for a network that reads a window."""
     if past is None:
         raise ValueError("a network that reads a window of the text: say where the positions stand (past)")
     return past
@@ -238,7 +238,7 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
 def _positions_of(
     model: LanguageModel, stream: Stream, sample: int | None, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Past | None]:
-    """Contexts, targets, how often each occurs (None for once), and where they stand; for the past a text is held in memory."""
+    """Contexts, targets, their frequencies (None for once) and places of a text."""
     if model.history:
         check_stream(stream)
         text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
@@ -280,5 +280,5 @@ def _log_p(model: LanguageModel, x: Integer[Array, " K"]) -> Float[Array, " N"]:
 
 @distributions.register(LanguageModel)
 def _beside_counted(model: Any, stream: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """What a counted model asks of another model, see jexplicit.lm.counted.combine."""
+    """The terms that another model adds to context mixing (jexplicit.lm.counted.combine)."""
     return log_distributions(model, contexts_at(stream, places, model.radius), past=Past(stream, places))

@@ -1,4 +1,4 @@
-"""The next token, and text sampled one token after the other, from any language model.
+"""The next token, and text sampled token by token, from any language model.
 
 The state of a generation is the history of every text: its last W tokens, from which contexts and caches are read. A step is
 compiled once for all texts.
@@ -119,7 +119,7 @@ def generate(
 def generate_text(
     key: Any, model: AnyModel, tokenizer: Tokenizer, prompt: str | Sequence[str], length: int, **options: Any
 ) -> Any:
-    """The text by which a model continues a prompt, or each of several; `<unk>` is never generated.
+    """A model's continuation of a prompt, or of each of several; never `<unk>`.
 
     Args:
         prompt: text to continue, empty for the start of a document; or a list of such texts.
@@ -149,7 +149,7 @@ def generate_text(
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> tuple[Int[np.ndarray, " n"], np.ndarray | None]:
-    """The token ids of a text to continue, and those of which the next one is one; None for all.
+    """Token ids of a text to continue, and allowed next ids; None for all.
 
     Subwords bring their space with them: behind a space that is a token of its own, as at the end of `the `, a model has seen
     next to nothing. So that token is left out there, and the next one is one that begins with a space.
@@ -174,7 +174,7 @@ def _beginning_with(tokenizer: Tokenizer, space: str) -> np.ndarray:
 
 
 def _continuation(tokenizer: Tokenizer, prompt: str, before: np.ndarray, ids: np.ndarray) -> str:
-    """What to put after the prompt. Where it ends in a space that is not among its ids, the next word brings none."""
+    """The text after the prompt, without a second space at the seam."""
     known, whole = tokenizer.decode(before), tokenizer.decode([*before, *ids])
     if whole.startswith(prompt):
         return whole.removeprefix(prompt)
@@ -202,13 +202,13 @@ def restrict(row: Float[Array, " N"], *, top_k: int | None = None, top_p: float 
 def draw(
     key: Array, row: Float[Array, " N"], temperature: Array, *, top_k: int | None = None, top_p: float | None = None
 ) -> Int[Array, ""]:
-    """A token drawn from the softmax of `row / temperature`; the likeliest one where the temperature is 0."""
+    """A token drawn from the softmax of `row / temperature`; the likeliest at 0."""
     sharpened = restrict(row / jnp.maximum(temperature, 1e-6).astype(row.dtype), top_k=top_k, top_p=top_p)
     return jnp.where(temperature > 0, jax.random.categorical(key, sharpened), row.argmax())
 
 
 def _among(allowed: np.ndarray, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-    """The allowed tokens that have one of the ids; all allowed ones where there is none."""
+    """The allowed tokens with one of the ids; all allowed ones without any."""
     some = np.zeros_like(allowed)
     some[list(ids)] = True
     return allowed & some if (allowed & some).any() else allowed
@@ -219,7 +219,7 @@ def _length(model: LanguageModel) -> int:
 
 
 def _history_of(prompt: np.ndarray, W: int) -> np.ndarray:
-    """A prompt's last W tokens, nearest first, after the `<pad>` that its document starts from."""
+    """The last W tokens of a prompt and its document, nearest first."""
     text = np.concatenate([np.full(W, NO_TOKEN), [PAD], prompt]).astype(np.int32)
     return text[-W:][::-1]
 
@@ -302,7 +302,7 @@ def _write(
     top_k: int | None,
     top_p: float | None,
 ) -> Int[np.ndarray, " length"]:
-    """The same by a model that is read token by token, its own text included."""
+    """The same by a model that reads its own text token by token."""
     state, ids, now = read(model, init(model), prompt)[1], np.full(length, PAD, np.int32), begin
     for n, own in enumerate(jax.random.split(key, length)):
         log_p, after = expect(model, state)
@@ -326,7 +326,7 @@ def _write_together(
     top_k: int | None,
     top_p: float | None,
 ) -> Int[np.ndarray, "prompts length"]:
-    """The same by a counted model that sees nothing but the document so far: the texts are documents of one stream."""
+    """The same for many texts, as documents of one stream of context mixing."""
     texts = [np.append(PAD, prompt).astype(np.int32) for prompt in prompts]
     texts = [list(text[np.flatnonzero(text == PAD)[-1] :]) for text in texts]
     keys_of = [jax.random.split(key, length) for key in keys]

@@ -1,4 +1,4 @@
-"""Measures of a language model that do not depend on its tokenizer, as lm-evaluation-harness defines them.
+"""Measures that do not depend on a tokenizer, as lm-evaluation-harness defines them.
 
 With L the summed log-likelihood of a text in nats,
 
@@ -65,7 +65,7 @@ def paired_difference(
 def bootstrap_standard_error(
     nll: Float[np.ndarray, " n"], sizes: Integer[np.ndarray, " n"], *, draws: int = 1000, seed: int = 0
 ) -> float:
-    """The standard error of the mean loss `Σ nll / Σ sizes` over documents, by resampling documents; NaN of a single one.
+    """The bootstrap standard error over documents of the loss `Σ nll / Σ sizes`.
 
     Args:
         nll: negative log-likelihood of each document.
@@ -96,7 +96,7 @@ _largest_exponent = 700.0  # of a double
 
 
 def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float | None]:
-    """Bits per byte, bits per character and word perplexity, by name; None where they are not known or no double holds them.
+    """Bits per byte, bits per character and word perplexity; None if unknown.
 
     Args:
         nll: summed negative log-likelihood of the whole text, nats. Of a sample: mean per position times positions in all.
@@ -121,7 +121,7 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
 
 
 def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
-    """How many predictions a stream has: its tokens, and the ends of its documents where they are predicted.
+    """The number of predictions of a stream: tokens, and predicted ends of documents.
 
     Example:
         >>> stream = np.array([0, 5, 6, 0, 7, 0])
@@ -145,7 +145,7 @@ def unknown_share(stream: Stream) -> float:
 def score_documents(
     model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], *, separate: bool = False, progress: Progress | None = None
 ) -> Float[np.ndarray, " n"]:
-    """`log p(document)` of every document of a text, in nats; all are scored in one call.
+    """`log p(document)` of every document of a text, in nats, in one call.
 
     Args:
         separate: score each as if it were the only one; otherwise models of the past see those before it.
@@ -172,7 +172,7 @@ def score_documents(
 
 
 class DocumentLosses(NamedTuple):
-    """The summed negative log-likelihood of every document of a text, in nats, and its predictions."""
+    """The summed negative log-likelihood of every document, in nats, and its predictions."""
 
     nll: Float[np.ndarray, " n"]
     positions: Int[np.ndarray, " n"]
@@ -187,7 +187,7 @@ def document_losses(
     mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> DocumentLosses:
-    """What every document of a stream loses; of a single document, every block of so many predictions.
+    """The loss of every document, or of blocks of a single document.
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
@@ -214,7 +214,7 @@ def document_losses(
 
 
 def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
-    """`loss`, `perplexity`, `loss_se` and `positions` of some texts together; the error is None for a single document."""
+    """`loss`, `perplexity`, `loss_se` and `positions` of some texts together."""
     nll, positions = (np.concatenate(part) for part in zip(*losses, strict=True))
     loss, error = float(nll.sum() / positions.sum()), bootstrap_standard_error(nll, positions)
     error = None if np.isnan(error) else error
@@ -244,7 +244,7 @@ class Judgement(NamedTuple):
 def preferences(
     model: AnyModel, tokenizer: Tokenizer, pairs: Sequence[MinimalPair], *, progress: Progress | None = None
 ) -> Float[np.ndarray, " n"]:
-    """`log p(good) - log p(bad)` of every pair, in nats; all sentences are scored in one call."""
+    """`log p(good) - log p(bad)` of every pair, in nats, in one call."""
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
     log_p = score_documents(model, tokenizer, sentences, separate=True, progress=progress)
     return log_p[::2] - log_p[1::2]
@@ -262,7 +262,7 @@ def judgement(differences: Float[np.ndarray, " n"]) -> Judgement:
     """
     if not len(differences) or np.isnan(differences).any():
         raise ValueError(
-            f"{len(differences)} differences, of which some may be NaN: give at least one pair that a model can score"
+            f"{len(differences)} differences, some maybe NaN: give at least one pair that a model can score"
         )
     ties = np.abs(differences) < _tie
     right = (differences > 0) & ~ties

@@ -1,4 +1,4 @@
-"""A language model of any kind in one file, which stands alone where the tokenizer is in it.
+"""A language model of any kind in one file, alone or with its tokenizer.
 
 A safetensors file: the arrays by name, and in its metadata what they are (kinds of rows and their sizes), where the model comes
 from, and a checksum.
@@ -48,7 +48,7 @@ _networks = {"MLPLanguageModel": "networks", "Transformer": "transformer", "LSTM
 
 
 def _class_of(name: str) -> type | None:
-    """The class of a name in a file; those of flax are imported with the first network."""
+    """The class of a name in a file; flax is imported with networks only."""
     if name in _networks and name not in _known:
         _known[name] = getattr(importlib.import_module(f"jexplicit.nn.{_networks[name]}"), name)
     return _known.get(name)
@@ -57,7 +57,7 @@ def _class_of(name: str) -> type | None:
 def save_model(
     path: str | os.PathLike, model: AnyModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model of any kind to a safetensors file, whole or not at all.
+    """Write a model of any kind to a safetensors file, whole or never.
 
     Args:
         path: of the file; its folder is made.
@@ -95,7 +95,7 @@ def save_model(
 
 
 def library() -> dict[str, Any]:
-    """The version of this library and the licence of its code; None where it is not installed."""
+    """The version of this library and its licence; None if not installed."""
     try:
         found = metadata.metadata("jexplicit").json
     except metadata.PackageNotFoundError:
@@ -168,7 +168,7 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
 
 
 def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, Any]]:
-    """The model of a file, the tokenizer if it is in it, and where the model comes from.
+    """The model of a file, its tokenizer if there, and its provenance.
 
     Raises:
         ValueError: no such file, one that is damaged, or one of another version.
@@ -222,7 +222,7 @@ def _one_line_errors(path: Path) -> Iterator[None]:
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """The arrays of a safetensors file, read when they are asked for, so that no large one is in memory twice."""
+    """The arrays of a safetensors file, read one by one when they are used."""
 
     def __init__(self, path: Path):
         with open(path, "rb") as file:
@@ -263,7 +263,7 @@ def _check_numbers(path: Any, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
-    """Refuse a model whose parts do not fit together, or a tokenizer that is another model's."""
+    """Refuse a model with parts of different sizes, or another model's tokenizer."""
     N = tokenizer.vocab_size
     if isinstance(model, CountedModel):
         if model.vocab_size != N:

@@ -1,4 +1,4 @@
-"""Reading a text piece by piece: the state is explicit, and nothing is changed in place.
+"""Reading a text piece by piece, with an explicit state.
 
     state = init(model)
     log_p, state = read(model, state, tokens)        # of each token, given all that was read before
@@ -45,7 +45,7 @@ def init(model: AnyModel) -> State | CountedState | CombinationState:
 def read(
     model: AnyModel, state: State | CountedState | CombinationState, tokens: Integer[np.ndarray, " n"] | list[int]
 ) -> tuple[Float[np.ndarray, " n"], Any]:
-    """`log p` of each of the tokens that come next, given all before, and the state after them.
+    """`log p` of each next token given all before, and the state after them.
 
     Args:
         state: of `init` or of `read`.
@@ -90,7 +90,7 @@ def predict(model: AnyModel, state: State | CountedState | CombinationState) -> 
 def expect(
     model: AnyModel, state: State | CountedState | CombinationState
 ) -> tuple[Float[np.ndarray, " N"], Callable[[int], Any]]:
-    """What `predict` says, and a function from the token that comes to the state after it."""
+    """The result of `predict`, and the next state as a function of the token."""
     if not isinstance(model, CountedModel):
         return predict(model, state), lambda token: read(model, state, [token])[1]
     own = _counted(model, state)

@@ -18,7 +18,7 @@ from jexplicit.lm.core.softmax import Tables, logits
 
 
 class Scaling(NamedTuple):
-    """The least-squares line `log mean = slope * log f + intercept` of the scaling assumption, and its correlation."""
+    """The least-squares line `log mean = slope * log f + intercept`, with correlation."""
 
     slope: float
     intercept: float
@@ -28,7 +28,7 @@ class Scaling(NamedTuple):
 def log_mean_cooccurrences(
     model: LanguageModel, f: Real[np.ndarray, " N"], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
 ) -> Float[np.ndarray, " N"]:
-    """`log <E_G[F_i]>`: the K-power mean, over contexts, of the geometric mean of a context's co-occurrences with i.
+    """`log <E_G[F_i]>`: the K-power mean over contexts of geometric mean co-occurrences.
 
     `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)`. As the logits are `log prod_d F[d, i]^H[m, d]` less
     `(K - 1) log(sum_d F[d, i])`, and `sum_d F[d, i] = K f_i`, it follows from the model's own tables.
@@ -57,7 +57,7 @@ def log_mean_cooccurrences(
 
 
 def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None) -> float:
-    """The standard deviation of `log Z` over contexts, in nats, which Eq. 11 assumes to be 0.
+    """The standard deviation of `log Z` over contexts, in nats (0 in Eq. 11).
 
     Args:
         model: tables solved from F.
@@ -77,7 +77,7 @@ def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int
 
 
 def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
-    """The line through `(log f_i, log <E_G[F_i]>)` by least squares, over outputs that were seen.
+    """The least-squares line through `(log f_i, log <E_G[F_i]>)` of outputs seen.
 
     The explicit solution assumes slope 1 (paper, Sec. 2.2).
 

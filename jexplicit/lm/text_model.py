@@ -23,7 +23,7 @@ from jexplicit.runs.results import read_stored
 
 
 class TextModel(NamedTuple):
-    """A language model, the tokenizer whose ids it speaks of, and where it comes from: the fields of its row.
+    """A language model, its tokenizer, and its provenance as fields of a row.
 
     `jexplicit.fit` and `jexplicit.load_model` make it. Texts are documents, across which no context flows; a model of the past
     (history "all") reads the texts of one call in their order, as one text.
@@ -45,7 +45,7 @@ class TextModel(NamedTuple):
         return f"TextModel({self.model!r}, {self.tokenizer!r}, about: {len(self.about)} fields)"
 
     def score(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[np.ndarray]:
-        """`log p(token | what the model sees before it)` in nats, an array for every text.
+        """`log p` of each token of every text given its context, in nats.
 
         With a model that predicts the end of a document, the last number of a text is that of its end.
 
@@ -58,7 +58,7 @@ class TextModel(NamedTuple):
         return [log_p for _, log_p in self.score_tokens(texts, progress=progress)]
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The predicted token ids of every text, and what `score` says of them."""
+        """The predicted token ids of every text, and their scores."""
         texts = _documents(texts)
         ids = self.tokenizer.encode_all(texts)
         pad = np.array([PAD], np.int32)
@@ -81,7 +81,7 @@ class TextModel(NamedTuple):
         return evaluate(self.model, stream).perplexity
 
     def explain(self, text: str) -> Attribution:
-        """What every row of the model contributes to the prediction of each token of a text, see `jexplicit.explain`.
+        """The part of every row in each prediction of a text (`jexplicit.explain`).
 
         Raises:
             ValueError: no token to predict; a network, whose logits are no sum over its tokens.
@@ -93,7 +93,7 @@ class TextModel(NamedTuple):
         return explain(self.model, read.X, read.Y, past=read.past)
 
     def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:
-        """The likeliest next tokens of a document that begins with a prompt, with their probabilities.
+        """The likeliest next tokens after a prompt, with their probabilities.
 
         Args:
             prompt: text, empty for the start of a document.
@@ -117,7 +117,7 @@ class TextModel(NamedTuple):
         top_p: float | None = None,
         seed: int | jax.Array = 0,
     ) -> Any:
-        """The text by which the model continues a prompt, or a list of them for several prompts.
+        """The model's continuation of a prompt, or of each of several.
 
         Args:
             prompt: text, empty for the start of a document; or a list of texts.
@@ -160,7 +160,7 @@ class TextModel(NamedTuple):
 
 
 def model_path(path: str | os.PathLike) -> Path:
-    """The file that `TextModel.save` writes a model to, in a folder where the name has no ending.
+    """The file that `TextModel.save` writes, in a folder if the name has no ending.
 
     Raises:
         ValueError: the name of a file that no model is written to; a folder with a config.json of another program or of a run.
@@ -203,7 +203,7 @@ _shown = {  # fields of a model card
 
 
 def model_card(name: str, config: Mapping[str, Any]) -> str:
-    """The README.md of a shared model, Markdown with the front matter of Hugging Face, from the fields of its config.json."""
+    """The README.md of a shared model, with the front matter of Hugging Face."""
     shown = {word: config[field] for field, word in _shown.items() if config.get(field) is not None}
     lines = [f"* {word}: {f'{value:.4f}' if isinstance(value, float) else value}" for word, value in shown.items()]
     return f"""---

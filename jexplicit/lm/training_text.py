@@ -61,7 +61,7 @@ class Watch(NamedTuple):
 
 
 class TrainingText:
-    """A text to fit on, and what several methods need of it, each made at its first use.
+    """A text to fit on, with derived data that is made at first use.
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
@@ -111,7 +111,7 @@ class TrainingText:
 
     @property
     def sparse(self) -> bool:
-        """Whether only sparse counts are known, so that no table [N, N] should be made."""
+        """Whether only sparse counts are known, without tables [N, N]."""
         return bool(self._sparse) and not self._counts
 
     def counts(self, radius: int) -> Counts:
@@ -133,7 +133,7 @@ class TrainingText:
         return self._sparse[:radius]
 
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
-        """The text in two parts, the larger one to count and the other to fit exponents on, at so many positions."""
+        """The text in two parts: one to count, one to fit weights on."""
         wanted = max(_held_out_tokens, int(_held_out_share * len(self.stream)), positions)
         return self.once(("parts", wanted), lambda: self._hold_out(wanted))
 
@@ -149,7 +149,7 @@ class TrainingText:
         return self.like(rest, counts=counts), held
 
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
-        """Another text of the same tokens, with what is known of it: counts, sparse_counts."""
+        """Another text of the same tokens, with its known counts."""
         shape: Any = {"eos": self.eos, "mesh": self._mesh, "tokenizer": self.tokenizer}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
@@ -162,13 +162,13 @@ class TrainingText:
         return self._ngrams[order]
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
-        """What `make` makes of this text, kept by a name."""
+        """The result of `make` on this text, kept by a name."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
 
     def forget(self) -> None:
-        """Drop what was made of this text, to make room; it is made again where it is asked for."""
+        """Clear cached statistics of this text; they are made again at need."""
         self._made.clear()
         self._ngrams.clear()
         self._sparse = self._known_sparse
@@ -177,7 +177,7 @@ class TrainingText:
 
 
 def written_for(method: str, text: TrainingText, options: Options, watch: Watch) -> dict[str, Any]:
-    """What the checkpoints of a fit are of: the method, the texts and the options."""
+    """The identity of a fit's checkpoints: the method, the texts and the options."""
     if watch.checkpoints is None:
         return {}
     dev = {} if watch.dev is None else {"dev": np.asarray(watch.dev[:])}

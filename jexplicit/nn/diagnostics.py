@@ -1,4 +1,4 @@
-"""Diagnostics of training: the pre-activations and gradients of hidden layers, and a first loss that is too high."""
+"""Diagnostics of training: hidden layers, and a first loss too high."""
 
 import functools
 import math
@@ -14,7 +14,7 @@ from jexplicit.nn.parts.objectives import Objective
 
 
 class LayerValues(NamedTuple):
-    """One hidden layer for B examples: pre-activations, and the gradient of the mean loss with respect to them."""
+    """Pre-activations and gradients of one hidden layer for B examples."""
 
     z: Float[Array, "B width"]
     gradient: Float[Array, "B width"]
@@ -23,7 +23,7 @@ class LayerValues(NamedTuple):
 def hidden_layers(
     model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any, *, train: bool = True
 ) -> dict[str, LayerValues]:
-    """Pre-activations [B, width], and gradients of the mean loss with respect to them, of every hidden layer by name.
+    """Pre-activations [B, width] and gradients of every hidden layer by name.
 
     train: whether BatchNorm uses batch statistics.
     """
@@ -42,7 +42,7 @@ def hidden_layers(
 
 
 class HockeyStick(NamedTuple):
-    """The first loss of a run compared with log N, the loss of a uniform prediction.
+    """The first loss of a run compared with log N.
 
     excess: first loss minus log N, nats.
     detected: whether it exceeds a tenth of log N: the first steps then only shrink the outputs.
@@ -53,7 +53,7 @@ class HockeyStick(NamedTuple):
 
 
 def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
-    """Whether a loss curve starts with a drop that only undoes a bad initialisation: first loss well above `log N`."""
+    """Whether a loss curve starts well above `log N`, a bad initialisation."""
     if outputs < 2 or math.isnan(first_loss):
         raise ValueError(f"first loss {first_loss} with {outputs} outputs: give a number, and at least 2 outputs")
     uniform = math.log(outputs)
@@ -61,7 +61,7 @@ def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
 
 
 def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:
-    """(layer, z, its gradient) from flax's nested collections, in which hidden layers sow and perturb `z`."""
+    """(layer, z, its gradient) from flax's nested collections."""
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     flat, by_z = ({name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
     named = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples

@@ -15,7 +15,7 @@ from jexplicit.nn.transformer import widths_of
 
 
 class LSTM(nn.Module, kw_only=True):
-    """Logits of the next token at every position, [B, T] token ids -> [B, T, N].
+    """Logits of the next token at every position: [B, T] -> [B, T, N].
 
     vocab_size: N. width: d, of the embeddings and of every layer. layers: L. window: W, the tokens that it reads.
     dropout: share of the inputs of every layer and of the output that training sets to 0 at random.
@@ -48,7 +48,7 @@ class LSTM(nn.Module, kw_only=True):
         return nn.Dense(self.vocab_size, use_bias=False, kernel_init=normal, param_dtype=wide, name="output")(x)
 
     def flops_per_token(self) -> int:
-        """Floating-point operations of training on one token: `6 (8 L d² + N d)`, two for each weight of three passes."""
+        """Floating-point operations of training per token: `6 (8 L d² + N d)`."""
         return 6 * (8 * self.layers * self.width**2 + self.vocab_size * self.width)
 
 

@@ -42,7 +42,7 @@ class _Layers(nn.Module, kw_only=True):
 
 
 class Hidden(_Layers):
-    """A hidden layer `a = φ(norm(W x + b))`; with `residual`, if x has the same width, `a = x + φ(norm(W x + b))`."""
+    """A hidden layer `a = φ(norm(W x + b))`, with optional residual."""
 
     width: int
     activation: Activation
@@ -65,7 +65,7 @@ class Hidden(_Layers):
 
 
 class FullyConnected(_Layers):
-    """A network of any depth and width, `f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ ... φ(W⁽¹⁾ x))`, [B, D] -> [B, N].
+    """A network of any depth, `W⁽ᴸ⁾ φ(... φ(W⁽¹⁾ x))`, [B, D] -> [B, N].
 
     hidden: widths of the hidden layers; none for a linear model.
     outputs: N.
@@ -96,7 +96,7 @@ class FullyConnected(_Layers):
 
 
 class MLPLanguageModel(_Layers):
-    """A neural language model: concatenated embeddings of K tokens, hidden layers, a softmax over N tokens, [B, K] -> [B, N].
+    """A neural language model: embeddings of K tokens, hidden layers, softmax.
 
         x = (C[x_1], ..., C[x_K]),    logits = b + W x + U tanh(d + H x)
 
@@ -134,7 +134,7 @@ class MLPLanguageModel(_Layers):
 
 
 class SoftmaxStack(nn.Module):
-    """L softmax layers without biases, `z = softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N], the N of every layer.
+    """L softmax layers, `softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N].
 
     `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}` may be decoders of jexplicit.solvers.layerwise; random ones are uniform in
     ±1/sqrt(n_in). Source: paper, Sec. 3.3.
@@ -154,7 +154,7 @@ class SoftmaxStack(nn.Module):
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Convolutions with pools, then a hidden layer, [B, height width] -> [B, N]: pixels as `pixel_features` has them.
+    """Convolutions with pools, then a hidden layer: pixels -> [B, N].
 
         stage    z = BatchNorm(W * x);  a = maxpool(relu(z)),  W of 3 x 3 pixels, pools of 2 x 2
         f(x) = W⁽ᴸ⁾ relu(W dropout(stages of x))

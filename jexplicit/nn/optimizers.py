@@ -27,7 +27,7 @@ Rate = float | jax.Array | optax.Schedule
 
 
 def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> optax.GradientTransformation:
-    """Adagrad, `G += g²; W -= η g/√(G + ε)`, with G = 0 at the start as in Duchi, Hazan & Singer 2011 (0.1 in optax).
+    """Adagrad from G = 0: `G += g²; W -= η g/√(G + ε)`.
 
     ε is far below any g² and only prevents 0/0; optax has 1e-7.
     """
@@ -55,7 +55,7 @@ _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
 
 
 def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
-    """The optimiser of optax called `name`, if it needs only gradients and a learning rate; else a ValueError."""
+    """The optax optimiser `name`, if it needs only a learning rate."""
     W = jax.numpy.ones(1)
     try:
         optimizer = getattr(optax, name)(rate)
@@ -67,7 +67,7 @@ def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
 
 
 def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay: float = 0.02) -> optax.GradientTransformation:
-    """The optimiser called `name` in the table above, for the gradient of a batch's mean loss.
+    """The optimiser `name` of the table above.
 
     rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
     momentum: α of momentum and nesterov. weight_decay: λ of adamw.

@@ -1,4 +1,4 @@
-"""Language models that read whole windows of a text, [B, T] token ids -> [B, T, N] logits: their batches, loss and scores."""
+"""Language models of whole windows, [B, T] -> [B, T, N] logits."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _logits_per_call = 1 << 24  # of a device
 
 
 def window_order(length: int, window: int, windows: int) -> Order:
-    """Where the `windows` windows of an epoch begin in a stream of `length` tokens: `(seed, epoch) -> starts`.
+    """The starts of the windows of an epoch: `(seed, epoch) -> starts`.
 
     A pass over the text takes every window once, in random order; each pass begins at another token. An epoch is a part of a
     pass, or all of it.
@@ -46,7 +46,7 @@ def window_order(length: int, window: int, windows: int) -> Order:
 def window_batch(
     stream: Integer[np.ndarray, " L"], window: int, mesh: Mesh | None = None
 ) -> Callable[[np.ndarray], tuple[Array, Array]]:
-    """`starts -> (X, Y)`, [B, W] tokens and the token after each, divided over the devices of a mesh."""
+    """`starts -> (X, Y)`: [B, W] tokens and next tokens, over devices."""
     place = NamedSharding(mesh or default_mesh(), PartitionSpec(AXIS))
 
     def batch(starts: np.ndarray) -> tuple[Array, Array]:
@@ -57,7 +57,7 @@ def window_batch(
 
 
 def sequence_loss(eos: bool) -> Callable[[Array, Array], Array]:
-    """`(z [B, T, N], Y [B, T]) -> [B]`, the mean loss of the predictions of each window, in nats.
+    """`(z [B, T, N], Y [B, T]) -> [B]`, the mean loss by window.
 
     eos: whether the `<pad>` after a document is predicted.
     """
@@ -73,7 +73,7 @@ def sequence_loss(eos: bool) -> Callable[[Array, Array], Array]:
 def sequence_optimizer(
     rate: float, steps: int, *, warmup: int, decay: float, accumulate: int = 1, clip: float = 1.0
 ) -> optax.GradientTransformation:
-    """AdamW with a linear warm-up, cosine decay to a tenth of the rate, and gradients clipped to a norm.
+    """AdamW with warm-up, cosine decay to a tenth, and clipped gradients.
 
     rate: the highest learning rate. steps: updates in all. warmup: updates before the highest rate. decay: weight decay of
     matrices, times the rate. accumulate: batches whose gradients are averaged for an update.
@@ -95,7 +95,7 @@ def stream_log_probabilities(
     mesh: Mesh | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, " L_minus_1"]:
-    """`log p(w_t | tokens before)` of every token of a stream but its first, in nats.
+    """`log p` of every token of a stream but its first.
 
     The text is read in windows of W tokens that begin every `stride` tokens, and each predicts the tokens that the one before
     did not reach: a prediction sees at least W - stride + 1 tokens, or its document from the start.
@@ -125,7 +125,7 @@ def stream_distributions(
     stride: int,
     mesh: Mesh | None = None,
 ) -> Float[np.ndarray, "M N"]:
-    """`log p` of all tokens at some places of a stream, from the same windows.
+    """`log p` of all tokens at some places of a stream.
 
     Args:
         places: [M] of the predicted tokens, 1 .. L - 1.

@@ -1,4 +1,4 @@
-"""Where the training of a transformer may start, beside random weights: parts that are counted, solved or constructed.
+"""Counted, solved or constructed initialisations of a transformer.
 
     embedding   E = word vectors of counts
     bigram      D = log p(w_t+1 | w_t), the direct connection
@@ -28,7 +28,7 @@ _gain = 4.0  # logit of a token that followed every time
 
 
 def embedding_start(variables: dict[str, Any], V: Float[np.ndarray, "N r"]) -> dict[str, Any]:
-    """Embeddings from word vectors of r <= d dimensions, with the mean square of the random ones; the other dimensions stay.
+    """Embeddings from word vectors of r <= d dimensions, scaled as random ones.
 
     Raises:
         ValueError: vectors of more dimensions than the network's width.
@@ -56,7 +56,7 @@ def bigram_start(variables: dict[str, Any], log_p: Float[np.ndarray, "N N"]) -> 
 def output_start(
     network: Transformer, variables: dict[str, Any], stream: Integer[np.ndarray, " L"], *, seed: int = 0
 ) -> dict[str, Any]:
-    """The output weights that are best for the features of the other layers as they are: a convex problem, solved by sweeps.
+    """The best output weights for the features of random layers, by sweeps.
 
     Args:
         network: whose output weights are not the embeddings.
@@ -79,7 +79,7 @@ def output_start(
 
 
 def induction_start(network: Transformer, variables: dict[str, Any], *, seed: int = 0) -> dict[str, Any]:
-    """A head of the first layer that writes the token before into each position, and one of the second that copies.
+    """An induction circuit: a previous-token head, and a head that copies.
 
     The embeddings, the positions and the output weights span three of four spaces of m dimensions: the token, its place, and
     what is copied; the fourth has the token before. The tokens' directions are orthogonal where N <= m, and else random. All
@@ -117,14 +117,13 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
 
 
 def _spaces(d: int, m: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Four orthogonal spaces [d, m] that are orthogonal to the vector of ones, too, which LayerNorm takes away."""
+    """Four orthogonal spaces [d, m], orthogonal to the vector of ones."""
     Q, _ = np.linalg.qr(np.concatenate([np.ones((d, 1)), rng.normal(size=(d, 4 * m))], axis=1))
     return np.split(Q[:, 1:], 4, axis=1)
 
 
 def _layer(layer: dict[str, Any], H: int, spaces: Any, score: float, unit: float) -> dict[str, Any]:
-    """A layer whose first head copies from one space to another, the positions whose keys are as the query; its other branches
-    are 0.
+    """A layer with one copying head; its other branches are 0.
 
     H: heads. spaces: [d, m] of query, key, value and output.
     score: of a key equal to the query, above one that is orthogonal. unit: what is 1 before LayerNorm divides it, after it.

@@ -40,7 +40,7 @@ class NetworkState(NamedTuple):
 
 
 def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransformation) -> NetworkState:
-    """The initial state of a training run from `init_variables`; a copy, because steps donate the state."""
+    """The initial state of training from `init_variables`, a copy."""
     params, statistics = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), (variables["params"], variables["batch_stats"]))
     return NetworkState(params, statistics, optimizer.init(params), jnp.zeros((), jnp.int32))
 
@@ -53,7 +53,7 @@ def variables_of(state: NetworkState) -> dict[str, Any]:
 def network_step(
     model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int | Array = 0
 ) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
-    """The pure step `(state, (X, Y)) -> (state, summed loss)`, along the gradient of the batch's mean loss.
+    """The pure step `(state, (X, Y)) -> (state, summed loss)` of training.
 
     seed: of dropout, whose masks depend on (seed, step) only; or a random key.
     """
@@ -94,7 +94,7 @@ def train_network(
     mesh: Mesh | None = None,
     **options: Any,
 ) -> TrainingResult:
-    """`train` a network from its variables, and keep those of the best epoch.
+    """`train` a network, and keep the variables of the best epoch.
 
     mesh: devices that all have the state. options: of `train`; the seed is that of dropout, too.
     """

@@ -1,4 +1,4 @@
-"""One training loop for every model trained by gradients, and the order of the examples.
+"""One training loop for every network, and the order of examples.
 
 A step is a pure, compiled function `(state, batch) -> (state, loss)` that donates its state. The order of the data depends on
 (seed, epoch) only (by default a permutation), so an interrupted run resumes from its last checkpoint with the same batches as
@@ -46,7 +46,7 @@ class TrainingResult(NamedTuple):
 
 
 def epoch_order(seed: int, epoch: int, size: int) -> np.ndarray:
-    """The order of the `size` examples in an epoch: a permutation that depends on (seed, epoch) only."""
+    """The order of examples in an epoch, by (seed, epoch) only."""
     return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(size)
 
 
@@ -183,7 +183,7 @@ def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:
 
 
 def balanced_order(seed: int, epoch: int, labels: Integer[np.ndarray, " M"]) -> Int[np.ndarray, " M"]:
-    """Equally many draws (to within one) of every class that occurs, and within a class of every example, shuffled.
+    """Equally many draws of every class, and within it of examples.
 
     Examples of rare classes are repeated within an epoch; only some of the frequent ones are drawn.
     """
@@ -198,7 +198,7 @@ def balanced_order(seed: int, epoch: int, labels: Integer[np.ndarray, " M"]) -> 
 
 
 def shorter_epochs(order: Order, size: int, most: int) -> Order:
-    """Epochs of `most` of `size` examples: each order is split into parts, one per epoch; a remainder is dropped."""
+    """Epochs of `most` of `size` examples: parts of each order."""
     if not 1 <= most <= size:
         raise ValueError(f"epochs of {most} examples, of {size}: use 1 .. {size}")
     parts = size // most

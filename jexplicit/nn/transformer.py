@@ -23,7 +23,7 @@ Positions = Literal["rotary", "learned"]
 
 
 class Transformer(nn.Module, kw_only=True):
-    """Logits of the next token at every position, [B, T] token ids -> [B, T, N].
+    """Logits of the next token at every position: [B, T] -> [B, T, N].
 
     vocab_size: N. width: d, a multiple of heads. layers: L. heads: H; with rotary positions, d/H is even.
     window: W, the most tokens that learned positions reach; T <= W.
@@ -69,7 +69,7 @@ class Transformer(nn.Module, kw_only=True):
         return z
 
     def flops_per_token(self) -> int:
-        """Floating-point operations of training on one token: `6 (12 L d² + N d) + 12 L d W`.
+        """`6 (12 L d² + N d) + 12 L d W`: FLOPs.
 
         Source: Chowdhery et al. 2022, App. B.
         """
@@ -119,7 +119,7 @@ def visible(X: Integer[Array, "B T"]) -> Bool[Array, "B 1 T T"]:
 
 
 def rotate(x: Float[Array, "B T H h"]) -> Float[Array, "B T H h"]:
-    """Turn the pairs (x_n, x_{n + h/2}) by the angles `t 10000^(-2n/h)`, so that `q_t . k_s` depends on t - s only.
+    """Rotary positions: turn the pairs (x_n, x_{n + h/2}) by `t 10000^(-2n/h)`.
 
     Source: Su et al. 2021, Eq. 34.
     """

@@ -46,7 +46,7 @@ NonNegativeFloat = Annotated[float, Bounds(at_least=0)]
 
 
 def check_bounds(config: Any) -> None:
-    """Check every number of a config against the bounds of its field; a ValueError has the flag, the value and the bounds."""
+    """Check every number of a config against the bounds of its field."""
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -69,7 +69,7 @@ def config_of(kind: type[C], stored: Mapping[str, Any], remedy: str) -> C:
 
 
 def is_of(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type: plain, an array's, `Literal`, a union or a tuple."""
+    """Whether a value is of a type: plain, array, `Literal` or union."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return any(value is choice or value == choice for choice in args)
@@ -84,7 +84,7 @@ def is_of(value: Any, hint: Any) -> bool:
 
 
 def refuses(find: Callable[..., Iterator[tuple[Any, str]]]) -> Callable[..., None]:
-    """A check of flags from a generator of pairs `wrong, message`: the first message whose `wrong` holds is a ValueError.
+    """A check of flags from pairs `wrong, message`: the first is raised.
 
     Example:
         >>> @refuses
@@ -106,7 +106,7 @@ def refuses(find: Callable[..., Iterator[tuple[Any, str]]]) -> Callable[..., Non
 
 
 def find_bounds(hint: Any) -> Iterator[Bounds]:
-    """The bounds in the type of a field, including the members of a tuple or a union."""
+    """The bounds in the type of a field, also of tuples and unions."""
     yield from (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Bounds))
     for part in typing.get_args(hint):
         yield from find_bounds(part)

@@ -32,7 +32,7 @@ _every_function = {"jax_persistent_cache_min_compile_time_secs": 0, "jax_persist
 
 
 class CacheEntry(NamedTuple):
-    """A file or folder in the cache, its size in bytes, and its last use, in seconds since 1970."""
+    """A file or folder in the cache, its bytes, and its last use."""
 
     path: Path
     bytes: int
@@ -47,7 +47,7 @@ def cache_folder(cache_dir: str | os.PathLike | None = None) -> Path:
 
 
 def cache_limit(variable: str = "JEXPLICIT_CACHE_LIMIT", default: str = "10GB") -> int:
-    """Size limit of a part of the cache, in bytes, from an environment variable such as 500MB."""
+    """Size limit of a part of the cache in bytes, from the environment."""
     given = os.environ.get(variable) or default
     try:
         return 0 if given == "0" else parse_bytes(given)
@@ -56,7 +56,7 @@ def cache_limit(variable: str = "JEXPLICIT_CACHE_LIMIT", default: str = "10GB") 
 
 
 def cache_entries(folder: Path) -> list[CacheEntry]:
-    """The tokenised texts of a cache, least recently used first; other files in the folder are ignored."""
+    """The tokenised texts of a cache, least recently used first."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if _name.fullmatch(path.name) and path.is_dir():
@@ -75,7 +75,7 @@ def mark_used(entry: Path) -> None:
 
 
 def shrink(entries: Sequence[CacheEntry], limit: float) -> list[CacheEntry]:
-    """Remove the first entries, the least recently used, until the rest fits a limit; returns them. Entries in use are kept."""
+    """Remove the first entries until the rest fits a limit."""
     excess, removed = sum(entry.bytes for entry in entries) - limit, []
     for entry in entries:
         if excess <= 0:
@@ -106,7 +106,7 @@ def _remove(entries: list[CacheEntry]) -> list[CacheEntry]:
 
 
 def compiled_limit() -> int:
-    """The size limit of compiled functions, in bytes: `$JEXPLICIT_COMPILED_LIMIT` such as 200MB, or 1 GB; 0 disables them."""
+    """The size limit of compiled functions in bytes; 0 disables them."""
     return cache_limit("JEXPLICIT_COMPILED_LIMIT", "1GB")
 
 
@@ -116,7 +116,7 @@ def compiled_folder() -> Path:
 
 
 def claim(folder: Path, n: int = 0) -> tuple[Path, TextIO]:
-    """The first of the folders n, n + 1, ... in a folder that no other process holds, and its lock, to be released.
+    """The first free folder n, n + 1, ..., and its lock.
 
     If a process was killed while it held the folder, the file that it wrote last may be incomplete and is removed.
     """
@@ -156,7 +156,7 @@ def compiled_entries(folder: Path | None = None) -> list[CacheEntry]:
 
 
 def keep_compiled() -> None:
-    """Enable JAX's persistent compilation cache in a folder of this process, and remove its oldest files above the limit.
+    """Enable JAX's persistent compilation cache in a folder of this process.
 
     No effect if the user has configured or disabled JAX's cache, if the limit is 0, or if the folder is not writable or belongs
     to another user: its files are executed.

@@ -57,7 +57,7 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 
 
 def as_json(value: Any) -> Any:
-    """A value as JSON has it; of a tree with arrays the hash of their bytes.
+    """A value as JSON; a tree with arrays as a hash.
 
     Example:
         >>> as_json(np.int64(3)), as_json(np.array([0, 1], np.uint8))
@@ -69,7 +69,7 @@ def as_json(value: Any) -> Any:
 
 
 def save_latest(folder: str | os.PathLike, number: int, tree: Any, known: Mapping[str, Any] | None = None) -> None:
-    """Write checkpoint `number` of a series, and what is `known` of it; then remove the others."""
+    """Write checkpoint `number` of a series, then remove the others."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     leaves = [leaf if leaf.size else np.zeros(_empty, leaf.dtype) for leaf in leaves]
     about = np.frombuffer(json.dumps(known or {}).encode(), np.uint8)
@@ -80,7 +80,7 @@ def save_latest(folder: str | os.PathLike, number: int, tree: Any, known: Mappin
 
 
 def load_latest(folder: str | os.PathLike, like: Any, known: Mapping[str, Any] | None = None) -> Any | None:
-    """The last checkpoint of a series, with the structure and sharding of `like`; None if the series is empty.
+    """The last checkpoint of a series, or None.
 
     Shapes must match, except that an empty vector in `like` matches a vector of any length, such as text.
 

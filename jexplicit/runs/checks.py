@@ -55,7 +55,7 @@ def check_labels(labels: Any, outputs: int) -> None:
 
 
 def is_concrete(*trees: Any) -> bool:
-    """Whether all arrays of some pytrees are concrete, so that checks can read their values."""
+    """Whether all arrays of some pytrees are concrete."""
     return not any(isinstance(leaf, Tracer) for leaf in (_zero(), *jax.tree.leaves(trees)))
 
 
@@ -66,7 +66,7 @@ def _zero() -> Array:
 
 
 def as_float(x: Any) -> Array:
-    """An array in floats of which sums neither wrap nor stall: integers in JAX's own precision, narrow floats in float32."""
+    """An array in floats that sum without wrapping or stalling."""
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
@@ -74,7 +74,7 @@ def as_float(x: Any) -> Array:
 
 
 def check_logits(logits: Any) -> None:
-    """Refuse no examples, NaN, and rows of which no softmax is taken: infinite, or -inf alone."""
+    """Refuse no examples, NaN, and rows without a softmax."""
     if logits.ndim != 2 or 0 in logits.shape:
         raise ValueError(f"logits {logits.shape}: expected [M, N], of at least one example and one output")
     if not is_concrete(logits):
@@ -90,12 +90,12 @@ def check_logits(logits: Any) -> None:
 
 
 def logits_are_fine(logits: Any) -> Array:
-    """What `check_logits` asks of values: pure."""
+    """Whether values pass `check_logits`: pure."""
     return jnp.isfinite(jnp.max(logits, axis=1)).all()  # NaN is the largest
 
 
 def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
-    """Refuse labels that are not M whole numbers 0 .. N - 1, for logits [M, N]."""
+    """Refuse labels that are not M integers 0 .. N - 1."""
     M, N = shape
     if jnp.shape(labels) != (M,):
         raise ValueError(
@@ -109,7 +109,7 @@ def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
 
 
 def labels_are_fine(labels: Any, outputs: int) -> Array:
-    """What `check_labels_of` asks of values: pure."""
+    """Whether values pass `check_labels_of`: pure."""
     labels = as_float(labels)  # no number of outputs overflows its type
     return ((labels >= 0) & (labels < outputs) & (labels % 1 == 0)).all()
 
@@ -129,7 +129,7 @@ def check_targets(Y: Any, shape: tuple[int, ...]) -> None:
 
 @jax.jit
 def targets_are_fine(Y: Any) -> Array:
-    """What `check_targets` asks of values: pure."""
+    """Whether values pass `check_targets`: pure."""
     return (jnp.min(Y) >= 0) & (_distance_from_one(Y) < 1e-2)
 
 

@@ -76,7 +76,7 @@ def data_mesh(devices: int | None = None) -> Mesh:
 
 
 def default_mesh() -> Mesh:
-    """The mesh of a function that is given none: all accelerators of this process; or one CPU, whose threads use all cores."""
+    """The default mesh: all accelerators of this process, or one CPU."""
     return data_mesh() if on_accelerator() else data_mesh(1)
 
 
@@ -96,7 +96,7 @@ def on_accelerator() -> bool:
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """The arrays of a pytree, replicated on every device; repeated arrays are placed once, and CPU devices share one copy."""
+    """The arrays of a pytree, replicated on every device."""
     whole = NamedSharding(mesh, PartitionSpec())
 
     def place(leaf: Any) -> jax.Array:
@@ -109,7 +109,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 def map_rows(
     f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
 ) -> Any:
-    """f of every row of the pytree xs: sequentially on a CPU, whose vector units and cache one row fills; else under vmap.
+    """f of every row of xs: sequentially on a CPU, else vmapped.
 
     mesh: where it runs; default, the platform of compilation, for which f is traced twice.
     cpu, elsewhere: rows at a time on a CPU (default, one) and on other platforms (default, all).
@@ -122,7 +122,7 @@ def map_rows(
 
 
 def serial_kernels(mesh: Mesh) -> dict[str, str]:
-    """Compiler options for `jax.jit` that run each kernel in one thread on a CPU; none on other platforms.
+    """Compiler options for one thread a kernel on a CPU.
 
     XLA splits large elementwise kernels over the cores. In the training step of a small network, a loop of kernels of about a
     megabyte, waking the threads costs as much as they save, and devices that run in parallel compete for them.
@@ -140,7 +140,7 @@ def use_devices(devices: int | None = None) -> Mesh:
 
 
 def request_devices(devices: int | None = None) -> None:
-    """Split the CPU into several devices, unless there are accelerators. Call it before `join` and before JAX starts."""
+    """Split the CPU into several devices, unless there are accelerators."""
     if not runs_on_cpu():
         return
     # XLA:CPU starts one thread per core (from NPROC), and a device that waits for the others occupies one. Without spare
@@ -153,7 +153,7 @@ def request_devices(devices: int | None = None) -> None:
 
 
 def compile_quickly() -> None:
-    """Compile for CPUs in about half the time, for short runs: fused loops may take twice as long.
+    """Compile for CPUs in half the time, for short runs.
 
     Selects XLA's older code for fused loops, one module at a time. No effect once JAX has started; flags of the user override.
     Only for JAX 0.10, as XLA ends the process at an unknown flag.
@@ -173,7 +173,7 @@ def runs_on_cpu() -> bool:
 
 
 def slurm_gpus(environment: Mapping[str, str]) -> list[int] | None:
-    """Indices of the visible GPUs that a process of SLURM uses: all, or its share of those of its node.
+    """Indices of the GPUs that a process of SLURM uses.
 
     JAX's default is the GPU with the process's index on its node. This leaves GPUs idle if a node has fewer processes than
     GPUs, and fails if SLURM shows each process only its own GPU. None to keep the default: outside of SLURM, without GPUs, and
@@ -201,7 +201,7 @@ _runtime_bytes = 600 * 10**6  # Python, its libraries, XLA and compiled code
 
 
 def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
-    """Refuse arrays (`what`) that exceed the host's memory, which CPU devices share, before the system kills the process.
+    """Refuse arrays that exceed the host's memory.
 
     Accelerators are not checked, as their runtime reports a full memory.
     """
@@ -216,7 +216,7 @@ def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
 
 
 def within_memory(mesh: Mesh, budget: int, table_bytes: int, offsets: int) -> Mesh:
-    """A mesh of as many devices as the memory budget allows, each with its own count tables; accelerators are not restricted.
+    """A mesh of as many devices as the memory budget allows.
 
     With D devices and tables of T = `table_bytes` each, counting K offsets allocates (D + 1 + 2/K) T bytes beside the runtime:
     the devices' tables, their sum after it is saved, and during the sum one offset in 8-byte integers.

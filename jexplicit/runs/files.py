@@ -1,4 +1,4 @@
-"""Paths given by a user, and files and arrays that are written whole, even if the process or the machine crashes."""
+"""Paths of users, and files that are written whole."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file by `write(open file)` under a temporary name, flush it to the disk, then rename it."""
+    """Write a file under a temporary name, flush it, then rename it."""
     partial = path.with_name(path.name + ".partial")
     try:
         with open(partial, "wb") as file:
@@ -104,7 +104,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A number or an array of NumPy or JAX as JSON has it, the `default` of `json.dumps`."""
+    """A number or array as JSON, the `default` of `json.dumps`."""
     if not hasattr(value, "tolist"):
         raise ValueError(f"{value!r} is of type {type(value).__name__}: give numbers, strings, lists or dicts of these")
     return value.tolist()
@@ -117,7 +117,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def save_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
-    """Write arrays as one .npz file, which has a checksum per array, atomically as `write_whole`."""
+    """Write arrays as one .npz file, atomically."""
     import numpy as np
 
     write_whole(path, lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""Memory of the host: its size, the use of this process, and sizes written by a user. Does not import JAX."""
+"""Memory of the host: its size, use, and sizes of users."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ def host_bytes() -> float:
 
 
 def parse_bytes(size: str) -> int:
-    """The number of bytes in a size such as "2GB" (10^9 bytes each) or "512MiB" (2^20 bytes each)."""
+    """The bytes of a size such as "2GB" (10^9) or "512MiB" (2^20)."""
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*", size, re.ASCII)
     if not found or found[2].upper() not in _units or float(found[1]) <= 0:
         raise ValueError(f"memory {size!r}: give a number and a unit, such as 2GB or 512MiB")
@@ -24,7 +24,7 @@ def parse_bytes(size: str) -> int:
 
 
 def peak_bytes() -> int | None:
-    """Peak resident memory of this process so far, bytes; None if the system does not report it."""
+    """Peak resident memory of this process in bytes; None if unknown."""
     try:
         import resource
     except ImportError:  # Windows

@@ -27,7 +27,7 @@ def iterate(
     known: Mapping[str, Any] | None = None,
     callback: Callable[[Entry], Any] | None = None,
 ) -> tuple[Any, list[Entry]]:
-    """Repeat `state, entry = step(state, history)` and append the entry to the history, until it is complete.
+    """Repeat `state, entry = step(state, history)` until the history is complete.
 
     A step depends on its state and on the history only, so an interrupted run resumes from its last checkpoint with exactly the
     steps of an uninterrupted run.

@@ -1,4 +1,4 @@
-"""Several processes as one run, on one machine or on many hosts, by JAX's distributed runtime.
+"""Several processes as one run, by JAX's distributed runtime.
 
 Every process runs the same program on its own part of the data: positions are split over the processes first, and a process's
 part over its own devices. Processes communicate rarely: once to sum their counts, and once per evaluation. The communicating
@@ -33,7 +33,7 @@ _cells_per_exchange = 1 << 24
 
 
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
-    """Join the other processes of a run; called after `request_devices` and before JAX's first computation, as it starts JAX.
+    """Join the other processes of a run, before JAX's first computation.
 
     coordinator: HOST:PORT of process 0, any free port; "auto" if JAX detects it (SLURM, TPU pods, Open MPI, ...).
     num_processes, process_id: P and the index 0 .. P - 1; None only with "auto". seconds: to wait for the others.
@@ -64,7 +64,7 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
 
 
 def message_of_process(error: Exception) -> str | None:
-    """The message of an error caused by other processes, with its remedy; None for other errors, or in a single process."""
+    """The message of an error caused by other processes, or None."""
     lost = isinstance(error, jax.errors.JaxRuntimeError)
     if not jax.distributed.is_initialized() or isinstance(error, RuntimeError) and not lost:
         return None
@@ -91,7 +91,7 @@ def is_first() -> bool:
 
 
 def barrier(what: str) -> None:
-    """Barrier: wait, for days if necessary, until every process has called this with the same `what`.
+    """Wait until every process has called this with the same `what`.
 
     A collective does not wait: on CPUs the first one of some devices times out after 30 s, a later one after 30 minutes. So all
     communicating functions of this module first wait here, by JAX's coordination service.
@@ -105,7 +105,7 @@ def barrier(what: str) -> None:
 
 
 def check_equal_across_processes(what: str, value: str) -> None:
-    """Check that all processes have the same value; the ValueError, raised in all, names those that differ from process 0."""
+    """Check that all processes have the same value, or raise in all."""
     if jax.process_count() == 1:
         return
     barrier("agreement")
@@ -118,13 +118,13 @@ def check_equal_across_processes(what: str, value: str) -> None:
 
 
 def part_of_process(first: int, last: int) -> tuple[int, int]:
-    """The part of the range first .. last - 1 of this process; the parts differ in size by at most one."""
+    """This process's part of the range first .. last - 1."""
     P, p = jax.process_count(), jax.process_index()
     return first + (last - first) * p // P, first + (last - first) * (p + 1) // P
 
 
 def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The exact sum over processes of tables of integers, of the same shapes; int64 if a cell could exceed 2^31 - 1."""
+    """The exact sum over processes of integer tables, in wide types."""
     if jax.process_count() == 1:
         return tuple(tables)
     barrier("sum")
@@ -132,7 +132,7 @@ def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
 
 
 def gather_over_processes(part: np.ndarray) -> np.ndarray:
-    """The parts [n_p, ...] of all processes, concatenated, on every host; numbers of 4 or 8 bytes."""
+    """The parts [n_p, ...] of all processes, concatenated, on every host."""
     if jax.process_count() == 1:
         return part
     if part.dtype.itemsize == 8:  # JAX without x64 would truncate them to 4 bytes
@@ -147,7 +147,7 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
 
 
 def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
-    """Lock a run folder, which is created, against other runs while the result is referenced; its processes share it by id.
+    """Lock a run folder against other runs while the result is referenced.
 
     The lock is one of operating-system processes: within one process, a second call returns the same lock.
     """
@@ -190,7 +190,7 @@ def _process_mesh() -> Mesh:
 
 @functools.cache
 def _adder(mesh: Mesh):
-    """The sharding of one part per process, and the compiled sum `[P, ...] -> [...]` over them."""
+    """The sharding of one part per process, and their compiled sum."""
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("process",), ()))
     return split, jax.jit(lambda parts: parts.sum(axis=0), out_shardings=whole)
 

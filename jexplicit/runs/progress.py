@@ -25,7 +25,7 @@ class _Console(Console):
 
 
 def end_of_reader() -> NoReturn:
-    """Exit on a broken pipe of the output, with the status of shells for it."""
+    """Exit on a broken pipe of the output with its usual status."""
     for stream in (sys.stdout, sys.stderr):  # discard their buffers
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -46,7 +46,7 @@ def show(*results: RenderableType) -> None:
 
 
 def json_line(value: Any) -> str:
-    """A value as a line of JSON, in ASCII where standard output cannot encode all its characters."""
+    """A value as a line of JSON, in ASCII if necessary."""
     line = json.dumps(value, ensure_ascii=False, default=str)
     try:
         line.encode(sys.stdout.encoding or "utf-8")
@@ -79,7 +79,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Show a named stage of a run; yields a function `(done, total)` that updates its bar.
+    """Show a named stage of a run; yields its progress function.
 
     Example:
         >>> with stage("counting", "tokens") as progress:

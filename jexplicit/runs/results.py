@@ -13,7 +13,7 @@ J = TypeVar("J", dict, list)
 
 
 def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The config and the rows of a finished or interrupted run of an experiment, such as "lm"."""
+    """The config and rows of a run of an experiment."""
     config = read_config(out, experiment)
     if config is None:
         raise ValueError(f"no run at {out}: give the --out of a run of launch.{experiment}")
@@ -21,7 +21,7 @@ def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], l
 
 
 def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
-    """The configuration of the run in a folder, or None without a run; refuses a run of another experiment."""
+    """The configuration of the run in a folder, or None."""
     path = local_path(out, "--out")
     if not (path / "config.json").exists():
         return None
@@ -60,7 +60,7 @@ def read_command(out: str | os.PathLike) -> str | None:
 
 
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl with this `event`, oldest first, without an incomplete last line of a killed run."""
+    """The events of a name in metrics.jsonl, oldest first."""
     path = local_path(out, "--out") / "metrics.jsonl"
     about = path.stat() if path.exists() else None
     return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []

@@ -51,7 +51,7 @@ def reliability(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bi
 
 
 def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"], *, bins: int = 15) -> float:
-    """Expected calibration error: `sum over bins of |accuracy - confidence| share`, with the bins of `reliability`.
+    """Expected calibration error: `sum over bins of |accuracy - confidence| share`.
 
     Raises:
         ValueError: those of `reliability`.
@@ -65,7 +65,7 @@ def calibration_error(logits: Float[Array, "M N"], labels: Integer[Array, " M"],
 
 
 def fit_temperature(logits: Float[Array, "M N"], labels: Integer[Array, " M"]) -> float:
-    """The T that minimises the mean loss of `softmax(logits / T)`, found in one dimension by Brent's method.
+    """The T with the lowest mean loss of `softmax(logits / T)`.
 
     Use held-out examples. T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0
     even if all of a few predictions are correct.

@@ -1,4 +1,4 @@
-"""Sweeps with a fixed bound on the curvature: the additive counterpart of iterative scaling, much faster on many features.
+"""Sweeps with a fixed bound on the curvature, without a learning rate.
 
 The Hessian of a softmax layer's loss is at most `1/2 HᵀH` for each output, everywhere (Böhning 1992), so the step
 
@@ -21,7 +21,7 @@ from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
 class CurvatureProblem(NamedTuple):
-    """Data of a sweep: features, targets, the lower Cholesky factor of `HᵀH/M + 2 penalty`, and the penalty."""
+    """Data of a sweep: features, targets, Cholesky factor and penalty."""
 
     H: Float[Array, "M D"]
     Y: Float[Array, "M N"]
@@ -32,7 +32,7 @@ class CurvatureProblem(NamedTuple):
 @jax.jit
 @full_precision
 def curvature_problem(H: Float[Array, "M D"], Y: Float[Array, "M N"], ridge: float | Float[Array, ""]) -> CurvatureProblem:
-    """The problem with penalty `ridge t`, t the mean square of a feature; its factor is NaN if not positive definite."""
+    """The problem with penalty `ridge t`, t the mean square of a feature."""
     A = H.T @ H / len(H)
     penalty = ridge * jnp.trace(A) / len(A)
     return CurvatureProblem(H, Y, jnp.linalg.cholesky(A + 2 * penalty * jnp.eye(len(A), dtype=A.dtype)), penalty)
@@ -41,7 +41,8 @@ def curvature_problem(H: Float[Array, "M D"], Y: Float[Array, "M N"], ridge: flo
 @jax.jit
 @full_precision
 def curvature_bound_sweep(U: Float[Array, "D N"], problem: CurvatureProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
-    """One sweep, `U + 2 (HᵀH/M + 2 penalty)⁻¹ (Hᵀ(Y - P)/M - penalty U)`, and the previous mean loss with the ridge."""
+    """One sweep, and the previous mean loss with the ridge.
+    `U + 2 (HᵀH/M + 2 penalty)⁻¹ (Hᵀ(Y - P)/M - penalty U)`."""
     H, Y, factor, penalty = problem
     log_P = jax.nn.log_softmax(H @ U)
     ascent = H.T @ (Y - jnp.exp(log_P)) / len(H) - penalty * U
@@ -50,7 +51,7 @@ def curvature_bound_sweep(U: Float[Array, "D N"], problem: CurvatureProblem) -> 
 
 
 def no_factor(t: Any, ridge: Any) -> str:
-    """Why HᵀH has no Cholesky factor, and what helps; t: mean square or variance of a feature."""
+    """Why HᵀH has no Cholesky factor, and the remedy."""
     if 1e-30 < float(t) < 1e30:
         return f"HᵀH cannot be factorised with ridge {float(ridge)}: raise the ridge, or standardise the features"
     return (
@@ -68,7 +69,8 @@ def curvature_bound_sweeps(
     ridge: float | Float[Array, ""] = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps of `U += 2 (HᵀH/M + 2 ridge t)⁻¹ ((F - HᵀP)/M - ridge t U)`.
+    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with bounded curvature.
+    `U += 2 (HᵀH/M + 2 ridge t)⁻¹ ((F - HᵀP)/M - ridge t U)`.
 
     t is the mean square of a feature, so that the ridge does not depend on the features' units.
 

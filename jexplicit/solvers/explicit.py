@@ -1,4 +1,4 @@
-"""The explicit solution of a softmax layer from its co-occurrences (paper, Eq. 2, 3 and 5).
+"""The explicit solution of a softmax layer (paper, Eq. 2, 3, 5).
 
 With F = HᵀY, the layer's co-occurrences, and the priming number K, the L1 norm of its inputs,
 
@@ -54,7 +54,7 @@ def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
 
 
 def check_cooccurrences(F: Any, K: float | Num[Array, ""]) -> None:
-    """Refuse K < 1, a negative, infinite or NaN co-occurrence, and an output that never occurs."""
+    """Refuse K < 1, bad co-occurrences, and an output that never occurs."""
     F = jax.tree.map(as_float, F)
     if jnp.ndim(K) or not 1 <= K < jnp.inf:
         raise ValueError(f"priming number K = {K}: it is the features' L1 norm and at least 1; rescale the features")
@@ -73,14 +73,14 @@ def check_cooccurrences(F: Any, K: float | Num[Array, ""]) -> None:
 
 
 def column_sums(F: Any) -> Float[Array, " N"]:
-    """`sum_d F[d, i]` over the rows of all blocks; K times the target counts if every feature vector has norm K."""
+    """`sum_d F[d, i]` over the rows of all blocks."""
     return functools.reduce(jnp.add, [jnp.sum(block, axis=0) for block in jax.tree.leaves(F)])
 
 
 def dense_cooccurrence(
     H: Float[Array, "M D"], Y: Float[Array, "M N"] | Integer[Array | np.ndarray, " M"], outputs: int | None = None
 ) -> Float[Array, "D N"]:
-    """`F = HᵀY` for numeric features (pixels, activations); of labels, the sums of the features with each label.
+    """`F = HᵀY` for numeric features, or sums of features by label.
 
     Args:
         H: [M, D] features, non-negative and finite.
@@ -156,7 +156,7 @@ def _sums_of_labels(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"]
 
 @checked(after=lambda K, H: _check_norm(K, H.shape))
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
-    """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm, for features that are not unit-normalised.
+    """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm of the features.
 
     Raises:
         ValueError: no examples, a feature that is not finite, or norms beyond the range of the dtype; under jit, vmap and grad

@@ -1,4 +1,4 @@
-"""Recursive feature machines: a kernel machine that learns its metric in closed form, with no backpropagation.
+"""Recursive feature machines: a kernel machine with a learned metric.
 
     alpha = (K_M + ridge I)⁻¹ Y,      f(x) = sum_i alpha_i K_M(x, x_i)                      solve
     M <- (1/n sum_j Df(x_j)ᵀ Df(x_j))^power                                                  average gradient outer product
@@ -47,7 +47,8 @@ class FeatureMachine(NamedTuple):
 def kernel_and_slope(
     x: Float[Array, " d"], X: Float[Array, "n d"], M: Float[Array, "d d"], kernel: Kernel, bandwidth: Any
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """`K_M(x, x_i)` of one x, and the slopes s_i of its gradient `s_i M (x_i - x)`, or `s_i M x_i` of the quadratic one.
+    """`K_M(x, x_i)` of one x, and the slopes of its gradient.
+    The gradient is `s_i M (x_i - x)`, or `s_i M x_i` of the quadratic kernel.
 
         quadratic (xᵀM z)²,    gaussian exp(-|x - z|²_M / 2L²),    laplace exp(-|x - z|_M / L)
 
@@ -91,7 +92,7 @@ def solve(
     bandwidth: float | Float[Array, ""] = 1.0,
     ridge: float | Float[Array, ""] = 1e-6,
 ) -> FeatureMachine:
-    """Kernel ridge regression with a metric: `alpha = (K_M + ridge k I)⁻¹ Y`, k the mean of the diagonal of K_M.
+    """Kernel ridge regression with a metric: `alpha = (K_M + ridge k I)⁻¹ Y`.
 
     Args:
         X: [n, d] examples.
@@ -121,7 +122,7 @@ def solve_on_landmarks(
     bandwidth: float | Float[Array, ""] = 1.0,
     ridge: float | Float[Array, ""] = 1e-6,
 ) -> FeatureMachine:
-    """The same regression with kernels of m landmarks alone (Nyström), which costs `n m²` and no kernel matrix of n x n:
+    """The same regression with kernels of m landmarks alone (Nyström), in `n m²` operations:
 
         phi(x) = L⁻¹ K_M(Z, x),  K_M(Z, Z) = L Lᵀ,     w = (PhiᵀPhi + ridge k I)⁻¹ PhiᵀY,     alpha = L⁻ᵀ w
 
@@ -142,7 +143,7 @@ def solve_on_landmarks(
 @functools.partial(jax.jit, static_argnames="kernel")
 @full_precision
 def predict(machine: FeatureMachine, X: Float[Array, "m d"], *, kernel: Kernel = "quadratic") -> Float[Array, "m c"]:
-    """`f(x) = sum_i alpha_i K_M(x, x_i)` of every row of X, some of them at a time."""
+    """`f(x) = sum_i alpha_i K_M(x, x_i)` of every row of X."""
     Z, alpha, M, bandwidth = machine
     return jax.lax.map(lambda x: kernel_and_slope(x, Z, M, kernel, bandwidth)[0] @ alpha, X, batch_size=_block)
 
@@ -152,7 +153,7 @@ def predict(machine: FeatureMachine, X: Float[Array, "m d"], *, kernel: Kernel =
 def agop(
     machine: FeatureMachine, examples: ExampleBlocks | None = None, *, kernel: Kernel = "quadratic"
 ) -> Float[Array, "d d"]:
-    """The average gradient outer product of the predictor at n examples: `1/n sum_j Df(x_j)ᵀ Df(x_j)`, Df: [c, d].
+    """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`.
 
     Args:
         machine: the predictor.
@@ -170,7 +171,7 @@ def agop(
 
 
 def _quadratic_sum(machine: FeatureMachine, X: Array, weight: Array) -> Float[Array, "d d"]:
-    """`M⁻¹ sum_j Df(x_j)ᵀDf(x_j) M⁻¹` of `f_c(x) = (Mx)ᵀ S_c Mx`, `S_c = sum_i alpha_ic z_i z_iᵀ`: `Df_c(x) = 2 M S_c M x`."""
+    """`M⁻¹ sum_j Df(x_j)ᵀDf(x_j) M⁻¹` of quadratic forms, `Df_c(x) = 2 M S_c M x`."""
     Z, alpha, M, _ = machine
     C = M @ jnp.einsum("kbmd,kbme,kbm->de", X, X, weight) @ M
 
@@ -182,7 +183,7 @@ def _quadratic_sum(machine: FeatureMachine, X: Array, weight: Array) -> Float[Ar
 
 
 def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel) -> Float[Array, "d d"]:
-    """The same of kernels of a distance: every device adds up its own blocks, so that memory does not grow with n."""
+    """The same of kernels of a distance, by blocks on devices."""
     Z, alpha, M, bandwidth = machine
     (m, d), c = Z.shape, alpha.shape[1]
     centre = Z.mean(axis=0)
@@ -203,7 +204,7 @@ def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel
 
 
 def _in_blocks(X: Float[Array, "n d"]) -> tuple[Array, Array]:
-    """Examples in blocks, and which are not padding, as `split_examples` has them on one device."""
+    """Examples in blocks, and the ones that are not padding."""
     n, size = len(X), min(_block, len(X))
     blocks = -(-n // size)
     padded = jnp.pad(X, ((0, blocks * size - n), (0, 0))).reshape(1, blocks, size, -1)
@@ -314,7 +315,7 @@ def _kernel_matrix(X: Array, Z: Array, M: Array, kernel: Kernel, bandwidth: Any)
 
 @functools.cache
 def _landmark_features(kernel: Kernel) -> Callable[..., Array]:
-    """`phi(x) = L⁻¹ K_M(Z, x)` of every row of X: one function for each kernel, so that it is compiled once."""
+    """`phi(x) = L⁻¹ K_M(Z, x)` of every row of X, compiled once."""
 
     def features(Z: Array, M: Array, bandwidth: Array, factor: Array, X: Array) -> Float[Array, "n m"]:
         return jax.scipy.linalg.solve_triangular(factor, _kernel_matrix(Z, X, M, kernel, bandwidth), lower=True).T
@@ -325,7 +326,7 @@ def _landmark_features(kernel: Kernel) -> Callable[..., Array]:
 @functools.partial(jax.jit, static_argnames="kernel")
 @full_precision
 def _landmark_factor(Z: Array, M: Array, bandwidth: Array, *, kernel: Kernel) -> tuple[Array, Array]:
-    """L of `K_M(Z, Z)`, with as much on its diagonal as rounding may take, and the mean of that diagonal."""
+    """L of `K_M(Z, Z)` with a small diagonal, and its mean diagonal."""
     K, m = _kernel_matrix(Z, Z, M, kernel, bandwidth), len(Z)
     size = jnp.trace(K) / m
     return jnp.linalg.cholesky(K + m * jnp.finfo(K.dtype).eps * size * jnp.eye(m, dtype=K.dtype)), size

@@ -38,7 +38,7 @@ def fit_delta(
     labels: Integer[Array, " M"],
     l: Float[Array, " N"],  # noqa: E741
 ) -> DeltaFit:
-    """The δ with the lowest loss on M examples, `logits: x -> z` (paper, Sec. 2.2).
+    """The δ with the lowest loss on M examples (paper, Sec. 2.2).
 
     X: [M, ...] examples. u: [M] their norms, relative to K; 1 for contexts of K tokens. labels: [M] correct outputs.
     l: [N] log f, up to a constant. Refuses no examples, and examples separated by l, which have no minimum within ±64.

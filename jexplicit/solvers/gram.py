@@ -1,4 +1,4 @@
-"""Sums over examples, `HᵀH` and `HᵀY`, of features computed in blocks, never all in memory.
+"""Sums `HᵀH` and `HᵀY` over examples, of features in blocks.
 
 Features are computed a block of examples at a time from a few numbers per example. Every device sums over its own blocks, with
 one reduction over devices at the end.
@@ -21,7 +21,7 @@ _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full sq
 
 
 class ExampleBlocks(NamedTuple):
-    """Examples in blocks of m, split over devices: inputs of the features, targets, and weights (0 for padding)."""
+    """Examples in blocks over devices: inputs, targets, weights (0: padding)."""
 
     X: Float[Array, "devices blocks m r"]
     Y: Float[Array, "devices blocks m N"]

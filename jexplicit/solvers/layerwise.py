@@ -106,7 +106,7 @@ def stack_logits(
 
 
 def random_decoders(key: Array, inputs: int, outputs: int, layers: int, dtype=jnp.float32) -> tuple[Float[Array, "_ N"], ...]:
-    """Random decoders of a stack of softmax layers, uniform in ±1/sqrt(n), with n the inputs of each."""
+    """Random decoders of a stack of softmax layers, uniform in ±1/sqrt(n)."""
     sizes = [inputs] + [outputs] * (layers - 1)
     keys = jax.random.split(key, layers)
     return tuple(jax.random.uniform(k, (n, outputs), dtype, -(n**-0.5), n**-0.5) for k, n in zip(keys, sizes, strict=True))

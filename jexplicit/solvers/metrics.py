@@ -40,7 +40,7 @@ def _check_targets_of(logits: Any, Y: Any) -> None:
 @_number
 @checked(_check_targets_of, fine=lambda logits, Y: logits_are_fine(logits) & targets_are_fine(Y))
 def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> Any:
-    """Mean negative log-likelihood of targets Y, one-hot or a distribution per row, in nats: a float, an array under jit.
+    """Mean negative log-likelihood of targets Y, in nats.
 
     Raises:
         ValueError: no examples, a logit that is NaN or infinite, targets of another shape or that are no distribution; under
@@ -63,7 +63,7 @@ def _check_labelled(logits: Any, labels: Any) -> None:
 @_number
 @checked(_check_labelled, fine=lambda logits, labels: logits_are_fine(logits) & labels_are_fine(labels, logits.shape[1]))
 def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
-    """The fraction of rows whose largest logit is that of their label: a float, an array under jit.
+    """The fraction of rows whose largest logit is at the label.
 
     Raises:
         ValueError: no examples, a logit that is NaN or infinite, labels that are not M numbers 0 .. N - 1; under jit, vmap and
@@ -92,7 +92,7 @@ class Closeness(NamedTuple):
 
 
 def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M D"]) -> Closeness:
-    """How near the layer `softmax(H U)` is to `softmax(H V)`, in parameters and in what they predict for H.
+    """The distance of the layers `softmax(H U)` and `softmax(H V)`.
 
     Example:
         >>> U = jnp.array([[1.0, -1.0], [2.0, 0.0]])
@@ -111,7 +111,7 @@ def parameter_closeness(U: Float[Array, "D N"], V: Float[Array, "D N"]) -> tuple
 
 
 def recall_by_class(guesses: Integer[Array, " M"], labels: Integer[Array, " M"], classes: int) -> Float[Array, " classes"]:
-    """The share of correctly classified examples of each class; NaN for a class without examples."""
+    """The accuracy by class; NaN for a class without examples."""
     of_class = jax.nn.one_hot(labels, classes)
     right = (guesses == labels.astype(guesses.dtype)).astype(of_class.dtype)
     return right @ of_class / of_class.sum(axis=0)

@@ -1,4 +1,4 @@
-"""Choice of the priming number for numeric features, and the solution with a separate intercept.
+"""Choice of K for numeric features, and a separate intercept.
 
 For features of different L1 norms the paper uses the mean norm as K. K changes only one weight per output: with log F frozen
 and `log w = -(K - 1)/K log(sum_d F[d, :])`,
@@ -31,18 +31,18 @@ class PrimingScan(NamedTuple):
 
 
 def log_intercept(F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
-    """`log w_i = -(K - 1)/K log(sum_d F[d, i])`, the intercept of the explicit solution (paper, Eq. 14)."""
+    """`log w_i = -(K - 1)/K log(sum_d F[d, i])` (paper, Eq. 14)."""
     return -(K - 1) / K * jnp.log(column_sums(F))
 
 
 def delta_intercept(F: Float[Array, "D N"], f: Float[Array, " N"], K: float, delta: float) -> Float[Array, " N"]:
-    """`log w_i = -(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, with counts f above 0 (paper, Sec. 2.2)."""
+    """`-(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, f > 0."""
     return log_intercept(F, K) - delta / K * jnp.log(f)
 
 
 @full_precision
 def intercept_logits(H: Float[Array, "M D"], F: Float[Array, "D N"], log_w: Float[Array, " N"]) -> Float[Array, "M N"]:
-    """`H log F + ||H||_1 ⊗ log w`, in nats: logits of `U = log F + 1 ⊗ log w`, F frozen and above 0 (paper, Eq. 6, Sec. 5)."""
+    """Logits `H log F + ||H||_1 ⊗ log w` (paper, Eq. 6, Sec. 5)."""
     return H @ jnp.log(F) + H.sum(axis=1)[:, None] * log_w[None, :]
 
 
@@ -100,7 +100,7 @@ def _check_scan(H: Array, F: Array, labels: Array, K: Array) -> None:
 def fit_intercept(
     H: Float[Array, "M D"], Y: Float[Array, "M N"], F: Float[Array, "D N"], *, K: float, sweeps: int = 100
 ) -> SoftmaxFit:
-    """`U = log F + 1 ⊗ log w` with the best w for a frozen F, by iterative scaling of the row norms (paper, Sec. 5)."""
+    """`U = log F + 1 ⊗ log w`, best w (paper, Sec. 5)."""
     n, log_F = H.sum(axis=1, keepdims=True), jnp.log(F)
     start = log_intercept(F, K)[None, :]
     fit = iterative_scaling_sweeps(n, Y, start, offsets=H @ log_F, slack=False, sweeps=sweeps)
@@ -108,7 +108,7 @@ def fit_intercept(
 
 
 def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> DeltaFit:
-    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss on these examples, F and f above 0; see `fit_delta`."""
+    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss."""
     log_F, log_w = jnp.log(F), log_intercept(F, K)
     u = H.sum(axis=1) / K
     return fit_delta(lambda h: h @ log_F + h.sum() * log_w, H, u, labels, jnp.log(f))

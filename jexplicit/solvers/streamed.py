@@ -1,4 +1,4 @@
-"""Least squares and a softmax layer fitted to features that are computed a block at a time.
+"""Least squares and a softmax layer on features computed by blocks.
 
 Both need one factorisation of `HᵀH`. Least squares needs only this; the softmax layer is fitted by sweeps of
 
@@ -23,7 +23,7 @@ from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
 
 class StreamedProblem(NamedTuple):
-    """Data of a sweep: examples, their features, the features' mean, the factor of `C + 2 penalty`, and the penalty."""
+    """Data of a sweep: examples, features, mean, factor and penalty."""
 
     blocks: ExampleBlocks
     features: Callable[[Array], Array]
@@ -33,7 +33,8 @@ class StreamedProblem(NamedTuple):
 
 
 def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
-    """Least squares with an intercept: `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
+    """Least squares with an intercept, from sums over examples.
+    `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
 
     The scores H U + b estimate class probabilities and sum to 1.
 
@@ -68,7 +69,7 @@ def choose_ridge(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[float, SoftmaxFit]:
-    """The ridge with the lowest mean squared error `mean (H U + b - Y)²` on held-out examples, and its least squares.
+    """The ridge of lowest squared error on held-out examples, and its fit.
 
     Ridges too small for the precision of the sums are skipped.
     """
@@ -88,7 +89,7 @@ def choose_ridge(
 
 
 def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[SoftmaxFit, float]:
-    """The layer `(U/T, b/T)`, whose logits are divided by T, and the ridge `T² ridge`, which penalises U/T as `ridge` does U.
+    """The layer `(U/T, b/T)`, and the ridge `T² ridge`.
 
     If (U, b) minimises the loss of `softmax((H U + b)/T)` with `ridge`, the tempered layer minimises that of
     `softmax(H U + b)` with the tempered ridge.
@@ -149,7 +150,7 @@ def gram_softmax_sweeps(
 @jax.jit
 @full_precision
 def streamed_sweep(state: tuple[Array, Array], problem: StreamedProblem) -> tuple[tuple[Array, Array], Array]:
-    """One sweep over all blocks, and the previous mean loss with the ridge; the intercept refers to centred features."""
+    """One sweep over all blocks, and the previous mean loss."""
     blocks, features, mean, factor, penalty = problem
     U, b = state
 

@@ -1,4 +1,4 @@
-"""Fits of a softmax layer by sweeps over all data, without autodiff and without a learning rate.
+"""Fits of a softmax layer by sweeps over all data.
 
 The loop is resumable, or one `scan` under tracing. Its sweeps are those of generalised iterative scaling here, and those of
 jexplicit.solvers.curvature_bound and jexplicit.solvers.streamed.
@@ -56,7 +56,7 @@ def run_sweeps(
     on_sweep: Callable[[int, float], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Any, Any]:
-    """Iterate `state, loss = sweep(state, problem)`, loss of the state before; returns the last state and losses [sweeps + 1].
+    """Iterate `state, loss = sweep(state, problem)`; the last state and losses.
 
     Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints and callbacks.
 
@@ -87,7 +87,7 @@ def run_sweeps(
 
 
 class ScalingProblem(NamedTuple):
-    """Data of a sweep: features, targets, F = HᵀY, the largest norm of a row, and constant logits to add."""
+    """Data of a sweep: features, targets, F, the largest norm, constant logits."""
 
     H: Float[Array, "M D"]
     Y: Float[Array, "M N"]
@@ -99,7 +99,8 @@ class ScalingProblem(NamedTuple):
 @jax.jit
 @full_precision
 def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
-    """One sweep, `U + (1/K) log(F / Hᵀ softmax(H U))`, and the previous mean loss, in nats; U[j, i] is fixed if F[j, i] = 0."""
+    """One sweep, and the previous mean loss in nats.
+    `U + (1/K) log(F / Hᵀ softmax(H U))`; U[j, i] is fixed if F[j, i] = 0."""
     H, Y, F, K, offsets = problem
     logits = H @ U
     log_P = jax.nn.log_softmax(logits if offsets is None else logits + offsets)
@@ -119,7 +120,7 @@ def iterative_scaling_sweeps(
     offsets: Float[Array, "M N"] | None = None,
     **options: Any,
 ) -> SoftmaxFit:
-    """Fit a softmax layer by iterative scaling from given parameters, with all data in each sweep.
+    """Fit a softmax layer by iterative scaling from given parameters.
 
     Args:
         H: [M, D] features, at least 0.

@@ -1,4 +1,4 @@
-"""What an accelerator does: checks of results, and times beside those of the same machine's CPU, in two small JSON files.
+"""Checks of an accelerator's results, and its times and the CPU's.
 
     python -m launch.accelerator --out runs/gpu
 
@@ -57,7 +57,7 @@ class Types(types.ModuleType):
 
 
 def name_missing_types() -> None:
-    """Stand in for packages that are named and not called here, where they are missing."""
+    """Stand-ins for missing packages that are named and not called here."""
     for name in ("jaxtyping", "sentencepiece", "safetensors", "safetensors.numpy"):
         try:
             importlib.import_module(name)
@@ -66,7 +66,7 @@ def name_missing_types() -> None:
 
 
 def measure(make: Part, sizes: Sizes, mesh: Mesh) -> tuple[Case, dict[str, float]]:
-    """A case made and compiled for a device; seconds and least bytes of a step, seconds of compilation."""
+    """A compiled case: seconds and least bytes of a step, seconds of compilation."""
     with jax.default_device(mesh.devices.flat[0]):
         case = make(sizes, mesh)
         arguments = jax.device_put(case.arguments, NamedSharding(mesh, PartitionSpec()))
@@ -111,7 +111,7 @@ RATES = {
 
 
 def measure_roofline(sizes: Sizes, mesh: Mesh) -> Row:
-    """Bytes a second of a copy, and operations a second of products in each precision."""
+    """Bytes a second of a copy, and operations a second by precision."""
     _, copy = measure(copied, sizes, mesh)
     row: Row = {"copy_bytes_per_second": copy["bytes"] / copy["seconds"]}
     for name, make in RATES.items():

@@ -1,4 +1,4 @@
-"""Results of an accelerator beside those of NumPy: loops, whole numbers, or float64.
+"""Results of an accelerator compared with NumPy loops, integers and float64.
 
 Each check returns the greatest difference and how much of it is allowed. A product that is rounded to
 TF32 is off by more than 1e-4. What a check needs is imported by it: where a package is missing, the others still run.
@@ -20,7 +20,7 @@ def apart(ours: object, theirs: object) -> float:
 
 
 def pairs_by_scatter() -> tuple[float, float]:
-    """Counts of pairs, two tokens back, equal those of a loop."""
+    """Counts of pairs, two tokens back, equal a loop's counts."""
     from jexplicit.counts.dense import count
     from jexplicit.runs.devices import data_mesh
 
@@ -77,7 +77,7 @@ def least_squares() -> tuple[float, float]:
 
 
 def ngrams_of_tokens() -> tuple[float, float]:
-    """What the n-gram model gives all tokens of a context adds up to 1."""
+    """Probabilities of the n-gram model sum to 1 in every context."""
     from jexplicit.data.contexts import contexts
     from jexplicit.lm.rows.ngrams import ngram_model, smoothed_ngrams
 
@@ -90,7 +90,7 @@ def ngrams_of_tokens() -> tuple[float, float]:
 
 
 def adagrad_steps() -> tuple[float, float]:
-    """Two steps of Adagrad of rate 0.1, position by position in float64; a step moves a cell by at most 0.1."""
+    """Two steps of Adagrad at rate 0.1, compared with float64 loops."""
     from jexplicit.lm.fits.gradient import initial_state, make_batch, training_step
     from jexplicit.nn.optimizers import adagrad
     from jexplicit.runs.devices import data_mesh
@@ -111,7 +111,7 @@ def adagrad_steps() -> tuple[float, float]:
 
 
 def linear_attention_gradient() -> tuple[float, float]:
-    """The loss of a layer of linear attention and its slope in one direction, beside float64 and its differences."""
+    """The loss of linear attention and a slope, compared with float64."""
     from icl.models.attention import Regression, init_layers
     from icl.tasks import Tasks
 

@@ -1,4 +1,4 @@
-"""What is timed on an accelerator, each with what it must do at the least.
+"""Timed steps on an accelerator, each with its least work.
 
 What a part needs is imported by it: where a package is missing, the others still run.
 """
@@ -66,7 +66,7 @@ class Case(NamedTuple):
 
 
 def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
-    """Pairs of neighbours added into a table: a token is read, and a cell of 4 bytes read and written."""
+    """Pairs of neighbours added to a table: a token, a cell read and written."""
     from jexplicit.counts.dense import counting_step
 
     x, N = draw_stream(sizes.pairs, sizes.vocabulary), sizes.vocabulary
@@ -75,7 +75,7 @@ def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def summed_pairs(sizes: Sizes, mesh: Mesh) -> Case:
-    """The same by `segment_sum` of ready ids of 4 bytes, into a table of its own, which is written first."""
+    """The same by `segment_sum` of ready ids, into a new table."""
     x, N = draw_stream(sizes.pairs, sizes.vocabulary).astype(np.int32), sizes.vocabulary
     run = jax.jit(lambda ids: jax.ops.segment_sum(jnp.ones_like(ids), ids, N * N))
     return Case(run, (x[:-1] * N + x[1:],), bytes=(4 + 8) * len(x) + 4 * N * N)
@@ -90,7 +90,7 @@ def explicit_tables(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
-    """A sweep with a bound on the curvature, 784 features and 10 classes: `4 M D N + 2 D² N` operations."""
+    """A curvature-bound sweep, 784 features: `4 M D N + 2 D² N` operations."""
     from jexplicit.solvers.curvature_bound import curvature_bound_sweep, curvature_problem
 
     M, D, N = sizes.images, 784, 10
@@ -101,7 +101,7 @@ def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def evaluated_ngrams(sizes: Sizes, mesh: Mesh) -> Case:
-    """Log-probabilities of a text by its n-gram model: for each level four reads of a sector of 32 bytes."""
+    """Log-probabilities by an n-gram model: four reads of 32 bytes a level."""
     from jexplicit.data.contexts import contexts
     from jexplicit.lm.rows.ngrams import log_probability, ngram_model, smoothed_ngrams
 
@@ -113,7 +113,7 @@ def evaluated_ngrams(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
-    """A step of Adagrad on four tables, all rows; tables and sums of squares are read and written."""
+    """A step of Adagrad on four tables, all rows."""
     from jexplicit.data.contexts import contexts
     from jexplicit.lm.fits.gradient import cold_start, initial_state, make_batch, training_step
     from jexplicit.nn.optimizers import adagrad
@@ -127,7 +127,7 @@ def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
-    """A step of a layer of linear attention, five seeds: `12 w (w + N)` operations a task, which is written and read once."""
+    """A step of linear attention: `12 w (w + N)` operations a task."""
     from icl.models.attention import Regression, init_layers
     from icl.tasks import Tasks
     from icl.training import Recipe, TrainingState, make_optimizer, training_steps
@@ -143,7 +143,7 @@ def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def blur_step(sizes: Sizes, mesh: Mesh) -> Case:
-    """A meta-step of BLUR: learners 64-32-10, ten updates on minibatches of 64; operations as traced."""
+    """A meta-step of BLUR: learners 64-32-10, ten updates on 64 examples."""
     from icl.blur.data import Examples
     from icl.blur.episodes import make_source
     from icl.blur.genome import random_genome
@@ -161,7 +161,7 @@ def blur_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
-    """A step of Adam of a transformer on texts of 256 tokens, in JAX's default precision; operations as its own formula."""
+    """A step of Adam on a transformer with windows of 256 tokens."""
     import optax
 
     from jexplicit.nn.steps import initial_state, training_step

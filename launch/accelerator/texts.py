@@ -4,7 +4,7 @@ import numpy as np
 
 
 def draw_stream(tokens: int, N: int, seed: int = 0) -> np.ndarray:
-    """So many tokens by Zipf's law, every fortieth one a `<pad>`, and one at either end."""
+    """Tokens by Zipf's law, every fortieth one a `<pad>`, and at both ends."""
     p = 1 / np.arange(1, N)
     x = 1 + np.random.default_rng(seed).choice(N - 1, tokens + 2, p=p / p.sum()).astype(np.uint16)
     x[::40] = x[-1] = 0

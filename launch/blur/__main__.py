@@ -1,4 +1,4 @@
-"""Learned update rules: meta-train or measure a genome beside gradient descent, and judge it on 12 small tasks.
+"""Learned update rules: meta-train or measure a genome, compared with gradient descent.
 
 python -m launch.blur train --out runs/blur
 python -m launch.blur train --genome runs/blur/genome.json --networks 16 256x128 --out runs/blur_elsewhere
@@ -17,7 +17,7 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point: the first argument names the command; JAX is imported once the arguments are read."""
+    """Entry point: parse the command's name and flags, then import JAX."""
     return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
 
 

@@ -1,4 +1,4 @@
-"""The flags and presets of launch.blur: a frozen dataclass per command, and checks across fields. JAX is not needed."""
+"""The flags and presets of launch.blur, without JAX."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -28,8 +28,8 @@ class BlurConfig:
 
 @dataclass(frozen=True)
 class TrainConfig(Design, BlurConfig):
-    """Meta-train a genome, or take a known one, and compare its learners with gradient descent at many learning rates, plain
-    and with the same normalisation, in one network or several. Descent as a genome is checked against descent."""
+    """Meta-train a genome, or take a known one, and compare it with descent.
+    Descent is searched over many learning rates, plain and with the same normalisation, in one network or several."""
 
     GROUPS: ClassVar = {"states": "genome", "data": "images", "widths": "learners", "start": "training", "baselines": "descent"}
 
@@ -95,8 +95,8 @@ class TrainConfig(Design, BlurConfig):
 
 @dataclass(frozen=True)
 class TasksConfig(BlurConfig):
-    """Run a genome, without training it, on 12 small tasks: the number of updates and FLOPs that tuned Adam needs for the
-    rule's accuracy, and the accuracy of the nearest neighbour among the same examples.
+    """Compare a genome with tuned Adam and nearest neighbours on 12 small tasks.
+    Costs are the updates and FLOPs that Adam needs for the rule's accuracy.
 
     All tasks take half an hour on 2 CPU cores."""
 

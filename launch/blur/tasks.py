@@ -1,4 +1,4 @@
-"""Learners by a genome on small tasks: their speed-up over tuned Adam, and the nearest neighbour of the same examples.
+"""Learners by a genome on small tasks: speed-up over tuned Adam.
 
 The speed-up is the number of updates that Adam needs to reach the rule's accuracy after n updates, divided by n. An update of
 either reads one minibatch, so this is the ratio of examples, too. In FLOPs it is divided by the ratio of costs of an update.
@@ -64,7 +64,7 @@ def check(config: TasksConfig) -> None:
 
 
 def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
-    """For each task the updates that Adam needs to be as good as the rule, and the accuracy of the nearest neighbour."""
+    """Adam's updates to the rule's accuracy, and the nearest neighbour, by task."""
     rule = load_genome(config.genome)
     for task, sets in read(config):
         compare = functools.partial(speed_rows, config, rule, task, sets)
@@ -73,20 +73,20 @@ def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
 
 
 def task_rates(task: Task, sets: Sets) -> tuple[float, ...]:
-    """The learning rates of Adam on a task: every other one for networks of more than 60,000 weights."""
+    """The learning rates of Adam on a task; half of them in large networks."""
     rates = RATES[::2] if (sets.inputs + sets.outputs) * task.width > _large else RATES
     return tuple(rate for rate in rates if rate < _adam)
 
 
 def adam_curve(config: TasksConfig, task: Task, sets: Sets) -> list[float]:
-    """Mean test accuracy after each of REACHED of the Adam that is best on dev then: rate, activation, normalised or not."""
+    """Mean test accuracy of the Adam that is best on dev, by updates."""
     options: Any = {"steps": REACHED[-1], "at": REACHED, **learner_options(config, sets)}
     test, best = tuned("adam", task_rates(task, sets), KINDS, (task.width,), sets, **options)
     return [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best.tolist())]
 
 
 def speed_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets) -> list[Row]:
-    """A row for each number of updates: the rule's accuracy, the updates of Adam to reach it, costs and neighbours."""
+    """The rule's accuracy, Adam's updates, costs and neighbours by number of updates."""
     options, hidden, at = learner_options(config, sets), (task.width,), tuple(n for n in UPDATES if n in _neighbours)
     curves = learning_curves(*rule[:2], hidden, sets.train, sets.test, steps=UPDATES[-1], at=UPDATES, **options)
     adam, sizes, B = adam_curve(config, task, sets), (sets.inputs, *hidden, sets.outputs), options["batch_size"]
@@ -107,7 +107,7 @@ def speed_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets) -
 
 
 def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
-    """Mean and standard deviation over learners, from whole numbers of examples: equal means are equal to the last bit.
+    """Mean and standard deviation over learners, exact from whole numbers.
 
     Example:
         >>> mean_and_spread(np.array([0.1, 0.3]), 10) == mean_and_spread(np.array([0.3, 0.1]), 10)
@@ -121,7 +121,7 @@ def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float
 
 
 def speed_lines(results: Results) -> list[Row]:
-    """For each number of updates: interquartile means over tasks of the speed-up against Adam, and mean accuracies."""
+    """Interquartile mean speed-ups against Adam, and mean accuracies, by number of updates."""
     lines = []
     for (n,), own in sorted(groups(results.rows, ["n"]).items()):
         speed = [row["adam_updates"] / n for row in own]

@@ -1,4 +1,4 @@
-"""Meta-train a genome, or take a known one, and compare its learners with gradient descent at every learning rate.
+"""Meta-train a genome, or take a known one, and compare it with descent.
 
 Views show what the source's poster does: accuracy by updates beside descent, plain and with the rule's normalisation (Fig. 6),
 other widths and depths, and descent as a genome.
@@ -47,7 +47,7 @@ _equal = (1, 2, 5, 10, 20)  # numbers of updates of the rule whose cost descent 
 
 
 def ready(config: TrainConfig | TasksConfig) -> None:
-    """Refuse bad flags and genomes before anything is written, and start JAX on the devices of the flags."""
+    """Refuse bad flags and genomes, then start JAX on the chosen devices."""
     if isinstance(config, TrainConfig):
         check(config)
     use_devices(config.devices)
@@ -56,7 +56,7 @@ def ready(config: TrainConfig | TasksConfig) -> None:
 
 
 def measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
-    """The learners of the genome and descent in each network, and descent as a genome."""
+    """Learners of the genome and descent in each network, and their check."""
     sets = load_sets(config)
     rule = load_genome(config.genome) if config.genome else find_genome(folder, config, sets)
     for network in ("same", *config.networks):
@@ -95,7 +95,7 @@ def learner_options(config: TrainConfig | TasksConfig, sets: Sets) -> dict[str, 
 
 
 def learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, place: Place, key: Row) -> list[Row]:
-    """Rows of the test accuracy of learners with a learned rule, and their learning curve as an event."""
+    """Rows of the rule's test accuracy, and the learning curve as an event."""
     sets, hidden = place
     options = learner_options(config, sets)
     curves = learning_curves(*rule[:2], hidden, sets.train, first_examples(sets.test), steps=config.steps, **options)
@@ -109,7 +109,7 @@ def learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, place: P
 def descent(
     folder: RunFolder, config: TrainConfig, optimizer: OptimizerName, normalised: bool, place: Place, key: Row
 ) -> Sequence[Row]:
-    """Rows of the test accuracy of tuned gradient descent, and the curves of all rates as an event."""
+    """Rows of tuned descent's test accuracy, and all curves as an event."""
     sets, hidden = place
     options = learner_options(config, sets)
     kinds: Any = [(normalised, activation) for activation in config.baseline_activations]
@@ -134,7 +134,7 @@ def tuned(
     sets: Sets,
     **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Test accuracies [choices, learners, updates] of descent, and the best choice on dev after each number of updates.
+    """Test accuracies of descent, and the best choice on dev by updates.
 
     A choice is a kind of network (normalised or not, hidden activation) and a learning rate, in this order.
     """
@@ -145,7 +145,7 @@ def tuned(
 
 
 def descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: str) -> list[Row]:
-    """The largest difference of a weight between descent as a genome and descent by `jax.grad`, in the network of the run."""
+    """The largest difference of weights between the descent genome and `jax.grad`."""
     activation = config.baseline_activations[0]
     shared = {name: getattr(config, name) for name in ("steps", "batch_size", "seed")}
     with jax.enable_x64(precision == "float64"):
@@ -158,7 +158,7 @@ def descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: st
 
 
 def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
-    """Meta-train a genome, or load it if the run already has it; an interrupted search continues."""
+    """Meta-train a genome, or load it; an interrupted search continues."""
     name = sets.name
     path, checkpoints = folder.path / "genomes" / f"{name}.json", folder.path / "checkpoints" / f"{name}.partial"
     if path.exists():
@@ -192,13 +192,13 @@ def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRu
 
 
 def _made(kind: Any, config: TrainConfig, **others: Any) -> Any:
-    """An instance of `kind` with the fields that the config has under the same name, and others."""
+    """An instance of `kind` from fields of the config, and others."""
     shared = {name: getattr(config, name) for name in typing.get_type_hints(kind) if hasattr(config, name)}
     return kind(**{**shared, **others})
 
 
 def load_sets(config: TrainConfig) -> Sets:
-    """The images of the config, or exclusive or, whose four points are train, dev and test; with a line on the terminal."""
+    """The images of the config, or exclusive or as four points."""
     with stage("reading"):
         if config.data == "xor":
             points = Examples(*(array.astype(np.float32) for array in xor()))
@@ -212,7 +212,7 @@ def load_sets(config: TrainConfig) -> Sets:
 
 
 def meta_examples(config: TrainConfig, sets: Sets) -> tuple[Examples, Examples]:
-    """Train and dev for meta-training: those of the sets, but the four corners with noise where the sets are exclusive or."""
+    """Train and dev for meta-training; four noisy corners for exclusive or."""
     if config.data != "xor":
         return sets.train, first_examples(sets.dev)
     rng = np.random.default_rng(config.seed)
@@ -228,7 +228,7 @@ def describe_data(sets: Sets) -> Row:
 
 
 def first_examples(part: Examples) -> Examples:
-    """At most 2000 examples of a part, enough for an accuracy; parts are in random order, or in that of their files."""
+    """At most 2000 examples of a part, enough for an accuracy."""
     return Examples(part.X[:2000], part.Y[:2000])
 
 
@@ -249,7 +249,7 @@ def layer_sizes(place: Place) -> tuple[int, ...]:
 
 
 def _accuracy_rows(mean: np.ndarray, spread: np.ndarray, place: Place, batch_size: int, flops: int) -> list[dict[str, Any]]:
-    """A row for each reported number of updates, the last one included, with its examples and its FLOPs of so many updates."""
+    """A row for each reported number of updates, with examples and FLOPs."""
     last, examples = len(mean) - 1, len(place[0].train.X)
     return [
         {**place_of(*place), "step": n, "test_accuracy": float(mean[n]), "spread": float(spread[n])}
@@ -262,7 +262,7 @@ def _accuracy_rows(mean: np.ndarray, spread: np.ndarray, place: Place, batch_siz
 
 
 def learner_name(row: Row) -> str:
-    """The optimiser, or the genome: by its name, or that of the run that it is from."""
+    """The name of the optimiser or of the genome."""
     path = Path(str(row.get("genome")))
     return row.get("baseline") or f"genome {path.parent.name if path.suffix else path.name}"
 
@@ -274,13 +274,13 @@ def place_name(row: Row) -> str:
 
 
 def percent(value: float, among: Sequence[float] = ()) -> str:
-    """An accuracy in %, bold where it is the best of a group in which they differ."""
+    """An accuracy in %, bold if it is the best of its group."""
     text, rounded = f"{100 * value:.1f}", [round(100 * other, 1) for other in among]
     return f"**{text}**" if rounded and min(rounded) < max(rounded) == round(100 * value, 1) else text
 
 
 def accuracy_lines(rows: Sequence[Row]) -> list[Row]:
-    """A line for each place and learner: accuracies by number of updates, bold where the best of all learners there."""
+    """Accuracies by number of updates, a line for each place and learner."""
     lines = []
     for place, here in groups(where(rows, step=_shown, momentum=None, equal=None), place_name).items():
         curves = {name: {row["step"]: row["test_accuracy"] for row in own} for name, own in groups(here, learner_name).items()}
@@ -305,7 +305,7 @@ def _digits(results: Results) -> list[Row]:
 
 
 def equal_lines(results: Results) -> list[Row]:
-    """For each place and number of updates: accuracies of the rule, and of SGD at equal updates and at equal FLOPs."""
+    """Accuracies of the rule, and of SGD at equal updates and FLOPs."""
     lines = []
     for event in results.events("descent", "where", "baseline"):
         here = where(results.rows, where=event["where"])
@@ -319,7 +319,7 @@ def equal_lines(results: Results) -> list[Row]:
 
 
 def curve_rows(events: Iterable[Row], *names: str) -> list[Row]:
-    """A row for each number of updates from 1, with these fields of an event, which are lists, and its others."""
+    """A row for each number of updates from an event's lists."""
     return [{**e, "n": n, **{name: e[name][n] for name in names}} for e in events for n in range(1, len(e[names[0]]))]
 
 
@@ -332,7 +332,7 @@ def by_updates(ax: Any, horizon: int | None = None) -> None:
 
 
 def learning(results: Results) -> list[str]:
-    """Accuracy of the learned rule and of descent at every learning rate, plain and with its normalisation (paper, Fig. 6)."""
+    """Accuracy of the rule and of descent at every rate (paper, Fig. 6)."""
     panels = {False: "against plain descent", True: "against descent with the same normalisation"}
     rows = [
         {**row, "learner": "learned rule", "y": [row["accuracy"] + sign * row["spread"] for sign in (-1, 0, 1)], "panel": panel}

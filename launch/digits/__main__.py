@@ -1,4 +1,4 @@
-"""Classify images with networks that are solved instead of trained, and with the same networks trained.
+"""Classify images with networks fitted without SGD, and with trained ones.
 
 python -m launch.digits --out runs/digits
 python -m launch.digits --preset mnist --data-dir DIR --out runs/mnist

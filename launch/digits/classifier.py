@@ -1,4 +1,4 @@
-"""The models of a run of launch.digits, solved or trained, as functions of images, and launch.classify."""
+"""Models of a run of launch.digits as functions of images, and launch.classify."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -41,7 +41,7 @@ class Classifier(NamedTuple):
 
 
 def load_classifier(run: str, **wanted: Any) -> Classifier:
-    """A model of a run, the most accurate one on held-out training images of those that `wanted` leaves.
+    """The most accurate model of a run among the wanted ones.
 
     Args:
         run: folder of a run of launch.digits.
@@ -80,7 +80,7 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
 
 @full_precision
 def _logits(row: Row, params: Any, H: Array) -> Array:
-    """Logits of features: of a network with a hidden layer, of a stack of softmax layers, or of a layer with an intercept."""
+    """Logits of features by a network, a stack of softmax layers, or a layer."""
     if row["method"] == "network":
         hidden = len(params["output"]["kernel"])
         return network_outputs(FullyConnected((hidden,), row["outputs"]), {"params": params}, H)

@@ -14,7 +14,7 @@ METHODS: tuple[Method, ...] = tuple(name for name in get_args(Method) if name !=
 
 @dataclass(frozen=True)
 class Config(Images, Run):
-    """Classify images with networks that are solved instead of trained, and with the same networks trained."""
+    """Classify images with networks fitted without SGD, and with trained ones."""
 
     GROUPS: ClassVar = {"methods": "models", "sweeps": "sweeps", "filters": "features", "octaves": "kernel"} | {
         **{"epochs": "training", "hidden": "baselines"}
@@ -23,7 +23,7 @@ class Config(Images, Run):
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and at most as many test images."""
     methods: tuple[Method, ...] = METHODS
-    """The models to fit; default, all but feature-machine. explicit: the closed form. delta: explicit, its exponent
+    """Models to fit; default, all but feature-machine. explicit: the closed form. delta: explicit, its exponent
     corrected by one fitted number. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a bound on
     the curvature. features: explicit, scaling and quadratic on features of patches and of random directions. kernel: least
     squares and a softmax layer on random Fourier features of scattering. feature-machine: the same with a metric learned by a
@@ -54,17 +54,17 @@ class Config(Images, Run):
     frequencies: PositiveInt = 1024
     """kernel: number of random frequencies. Each gives two features, a cosine and a sine."""
     ridges: tuple[PositiveFloat, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
-    """kernel: ridge penalties to choose from, by the squared error on a held-out tenth of the training images."""
+    """kernel: ridge penalties to choose from. The squared error on a held-out tenth of the training images chooses."""
     kernel_sweeps: PositiveInt = 6
-    """kernel: number of sweeps of the softmax layer with the bound on the curvature: first on nine tenths of the training
+    """kernel: number of sweeps of the softmax layer. They use the bound on the curvature: first on nine tenths of the training
     images, from the least-squares solution, then as many on all of them."""
     solves: PositiveInt = 3
     """feature-machine: at most this many solves, the first by the identity as metric. Their number is chosen by the squared
     error on a held-out tenth of the training images."""
     landmarks: PositiveInt = 2000
-    """feature-machine: training images whose kernels its predictor is made of while the metric is learned."""
+    """feature-machine: number of images as landmarks. The predictor is made of their kernels while the metric is learned."""
     powers: tuple[PositiveFloat, ...] = (0.5, 1.0)
-    """feature-machine: powers of the average gradient outer product to choose from, in the same way."""
+    """feature-machine: powers of the gradient outer product to choose from. The choice is as for --ridges."""
     epochs: PositiveInt = 100
     """network, cold, warm: maximum number of passes over the data."""
     patience: PositiveInt = 5

@@ -1,4 +1,4 @@
-"""What the methods of launch.digits share: images as features and descriptors, names of rows and models, and what a row says.
+"""Shared parts of launch.digits: features, descriptors, names and fields of rows.
 
 A method is a function of a `Problem` that yields parts: the fields that identify a row, and what computes the rest of it.
 """
@@ -45,7 +45,7 @@ class Split(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What every method is given. K is the priming number of the pixels."""
+    """The input of every method. K is the mean L1 norm of the pixels."""
 
     config: Config
     folder: RunFolder
@@ -128,19 +128,19 @@ def load_model(path: Any) -> Any:
 
 
 def flops(function: Callable, *inputs: Any) -> float:
-    """Floating-point operations of one call on arrays of these shapes, as XLA counts them in the code before it optimises."""
+    """Floating-point operations of a call on arrays of these shapes, by XLA."""
     return float((jax.jit(function).lower(*inputs).cost_analysis() or {}).get("flops", 0.0))
 
 
 def stored(problem: Problem, row: Row) -> dict[str, int]:
-    """The numbers of a model that were fitted to labels, and the bytes of all that it needs to classify an image."""
+    """The number of fitted parameters, and the bytes a model needs to classify."""
     names = [model_name(row), *([row["features"]] if row["method"] in WITH_FEATURES else [])]
     models = [jax.tree.leaves(load_model(problem.folder.path / "checkpoints" / name)) for name in names]
     return {"parameters": sum(leaf.size for leaf in models[0]), "bytes": sum(leaf.nbytes for leaf in sum(models, []))}
 
 
 def keep(problem: Problem, key: Row, params: Any, train: Array, test: Array, **fields: Any) -> Row:
-    """The row of a model from its logits on the train and the test images; its parameters and guesses are saved."""
+    """The row of a model from its logits; parameters and guesses are saved."""
     save_model(problem, model_name(key), params)
     log_reliability(problem, row_name(key), test)
     path = problem.folder.path / "guesses" / f"{row_name(key)}.npy"
@@ -158,13 +158,13 @@ def log_reliability(problem: Problem, name: str, test: Array) -> None:
 
 
 def dev_scores(problem: Problem, held_out: Array) -> dict[str, float]:
-    """Accuracy and loss of logits of the held-out tenth, of a model fitted to the other images; models are chosen by these."""
+    """Accuracy and loss on the held-out tenth, by which models are chosen."""
     split = problem.train.rows(held_out_tenth(problem))
     return {"dev_accuracy": accuracy(held_out, split.labels), "dev_loss": mean_loss(held_out, split.Y)}
 
 
 def most_accurate(rows: Sequence[Row]) -> Row:
-    """The row whose model has the highest accuracy on held-out training images, then the lowest loss there."""
+    """The row with the highest held-out accuracy, then the lowest loss there."""
     return max(rows, key=lambda row: (_measured(row, "dev_accuracy", 0.0), -_measured(row, "dev_loss", math.inf)))
 
 
@@ -173,7 +173,7 @@ def _measured(row: Row, name: str, otherwise: float) -> float:
 
 
 def held_out_tenth(problem: Problem) -> np.ndarray:
-    """Which training images choose models, epochs, ridges and temperatures: a drawn tenth, since labels may come in order."""
+    """A drawn tenth of the training images, which chooses models and settings."""
     chosen = np.zeros(len(problem.train.labels), bool)
     order = np.random.default_rng(problem.config.seed).permutation(len(chosen))
     chosen[order[: max(1, len(chosen) // 10)]] = True
@@ -196,7 +196,7 @@ def descriptors(config: Config, weights: Mapping[str, Any], X: np.ndarray, level
 
 
 def pools(config: Config, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-    """Averages of moduli of wavelets over the cells of a grid, `images [m, height, width] -> [m, D]`."""
+    """Averages of moduli of wavelets over a grid: images to [m, D]."""
     side = min(shape[1:])
     octaves = config.octaves or min(3, most_octaves(side))
     bank = wavelets(shape[1:], octaves=octaves, angles=config.angles, grid=grid_cells(config, side))
@@ -209,5 +209,5 @@ def grid_cells(config: Config, side: int) -> int:
 
 
 def most_octaves(side: int) -> int:
-    """Octaves whose coarsest wavelet is at most half as wide as an image; below 16 pixels, fewer than 3."""
+    """Octaves whose coarsest wavelet is at most half an image wide."""
     return side.bit_length() - 2

@@ -54,7 +54,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
 
 @refuses
 def check_images(config: Config) -> Iterator[tuple[Any, str]]:
-    """Refuse flags that do not fit each other or the images, before anything is written."""
+    """Refuse flags that do not fit each other or the images."""
     check(config)
     side = min(read(config).train_images.shape[1:])
     small = f"--methods features of images {side} pixels wide: use images of at least 5, or leave it out"
@@ -91,7 +91,7 @@ def _complete(problem: Problem, part: Callable[[], Iterable[Row]], data: Row) ->
 
 
 def write_scan(problem: Problem) -> None:
-    """Write scan.csv: the explicit solution's accuracy on the train and the test images at the priming numbers 1 .. D."""
+    """Write scan.csv: the explicit solution's accuracy at K = 1 .. D."""
     with stage("priming scan"):
         F = dense_cooccurrence(problem.train.H, problem.train.Y)
         K = jnp.arange(1, problem.train.H.shape[1] + 1, dtype=F.dtype)

@@ -1,4 +1,4 @@
-"""Methods without backpropagation: closed forms and sweeps on pixels and on explicit features, and the kernel.
+"""Methods without backpropagation: closed forms, sweeps, and the kernel.
 
 The kernel is least squares and a softmax layer on random Fourier features, the most accurate model. Descriptors of some hundred
 numbers become thousands of cosines, a block of images at a time, and only `HᵀH` and `HᵀY` are kept of those. A tenth of the
@@ -79,7 +79,7 @@ class Inputs(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What is saved of a model, its logits of features, and fields of its row."""
+    """The saved arrays of a model, its logits, and fields of its row."""
 
     params: Any
     logits: Callable[[Array], Array]
@@ -87,7 +87,7 @@ class Model(NamedTuple):
 
 
 def pixels(problem: Problem, method: str, solver: str, sweeps: int = 0) -> Parts:
-    """A method on pixels; the explicit solution has a row for every number of layers."""
+    """A method on pixels; the explicit solution has a row per depth."""
     inputs = Inputs(problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K)
     for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, solver, layers=layers)
@@ -95,7 +95,7 @@ def pixels(problem: Problem, method: str, solver: str, sweeps: int = 0) -> Parts
 
 
 def features(problem: Problem) -> Parts:
-    """Layers on explicit features of each kind: the explicit solution, iterative scaling and the bound on the curvature."""
+    """Layers on explicit features: closed form, iterative scaling, bound on the curvature."""
     sweeps = {"explicit": 0, "scaling": problem.config.feature_sweeps, "quadratic": problem.config.quadratic_sweeps}
     for kind in ("patches", "random"):
         inputs = functools.cache(functools.partial(_featurize, problem, kind))
@@ -123,7 +123,7 @@ def _featurize(problem: Problem, kind: str) -> Inputs:
 
 
 def explicit_features(X: np.ndarray, levels: int, weights: Mapping[str, Array], **options: Any) -> Array:
-    """Features of images [M, height, width], of filters W and b of patches or of directions W in pixel space."""
+    """Features of images by filters W, b of patches or directions W."""
     if "b" not in weights:
         return unit_rows(random_features(jnp.asarray(pixel_features(X, levels)), weights["W"], threshold=_threshold))
     filters = Filters(**weights)
@@ -132,7 +132,7 @@ def explicit_features(X: np.ndarray, levels: int, weights: Mapping[str, Array], 
 
 
 def layer_inputs(row: Row, H: Array) -> Array:
-    """Features, and a constant 1 where sweeps with the bound on the curvature read features without one."""
+    """Features, with a constant 1 if sweeps need it."""
     constant = row["solver"] == "quadratic" and row["method"] != "features"
     return jnp.pad(H, ((0, 0), (0, 1)), constant_values=1) if constant else H
 
@@ -163,7 +163,7 @@ def _measure(problem: Problem, key: Row, sweeps: int, make_inputs: Callable[[], 
 
 
 def _solve(key: Row, split: Split, K: Any, options: Any) -> Model:
-    """The model of a row, fitted to some images; the options are those of sweeps."""
+    """The model of a row, fitted to images with options of sweeps."""
     H, Y, labels = split
     match key["method"], key["solver"]:
         case "explicit", _:
@@ -211,7 +211,7 @@ def _logistic_regression(split: Split) -> Model:
 
 
 def _calibrated(problem: Problem, key: Row, dev: Array, test: Array) -> Row:
-    """What one temperature makes of an explicit solution: that of the solution of nine tenths on the held-out tenth."""
+    """The explicit solution with the temperature of a held-out tenth."""
     temperature = fit_temperature(dev, problem.train.labels[held_out_tenth(problem)])
     cooled = test / temperature
     log_reliability(problem, f"{row_name(key)}, one temperature", cooled)
@@ -220,7 +220,7 @@ def _calibrated(problem: Problem, key: Row, dev: Array, test: Array) -> Row:
 
 
 class Described(NamedTuple):
-    """Descriptors of the training and of the test images, and the weights of all features.
+    """Descriptors of the training and test images, and weights of all features.
 
     seconds, flops: that they took.
     """
@@ -233,7 +233,7 @@ class Described(NamedTuple):
 
 
 class Readout(NamedTuple):
-    """A layer fitted to all images, and one fitted to nine tenths of them, whose temperature serves both."""
+    """A layer for all images, one for nine tenths, and one temperature."""
 
     fit: SoftmaxFit
     part: SoftmaxFit
@@ -278,7 +278,7 @@ def _both_readouts(problem: Problem, key: Row) -> list[Row]:
 
 @functools.lru_cache(maxsize=1)
 def describe_images(config: Config) -> Described:
-    """The descriptors of the images of the flags, which all readouts of a run share."""
+    """The descriptors of the images, shared by all linear classifiers of a run."""
     images, start = read(config), time.perf_counter()
     train, test, weights = fit_descriptors(config, images)
     W = fourier_directions(key_of_seed(config.seed), train.shape[1], config.frequencies, scale=_scale)
@@ -289,7 +289,7 @@ def describe_images(config: Config) -> Described:
 
 
 def with_metric(problem: Problem, described: Described) -> tuple[Described, Row]:
-    """The same with the frequencies of a kernel whose metric a feature machine has learned, `W <- M^(1/2) W`.
+    """The same with the metric of a feature machine, `W <- M^(1/2) W`.
 
     The machine reads nine tenths of the training images; the others choose the number of solves and the power.
     """
@@ -328,7 +328,7 @@ def with_metric(problem: Problem, described: Described) -> tuple[Described, Row]
 
 
 def _solve_flops(config: Config, examples: int, solver: str) -> float:
-    """Of matrix products and factorisations: features, `HᵀH` by strips of its lower triangle, ridges; then the sweeps."""
+    """FLOPs of features, `HᵀH`, ridges and sweeps, by matrix products."""
     n, D, N = config.frequencies, 2 * config.frequencies, read(config).outputs
     H, factor, products = 2.0 * config.axes * n, D**3 / 3, 2.0 * D * N
     squares = examples * (H + D**2 * (1 + 1 / 8) + products) + (len(config.ridges) + 1) * factor
@@ -342,13 +342,13 @@ def kernel_features(weights: Mapping[str, Any]) -> jax.tree_util.Partial:
 
 
 def kernel_logits(config: Config, weights: Mapping[str, Any], params: Mapping[str, Array], X: np.ndarray, levels: int) -> Array:
-    """Logits of images [M, height, width], from what a run keeps: weights of the features, params of a readout."""
+    """Logits of images [M, height, width] from a run's saved arrays."""
     fit = SoftmaxFit(params["U"], params["intercept"], ())
     return streamed_logits(fit, descriptors(config, weights, X, levels), kernel_features(weights))
 
 
 def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, Readout]]:
-    """The ridge that a held-out tenth chooses, and the readout by solver. Temperatures are of nine tenths."""
+    """The ridge that a held-out tenth chooses, and the classifier by solver."""
     held_out, laps = held_out_tenth(problem), [time.perf_counter()]
     Y, labels, rest = problem.train.Y, problem.train.labels[held_out], train[held_out]
     chosen = (~held_out, held_out, slice(None))

@@ -1,4 +1,4 @@
-"""Networks that are trained by gradients on nine tenths of the training images; the held-out tenth chooses the epoch.
+"""Networks trained by gradients; a held-out tenth chooses the epoch.
 
 Stacks of softmax layers from cold and warm starts, a network with a hidden layer, a convolutional network, and a readout of the
 kernel's own features. For the last two the learning rate rises over a twentieth of the steps and falls along a cosine to 0.
@@ -94,7 +94,7 @@ def _until_patience(
     near: Callable[[Variables], Row],
     fields: Row,
 ) -> list[Row]:
-    """Train a network on pixels until its held-out loss no longer falls; `near` adds fields to the log of every epoch."""
+    """Train a network on pixels until its held-out loss stops falling."""
     config, logits = problem.config, jax.jit(functools.partial(network_outputs, model))
     H, (H_test, Y_test, labels) = problem.train.H, problem.test
     explicit = where(problem.folder.rows(), method="explicit", layers=key["layers"])
@@ -206,7 +206,7 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
 
 
 def _adamw(problem: Problem, epochs: int, rate: float, decay: float) -> optax.GradientTransformation:
-    """AdamW whose rate rises over a twentieth of the steps, and is 0 after the last."""
+    """AdamW with warm-up over a twentieth of the steps, 0 at the end."""
     steps = epochs * -(-int((~held_out_tenth(problem)).sum()) // problem.config.batch_size)
     schedule = optax.warmup_cosine_decay_schedule(0.0, rate, max(1, steps // 20), max(2, steps))
     return optax.adamw(schedule, weight_decay=decay)
@@ -227,7 +227,7 @@ def fit_network(
     patience: int | None = None,
     **about: Any,
 ) -> tuple[Variables, dict[str, Any]]:
-    """The variables of the epoch with the lowest held-out loss, and fields of the row; an interrupted fit continues.
+    """The variables of the best epoch, and row fields; interrupted fits continue.
 
     Args:
         inputs_of: what the network reads of the training images with these numbers.

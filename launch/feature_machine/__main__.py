@@ -1,4 +1,4 @@
-"""Features without backpropagation: a kernel machine that takes its metric from its own gradients, solve after solve.
+"""Features without backpropagation: a kernel machine with a metric from its gradients.
 
 python -m launch.feature_machine modular --out runs/modular
 python -m launch.feature_machine modular --modulus 31 --operation multiply --out runs/multiply

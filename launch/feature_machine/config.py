@@ -13,7 +13,7 @@ Data = Literal["diabetes", "friedman", "breast-cancer", "wine"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModularConfig(Run):
-    """Learn modular arithmetic by a recursive feature machine: kernel regression, and the metric from its gradients."""
+    """Learn modular arithmetic by a recursive feature machine."""
 
     GROUPS: ClassVar = {"modulus": "task", "solves": "machine"}
 
@@ -39,7 +39,7 @@ class ModularConfig(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class TablesConfig(Run):
-    """Tables of scikit-learn by a feature machine, by kernels whose metric is not learned, and by gradient boosting."""
+    """Tables of scikit-learn by a feature machine, kernels and gradient boosting."""
 
     GROUPS: ClassVar = {"data": "tables"}
 

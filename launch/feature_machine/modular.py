@@ -32,7 +32,7 @@ def modular_table(p: int, operation: str) -> tuple[Float[np.ndarray, "pp 2p"], n
 
 
 def circulant_share(B: Float[np.ndarray, "p p"]) -> float:
-    """How much of a matrix is circulant: the share of its variance that the means of its wrapped diagonals have.
+    """The share of a matrix's variance that is constant along wrapped diagonals.
 
     Example:
         >>> circulant_share(np.array([[1.0, 2.0, 3.0], [3.0, 1.0, 2.0], [2.0, 3.0, 1.0]]))

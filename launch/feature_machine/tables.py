@@ -1,4 +1,4 @@
-"""Tables of scikit-learn by a feature machine, by kernels whose metric is not learned, and by gradient boosting.
+"""Tables of scikit-learn by a feature machine, kernels and gradient boosting.
 
 Every model chooses its settings from a grid of its own, by cross-validation within the examples that it is fitted to.
 """
@@ -51,7 +51,7 @@ def read_table(name: str, seed: int, limit: int | None) -> tuple[np.ndarray, np.
 
 
 def models(classes: bool, inputs: int, seed: int) -> dict[str, Model]:
-    """The models of a table of classes or of numbers, by name; a Gaussian process fits a scale of each input by likelihood."""
+    """The models of a table, by name."""
     ridges, scales = [1e-3, 1e-2, 1e-1, 1.0], [0.5, 1.0, 2.0]
     machine = FeatureMachineClassifier if classes else FeatureMachineRegressor
     boosting = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness with models of this project: its own command, in which --model jexplicit is registered.
+"""lm-evaluation-harness with models of this project: --model jexplicit is registered.
 
 python -m launch.harness run --model jexplicit --model_args run=runs/demo,method=bigram --tasks blimp
 python -m launch.harness run --model jexplicit --model_args run=model.safetensors --tasks my_task --include_path tasks

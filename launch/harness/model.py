@@ -63,7 +63,7 @@ class JexplicitModel(LM):
         return [float(own.sum()) for own in self._log_probabilities(texts)]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """Continuations, each up to the first of its stop strings; the likeliest token every time unless a task samples.
+        """Continuations up to stop strings, greedy unless a task samples.
 
         Raises:
             ValueError: an option that is not known, or fewer tokens than 1.
@@ -99,7 +99,7 @@ class JexplicitModel(LM):
         return np.split(log_p, np.cumsum([len(ids) for ids in texts])[:-1])
 
     def _are_greedy(self, pairs: Sequence[tuple[np.ndarray, int]]) -> list[bool]:
-        """Whether each continuation is the likeliest token every time; only those that were so far are asked again."""
+        """Whether each continuation is greedy, token by token."""
         greedy, banned, step = [True] * len(pairs), (self.saved.tokenizer.unk_id,), 0
         while open_ := [n for n, (ids, start) in enumerate(pairs) if greedy[n] and start + step < len(ids)]:
             for some in _batches(open_):

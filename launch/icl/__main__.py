@@ -14,7 +14,7 @@ from launch.kit.command import run_subcommand
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point: the first argument names the experiment; JAX is imported once the arguments are read."""
+    """Entry point: parse the experiment's name and flags, then import JAX."""
     return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
 
 

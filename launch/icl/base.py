@@ -1,4 +1,4 @@
-"""What the experiments of launch.icl share: rows, and layers that are solved, constructed, trained and compared.
+"""Shared parts of launch.icl: rows, and solved, constructed and trained layers.
 
 An experiment is a config and a line of COMMANDS in launch.icl.config, and a file with `measure`, views, and their `experiment`.
 """
@@ -81,7 +81,7 @@ def experiment(
 
 
 def check_flags(config: Flags) -> None:
-    """Refuse flags without values, and batches and weights that take more memory than there is; compile short runs quickly."""
+    """Refuse flags without values, and sizes beyond memory; set compilation effort."""
     for field in dataclasses.fields(config):
         if getattr(config, field.name) == ():
             flag, default = field.name.replace("_", "-"), " ".join(map(str, field.default))  # pyright: ignore[reportArgumentType]
@@ -107,7 +107,7 @@ def random_key(config: Flags, stream: int) -> Array:
 
 
 class Model(NamedTuple):
-    """Layers: K of them on some tasks, with one set of weights (recurrent) or K."""
+    """K layers on some tasks, with shared weights (recurrent) or separate ones."""
 
     tasks: Tasks
     layers: int
@@ -130,7 +130,7 @@ class Model(NamedTuple):
 
 
 def make_model(config: TaskFlags, layers: int = 1, *, recurrent: bool = True) -> Model:
-    """K layers on the tasks of the flags, with inputs U(-1/2, 1/2); a single layer is recurrent."""
+    """K layers on the flags' tasks, inputs U(-1/2, 1/2)."""
     return Model(Tasks(dim=config.dim, context=config.context), layers, recurrent or layers == 1)
 
 
@@ -173,7 +173,7 @@ def train_or_load(
     seeds: int | None = None,
     every: int = 100,
 ) -> list[Member]:
-    """The parameters of every seed, with the row fields of their training. An interrupted training continues where it was.
+    """The parameters of every seed, with row fields; interrupted training continues.
 
     Training logs an event `evaluation` every so many steps, and `trained` at the end.
 
@@ -242,7 +242,7 @@ def first_layer(layers: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def batch_loss(problem: TrainingProblem, params: Any, batch: Any) -> Array:
-    """The loss of parameters on a batch, compiled once for equal problems; the batch is an argument, no constant to fold."""
+    """The loss of parameters on a batch, compiled once for equal problems."""
     return problem.loss(params, batch)
 
 
@@ -282,7 +282,7 @@ def spectrum(config: TaskFlags, tasks: Tasks) -> Spectrum:
 
 @functools.lru_cache(maxsize=64)
 def descent(config: TaskFlags, model: Model, name: str) -> tuple[Polynomial, float]:
-    """The rates of a descent of K steps, and the seconds that finding them took; each is solved once per process.
+    """The rates of K steps of descent, and the seconds to find them.
 
     gd: one rate for all steps. gd++: rates tied as the layers are. closed_form: GD++ with rates of its own per layer.
     """
@@ -301,7 +301,7 @@ def descent(config: TaskFlags, model: Model, name: str) -> tuple[Polynomial, flo
 
 
 def constructed_layers(config: TaskFlags, model: Model) -> AttentionLayer:
-    """The weights that perform GD++ (GD where K = 1), as many as the model has."""
+    """The weights that perform GD++ (GD if K = 1)."""
     rates, free = descent(config, model, "gd++")[0], 1 if model.recurrent else model.layers
     return descent_layers(model.tasks.dim, model.tasks.context, rates.eta[:free], gamma=rates.gamma[:free])
 
@@ -322,7 +322,7 @@ def descent_families(config: TaskFlags, model: Model) -> list[Family]:
 
 
 def untrained_families(config: TaskFlags, model: Model) -> list[Family]:
-    """All predictors of a model that need no training: descents, constructed layers and ridge regression."""
+    """All predictors without training: descents, constructed layers and ridge regression."""
     predict = predict_of(Regression(model.tasks, model.layers))  # tokens of solved recurrent layers exceed the paper's clip
     members = [(constructed_layers(config, model), about) for _, about in descent_family(config, model, "gd++").members]
     ridges = Family("ridge", _by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})])
@@ -340,7 +340,7 @@ def _by_ridge(penalty: Array, batch: Sequence) -> Array:
 
 @functools.cache
 def predict_of(problem: QueryLoss) -> Predict:
-    """The predictions of layers; the same function for equal problems, so that it is compiled once."""
+    """The predictions of layers, compiled once for equal problems."""
     return problem.predict  # a bound method is a new object each time
 
 
@@ -390,7 +390,7 @@ def trained_family(
 
 
 def with_descent_rates(model: Model, trained: Family) -> Family:
-    """The same layers, with the η and γ of the descent that they are nearest to in their rows."""
+    """The same layers, with η and γ of the nearest descent in rows."""
     rates, members = jax.jit(functools.partial(descent_rates, dim=model.tasks.dim, context=model.tasks.context)), []
     for layers, entry in trained.members:
         eta, gamma = map(float, rates(first_layer(layers)))
@@ -399,7 +399,7 @@ def with_descent_rates(model: Model, trained: Family) -> Family:
 
 
 def measure_families(config: TaskFlags, model: Model, families: list[Family]) -> list[Row]:
-    """A row for each predictor on the same fresh test tasks: its loss, and how it differs from the reference."""
+    """A row for each predictor on the same fresh test tasks."""
     size = min(_block, config.test_tasks)
     blocks, found = -(-config.test_tasks // size), []
     predictors = [(family, *member) for family in families for member in family.members]
@@ -432,6 +432,6 @@ def predictions_of(predict: Predict, weights: Any, batch: Sequence) -> Predictio
 
 @jax.jit  # apart from the predictions, so that it is compiled once for all predictors
 def compare(ours: Predictions, theirs: Predictions) -> dict[str, Array]:
-    """Mean loss and mean squared loss of predictions, and how far they are from others."""
+    """Mean loss and mean squared loss, and differences from other predictions."""
     means = {"loss": ours.loss, "square": ours.loss**2, "above_reference": ours.loss - theirs.loss}
     return {**jax.tree.map(jnp.mean, means), **difference(ours, theirs)._asdict()}

@@ -1,4 +1,4 @@
-"""The flags and presets of launch.icl: a frozen dataclass for each experiment. JAX is not needed."""
+"""The flags and presets of launch.icl, without JAX."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ class MultiStepConfig(LayerFlags):
 
 @dataclass(frozen=True)
 class DepthsConfig(TaskFlags):
-    """The best 1, 2, .. layers, solved: GD and GD++, with rates that layers share or have of their own."""
+    """The best 1 .. K layers of GD and GD++, shared or separate rates."""
 
     depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
     """Largest number of layers."""
@@ -97,7 +97,7 @@ class DepthsConfig(TaskFlags):
 
 @dataclass(frozen=True)
 class CurvatureConfig(LayerFlags):
-    """The eigenvalues before and after the first of two recurrent layers, solved and trained, by context length."""
+    """The eigenvalues before and after a recurrent layer, by context length."""
 
     contexts: tuple[PositiveInt, ...] = (10, 25, 50, 100)
     """Context lengths N, instead of --context."""
@@ -107,7 +107,7 @@ class CurvatureConfig(LayerFlags):
 
 @dataclass(frozen=True)
 class NonlinearConfig(TrainingFlags):
-    """Sine waves: layers of attention after an MLP, a control that takes as many steps of descent, and ridge regression."""
+    """Sine waves: attention after an MLP, a descent control, and ridge regression."""
 
     context: PositiveInt = 10
     """Number of pairs (x, y) in the context, N."""
@@ -120,7 +120,7 @@ class NonlinearConfig(TrainingFlags):
 
 @dataclass(frozen=True)
 class CopyConfig(LayerFlags):
-    """Two layers on tokens of x and tokens of y, the first with softmax or linear, constructed and trained."""
+    """Two layers on tokens of x and of y, constructed and trained."""
 
     steps: PositiveInt = 6000
     test_tasks: PositiveInt = 100_000
@@ -142,7 +142,7 @@ class LayernormConfig(LayerFlags):
 
 @dataclass(frozen=True)
 class DeepSoftmaxConfig(MultiStepConfig):
-    """Layers of softmax attention with two heads, constructed from GD++ and trained from these and from random weights."""
+    """Softmax layers with two heads, constructed from GD++ and trained."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class NoisyConfig(LayerFlags):
 
 @dataclass(frozen=True)
 class ClassesConfig(TrainingFlags):
-    """A causal transformer on classes of functions, beside statistical baselines, on prompts that are shifted or not."""
+    """A causal transformer and statistical baselines on classes of functions."""
 
     seeds: PositiveInt = 1
     steps: PositiveInt = 3000
@@ -186,7 +186,7 @@ class ClassesConfig(TrainingFlags):
 
 @dataclass(frozen=True)
 class TaskDiversityConfig(LayerFlags):
-    """One layer of linear attention, solved and trained on few or many pretraining tasks, beside the Bayes optima."""
+    """One linear attention layer on few or many tasks, and Bayes optima."""
 
     seeds: PositiveInt = 1
     steps: PositiveInt = 2000
@@ -201,12 +201,12 @@ class TaskDiversityConfig(LayerFlags):
 
 @dataclass(frozen=True)
 class LoopedConfig(LayerFlags):
-    """A recurrent layer, run for fewer and for more loops than it was solved or trained for."""
+    """A recurrent layer, run for fewer and more loops than fitted for."""
 
 
 @dataclass(frozen=True)
 class NewtonConfig(TaskFlags):
-    """How many steps of Newton's iteration a solved layer is worth: those that have the same loss."""
+    """Newton's steps with the same loss as a solved layer."""
 
     depths: Annotated[int, Bounds(at_least=1, at_most=10)] = 10
     """Largest number of layers."""
@@ -214,7 +214,7 @@ class NewtonConfig(TaskFlags):
 
 @dataclass(frozen=True)
 class MesaConfig(Flags):
-    """Layers that estimate a regression of values on keys online: their losses by token, and errors of float32."""
+    """Layers that estimate a regression online: losses and float32 errors."""
 
     test_tasks: PositiveInt = 2000
     dim: PositiveInt = 10
@@ -225,7 +225,7 @@ class MesaConfig(Flags):
 
 @dataclass(frozen=True)
 class MarkovConfig(TrainingFlags):
-    """Two layers of attention that count the transitions of a Markov chain in context, constructed and trained."""
+    """Two layers that count a Markov chain's transitions, constructed and trained."""
 
     seeds: PositiveInt = 2
     steps: PositiveInt = 4000

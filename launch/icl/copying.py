@@ -1,4 +1,4 @@
-"""Copying: x and y in separate tokens, which a first layer has to join before a second one can descend."""
+"""Copying: a first layer joins x and y, a second descends."""
 
 import functools
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_set(config: CopyConfig) -> tuple[Row, Sequence]:
 
 
 def train_copying(job: base.Job[CopyConfig], first: str) -> Iterator[Row]:
-    """Two trained layers of every seed, or of one where the first is linear: none of those learns to copy."""
+    """Two trained layers for each seed, or for one if linear."""
     config, name = job.config, MODELS[first]
     problem = copying.Copying(base.make_model(config).tasks, softmax=(first == "softmax", False))
     validation = problem.sample(base.random_key(config, base.VALIDATION), config.validation_tasks)
@@ -67,7 +67,7 @@ def train_copying(job: base.Job[CopyConfig], first: str) -> Iterator[Row]:
 
 
 def levels(config: CopyConfig, batch: Sequence) -> tuple[float, dict[str, float]]:
-    """The rate of one step of descent, and the losses of predicting zero and of that step."""
+    """The rate of one descent step, and losses of zero and of it."""
     gd = base.descent_family(config, base.make_model(config), "gd")
     weights, entry = gd.members[0]
     loss = float(half_mse(jax.jit(gd.predict)(weights, batch), batch.y_q))

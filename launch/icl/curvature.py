@@ -1,4 +1,4 @@
-"""What one layer of GD++ does to the eigenvalues of XᵀX: it lowers the largest (von Oswald et al. 2023, App. A.10)."""
+"""GD++ lowers the largest eigenvalues of XᵀX (von Oswald 2023, App. A.10)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,7 +39,7 @@ def both(job: base.Job[CurvatureConfig], context: int) -> Iterator[Row]:
 
 
 def _spectrum(values: np.ndarray, gamma: float) -> dict[str, float]:
-    """The smallest and the largest eigenvalue, over contexts and in the mean over them, and the median condition number."""
+    """The smallest and largest eigenvalue, and the median condition number, over contexts."""
     found = {}
     for when, part in (("", values), ("_after", curvature_after_step(values, gamma))):
         low, high = part.min(axis=1), part.max(axis=1)

@@ -30,7 +30,7 @@ def measure(job: base.Job[DepthsConfig]) -> Iterator[base.Part]:
 
 
 def losses(config: DepthsConfig) -> Iterator[Row]:
-    """A row for each depth of each series, and for each degree that has a bound."""
+    """A row for each depth of each series, and each degree bounded."""
     K, start = config.depths, time.perf_counter()
     with stage("spectrum of the contexts"):
         law = base.spectrum(config, tasks := base.make_model(config).tasks)

@@ -1,4 +1,4 @@
-"""Classes of functions (Garg et al. 2022): a causal transformer and statistical baselines after every pair of a prompt."""
+"""Classes of functions (Garg et al. 2022): a transformer and statistical baselines."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def init_model(model: CausalTransformer, functions: FunctionClass, key: jax.Arra
 def losses(
     config: ClassesConfig, functions: FunctionClass, shift: Shift, predictors: Callable[[], Predictors]
 ) -> Iterator[Row]:
-    """Losses at some prefixes of test prompts, padded at the end to the points that the transformer has positions for."""
+    """Losses at some prefixes of test prompts, padded to the transformer's positions."""
     # at most d points are orthogonal to each other
     fits = replace(functions, points=functions.dim) if shift == "orthogonal query" else functions
     T, d, left = fits.points, fits.dim, functions.points - fits.points
@@ -88,12 +88,12 @@ def losses(
 
 @jax.jit
 def losses_by_prefix(predictions: jax.Array, y: jax.Array) -> jax.Array:
-    """The losses at the prefixes of prompts, whose predictions go on where they are padded."""
+    """The losses at the prefixes of prompts, without padding."""
     return function_classes.prefix_losses(predictions[:, : y.shape[1]], y)
 
 
 def after_prompts(results: Results) -> list[Row]:
-    """The means over seeds after the whole prompt, first those of the transformer."""
+    """The means over seeds after the whole prompt, the transformer first."""
     rows = sorted(results.rows, key=lambda row: row["predictor"] != "trained")
     return means([row for row in rows if row["prefix"] == row["context"]], ["task", "shift", "predictor"])
 

@@ -1,4 +1,4 @@
-"""Linear attention on linear regression, as von Oswald et al. 2023 begin: layers beside steps of gradient descent."""
+"""Linear attention on linear regression compared with gradient descent (von Oswald 2023)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def multi_step(job: base.Job[MultiStepConfig]) -> Iterator[base.Part]:
 
 
 def _compared(job: base.Job[LayerFlags], model: base.Model, runs: dict[str, int]) -> base.Part:
-    """All predictors on fresh test tasks: without training, trained for so many steps from each start, interpolated."""
+    """All predictors on fresh test tasks: untrained, trained and interpolated."""
 
     def part() -> list[Row]:
         families = base.untrained_families(job.config, model)
@@ -50,7 +50,7 @@ _panels = {
 
 
 def training(results: Results) -> list[str]:
-    """The figure of loss, agreement with descent and distances to it by step (paper, Fig. 2, 3, 7)."""
+    """The figure of training: loss, agreement and distances by step (paper, Fig. 2)."""
     model = base.model_name(results.rows[0])
     found = curves(results, {"trained": f"cold_{model}", "warm": f"warm_{model}"})
     rows = [{**row, "series": row["label"] if "step" in row else row["series"]} for row in found]

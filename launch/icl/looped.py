@@ -1,4 +1,4 @@
-"""One layer, solved or trained for some number of loops and run for fewer and for more (Gatmiry et al. 2024)."""
+"""One layer run for fewer and more loops (Gatmiry et al. 2024)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ _trained_for, _path_tasks = 2, 20_000  # loops of the layer that is trained, and
 
 
 def measure(job: base.Job[LoopedConfig]) -> Iterator[base.Part]:
-    """GD and GD++ with one rate for all loops, solved for K of them; and a layer that is trained for two loops."""
+    """GD and GD++ solved for K loops, and a layer trained for two."""
     yield {"start": None}, lambda: solved_rows(job.config)
     yield {"start": "cold"}, lambda: trained_rows(job)
 

@@ -1,4 +1,4 @@
-"""Markov chains: two layers of attention that count transitions in context, trained and constructed (Edelman et al. 2024)."""
+"""Markov chains: two layers that count transitions (Edelman et al. 2024)."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -38,7 +38,7 @@ def measure(job: base.Job[MarkovConfig]) -> Iterator[base.Part]:
 
 
 def losses(job: base.Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
-    """Models with and without a symbol at the start, weights that are the posterior mean, and a language model's cache row."""
+    """Losses of trained and constructed models, and of a cache row."""
     config, k, size = job.config, chains.states, min(job.config.validation_tasks, job.config.test_tasks)
     keys = [jax.random.fold_in(base.random_key(config, base.TEST), block) for block in range(config.test_tasks // size)]
     tests = [chains.sample(key, size) for key in keys]
@@ -89,7 +89,7 @@ def exact_differences(chains: Chains, key: jax.Array) -> list[float]:
 
 
 def train(job: base.Job[MarkovConfig], chains: Chains, name: str) -> list[base.Member]:
-    """Models of two layers, one per seed, with or without a symbol at the start."""
+    """Two-layer models, one per seed, with or without a start symbol."""
     config = job.config
 
     def evaluation() -> base.Measure:
@@ -138,7 +138,7 @@ def of_construction(model: CausalModel, x: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def measures(predict: Predict, chains: Chains, batch: Chain, *weights: Any) -> dict[str, jax.Array]:
-    """The loss of predictions, and the divergence to them from the true rows of P and from each closed form, in nats."""
+    """The loss of predictions, and their divergences in nats."""
 
     def of_sequence(P: jax.Array, x: jax.Array) -> dict[str, jax.Array]:
         log_p = predict(*weights, x)
@@ -156,7 +156,7 @@ def roles(model: CausalModel, batch: Chain) -> dict[str, jax.Array]:
 
 
 def phases(results: Results) -> list[Row]:
-    """When predictions were nearest to unigrams, with that divergence, and from when on nearer to bigrams, by seed."""
+    """Steps of the unigram and bigram phases of training, by seed."""
     found = []
     for label, model in MODELS.items():
         evaluations = curve(results, model)

@@ -1,4 +1,4 @@
-"""Layers that estimate a regression of values on keys online (Wang et al. 2025): losses by token, and errors of float32."""
+"""Layers that estimate a regression online (Wang et al. 2025)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -45,7 +45,7 @@ Batch = tuple[Stream, jax.Array]  # streams with their targets
 
 
 class Estimator(NamedTuple):
-    """A layer with its settings and steps, a factor on its output at each position, and its expected loss where it is known."""
+    """A layer with its settings, output factors, and expected loss if known."""
 
     layer: Layer
     settings: dict[str, Any]
@@ -66,7 +66,7 @@ def make_streams(task: str, d: int) -> Streams | Dynamics:
 
 
 def measure(job: base.Job[MesaConfig]) -> Iterator[base.Part]:
-    """A part for the losses on each kind of streams, and one for the rounding errors on each kind of keys."""
+    """Parts for the losses by kind of stream, and for rounding errors."""
     yield from (({"task": task}, partial(losses, job, task)) for task in STREAMS)
     for inputs in INPUTS:
         yield {"task": "rounding", "inputs": inputs}, partial(rounding, job, inputs)
@@ -95,7 +95,7 @@ def losses(job: base.Job[MesaConfig], task: str) -> Iterator[Row]:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def outputs(layer: Layer, steps: int, settings: dict[str, Any], stream: Stream) -> jax.Array:
-    """The outputs of a layer, compiled once for all settings and all streams of a size."""
+    """The outputs of a layer, compiled once per size."""
     return layer(stream, **settings, **({"steps": steps} if steps else {}))
 
 
@@ -119,12 +119,12 @@ def lowest(values: Iterable[float], loss: Callable[[float], Any]) -> float:
 
 
 def forgets(gamma: float) -> dict[str, float]:
-    """The setting of forgetting, which is left out where nothing is forgotten: layers are faster without it."""
+    """The forgetting setting, left out at 1 for speed."""
     return {} if gamma == 1 else {"forgetting": gamma}
 
 
 def on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estimator]]:
-    """Each at its best: factors and rates by closed forms, the forgetting of mesa layers by a search."""
+    """Layers at their best factors, rates and forgetting."""
     a, penalty, gammas = streams.memory, streams.penalty, (1.0,) if streams.memory == 1 else _forgetting
     gamma = lowest(gammas, jax.jit(lambda gamma: hebbian_losses(streams, forgetting=gamma)[1]))
     yield "linear attention", Estimator(linear_attention, forgets(gamma), *hebbian_losses(streams, forgetting=gamma))
@@ -142,7 +142,7 @@ def on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estimat
 
 
 def on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estimator]]:
-    """Factors and rates are searched, too: keys are neither independent nor Gaussian given the past."""
+    """The same with searched factors and rates, as keys are dependent."""
     found = jax.vmap(partial(outputs, linear_attention, 0, {}))(searched[0])
     factors = jnp.sum(found * searched[1], axis=(0, 2)) / jnp.sum(found**2, axis=(0, 2))
     yield "linear attention", Estimator(linear_attention, {}, factors)
@@ -153,14 +153,14 @@ def on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estim
 
 
 def mesa_layers(d: int, settings: dict[str, float], *more: Any) -> dict[str, Estimator]:
-    """Both forms of the mesa layer. d conjugate gradients are exact but for rounding, which ill-conditioned keys pay for with
-    more."""
+    """Both forms of the mesa layer.
+    d conjugate gradients are exact but for rounding; ill-conditioned keys need more."""
     exact = Estimator(mesa_recursion, settings, *more)
     return {RECURSION: exact, GRADIENTS: exact._replace(layer=mesa_conjugate_gradients, steps=4 * d)}
 
 
 def normalised_delta_rule(stream: Stream, rate: Any) -> jax.Array:
-    """The delta rule with rates β / ||k||², which is stable for all keys where β < 2."""
+    """The delta rule with rates β / ||k||², stable for β < 2."""
     return delta_rule(stream, rate / jnp.sum(stream.K**2, axis=1))
 
 
@@ -205,7 +205,7 @@ def rounding(job: base.Job[MesaConfig], inputs: str) -> Iterator[Row]:
 
 
 def long_stream(config: MesaConfig, inputs: str) -> Stream:
-    """One sequence in float32 whose keys, in rotated coordinates, are white, have condition number 10⁶, or have half a span."""
+    """One float32 sequence: white, ill-conditioned, or rank-deficient keys."""
     T, d = config.tokens, config.dim
     scales = {
         "white": np.ones(d),
@@ -233,13 +233,13 @@ def with_expectation(row: Row) -> str:
 
 
 def float32_error(row: Row) -> str:
-    """The largest error, or the token after which it is too large where the outputs end as NaN."""
+    """The largest error, or the token of failure if outputs become NaN."""
     error = row.get("float32_error")
     return f"{error:.1e}" if error is not None else f"above 10 % after {row['fails_at']} tokens, then NaN"
 
 
 def figure_rows(results: Results) -> Iterator[Row]:
-    """Losses by token, then the growth of rounding errors, a row of panels for each forgetting."""
+    """Losses by token, then rounding errors, by forgetting."""
     for e in results.events("positions", "task", "predictor"):
         at = range(1, len(e["losses"]) + 1)
         yield from points(at, e["losses"], predictor=e["predictor"], row="losses", panel=e["task"])

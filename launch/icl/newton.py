@@ -1,4 +1,4 @@
-"""How many steps of Newton's iteration a solved layer of GD++ is worth (Fu et al. 2023)."""
+"""Newton's steps that a solved layer of GD++ replaces (Fu et al. 2023)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +30,7 @@ def measure(job: base.Job[NewtonConfig]) -> Iterator[base.Part]:
 
 
 def losses(job: base.Job[NewtonConfig], task: str) -> Iterator[Row]:
-    """Losses of 1, 2, .. solved layers, each with the steps that have the same loss; those of all steps are an event."""
+    """Losses of 1, 2, .. solved layers, with equivalent Newton's steps."""
     config, powers = job.config, CONDITION[task] ** -0.5
     tasks = replace(base.make_model(config).tasks, inputs="normal")
     if powers < 1:

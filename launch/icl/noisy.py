@@ -1,4 +1,4 @@
-"""Regression with noise: inputs of unequal variance and noisy labels, and noise levels that differ by task."""
+"""Regression with unequal inputs and noisy labels, also by task."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -34,7 +34,7 @@ def measure(job: base.Job[NoisyConfig]) -> Iterator[base.Part]:
 
 
 def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
-    """x ~ N(0, Λ) with eigenvalues 1/k and noisy labels: one layer, descent with and without the best preconditioner."""
+    """x ~ N(0, Λ), noisy labels: one layer, and preconditioned descent."""
     config, d, N = job.config, job.config.dim, job.config.context
     scales = tuple(float(k**-0.5) for k in range(1, d + 1))
     tasks = Tasks(dim=d, context=N, inputs="normal", input_range=12**0.5, scales=scales, noise=_label_noise)
@@ -73,7 +73,7 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
 
 
 def mixed(config: NoisyConfig) -> Iterator[base.Row]:
-    """Fitted layers of two and of four scalars, and ridge regressions, all less ridge regression that knows the noise."""
+    """Fitted layers and ridge regressions, less ridge that knows the noise."""
     levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
     distribution = mixed_noise.MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
     size = min(_fit_tasks, 2 * config.validation_tasks)
@@ -98,7 +98,7 @@ def mixed(config: NoisyConfig) -> Iterator[base.Row]:
 def fit_layers(
     config: NoisyConfig, distribution: mixed_noise.MixedNoise, fitted: Sequence
 ) -> dict[tuple[str, int], mixed_noise.DiagonalFit]:
-    """The rates of layers with two scalars, gd++, and with four, diagonal, for each number of layers."""
+    """The rates of layers with two and four scalars, by depth."""
     few, found = jax.tree.map(lambda leaf: leaf[..., :_coarse_tasks], fitted), {}
     key, contexts = base.random_key(config, base.SPECTRUM), min(_contexts, config.test_tasks)
     for K in sorted(config.diagonal_layers):
@@ -118,7 +118,7 @@ def fit_layers(
 def mean_losses(
     config: NoisyConfig, distribution: mixed_noise.MixedNoise, predictors: Mapping[Any, Predict]
 ) -> dict[Any, float]:
-    """Mean losses on the same fresh tasks, first that of ridge regression that knows the noise."""
+    """Mean losses on the same fresh tasks, ridge that knows noise first."""
     size = min(_block, config.test_tasks)
     blocks = 1000 + jnp.arange(-(-config.test_tasks // size))
 

@@ -1,4 +1,4 @@
-"""Sine waves: attention on learned features, a control that descends on them, and ridge regression on the same."""
+"""Sine waves: attention on learned features, a control, and ridge regression."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -30,7 +30,7 @@ def measure(job: base.Job[NonlinearConfig]) -> Iterator[base.Part]:
 
 
 def fit_waves(job: base.Job[NonlinearConfig], layers: int) -> Iterator[Row]:
-    """Attention and the control of every seed, and ridge regression on the features of both."""
+    """Attention and control of every seed, and ridge on their features."""
     config = job.config
     problem, every = NonlinearRegression(Waves(context=config.context), depth=layers), max(1, min(500, config.steps // 20))
     validation = problem.sample(base.random_key(config, base.VALIDATION), config.validation_tasks)

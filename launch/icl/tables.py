@@ -1,4 +1,4 @@
-"""Tables and figures that several experiments of launch.icl show, with the paper's numbers beside ours."""
+"""Tables and figures of several experiments, with the paper's numbers."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -46,18 +46,18 @@ _identity = (
 
 
 def over_seeds(results: Results) -> list[Row]:
-    """Rows that differ in the seed only as one row of means, with `number` of seeds and `losses` of each."""
+    """Rows over seeds as one row of means, with `number` and `losses`."""
     losses = [[row["loss"] for row in own] for own in groups(results.rows, _identity).values()]
     return [{**row, "losses": own} for row, own in zip(means(results.rows, _identity), losses, strict=True)]
 
 
 def curve(results: Results, model: str) -> list[Row]:
-    """The evaluations of a trained model by step; each measure is a list over seeds."""
+    """The evaluations of a trained model by step, measures by seed."""
     return sorted((e for e in results.events("evaluation", "model", "step") if e["model"] == model), key=lambda e: e["step"])
 
 
 def curves(results: Results, models: Models) -> list[Row]:
-    """The evaluations of models as a series `trained`; and, without a step, the losses that they are compared with."""
+    """The evaluations of models as a series `trained`, and constant losses."""
     rows: list[Row] = []
     for label, model in models.items():
         rows += [{"label": label, "series": "trained", **entry} for entry in curve(results, model)]
@@ -87,7 +87,7 @@ def _layers(row: Row) -> str:
 
 
 def _paper_loss(row: Row) -> str:
-    """The paper's loss in the same setting; nothing of a warm start and of other layers."""
+    """The paper's loss in the same setting, for cold starts alone."""
     same = row["dim"] == row["context"] == 10 and row.get("start") in (None, "cold")
     same = same and row["experiment"] in ("one-step", "multi-step")
     return PAPER_LOSS.get((row["layers"], row["recurrent"], row["predictor"]), "") if same else ""
@@ -123,7 +123,7 @@ _measures = [
 
 
 def measures(names: Mapping[str, str] | None = None, note: str = "", tasks: Collection[str] = ()) -> Table:
-    """A table of an experiment: the fields that vary, the predictor, and all measures that any row has.
+    """A table of an experiment: varied fields, predictor and measures.
 
     Args:
         names: further fields, with their headings.

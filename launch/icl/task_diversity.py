@@ -1,4 +1,4 @@
-"""What a layer becomes from few and from many pretraining tasks (Raventós et al. 2023; for linear attention Lu et al. 2024)."""
+"""A layer after few and many pretraining tasks (Raventós et al. 2023)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -39,7 +39,7 @@ def check(config: TaskDiversityConfig) -> None:
 
 
 def measure(job: base.Job[TaskDiversityConfig]) -> Iterator[base.Part]:
-    """What needs no training, a part for each number of tasks and of heads, and an event `threshold` for each dimension."""
+    """Untrained rows by numbers of tasks and heads, and the `threshold` events."""
     config, tasks = job.config, make_tasks(job.config.dim, job.config.context)
     yield {"start": None}, partial(untrained, config, tasks)
     for M in config.diversity_points:
@@ -63,7 +63,7 @@ def _row(tasks: Tasks, predictor: str, M: int | None, **more: Any) -> Row:
 
 
 def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
-    """Exact losses of the best layers, and the Bayes optima for the M tasks and for all of them, on both.
+    """Exact losses of the best layers, and the Bayes optima.
 
     A row without a number of tasks is of the best layer for all of them.
     """
@@ -91,7 +91,7 @@ def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
 
 
 def trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
-    """Layers trained on M tasks, and their exact losses on fresh tasks and on these."""
+    """Layers trained on M tasks, and their exact losses."""
     config, name, problem = job.config, f"diversity_{few.number}_{heads}_heads", Regression(few)
     init = partial(init_layers, width=config.dim + 1, heads=heads, scale=base.INIT_SCALE)
     evaluation = base.validation_loss(config, problem)
@@ -101,7 +101,7 @@ def trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: in
 
 
 def threshold(config: TaskDiversityConfig, tasks: Tasks) -> Row:
-    """The excess losses on fresh tasks, mean over draws of the tasks, and the numbers where they come within the tolerance."""
+    """Mean excess losses on fresh tasks, and numbers of tasks within tolerance."""
     numbers, curves = sorted(set(config.pretraining_tasks)), []
     with stage(f"threshold, d = {tasks.dim}", "draws") as progress:
         for draw in range(_draws):
@@ -130,7 +130,7 @@ def _thresholds(results: Results) -> list[Row]:
 
 
 def _curves(results: Results) -> list[Row]:
-    """All losses but those far above the Bayes optimum's, such as that of all heads for one task."""
+    """All losses but those far above the Bayes optimum's."""
     highest = 1.5 * max(row["loss"] for row in where(results.rows, predictor="dmmse"))
     return melt([row for row in results.rows if row["loss"] <= highest], _on)
 

@@ -1,4 +1,4 @@
-"""Attention changed in one respect: softmax, softmax in several layers, layer normalisation, few training tasks."""
+"""Attention with one change: softmax, depth, layer normalisation, few tasks."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ from launch.kit.views import Images
 
 
 def compared(job: base.Job[LayerFlags], model: base.Model, families: list[base.Family]) -> list[Row]:
-    """The rows of predictors, after those of descents."""
+    """The rows of predictors, after the rows of descents."""
     return base.measure_families(job.config, model, [*base.descent_families(job.config, model), *families])
 
 
@@ -29,7 +29,7 @@ HEADS = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in 
 
 
 def softmax(job: base.Job[SoftmaxConfig]) -> Iterator[base.Part]:
-    """One layer, and the products `M_h R_h[-1, -1]` of each head of the first seeds in heads.npz."""
+    """One softmax layer, and the products of its heads in heads.npz."""
 
     def part() -> list[Row]:
         model = base.make_model(job.config)
@@ -51,7 +51,7 @@ def softmax(job: base.Job[SoftmaxConfig]) -> Iterator[base.Part]:
 
 @full_precision
 def centred_rate(config: LayerFlags, tasks: Tasks) -> float:
-    """The best η of a step on centred inputs, `E tr S / E tr S²` with S of those inputs."""
+    """The best η on centred inputs, `E tr S / E tr S²`."""
     X = sample_tasks(base.random_key(config, base.VALIDATION), tasks, config.validation_tasks).X
     centred = X - jnp.mean(X, axis=0, keepdims=True)
     S = jnp.einsum("nib,njb->bij", centred, centred) / tasks.context
@@ -86,7 +86,7 @@ def deep_softmax(job: base.Job[DeepSoftmaxConfig]) -> Iterator[base.Part]:
 
 
 def layernorm(job: base.Job[LayernormConfig]) -> Iterator[base.Part]:
-    """A part for one layer, and for two; their losses by input range are an event `sweep` for each seed."""
+    """Layer normalisation in one and two layers, with events `sweep`."""
     ranges = np.linspace(0.5, 2.0, 16).tolist()
 
     def part(layers: int) -> list[Row]:
@@ -123,7 +123,7 @@ def finite_data(job: base.Job[FiniteDataConfig]) -> Iterator[base.Part]:
 
 
 def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
-    """The products of each head and their sum: two softmax heads cancel off the diagonal (paper, Fig. 12)."""
+    """The products of each head and their sum (paper, Fig. 12)."""
     return {
         label: {f"head {n + 1}": product for n, product in enumerate(heads)} | {"sum": heads.sum(axis=0)}
         for label, heads in results.arrays("heads.npz").items()

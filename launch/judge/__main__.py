@@ -1,4 +1,4 @@
-"""Judge language models by minimal pairs: how often the acceptable sentence of a pair is the more probable one.
+"""Judge language models by minimal pairs of sentences.
 
 python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
 python -m launch.judge --run runs/demo --method bigram explicit --pairs blimp --out runs/judge

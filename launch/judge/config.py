@@ -8,7 +8,7 @@ from launch.shared.choose import ModelChoices
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoices):
-    """Judge language models by minimal pairs: how often the acceptable sentence of a pair is the more probable one."""
+    """Judge language models by minimal pairs of sentences."""
 
     GROUPS: ClassVar = {"run": "run"}
 

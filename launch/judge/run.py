@@ -1,4 +1,4 @@
-"""The whole job of launch.judge: pairs -> differences of log-probability, model by model -> accuracies, figure, report."""
+"""The whole job of launch.judge, from pairs to accuracies and report."""
 
 import functools
 import itertools
@@ -50,7 +50,7 @@ def judge(saved: TextModel, pairs: Sequence[MinimalPair]) -> list[Row]:
 
 
 def by_model(rows: Iterable[Row]) -> list[Row]:
-    """A row per model: accuracy and ties over all pairs, and in `fields` the accuracy of each field."""
+    """Accuracy and ties by model, over all pairs and by field."""
 
     def mean(rows: Sequence[Row], name: str = "accuracy") -> float:
         return float(np.average([row[name] for row in rows], weights=[row["pairs"] for row in rows]))
@@ -65,7 +65,7 @@ def by_model(rows: Iterable[Row]) -> list[Row]:
 
 
 def _models(results: Results) -> list[Row]:
-    """The models of a run, or of kept results that have them already, beside what is known of their perplexity."""
+    """The models of a run or of kept results, with perplexities."""
     known = {label(row): row for row in results.rows if "accuracy" not in row}
     judged = [row for row in results.rows if "accuracy" in row]
     models = by_model(judged) if all("paradigm" in row for row in judged) else judged

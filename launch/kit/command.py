@@ -1,4 +1,4 @@
-"""The command line of a launcher: flags from a frozen dataclass, presets, and actionable error messages."""
+"""The command line of a launcher: flags, presets, and error messages."""
 
 import dataclasses
 import inspect
@@ -31,7 +31,7 @@ class Preset(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A subcommand: its config, its function and presets, as of an `Experiment`, and its name in config.json."""
+    """A subcommand: config, function, presets, and name in config.json."""
 
     config: Any
     run: Callable[[Any], Any] | str
@@ -40,17 +40,17 @@ class Command(NamedTuple):
 
 
 def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: Sequence[str] | None = None) -> int:
-    """Parse a command line whose first argument names a subcommand, and run it; see `run_command`."""
+    """Parse a command line with a subcommand, and run it."""
     argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
     name = argv[0].replace("_", "-") if argv else "--help"
     if command := commands.get(name):
         about = {"description": inspect.cleandoc(command.config.__doc__ or ""), "experiment": command.experiment}
         prog = f"{prog} {name}"
         return run_command(command.run, command.config, presets=command.presets, prog=prog, argv=argv[1:], **about)
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "--help-all"):
         kinds = {name: command.config for name, command in commands.items()}
         about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
-        tyro.extras.subcommand_cli_from_dict(kinds, args=argv, prog=prog, description=about)  # ends the process
+        tyro.extras.subcommand_cli_from_dict(kinds, args=["--help"], prog=prog, description=about)  # ends the process
     console.print(f"[bold red]error:[/] {prog} {escape(name)}: choose one of {', '.join(commands)}", soft_wrap=True)
     return 2
 
@@ -102,11 +102,12 @@ def run_command(
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     argv = list(sys.argv[1:] if argv is None else argv)
     prog = prog or command_name()
-    presets = presets or {}
+    presets, whole = presets or {}, "--help-all" in argv
     description = as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
     if presets:
-        names = "\n".join(f"  --preset {name}: {preset.note}" for name, preset in presets.items())
-        description = f"{description}\n\nPresets, whose values other flags override:\n{names}"
+        notes = {name: preset.note if whole else preset.note.partition(". ")[0] for name, preset in presets.items()}
+        names = "\n".join(f"  --preset {name}: {note}" for name, note in notes.items())
+        description = f"{description}\nPresets, whose values other flags override:\n{names}"
     quiet, as_json = "--quiet" in argv, "--json" in argv
     try:
         default = _defaults(argv, config, presets, experiment or experiment_of(config))
@@ -158,7 +159,7 @@ def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
 
 
 def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:
-    """The config with the defaults of flags: with --resume that of the run in --out, otherwise that of --preset."""
+    """Defaults of flags: the run in --out with --resume, else --preset."""
     out, preset = _value(argv, "--out"), _value(argv, "--preset") if presets else None
     if preset not in (None, *presets):
         raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")

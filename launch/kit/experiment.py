@@ -1,4 +1,4 @@
-"""An experiment: a config, `measure`, which yields rows, and views of the rows; the rest is derived.
+"""An experiment: a config, `measure`, which yields rows, and views.
 
 def measure(config, folder):
     for radius in config.radii:
@@ -54,7 +54,7 @@ class Experiment(NamedTuple):
     after: Callable[[Any, RunFolder], None] = lambda config, folder: None
 
     def run(self, config: Any) -> dict[str, Any]:
-        """Compute missing parts, write report.md with its figures, and print the first table; returns it for `--json`."""
+        """Compute missing parts, write the report, and print the first table."""
         start = time.perf_counter()
         config = self.check(config) or config
         folder = RunFolder(config.out, config, resume=config.resume, extend=self.extend, experiment=self.name)

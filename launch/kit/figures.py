@@ -24,7 +24,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#9
 
 @contextlib.contextmanager
 def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[np.ndarray]:
-    """A figure in the project's style: yields the axes, [rows, columns], and writes the figure to `path` at the end.
+    """A figure in the project's style, written to `path`; yields the axes.
 
     Log axes with values that have no logarithm become symmetrical log axes. size: inches. options: of matplotlib's `subplots`.
     """
@@ -60,7 +60,7 @@ def legend_below(axes: np.ndarray, **options: Any) -> None:
 
 
 def plain_ticks(axis: Any) -> None:
-    """Ticks of a log axis at 1, 2 and 5 times the powers of ten, as plain numbers."""
+    """Ticks of a log axis at 1, 2 and 5, plain numbers."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -77,7 +77,7 @@ def log_ticks(ax: Any, which: str = "y") -> None:
 
 
 def _show_zeros(ax: Any) -> None:
-    """Make a log axis linear below the smallest positive number if its lines reach 0 or below."""
+    """Make a log axis linear near 0 if its lines reach 0."""
     for n, axis in enumerate((ax.xaxis, ax.yaxis)):
         lines = [line for line in ax.get_lines() if line.get_transform().contains_branch_seperately(ax.transData)[n]]
         data = np.concatenate([np.asarray(line.get_data()[n], float) for line in lines] or [np.zeros(0)])

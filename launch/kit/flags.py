@@ -1,4 +1,4 @@
-"""The flags of a config: fields of a flat frozen dataclass, listed by `--help` in titled groups.
+"""The flags of a config: fields of a frozen dataclass, in groups.
 
     @dataclass(frozen=True)
     class Config:
@@ -23,6 +23,7 @@ import re
 import textwrap
 import typing
 from collections.abc import Iterable, Sequence
+from dataclasses import MISSING
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
@@ -37,17 +38,21 @@ _alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
 
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
-    """The config of a command line; `--help` and errors end the process, as in tyro.
+    """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process.
 
     argv: without --preset, --quiet and --json, which `--help` explains. default: of the flags, or None for that of the class.
     """
-    groups: Any = tyro.cli(flag_groups(config, default, presets), prog=prog, args=argv, description=description, config=FLAT)
+    if {"-h", "--help"} & {*argv}:
+        print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{short_help(flags(config, default, presets))}")
+        raise SystemExit(0)
+    given = ["--help" if word == "--help-all" else word for word in argv]
+    groups: Any = tyro.cli(flag_groups(config, default, presets), prog=prog, args=given, description=description, config=FLAT)
     values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
     return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
 
 class Flag(NamedTuple):
-    """A flag: group title, field, type, help (its first sentence is one line) and default (MISSING if required)."""
+    """A flag: group, field, type, help, default (MISSING if required)."""
 
     group: str
     name: str
@@ -57,7 +62,7 @@ class Flag(NamedTuple):
 
 
 def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list[Flag]:
-    """The flags of a config, in the order of its fields, and then those of all commands."""
+    """The flags of a config in order, then those common to all."""
     helps, hints = _helps(config), typing.get_type_hints(config, include_extras=True)
     titles = {name: title for base in reversed(config.__mro__) for name, title in vars(base).get("GROUPS", {}).items()}
     found, title = [], _first_group
@@ -74,6 +79,25 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
     ]
 
 
+def short_help(found: Sequence[Flag]) -> str:
+    """A line for each flag; groups that begin after 20 flags are only named."""
+    lines, named, count = [], [], 0
+    for group in dict.fromkeys(flag.group for flag in found):
+        own = [flag for flag in found if flag.group == group]
+        if count >= 20 and group != _general:
+            named += [f"--{flag.name.replace('_', '-')}" for flag in own]
+            continue
+        lines, count = [*lines, f"{group}:"], count + len(own)
+        for flag in own:
+            given = flag.value if isinstance(flag.value, tuple) else (flag.value,)
+            value = "required" if flag.value is MISSING else " ".join(str(one) for one in given if one not in (None, False))
+            choices = "|".join(map(str, typing.get_args(flag.hint))) if typing.get_origin(flag.hint) is Literal else ""
+            text = as_started(flag.help.partition("\n")[0]) + f" {choices}" * bool(choices) + f" ({value})" * bool(value)
+            lines.append(f"  --{flag.name.replace('_', '-'):18} {text}")
+    more = ["--help-all explains all flags", *["also", *named] * bool(named)]
+    return "\n".join([*lines, textwrap.fill(" ".join(more), 110, break_on_hyphens=False)])
+
+
 def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -> type:
     """A dataclass of dataclasses, one per group of flags of a config, for tyro."""
     groups: dict[str, list[Any]] = {}
@@ -86,7 +110,7 @@ def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -
 
 @functools.cache
 def _helps(config: type) -> dict[str, str]:
-    """The docstrings of the fields of a dataclass and its bases, first sentence on a separate line, or its HELP."""
+    """Docstrings of a dataclass's fields and bases, or its HELP."""
     helps = {}
     for base in reversed(config.__mro__[:-1]):
         if "HELP" in vars(base):

@@ -1,4 +1,4 @@
-"""The run folder: the configuration, environment and results of one run, the only source of reports and figures.
+"""The run folder: configuration, environment and results of one run.
 
 config.json (the config's fields, and as `launcher` the name of the experiment), environment.json, metrics.jsonl (a line per
 event), results.json ({"rows": [...]}), figures/, checkpoints/, report.md.
@@ -100,7 +100,7 @@ class RunFolder:
         return read_events(self.path, name)
 
     def note_data(self, what: str, **sums: str) -> None:
-        """Note the checksums of what a run reads, such as a text, and refuse to resume it on anything else."""
+        """Note checksums of a run's inputs, and refuse others on resuming."""
         for before in self.events(what):
             if other := [part for part in sums if before[part] != sums[part]]:
                 was = ", ".join(f"{part} {before[part][:12]} (now {sums[part][:12]})" for part in other)
@@ -136,7 +136,7 @@ class RunFolder:
 
 
 def present_run(folder: RunFolder, table: Table, report: Path, start: float) -> dict[str, Any]:
-    """Print the table of a finished run and the paths of its files; returns `out`, `seconds` and `rows` for `--json`."""
+    """Print a finished run's table and paths; return them for `--json`."""
     seconds = time.perf_counter() - start
     if table.row_count:
         show(table)
@@ -158,7 +158,7 @@ def environment() -> dict[str, Any]:
 
 
 def _check_empty_or_run(path: Path) -> None:
-    """Refuse a folder with files that are not of a run, except hidden files such as locks."""
+    """Refuse a folder with other files than a run's."""
     try:
         names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
     except OSError as error:
@@ -170,7 +170,7 @@ def _check_empty_or_run(path: Path) -> None:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether the folder has a run, started or finished; a config.json of another program does not count."""
+    """Whether the folder has a run of this program, started or finished."""
     if not (path / "config.json").exists():
         return (path / "metrics.jsonl").exists()
     return (path / "environment.json").exists() or "launcher" in read_stored(path)

@@ -1,4 +1,4 @@
-"""Rows of results, which are flat dictionaries, tables of them, and the results of a run."""
+"""Rows of results as flat dictionaries, tables, and a run's results."""
 
 import json
 import re
@@ -32,17 +32,17 @@ class Results(NamedTuple):
     kept: Mapping[str, Sequence[Row]] | None = None
 
     def events(self, name: str, *last_of: str) -> list[Row]:
-        """The events of this name; only the last of those with equal fields `last_of`, as a resumed run repeats some."""
+        """The events of a name, the last of equals `last_of`."""
         found = self.kept.get(name, []) if self.kept is not None else read_events(self.path, name)
         return list({tuple(event[field] for field in last_of) or n: event for n, event in enumerate(found)}.values())
 
     def arrays(self, name: str) -> Mapping[str, np.ndarray]:
-        """The arrays of a .npz file of the run; none if the file is missing."""
+        """The arrays of a run's .npz file; empty if missing."""
         path = self.path / name
         return np.load(path) if path.exists() else {}
 
     def where(self, **fields: Any) -> "Results":
-        """The same results, with the rows that have these values, and the kept events that have no other ones."""
+        """The same results, restricted to rows and events with these values."""
         kept = {
             name: [event for event in events if where([event], **{field: fields[field] for field in fields if field in event})]
             for name, events in (self.kept or {}).items()
@@ -79,12 +79,12 @@ def groups(rows: Iterable[T], by: Sequence[str] | Callable[[T], Any]) -> dict[An
 
 
 def some_epochs(events: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
-    """Of each group the epochs that are 0, powers of two, and the last one."""
+    """The epochs 0, powers of two, and the last one, by group."""
     return [e for own in groups(events, by).values() for e in own if e["epoch"].bit_count() <= 1 or e is own[-1]]
 
 
 def means(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
-    """One row per group: its first row, with floats replaced by means, and the size of the group as `number`."""
+    """One row per group: floats as means, group size as `number`."""
     found: list[Row] = []
     for own in groups(rows, by).values():
         floats = {name: [value for row in own if isinstance(value := row.get(name), float)] for name in own[0]}
@@ -97,7 +97,7 @@ def _hashable(value: Any) -> Any:
 
 
 def pivot(rows: Iterable[Row], by: Sequence[str], across: str | Callable[[Row], Any]) -> list[Row]:
-    """One line per distinct value of the fields `by`; its field V is the row whose field or function `across` is V."""
+    """One line per value of `by`; field V is the row across = V."""
     lines: dict[tuple[Any, ...], dict[Any, Any]] = {}
     for row in rows:
         line = lines.setdefault(tuple(_hashable(row.get(name)) for name in by), {name: row.get(name) for name in by})
@@ -106,7 +106,7 @@ def pivot(rows: Iterable[Row], by: Sequence[str], across: str | Callable[[Row], 
 
 
 def cell(key: Any, value: str | Callable[[Row], Any]) -> Callable[[Row], Any]:
-    """The value of a column of a pivoted table: a field, or a function, of the row under a key; None if it is missing."""
+    """A column of a pivoted table: a field of a key's row."""
 
     def find(line: Row) -> Any:
         row = line.get(key)
@@ -116,7 +116,7 @@ def cell(key: Any, value: str | Callable[[Row], Any]) -> Callable[[Row], Any]:
 
 
 def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
-    """A row per measure of a row: its name as `measure` and its number as `value`, for one panel each."""
+    """A row per measure, with its name as `measure` and `value`."""
     found = [row for row in rows]
     return [
         {**row, "measure": label, "value": row[name]}
@@ -173,7 +173,7 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]])
 
 
 def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> Table:
-    """The same table for the terminal; columns with a format are right-aligned, and `**x**` is bold x."""
+    """The same table for the terminal; `**x**` is bold x."""
     table = Table(title=title or None, title_justify="left")
     for column in columns:
         table.add_column(column.heading, justify="right" if column.format else "left", style="bold" if column.bold else None)

@@ -1,4 +1,4 @@
-"""Views of results: tables and figures, declared once for the terminal, the report of a run and the pages of docs/.
+"""Views of results: tables and figures for terminal, report and docs.
 
 A view is a function `Results -> lines of Markdown`, which also draws its figure. Most views are a `Table`, `Lines`, `Bars` or
 `Images`; any other figure is a function.
@@ -81,7 +81,7 @@ def pivot_table(
     rows: Select = ALL,
     note: str = "",
 ) -> Table:
-    """A table with a line per value of the fields `by`, and a column per value of the field `across`, titled by `heading`."""
+    """A table with a line per `by` and a column per `across`."""
     fields = [str(column.value) for column in by]
 
     def columns(lines: list[Row]) -> list[Column]:
@@ -213,7 +213,7 @@ class Lines(NamedTuple):
 
 
 def log_places(ax: Any, places: Iterable[float]) -> None:
-    """Ticks of a log x axis as plain numbers, at the values if these are few and have few digits."""
+    """Ticks of a log x axis as plain numbers, at few values."""
     known = sorted(places)
     if len(known) > _few or any(float(f"{x:.4g}") != x for x in known):
         return log_ticks(ax, "x")
@@ -230,7 +230,7 @@ def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.n
 
 
 def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: Any) -> None:
-    """The mean of the numbers at each x as a line (a marker for a single x), and their range as a band."""
+    """The mean of the numbers at each x, with their range."""
     low, mean, high = np.array([(values.min(), values.mean(), values.max()) for values in numbers]).T
     ax.plot(x, mean, **({"marker": "o"} if len(x) == 1 else {}) | style)
     if any(len(values) > 1 for values in numbers):
@@ -238,7 +238,7 @@ def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: An
 
 
 class Bars(NamedTuple):
-    """`y` as bars at each `x`, side by side by `hue`; several rows are a mean with its range. Fields as in `Lines`."""
+    """`y` as bars at each `x` by `hue`, means with ranges."""
 
     name: str
     x: Field
@@ -293,7 +293,7 @@ class Texts(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Matrices as a grid of pictures: red and blue for positive and negative entries, or one colour map.
+    """Matrices as a grid of pictures, signed or in a colour map.
 
     name: of the figure's file.
     grid: the results -> {label of the row: {title: matrix}}; numbers are not shown as titles.
@@ -337,7 +337,7 @@ class Images(NamedTuple):
 def draw_matrix(
     ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True, **options: Any
 ) -> None:
-    """A matrix as an image, red for positive and blue for negative entries up to `limit`, or in a colour map."""
+    """A matrix as an image up to `limit`, signed or coloured."""
     limit = limit or max(float(np.abs(values).max()), 1e-12)
     ax.grid(False)
     options = {"cmap": cmap, **options} if cmap else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0, -limit, limit)}

@@ -1,4 +1,4 @@
-"""Fit language models from counts, in closed form or by few fitted numbers, and evaluate them.
+"""Fit language models from counts, and evaluate them.
 
 python -m launch.lm --out runs/demo
 python -m launch.lm --out runs/mine --train train/*.txt --dev dev.txt

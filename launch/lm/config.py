@@ -22,32 +22,33 @@ class Models(Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "features": "models"}
 
     corpus: str = "docs"
-    """Source of the text. docs: the documentation that comes with Python. installed: also the docstrings of every installed
-    package, for millions of words without a download. text: the files of --train (implied by it). shards:DIR: what
-    launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of TensorFlow Datasets, which must be installed."""
+    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python.
+    installed: also the docstrings of every installed package, for millions of words without a download. text: the files of
+    --train (implied by it). shards:DIR: what launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of TensorFlow
+    Datasets, which must be installed."""
     test: tuple[str, ...] = ()
-    """Test text: files as those of --train. After all models are measured, those that dev chooses are evaluated on it, once: of
+    """Test text, as --train. After all models are measured, those that dev chooses are evaluated on it, once: of
     each method and history the one with the lowest dev perplexity. Their rows have the test loss with its standard error over
     documents (of a single one, over blocks of 1000 tokens), and the report has each file. A file is a text of its own: what a
     history sees begins with it."""
     split: Literal["blocks", "end", "dev-test"] = "blocks"
-    """How the training text is split without --dev. blocks: every tenth block of ten documents is dev. end: the last tenth of
+    """Split of the training text without --dev. blocks: every tenth block of ten documents is dev. end: the last tenth of
     the characters is dev. dev-test: the last tenth of the characters is test, and the tenth before it dev; before the test, the
     chosen models are fitted again on all before it, dev included. The models that a run saves are those before."""
     limit: Annotated[int, Bounds(at_least=10)] | None = None
-    """Use at most this many training documents, and at most a tenth as many dev documents."""
+    """Most training documents to use. Dev has at most a tenth as many."""
     features: tuple[Features, ...] = ("sum", "cat")
-    """How the K context tokens are combined. sum: one table shared by all offsets. cat: one table per offset."""
+    """Combination of the K context tokens, sum or cat. sum: one table shared by all offsets. cat: one table per offset."""
     radius: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
     history: tuple[History, ...] = ("none",)
-    """What context-mixing sees beyond its contexts. none: nothing. document: the document so far. window:W: the
+    """Text that context-mixing counts as it reads. none: nothing. document: the document so far. window:W: the
     last W tokens. all: the whole preceding text. adaptive: the whole preceding text, counted as it is read; adaptive:document:
     the same of the document so far."""
     eos: bool = False
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)
-    """The models to fit. The baselines unigram and bigram are always added. explicit: the closed form. delta: explicit, its
+    """Models to fit. The baselines unigram and bigram are always added. explicit: the closed form. delta: explicit, its
     exponent corrected by one fitted number. cold, warm: trained by gradient descent from random tables or from the explicit
     solution. optimum: the minimum of the training loss at K = 1, from counts. log-linear: smoothed rows with one fitted
     exponent per offset. iterative-scaling: sweeps from the log-linear model, without a learning rate. ngram: modified
@@ -57,7 +58,7 @@ class Models(Text, Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(FitOptions, Models):
-    """Fit language models from counts, in closed form or by few fitted numbers, and evaluate them."""
+    """Fit language models from counts, and evaluate them."""
 
     GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes", "dry_run": "run"}
 
@@ -69,10 +70,10 @@ class Config(FitOptions, Models):
     scaling_sample: PositiveInt = 100_000
     """Number of training positions that the figure of the scaling assumption averages over at K > 1, drawn with --seed."""
     samples: NonNegativeInt = 4
-    """Number of texts to generate, by the model with the lowest dev perplexity; where there is another one, not by an adaptive
-    model, which would count what it writes."""
+    """Number of texts to generate.
+    The model with the lowest dev perplexity generates, preferably one that is not adaptive, which would count its own text."""
     paper: bool = False
-    """Show the numbers of the paper's Table 1 beside those of the run; on in the presets starts, babylm and table1. The paper's
+    """Show the paper's Table 1 as well; on in presets starts, babylm and table1. The paper's
     text has 10 M words, and its tokenizer 4098 subwords."""
     export: str | None = None
     """Also write the model with the lowest dev perplexity to this .safetensors file, or to a folder to share."""
@@ -93,13 +94,13 @@ class Config(FitOptions, Models):
     processes must be able to write to --out. Results do not change. Supported --methods: unigram, bigram, explicit and ngram,
     whose contexts each process counts."""
     num_processes: int | None = None
-    """Several processes: how many there are."""
+    """Several processes: their number."""
     process_id: int | None = None
     """Several processes: the number of this one, from 0."""
     join_seconds: PositiveInt = 60
     """Several processes: seconds to wait for all of them at the start."""
     dry_run: bool = False
-    """Only estimate documents, tokens, memory, disk space and time, from a part of the text; write nothing."""
+    """Only estimate tokens, memory, disk space and time from a part of the text; write nothing."""
 
     @property
     def shards(self) -> Path | None:
@@ -117,7 +118,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         dict(limit=500, vocab_size=512, radius=(1, 2), train_sample=20_000, scaling_sample=2_000, samples=1),
     ),
     "demo": (
-        "1000 documents of docs: the explicit solution, models that generalise, and one that learns as it reads; 2 "
+        "1000 documents of docs: the explicit solution, models that generalise, and an online one; 2 "
         "minutes on 2 CPU cores. Dev perplexity of explicit, cat, K = 1, 2: 77, 144; of context mixing: 12.1 and 8.5.",
         dict(methods=("explicit", "log-linear", "ngram", "context-mixing"), features=("cat",), radius=(1, 2), samples=3)
         | dict(history=("none", "adaptive"), calibration_positions=5_000, limit=1000, vocab_size=2050),
@@ -127,13 +128,13 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, paper=True),
     ),
     "shakespeare": (
-        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 6 minutes on 2 CPU cores. Dev loss 1.407 "
-        "nats per character; 1.354 when it also counts the last 256 characters, 1.241 when it counts all that it reads.",
+        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 6 minutes on 2 CPU cores. Dev loss 1.385 "
+        "nats per character; 1.342 with the last 256 characters, 1.225 online.",
         _COUNTED | dict(documents="file", split="end", tokenizer="char", history=("none", "window:256", "adaptive")),
     ),
     "words": (
         "words, ends of lines predicted, with --train and --dev; vocabulary 10,000. On 1 M words of Wikipedia the model has "
-        "0.69 times the perplexity of the Kneser-Ney 5-gram; 0.51 times when it counts all that it reads.",
+        "0.69 times the perplexity of the Kneser-Ney 5-gram; 0.51 times online.",
         _COUNTED | dict(tokenizer="word", vocab_size=10_000, eos=True),
     ),
     "subwords": (

@@ -1,4 +1,4 @@
-"""What a run of launch.lm will take, estimated before it: documents, tokens, memory, disk and time. Nothing is written.
+"""A forecast of a run of launch.lm: tokens, memory, disk and time.
 
 Sizes come from the tables that would be made, and times from a small part of the text on which everything is done: every model
 is fitted and evaluated there twice, the first time with compilation.
@@ -82,7 +82,7 @@ def forecast(config: Config) -> dict[str, Any]:
 
 
 def _model_seconds(config: Config, name: Row, stream: np.ndarray, tokenizer: Tokenizer, tokens: int) -> float:
-    """Seconds to fit and evaluate a model on the whole text, from those on a part of it."""
+    """Seconds to fit and evaluate the whole text, from a part."""
     method, grows, seconds = name["method"], tokens / len(stream), []
     options, passes = options_of(config, name), _passes.get(method)
     if passes:

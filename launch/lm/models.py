@@ -1,4 +1,4 @@
-"""The models of a launch.lm run: which it has, and how each is fitted, saved and measured."""
+"""The models of a launch.lm run, and their fits."""
 
 import functools
 import itertools
@@ -52,7 +52,7 @@ class ModelRun(NamedTuple):
 
 
 def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
-    """What tells the rows of a run apart, in their order: the baselines, then every method with all that it varies by."""
+    """The fields of all rows of a run, in order."""
     for method in ("unigram", "bigram", *(method for method in config.methods if method not in ("unigram", "bigram"))):
         name = {"method": method, "features": "none", "radius": 1, "history": "none"}
         if method in ("unigram", "bigram"):
@@ -93,7 +93,7 @@ def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
 
 
 def options_of(config: Config, name: Row) -> Options:
-    """What a fit is told: the flags, and what models vary by as the name says."""
+    """The options of a fit, from the flags and the row."""
     flags: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(FitOptions)}
     own = {key: value for key, value in name.items() if key != "method" and value != "none"}
     return Options(train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
@@ -122,7 +122,7 @@ def evaluate_model(job: ModelRun, name: Row, model: AnyModel) -> Row:
 
 
 def watch_of(job: ModelRun, name: Row) -> Watch:
-    """Progress on the terminal, events in the run folder, and a folder to resume from."""
+    """Progress on the terminal, events, and a folder to resume from."""
 
     def log(**event: Any) -> None:
         job.folder.log(**event)
@@ -135,7 +135,7 @@ def watch_of(job: ModelRun, name: Row) -> Watch:
 
 
 def measure_scaling(job: ModelRun, model: LanguageModel) -> dict[str, Any]:
-    """The line of the scaling assumption; the first process puts its points into the run folder, for the figure."""
+    """The line of the scaling assumption; the first process saves its points."""
     config, radius, features = job.config, model.radius, cast(Features, model.features)
     C = job.training.counts(1)
     if radius == 1:  # all contexts, and how often each counts

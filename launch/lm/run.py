@@ -1,4 +1,4 @@
-"""The whole job of launch.lm: text -> tokens -> counts -> models -> perplexities, figures, report."""
+"""The whole job of launch.lm, from text to report."""
 
 import functools
 import shlex
@@ -39,7 +39,7 @@ from launch.lm.views import VIEWS, repetition
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Measure every model in a run folder, as one of several processes where --coordinator says so; or only a forecast."""
+    """Measure every model in a run folder, or only a forecast."""
     check(config)
     config = replace(config, corpus="text") if config.train else config
     request_devices(config.devices)
@@ -56,7 +56,7 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def join_others(config: Config) -> FileLock | None:
-    """Become one of several processes; what is returned holds the place of this one until it ends."""
+    """Become one of several processes until the result is released."""
     if config.coordinator is None:
         return None
     place = lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
@@ -106,7 +106,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 
 def counted_tokens(training: TrainingText) -> int:
-    """How many tokens a text has beside its `<pad>`s, from its counts: text in shards is not read again."""
+    """The number of tokens of a text but `<pad>`, from counts."""
     C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
     return int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum())
 

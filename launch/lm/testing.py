@@ -1,4 +1,4 @@
-"""The test text of a run: after everything else it is measured once, by the models that dev chose."""
+"""The test text of a run, measured once by the chosen models."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ class HeldBack(NamedTuple):
 
 
 def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> HeldBack:
-    """The test text of --test or of --split dev-test as streams; no files without either.
+    """The test text of --test or --split dev-test as streams.
 
     Raises:
         ValueError: a file that is missing, that holds no text, or that is in train or dev, too; a run that is resumed was
@@ -89,12 +89,12 @@ def check_test_files(config: Config) -> list[str]:
 
 
 def chosen_models(rows: Iterable[Row]) -> list[Row]:
-    """Of each method and history the row with the lowest dev perplexity, the first of several."""
+    """The row of lowest dev perplexity, by method and history."""
     return [min(own, key=lambda row: row["dev_perplexity"]) for own in groups(rows, ["method", "history"]).values()]
 
 
 def measure_tests(job: ModelRun, held: HeldBack) -> None:
-    """Evaluate the chosen models on every test file, those of an interrupted run that it has not; rows gain the fields."""
+    """Evaluate the chosen models on every test file not yet measured."""
     for row in chosen_models(job.folder.rows()) if held.files else ():
         if "test_loss" in row:
             continue
@@ -111,7 +111,7 @@ def measure_tests(job: ModelRun, held: HeldBack) -> None:
 
 
 def test_fields(losses: Sequence[DocumentLosses], documents: int) -> dict[str, Any]:
-    """The fields of a row on the test text, of the losses of its files."""
+    """The fields of a row on the test text."""
     return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
 
 

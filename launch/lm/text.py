@@ -1,4 +1,4 @@
-"""The text of a run as tokens, and its counts: read, tokenised and counted, or loaded where that was done before."""
+"""The text of a run as tokens and counts, new or cached."""
 
 import shutil
 import time
@@ -31,7 +31,7 @@ _of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # met
 
 
 def read_corpus(config: Config) -> Corpus[list[str]]:
-    """The documents of the corpus, in memory; of --split dev-test those before the test text."""
+    """The documents of the corpus, without the test text."""
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
         split = "end" if config.split == "dev-test" else config.split
         options: Any = {"field": config.field, "documents": config.documents, "split": split, "keep": True}
@@ -43,7 +43,7 @@ def read_corpus(config: Config) -> Corpus[list[str]]:
 
 
 def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[str, Any]]:
-    """Streams of token ids, and where they come from: the fields `corpus` and `corpus_sha256` of the rows.
+    """Streams of token ids, and their origin as fields of rows.
 
     Of several processes the first one tokenises, and the others then find its tokens in the cache. The tokenizer is saved.
 
@@ -54,7 +54,7 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
         tokenizer = Tokenizer.load(config.shards / "tokenizer.model")
         train, dev = (read_shards(config.shards / part) for part in ("train", "dev"))
         if others := [shards.folder for shards in (train, dev) if shards.tokenizer != tokenizer.sha256]:
-            raise ValueError(f"{others[0]} holds tokens of another tokenizer than tokenizer.model beside it: write both again")
+            raise ValueError(f"{others[0]} holds tokens of another tokenizer than its tokenizer.model: write both again")
         name, sha256, of_all = str(config.shards), train.sha256, train.sha256 + dev.sha256
         text = TokenizedCorpus(tokenizer, train, dev[:], cached=True, dev_sizes=read_sizes(config.shards / "dev"))
     else:
@@ -74,14 +74,14 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
 
 
 def kind_of_tables(config: Config, vocab_size: int) -> str:
-    """dense or sparse: what --tables says, or, of auto, dense where a method needs such tables and they fit."""
+    """dense or sparse tables, by --tables or by memory."""
     budget = parse_bytes(config.memory) if config.memory else host_bytes()
     auto = choose_tables(config.methods, vocab_size, max(config.radius), budget)
     return auto if config.tables == "auto" else config.tables
 
 
 def check_fit(config: Config, text: TokenizedCorpus, tables: str) -> None:
-    """Refuse methods without a model of such tables, and text that is too small or has too short documents.
+    """Refuse methods without such tables, and text that is too small.
 
     Raises:
         ValueError: with the methods and the tables, or with what the text has.
@@ -109,7 +109,7 @@ def most_offsets(config: Config) -> int:
 def count_or_load(
     config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
 ) -> tuple[TrainingText, float]:
-    """The text with its counts, of this run or of the run that it resumes, and the seconds that they took."""
+    """The text with its counts, new or resumed, and their seconds."""
     K, N, path = most_offsets(config), text.tokenizer.vocab_size, folder.path
     memory = parse_bytes(config.memory) if config.memory else None
     shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
@@ -143,7 +143,7 @@ def count_or_load(
 
 
 def counts_beside_shards(config: Config, tokenizer: Tokenizer, radius: int) -> SparseCounts:
-    """C_1 .. C_K that launch.beam left beside its shards; none where there are none, or of fewer offsets.
+    """C_1 .. C_K that launch.beam left with its shards, if any.
 
     Raises:
         ValueError: damaged counts, or those of another tokenizer.

@@ -1,4 +1,4 @@
-"""Tables and figures of a launch.lm run, from its rows and events; those of the documentation are the same."""
+"""Tables and figures of a launch.lm run, also of the docs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,12 +31,12 @@ _linear = {**_log, "xscale": "linear"}
 
 
 def scaling_file(features: str, radius: int) -> str:
-    """Where a run keeps the points of the scaling assumption of one model: f [N] and log_means [N]."""
+    """The file of a model's scaling points: f and log_means [N]."""
     return f"scaling/{features}_{radius}.npz"
 
 
 def repetition(row: Row) -> str:
-    """What to say where at least 1 % of the dev documents stand in train; empty where fewer do, or where it is not known."""
+    """A warning if 1 % of the dev documents occur in train."""
     if (row.get("dev_in_train") or 0) < _much:
         return ""
     shares = f"{row['dev_in_train']:.1%} of the dev documents, {row['dev_bytes_in_train']:.1%} of the dev bytes,"
@@ -44,7 +44,7 @@ def repetition(row: Row) -> str:
 
 
 def _about(results: Results) -> list[str]:
-    """The text of a run, and what makes the numbers on its dev part too good: unknown tokens, and documents of train."""
+    """The text of a run, with unknown tokens and repeated documents."""
     row, warning, unknown = results.rows[0], repetition(results.rows[0]), results.rows[0]["unknown_share"]
     about = f"{row['corpus_about']}; " if row.get("corpus_about") else ""
     sizes = f"{row['train_tokens']:,} train and {row['dev_tokens']:,} dev tokens, sha256 `{row['corpus_sha256'][:16]}`"
@@ -64,13 +64,13 @@ def _model(row: Row) -> str:
 
 
 def _beside_paper(results: Results) -> list[Row]:
-    """The rows, where the run asks for it with the pair `paper` of the paper's Table 1."""
+    """The rows, with the paper's Table 1 if asked for."""
     table = PAPER_TABLE if results.config.get("paper") else {}
     return [{**row, "paper": table.get((row["method"], row["features"]), {}).get(row["radius"])} for row in results.rows]
 
 
 def _paper(part: int, *methods: str) -> Column:
-    """The paper's number, of these methods: it has trained models after their last epoch, not after the best."""
+    """The paper's number, after the last epoch, for these methods."""
     return Column("paper", lambda row: row["paper"][part] if row["paper"] and row["method"] in methods else None, ".1f")
 
 
@@ -116,7 +116,7 @@ TESTS = Table(
 
 
 def _trained_models(results: Results) -> list[Row]:
-    """The explicit solution and the trained models; a cold start with the epoch at which its train loss is as low."""
+    """The explicit and trained models, with the epoch of equal loss."""
     rows = where(_beside_paper(results), method=("explicit", *_trained))
     goals = {_model(row): row["train_perplexity"] for row in where(rows, method="explicit")}
     curves, reached = where(_epochs(results), method="cold"), {}
@@ -196,7 +196,7 @@ BY_RADIUS = Table(  # dev perplexity
 
 
 def _perplexities(results: Results) -> list[Row]:
-    """Train and dev perplexity of the explicit solution and the baselines, with the paper's on request."""
+    """Train and dev perplexity of the explicit solution and baselines."""
     rows, found = where(_beside_paper(results), method=("unigram", "bigram", "explicit")), []
     for row in rows if where(rows, method="explicit") else []:
         name = f"explicit, {row['features'].capitalize()}" if row["method"] == "explicit" else row["method"]
@@ -207,7 +207,7 @@ def _perplexities(results: Results) -> list[Row]:
 
 
 def _levels(results: Results) -> list[Row]:
-    """Dev perplexity by K in a panel for each kind of features; models of several tokens are levels in both."""
+    """Dev perplexity by K, a panel for each kind of features."""
     rows = where(results.rows, method=("explicit", *_trained, *_swept))
     seen = where(results.rows, method=("bigram", "ngram", "context-mixing"))
     of = ("" if row["history"] == "none" else f", history {row['history']}" for row in seen)
@@ -217,7 +217,7 @@ def _levels(results: Results) -> list[Row]:
 
 
 def _loss_curves(results: Results) -> list[Row]:
-    """The epochs of each panel; at K = 1, where Sum and Cat are one model, trained once, in the panels of both."""
+    """The epochs of each panel; both panels share K = 1."""
     events = _epochs(results)
     return [
         {**row, "panel": f"{features.capitalize()}, {row['measure']}", "model": f"{row['method']}, K = {row['radius']}"}
@@ -228,7 +228,7 @@ def _loss_curves(results: Results) -> list[Row]:
 
 
 def _compute(results: Results) -> list[Row]:
-    """Perplexity against passes over the data, and against seconds; a warm start has counted before its first epoch."""
+    """Perplexity against passes over the data, and against seconds."""
     rows: list[Row] = []
     for (features, K), events in groups(_epochs(results), ["features", "radius"]).items():
         solved = where(results.rows, method="explicit", features=features, radius=K)
@@ -244,7 +244,7 @@ def _compute(results: Results) -> list[Row]:
 
 
 def _scaling(results: Results) -> list[str]:
-    """The scaling assumption (paper, Fig. 1 left): f_i against the mean co-occurrence, with the fitted line."""
+    """The scaling assumption (paper, Fig. 1 left), with the fitted line."""
     rows = [row for row in results.rows if "scaling_slope" in row]
     if not rows:
         return []
@@ -274,7 +274,7 @@ def _exponents(results: Results) -> list[Row]:
 
 
 def _nearness(results: Results) -> list[Row]:
-    """Epochs of cold starts, powers of two and the last, with how near they are to the explicit solution."""
+    """Distances of cold starts from the explicit solution, by epoch."""
     return some_epochs((event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event), _model)
 
 

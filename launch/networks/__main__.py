@@ -1,4 +1,4 @@
-"""Networks trained by gradients: neural language models, fully connected networks, autoencoders, and comparisons of parts.
+"""Networks trained by gradients, for comparison.
 
 python -m launch.networks mlp-lm --train names.txt --tokenizer char --out runs/names
 python -m launch.networks transformer-lm --preset shakespeare-cpu --train input.txt --out runs/transformer
@@ -27,7 +27,7 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point: the first argument names the subcommand; JAX is imported once the arguments are read."""
+    """Entry point: parse the subcommand's name and flags, then import JAX."""
     return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
 
 

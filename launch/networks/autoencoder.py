@@ -1,4 +1,4 @@
-"""launch.networks autoencoder: linear ones solved and trained, a bottleneck, anomalies, and the memories of wide networks."""
+"""launch.networks autoencoder: linear ones, a bottleneck, anomalies, memories."""
 
 import functools
 import itertools
@@ -138,7 +138,7 @@ def code_of(network: FullyConnected, variables: dict[str, Any], X: Any, layer: i
 
 
 def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, seed: int) -> None:
-    """How far k-means clusters of test examples agree with their classes, in pixels and in codes; and the codes' main axes."""
+    """Agreement of k-means clusters with classes, and main axes of codes."""
     clusters = len(np.unique(labels))
     for name, code in codes.items():
         with stage(f"clusters of {name}"):
@@ -152,7 +152,7 @@ def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, se
 
 
 def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
-    """Linear autoencoders as wide as their input, by descent from several starts: all fit, and differ beside the examples."""
+    """Linear autoencoders as wide as their input, from several starts."""
     D, projection = X.shape[1], pseudo_inverse_autoencoder(X)
     P, identity = projection.A @ projection.B, jnp.eye(D, dtype=X.dtype)
     for seed in range(first_seed, first_seed + _descents):

@@ -1,4 +1,4 @@
-"""launch.networks compare: one part of a network or of its training exchanged, every variant from several seeds.
+"""launch.networks compare: one part exchanged, every variant from several seeds.
 
 A whole run is one compiled scan, under `vmap` over rates and seeds, so that nothing waits for the host. Epochs are whole
 batches: what is left of an order is dropped.
@@ -80,7 +80,7 @@ class Variant(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A variant at its best rate, from S seeds; E epochs, of which 0 is the start.
+    """A variant at its best rate, S seeds; E epochs from 0.
 
     rate: the learning rate; rate_losses: [R] mean dev loss of every rate, infinite where a run diverged.
     scores: `train_loss`, `train_accuracy`, ... [S] after the last epoch.
@@ -207,7 +207,7 @@ def variants_of(config: CompareConfig, data: Data) -> Iterator[Variant]:
 
 
 def imbalance(data: Data, smallest: float = SMALLEST_CLASS) -> Data:
-    """Training examples whose classes are ever rarer: class c keeps the share `smallest^(c/(N - 1))`; dev and test stay."""
+    """Training examples of rarer and rarer classes: shares `smallest^(c/(N - 1))`."""
     shares = smallest ** (np.arange(data.outputs) / max(1, data.outputs - 1))
     most = np.bincount(data.labels, minlength=data.outputs).min()
     kept = np.concatenate([np.flatnonzero(data.labels == c)[: max(1, round(most * share))] for c, share in enumerate(shares)])
@@ -215,7 +215,7 @@ def imbalance(data: Data, smallest: float = SMALLEST_CLASS) -> Data:
 
 
 def saturate(variables: dict[str, Any]) -> dict[str, Any]:
-    """The same network with output biases of ±SATURATION, by turns: most outputs are wrong, and sure of it."""
+    """The network with output biases of ±SATURATION, by turns."""
     output = variables["params"]["output"]
     signs = 1 - 2 * (jnp.arange(len(output["bias"])) % 2)
     return _with_output(variables, {**output, "bias": SATURATION * signs.astype(output["bias"].dtype)})
@@ -237,7 +237,7 @@ def measure(config: CompareConfig, folder: RunFolder) -> Iterator[Part]:
 
 
 def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, data: Data) -> list[Row]:
-    """Train a variant, and log its curves and what the comparison looks at; a run that diverged has no numbers."""
+    """Train a variant and log its curves; diverged runs have no numbers."""
     seeds, begin, own = range(config.seed, config.seed + config.seeds), time.perf_counter(), variant.data or data
     with stage(f"{config.what}: {variant.name}"):
         outcome = train_variant(variant, data, seeds)
@@ -272,7 +272,7 @@ def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, 
 
 
 def log_layers(folder: RunFolder, variant: Variant, variables: Any, data: Data) -> None:
-    """Log the statistics of every hidden layer before training on a few examples, and save histograms for the figure."""
+    """Log hidden layers before training, and save histograms."""
     X, Y = (part[:_watched] for part in data.train)
     arrays: dict[str, Any] = {}
     for layer, values in hidden_layers(variant.network, variables, objective(variant.objective), X, Y).items():
@@ -288,7 +288,7 @@ def log_layers(folder: RunFolder, variant: Variant, variables: Any, data: Data) 
 
 
 def log_sensitivities(folder: RunFolder, variant: Variant, variables: Any, data: Data) -> None:
-    """The size of dJ/dz of the output and of the hidden layer, root mean square over examples."""
+    """The root mean square dJ/dz of output and hidden layer."""
     X, Y = (jnp.asarray(part[:_watched]) for part in data.train)
     loss = objective(variant.objective)
     (hidden,) = hidden_layers(variant.network, variables, loss, X, Y).values()
@@ -314,7 +314,7 @@ def log_noise(folder: RunFolder, variant: Variant, variables: Any, data: Data, s
 
 
 def log_recall(folder: RunFolder, variant: Variant, variables: Any, data: Data) -> None:
-    """Recall by class on the test examples, of every seed, and how many training examples the class had."""
+    """Recall by class on test, by seed, and training examples."""
     X, labels = jnp.asarray(data.test.X), jnp.asarray(data.test.Y.argmax(axis=1))
     guesses = jax.vmap(lambda variables: network_outputs(variant.network, variables, X).argmax(axis=1))(variables)
     recalls = np.asarray(jax.vmap(lambda g: recall_by_class(g, labels, data.outputs))(guesses), np.float64)
@@ -323,7 +323,7 @@ def log_recall(folder: RunFolder, variant: Variant, variables: Any, data: Data) 
 
 
 def summaries(results: Results, **fields: Any) -> list[Row]:
-    """One line for each variant: mean ± standard deviation over its seeds, %, and dev losses; none where a seed diverged."""
+    """Mean ± standard deviation over seeds, a line for each variant."""
     lines = []
     for own in groups(where(results.rows, **fields), ["variant"]).values():
         line = {**own[0], "variant": own[0]["variant"].replace("_", " ")}
@@ -335,7 +335,7 @@ def summaries(results: Results, **fields: Any) -> list[Row]:
 
 
 def _by_layer(results: Results) -> list[Row]:
-    """The spread of activations and gradients in the first and the last hidden layer before training."""
+    """Activations and gradients of first and last hidden layer before training."""
     layers = groups(
         where(results.events("layer", "name", "when", "layer"), when="start"), lambda e: e["name"].replace("_", " ")
     )
@@ -385,7 +385,7 @@ def _recalls(results: Results) -> Iterator[Row]:
 
 
 def _curves(results: Results) -> list[Row]:
-    """Dev accuracy by epoch, a panel for each group; of variants with numbers, such as depths, test accuracy by number."""
+    """Dev accuracy by epoch, or test accuracy by number."""
     rows = [
         {"x": row["value"], "y": row["test_accuracy"], "hue": row["group"], "panel": f"by {_against[row['comparison']]}"}
         for row in results.rows
@@ -402,7 +402,7 @@ def _curves(results: Results) -> list[Row]:
 
 
 def _densities(results: Results) -> Iterator[Row]:
-    """The histograms before training, a row for each bin; two networks stand side by side."""
+    """The histograms before training, a row for each bin."""
     names = dict.fromkeys(event["name"] for event in results.events("layer") if event["when"] == "start")
     for n, name in enumerate(names):
         arrays = results.arrays(f"histograms/{name} start.npz")

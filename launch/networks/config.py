@@ -60,7 +60,8 @@ class Text(groups.Text, Run):
     GROUPS: ClassVar = {"corpus": "text"}
 
     corpus: Literal["docs", "text"] = "docs"
-    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
+    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python. text:
+    the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
     """Training text: files, compressed or not, globs or folders. The end of every document is predicted too. Without --dev,
     documents are shuffled and split 80/10/10 into train, dev and test."""
@@ -110,19 +111,20 @@ class MLPConfig(Text, Hidden, Descent):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(groups.Text, Run):
-    """A language model that reads windows of text, trained by AdamW with warm-up and cosine decay."""
+    """A language model of windows, trained by AdamW."""
 
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
     corpus: str = "docs"
-    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
+    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python. text:
+    the files of --train (implied by it)."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on, read once at the end."""
     split: Split = "blocks"
-    """How the training text is split without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
+    """Split of the training text without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
     of the characters is held out."""
     limit: Limit = None
-    """Use at most this many training documents, and at most a tenth as many dev documents."""
+    """Most training documents to use. Dev has at most a tenth as many."""
     eos: bool = False
     """Also predict the end of each document."""
     window: Annotated[int, Bounds(at_least=32)] = 64
@@ -194,8 +196,7 @@ class FCNNConfig(Pictures, Hidden, Descent):
 
 @dataclass(frozen=True)
 class AutoencoderConfig(Pictures, Descent):
-    """Autoencoders: linear ones, solved and trained, and one with a bottleneck; anomalies, clusters of codes, and networks that
-    memorise examples."""
+    """Autoencoders: linear ones and a bottleneck; anomalies, codes and memories."""
 
     GROUPS: ClassVar = {"bottleneck": "network", "memories": "memories"}
 
@@ -226,7 +227,7 @@ class AutoencoderConfig(Pictures, Descent):
 
 @dataclass(frozen=True)
 class CompareConfig(Pictures):
-    """Vary one part of a network or of its training: each variant from several seeds, at its best learning rate."""
+    """Vary one part of a network or training, at its best rate."""
 
     GROUPS: ClassVar = {"what": "experiment", "width": "network"}
 
@@ -255,7 +256,7 @@ _LOGITS, _EMBEDDINGS = ("output", "bigram"), ("embedding", "induction")  # start
 
 
 def _refused_starts(config: SequenceConfig) -> Iterator[tuple[Any, str]]:
-    """Unknown starts, two that set the same weights, and starts without the weights that they set."""
+    """Unknown or conflicting starts, and starts without their weights."""
     names = ("none", *_EMBEDDINGS, *_LOGITS) if isinstance(config, TransformerConfig) else ("none", "embedding")
     flags = [("bigram", "direct", True), ("output", "tied", False), ("induction", "tied", False)]
     for start in config.start:

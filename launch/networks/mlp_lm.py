@@ -43,7 +43,7 @@ _kinds = {**_solved, "ngram": "Kneser-Ney 5-gram", "context-mixing": "context mi
 
 
 class TextData(NamedTuple):
-    """A text as streams of token ids of its train, dev and test documents, and as contexts with their targets."""
+    """A text as streams of train, dev and test, and as contexts."""
 
     tokenizer: Tokenizer
     streams: tuple[np.ndarray, ...]
@@ -145,7 +145,7 @@ def measure_solved(folder: RunFolder, text: TextData, solve: Callable[[], FitRes
 
 
 def log_embedding(folder: RunFolder, text: TextData, C: np.ndarray, seed: int) -> None:
-    """Log a map of the frequent tokens by an embedding C [N, d]: t-SNE of cosine distances (van der Maaten & Hinton 2008)."""
+    """Log a map of frequent tokens by t-SNE of an embedding."""
     from sklearn.manifold import TSNE
 
     f = np.bincount(text.streams[0], minlength=len(C))

@@ -1,4 +1,4 @@
-"""launch.networks transformer-lm and lstm-lm: a language model that reads windows of a text, trained by gradients."""
+"""launch.networks transformer-lm and lstm-lm: language models of windows."""
 
 import functools
 import shutil
@@ -61,7 +61,7 @@ class Text(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What the networks of a run share.
+    """Shared inputs of the networks of a run.
 
     mesh: devices that share a batch.
     """
@@ -183,7 +183,7 @@ def first_variables(config: SequenceConfig, network: Transformer | LSTM, text: T
 
 
 def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
-    """Add documents of a model to samples.json, unless a run that was interrupted after them has."""
+    """Add documents of a model to samples.json once."""
     path = folder.path / "samples.json"
     before = read_texts(path)
     prompts, length = [""] * config.samples, 4 * config.window if config.tokenizer == "char" else 40
@@ -192,7 +192,7 @@ def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: La
 
 
 def updates_per_evaluation(config: SequenceConfig) -> int:
-    """Updates between two dev losses; training ends with one, so that it makes a few more where --steps is no multiple."""
+    """Updates between two dev losses; training ends with one."""
     return max(1, config.steps // config.evaluations)
 
 
@@ -204,7 +204,7 @@ def windows_per_update(config: SequenceConfig) -> int:
 def train_sequences(
     job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row
 ) -> TrainingResult:
-    """Train the network; the parameters of the evaluation with the lowest dev loss are kept.
+    """Train the network, and keep the parameters of lowest dev loss.
 
     about: name, start and seed, for the rows of its evaluations.
     """
@@ -248,7 +248,7 @@ def train_sequences(
 
 
 def curves(results: Results) -> list[Row]:
-    """The evaluations of training of all networks; of a step that a resumed run repeats, the last one."""
+    """The evaluations of training of all networks, without repeated steps."""
     found = [{"start": "none", "seed": 0, **event} for event in results.events("epoch")]
     return list({(event["name"], event["start"], event["seed"], event["epoch"]): event for event in found}.values())
 
@@ -258,7 +258,7 @@ def _name(event: Row) -> str:
 
 
 def _by_start(results: Results) -> list[Row]:
-    """Of every start, mean losses over seeds as training goes on, and when it has the losses that random weights have then."""
+    """Mean losses over seeds by start, and the lead in steps."""
     by_start = groups(curves(results), lambda event: event["start"])
     if len(by_start) < 2:
         return []

@@ -1,4 +1,4 @@
-"""What the subcommands of launch.networks share: examples, a network trained by the common loop, its row, and views."""
+"""Shared parts of launch.networks: examples, training, rows and views."""
 
 import shutil
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def open_pictures(config: Pictures, command: str) -> tuple[Images, Data]:
 
 
 def raw_data(images: Images, command: str = "") -> Data:
-    """Positive pixel features and one-hot labels; dev is the last tenth of the training images."""
+    """Pixel features and one-hot labels; dev is the last tenth."""
     train, test = (
         SplitData(pixel_features(X, images.levels), one_hot(labels, images.outputs))
         for X, labels in ((images.train_images, images.train_labels), (images.test_images, images.test_labels))

@@ -1,4 +1,4 @@
-"""Which language models a command uses: the same flags for launch.sample, score, next, explain, export, compare and judge.
+"""The flags that choose language models, shared by several commands.
 
 JAX is imported where a model is loaded, so that `--help` does without.
 """
@@ -25,8 +25,8 @@ class ModelChoice:
     GROUPS: ClassVar = {"run": "model"}
 
     run: str
-    """Run folder of launch.lm or launch.networks, an exported .safetensors file or folder, or any n-gram model in an .arpa or
-    .arpa.gz file, whose tokens are separated by white space."""
+    """Run folder, exported file or folder, or .arpa file.
+    Runs of launch.lm and launch.networks have models; tokens of .arpa and .arpa.gz files are separated by white space."""
     method: Method | str | None = None
     """Method that fitted the model. Default: the model with the lowest dev perplexity of those that match the other flags."""
     features: Features | None = None
@@ -34,7 +34,7 @@ class ModelChoice:
     radius: int | None = None
     """Context length K of the model, in tokens."""
     history: History | None = None
-    """What the model sees beyond its context: none, document, window:W, all, adaptive or adaptive:document."""
+    """The model's --history: none, document, window:W, all, adaptive or adaptive:document."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class ModelChoices:
     radius: tuple[int, ...] = ()
     """Context lengths K of the models, in tokens."""
     history: tuple[History, ...] = ()
-    """What the models see beyond their contexts: none, document, window:W, all, adaptive or adaptive:document."""
+    """The models' --history: none, document, window:W, all, adaptive or adaptive:document."""
 
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
-    """The model that the flags choose, named on the terminal, with the symbols of a text that it has never seen.
+    """The chosen model, with unknown symbols of a text named.
 
     Raises:
         ValueError: no such model.
@@ -73,7 +73,7 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
-    """The models of a run folder, or of an exported file, that the flags choose, one after the other.
+    """The chosen models of a run or export, one by one.
 
     Args:
         run: the folder or the file.
@@ -98,7 +98,7 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
 
 
 def visible(piece: str) -> str:
-    """A token as a table and a figure show it: line breaks and other characters without a form of their own are escaped.
+    """A token for tables and figures, with line breaks escaped.
 
     Example:
         >>> print(visible("\\n"), visible("▁the"))

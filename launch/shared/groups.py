@@ -1,4 +1,4 @@
-"""Groups of flags that several commands share, and what is refused of those of text."""
+"""Groups of flags that several commands share, and their checks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Run:
     GROUPS: ClassVar = {"out": "run"}
 
     out: str
-    """Run folder to write: config, results, metrics, figures, report.md and the models."""
+    """Run folder to write. It gets config, results, metrics, figures, report.md and the models."""
     seed: NonNegativeInt = 0
     """Seed of every random choice."""
     resume: bool = False
@@ -32,9 +32,9 @@ class Images:
     """Image data set. digits: the 8x8 digits of scikit-learn. mnist, fashion_mnist, or any name: the files in --data-dir. A
     path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets."""
     data_dir: str | None = None
-    """Folder or file of grey images of one size: a folder of PNGs, train/LABEL/*.png and test/LABEL/*.png; a folder of idx
-    files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test. Default:
-    the folder named after the data set in $JEXPLICIT_DATA_DIR."""
+    """Folder or file of grey images of one size. It is a folder of PNGs, train/LABEL/*.png and test/LABEL/*.png; a folder of
+    idx files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test.
+    Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ class Files:
     GROUPS: ClassVar = {"train": "text"}
 
     train: tuple[str, ...] = ()
-    """Training text: files (compressed or not), pipes, globs or folders; plain text, or records (see --field)."""
+    """Training text: files, pipes, globs or folders of plain text or records. Files may be compressed; see --field."""
     dev: tuple[str, ...] = ()
-    """Held-out text. Default: every tenth block of ten training documents."""
+    """Validation text. Default: every tenth block of ten training documents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ class Reading:
     GROUPS: ClassVar = {"field": "text"}
 
     field: str | None = None
-    """For files of records (.jsonl, .json, .csv, .tsv, .parquet): the field that holds the text."""
+    """Field with the text, for records. Their files are .jsonl, .json, .csv, .tsv and .parquet."""
     documents: Unit = "line"
-    """For plain text: what a document is. line: every line that is not blank. paragraph: lines between blank lines. file: each
+    """Unit of a document in plain text. line: every line that is not blank. paragraph: lines between blank lines. file: each
     file."""
 
 
@@ -67,15 +67,16 @@ class Text(Reading, Files):
     """Which text is read, and what its tokens are."""
 
     tokenizer: str = "bpe"
-    """What the tokens are. bpe: subwords. word: words between white space. char: characters. Or FILE, an existing tokenizer:
-    another run's folder or its tokenizer.model, any SentencePiece model, or a Hugging Face tokenizer.json."""
+    """Kind of tokens: bpe, word, char, or the FILE of a tokenizer. bpe: subwords. word: words between white space. char:
+    characters. Or FILE, an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a
+    Hugging Face tokenizer.json."""
     vocab_size: PositiveInt | None = None
-    """Vocabulary size, including <pad> and <unk>. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
+    """Vocabulary size, <pad> and <unk> included. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
 
 
 @refuses
 def check_text(config: Any) -> Iterator[tuple[Any, str]]:
-    """Refuse flags of text that exclude each other, and a --tokenizer that is not there, before anything is read or written."""
+    """Refuse text flags that exclude each other, and missing tokenizers."""
     from jexplicit.data.tokenizers import KINDS, make_tokenizer  # local import: --help does not need NumPy
 
     train = bool(config.train)

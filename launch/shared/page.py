@@ -1,4 +1,4 @@
-"""A page on which a reader moves over a text and sees, for each prediction, the alternatives and what every row added to them.
+"""A page that shows alternatives and contributions for each prediction.
 
     sum of rows - log of the partition function = log p
 
@@ -23,7 +23,7 @@ _alternatives, _digits, _most_tokens = 10, 6, 4000
 
 
 def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, Any]:
-    """What the page shows, as JSON: names of the rows, and for each prediction its likeliest tokens with their contributions.
+    """The page's JSON: rows, likeliest tokens and their contributions.
 
     The observed token stands last where it is not among the likeliest. null stands for -inf, the logit of what cannot occur.
 
@@ -71,7 +71,7 @@ def write_page(path: Path, explained: dict[str, Any]) -> None:
 
 
 def _shown(piece: str) -> str:
-    """A token with its line breaks and tabs, for which the page has signs; other characters without a form are escaped."""
+    """A token with signs for breaks, and other characters escaped."""
     return "".join(c if c in "\n\t" else visible(c) for c in piece)
 
 

@@ -1,4 +1,4 @@
-"""The starts of launch.networks transformer-lm and lstm-lm, by name: the variables that each begins with."""
+"""The starts of launch.networks transformer-lm and lstm-lm, by name."""
 
 from typing import Any
 

@@ -62,7 +62,7 @@ def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
     assert cli.main(["--version"]) == 0
     printed = capsys.readouterr().out
     for name in "lm sample score next explain export judge compare classify digits networks icl blur bench cache".split():
-        assert f"  {name} " in printed
+        assert f"  {name} " in printed and "Try first:" in printed
     assert printed.splitlines()[-1] == f"jexplicit {jexplicit.__version__}"
 
 
@@ -123,6 +123,9 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
     for name in (*groups, "networks mlp-lm", "cache clear"):
         with pytest.raises(SystemExit) as end:
             cli.main([*name.split(), "--help"])
+        assert end.value.code == 0 and len(capsys.readouterr().out.splitlines()) <= 60
+        with pytest.raises(SystemExit) as end:
+            cli.main([*name.split(), "--help-all"])
         printed = capsys.readouterr().out
         assert end.value.code == 0 and f"usage: jexplicit {name}" in printed
         assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed

@@ -1,4 +1,4 @@
-"""Public functions of arrays under jit, vmap and grad, and on arrays spread over 8 devices: the table of docs/functions.md.
+"""Public functions of arrays under jit, vmap and grad, and on arrays spread over 8 devices: a table of docs/capabilities.md.
 
 A row is two programs: jit of vmap of the values and the gradient, and a call with arrays on 8 devices. `python
 tests/runs/test_functions.py` writes the page. Tolerance: float64, sums in another order.
@@ -26,7 +26,7 @@ from jexplicit.lm.core import softmax
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import AXIS, data_mesh
 
-PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
+PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
 ONE_PROGRAM, WITH_CHECKS = "one program", "one, and checks"
 OF_CHECKS = {"isfinite", "isnan", "_reduce_sum", "_reduce_min", "_reduce_any", "_reduce_all", "matrix_rank", "_is_invertible"}
 
@@ -281,10 +281,10 @@ def page() -> str:
             f"`{name}`" + (f" (no gradient: {own.no_gradient})" if own.no_gradient else "")
         )
     lines = [
-        "# How functions of arrays transform",
+        "## How functions of arrays transform",
         "",
         "Under `jax.jit`, `jax.vmap` and `jax.grad`, and on arrays whose first axis is spread over 8 devices, a function has",
-        "the numbers that it has alone. `tests/runs/test_functions.py` tests each, and writes this page. *One program*",
+        "the numbers that it has alone. `tests/runs/test_functions.py` tests each, and writes this table. *One program*",
         "computes and checks values. *One, and checks*: small programs check values before or after it. Under a transformation",
         "values are not checked. *Each sweep*, *each layer*: a loop on the host calls compiled programs, as sweeps are saved",
         "and resumed, and a layer may have a solver of its own.",
@@ -297,8 +297,8 @@ def page() -> str:
 
 
 def test_the_page_shows_the_table():
-    assert PAGE.read_text() == page()
+    assert PAGE.read_text().endswith("\n" + page())
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    PAGE.write_text(PAGE.read_text().partition("## How functions")[0] + page())

@@ -27,7 +27,7 @@ _FILES = "tokenizer.model", "train.npy", "dev.npy", "dev.json"
 
 
 class TokenizedCorpus(NamedTuple):
-    """A tokenizer trained on a corpus, and the token streams of its train and dev documents.
+    """A tokenizer trained on a corpus, and token streams of train and dev.
 
     dev_sizes: sizes of the dev text; dev_in_train: overlap of dev with train; None if unknown.
     """
@@ -48,8 +48,7 @@ def cached_streams(
     cache_dir: str | os.PathLike | None = None,
     progress: Progress | None = None,
 ) -> TokenizedCorpus:
-    """Tokenizer and streams of a corpus, cached: by `train_tokenizer` on train and `encode_documents`, else read-only memory
-    maps.
+    """Tokenizer and streams of a corpus, from the cache if they are there.
 
     A damaged entry is rebuilt, and an unwritable cache is not used; each logs a warning.
 

@@ -35,7 +35,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
-    """Documentation of the Python standard library: whole help topics and docstrings without duplicates, by `split_documents`.
+    """Help topics and docstrings of the Python standard library, without duplicates.
 
     A Python release determines the corpus (`about_corpus`). keep: cache it, as parsing takes 6 s of CPU time.
     """
@@ -44,13 +44,13 @@ def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
 
 
 def about_corpus(name: str) -> str | None:
-    """A description of an embedded corpus, with the version of Python; None for other names."""
+    """A description of an embedded corpus with Python's version, else None."""
     docs = f"documentation of Python {platform.python_version()}"
     return {"docs": docs, "installed": f"{docs} and of the packages installed with it"}.get(name)
 
 
 def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus[list[str]]:
-    """`docs_corpus` and the docstrings of all installed packages, parsed, not imported; a warning counts unparsable files."""
+    """`docs_corpus` and the docstrings of all installed packages, parsed."""
     sources = [path for folder in _package_folders() for path in _source_files(folder)]
     documents = [*_standard_library_documents(), *_docstrings(sources, progress)]
     return Corpus("installed", *split_documents(_unique(documents)))

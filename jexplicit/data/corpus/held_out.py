@@ -10,7 +10,7 @@ _odd = np.array([1000003, 0x9E3779B97F4A7C15], np.uint64)  # of a polynomial has
 
 
 def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Hold whole documents out of a stream, in blocks of neighbours spread evenly over it.
+    """Hold whole documents out of a stream, in blocks spread evenly.
 
     Neighbouring documents are similar: a single held-out document would be more predictable than new text, and a single block
     would be from one source only.
@@ -56,7 +56,7 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
 
 
 def cut_documents(stream: np.ndarray, longest: int) -> np.ndarray:
-    """The same text with documents of at most `longest` tokens: long ones are split into pieces of nearly equal length.
+    """The same text with long documents split to `longest` tokens.
 
     For a text of a few long documents, pieces spread over it are a better sample than one document.
     """

@@ -1,4 +1,4 @@
-"""A token stream in files, for text larger than memory: tokenised once, read in windows.
+"""A token stream in files, tokenised once, read in windows.
 
 The concatenated files of a folder are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer type for the
 vocabulary, little-endian. `index.json` lists them with the number of tokens and a checksum of each. Files begin at documents,
@@ -31,7 +31,7 @@ _block = 1 << 24  # bytes checked at a time
 
 
 class Shard(NamedTuple):
-    """One file of a stream: its name, numbers of tokens and documents, and the CRC-32 of its bytes."""
+    """One file of a stream: name, tokens, documents and CRC-32."""
 
     file: str
     tokens: int
@@ -74,7 +74,7 @@ class Shards:
 
     @property
     def sha256(self) -> str:
-        """Hash of the checksums of the files and of the tokenizer, to identify the stream."""
+        """Hash of the checksums of files and tokenizer."""
         parts = [self.tokenizer, str(self.vocab_size), *(f"{shard.tokens} {shard.crc32}" for shard in self.shards)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -95,7 +95,7 @@ class Shards:
                 )
 
     def _overlapping(self, first: int, last: int) -> list[tuple[int, Shard]]:
-        """The shards of tokens first .. last - 1, each with the position of its first token."""
+        """The shards of tokens first .. last - 1, with first positions."""
         starts = np.cumsum([0, *(shard.tokens for shard in self.shards)]).tolist()
         both = zip(starts, self.shards, strict=False)
         return [(start, shard) for start, shard in both if start < last and start + shard.tokens > first]
@@ -195,7 +195,7 @@ def write_stream(
 
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
-    """Write one file of a stream atomically, by number; the same tokens always give the same file.
+    """Write one file of a stream atomically, by number; deterministic.
 
     tokens: whole documents, each followed by `<pad>`, in the type of the stream; file 0 begins with an additional `<pad>`.
     """
@@ -208,7 +208,7 @@ def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, d
 def write_index(
     folder: str | os.PathLike, shards: Iterable[Shard], *, vocab_size: int, tokenizer: str = "", complete: bool = True
 ) -> None:
-    """Write the index of the files of a stream, in order; complete: whether these are all."""
+    """Write the index of the files of a stream, in order."""
     about = {"layout": _LAYOUT, "vocab_size": vocab_size, "tokenizer": tokenizer, "complete": complete}
     index = {**about, "shards": [shard._asdict() for shard in shards]}
     write_json(local_path(folder) / _INDEX, {**index, "crc32": _crc32_of(index)})

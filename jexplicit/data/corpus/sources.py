@@ -22,7 +22,7 @@ def read_corpus(
     keep: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
-    """The corpus of a name, `docs`, `installed`, `text` or `tfds:NAME`; text files and TFDS are read lazily.
+    """The corpus of a name: `docs`, `installed`, `text` or `tfds:NAME`.
 
     train, dev, field, documents, split: of `text`, see `jexplicit.data.text.text_corpus`. feature, data_dir: of TFDS.
     keep: of `docs`, see `docs_corpus`. progress: of `installed`, called with (source files done, total source files).

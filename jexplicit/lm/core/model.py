@@ -1,4 +1,4 @@
-"""The language model: logits of the next token that are a sum of rows, which counting, solving or training has made.
+"""The language model: logits of the next token as a sum of rows.
 
     logits(context, history) = sum_g row_g(context, history),        p = softmax(logits)
 
@@ -30,7 +30,7 @@ NO_TOKEN = -1  # in a history: no token, before the start of the text
 
 
 class TableRows:
-    """Rows that stand in tables: `index(context)` numbers the row of each of the `row_tables`, and all else follows.
+    """Rows in tables: `index(context)` numbers the row in each of the `row_tables`.
 
     row_tables: for each row a table of jexplicit.lm.core.tables.
     index: [K] token ids, nearest first -> [rows] integers, -1 for no row: pure.
@@ -57,7 +57,7 @@ class TableRows:
         return map_contexts(_log_Z, self, X, mesh=mesh, progress=progress)
 
     def target_logits(self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-        """The logit of every position's own target, in nats, on the host: no row is read."""
+        """The logit of every position's target, in nats, on the host, without whole rows."""
         return vmap_contexts(_target_logit, self, X, Y)
 
 
@@ -94,7 +94,7 @@ class Constant(TableRows):
 
 
 class RowsByOffset(TableRows):
-    """Rows of single tokens: the token k back reads row x_k of one of a few tables.
+    """Rows of single tokens: the token k back selects row x_k of a table.
 
     table_of_offset: for k = 1 .. K, which of the `different` tables.
     """
@@ -158,7 +158,7 @@ class LanguageModel:
 
     @property
     def ordered(self) -> bool:
-        """Whether the order of a context's tokens matters: not where all offsets read one table."""
+        """Whether the order of context tokens matters: not if all offsets share a table."""
         return len(set(getattr(self.rows, "table_of_offset", (0, 1)))) > 1
 
     @property
@@ -230,7 +230,7 @@ def is_token_model(model: LanguageModel) -> bool:
 
 
 def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
-    """The context that a document's model sees of a history: `<pad>` from the nearest `<pad>` on.
+    """The part of a history in the same document, after the nearest `<pad>`.
 
     Example:
         >>> context_of(jnp.array([5, 0, 7]), 3).tolist()

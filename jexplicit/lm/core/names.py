@@ -1,4 +1,4 @@
-"""What the parts of a language model are called, and the options of fits, for command lines: JAX is not needed."""
+"""Names of parts of a language model and options of fits, without JAX."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def window_of(history: str) -> int | None:
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """What a model is called: its method and all that tells two models of a method apart."""
+    """The name of a model: its method and all fields that distinguish it."""
     parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
     parts += [f"history {row['history']}"] if row["method"] == "context-mixing" else []
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Positions of a text, or a seeded sample of them: contexts, targets, and where they stand, for models that read the past."""
+"""Positions of a text, or a seeded sample: contexts, targets and their places."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class Past(NamedTuple):
         return self._replace(places=self.places[m], starts=None if self.starts is None else self.starts[m])
 
     def within_documents(self) -> "Past":
-        """The same positions, each with the past of its own document alone, from the `<pad>` before it.
+        """The same positions, each with the past of its own document alone.
 
         Example:
             >>> Past(np.array([0, 5, 6, 0, 7, 0]), np.array([2, 4])).within_documents().starts.tolist()
@@ -70,7 +70,7 @@ def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
 
 
 def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
-    """The contexts of some places of a stream, nearest token first, `<pad>` from the start of the document on.
+    """The contexts of some places of a stream, nearest first, padded at document starts.
 
     Example:
         >>> contexts_at(np.array([0, 5, 6, 0, 7]), np.array([2, 4]), 3).tolist()
@@ -81,7 +81,7 @@ def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, "
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
-    """The W tokens before every position, nearest first, `NO_TOKEN` before the start of the text.
+    """The W tokens before every position, nearest first, `NO_TOKEN` before the text.
 
     Example:
         >>> histories(Past(np.array([0, 5, 6, 0]), np.array([1, 3])), 3).tolist()
@@ -98,7 +98,7 @@ _window = 1 << 22  # positions
 def sampled_positions(
     stream: Stream, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-    """Contexts and targets of a stream, or of a seeded sample of its positions, drawn without replacement.
+    """Contexts and targets of a stream, or of a seeded sample without replacement.
 
     The stream is read by windows; only what is drawn is kept.
 
@@ -127,7 +127,7 @@ def sampled_positions(
 
 
 def text_windows(stream: Stream, K: int) -> Iterator[np.ndarray]:
-    """Parts of a text that fit in memory, each with the K tokens before it."""
+    """Parts of a text that fit in memory, each with the K tokens before."""
     return windows(stream, 1, len(stream), radius=K, span=_window)
 
 

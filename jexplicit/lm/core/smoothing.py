@@ -1,4 +1,4 @@
-"""Smoothing of a table of counts: the paper's noise model (Eq. 4), and rows of probabilities that replace it.
+"""Smoothing of count tables: the paper's pseudo-counts (Eq. 4), and Kneser-Ney rows.
 
 The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`. As E is diagonal plus rank one,
 `F = Eᵀ C` and the rows `E U` follow from the integer counts and vectors: E itself is never built.
@@ -20,7 +20,7 @@ from jexplicit.runs.devices import full_precision
 
 
 class Noise(NamedTuple):
-    """The noise model of Eq. 4: a token is seen rightly with probability q_n, else as a token drawn from p.
+    """Eq. 4: a token is seen rightly with probability q_n, else drawn from p.
 
     1 - q is kept beside q: in float32 it would be lost to rounding for the tokens seen most.
     """
@@ -31,7 +31,7 @@ class Noise(NamedTuple):
 
 
 def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
-    """One wrong observation per token type: `q_n = f_n / (f_n + 1)`, `p = (1 - f/M) / ||1 - f/M||_1`.
+    """One wrong observation per token type: `q_n = f_n / (f_n + 1)`.
 
     Args:
         f: [N] how often each token of the stream was observed, `<pad>` (once per document) included.
@@ -56,7 +56,7 @@ def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
 @jax.jit
 @full_precision
 def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
-    """Co-occurrences of the noisy embeddings, `F = Eᵀ C = diag(q) C + p ⊗ (1 - q)ᵀ C`.
+    """Co-occurrences of the noisy embeddings, `F = Eᵀ C`.
 
     Args:
         C: [N, I] counts of input tokens (rows) with outputs, as floats.
@@ -75,7 +75,7 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 @jax.jit
 @full_precision
 def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
-    """What a noisy embedding reads from a decoder, `Ũ = E U = diag(q) U + (1 - q) ⊗ pᵀU`.
+    """The rows that noisy embeddings select from a decoder, `Ũ = E U`.
 
     With the noise folded into its rows, a decoder is read by plain token ids.
 
@@ -146,7 +146,7 @@ def _refuse_counts() -> None:
 
 
 def discounts_of(n: Any, *, modified: bool) -> Any:
-    """What is taken from counts of 1, of 2, and of 3 and more, where so many counts are 1, 2, 3 and 4: NumPy and JAX alike.
+    """Kneser-Ney discounts of counts 1, 2 and 3, from numbers of such counts.
 
     With n_c the number of counts equal to c and `D = n_1 / (n_1 + 2 n_2)`: D from each, or, modified,
     `D_c = c - (c + 1) D n_{c+1} / n_c`. Without counts of 3 or 4 the modified discounts have no estimate and are D, as is a D_c
@@ -192,7 +192,7 @@ class SmoothedPairs(NamedTuple):
 def smooth_pairs(
     counts: Any, P_lower: Any, D: Any, sums: Callable[[Any], Any], of_pairs: Callable[[Any], Any]
 ) -> SmoothedPairs:
-    """Interpolated Kneser-Ney, `P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h')`, of the pairs that occurred: NumPy and JAX alike.
+    """Interpolated Kneser-Ney of pairs, `P(i|h) = (C - D)/C(h) + γ(h) P(i|h')`.
 
     Args:
         counts: [E] integers of at least 1.
@@ -214,7 +214,7 @@ def smooth_pairs(
 
 
 def smoothed_excess(C: Any, name: str) -> tuple[Float[np.ndarray, " I"], Float[np.ndarray, " E"]]:
-    """Smoothed rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)`: b, and s of the cells of C, which is 0 for all other pairs.
+    """Smoothed rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)`: b and s.
 
     kneser-ney: one discount D, over the continuation distribution b, `s_ji = (C[j, i] - D) / (D n₊(j) b_i)`, with n₊(j) the
     number of different outputs after j. add-alpha: a pseudo-count of 1 for every pair, `s_ji = C[j, i]`.

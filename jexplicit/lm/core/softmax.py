@@ -43,7 +43,7 @@ def known_loss(nll: Any) -> float:
 
 
 def negative_log_likelihood_from_counts(U: Float[Array, "N I"], C: Integer[np.ndarray, "N I"]) -> float:
-    """The loss at K = 1 from counts alone, `L = sum_j C(j) log Z(j) - <C, U>`, in nats, whatever the number of positions.
+    """The loss at K = 1: `sum_j C(j) log Z(j) - <C, U>`.
 
     Example:
         >>> C = np.array([[3, 1], [1, 1]])
@@ -63,7 +63,7 @@ def negative_log_likelihood_from_counts(U: Float[Array, "N I"], C: Integer[np.nd
 
 
 def _inner_product(C: np.ndarray, U: np.ndarray) -> float:
-    """`<C, U>` in float64, over the pairs that occur, by blocks of rows that stay in the cache."""
+    """`<C, U>` in float64 over the pairs that occur, by blocks of rows."""
 
     def of_block(C: np.ndarray, U: np.ndarray) -> float:
         occurs = np.flatnonzero(C > 0)

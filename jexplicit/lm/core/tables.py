@@ -1,4 +1,4 @@
-"""Tables of rows as frozen pytrees, dense or sparse over a base row, and functions of every context of many.
+"""Tables of rows as frozen pytrees, dense or sparse over a base row.
 
 A table has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. Row -1 is that of a context without entries.
 """
@@ -40,7 +40,7 @@ def _short_repr(self: Any) -> str:
 
 
 class SparseRows(NamedTuple):
-    """Rows in compressed form: row r has `values[start[r]:start[r + 1]]` at `outputs[start[r]:start[r + 1]]`, sorted."""
+    """Compressed rows: row r spans start[r] to start[r + 1] of sorted `outputs`."""
 
     start: Any  # [R + 1] integers
     outputs: Any  # [E] token ids, of the smallest type that holds them
@@ -53,7 +53,7 @@ class SparseRows(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Entries of the longest row; at least 1, so that a row can always be read."""
+        """Entries of the longest row, at least 1."""
         return max(1, int(jax.device_get(self.lengths.max(initial=0))))
 
     @property
@@ -81,7 +81,7 @@ class Dense:
 
 @pytree
 class Sparse:
-    """Rows that differ from a base row in few entries, `row_r = base + weight_r slope + entries_r`.
+    """Sparse rows over a base row, `row_r = base + weight_r slope + entries_r`.
 
     rows: the entries.
     outputs: N.
@@ -120,7 +120,7 @@ class Sparse:
 
 
 def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) -> Float[Array, " N"]:
-    """Row r with its zeros, and zeros for r = -1: pure, with `longest` of the rows.
+    """Row r with its zeros, and zeros for r = -1: pure.
 
     Example:
         >>> rows = SparseRows(jnp.array([0, 0, 2]), jnp.array([2, 0]), jnp.array([5.0, 7.0]))
@@ -138,7 +138,7 @@ def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) ->
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
-    """The place of id i in row r, the sorted `ids[start[r]:start[r + 1]]`, by binary search; -1 if it is not there: pure.
+    """The place of id i in row r by binary search, or -1.
 
     Args:
         start: [R + 1] where each row begins.
@@ -179,7 +179,7 @@ def map_contexts(
     mesh: Mesh | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray:
-    """`one(tables, x)` for every row of X, block by block and device by device, gathered on the host.
+    """`one(tables, x)` for every row of X by blocks and devices, on the host.
 
     Several processes share the rows, and each gets the whole answer.
 
@@ -200,7 +200,7 @@ def map_contexts(
 
 @functools.cache
 def compiled_map(one: Callable, mesh: Mesh, block: int):
-    """`one(tables, x)` of all rows of X, divided over the mesh, `block` rows at a time."""
+    """`one(tables, x)` of all rows of X, divided over the mesh, by blocks."""
 
     def shard(tables, X):
         return jax.lax.map(functools.partial(one, tables), X, batch_size=block)
@@ -210,7 +210,7 @@ def compiled_map(one: Callable, mesh: Mesh, block: int):
 
 
 def vmap_contexts(f: Callable[..., Any], tables: Any, *columns: Integer[np.ndarray, "M ..."]) -> Any:
-    """`f(tables, x, ...)` of every position, which takes little memory, all at once on the default device: [M, ...]."""
+    """`f(tables, x, ...)` of every position at once on the default device: [M, ...]."""
     M, parts = len(columns[0]), []
     for own in few_sizes(M, (_columns_per_call, 1 << 12, 1 << 8)):
         found = _vmapped(f)(tables, *(pad_to(column[own], own.stop - own.start, 0) for column in columns))
@@ -219,7 +219,7 @@ def vmap_contexts(f: Callable[..., Any], tables: Any, *columns: Integer[np.ndarr
 
 
 def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
-    """Blocks that cover n positions, at least one, of sizes at most the first: each size is compiled once.
+    """Block sizes that cover n positions, few different ones, each compiled once.
 
     Example:
         >>> [*few_sizes(70, (64, 32, 4))]

@@ -1,4 +1,4 @@
-"""Why a counted model predicts what it predicts: exact, because the log-odds of each decision are a sum over its evidence.
+"""Exact reasons of a count-based model: log-odds are sums of evidence.
 
     log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf)
 
@@ -33,7 +33,7 @@ from jexplicit.lm.counted.reading import (
 
 
 class Account(NamedTuple):
-    """What each context adds to the log-odds of every decision of some tokens.
+    """The log-odds that each context adds to the decisions of some tokens.
 
     names: of the entries: contexts, the bias, and what is clipped.
     decisions: in the order of the tokens.
@@ -55,11 +55,11 @@ class Account(NamedTuple):
         return 2.0 * self.decisions.bit - 1
 
     def by_token(self, places: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M E"]:
-        """The log-odds that each entry adds for the tokens at some places, summed over the decisions of their paths."""
+        """The log-odds of each entry, summed over the paths of tokens."""
         return self._sum(self.entries * self._signs()[:, None], places)
 
     def nats_by_token(self, places: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M E"]:
-        """What each entry adds to `log p` of the tokens from even odds on, in nats: in all log p + decisions x log 2."""
+        """The part of each entry in `log p`, in nats from even odds."""
         return self._sum(self.entries * shares(self.log_odds, self._signs())[:, None], places)
 
     def _sum(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -69,12 +69,12 @@ class Account(NamedTuple):
 
 
 def entry_names(model: CountedModel) -> tuple[str, ...]:
-    """What the entries of an account are."""
+    """The names of the entries of an account."""
     return (*model.names, "bias", "clipped")
 
 
 def entry_tokens(model: CountedModel) -> tuple[int | None, ...]:
-    """Which token of the context each entry speaks for: the one furthest back, HISTORY of what is recent, else None."""
+    """The context token of each entry: the furthest back, HISTORY, or None."""
     back = [
         HISTORY if part.context.window is not None
         else max((column for column in part.context.columns if isinstance(column, int)), default=None)
@@ -97,7 +97,7 @@ def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) ->
 
 
 def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]) -> Account:
-    """What each context adds to the log-odds of the decisions of the tokens that come next, as `read` makes them.
+    """The log-odds that each context adds to the decisions of coming tokens.
 
     Args:
         model: that reads.
@@ -117,7 +117,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
 def divide(
     model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """[B, E] the log-odds of decisions ahead divided among entries, and [B] their sums; gates learn from these blocks."""
+    """[B, E] log-odds ahead divided among entries, and their sums; gates learn."""
     F = KINDS * len(model.parts)
     X, w = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1))
     a, done = np.zeros(len(w), np.float32), 0
@@ -136,7 +136,7 @@ def divide(
 
 
 def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: np.ndarray):
-    """[B, K] the weights that each decision is mixed with, and the log-odds after it."""
+    """[B, K] the weights of each decision, and the log-odds after it."""
     D, out = np.empty((len(log_odds), gate.U.shape[1])), np.empty(len(log_odds), np.float32)
     for some in np.split(np.arange(len(out)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn))):
         D[some] = gate.D[sets[some]]
@@ -146,7 +146,7 @@ def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.nda
 
 
 def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.ndarray, " A"]):
-    """The same of each of several tokens as the next one: log-odds and nats by entry, [A, E] each, and [A] log p."""
+    """The same of several candidates: log-odds and nats [A, E], log p [A]."""
     ahead = expect(model, state)[1]
     entries, log_odds = divide(model, state.gates, ahead)
     entries, log_odds = (values[1 - model.vocab_size :] for values in (entries, log_odds))
@@ -159,7 +159,7 @@ def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.n
 
 
 def accounts_of_stream(model: CountedModel, stream: Integer[np.ndarray, " L"]):
-    """[M] the predicted places of a stream, less 1, and for each log-odds and nats by entry, [M, E] each, and log p."""
+    """[M] predicted places less 1, log-odds and nats [M, E], and log p."""
     documents = np.flatnonzero(stream[:-1] == PAD)[1:] + 1 if model.history == "adaptive:document" else []
     found, first = [], 0
     for tokens in np.split(stream[1:], np.asarray(documents, int) - 1):

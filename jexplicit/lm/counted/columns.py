@@ -38,7 +38,7 @@ def mix(a: Column | np.uint64, b: Column | np.uint64) -> Any:
 
 
 class Spelling(NamedTuple):
-    """What columns ask of tokens, [N] each.
+    """Properties of tokens for columns, [N] each.
 
     begins: which tokens begin a word. `▁the` of subwords or words, and every character that is not in a word.
     folded: a number that upper and lower case share.
@@ -57,7 +57,7 @@ class Spelling(NamedTuple):
 
 
 def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
-    """The spelling of the tokens of a tokenizer; without one, tokens are numbers that mean nothing.
+    """The spelling of a tokenizer's tokens; without one, tokens are numbers.
 
     Example:
         >>> from jexplicit.data.tokenizers import train_tokenizer
@@ -80,7 +80,7 @@ def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
 
 
 class Context:
-    """Some columns together; each a number k for the token k back, a name of COLUMNS, or a function of a `Text`.
+    """Some columns together: numbers of tokens back, names, or functions of `Text`.
 
     Args:
         columns: of the context.
@@ -124,7 +124,7 @@ class Context:
 
 
 class Text:
-    """A text and its columns, each made when it is first asked for. Place t is described by the tokens before t alone.
+    """A text and its columns, made at first use, without look-ahead.
 
     Args:
         ids: [L] tokens; `<pad>` before, between and after documents.
@@ -198,7 +198,7 @@ class Text:
 
 
 def _latest(event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0) -> Int[np.ndarray, " L"]:
-    """For each place t the last i < t, or i <= t - 1, with an event, as values[i]."""
+    """For each place the value at the last event before it."""
     at = np.arange(len(event))
     last = np.maximum.accumulate(np.where(event, at, -1))
     last = np.append(-1, last[:-1])
@@ -206,14 +206,14 @@ def _latest(event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0)
 
 
 def _class(column: object) -> tuple[int, int] | None:
-    """(60, 2) of the column "60:2": the class, one of about 60, of the token 2 back."""
+    """(60, 2) of the column "60:2": about 60 classes, 2 tokens back."""
     size, colon, k = column.partition(":") if isinstance(column, str) else ("", "", "")
     return (int(size), int(k)) if colon and size.isdigit() and k.isdigit() and int(k) else None
 
 
 # Words. Of characters a word is a run of letters; of subwords it begins at a `▁`.
 class Words(NamedTuple):
-    """Words of a text: where each begins and ends, and where the word begins that place t continues (t for none)."""
+    """Words of a text: begins, ends, and the continued word by place."""
 
     begin: Int[np.ndarray, " words"]
     end: Int[np.ndarray, " words"]
@@ -234,7 +234,7 @@ def _words(text: Text) -> Words:
 
 
 def _finished(text: Text, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """[L] the number of the k-th word that has ended before the place, and whether the document has one."""
+    """[L] the k-th word that ended before the place, if any."""
     words = _words(text)
     n = np.searchsorted(words.begin, words.start) - k
     known = (n >= 0) & (n >= np.searchsorted(words.begin, text.begin))
@@ -268,14 +268,14 @@ def _line_start(text: Text) -> np.ndarray:
 
 
 def _opens(text: Text) -> Bool[np.ndarray, " L"]:
-    """Whether a place is in the first line of a paragraph: one that comes after an empty line, or is the document's first."""
+    """Whether a place is in the first line of a paragraph."""
     at, start = np.arange(len(text.ids)), _line_start(text)
     empty, before = text.spelling.line[text.ids] & (start == at), np.maximum(start - 1, 0)
     return (start > text.begin) & ((text.ids[before] == PAD) | empty[before])
 
 
 def _speaker(text: Text, k: int) -> Column:
-    """The first line of the k-th paragraph back, 1 for the last one whose first line has ended."""
+    """The first line of the k-th paragraph back, 1 for the last."""
     at, start = np.arange(len(text.ids)), _line_start(text)
     ends = np.flatnonzero(text.spelling.line[text.ids] & (start < at) & _opens(text))
     n = np.searchsorted(ends, at) - k
@@ -295,14 +295,14 @@ def _in_line(text: Text) -> Column:
 
 
 def _line_before(text: Text, what: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Column:
-    """A number of the line before, from where it starts and where it ends; 0 without one."""
+    """A number of the line before, by its ends; 0 without one."""
     start = _line_start(text)
     end = np.maximum(start - 1, 0)
     return np.where(start > text.begin + 1, what(np.maximum(start[end], text.begin), end), 0).astype(np.uint64)
 
 
 def _of_kind(text: Text, kinds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """[L] the last place before each one whose token is of some kinds, and whether the document has one."""
+    """[L] the last place with some kinds of token, if any."""
     at = np.arange(len(text.ids))
     last = _latest(np.isin(text.spelling.kind[text.ids], kinds), at, -1)
     return np.maximum(last, 0), last > text.begin
@@ -322,7 +322,7 @@ def _punctuation(text: Text) -> Column:
 
 
 def _shape(text: Text, length: int = 8) -> Column:
-    """The kinds of the last tokens, of pieces of words without a capital only the first one of each run."""
+    """The kinds of the last tokens, with runs of small letters as one."""
     kind, at = text.spelling.kind[text.ids].astype(np.uint64), np.arange(len(text.ids))
     kept = np.flatnonzero((kind != 1) | np.append(True, kind[:-1] != 1))
     n, found = np.searchsorted(kept, at), np.zeros(len(at), np.uint64)
@@ -343,7 +343,7 @@ def _above(text: Text) -> Column:
 
 
 def place_in_word(text: Text) -> Int[np.ndarray, " L"]:
-    """0 at the start of a line, 1 and 2 after one or more tokens of no word, 3 to 7 after 1 to 5 or more tokens of a word."""
+    """0 at line starts, 1 and 2 outside, 3 to 7 inside words."""
     at = np.arange(len(text.ids))
     part = at - _words(text).start
     others = at - _latest(text.spelling.inside[text.ids], at + 1)
@@ -352,7 +352,7 @@ def place_in_word(text: Text) -> Int[np.ndarray, " L"]:
 
 
 def follower(context: Context, n: int = 2, window: int = 10_000) -> Callable[[Text], Column]:
-    """A column: the last n tokens that came after the same context, each within so many tokens of the next; 0 without one."""
+    """A column: the last n continuations of the same context; 0 without one."""
 
     def followed(text: Text) -> Column:
         h, within = mix(context(text), text.document.astype(np.uint64)), min(window, text.window or window)

@@ -56,7 +56,7 @@ class CombinationState(NamedTuple):
 @functools.singledispatch
 def distributions(other: Any, stream: np.ndarray, places: np.ndarray) -> Float[np.ndarray, "P N"]:
     """`log p` of all tokens at some places of a stream, under any model."""
-    raise ValueError(f"a {type(other).__name__} beside a counted model: give a language model of the same tokens")
+    raise ValueError(f"a {type(other).__name__} combined with a count-based model: give a language model of the same tokens")
 
 
 def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) -> Combination:
@@ -71,7 +71,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
         ValueError: models of other tokens, or a text without any.
     """
     if other.vocab_size != model.vocab_size:
-        raise ValueError(f"a model of {other.vocab_size} tokens beside one of {model.vocab_size}: they need the same tokenizer")
+        raise ValueError(f"a model of {other.vocab_size} tokens with one of {model.vocab_size}: they need the same tokenizer")
     stream = np.asarray(stream, np.int32)
     place, d, a, _ = read_decisions(model, begin(model), stream[1:])
     if not len(a):
@@ -91,7 +91,7 @@ def begin_combined(model: Combination) -> CombinationState:
 
 
 def read_combined(model: Combination, state: CombinationState, tokens: Integer[np.ndarray, " n"]):
-    """`log p` of each of the tokens that come next, and the state after them."""
+    """`log p` of each coming token, and the state after them."""
     stream = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
     place, d, a, own = read_decisions(model.model, state.own, stream[len(state.tokens) :])
     z = _log_odds(model.model, model.other, stream, place + len(state.tokens), d.node)
@@ -111,7 +111,7 @@ def predict_combined(model: Combination, state: CombinationState) -> Float[np.nd
 def mass_log_odds(
     model: CountedModel, log_p: Float[np.ndarray, "P N"], row: Int[np.ndarray, " B"], node: Integer[np.ndarray, " B"]
 ) -> Float[np.ndarray, " B"]:
-    """The log-odds of 1 at a node for each decision: the mass of its right leaves over that of its left ones.
+    """The log-odds of 1 at a node: masses of right and left leaves.
 
     Args:
         model: whose tree is used.

@@ -1,4 +1,4 @@
-"""The past of a cell, and what it says of the next decision.
+"""The past of a cell as evidence for the next decision.
 
 A *cell* is a context and a node of the tree. The decisions of a text, sorted by (cell, time), hold everything: what a cell has
 seen before a decision is an interval of that order, and a statistic of it a difference of two cumulative sums. A *view* says
@@ -61,7 +61,7 @@ class Decisions(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What cells have seen: the sufficient statistics of evidence, which add up.
+    """Sufficient statistics of cells, which add up.
 
     n, ones: decisions, and those that were 1.
     last: the last decision, and two times the one before it; 0 where there is none.
@@ -90,7 +90,7 @@ class Statistics(NamedTuple):
 
 
 def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: np.ndarray | None = None) -> Decisions:
-    """The decisions of all tokens of a stream but its first `<pad>`, and of the others only with eos.
+    """The decisions of all tokens of a stream but its first `<pad>`.
 
     Args:
         ids: [L] tokens.
@@ -124,7 +124,7 @@ def sigma(a: np.ndarray) -> np.ndarray:
 
 
 class Sorted(NamedTuple):
-    """Some decisions in the order of (cell, time), and their cumulative sums, each with a 0 before.
+    """Decisions in the order of (cell, time), with cumulative sums from 0.
 
     cell: [n] number of the cell.
     time: [n] number of the decision.
@@ -164,7 +164,7 @@ def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UI
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> list[UInt64[np.ndarray, " n"]]:
-    """Numbers that sort decisions by (cell, time): the cell above, then the decision's number, then its bit.
+    """Numbers that sort decisions by (cell, time).
 
     Those of each shard of cells, by the highest bits, are an array.
     """
@@ -216,7 +216,7 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"]) -> Sort
 
 
 class View(NamedTuple):
-    """What a context sees of a text.
+    """The part of a text that a context uses.
 
     training: whether it sees the blocks before the place's own; in a text that is read after the training text, this.
     since: [L] the first place of its own block that is seen from each place, too; None for none of it.
@@ -234,7 +234,7 @@ class View(NamedTuple):
 
 
 def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The intervals [begin, end) of the sorted decisions that each of them sees, one after the other."""
+    """The intervals [begin, end) of sorted decisions before each decision."""
     n, found = len(s.time), []
     at = np.arange(n, dtype=np.int32)
     if view.whole:
@@ -250,14 +250,14 @@ def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.
 
 
 def bins(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bin of log-odds below b, and how far b is from it to the next, 0 to 1."""
+    """The bin of log-odds below b, and the fraction to the next."""
     x = np.clip(b / np.float32(_width) + np.float32(_bins // 2), 0, _bins - 1.001)
     j = x.astype(np.int32)
     return j, x - j
 
 
 def state(seen: Statistics) -> np.ndarray:
-    """The number of the state of a cell, from classes of its counts and its last two decisions."""
+    """The number of a cell's state, by counts and last two decisions."""
     zeros = _sizes[np.minimum(seen.n - seen.ones, 121)]
     return (zeros * 12 + _sizes[np.minimum(seen.ones, 121)]) * 4 + seen.last
 
@@ -273,7 +273,7 @@ def count_states(seen: Statistics, b: np.ndarray, y: np.ndarray, half: np.ndarra
 
 
 def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "states bins"]:
-    """Log-odds of what followed each state and bin, with two pseudo-counts as the base has it."""
+    """Log-odds by state and bin, with two pseudo-counts at the base."""
     p = sigma((np.arange(_bins) - _bins // 2) * _width)
     prior = _pseudo * np.stack([1 - p, p])[:, None]
     t = np.log(counts.reshape(2, _states, _bins) + prior)
@@ -281,7 +281,7 @@ def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "state
 
 
 def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, least: int):
-    """[3, n] evidence of cells over the log-odds b, 0 of cells that have seen less than `least` decisions.
+    """[3, n] evidence over the log-odds b, 0 below `least` decisions.
 
     Args:
         seen: [n] what the cells have seen.
@@ -304,7 +304,7 @@ def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray,
 
 
 class Cells(NamedTuple):
-    """All cells of a context at the end of a text, in the order of their numbers.
+    """All cells of a context at the end of a text, sorted.
 
     low: [U] the lower 32 bits of their numbers.
     first: [9] where those with 0, 1, ... 7 in the bits above begin, and U.
@@ -330,7 +330,7 @@ class Cells(NamedTuple):
 
 @functools.cache
 def threads() -> ThreadPoolExecutor:
-    """The threads that work on shards of cells, as long as the process lives: each new one would keep memory of its own."""
+    """The threads that work on shards of cells, kept for memory."""
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 4))
 
 
@@ -339,7 +339,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class Past(NamedTuple):
-    """What a pass over the decisions of a text with one context finds.
+    """The results of a pass over the decisions with one context.
 
     x: [3, B] evidence of the decisions that are wanted.
     known: [B] whether their cells have seen enough.

@@ -1,4 +1,4 @@
-"""A softmax layer on word vectors, solved in closed form, as evidence: what the words before say together.
+"""A softmax layer on word vectors, in closed form, as evidence.
 
     x = clip(theta_n . z, +-8),      theta_n = (h_n F_n + ridge S)^-1 G_n,      G_n = sum (y - p) z,      h_n = sum p (1 - p)
 
@@ -33,7 +33,7 @@ _decisions = 1 << 14  # at once
 
 
 class Described(NamedTuple):
-    """Word vectors, and of which tokens before a place they describe it.
+    """Word vectors, and the tokens before a place that they describe.
 
     table: [N, R] unit vectors; 0 of `<pad>`.
     offsets: k for the vector of the token k back.
@@ -78,7 +78,7 @@ class Layer(NamedTuple):
 
 
 def topic_vectors(text: Text, L: int, N: int) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts of pairs at most ten tokens apart in a document, in the first L places of a text."""
+    """Word vectors from pairs at most ten tokens apart, first L places."""
     ids, at, pairs = text.ids[:L].astype(np.int64), np.arange(L), csr_array((N, N), dtype=np.int64)
     for k in range(1, _span + 1):
         there = (at[k:] - k > text.begin[k:L]) & (ids[k:] != PAD) & (ids[:-k] != PAD)
@@ -88,7 +88,7 @@ def topic_vectors(text: Text, L: int, N: int) -> Float[np.ndarray, "N R"]:
 
 
 def describing(text: Text, L: int, N: int) -> tuple[Described, ...]:
-    """Vectors from the first L places of a text: of neighbours for the last tokens, and of topics for the windows."""
+    """Vectors from the first L places: of neighbours, and of topics."""
 
     def table(rows: np.ndarray) -> np.ndarray:
         rows = unit(rows).astype(np.float32)
@@ -127,7 +127,7 @@ def product(
 
 
 def near(tree: Tree, top: int) -> Int[np.ndarray, " nodes"]:
-    """For each node the one above it at the depth `top`, from which nodes share F, or itself."""
+    """For each node the ancestor at depth `top`, which shares F."""
     found = np.arange(len(tree.length) - 1)
     for depth in range(top, tree.node.shape[1]):
         there = tree.length > depth
@@ -136,7 +136,7 @@ def near(tree: Tree, top: int) -> Int[np.ndarray, " nodes"]:
 
 
 class Sums(NamedTuple):
-    """What the rows of a layer are solved from.
+    """The sums that solve the rows of a layer.
 
     G: [blocks, nodes, R] sum of (y - p) z.
     h: [blocks, nodes] sum of p (1 - p).
@@ -172,7 +172,7 @@ def chunks(d: Decisions, end: int) -> Iterator[tuple[np.ndarray, slice]]:
 def sums(
     vectors: tuple[Described, ...], text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree, end: int
 ) -> Sums:
-    """What the rows are solved from, of the decisions before `end`, in one pass over the text."""
+    """The sums that solve the rows, before `end`, in one pass."""
     R, nodes, blocks = sum(v.table.shape[1] * (len(v.offsets) + len(v.windows)) for v in vectors) + 1, len(tree.length) - 1, 0
     blocks = int(d.block[end - 1]) + 1
     tops, group = np.unique(near(tree, min(_deepest, max(end // _of_group, 1).bit_length() - 1)), return_inverse=True)
@@ -211,7 +211,7 @@ def sums(
 def solve_layer(
     text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree, *, L: int, end: int, at: Int[np.ndarray, " n"]
 ) -> tuple[Layer, Float32[np.ndarray, " n"]]:
-    """A layer over the log-odds of contexts, and its evidence for some decisions: of training ones by the blocks before.
+    """A layer over the log-odds of contexts, and its evidence.
 
     Args:
         text: the training text and perhaps another.

@@ -47,7 +47,7 @@ class Gate(NamedTuple):
 
 
 def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge: float, offset: np.ndarray | float = 0.0):
-    """`argmin_w sum log(1 + exp(-+ (offset + X w))) + ridge/2 |w - start|^2`; a step that goes too far is halved.
+    """`argmin_w sum log(1 + exp(-+ (offset + X w))) + ridge/2 |w - start|^2`.
 
     Example:
         >>> w = newton(np.ones((400, 1), np.float32), np.tile([0, 1, 1, 1], 100), np.zeros(1), 1e-6)
@@ -96,13 +96,13 @@ def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, 
 
 
 def whitening(F: np.ndarray) -> np.ndarray:
-    """M such that M' F M is the identity, of a Fisher matrix that may be nearly singular."""
+    """M such that M' F M is the identity, F nearly singular."""
     C = np.linalg.cholesky(F + 1e-4 * np.diag(np.diag(F)) + 1e-6 * np.eye(len(F)))
     return np.linalg.inv(C).T
 
 
 def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: float, halves: np.ndarray | None = None) -> Gate:
-    """The directions in which the gradients of a gate's sets scatter more than chance, and weights of 0.
+    """Directions in which the gradients of sets scatter, and weights of 0.
 
     G_s = sum (y - p) x,  h_s = sum p (1 - p),  A = sum_s c_s^2 (G_s G_s' - F_s) / sum_s c_s^2 h_s^2,  c_s = 1 / (h_s + 3000)
 
@@ -141,7 +141,7 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
 
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def _learn(D, H, ridge, z, log_odds, sets, y):
-    """log-odds with those of a gate, block after block; and its weights after them. y = -1: a decision that is not there."""
+    """Log-odds with a gate's, block by block, and its weights after."""
     K = z.shape[-1]
 
     def step(W, block):  # W = [D, H], since a gather and a scatter cost more than all else
@@ -164,7 +164,7 @@ def _learn(D, H, ridge, z, log_odds, sets, y):
 
 
 def blocks_of(place: Integer[np.ndarray, " B"], before: int = 0) -> Integer[np.ndarray, " B"]:
-    """The block of every decision: that of its token's first one, so that the same weights predict all of a token.
+    """The block of every decision, by the first one of its token.
 
     Args:
         place: [B] of the token of each decision, ascending.
@@ -181,7 +181,7 @@ def blocks_of(place: Integer[np.ndarray, " B"], before: int = 0) -> Integer[np.n
 def read_gate(
     gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarray, blocks: Integer[np.ndarray, " learn"] = NO_BLOCKS
 ) -> tuple[np.ndarray, Gate]:
-    """The log-odds of decisions with a gate's, which learns from the first ones, block after block.
+    """The log-odds of decisions with a gate's, which learns by block.
 
     Args:
         gate: its weights before.

@@ -70,7 +70,7 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called: "last 3", "part + word", "2 + 3 back", "last 1, window 256"."""
+        """Its name, such as "last 3", "part + word" or "last 1, window 256"."""
         back = [column for column in self.context.columns if isinstance(column, int)]
         last = [f"last {len(back)}"] if back == [*range(1, len(back) + 1)] else [f"{' + '.join(map(str, back))} back"]
         other = [str(getattr(column, "__name__", column)) for column in self.context.columns if not isinstance(column, int)]
@@ -131,7 +131,7 @@ class CountedModel(NamedTuple):
 
     @property
     def scalars(self) -> int:
-        """How many numbers were fitted: shared weights, directions of gates, and weights of their sets that have learned.
+        """The number of fitted weights, directions of gates, and learned sets.
 
         What is counted or solved from sums is not: cells, tables of states, rows of the layer.
         """
@@ -192,7 +192,7 @@ WORD_GATES = (("since", "node"), ("depth", "known"), ("before",))
 
 
 def loss(d: Decisions, log_odds: np.ndarray, end: int, first: int = 0) -> float | None:
-    """Nats per token of the decisions from `end` on, if there are any; log-odds of the decisions from `first` on."""
+    """Nats per token from `end` on; log-odds from `first` on."""
     tokens = len(d.places) - int(np.searchsorted(d.first, end))
     return float(-log_likelihoods(d.bit[end:], log_odds[end - first :]).sum(dtype=float) / tokens) if tokens else None
 
@@ -213,7 +213,7 @@ def gates_of(name: str) -> tuple[tuple[str, ...], ...]:
 
 
 class Facts(NamedTuple):
-    """What gates choose their sets by, of every decision: [B] each.
+    """Properties of every decision by which gates choose sets: [B] each.
 
     place: in the word.
     known: how many contexts of the last 1, 2, ... tokens have seen anything.
@@ -244,7 +244,7 @@ def sets_of(names: tuple[str, ...], facts: Facts) -> tuple[Int[np.ndarray, " B"]
 
 
 def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.ndarray | slice) -> Facts:
-    """What gates see of some of the decisions of a text."""
+    """The properties of some of the decisions of a text."""
     ids = text.ids if len(tree.length) <= _sizes["before"] else text.spelling.classes[200][text.ids]
     node, where = d.node[at].astype(np.int32), d.place[at]
     place = np.arange(len(ids))
@@ -254,7 +254,7 @@ def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.nda
 
 
 def ends_with_documents(history: str) -> bool:
-    """Whether a model with a history sees nothing of the documents before the current one."""
+    """Whether a model with a history is limited to the current document."""
     return history == "none" or "document" in history
 
 
@@ -416,7 +416,7 @@ def fit_counted(ids: Integer[np.ndarray, " L"], N: int, tokenizer: Tokenizer | N
 
 
 def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, " L"]:
-    """A text in another order: pieces of neighbouring documents, of 1/200 of the text or more, in the order of a permutation.
+    """A text as pieces of neighbouring documents in a random order.
 
     A model is fitted on what the blocks of a text before a block say of it, and a text may go from one source to the next.
 
@@ -433,8 +433,9 @@ def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, "
 
 
 def late_decisions(block: Integer[np.ndarray, " B"], end: int, adaptive: bool) -> Int[np.ndarray, " n"]:
-    """The decisions that gates are fitted on, before `end`: the last ones, or of a long static text the last ones of each block
-    of its second half, so that sets differ by more than the cells of one block."""
+    """The decisions that gates are fitted on, before `end`.
+    They are the last ones, or of a long static text the last ones of each block of its second half, so that sets differ by
+    more than the cells of one block."""
     if adaptive or end <= _late:
         return np.arange(max(end - _late, 0), end)
     edges, half = np.searchsorted(block[:end], np.arange(_blocks + 1)), _blocks // 2
@@ -460,5 +461,5 @@ def weigh(weights: np.ndarray, X: np.ndarray, log_odds: np.ndarray) -> Float32[n
 
 
 def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.ndarray, " L"]:
-    """`log p` of each token from the log-odds of its decisions, of which those before `first` are left out."""
+    """`log p` of each token from its decisions, from `first` on."""
     return np.bincount(d.place[first:], log_likelihoods(d.bit[first:], log_odds), L).astype(float)

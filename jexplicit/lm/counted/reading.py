@@ -1,4 +1,4 @@
-"""Reading a text token by token with a counted model: what was read is not evaluated again.
+"""Reading a text token by token, each token once.
 
 A decision is evaluated once. Of the text before it a state keeps what evidence still asks for: the tokens that columns can see,
 back to the start of the document where histories end there, and the log-odds that each of its decisions was measured against in
@@ -62,7 +62,7 @@ class Ahead(NamedTuple):
 
 
 def within_documents(model: CountedModel) -> CountedModel:
-    """A model that sees of each document what it would see if there were no other."""
+    """A model that treats each document as if there were no other."""
     if ends_with_documents(model.history):
         return model
     return model._replace(history="document" if model.history == "all" else f"{model.history}:document")
@@ -110,7 +110,7 @@ def predicted_places(model: Any, ids: np.ndarray, start: int = 1) -> Int[np.ndar
 def look_ahead(
     model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions, *, learn: bool = False
 ) -> Ahead:
-    """The evidence of decisions that come after those of a state.
+    """The evidence of decisions that come after a state.
 
     Args:
         model: that reads.
@@ -156,7 +156,7 @@ def look_ahead(
 
 
 def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
-    """The blocks of the decisions ahead that stand in whole blocks, which a model that moves learns from."""
+    """The blocks of decisions ahead that are whole, for learning gates."""
     if not model.moving:
         return NO_BLOCKS
     blocks = blocks_of(d.place, state.done)
@@ -164,7 +164,7 @@ def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.n
 
 
 def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS):
-    """[B] the log-odds of all decisions ahead, and the gates after they have learned from the first ones, of these blocks."""
+    """[B] the log-odds of decisions ahead, and the gates after learning."""
     a, done, after = np.zeros(ahead.X.shape[1], np.float32), 0, []
     for gate, sets in zip(gates, ahead.sets, strict=True):
         F = len(gate.U)
@@ -177,7 +177,7 @@ def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn
 def read(
     model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, " n"], CountedState]:
-    """`log p` of each of the tokens that come next, given all before, and the state after them.
+    """`log p` of each coming token given all before, and the state.
 
     Raises:
         ValueError: a token id that the model does not have.
@@ -189,19 +189,19 @@ def read(
 
 
 def predict(model: CountedModel, state: CountedState) -> Float[np.ndarray, " N"]:
-    """`log p` of every token as the next one, in nats: the decisions at all nodes, and their sums along the paths."""
+    """`log p` of every token as the next one, in nats."""
     return expect(model, state)[0]
 
 
 def expect(model: CountedModel, state: CountedState) -> tuple[Float[np.ndarray, " N"], Ahead]:
-    """The same, and the evidence at all nodes, of which `accept` takes that of the token that comes."""
+    """The same, and the evidence at all nodes, for `accept`."""
     ids = np.append(state.tokens, np.int32(PAD))
     ahead = look_ahead(model, state, ids, decisions_of_nodes(model, np.array([len(ids) - 1])))
     return model.tree.log_probabilities(pass_gates(model, state.gates, ahead)[0][1 - model.vocab_size :]), ahead
 
 
 def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -> CountedState:
-    """The state after a token that is predicted, from what `expect` found before it: that of `read`, and no new evidence."""
+    """The state after a predicted token, from the findings of `expect`."""
     nodes, length = model.vocab_size - 1, model.tree.length[token]
     old, kept = len(ahead.d.bit) - nodes, ahead.base.shape[1] - nodes
     path, bit = model.tree.node[token, :length], model.tree.bit[token, :length]
@@ -216,14 +216,14 @@ def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -
 def predict_alone(
     model: CountedModel, ids: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, "P N"]:
-    """The same at some places of a text, of a model that sees the training text alone."""
+    """The same at some places, for a model of the training text."""
     ahead = look_ahead(model, begin(model), ids, decisions_of_nodes(model, places))
     a = pass_gates(model, begin(model).gates, ahead)[0]
     return model.tree.log_probabilities(a.reshape(len(places), model.vocab_size - 1))
 
 
 def read_decisions(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]):
-    """The decisions of the tokens that come next: [B] which token, the decisions, [B] their log-odds; and the state after."""
+    """The decisions of coming tokens with log-odds, and the state after."""
     found, first = [], 0
     for piece in _pieces(model, np.asarray(tokens, np.int32)):
         ids = np.concatenate([state.tokens, piece])
@@ -264,7 +264,7 @@ def _forget(model: CountedModel, state: CountedState) -> CountedState:
 
 
 def _pieces(model: CountedModel, tokens: np.ndarray) -> list[np.ndarray]:
-    """The tokens that are read at once: at most so many, and one document of a model that learns from each alone."""
+    """Tokens to read at once: a limit, and one document if needed."""
     cuts = np.arange(_piece, len(tokens), _piece)
     if model.history == "adaptive:document":
         cuts = np.union1d(cuts, np.flatnonzero(tokens == PAD) + 1)

@@ -1,4 +1,4 @@
-"""A tree of tokens: each is a path of decisions, 0 or 1, and its probability is the product of the probabilities on its path.
+"""A tree of tokens: a token is a path of binary decisions.
 
     P(token) = prod_d p(bit_d | node_d),        p = sigma(log-odds)
 
@@ -22,7 +22,7 @@ _short = 20_000  # tokens of a text below which classes are cuts of the tree, to
 
 
 class Tree(NamedTuple):
-    """The paths of N tokens through N - 1 nodes, of which 0 is the root.
+    """The paths of N tokens through N - 1 nodes; 0 is the root.
 
     node: [N, D] the nodes of a path from the root on, 0 after its end.
     bit: [N, D] which way the path goes at each.
@@ -63,7 +63,7 @@ class Tree(NamedTuple):
         return -np.sum(np.where(self.within, np.logaddexp(0, signed), 0), axis=-1)
 
     def classes(self, size: int, counts: Integer[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-        """The class of every token, when the tree is cut so that each of about `size` classes holds as many occurrences.
+        """The class of every token by a cut of the tree.
 
         Example:
             >>> as_tree({4: (0, 1), 5: (2, 3), 6: (4, 5)}, 6, 4).classes(2, np.array([1, 1, 1, 1])).tolist()
@@ -77,7 +77,7 @@ class Tree(NamedTuple):
         return np.unique(top, return_inverse=True)[1].astype(np.int32)
 
     def leaves(self) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, "nodes 3"]]:
-        """The tokens from left to right, and where the leaves of each node begin, those of its bit 1 begin, and both end.
+        """The tokens from left to right, and the leaves of each node.
 
         Example:
             >>> order, spans = as_tree({2: (1, 0)}, 2, 2).leaves()
@@ -104,7 +104,7 @@ def grow(ids: Integer[np.ndarray, " L"], N: int) -> Tree:
 def grow_with_classes(
     ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int]
 ) -> tuple[Tree, dict[int, Int[np.ndarray, " N"]]]:
-    """The tree of the tokens of a text, and for each size a class of every token.
+    """The tree of a text's tokens, and classes of each size.
 
     Few tokens are merged from below by the tokens that stand before them, and classes are cuts of their tree. Many are split
     from above by their word vectors, and classes are clusters of these; class 0 has what never occurs.
@@ -130,7 +130,7 @@ def grow_with_classes(
 
 
 def _before(ids: np.ndarray, N: int) -> np.ndarray:
-    """How often each token follows the commonest pairs of tokens, and each single token: [N, columns]."""
+    """Counts of each token after the commonest pairs and single tokens."""
     pair = ids[:-2].astype(np.int64) * N + ids[1:-1]
     kinds, n = np.unique(pair, return_counts=True)
     common = np.sort(kinds[np.argsort(-n, kind="stable")[:_columns]])
@@ -142,7 +142,7 @@ def _before(ids: np.ndarray, N: int) -> np.ndarray:
 
 
 def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
-    """The tree that always merges the two clusters which lose the least information about the columns.
+    """The tree that merges the two clusters that lose least information.
 
     Args:
         J: [N, C] how often each token stands with each column.
@@ -176,13 +176,13 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
 
 
 def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = 64) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts of the token before and of the token after, one beside the other; see `singular_vectors`."""
+    """Word vectors from counts of the tokens before and after, concatenated."""
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N)).tocsr()
     return np.concatenate([singular_vectors(C, rank), singular_vectors(C.T.tocsr(), rank)], axis=1)
 
 
 def cluster(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], size: int) -> Int[np.ndarray, " N"]:
-    """A class of every token, 0 of what never occurs: k-means of unit word vectors, weighted by the roots of the counts."""
+    """A class of every token by k-means of word vectors, weighted."""
     from sklearn.cluster import KMeans  # it takes a second to import
     from threadpoolctl import threadpool_limits
 
@@ -194,7 +194,7 @@ def cluster(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], size
 
 
 def singular_vectors(counts: csr_array, rank: int) -> Float[np.ndarray, "N R"]:
-    """Leading singular vectors of positive pointwise mutual information, each times the root of its singular value.
+    """Leading singular vectors of positive pointwise mutual information, scaled by root singular values.
 
     Args:
         counts: [N, N] of pairs of tokens.
@@ -220,7 +220,7 @@ def unit(x: Float[np.ndarray, "*n R"]) -> Float[np.ndarray, "*n R"]:
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
-    """The tree that splits a set of tokens in two by 2-means, from the weighted median along its first principal direction on.
+    """The tree that splits sets of tokens in two by 2-means.
 
     Each half keeps a fifth of the occurrences, where the tokens allow it: paths stay short.
 
@@ -244,7 +244,7 @@ def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tr
 
 
 def _halve(x: Float[np.ndarray, "n R"], w: Float[np.ndarray, " n"], least: float = 0.2) -> Bool[np.ndarray, " n"]:
-    """Which of some tokens are in the first of two clusters, each of which has a share of the weight."""
+    """The tokens in the first of two clusters of bounded shares."""
     if len(x) == 2:
         return np.array([True, False])
     x = x - w @ x / w.sum()
@@ -254,7 +254,7 @@ def _halve(x: Float[np.ndarray, "n R"], w: Float[np.ndarray, " n"], least: float
         v = v / (np.sqrt(v @ v) + 1e-12)
 
     def first(score: np.ndarray, threshold: float | None) -> np.ndarray:
-        """Those with scores up to a threshold, or up to the median, as far as both sides keep their share."""
+        """The tokens up to a threshold of scores, with bounded shares."""
         order = np.argsort(score, kind="stable")
         share = np.cumsum(w[order]) / w.sum()
         n = np.searchsorted(share, 0.5) + 1 if threshold is None else np.count_nonzero(score <= threshold)
@@ -275,7 +275,7 @@ def _halve(x: Float[np.ndarray, "n R"], w: Float[np.ndarray, " n"], least: float
 
 
 def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: int, N: int) -> Tree:
-    """The paths of a tree given by the two children of every inner node; the tokens are 0 to N - 1.
+    """The paths of a tree given by the children of inner nodes.
 
     Example:
         >>> as_tree({3: (0, 4), 4: (1, 2)}, 3, 3).bit.tolist()

@@ -1,4 +1,4 @@
-"""What is done with a counted model of any kind: losses of streams, and distributions at places of them."""
+"""Losses of streams and distributions at places, for any count-based model."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -49,7 +49,7 @@ def begin_any(model: CountedModel | Combination) -> CountedState | CombinationSt
 
 
 def read_any(model: CountedModel | Combination, state: Any, tokens: Integer[np.ndarray, " n"]) -> tuple[np.ndarray, Any]:
-    """`log p` of each of the tokens that come next, and the state after them."""
+    """`log p` of each coming token, and the state after them."""
     return read_combined(model, state, tokens) if isinstance(model, Combination) else read(model, state, tokens)
 
 
@@ -59,7 +59,7 @@ def predict_any(model: CountedModel | Combination, state: Any) -> Float[np.ndarr
 
 
 def is_alone(model: object) -> TypeGuard[CountedModel]:
-    """Whether a model sees the training text and the document so far as a context, and counts nothing of it."""
+    """Whether a model uses the training text and the document's contexts alone."""
     return isinstance(model, CountedModel) and model.history == "none"
 
 
@@ -70,7 +70,7 @@ def score_stream(
     separate: bool = False,
     progress: Progress | None = None,
 ) -> Float[np.ndarray, " M"]:
-    """`log p` of every prediction of a stream, in its order, in nats; see `jexplicit.score`."""
+    """`log p` of every prediction of a stream, in nats (`jexplicit.score`)."""
     if separate and isinstance(model, Combination):
         pads = np.flatnonzero(stream == PAD)
         parts = zip(pads[:-1], pads[1:] + 1, strict=True)
@@ -88,8 +88,7 @@ def losses_of(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Float[np.ndarray, " M"]:
-    """`-log p` of the predictions of a stream, or of some of them: a seeded sample where what is read does not count, else the
-    first ones.
+    """`-log p` of the predictions of a stream, a sample, or the first ones.
     """  # fmt: skip
     stream = _checked(model, stream)
     places = predicted_places(model, stream)
@@ -110,7 +109,8 @@ def distributions_at(
     *,
     separate: bool = False,
 ) -> Float[np.ndarray, "P N"]:
-    """`log p(. | the text before)` at some ascending places of a stream, over all tokens, in nats."""
+    """`log p(.
+    the text before)` at some ascending places of a stream."""
     model = within_documents(model) if separate and isinstance(model, CountedModel) else model
     stream = stream.astype(np.int32)
     if not len(places):

@@ -1,4 +1,4 @@
-"""Every way of fitting a language model, by name: text and options in, a model out.
+"""Every method of fitting a language model by name: text and options to model.
 
     fit(texts, "log-linear", features="cat", radius=4).perplexity(others)
     fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4)).model
@@ -54,7 +54,7 @@ _largest_dense = 2**31  # cells whose ids fit int32
 
 
 def choose_tables(methods: Collection[str], vocab_size: int, radius: int, memory: float) -> Literal["dense", "sparse"]:
-    """Dense tables if a method needs them and those up to this radius fit in `memory` bytes, else sparse.
+    """Dense tables if a method needs them or `memory` holds them, else sparse.
 
     >>> [choose_tables(["explicit", "ngram"], N, 4, 16e9) for N in (4098, 128_000)]
     ['dense', 'sparse']
@@ -113,7 +113,7 @@ def fit(
     watch: Watch | None = None,
     **options: Any,
 ) -> TextModel:
-    """Fit a language model to texts: what `launch.lm` does, without its run folder and its measurements.
+    """Fit a language model to texts, as `launch.lm` does, without a run folder.
 
     Args:
         texts: documents, a list or a generator of strings. Or files: a `pathlib.Path`, or several, of files, globs and folders.
@@ -217,7 +217,7 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
 
 
 def contexts_name(contexts: str, kind: str | None) -> str:
-    """The name of a set of contexts; of auto that for the kind of a tokenizer.
+    """The name of a set of contexts; auto depends on the tokenizer.
 
     Raises:
         ValueError: an unknown name.
@@ -233,7 +233,7 @@ def contexts_name(contexts: str, kind: str | None) -> str:
 
 
 def contexts_radius(contexts: str, kind: str | None) -> int:
-    """The token furthest back of those that contexts name by their distance: the radius of their model."""
+    """The furthest token that contexts name by its distance: the model's radius."""
     found = CONTEXTS[contexts_name(contexts, kind)]
     return max(column for context in found for column in context.columns if isinstance(column, int))
 
@@ -249,7 +249,7 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
 
 
 def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with weights `w_i = f_i^((1 - K - δ)/K)`, δ of the lowest loss on drawn positions of its own text.
+    """The explicit solution with weights `f_i^((1-K-δ)/K)` and δ fitted to its text.
 
     Eq. 12-14 have `w_i ∝ f_i^(1/K) / <E_G[F_i]>`, and where the mean grows as f_i^s the logits change by -δ log f_i,
     δ = K (s - 1): Sec. 2.2.
@@ -276,7 +276,7 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
 
 
 def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """A counted model of a text, see jexplicit.lm.counted: contexts, and the weights of their evidence."""
+    """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
     tokenizer: Tokenizer | None = text.tokenizer
     name = contexts_name(options.contexts, tokenizer and tokenizer.kind)
     stages, gates = options.stages or STAGES[name], gates_of(name)[: options.gates]

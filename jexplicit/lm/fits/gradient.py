@@ -51,7 +51,7 @@ class DecoderState(NamedTuple):
 
 
 class DecoderBatch(NamedTuple):
-    """Each different context once with its weight, and every position's own context and target; padded."""
+    """Each different context once with its weight, and contexts and targets by position."""
 
     distinct: Int[np.ndarray, "u K"]
     weights: Float[np.ndarray, " u"]
@@ -60,7 +60,7 @@ class DecoderBatch(NamedTuple):
 
 
 def cold_start(key: Array, *, features: Features, radius: int, vocab_size: int, dtype=jnp.float32) -> tuple[Array, ...]:
-    """Random tables, uniform in +-1/sqrt(D) with D the number of features: N for Sum, K N for Cat.
+    """Random tables, uniform in +-1/sqrt(D) with D features (Sum N, Cat K N).
 
     The paper does not state its own; this is the usual default for a linear layer.
     """
@@ -71,7 +71,7 @@ def cold_start(key: Array, *, features: Features, radius: int, vocab_size: int, 
 
 
 def initial_state(params: tuple[Array, ...], optimizer: optax.GradientTransformation, mesh: Mesh) -> DecoderState:
-    """The state of a training run from given tables, split over the mesh by output column."""
+    """The initial state of training from given tables, split over the mesh by column."""
     sharding = NamedSharding(mesh, PartitionSpec(None, AXIS))
     filler = ((0, 0), (0, -params[0].shape[1] % mesh.size))
     # a copy, as the state is donated and the tables may still be wanted
@@ -92,7 +92,7 @@ def decoder_model(params: tuple[Any, ...], *, features: Features, radius: int, e
 
 
 def make_batch(X: Integer[np.ndarray, "B K"], Y: Integer[np.ndarray, " B"], *, features: Features, size: int) -> DecoderBatch:
-    """A batch from its contexts and targets; one of fewer than `size` positions is padded without weight."""
+    """A batch of contexts and targets, padded to `size` without weight."""
     distinct, n = distinct_contexts(X, ordered=features == "cat")
     u = _padded(len(distinct), size)
     return DecoderBatch(pad_to(distinct, u, 0), pad_to(n, u, 0), pad_to(X, size, 0), pad_to(Y, size, -1))
@@ -123,7 +123,7 @@ def training_step(
 def loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, *, features: Features, noise: Noise | None, mesh: Mesh
 ) -> tuple[Array, tuple[Array, ...]]:
-    """The summed loss of a batch in nats, and its gradient with respect to the tables.
+    """The summed loss of a batch in nats, and its gradient by the tables.
 
     Source: paper, Eq. 1; Sec. 3.1.1 for the noise.
     """
@@ -141,7 +141,7 @@ def loss_and_gradient(
 def kkt_residual(
     model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh, chunk: int = 1 << 18
 ) -> float:
-    """How far a model is from the optimum: `||H^T (Y - P)||_1 / (K M)`, 0 at the optimum and below 2 everywhere.
+    """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2.
 
     The gradient of the convex loss is what the model expects less what occurred; this is the share of co-occurrences that it
     misplaces (twice over, once where they are and once where they should be).
@@ -171,7 +171,7 @@ def text_gradient(
     mesh: Mesh,
     chunk: int = 1 << 18,
 ) -> tuple[float, tuple[Array, ...]]:
-    """The summed loss of a whole text in nats and its gradient: expected less observed co-occurrences.
+    """The summed loss of a whole text in nats, and its gradient.
 
     Without positions (M = 0) it is what the contexts alone give: `sum_ctx n(ctx) log Z(ctx)` and the expected co-occurrences
     `HᵀP`.
@@ -201,7 +201,7 @@ def text_gradient(
 def _columns_loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, noise: Noise | None, *, features: Features, devices: int
 ):
-    """Loss and gradient of the columns of one device; `params` and the gradient are [N, I]."""
+    """Loss and gradient of the columns of one device, both [N, I]."""
     dtype, I = params[0].dtype, params[0].shape[1]  # noqa: E741  (outputs of this device)
     K = batch.X.shape[1]
     block = [0 if features == "sum" else k for k in range(K)]
@@ -238,7 +238,7 @@ def _columns_loss_and_gradient(
         return tuple(G)
 
     def expected_counts(x, w, *, most, add):
-        """`HᵀP` and the weighed log Z, at most so many contexts at a time; those that fill the last block have weight 0."""
+        """`HᵀP` and the weighted log Z, by blocks of contexts."""
         blocks = max(1, -(-len(x) // most))
         size = -(-len(x) // blocks)
         x = jnp.pad(x, ((0, blocks * size - len(x)), (0, 0))).reshape(blocks, size, K)
@@ -283,14 +283,14 @@ def add_gradient(total: Any, params: Any, batch: DecoderBatch, features: Feature
 
 
 def _padded(length: int, most: int) -> int:
-    """The length rounded up, so that few shapes are compiled; a multiple of a block."""
+    """The length rounded up to a multiple of a block, for few compiled shapes."""
     return -(-min(-(-length // _round_up) * _round_up, max(most, length)) // _block) * _block
 
 
 def train_language_model(
     start: str, text: TrainingText, options: Options, watch: Watch
 ) -> tuple[LanguageModel, dict[str, Any]]:
-    """Train a model from a cold or a warm start, and keep its best epoch on the dev text.
+    """Train from a cold or warm start, and keep the best epoch on dev.
 
     Args:
         start: "cold" or "warm".

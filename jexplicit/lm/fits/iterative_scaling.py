@@ -1,4 +1,4 @@
-"""Generalised iterative scaling of a language model: sweeps over its different contexts, with no autodiff and no learning rate.
+"""Generalised iterative scaling of a language model, without autodiff or a learning rate.
 
 The K tokens of a context are features of L1 norm K, which is the condition of Darroch & Ratcliff (1972). A sweep moves every
 parameter by how far the model's co-occurrences are from those of the text,
@@ -94,7 +94,7 @@ def sweep_tables(
     on_sweep: Callable[[int, float, LanguageModel], bool | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SweepResult:
-    """Lower the training loss of a language model, sweep by sweep: `U += (1/K) log(F / HᵀP)`.
+    """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
 
     A sweep takes one partition function per different context. The number of devices changes the speed, and the result by
     rounding only.
@@ -188,7 +188,7 @@ def sweep_tables(
 
 
 def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos: bool = False) -> float:
-    """`D = n_1/(n_1 + 2 n_2)`, n_c the number of pairs that were seen c times, at all offsets (Sum: in their merged counts).
+    """`D = n_1/(n_1 + 2 n_2)`, n_c the number of pairs with count c.
 
     Example:
         >>> from jexplicit import count
@@ -203,7 +203,7 @@ def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos:
 
 
 class _Moving(NamedTuple):
-    """What the sweeps move, from a start: how tables read it, its own co-occurrences, and the norm of its features."""
+    """The moving tables of a sweep: their features, co-occurrences and norm."""
 
     start: tuple[Array, ...]
     norm: Array
@@ -212,7 +212,7 @@ class _Moving(NamedTuple):
 
 
 def _one_table(tables: tuple[Array, ...], weights: Float[Array, "K N"], X: np.ndarray) -> _Moving:
-    """One table V, from 0: offset k reads its row j with the weight w_k(j), on top of where it started."""
+    """One table V, from 0: offset k adds its row j times w_k(j)."""
     norm = np.sum([np.asarray(w)[x] for w, x in zip(weights, X.T, strict=True)], axis=0).max()
     start = (jnp.zeros_like(tables[0]),)
     read, gather = (functools.partial(f, weights) for f in (_read_weighted, _gather_weighted))
@@ -261,7 +261,7 @@ def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
 
 
 def _check_stream(counts: Counts, X: np.ndarray, Y: np.ndarray, model: LanguageModel) -> None:
-    """The stream is that of the counts, as far as the frequencies of targets and of context tokens tell."""
+    """Refuse a stream whose token frequencies differ from the counts."""
     N = model.vocab_size
     f = with_targets(counts[0].sum(axis=0, dtype=np.int64)[None, :], eos=model.eos)[0]
     n = [with_targets(C, eos=model.eos).sum(axis=1, dtype=np.int64) for C in counts[: model.radius]]
@@ -281,13 +281,13 @@ def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
 
 @jax.jit
 def _moved_by(U: Float[Array, "N I"], U0: Float[Array, "N I"]) -> Float[Array, " N"]:
-    """`||U - U0||_1` row by row; columns that only fill the mesh stay where they are, at minus infinity."""
+    """`||U - U0||_1` by row; columns that fill the mesh stay at minus infinity."""
     return jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1)
 
 
 @jax.jit
 def _matched_logits(F: Float[Array, "N I"], U: Float[Array, "N I"]) -> Float[Array, " N"]:
-    """`<F, U>` row by row; a pair that never occurs may have an infinite logit."""
+    """`<F, U>` by row, also for pairs that never occur, with infinite logits."""
     return jnp.where(F > 0, F * U, 0).sum(axis=1)
 
 
@@ -313,12 +313,12 @@ def _moved(
 
 
 def _log_ratio(F: Array, E: Array) -> Array:
-    """`log(F/E)`, 0 for what never occurs; an E lost to underflow only makes the step shorter."""
+    """`log(F/E)`, 0 where F is 0; an underflow of E shortens the step."""
     return jnp.where(F > 0, jnp.log(jnp.where(F > 0, F, 1) / jnp.maximum(E, jnp.finfo(E.dtype).tiny)), 0)
 
 
 def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
-    """Sweeps without a learning rate, near the log-linear model; without a discount, from the explicit solution."""
+    """Sweeps from the log-linear model, or without discount from the explicit solution."""
     K, features = options.radius, options.features
     mine = {"features": features, "radius": K}
     if options.discount == 0:
@@ -362,7 +362,7 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
 
 
 def _sweep_start(rows: OffsetRows, exponents: np.ndarray) -> tuple[LanguageModel, np.ndarray | None]:
-    """Where sweeps near the log-linear model start, and the weights with which Sum's offsets read its table."""
+    """The initial tables of sweeps, and the weights of Sum's offsets."""
     weights = None
     if rows.attention is not None:  # at most that of the nearest offset: rare tokens with a large one would shorten every step
         weights = np.maximum(exponents[1:, None], 0) * np.minimum(np.asarray(rows.attention), 1)
@@ -376,7 +376,7 @@ def _sweep_discount(text: TrainingText, options: Options) -> float:
 
 
 def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponents: np.ndarray) -> dict[str, Any]:
-    """How many sweeps are best for documents that are not swept over, and the perplexity of these; it ends where that rises."""
+    """The best number of sweeps on held-out documents, and their perplexity."""
     mine = {"features": options.features, "radius": options.radius}
     if chosen := [e for e in watch.events("held_out_sweeps") if {**e, **mine} == e]:
         return {name: chosen[-1][name] for name in ("sweeps", "held_out_perplexity")}

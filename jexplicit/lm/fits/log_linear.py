@@ -1,4 +1,4 @@
-"""Language models of single tokens that generalise: smoothed rows instead of noise, and an exponent per offset.
+"""Single-token models that generalise: smoothed rows and a weight per offset.
 
 The logits stay sums over the context's tokens,
 
@@ -35,7 +35,7 @@ _attention_power = 4  # of the information, in the weights of Sum's shared table
 
 
 class OffsetRows(NamedTuple):
-    """What a log-linear model is made of: `log p` [1, N] and the tables [N, N] that the exponents weigh, nearest first.
+    """Parts of a log-linear model: `log p` [1, N] and weighted tables [N, N].
 
     attention: [K, N] a_k of Sum's shared table, which is in the tables; None for tables of their own.
     """
@@ -50,7 +50,7 @@ class OffsetRows(NamedTuple):
 def offset_rows(
     counts: Counts, *, features: Features, radius: int | None = None, eos: bool = False, smoothing: Smoothing = "kneser-ney"
 ) -> OffsetRows:
-    """Smoothed rows of every offset over the unigram, `log(P_k(i|j) / p_i)`; for Sum, of one shared table with attention.
+    """Smoothed rows of every offset over the unigram, `log(P_k(i|j) / p_i)`.
 
     Sum's table mixes the offsets' rows, `P(i|j) = sum_k w_k(j) P_k(i|j)` with `w_k(j) ∝ I_k(j)^4`, where
     `I_k(j) = KL(P_k(.|j) || p)` is what token j says about the token k places on; an offset reads it with the attention
@@ -107,7 +107,7 @@ def fit_exponents(
     mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> ExponentFit:
-    """The exponents a with the lowest loss on positions that the rows have not seen, `min_a L(a) + ridge/2 ||a - a_0||²`.
+    """The weights of lowest held-out loss: `min_a L(a) + ridge/2 ||a-a_0||²`.
 
     With the rows r_g of a position, `L(a) = mean log Z(a) - sum_g a_g r_g[y]` is convex in a, and Newton's method needs
 
@@ -161,7 +161,7 @@ def fit_exponents(
 
 @full_precision
 def _moments_of_position(read: tuple[Array, tuple[Array, ...], Array], x_and_y: Integer[Array, " K_plus_1"]) -> Array:
-    """-log p of the target, its gradient and its Hessian by the exponents, end to end."""
+    """-log p of the target, its gradient and Hessian by the weights, concatenated."""
     log_p, tables, a = read
     r = jnp.stack([log_p[0], *(table[j] for table, j in zip(tables, x_and_y[:-1], strict=True))])
     z = jax.nn.log_softmax(a @ r)
@@ -171,7 +171,7 @@ def _moments_of_position(read: tuple[Array, tuple[Array, ...], Array], x_and_y: 
 
 
 def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:
-    """The language model of fitted exponents (mu, lambda_1 .. lambda_K): tables that are read by token ids.
+    """The language model of fitted weights (mu, lambda_1 .. lambda_K), as tables.
 
     The unigram is spread evenly over the K tables. Those of a weighted Sum are multiples of one by rows: the attention and the
     exponents are in them.
@@ -194,7 +194,7 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
 
 
 def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
-    """The slope of the scaling assumption that fitted exponents imply, `delta = (1 - mu + sum lambda) / sum lambda`.
+    """The scaling slope of weights, `(1 - mu + sum lambda) / sum lambda`.
 
     Were mean co-occurrences `f^delta`, the derivation would subtract `delta sum_k lambda_k log f` where it now subtracts
     `sum_k lambda_k log f` and keeps `mu log f`. The paper assumes 1 and suspects a little less.
@@ -223,7 +223,7 @@ def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, tuple[Array
 
 
 def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
-    """Smoothed rows of single tokens, with an exponent per offset that is fitted on text they have not seen."""
+    """Smoothed rows of single tokens, with a weight per offset from held-out text."""
     rows = offset_rows(
         text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
     )
@@ -239,7 +239,7 @@ def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[
 
 
 def exponents_held_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> ExponentFit:
-    """The exponents of rows of this kind, from documents that are held out of the same rows of the rest."""
+    """The weights of such rows, fitted on documents that their counts leave out."""
     rest, held = text.parts(options.calibration_positions)
     K = len(rows.tables)
     X, Y = contexts(held, K, eos=text.eos)

@@ -1,4 +1,4 @@
-"""The explicit language model and its baselines: counts, dense or sparse, -> tables, without another pass over the text.
+"""The explicit language model and its baselines: counts -> tables, without another pass.
 
 One counting pass gives the models of every radius up to the counted one, Sum and Cat. The noise is folded into the rows of
 their tables.
@@ -36,7 +36,7 @@ def explicit_language_model(
     noise: bool = True,
     dtype=jnp.float32,
 ) -> LanguageModel:
-    """Fit a single-layer language model in closed form: counts -> noisy F -> U -> Ũ = E U.
+    """A single-layer language model in closed form: counts, F, U, then Ũ.
 
     Args:
         counts: C_1 .. C_K' of jexplicit.counts.dense.count; of sparse ones the model is `sparse_language_model`.
@@ -86,7 +86,7 @@ def explicit_blocks(
 def solve_tables(
     cooccurrences: Iterable[Any], f: Float[np.ndarray, " N"], features: str, read: Callable[[Array], Array]
 ) -> tuple[tuple[Array, ...], tuple[int, ...]]:
-    """The recipe of every explicit model: F -> U -> Ũ = H U, for any features H of single tokens.
+    """The recipe of explicit models of single tokens: F, U, Ũ = H U.
 
     Args:
         cooccurrences: for each offset `HᵀC_k`, [b, N].
@@ -129,7 +129,7 @@ def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Langua
 
 
 def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline with one token of context: interpolated Kneser-Ney, which has no constant to choose.
+    """The baseline with one token of context: interpolated Kneser-Ney.
 
     Raises:
         ValueError: no counts.
@@ -148,7 +148,7 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
 
 
 def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
-    """The optimum of the training loss at K = 1, conditional relative frequencies, and its loss, their conditional entropy.
+    """The optimum at K = 1, conditional relative frequencies, and its loss.
 
         U[j, i] = log(C[j, i] / C(j)),        L = -(1/M) sum_{j,i} C[j, i] log(C[j, i] / C(j))
 
@@ -179,7 +179,7 @@ def token_counts(counts: Counts | SparseCounts) -> Int[np.ndarray, " N"]:
 
 
 def target_counts(counts: Counts | SparseCounts, *, eos: bool = False) -> Int[np.ndarray, " N"]:
-    """f: how often each token is a target; `<pad>` only where the end of a document is predicted."""
+    """f: the count of each target; `<pad>` only if document ends are predicted."""
     f = token_counts(counts)
     return f if eos else np.where(np.arange(len(f)) == PAD, 0, f)
 

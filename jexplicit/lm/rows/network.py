@@ -42,7 +42,7 @@ class NetworkRows:
 
 @pytree
 class SequenceRows:
-    """The logits of a network that reads the last W tokens of a document, as one row.
+    """The logits of a network with a context of W tokens, as one row.
 
     variables: parameters of the network.
     network: the flax module, [B, T] token ids -> [B, T, N] logits; causal, and a `<pad>` begins a document.
@@ -58,7 +58,7 @@ class SequenceRows:
     vocab_size = property(lambda self: self.network.vocab_size)
 
     def read(self, context, history: Any = None):
-        """The row after the tokens of a history, nearest first, up to the `<pad>` that its document begins with."""
+        """The row after a history, nearest token first, within its document."""
         from jexplicit.nn.networks import network_outputs
 
         W = self.history
@@ -69,7 +69,7 @@ class SequenceRows:
         return [logits[jnp.minimum(n, W - 1)]]
 
     def stream_log_probabilities(self, stream: Any, **options: Any) -> np.ndarray:
-        """`log p` of every token of a stream but its first; each sees at least three quarters of a window of its document."""
+        """`log p` of every token of a stream but its first, by long windows."""
         from jexplicit.nn.sequences import stream_log_probabilities
 
         return stream_log_probabilities(self.network, self.variables, stream, **self._windows, **options)

@@ -1,4 +1,4 @@
-"""Contexts of several tokens as sparse rows: the interpolated n-gram model, read by look-ups alone.
+"""Contexts of several tokens as sparse rows: the interpolated n-gram model.
 
 A context h of several tokens extends a shorter one h' by a token further back. Its smoothed row backs off to the row of h',
 
@@ -30,8 +30,7 @@ _pairs_per_block = 1 << 20
 
 
 class Children(NamedTuple):
-    """The contexts that extend shorter ones by a token: those of context r are start[r] .. start[r + 1] - 1, in the order of
-    their tokens. The number of a one-token context is the token."""
+    """Contexts one token longer: `start[r] .. start[r+1] - 1` extend r."""
 
     start: Any  # [shorter contexts + 1] integers
     tokens: Any  # [contexts] token ids, of the smallest type that holds them
@@ -53,7 +52,7 @@ class Ngrams(NamedTuple):
 
 
 def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"]) -> Int[Array, " levels"]:
-    """The number of the context of every level, -1 where it never occurred: a binary search per level, pure.
+    """The number of the context at every level, -1 if absent: pure.
 
     Example:
         >>> ngrams = smoothed_ngrams(np.array([[1, 0], [2, 1]]), np.array([2, 1]), vocab_size=3)
@@ -121,15 +120,14 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
 
 
 def _blocks(level: ContextLevel) -> list[slice]:
-    """The contexts of a level, a few at a time: what is computed of their pairs stays near the caches."""
+    """The contexts of a level in blocks that fit in caches."""
     later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
     cuts = np.unique([0, *later, len(level.contexts)]).tolist()
     return [slice(*block) for block in pairwise(cuts)]
 
 
 def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
-    """`P(i|h')` of every pair (h, i) of a block, whose contexts h have the numbers of their h': what occurred after h occurred
-    after h' too, and has a key there."""
+    """`P(i|h')` of every pair (h, i) of a block, by the numbers of h'."""
     near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
     some = shorter.part(near)
     keys = some.keys(np.arange(len(some.contexts)), N)
@@ -138,7 +136,7 @@ def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel
 
 @pytree
 class BackOffChain(TableRows):
-    """The rows of an n-gram model: no context, the nearest token, the nearest two, ...
+    """The rows of an n-gram model, one for each length of context.
 
     base: [N] log of the distribution that the nearest token backs off to.
     children: how a context is found, level by level.

@@ -1,4 +1,4 @@
-"""The explicit language model on sparse counts: nothing of size N x N is made.
+"""The explicit language model on sparse counts, without tables of N x N.
 
 With the paper's noise model a pair that was never seen has the rank-one co-occurrence `p_j b_i`, `b = (1 - q)ᵀ C`, and one
 that was seen has `exp(δ[j, i])` times as much::
@@ -32,7 +32,7 @@ from jexplicit.lm.core.tables import Sparse, SparseRows, pytree, static
 
 @pytree
 class SparseTables(RowsByOffset):
-    """Rows of single tokens as a base row, a multiple of another, and a sparse row: none of size N x N.
+    """Rows of single tokens: a base row, a multiple of another, a sparse row.
 
     After the token j k places back, the row of offset k adds `bases[t]_i + weight[j] slopes[t]_i + corrections[t][j, i]` to the
     logit of an output that was seen, t the table of the offset, and `unseen[t][j]` to that of one never seen (`bases = -inf`).
@@ -138,7 +138,7 @@ def sparse_language_model(
 def smoothed_offset_rows(
     counts: SparseCounts, *, eos: bool = False, smoothing: str = "kneser-ney", over: Any = None, dtype: type = np.float32
 ) -> SparseTables:
-    """Smoothed rows of every offset, `log P_k(i|j)` up to a constant of the row, with entries for pairs that occur alone.
+    """Smoothed rows of every offset, `log P_k(i|j)` up to a constant, sparse.
 
     With `P(i|j) ∝ b_i (1 + s_ji)` and s zero for pairs that never occur, the row is `log b` and the sparse `log(1 + s_j)`.
 
@@ -170,7 +170,7 @@ def _log_ratio(C: csr_array, noise: Noise, b: np.ndarray) -> csr_array:
 
 
 def _unseen_logits(blocks: list[csr_array], M: int, noise: Noise, K: int) -> tuple[np.ndarray, ...]:
-    """What a token adds to the logit of an output never seen, whose column of pseudo-observations is `C(j) / M`.
+    """The logit of an output that a token was never seen with.
 
     Less the constant of the token's row that the other logits leave out, `q_j log p_j + (1 - q_j) Σ p log p`.
     """
@@ -192,7 +192,7 @@ def _without_column(C: csr_array, i: int) -> csr_array:
 
 
 def _with_data(C: csr_array, data: np.ndarray) -> csr_array:
-    """A table whose cells are those of C, which it shares the places with."""
+    """A table with these values in the cells of C."""
     return csr_array((data, C.indices, C.indptr), shape=C.shape)
 
 
@@ -207,7 +207,7 @@ _exponent_range = 700  # nats
 
 
 class _Factors(NamedTuple):
-    """Rows by offset, as host arrays: base [N], weight [N], slopes K x [N], corrections K x [N, N], unseen K x [N]."""
+    """Rows by offset on the host: base, weight, slopes, corrections, unseen."""
 
     base: np.ndarray
     weight: np.ndarray
@@ -231,7 +231,7 @@ def _factors(rows: Any) -> _Factors:
 def sparse_log_partition(
     rows: Any, X: Integer[np.ndarray, "M K"], *, progress: Callable[[int, int], None] | None = None
 ) -> Float[np.ndarray, " M"]:
-    """`log Z(x)` of many contexts, in nats, without the constants of the rows that the logits leave out.
+    """`log Z(x)` of many contexts, in nats, without the constants of rows.
 
     Contexts that come sorted share the most products.
 
@@ -276,7 +276,7 @@ def sparse_log_partition(
 
 
 def sparse_target_logits(rows: Any, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-    """The logit of every position's own target, in nats, without the constants of the rows."""
+    """The logit of every position's target, in nats, without the constants of rows."""
     model = _factors(rows)
     logits, unseen = model.base[Y], np.zeros(len(Y))
     for k, j in enumerate(X.T.astype(np.int64)):
@@ -317,7 +317,7 @@ def _row_products(S: csr_array, rows: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _chebyshev_coefficients(slopes: np.ndarray) -> np.ndarray:
-    """Coefficients [R, N] of `exp(t slopes_i)` over t in [0, 1], so many that they leave out less than float64 rounds.
+    """Coefficients [R, N] of `exp(t slopes_i)` over t in [0, 1], to float64 rounding.
 
     Interpolation in R nodes errs by at most `max |f^(R)| / (2^(R-1) R!) = 2 (d/4)^R exp(d) / R!`, with d the largest slope.
 

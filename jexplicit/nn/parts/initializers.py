@@ -1,4 +1,4 @@
-"""Random weights that preserve the scale of activations through a network, by name and activation.
+"""Random weights that preserve the scale of activations, by name.
 
 With i.i.d. weights of mean 0 and inputs of mean square s, a pre-activation `z_i = sum_j W_ij a_j` has the variance
 `n_in s Var[W]`. Choices of Var[W], where g is the gain of the activation:
@@ -50,8 +50,7 @@ _schemes: dict[str, Any] = {  # mode and distribution of `variance_scaling`
 
 
 def initializer(name: str, activation: str) -> Callable[..., Array]:
-    """The distribution of a layer's weights, `(key, shape, dtype) -> W` [n_in, n_out], with the gain of the following
-    activation.
+    """The distribution of a layer's weights, `(key, shape, dtype) -> W`.
 
     With `zeros`, a network of two or more layers without biases never trains: every gradient has a factor of zero
     (Radhakrishnan 2024, Lemma 1). Source: Glorot & Bengio 2010; He et al. 2015.
@@ -66,7 +65,7 @@ def initializer(name: str, activation: str) -> Callable[..., Array]:
 
 @functools.cache
 def standard_scale(activation: str) -> float:
-    """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1), by Gauss-Hermite quadrature.
+    """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1).
 
     The lecture has N(0, c/k_i) for W⁽ⁱ⁾ [k_i, k_{i-1}]. For layers of equal width this is c/n_in; for other widths only c/n_in
     preserves the scale.

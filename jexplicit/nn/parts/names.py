@@ -1,4 +1,4 @@
-"""Names of the parts of a network and of its training, for command lines; does not import JAX."""
+"""Names of parts of networks for command lines, without JAX."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeVar

@@ -1,4 +1,4 @@
-"""Loss functions of the last layer's outputs z, before any nonlinearity, and of targets y, one row per example.
+"""Loss functions of the last layer's outputs z and targets y.
 
                             J                                       dJ/dz
     squared_error           ½ ||y - z||²                            z - y

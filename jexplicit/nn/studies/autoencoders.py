@@ -35,7 +35,7 @@ class LinearAutoencoder(NamedTuple):
 
 
 def linear_autoencoder(X: Float[Array, "M D"], k: int) -> LinearAutoencoder:
-    """The linear autoencoder of width k <= min(M, D) with the lowest squared error: `B = V_kᵀ, A = V_k` with X = U S Vᵀ.
+    """The linear autoencoder of lowest squared error: `B = V_kᵀ, A = V_k`.
 
     For centred X these are the principal components.
     """
@@ -47,7 +47,7 @@ def linear_autoencoder(X: Float[Array, "M D"], k: int) -> LinearAutoencoder:
 
 @full_precision
 def pseudo_inverse_autoencoder(X: Float[Array, "M D"]) -> LinearAutoencoder:
-    """The projection on the span of the examples, `A = (XᵀX)†, B = XᵀX`, of width D (Radhakrishnan 2024, Example 3)."""
+    """The projection on the examples, `A = (XᵀX)†, B = XᵀX` (Radhakrishnan 2024)."""
     if 0 in X.shape:
         raise ValueError(f"examples of shape {X.shape}: give at least one, with at least one feature")
     gram = X.T @ X
@@ -56,7 +56,7 @@ def pseudo_inverse_autoencoder(X: Float[Array, "M D"]) -> LinearAutoencoder:
 
 @full_precision
 def descend_linear(f: LinearAutoencoder, X: Float[Array, "M D"], steps: int) -> LinearAutoencoder:
-    """A linear autoencoder after steps of gradient descent on the mean of `½ ||x - A B x||²`, from f.
+    """A linear autoencoder after descent on the mean `½ ||x - A B x||²`.
 
     The rate is `1/(4 s² (1 + ||A||² + ||B||²))` at the start, with s² the largest eigenvalue of XᵀX/M: small enough for a
     decreasing loss. For k >= D, every `A B` that is the identity on the span of the examples has a loss of 0, and the solution
@@ -79,7 +79,7 @@ def descend_linear(f: LinearAutoencoder, X: Float[Array, "M D"], steps: int) -> 
 
 @full_precision
 def off_span_gain(f: LinearAutoencoder, X: Float[Array, "M D"]) -> float:
-    """`||A B (I - P)||_F / ||I - P||_F`, P the projection on the span of the examples: 0 for f = P, 1 for the identity."""
+    """`||A B (I - P)||_F / ||I - P||_F`, P the projection on examples."""
     basis = jnp.linalg.svd(X, full_matrices=True)[2][int(jnp.linalg.matrix_rank(X)) :]
     if not len(basis):
         raise ValueError(f"{len(X)} examples span all {X.shape[1]} dimensions: no direction is orthogonal to them; use fewer")
@@ -87,7 +87,7 @@ def off_span_gain(f: LinearAutoencoder, X: Float[Array, "M D"]) -> float:
 
 
 def cluster_agreement(codes: Float[np.ndarray, "M k"], labels: np.ndarray, *, clusters: int, seed: int) -> float:
-    """The adjusted Rand index (Hubert & Arabie 1985) of k-means clusters of codes and labels: 1 for the same, 0 by chance."""
+    """The adjusted Rand index (Hubert & Arabie 1985) of clusters and labels."""
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score
 
@@ -104,7 +104,7 @@ def reconstruction_errors(outputs: Float[Array, "M D"], X: Float[Array, "M D"]) 
 
 
 def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> float:
-    """The area under the ROC curve: the probability that an anomaly has a higher reconstruction error than a normal example."""
+    """The probability that an anomaly has the higher reconstruction error."""
     from sklearn.metrics import roc_auc_score
 
     if not len(normal) or not len(anomalous):
@@ -114,7 +114,7 @@ def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> fl
 
 
 class Contraction(NamedTuple):
-    """The Jacobian of a map at M points: its largest singular value and its spectral radius.
+    """The Jacobian at M points: largest singular value and spectral radius.
 
     A fixed point is an attractor if the spectral radius is below 1. If the largest singular value is below 1, every step
     shrinks distances.
@@ -138,12 +138,12 @@ def iterate_map(f: Map, X: Float[Array, "M D"], steps: int) -> Float[Array, "M D
 
 
 def recall(ends: Float[Array, "T D"], memories: Float[Array, "M D"], *, tolerance: float = 1e-2) -> Bool[np.ndarray, "T M"]:
-    """Whether each iterated point ended at each memory: nearer than `tolerance` times the norm of the memory."""
+    """Whether each iterated point ended near each memory."""
     distance = np.linalg.norm(np.asarray(ends)[:, None] - np.asarray(memories)[None], axis=2)
     return distance <= tolerance * np.linalg.norm(np.asarray(memories), axis=1)[None]
 
 
 def add_noise(key: Array, X: Float[Array, "M D"], noise: float, copies: int) -> Float[Array, "copies_M D"]:
-    """`copies` noisy copies of every point, in order, with Gaussian noise of `noise` standard deviations of the data."""
+    """`copies` noisy copies of every point, in order."""
     points = jnp.repeat(X, copies, axis=0)
     return points + noise * X.std() * jax.random.normal(key, points.shape, X.dtype)

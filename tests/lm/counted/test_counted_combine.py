@@ -62,7 +62,7 @@ def test_what_cannot_be_combined():
         combine(fitted(), token_model([np.eye(2, dtype="f4")], "cat", False), HELD)
     with pytest.raises(ValueError, match="give some text"):
         combine(fitted(), fitted(), np.array([0, 0, 0]))
-    with pytest.raises(ValueError, match="beside a counted model"):
+    with pytest.raises(ValueError, match="combined with a count-based model"):
         combine(fitted(), type("Odd", (), {"vocab_size": fitted().vocab_size})(), HELD)
     with pytest.raises(ValueError, match="not of this model"):
         predict(combine(fitted(), fitted(), HELD), init(fitted()))
