@@ -32,7 +32,7 @@ from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_layers
 from launch.kit.experiment import Experiment, Part
-from launch.kit.figures import plain_ticks
+from launch.kit.figures import log_ticks
 from launch.kit.folder import RunFolder, environment
 from launch.kit.rows import Column, Results, Row, groups, where
 from launch.kit.views import Lines, Section, Table
@@ -326,7 +326,7 @@ def curve_rows(events: Iterable[Row], *names: str) -> list[Row]:
 def by_updates(ax: Any, horizon: int | None = None) -> None:
     """A logarithmic axis of updates, with a dotted line where meta-training ended."""
     ax.set(xscale="log", xlabel="updates n")
-    plain_ticks(ax.xaxis)
+    log_ticks(ax, "x")
     if horizon:
         ax.axvline(horizon, color="black", linestyle=":", linewidth=1)
 
@@ -393,5 +393,5 @@ views = [
     Section("Descent as a genome", [DIFFERENCES], {"experiment": "descent as a genome"}),
     META,
 ]
-EXPERIMENT = Experiment("blur", TrainConfig, measure, views, TRAIN, ready, title="Learned update rules", terminal=ACCURACIES)
+EXPERIMENT = Experiment("blur", TrainConfig, measure, views, TRAIN, ready, title="Learned update rules")
 run = EXPERIMENT.run

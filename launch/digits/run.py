@@ -16,7 +16,7 @@ from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained
 from launch.digits.config import PRESETS, Config
 from launch.digits.data import Parts, Problem, about, grid_cells, make_problem, most_octaves, read, stored
-from launch.digits.views import ALL, VIEWS
+from launch.digits.views import VIEWS
 from launch.kit.experiment import Experiment
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Row
@@ -109,5 +109,4 @@ EXPERIMENT = Experiment(
     check=check_images,
     extend=("methods", "layers"),
     title="Digits: solved and trained",
-    terminal=ALL,
 )

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from launch.digits.data import load_model, row_name
-from launch.kit.figures import COLOURS, figure, legend_outside, plain_ticks
+from launch.kit.figures import COLOURS, figure, legend_outside, log_ticks
 from launch.kit.rows import Column, Results, Row, where
 from launch.kit.views import Images, Lines, Section, Table, View, picture
 
@@ -86,8 +86,8 @@ def methods(results: Results) -> list[str]:
         ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="test error (%)")
         ax.set_title("circles: no backpropagation; squares: trained by gradients", fontsize=9)
         ax.margins(x=0.1, y=0.1)
-        plain_ticks(ax.xaxis)
-        plain_ticks(ax.yaxis)
+        log_ticks(ax, "x")
+        log_ticks(ax)
         legend_outside(ax, fontsize=7)
     return picture(results, "methods", "test error against seconds")
 

@@ -86,20 +86,13 @@ def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -
 
 @functools.cache
 def _helps(config: type) -> dict[str, str]:
-    """The docstrings of the fields of a dataclass and its bases, first sentence on a separate line, or its HELP."""
+    """The docstrings of the fields of a dataclass and its bases, first sentence on a separate line."""
     helps = {}
     for base in reversed(config.__mro__[:-1]):
-        if "HELP" in vars(base):
-            helps |= {name: _first_line(text) for name, text in vars(base)["HELP"].items()}
-            continue
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         statements = typing.cast(ast.ClassDef, body).body
         for field, text in zip(statements, statements[1:], strict=False):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
-                    helps[name] = _first_line(written)
+                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(written.split()), count=1)
     return helps
-
-
-def _first_line(text: str) -> str:
-    return re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(text.split()), count=1)

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from rich.table import Table
 
 from jexplicit.runs.files import local_path, write_json
 from jexplicit.runs.processes import check_equal_across_processes, is_first, lock_run_folder
-from jexplicit.runs.progress import console, show
 from jexplicit.runs.results import check_experiment, experiment_of, read_config, read_events, read_rows, read_stored
 from launch.kit.program import command_name
 
@@ -114,10 +112,6 @@ class RunFolder:
         """The rows of results.json so far."""
         return list(self._rows)
 
-    def add_row(self, row: dict[str, Any]) -> None:
-        """Add a row to results.json."""
-        self.add_rows([row])
-
     def add_rows(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows to results.json atomically, and log each as an event."""
         for row in rows:
@@ -133,15 +127,6 @@ class RunFolder:
     def _write_rows(self) -> None:
         if is_first():
             write_json(self.path / "results.json", {"rows": self._rows})
-
-
-def present_run(folder: RunFolder, table: Table, report: Path, start: float) -> dict[str, Any]:
-    """Print the table of a finished run and the paths of its files; returns `out`, `seconds` and `rows` for `--json`."""
-    seconds = time.perf_counter() - start
-    if table.row_count:
-        show(table)
-    console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
-    return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
 
 
 def environment() -> dict[str, Any]:

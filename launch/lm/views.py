@@ -8,9 +8,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
 from jexplicit.lm.core.names import label
-from launch.compare import COLUMNS
 from launch.kit.figures import figure
-from launch.kit.rows import Column, Results, Row, cell, groups, melt, pivot, some_epochs, where
+from launch.kit.rows import Column, Results, Row, cell, groups, melt, pivot, where
 from launch.kit.views import Lines, Section, Table, Texts, View, picture
 
 # Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
@@ -275,7 +274,8 @@ def _exponents(results: Results) -> list[Row]:
 
 def _nearness(results: Results) -> list[Row]:
     """Epochs of cold starts, powers of two and the last, with how near they are to the explicit solution."""
-    return some_epochs((event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event), _model)
+    events = (event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event)
+    return [e for own in groups(events, _model).values() for e in own if e["epoch"].bit_count() <= 1 or e is own[-1]]
 
 
 CLOSENESS = Table(
@@ -313,7 +313,6 @@ SLOPES = Table(
 The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 12-14), and that partition
 functions do not depend on the context (Eq. 11): a standard deviation of log Z of 0.""",
 )
-COMPARED = Table(COLUMNS, lambda results: [row for row in results.rows if "model" in row])  # of launch.compare
 VIEWS: Sequence[View] = (
     _about,
     RESULTS,

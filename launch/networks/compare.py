@@ -30,7 +30,7 @@ from jexplicit.solvers.metrics import recall_by_class
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Column, Results, Row, groups, mean_std, where
-from launch.kit.views import Bars, Lines, Section, Table, pivot_table
+from launch.kit.views import Lines, Section, Table, pivot_table
 from launch.networks.config import CompareConfig, checked
 from launch.networks.training import Data, SplitData, finite, open_pictures
 
@@ -455,7 +455,8 @@ COMPARISON = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", 
 _log = {"xscale": "log", "yscale": "log", "xlabel": "batch size", "ylabel": "||g_B - g|| / ||g||"}
 _drawn = {f"{when}: drawn": {"marker": "o", "linestyle": ""} for when in _when.values()}
 ERRORS = Lines("noise", "size", "error", "what", rows=_errors, styles=_drawn, axes=_log)
-RECALL_BARS = Bars("recall", "class", "recall", "name", rows=_recalls, axes={"ylabel": "recall (%)"}, size=(8.6, 3.2))
+_bars: Any = {"axes": {"ylabel": "recall (%)"}, "size": (8.6, 3.2), "bars": True, "legend": "right"}
+RECALL_BARS = Lines("recall", "class", "recall", "name", rows=_recalls, **_bars)
 VIEWS = [
     VARIANTS,
     BY_VALUE,
