@@ -339,10 +339,7 @@ def run(config: Config) -> dict[str, Any]:
         return Experiment("bench", Config, measure, [table, bars], extend=("cases", "sizes"), title="Bench").run(config)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the command."""
-    return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv, experiment="bench")
-
+main = functools.partial(run_command, run, Config, presets=PRESETS, description=__doc__ or "", experiment="bench")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -38,14 +38,13 @@ class RunFolder:
     Args:
         out: the folder; it is created. An existing one must be empty or have a run.
         config: a frozen dataclass.
-        resume: continue an existing run. Its configuration must be equal, except for fields that do not affect results
-            (devices, memory, ...) and those of `extend`.
-        extend: fields of the config that a resumed run may change, such as the radii; config.json then has the new values.
-        experiment: name of the experiment, e.g. "lm"; default, the launcher that defines the config.
+        resume: continue a run of the same configuration, except for `extend` and fields that do not affect results.
+        extend: fields that a resumed run may change, such as the radii; config.json then has the new values.
+        experiment: its name; default, the launcher that defines the config.
 
     Raises:
-        ValueError: a folder with a run without `resume`, with a run of another configuration or experiment, or with other
-            files; another run is active in it; its files are damaged; it is not writable.
+        ValueError: a folder with other files, with a run and no `resume`, or with a run of another configuration or experiment;
+            another run is active in it; it is damaged or cannot be written.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class RunFolder:
         *,
         resume: bool = False,
         extend: Sequence[str] = (),
-        experiment: str | None = None,
+        experiment: str = "",
     ):
         self.path = local_path(out, "--out")
         described = json.loads(json.dumps(dataclasses.asdict(config)))  # as JSON types

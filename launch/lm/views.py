@@ -26,7 +26,6 @@ _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
 _trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
 _general = (*_swept, "ngram", "context-mixing")
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
-_linear = {**_log, "xscale": "linear"}
 
 
 def scaling_file(features: str, radius: int) -> str:
@@ -267,11 +266,6 @@ def _scaling(results: Results) -> list[str]:
     return picture(results, "scaling", "scaling assumption")
 
 
-def _exponents(results: Results) -> list[Row]:
-    rows = where(results.rows, method="log-linear")
-    return [{**row, "offset": k, "exponent": x} for row in rows for k, x in enumerate(row["exponents"][1:], 1)]
-
-
 def _nearness(results: Results) -> list[Row]:
     """Epochs of cold starts, powers of two and the last, with how near they are to the explicit solution."""
     events = (event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event)
@@ -294,12 +288,11 @@ How near a cold start comes to the explicit solution: the distance of the centre
 cosine between them, and the share of dev contexts with the same likeliest token.""",
 )
 PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
-LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, wrap=2, legend="right")
+LOSS_CURVES = Lines(
+    "loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes={**_log, "xscale": "linear"}, wrap=2, legend="right"
+)
 COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, legend="right")
 METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
-EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
-_by_sweep = lambda results: melt(results.events("sweep", "features", "radius", "sweep"), _parts)  # noqa: E731
-SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _by_sweep, axes=_linear)
 SLOPES = Table(
     [
         Column("model", label),
@@ -319,7 +312,7 @@ VIEWS: Sequence[View] = (
     TESTS,
     PERPLEXITY,
     _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, CLOSENESS, LOSS_CURVES, COMPUTE])),
-    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, EXPONENTS, SWEEPS])),
+    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS])),
     _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
     Texts("Sampled text", "samples.json"),
 )

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.corpus.cache import cached_streams
@@ -20,6 +21,7 @@ from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields
 from jexplicit.lm.rows.network import network_model
@@ -27,6 +29,7 @@ from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.sequences import sequence_loss, sequence_optimizer, stream_log_probabilities, window_batch, window_order
+from jexplicit.nn.starts import bigram_start, embedding_start, induction_start, output_start
 from jexplicit.nn.steps import train_network
 from jexplicit.nn.training import TrainingResult
 from jexplicit.nn.transformer import Transformer
@@ -40,7 +43,6 @@ from launch.kit.folder import RunFolder
 from launch.kit.rows import Column, Results, Row, groups
 from launch.kit.views import Lines, Table, Texts
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
-from launch.shared.starts import start_variables
 
 _shares = (0, 0.1, 0.25, 0.5, 1)  # of the steps
 _block = 1000  # predictions of a single document, which is resampled in blocks
@@ -172,14 +174,22 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     return [row]
 
 
-def first_variables(config: SequenceConfig, network: Transformer | LSTM, text: Text, start: str, seed: int) -> dict[str, Any]:
-    """The variables that training starts from."""
-    variables = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32))
-    if start == "none":
-        return variables
+def first_variables(config: SequenceConfig, network: Any, text: Text, start: str, seed: int) -> Any:
+    """The variables that training starts from, such as "embedding+output"."""
+    variables, names = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32)), start.split("+")
+    training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
     with stage(f"start {start}"):
-        training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
-        return start_variables(start, network, variables, training, seed=seed)
+        if "embedding" in names:
+            counts = np.asarray(training.counts(1)[0])
+            variables = embedding_start(variables, word_vectors(counts, min(network.width, len(counts) - 1)))
+        if "induction" in names:
+            variables = induction_start(network, variables, seed=seed)
+        if "bigram" in names:
+            (table,) = fit_model("bigram", training).model.tables
+            variables = bigram_start(variables, np.asarray(table))
+        if "output" in names:
+            variables = output_start(network, variables, training.in_memory, seed=seed)
+    return variables
 
 
 def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:

@@ -183,7 +183,7 @@ def test_a_run_leaves_the_files_of_the_contract_and_a_report_that_is_made_of_the
     out = finished()
     names = "config.json environment.json metrics.jsonl samples.json tokenizer.model checkpoints/counts".split()
     assert all((out / name).exists() for name in names) and not [*(out / "checkpoints" / "fits").rglob("*")]
-    figures = "perplexity scaling loss_curves compute methods exponents sweeps".split()
+    figures = "perplexity scaling loss_curves compute methods".split()
     report = (out / "report.md").read_text()
     for name in figures:
         assert f"(figures/{name}.png)" in report
