@@ -128,7 +128,7 @@ def run_python(block: Block, page: str, module: types.ModuleType) -> None:
 
 def takes_seconds(found: Invocation) -> bool:
     """Whether a command is quick, and its runs are there."""
-    quick = found.name in QUICK or "--dry-run" in found.arguments
+    quick = found.name in QUICK
     return found.whole and quick and all(Path(run).exists() for run in values_of("--run", found.arguments))
 
 

@@ -32,16 +32,22 @@ from launch.kit.program import as_started
 C = TypeVar("C")
 
 _first_group, _general = "command", "general"
-FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
+_flat = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
 _alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
 
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
     """The config of a command line; `--help` and errors end the process, as in tyro.
 
-    argv: without --preset, --quiet and --json, which `--help` explains. default: of the flags, or None for that of the class.
+    default: of the flags, or None for that of the class.
     """
-    groups: Any = tyro.cli(flag_groups(config, default, presets), prog=prog, args=argv, description=description, config=FLAT)
+    fields: dict[str, list[Any]] = {}  # of a dataclass for each group
+    for flag in flags(config, default, presets):
+        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
+        fields.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
+    parts = [(title, dataclasses.make_dataclass(title, own, kw_only=True, frozen=True)) for title, own in fields.items()]
+    kind = dataclasses.make_dataclass(config.__name__, parts, frozen=True)
+    groups: Any = tyro.cli(kind, prog=prog, args=argv, description=description, config=_flat)
     values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
     return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
@@ -72,16 +78,6 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
         Flag(_general, "quiet", Annotated[bool, _alone], "Print no progress.", False),
         Flag(_general, "json", Annotated[bool, _alone], "Print the results as one JSON object on standard output.", False),
     ]
-
-
-def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -> type:
-    """A dataclass of dataclasses, one per group of flags of a config, for tyro."""
-    groups: dict[str, list[Any]] = {}
-    for flag in flags(config, default, presets):
-        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
-        groups.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
-    parts = [(title, dataclasses.make_dataclass(title, fields, kw_only=True, frozen=True)) for title, fields in groups.items()]
-    return dataclasses.make_dataclass(config.__name__, parts, frozen=True)
 
 
 @functools.cache

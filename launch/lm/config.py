@@ -10,9 +10,9 @@ from jexplicit.runs.files import local_path
 from launch.kit.command import Preset
 from launch.shared.groups import Run, Text
 
-# What a finished run may be continued with: more models, samples, an export or a test text.
+# What a finished run may be continued with: more models, samples or a test text.
 _models = ("methods", "features", "radius", "history")
-GROWING = (*_models, "samples", "export", "train_sample", "dev_sample", "paper", "test")
+GROWING = (*_models, "samples", "train_sample", "dev_sample", "paper", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Models(Text, Run):
 class Config(FitOptions, Models):
     """Fit language models from counts, in closed form or by few fitted numbers, and evaluate them."""
 
-    GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes", "dry_run": "run"}
+    GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes"}
 
     train_sample: NonNegativeInt = 1_000_000
     """Number of positions that the train perplexity is estimated from at K > 1, drawn with --seed; 0: all. The dev perplexity
@@ -74,8 +74,6 @@ class Config(FitOptions, Models):
     paper: bool = False
     """Show the numbers of the paper's Table 1 beside those of the run; on in the presets starts, babylm and table1. The paper's
     text has 10 M words, and its tokenizer 4098 subwords."""
-    export: str | None = None
-    """Also write the model with the lowest dev perplexity to this .safetensors file, or to a folder to share."""
     devices: int | None = None
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
     rounding where exponents are fitted. The fits of ngram and optimum use one."""
@@ -98,8 +96,6 @@ class Config(FitOptions, Models):
     """Several processes: the number of this one, from 0."""
     join_seconds: PositiveInt = 60
     """Several processes: seconds to wait for all of them at the start."""
-    dry_run: bool = False
-    """Only estimate documents, tokens, memory, disk space and time, from a part of the text; write nothing."""
 
     @property
     def shards(self) -> Path | None:

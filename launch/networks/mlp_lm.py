@@ -114,7 +114,7 @@ def language_network(config: MLPConfig, text: TextData) -> MLPLanguageModel:
     if config.direct == "tokens":
         what = f"{config.context} tables of {N} x {N}, their gradient and the optimiser's state"
         check_memory(data_mesh(1), 6 * 4 * config.context * N**2, what)
-    flags: Any = {name: getattr(config, name) for name in ("embedding", "hidden", "direct", "activation", "dropout")}
+    flags: Any = {name: getattr(config, name) for name in ("embedding", "hidden", "direct", "dropout")}
     return MLPLanguageModel(vocab_size=N, **flags)
 
 

@@ -120,7 +120,7 @@ def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Trans
     """The network of the flags."""
     names = ["window", "width", "layers", "dropout", "tied"]
     kind = Transformer if isinstance(config, TransformerConfig) else LSTM
-    names += ["heads", "positions", "direct", "remat"] if kind is Transformer else []
+    names += ["heads", "positions", "direct"] if kind is Transformer else []
     flags: Any = {name: getattr(config, name) for name in names}
     return kind(vocab_size=vocab_size, precision=precision, **flags)
 
@@ -128,7 +128,7 @@ def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Trans
 def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
     config, folder, text, mesh = job
-    precision = config.precision if config.precision != "auto" else "float32" if on_cpu(mesh) else "bfloat16"
+    precision = "float32" if on_cpu(mesh) else "bfloat16"  # of products; parameters have float32
     network = network_of(config, text.tokenizer.vocab_size, precision)
     partial = folder.path / "checkpoints" / f"{method}.partial"
     begin = time.perf_counter()

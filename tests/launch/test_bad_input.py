@@ -53,11 +53,7 @@ lm {TRAIN} --methods cold --optimizer adagrat | try adagrad, sgd, adam or rmspro
 lm {TRAIN} --methods cold --learning-rate inf | --learning-rate inf: use above 0
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --seed {LARGE} | use whole numbers below 2^63
-lm {TRAIN} --export {{tmp}}/model.pt | give a folder, or a file name that ends in .safetensors
-lm {TRAIN} --export {{run}} | has a config.json of a run or of another program: choose another folder
-lm {TRAIN} --out {{tmp}}/new --export {{tmp}}/new | it is the run folder; give another, or a file
-lm {TRAIN} --export {{text}}/x.safetensors | cannot be written
-lm {TRAIN} --export s3://bucket/x | give a path on this machine
+lm --out gs://bucket/x {TRAIN} | give a path on this machine
 lm --train {{two}} | give more text
 lm --train {{empty}} | holds no text
 lm --train {{binary}} | is a binary file
@@ -151,6 +147,8 @@ lm --tokenizer syllable | no tokenizer at syllable: choose bpe, word or char
 lm --tokenizer {{text}} | no SentencePiece model
 lm --train {{pairs}} --field id | field 'id' holds int '0', not text
 export --run {{run}} --out {{run}} | has a config.json of a run or of another program: choose another folder
+export --run {{run}} --out {{tmp}}/model.pt | give a folder, or a file name that ends in .safetensors
+export --run {{run}} --out {{text}}/x.safetensors | cannot be written
 shards --train missing.txt | no such file
 lm {TRAIN} --methods optimum --radius 4 | --methods optimum with --radius 4
 lm {TRAIN} --methods cold --optimizer lbfgs | optimizer 'lbfgs': optax has no plain optimiser

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from run_folders import rows
 
 import jexplicit
 from jexplicit.lm.core import names
@@ -129,17 +128,6 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
         assert all(f"{title} options" in printed for title in groups.get(name, ())), name
 
 
-def test_completion_of_commands_and_flags(monkeypatch, capsys):
-    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache", "harness")}
-    monkeypatch.setattr(cli, "COMMANDS", entries)
-    for shell in ("bash", "zsh"):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["--print-completion", shell])
-        script = capsys.readouterr().out
-        assert not end.value.code and "jexplicit" in script
-        assert all(word in script for word in ("--radius", "--top", "mlp-lm", "--older-than", "--preset", "harness"))
-
-
 @pytest.mark.slow
 def test_a_closed_pipe_leaves_no_traceback(finished, tmp_path, environment):
     long = tmp_path / "long.txt"
@@ -161,21 +149,3 @@ def test_an_interrupt_leaves_no_traceback(tmp_path, environment):
     environment["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
     answer = subprocess.run([sys.executable, "-c", code, "lm"], env=environment, capture_output=True, text=True)
     assert (answer.returncode, answer.stderr.strip()) == (130, "interrupted")
-
-
-@pytest.mark.slow
-def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monkeypatch, capsys):
-    def estimate(*flags) -> dict:
-        assert lm.main([*lm_flags(files, tmp_path / "run"), *flags, "--dry-run", "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    monkeypatch.chdir(tmp_path)
-    found, row = estimate("--methods", "ngram"), rows(finished)[0]
-    # a text this small is read as a whole, so that counts are no estimates
-    assert (found["documents"], found["tokens"]) == (49, row["train_tokens"])
-    assert found["vocab_size"] == row["vocab_size"] and found["tables"] == "sparse"
-    assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
-    assert estimate("--methods", "unigram", "--tokenizer", str(finished))["vocab_size"] == found["vocab_size"]
-    assert estimate("--methods", "context-mixing", "--tokenizer", "char")["models_seconds"] > 0
-    assert estimate("--methods", "cold", "optimum", "--batch-size", "100")["tables"] == "dense"
-    assert not list(tmp_path.iterdir())
