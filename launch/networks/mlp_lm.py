@@ -84,15 +84,9 @@ def open_text(config: MLPConfig) -> TextData:
     tokenizer = cached.tokenizer
     streams = np.asarray(cached.train), np.asarray(cached.dev), encode_documents(tokenizer, test)
     parts = [SplitData(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
-    about = {
-        "command": "mlp-lm",
-        "corpus": corpus.name,
-        "corpus_about": about_corpus(config.corpus),
-        "corpus_sha256": corpus.sha256,
-        "vocab_size": tokenizer.vocab_size,
-        "context": config.context,
-        **{f"{name}_positions": len(part.Y) for name, part in zip(("train", "dev", "test"), parts, strict=True)},
-    }
+    about = {"command": "mlp-lm", "corpus": corpus.name, "corpus_about": about_corpus(config.corpus)}
+    about |= {"corpus_sha256": corpus.sha256, "vocab_size": tokenizer.vocab_size, "context": config.context}
+    about |= {f"{name}_positions": len(part.Y) for name, part in zip(("train", "dev", "test"), parts, strict=True)}
     return TextData(tokenizer, streams, Data(*parts, labels=parts[0].Y, outputs=tokenizer.vocab_size, about=about))
 
 

@@ -49,12 +49,7 @@ _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 class Text(NamedTuple):
-    """A text as tokens.
-
-    streams: of train, dev and test, as far as they are there.
-    sizes: of the dev text.
-    about: where it comes from, for the rows.
-    """
+    """Token streams of train, dev and test, as far as they are there, the sizes of dev, and the text's origin for the rows."""
 
     tokenizer: Tokenizer
     streams: dict[str, np.ndarray]
@@ -63,10 +58,7 @@ class Text(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What the networks of a run share.
-
-    mesh: devices that share a batch.
-    """
+    """What the networks of a run share, among it the devices that share a batch."""
 
     config: SequenceConfig
     folder: RunFolder
@@ -140,14 +132,11 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     fields = {"features": "none", "radius": 1, "history": f"window:{config.window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
-        found = {
-            part: document_losses(model, stream, block=_block, mesh=mesh, progress=progress)
-            for part, stream in text.streams.items()
-            if part != "train"
-        }
+        options: Any = {"block": _block, "mesh": mesh, "progress": progress}
+        found = {part: document_losses(model, x, **options) for part, x in text.streams.items() if part != "train"}
     add_samples(config, folder, text, model, seed)
-    last, updates = result.history[-1], updates_per_evaluation(config)
-    trained = result.epochs * updates * windows_per_update(config) * config.window
+    last, (updates, windows) = result.history[-1], updates_and_windows(config)
+    trained = result.epochs * updates * windows * config.window
     row = {
         **fields,
         **{f"{part}_{name}": value for part, own in found.items() for name, value in loss_fields([own]).items()},
@@ -156,11 +145,7 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
         "window_loss": min(entry["dev_loss"] for entry in result.history),
         "last_window_loss": last["dev_loss"],
         "best_step": result.best_epoch * updates,
-        **{
-            "steps": result.epochs * updates,
-            "batch_size": windows_per_update(config),
-            "train_tokens": len(text.streams["train"]),
-        },
+        **{"steps": result.epochs * updates, "batch_size": windows, "train_tokens": len(text.streams["train"])},
         **{"trained_tokens": trained, "flops": network.flops_per_token() * trained, "seconds": result.seconds},
         "cpu_seconds": last["cpu_seconds"],
         "tokens_per_second": trained / result.seconds,
@@ -201,31 +186,22 @@ def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: La
     write_json(path, before if own and before[-len(own) :] == own else [*before, *own])
 
 
-def updates_per_evaluation(config: SequenceConfig) -> int:
-    """Updates between two dev losses; training ends with one, so that it makes a few more where --steps is no multiple."""
-    return max(1, config.steps // config.evaluations)
-
-
-def windows_per_update(config: SequenceConfig) -> int:
-    """Windows whose gradients are averaged."""
-    return config.accumulate * config.batch_size
+def updates_and_windows(config: SequenceConfig) -> tuple[int, int]:
+    """Updates between two dev losses, of which the last ends training, and windows of an update."""
+    return max(1, config.steps // config.evaluations), config.accumulate * config.batch_size
 
 
 def train_sequences(
     job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row
 ) -> TrainingResult:
-    """Train the network; the parameters of the evaluation with the lowest dev loss are kept.
-
-    about: name, start and seed, for the rows of its evaluations.
-    """
+    """Train the network, named by `about`; the parameters of the evaluation with the lowest dev loss are kept."""
     config, folder, text, mesh = job
-    stream, dev, updates = text.streams["train"], text.streams["dev"], updates_per_evaluation(config)
-    size = updates * windows_per_update(config)
+    stream, dev, (updates, size) = text.streams["train"], text.streams["dev"], updates_and_windows(config)
+    per_update, size = network.flops_per_token() * size * config.window, updates * size
     optimizer = sequence_optimizer(
         config.learning_rate, config.steps, warmup=config.warmup, decay=config.weight_decay, accumulate=config.accumulate
     )
     wanted = slice(None) if config.eos else dev[1:] != PAD
-    per_update = network.flops_per_token() * windows_per_update(config) * config.window
     windows: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
 
     def evaluate_windows(variables: Any) -> float:
@@ -274,7 +250,10 @@ def _by_start(results: Results) -> list[Row]:
         return []
     by_step = {start: groups(events, lambda event: event["step"]) for start, events in by_start.items()}
     means = {start: {step: fmean(e["dev_loss"] for e in own) for step, own in at.items()} for start, at in by_step.items()}
-    at = {start: {share: losses[_nearest(losses, share)] for share in _shares} for start, losses in means.items()}
+    at: dict[str, dict[float, float]] = {}
+    for start, losses in means.items():
+        steps, last = np.array([*losses]), max(losses)
+        at[start] = {share: losses[int(steps[np.abs(steps - share * last).argmin()])] for share in _shares}
     rows = []
     for start, losses in means.items():
         own = [row for row in results.rows if row.get("start", "none") == start]
@@ -288,11 +267,6 @@ def _by_start(results: Results) -> list[Row]:
             row |= {f"loss_{share:g}": loss, f"share_{share:g}": below[0] / max(losses) if below else None}
         rows.append(row)
     return rows
-
-
-def _nearest(losses: dict[int, float], share: float) -> int:
-    """The step after about a share of all."""
-    return min(losses, key=lambda step: abs(step - share * max(losses)))
 
 
 RESULTS = Table(
