@@ -29,11 +29,7 @@ _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 class HeldBack(NamedTuple):
-    """What a run does not look at until its end.
-
-    files: the stream of each test file, by name.
-    counted: a stream to fit the chosen models on again, all that stands before the test text; None where they stay as they are.
-    """
+    """The stream of each test file by name, and all text before them where the chosen models are fitted on that again."""
 
     files: dict[str, np.ndarray]
     counted: np.ndarray | None = None
