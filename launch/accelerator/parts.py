@@ -46,7 +46,7 @@ FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 256, 32, 64, 8, 1, 8, 1, 1, 0.
 
 
 class Case(NamedTuple):
-    """A compiled function, its arguments (pytrees of arrays), and what one of the steps of a call does at the least.
+    """A compiled function, its arguments, and the least that a step does.
 
     donates: its first argument; its result then begins with the next one. flops: of the matrix products, and their matrix rate.
     bytes: that it moves; default, every argument read once and every result written once, of a call.

@@ -29,7 +29,7 @@ _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 class HeldBack(NamedTuple):
-    """The stream of each test file by name, and all text before them where the chosen models are fitted on that again."""
+    """Test streams by file, and the text to fit the chosen models on again."""
 
     files: dict[str, np.ndarray]
     counted: np.ndarray | None = None
