@@ -322,13 +322,13 @@ def run(config: Config) -> dict[str, Any]:
     import jax
 
     from launch.kit.experiment import Experiment
-    from launch.kit.views import Bars, Table
+    from launch.kit.views import Lines, Table
 
     for size in config.sizes if {*config.cases} & {*get_args(Text)} else ():  # refused before anything is measured
         read_text(config.train, config.vocab_size, size)
     note = "A ratio is the median of own seconds / the peer's, measured in turn on one core; below 1 is faster than the peer."
     table, axes = Table(COLUMNS, note=note), {"ylabel": "own s / the peer's", "xlabel": "", "yscale": "log"}
-    bars = Bars("ratios", "case", "ratio", "size", rows={"skipped": None}, axes=axes, size=(8, 3))
+    bars = Lines("ratios", "case", "ratio", "size", rows={"skipped": None}, axes=axes, size=(8, 3), bars=True)
     jax.config.update("jax_platforms", "cpu")
     with contextlib.ExitStack() as stack:
         set_malloc(mmap_max=0, trim_threshold=-1, arena_max=1)  # freed memory is kept: new pages cost more than some cases
@@ -339,10 +339,7 @@ def run(config: Config) -> dict[str, Any]:
         return Experiment("bench", Config, measure, [table, bars], extend=("cases", "sizes"), title="Bench").run(config)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the command."""
-    return run_command(run, Config, presets=PRESETS, description=__doc__ or "", argv=argv, experiment="bench")
-
+main = functools.partial(run_command, run, Config, presets=PRESETS, description=__doc__ or "", experiment="bench")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,9 +4,8 @@ import difflib
 import importlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated, NamedTuple, Union
+from typing import NamedTuple
 
 
 class Entry(NamedTuple):
@@ -37,20 +36,17 @@ COMMANDS = {
     "bench": Entry("launch.bench", "compare speed with named peers"),
     "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
-COMPLETION = "--print-completion"
-_help = f"""usage: jexplicit [-h] [--version] COMMAND ...
+_help = """usage: jexplicit [-h] [--version] COMMAND ...
 
 Models fitted without stochastic gradient descent, and the trained networks that they are compared with.
 
-{{commands}}
+{commands}
 
 Try first:
   jexplicit lm --preset demo --out runs/demo                  language models of an embedded text, in two minutes
   jexplicit next --run runs/demo --prompt "the return"        the next tokens that its best model expects
 
-jexplicit COMMAND --help explains the flags of a command.
-jexplicit {COMPLETION} {{{{bash,zsh,tcsh,fish}}}} prints a completion script for a shell, such as
-  jexplicit {COMPLETION} bash > ~/.local/share/bash-completion/completions/jexplicit"""
+jexplicit COMMAND --help explains the flags of a command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_help.format(commands="\n".join(f"  {name:15} {entry.about}" for name, entry in COMMANDS.items())))
         elif name == "--version":
             print(f"jexplicit {metadata.version('jexplicit')}")
-        elif name == COMPLETION:
-            print_completion(rest)
         elif name in COMMANDS:
             sys.argv = [f"jexplicit {name}", *rest]  # its name is a part of the program's
             return importlib.import_module(COMMANDS[name].module).main(rest)
@@ -75,30 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
-
-
-@dataclass(frozen=True)
-class _ForeignFlags:
-    """The flags of a command that passes them on: none that is known here."""
-
-
-def print_completion(shell: list[str]) -> None:
-    """Print tyro's completion of commands and flags for a shell."""
-    import tyro
-
-    from launch.kit.flags import FLAT, flag_groups
-
-    commands = {}
-    for name, entry in COMMANDS.items():
-        module = importlib.import_module(entry.module)
-        if kinds := getattr(module, "COMMANDS", None):
-            flags = {kind: flag_groups(command.config, presets=command.presets) for kind, command in kinds.items()}
-            commands[name] = Union[*(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in flags.items())]  # noqa: UP007
-        else:
-            config = getattr(module, "Config", _ForeignFlags)
-            commands[name] = flag_groups(config, presets=getattr(module, "PRESETS", ()))
-    arguments = ["--tyro-print-completion", *shell]
-    tyro.extras.subcommand_cli_from_dict(commands, prog="jexplicit", args=arguments, config=FLAT)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ Text is read document by document, so it need not fit in memory. To continue an 
 shard, run it again with the same flags.
 """
 
-import functools
 import json
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,18 +81,12 @@ def run(config: Config) -> dict[str, Any]:
     found: dict[str, Any] = {"out": config.out, "vocab_size": tokenizer.vocab_size}
     for part, documents, known in (("train", corpus.train, in_all), ("dev", corpus.dev, 0)):
         with stage(f"tokenising {part}", "documents") as progress:
-            report = functools.partial(_with_total, progress, known)
-            shards = write_shards(
-                Path(config.out, part), documents, tokenizer, shard_tokens=config.shard_tokens, progress=report
-            )
+            options: Any = {"shard_tokens": config.shard_tokens}  # of train, the number of documents is known
+            options["progress"] = lambda done, _, progress=progress, known=known: progress(done, max(done, known))
+            shards = write_shards(Path(config.out, part), documents, tokenizer, **options)
         found[part] = describe(Path(config.out, part), shards)
     write_sizes(Path(config.out, "dev"), text_sizes(corpus.dev))
     return found
-
-
-def _with_total(progress: Callable[[int, int], None], in_all: int, done: int, _: int) -> None:
-    """Progress of a known number of documents, which `write_shards` does not know."""
-    progress(done, max(done, in_all))
 
 
 def open_corpus(config: Source) -> Corpus:
@@ -116,7 +108,7 @@ def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
     settings = json.loads(json.dumps({**settings, "source": corpus.identity}))
     if stored := _stored(out / "config.json"):
         if changed := [name for name in settings if stored.get(name) != settings[name]]:
-            was = "; ".join(f"{name} = {_brief(stored.get(name))} (now {_brief(settings[name])})" for name in changed)
+            was = "; ".join(f"{name} = {stored.get(name)!r:.100} (now {settings[name]!r:.100})" for name in changed)
             raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
             return Tokenizer.load(out / "tokenizer.model"), stored["train_documents"]
@@ -148,11 +140,6 @@ def _stored(path: Path) -> dict[str, Any]:
         return {**stored, "train_documents": int(stored["train_documents"])} if stored else {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged or of another command: choose another --out") from error
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 main = entry_point(run, Config, __doc__, PRESETS)

@@ -46,14 +46,10 @@ FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 256, 32, 64, 8, 1, 8, 1, 1, 0.
 
 
 class Case(NamedTuple):
-    """A compiled function, its arguments, and what a step does at the least.
+    """A compiled function, its arguments, and the least that a step does.
 
-    run: where it donates its first argument, its result begins with the next one.
-    arguments: pytrees of arrays.
-    steps: in one call.
-    flops: operations of the matrix products of a step; None where it has none.
-    rate: which matrix rate they are compared with.
-    bytes: that a step moves; default, every argument read once and every result written once, of a call.
+    donates: its first argument; its result then begins with the next one. flops: of the matrix products, and their matrix rate.
+    bytes: that it moves; default, every argument read once and every result written once, of a call.
     """
 
     run: Callable[..., object]

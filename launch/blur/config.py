@@ -1,12 +1,13 @@
 """The flags and presets of launch.blur, without JAX."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from icl.blur.design import Design
 from icl.names import RATES, Families, Objective, Output, Start
 from jexplicit.nn.parts.names import Activation, OptimizerName
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit.command import Preset
 
 
@@ -130,28 +131,23 @@ def hidden_layers(network: str) -> tuple[int, ...]:
     return tuple(map(int, widths))
 
 
-def check(config: TrainConfig) -> None:
-    """Checks across fields, before anything is written.
-
-    Raises:
-        ValueError: naming the flags.
-    """
+@refuses
+def check(config: TrainConfig) -> Iterator[tuple[Any, str]]:
+    """Refuse flags that do not fit each other, before anything is written."""
     for flag in ("rates", "baseline_activations"):
-        if config.baselines and not getattr(config, flag):
-            raise ValueError(f"--{flag.replace('_', '-')}: give at least one")
-    if config.classes and len(set(config.classes)) < max(2, len(config.classes)):
-        raise ValueError(f"{_written('classes', config.classes)}: give at least two classes, each once, or leave the flag out")
+        yield config.baselines and not getattr(config, flag), f"--{flag.replace('_', '-')}: give at least one"
+    few = config.classes and len(set(config.classes)) < max(2, len(config.classes))
+    yield few, f"{_written('classes', config.classes)}: give at least two classes, each once, or leave the flag out"
     for network in config.networks:
         hidden_layers(network)
-    given = [flag for flag in ("side", "limit", "classes") if getattr(config, flag)]
-    if config.data == "xor" and given:
-        one = _written(given[0], getattr(config, given[0]))
-        raise ValueError(f"--data xor with {one}: it has four points and no images; leave the flag out")
-    if config.genome is None and (config.families == "boolean") != (config.data == "xor"):
-        families = f" --families {config.families}" * (config.families is not None)
-        raise ValueError(f"--data {config.data}{families}: give --data xor and --families boolean together, or neither")
-    if not config.unroll or len(config.unroll) != len(config.meta_steps):
-        raise ValueError(f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give each flag one number per stage")
+    for flag in ("side", "limit", "classes"):
+        given, one = getattr(config, flag), _written(flag, getattr(config, flag))
+        yield config.data == "xor" and given, f"--data xor with {one}: it has four points and no images; leave the flag out"
+    families = f" --families {config.families}" * (config.families is not None)
+    one_alone = config.genome is None and (config.families == "boolean") != (config.data == "xor")
+    yield one_alone, f"--data {config.data}{families}: give --data xor and --families boolean together, or neither"
+    stages = f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give each flag one number per stage"
+    yield not config.unroll or len(config.unroll) != len(config.meta_steps), stages
 
 
 def _written(flag: str, given: Any) -> str:
@@ -182,21 +178,18 @@ _boolean: Fields = dict(
 )
 _mnist: Fields = dict(data="mnist", side=10, batch_size=128, widths=(256, 128))
 _poster: Fields = _mnist | dict(population=8, meta_rate=5e-4, unroll=tuple(range(10, 51, 5)), meta_steps=(10_000,) * 9)
-_small: Fields = dict(baselines=("sgd", "momentum"), baseline_activations=("tanh",), learners=4, unroll=(10, 20))
-_small |= dict(meta_steps=(1200, 500))
+_small: Fields = dict(baselines=("sgd", "momentum"), baseline_activations=("tanh",), learners=4, meta_steps=(1200, 500))
 
 
 def _train(name: str, note: str, fields: Fields) -> Preset:
     return Preset(TrainConfig(f"runs/blur_{name.replace('-', '_')}", **fields), note)
 
 
-TRAIN = {
+TRAIN = {  # times are of 2 CPU cores
     "tiny": _train("tiny", "400 of the 8x8 digits, 8 meta-steps; under a minute. The numbers mean nothing.", _tiny),
     "digits": _train("digits", "the package's `digits`: ridge updates, 12 families of tasks; half an hour.", _ridge),
     "boolean": _train("boolean", "the package's `boolean`: functions of two inputs; a minute.", _boolean),
     "poster": _train("poster", "MNIST at 10x10, hidden layers 256-128, 8 genomes, T = 10 .. 50; a week.", _poster),
     "poster-small": _train("poster-small", "4 genomes, T = 10 and 20, 1700 meta-steps; an hour.", _mnist | _small),
 }
-"""Presets of train by name. Times are of 2 CPU cores."""
 TASKS = {"tiny": Preset(TasksConfig("runs/blur_tasks_tiny", tasks=("iris",), learners=2), "one task; half a minute.")}
-"""Presets of tasks."""

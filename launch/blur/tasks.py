@@ -34,16 +34,13 @@ from launch.blur.config import TasksConfig
 from launch.blur.train import by_updates, design_of, learner_options, part, place_of, ready, tuned
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row, groups
+from launch.kit.rows import Column, Results, Row, groups, melt
 from launch.kit.views import Lines, Table
 
-UPDATES = (1, 2, 5, 10, 20, 50, 100)
-"""Numbers of updates of the rule that have rows."""
-REACHED = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)
-"""Numbers of updates that the accuracy of Adam is known after."""
+UPDATES = (1, 2, 5, 10, 20, 50, 100)  # of the rule, with rows
+REACHED = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)  # updates after which Adam's accuracy is known
+# networks of Adam: normalised or not, and their hidden activation; for each number of updates the best one on dev
 KINDS: tuple[tuple[bool, Activation], ...] = ((False, "tanh"), (False, "relu"), (True, "tanh"), (True, "relu"))
-"""Networks of Adam: normalised or not, and their hidden activation; for each number of updates the best one on dev."""
-
 _adam = 1.5  # above the learning rates of Adam
 _neighbours = (1, 10)  # numbers of updates of the rule whose examples have a nearest neighbour
 _large = 60_000  # weights from which on the grid of rates is half as dense
@@ -133,12 +130,6 @@ def speed_lines(results: Results) -> list[Row]:
     return lines
 
 
-def speed_ups(results: Results) -> list[Row]:
-    """The speed-up by number of updates, in updates and in FLOPs."""
-    words = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
-    return [{**line, "in": words[name], "speed-up": line[name]} for line in speed_lines(results) for name in words]
-
-
 def _finish(axes: np.ndarray) -> None:
     axes[0, 0].axhline(1, color="black", linewidth=0.8)
     by_updates(axes[0, 0])
@@ -159,6 +150,8 @@ SPEED = Table(
     "examples of the first n minibatches.",
 )
 _axes = {"ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
-views = [SPEED, Lines("speed", "n", "speed-up", "in", rows=speed_ups, axes=_axes, size=(6.5, 3.6), finish=_finish)]
+_speeds = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
+_by_n = lambda results: melt(speed_lines(results), _speeds)  # noqa: E731
+views = [SPEED, Lines("speed", "n", "value", "measure", rows=_by_n, axes=_axes, size=(6.5, 3.6), finish=_finish)]
 EXPERIMENT = Experiment("blur", TasksConfig, measure, views, flags.TASKS, check, title="A learned rule on small tasks")
 run = EXPERIMENT.run

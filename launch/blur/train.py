@@ -32,16 +32,14 @@ from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_layers
 from launch.kit.experiment import Experiment, Part
-from launch.kit.figures import plain_ticks
+from launch.kit.figures import log_ticks
 from launch.kit.folder import RunFolder, environment
 from launch.kit.rows import Column, Results, Row, groups, where
 from launch.kit.views import Lines, Section, Table
 
 Place = tuple[Sets, tuple[int, ...]]  # data, and the hidden layers of the networks that learn them
 
-REPORTED_STEPS = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)
-"""Numbers of updates that have rows."""
-ACCURACY = "test accuracy"
+REPORTED_STEPS = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
 _equal = (1, 2, 5, 10, 20)  # numbers of updates of the rule whose cost descent may have
 
@@ -326,7 +324,7 @@ def curve_rows(events: Iterable[Row], *names: str) -> list[Row]:
 def by_updates(ax: Any, horizon: int | None = None) -> None:
     """A logarithmic axis of updates, with a dotted line where meta-training ended."""
     ax.set(xscale="log", xlabel="updates n")
-    plain_ticks(ax.xaxis)
+    log_ticks(ax, "x")
     if horizon:
         ax.axvline(horizon, color="black", linestyle=":", linewidth=1)
 
@@ -351,14 +349,8 @@ def learning(results: Results) -> list[str]:
             ax.set(xlim=(1, results.config["steps"]), ylim=(0.3, 1.0))
 
     styles = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}
-    draw = functools.partial(Lines, styles=styles, axes={"ylabel": ACCURACY}, size=(5, 3.9), sharey=True, finish=finish)
+    draw = functools.partial(Lines, styles=styles, axes={"ylabel": "test accuracy"}, size=(5, 3.9), sharey=True, finish=finish)
     return draw("learning", "n", "y", "learner", "panel", lambda _: rows)(results)
-
-
-def meta_results(results: Results) -> list[Row]:
-    """The finished search, with its last evaluation."""
-    last = {event["genome"]: event for event in results.events("meta")}
-    return [{**last[event["genome"]], **event} for event in results.events("meta_trained", "genome")]
 
 
 ACCURACIES = Table(_columns, lambda results: accuracy_lines(results.rows))
@@ -385,13 +377,9 @@ DIFFERENCES = Table(
     ],
     note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
 )
-_meta = [Column("genome", "genome"), Column("meta-steps", "step"), Column("last T", "unroll")]
-_meta += [Column("best dev accuracy, %", "dev_accuracy", ".1f", 100), Column("steps not finite", "skipped")]
-META = Table([*_meta, Column("seconds", "seconds", ".0f")], meta_results, note="Meta-training, and its last evaluation.")
 views = [
     Section("Learners", [ACCURACIES, learning, EQUAL], {"experiment": "train"}, ABOUT),
     Section("Descent as a genome", [DIFFERENCES], {"experiment": "descent as a genome"}),
-    META,
 ]
-EXPERIMENT = Experiment("blur", TrainConfig, measure, views, TRAIN, ready, title="Learned update rules", terminal=ACCURACIES)
+EXPERIMENT = Experiment("blur", TrainConfig, measure, views, TRAIN, ready, title="Learned update rules")
 run = EXPERIMENT.run

@@ -28,12 +28,7 @@ _images_per_call = 1000
 
 
 class Classifier(NamedTuple):
-    """A model of images.
-
-    row: of results.json, measured on the run's own test images.
-    classes: the names of the N labels.
-    logits: of images [M, height, width] with grey levels 0 .. levels - 1 as bytes, [M, N] nats.
-    """
+    """A model of a row of results.json, the names of its N labels, and its logits [M, N] of images as bytes, in nats."""
 
     row: Row
     classes: tuple[str, ...]
@@ -117,12 +112,10 @@ def stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -
         ValueError: an image of another size or range than those that the model of a row was fitted on.
     """
     shape = (row["height"], row["width"])
+    remedy = f"the models of {run} read {size(shape)}: resize it, with Pillow: image.resize({shape[::-1]})"
     for name, image in images:
         if image.shape != shape:
-            raise ValueError(
-                f"{name} is {size(image.shape)}, but the models of {run} read {size(shape)}: resize it, with Pillow: "
-                f"image.resize({shape[::-1]})"
-            )
+            raise ValueError(f"{name} is {size(image.shape)}, but {remedy}")
     names, X = [name for name, _ in images], np.stack([image for _, image in images])
     brightest = names[int(X.max(axis=(1, 2)).argmax())]
     check_grey_levels(X, row["levels"], f"images such as {brightest}")

@@ -28,8 +28,8 @@ from launch.kit.folder import RunFolder
 from launch.kit.rows import Row
 
 Parts = Iterator[Part]
+# methods whose features have weights of their own, in a checkpoint by the name of the features
 WITH_FEATURES = ("features", "kernel", "feature-machine", "trained_readout")
-"""Methods whose features have weights of their own, in a checkpoint by the name of the features."""
 
 
 class Split(NamedTuple):
@@ -77,18 +77,10 @@ def make_problem(config: Config, folder: RunFolder) -> Problem:
 def about(problem: Problem) -> Row:
     """The fields of all rows: what they were measured on."""
     images, (height, width) = problem.images, problem.images.train_images.shape[1:]
-    return {
-        "data": images.name,
-        **({"classes": list(images.classes)} if images.classes else {}),
-        "sha256": images.sha256,
-        "train_images": len(images.train_labels),
-        "test_images": len(images.test_labels),
-        "height": height,
-        "width": width,
-        "outputs": images.outputs,
-        "levels": images.levels,
-        "mean_norm": problem.K,
-    }
+    about = {name: getattr(images, name) for name in ("sha256", "outputs", "levels")}
+    about |= {"data": images.name, "height": height, "width": width, "mean_norm": problem.K}
+    about |= {"train_images": len(images.train_labels), "test_images": len(images.test_labels)}
+    return about | ({"classes": list(images.classes)} if images.classes else {})
 
 
 def make_key(method: str, solver: str, *, layers: int = 1, features: str = "pixels") -> Row:
@@ -165,11 +157,9 @@ def dev_scores(problem: Problem, held_out: Array) -> dict[str, float]:
 
 def most_accurate(rows: Sequence[Row]) -> Row:
     """The row with the highest held-out accuracy, then the lowest loss there."""
-    return max(rows, key=lambda row: (_measured(row, "dev_accuracy", 0.0), -_measured(row, "dev_loss", math.inf)))
-
-
-def _measured(row: Row, name: str, otherwise: float) -> float:
-    return row[name] if is_measured(row.get(name)) else otherwise
+    worst = {"dev_accuracy": 0.0, "dev_loss": math.inf}
+    known = [worst | {name: row[name] for name in worst if is_measured(row.get(name))} for row in rows]
+    return rows[max(range(len(rows)), key=lambda n: (known[n]["dev_accuracy"], -known[n]["dev_loss"]))]
 
 
 def held_out_tenth(problem: Problem) -> np.ndarray:

@@ -16,31 +16,27 @@ from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained
 from launch.digits.config import PRESETS, Config
 from launch.digits.data import Parts, Problem, about, grid_cells, make_problem, most_octaves, read, stored
-from launch.digits.views import ALL, VIEWS
+from launch.digits.views import VIEWS
 from launch.kit.experiment import Experiment
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Row
 
-METHODS: dict[str, Callable[[Problem], Parts]] = {
-    "explicit": lambda problem: solved.pixels(problem, "explicit", "explicit"),
-    "delta": lambda problem: solved.pixels(problem, "delta", "explicit"),
-    "scaling": lambda problem: solved.pixels(problem, "scaling", "scaling", problem.config.sweeps),
-    "quadratic": lambda problem: solved.pixels(problem, "quadratic", "quadratic", problem.config.quadratic_sweeps),
-    "logistic_regression": lambda problem: solved.pixels(problem, "logistic_regression", "lbfgs"),
-    "features": solved.features,
-    "kernel": lambda problem: solved.kernel(problem, "kernel"),
-    "feature-machine": lambda problem: solved.kernel(problem, "feature-machine"),
-    "trained_readout": trained.trained_readout,
-    "network": trained.network,
-    "cnn": trained.cnn,
-    "cold": lambda problem: trained.stacks(problem, "cold"),
-    "warm": lambda problem: trained.stacks(problem, "warm"),
-}
 _shared = {"epochs": 0, "priming_number": None, "backprop_free": True}  # of rows whose methods have no others
 _matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
-
-
 _of_descriptors = {"kernel", "feature-machine", "trained_readout"}
+
+
+def parts_of(problem: Problem, method: str) -> Parts:
+    """The models of a method."""
+    trainings = {"trained_readout": trained.trained_readout, "network": trained.network, "cnn": trained.cnn}
+    match method:
+        case "features":
+            return solved.features(problem)
+        case "kernel" | "feature-machine":
+            return solved.kernel(problem, method)
+        case "cold" | "warm":
+            return trained.stacks(problem, method)
+    return trainings[method](problem) if method in trainings else solved.pixels(problem, method)
 
 
 @refuses
@@ -80,7 +76,7 @@ def measure(config: Config, folder: RunFolder) -> Parts:
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
     write_scan(problem)
     for method in config.methods:
-        for key, part in METHODS[method](problem):
+        for key, part in parts_of(problem, method):
             yield key, functools.partial(_complete, problem, part, data)
     for path in folder.path.glob("checkpoints/*.partial"):  # the models are saved; these were for resuming
         shutil.rmtree(path)
@@ -100,14 +96,5 @@ def write_scan(problem: Problem) -> None:
     (problem.folder.path / "scan.csv").write_text("\n".join(["K,train_accuracy,test_accuracy", *lines]) + "\n")
 
 
-EXPERIMENT = Experiment(
-    "digits",
-    Config,
-    measure,
-    VIEWS,
-    presets=PRESETS,
-    check=check_images,
-    extend=("methods", "layers"),
-    title="Digits: solved and trained",
-    terminal=ALL,
-)
+_flags: Any = {"presets": PRESETS, "check": check_images, "extend": ("methods", "layers")}
+EXPERIMENT = Experiment("digits", Config, measure, VIEWS, title="Digits: solved and trained", **_flags)

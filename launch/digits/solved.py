@@ -35,24 +35,9 @@ from jexplicit.solvers.metrics import accuracy, mean_loss
 from jexplicit.solvers.priming import delta_intercept, fit_image_delta, intercept_logits
 from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
 from jexplicit.solvers.sweeps import SoftmaxFit, iterative_scaling_sweeps
+from launch.digits import data
 from launch.digits.config import Config
-from launch.digits.data import (
-    Parts,
-    Problem,
-    Split,
-    descriptors,
-    dev_scores,
-    fit_descriptors,
-    flops,
-    held_out_tenth,
-    keep,
-    log_reliability,
-    make_key,
-    pools,
-    read,
-    row_name,
-    save_model,
-)
+from launch.digits.data import Parts, Problem, Split, dev_scores, held_out_tenth, keep, make_key, read, row_name, save_model
 from launch.kit.rows import Row, where
 
 _ridge = 1e-4  # of the sweeps with a bound on the curvature, in units of the features' mean square
@@ -64,12 +49,7 @@ _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be 
 
 
 class Inputs(NamedTuple):
-    """What a layer reads.
-
-    K: priming number.
-    fields: of the row.
-    seconds: that the features took.
-    """
+    """Features that a layer reads, the priming number K, fields of the row, and the seconds that the features took."""
 
     train: Split
     test: Split
@@ -86,8 +66,10 @@ class Model(NamedTuple):
     fields: Row = {}
 
 
-def pixels(problem: Problem, method: str, solver: str, sweeps: int = 0) -> Parts:
+def pixels(problem: Problem, method: str) -> Parts:
     """A method on pixels; the explicit solution has a row per depth."""
+    solver = {"delta": "explicit", "logistic_regression": "lbfgs"}.get(method, method)
+    sweeps = {"scaling": problem.config.sweeps, "quadratic": problem.config.quadratic_sweeps}.get(method, 0)
     inputs = Inputs(problem.train, problem.test, None if solver in ("quadratic", "lbfgs") else problem.K)
     for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, solver, layers=layers)
@@ -214,16 +196,13 @@ def _calibrated(problem: Problem, key: Row, dev: Array, test: Array) -> Row:
     """The explicit solution with the temperature of a held-out tenth."""
     temperature = fit_temperature(dev, problem.train.labels[held_out_tenth(problem)])
     cooled = test / temperature
-    log_reliability(problem, f"{row_name(key)}, one temperature", cooled)
+    data.log_reliability(problem, f"{row_name(key)}, one temperature", cooled)
     loss, error = mean_loss(cooled, problem.test.Y), calibration_error(cooled, problem.test.labels)
     return {"temperature": temperature, "calibrated_loss": loss, "calibrated_error": error}
 
 
 class Described(NamedTuple):
-    """Descriptors of the training and test images, and weights of all features.
-
-    seconds, flops: that they took.
-    """
+    """Descriptors of the training and of the test images, the weights of all features, and the cost of both."""
 
     train: Array
     test: Array
@@ -266,10 +245,8 @@ def _both_readouts(problem: Problem, key: Row) -> list[Row]:
         fit, part = (tempered(each, temperature, ridge)[0] for each in fits)
         fields = {"epochs": config.kernel_sweeps if solver == "softmax" else 0, "temperature": temperature, **about}
         fields |= {"solve_seconds": seconds, "seconds": feature_seconds + seconds}
-        fields |= {
-            "flops": described.flops + _solve_flops(config, len(train), solver),
-            **dev_scores(problem, streamed_logits(part, train[tenth], features)),
-        }
+        fields |= {"flops": described.flops + _solve_flops(config, len(train), solver)}
+        fields |= dev_scores(problem, streamed_logits(part, train[tenth], features))
         fields["part_test_accuracy"] = accuracy(streamed_logits(part, test, features), problem.test.labels)
         logits = (streamed_logits(fit, Z, features) for Z in (train, test))
         rows.append(keep(problem, {**key, "solver": solver}, linear(fit).params, *logits, **fields))
@@ -280,11 +257,11 @@ def _both_readouts(problem: Problem, key: Row) -> list[Row]:
 def describe_images(config: Config) -> Described:
     """The descriptors of the images, shared by all linear classifiers of a run."""
     images, start = read(config), time.perf_counter()
-    train, test, weights = fit_descriptors(config, images)
+    train, test, weights = data.fit_descriptors(config, images)
     W = fourier_directions(key_of_seed(config.seed), train.shape[1], config.frequencies, scale=_scale)
     seconds, image = time.perf_counter() - start, jax.ShapeDtypeStruct((1, *images.train_images.shape[1:]), train.dtype)
     products = 2 * weights["axes"].size  # of pooled responses and axes
-    cost = flops(pools(config, image.shape), image) + products
+    cost = data.flops(data.pools(config, image.shape), image) + products
     return Described(train, test, {**weights, "W": W}, seconds, cost * len(train))
 
 
@@ -344,7 +321,7 @@ def kernel_features(weights: Mapping[str, Any]) -> jax.tree_util.Partial:
 def kernel_logits(config: Config, weights: Mapping[str, Any], params: Mapping[str, Array], X: np.ndarray, levels: int) -> Array:
     """Logits of images [M, height, width] from a run's saved arrays."""
     fit = SoftmaxFit(params["U"], params["intercept"], ())
-    return streamed_logits(fit, descriptors(config, weights, X, levels), kernel_features(weights))
+    return streamed_logits(fit, data.descriptors(config, weights, X, levels), kernel_features(weights))
 
 
 def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, Readout]]:

@@ -49,11 +49,8 @@ def _stack(problem: Problem, key: Row) -> list[Row]:
     config, layers, warm = problem.config, key["layers"], key["method"] == "warm"
     (H, Y, _), tenth = problem.train, held_out_tenth(problem)
     used = problem.train.rows(~tenth)  # a warm start is solved on these, too: held-out images stay unseen
-    decoders = (
-        explicit_decoders(used, problem.K, layers)
-        if warm
-        else random_decoders(key_of_seed(config.seed), H.shape[1], Y.shape[1], layers)
-    )
+    decoders = random_decoders(key_of_seed(config.seed), H.shape[1], Y.shape[1], layers)
+    decoders = explicit_decoders(used, problem.K, layers) if warm else decoders
     params = {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}
     solved = explicit_decoders(used, problem.K, 1) if layers == 1 else ()
 
@@ -103,19 +100,9 @@ def _until_patience(
         z = logits(variables, H_test)
         return {"test_accuracy": accuracy(z, labels), "test_loss": mean_loss(z, Y_test), **near(variables)}
 
-    variables, about = fit_network(
-        problem,
-        key,
-        model,
-        {"params": params, "batch_stats": {}},
-        optimizer,
-        lambda drawn: H[drawn],
-        logits,
-        H[held_out_tenth(problem)],
-        watch,
-        epochs=config.epochs,
-        patience=config.patience,
-    )
+    start, until = {"params": params, "batch_stats": {}}, {"epochs": config.epochs, "patience": config.patience}
+    reading: Any = (lambda drawn: H[drawn], logits, H[held_out_tenth(problem)], watch)
+    variables, about = fit_network(problem, key, model, start, optimizer, *reading, **until)
     outputs = logits(variables, H)
     events = where(problem.folder.events("epoch"), method=key["method"], layers=key["layers"])
     curve = {event["epoch"]: event["test_accuracy"] for event in events}
@@ -143,10 +130,8 @@ def _cnn(problem: Problem, key: Row) -> list[Row]:
     held_out, epochs = H[held_out_tenth(problem)], config.cnn_epochs
     network: Any = (model, start, _adamw(problem, epochs, _cnn_rate, _cnn_decay), lambda drawn: H[drawn], logits, held_out)
     variables, fields = fit_network(problem, key, *network, epochs=epochs, weight_decay=_cnn_decay)
-    fields |= dev_scores(problem, logits(variables, held_out)) | {
-        "learning_rate": _cnn_rate,
-        "seconds": fields["solve_seconds"],
-    }
+    fields |= dev_scores(problem, logits(variables, held_out))
+    fields |= {"learning_rate": _cnn_rate, "seconds": fields["solve_seconds"]}
     return [keep(problem, key, variables, logits(variables, H), logits(variables, problem.test.H), **fields)]
 
 
@@ -183,11 +168,8 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
     compute, tenth = jax.jit(features), held_out_tenth(problem)
     held_out = train[tenth]
     start: Variables = {"params": {"output": zeros}, "batch_stats": {}}
-    model, epochs, reading = (
-        FullyConnected((), N),
-        config.readout_epochs,
-        (lambda drawn: compute(train[drawn]), logits, held_out),
-    )
+    model, epochs = FullyConnected((), N), config.readout_epochs
+    reading: Any = (lambda drawn: compute(train[drawn]), logits, held_out)
     fits = [
         fit_network(problem, key, model, start, optimizer, *reading, epochs=epochs, weight_decay=decay)
         for decay in _readout_decays
@@ -229,12 +211,8 @@ def fit_network(
 ) -> tuple[Variables, dict[str, Any]]:
     """The variables of the best epoch, and row fields; interrupted fits continue.
 
-    Args:
-        inputs_of: what the network reads of the training images with these numbers.
-        logits: `(variables, inputs) -> [M, N]`.
-        held_out: what `logits` read of the held-out tenth.
-        watch: more fields of the log of an epoch.
-        about: what tells several fits of a row apart.
+    inputs_of: numbers of training images -> inputs of the network. logits: `(variables, inputs) -> [M, N]`. held_out: inputs of
+    the held-out tenth. watch: more fields of the log of an epoch. about: tells several fits of a row apart.
     """
     config, used, Y = problem.config, np.flatnonzero(~held_out_tenth(problem)), np.asarray(problem.train.Y)
     loss, size, measured = objective("softmax_cross_entropy"), min(config.batch_size, len(used)), dict[str, Any]()

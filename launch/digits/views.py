@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from launch.digits.data import load_model, row_name
-from launch.kit.figures import COLOURS, figure, legend_outside, log_ticks, plain_ticks
+from launch.kit.figures import COLOURS, figure, legend_outside, log_ticks
 from launch.kit.rows import Column, Results, Row, where
 from launch.kit.views import Images, Lines, Section, Table, View, picture
 
@@ -100,16 +100,9 @@ def diagonal(axes: np.ndarray) -> None:
     legend_outside(axes[0, 0])
 
 
-RELIABILITY = Lines(
-    "reliability",
-    "confidence",
-    "accuracy",
-    "name",
-    rows=bins,
-    axes={"ylabel": "share of right guesses", "xlim": (0, 1.01), "ylim": (0, 1.01)},
-    size=(6.6, 4.0),
-    finish=diagonal,
-)
+_axes = {"ylabel": "share of right guesses", "xlim": (0, 1.01), "ylim": (0, 1.01)}
+_reliable: Any = {"axes": _axes, "size": (6.6, 4.0), "finish": diagonal}
+RELIABILITY = Lines("reliability", "confidence", "accuracy", "name", rows=bins, **_reliable)
 
 
 def class_columns(results: Results) -> dict[str, dict[str, np.ndarray]]:
@@ -134,20 +127,13 @@ def about(results: Results) -> list[str]:
     ]
 
 
+_columns = "Each class's column of U, minus the mean over classes: red is evidence for the class, blue against it."
 VIEWS: Sequence[View] = [
     about,
     ALL,
     OPPONENTS._replace(note="Fitted to the same nine tenths of the training images; the solved ones then to all of them."),
     methods,
     Section("Explicit, cold and warm", [PAPER]),
-    Section(
-        "Calibration",
-        [RELIABILITY],
-        note="Below the diagonal a model is too sure. Bins of confidence with fewer than 20 test images are left out.",
-    ),
-    Section(
-        "Pictures",
-        [Images("columns", class_columns, scale=False, shared="row", size=(0.95, 1.1))],
-        note="Each class's column of U, minus the mean over classes: red is evidence for the class, blue against it.",
-    ),
+    Section("Calibration", [RELIABILITY], note="Below the diagonal a model is too sure; bins have 20 images or more."),
+    Section("Pictures", [Images("columns", class_columns, scale=False, shared="row", size=(0.95, 1.1))], note=_columns),
 ]

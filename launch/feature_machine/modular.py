@@ -98,28 +98,15 @@ def _metrics(results: Results) -> dict[str, dict[Any, np.ndarray]]:
 
 RESULTS = Table(
     [
-        Column("seed", "seed", "d"),
-        Column("solves", "solve", "d"),
-        Column("train %", "train_accuracy", ".2f", 100),
-        Column("test %", "test_accuracy", ".2f", 100),
-        Column("circulant", "circulant", ".3f"),
-        Column("s", "seconds", ".1f"),
-        Column("CPU s", "cpu_seconds", ".1f"),
+        *(Column("seed", "seed", "d"), Column("solves", "solve", "d")),
+        *(Column(f"{part} %", f"{part}_accuracy", ".2f", 100) for part in ("train", "test")),
+        *(Column("circulant", "circulant", ".3f"), Column("s", "seconds", ".1f"), Column("CPU s", "cpu_seconds", ".1f")),
     ],
     rows=lambda results: [rows[-1] for rows in groups(results.rows, lambda row: row["seed"]).values()],
     note="*Circulant*: how much of the variance of the metric's block of a and b is constant along wrapped diagonals.",
 )
 FIGURE = Lines("grokking", "solve", "y", "of", rows=_curves, axes={"xlabel": "solve", "ylabel": "accuracy, and share"})
-METRICS = Images(
-    "metrics",
-    _metrics,
-    shared="row",
-    caption="The metric without its diagonal after some solves; rows and columns are the values of a, then of b.",
-)
-EXPERIMENT = Experiment(
-    "feature-machine",
-    ModularConfig,
-    measure,
-    [RESULTS, FIGURE, METRICS],
-    title="launch.feature_machine modular: features by solving",
-)
+_caption = "The metric without its diagonal after some solves; rows and columns are the values of a, then of b."
+VIEWS = [RESULTS, FIGURE, Images("metrics", _metrics, shared="row", caption=_caption)]
+_title = "launch.feature_machine modular: features by solving"
+EXPERIMENT = Experiment("feature-machine", ModularConfig, measure, VIEWS, title=_title)

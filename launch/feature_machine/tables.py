@@ -114,42 +114,22 @@ def _means(results: Results) -> list[Row]:
     """Of every model on every table, the mean over folds, and the standard deviation."""
     found, tables = [], groups(results.rows, ["data"]).values()
     for rows in (rows for table in tables for rows in groups(table, ["method"]).values()):
-        scores, solves = [row["score"] for row in rows], [row["solve"] for row in rows if "solve" in row]
-        found.append(
-            {
-                **rows[0],
-                "score": float(np.mean(scores)),
-                "spread": float(np.std(scores)),
-                "solves": ", ".join(map(str, solves)),
-                "cpu_seconds": sum(row["cpu_seconds"] for row in rows),
-            }
-        )
+        scores, solves = [row["score"] for row in rows], ", ".join(str(row["solve"]) for row in rows if "solve" in row)
+        of_all = {"score": float(np.mean(scores)), "spread": float(np.std(scores)), "solves": solves}
+        found.append({**rows[0], **of_all, "cpu_seconds": sum(row["cpu_seconds"] for row in rows)})
     return found
 
 
 RESULTS = Table(
     [
-        Column("table", "data"),
-        Column("examples", "examples", ",d"),
-        Column("inputs", "inputs", "d"),
-        Column("model", "method"),
-        Column("measure", "measure"),
-        Column("of new examples", "score", ".3f"),
-        Column("± folds", "spread", ".3f"),
-        Column("solves, by fold", "solves"),
-        Column("CPU s", "cpu_seconds", ",.0f"),
+        *(Column("table", "data"), Column("examples", "examples", ",d"), Column("inputs", "inputs", "d")),
+        *(Column("model", "method"), Column("measure", "measure"), Column("of new examples", "score", ".3f")),
+        *(Column("± folds", "spread", ".3f"), Column("solves, by fold", "solves"), Column("CPU s", "cpu_seconds", ",.0f")),
     ],
     rows=_means,
     note="Means over folds of R² or accuracy, and standard deviations. Every model chose its settings by cross-validation "
     "within the other folds; *feature machine* has the Laplace kernel, and *one solve* is kernel regression with it. CPU "
     "seconds are those of all folds with the choice.",
 )
-EXPERIMENT = Experiment(
-    "feature-machine",
-    TablesConfig,
-    measure,
-    [RESULTS],
-    check=check,
-    extend=("data",),
-    title="launch.feature_machine tables: is a learned metric of use?",
-)
+_about: Any = {"extend": ("data",), "title": "launch.feature_machine tables: is a learned metric of use?"}
+EXPERIMENT = Experiment("feature-machine", TablesConfig, measure, [RESULTS], check=check, **_about)

@@ -158,7 +158,7 @@ def make_recipe(config: TrainingFlags, depth: int = 1) -> Recipe:
 # Training
 
 Measure = Callable[[Any], Row]  # parameters of one seed -> numbers
-Member = tuple[Any, Row]  # parameters, and the fields of rows that do not depend on a test: seed, steps and seconds
+Member = tuple[Any, Row]  # parameters or weights, and the fields of rows that do not depend on a test: seed, steps, seconds
 
 
 def train_or_load(
@@ -175,14 +175,8 @@ def train_or_load(
 ) -> list[Member]:
     """The parameters of every seed, with row fields; interrupted training continues.
 
-    Training logs an event `evaluation` every so many steps, and `trained` at the end.
-
-    Args:
-        name: of the model, in files and events.
-        init: `key -> parameters` of one seed; best compiled once for all models of a size.
-        problem, recipe, every: as in `icl.train_layers`; the schedule of the learning rate is that of --cooling.
-        evaluation: returns what to measure of the parameters of one seed; called only if there is something to train.
-        steps, seeds: default, those of the flags.
+    name: of the model, in files and events. init: `key -> parameters`. evaluation: returns the measure of one seed's
+    parameters; called only if there is something to train. problem, recipe, every: as in `icl.train_layers`.
     """
     (config, folder), steps = job, steps or job.config.steps
     path, numbers = folder.path / "checkpoints" / name, [config.seed + n for n in range(seeds or config.seeds)]
@@ -262,12 +256,7 @@ Predict = Callable[[Any, Sequence], Array]
 
 
 class Family(NamedTuple):
-    """Predictors that differ in their weights only, so that they are compiled once.
-
-    name: of the predictor in rows.
-    predict: `(weights, batch) -> [m, B]`.
-    members: the weights of each predictor, and its row fields that do not depend on the test, such as its seed.
-    """
+    """Predictors `(weights, batch) -> [m, B]` that differ in their weights only, so that they are compiled once."""
 
     name: str
     predict: Predict
@@ -325,7 +314,8 @@ def untrained_families(config: TaskFlags, model: Model) -> list[Family]:
     """All predictors without training: descents, constructed layers and ridge regression."""
     predict = predict_of(Regression(model.tasks, model.layers))  # tokens of solved recurrent layers exceed the paper's clip
     members = [(constructed_layers(config, model), about) for _, about in descent_family(config, model, "gd++").members]
-    ridges = Family("ridge", _by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})])
+    by_ridge = lambda penalty, batch: vmap_tasks(lambda s: ridge(s, penalty))(batch)  # noqa: E731
+    ridges = Family("ridge", by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})])
     return [*descent_families(config, model), Family("constructed", predict, members), ridges]
 
 
@@ -334,14 +324,10 @@ def _by_descent(K: int) -> Predict:
     return lambda rates, batch: vmap_tasks(lambda s: gd_plus_plus(s, *rates, steps=K)[-1])(batch)  # with γ = 0 GD
 
 
-def _by_ridge(penalty: Array, batch: Sequence) -> Array:
-    return vmap_tasks(lambda s: ridge(s, penalty))(batch)
-
-
 @functools.cache
 def predict_of(problem: QueryLoss) -> Predict:
     """The predictions of layers, compiled once for equal problems."""
-    return problem.predict  # a bound method is a new object each time
+    return problem.predict
 
 
 def trained_family(
@@ -358,9 +344,8 @@ def trained_family(
 ) -> Family:
     """Layers of every seed, trained now or earlier in this run.
 
-    start is cold, from random weights, or warm, from those of the closed form or of `init`. Other defaults: the name is that of
-    start and model, problem and recipe are those of the flags, init draws layers of attention, and evaluations are 100 steps
-    apart, or 1/200 of a longer training.
+    start is cold, from random weights, or warm, from those of the closed form or of `init`. Problem and recipe are by default
+    those of the flags; evaluations are 100 steps apart, or 1/200 of a longer training.
     """
     config, tasks = job.config, model.tasks
     name, options = name or f"{start}_{model_name(model.sizes)}", {"clip": WARM_CLIP} if start == "warm" else {}

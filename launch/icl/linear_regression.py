@@ -3,13 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from icl.problems.comparison import interpolate
 from launch.icl import base
 from launch.icl.config import LayerFlags, MultiStepConfig, OneStepConfig
 from launch.icl.tables import COMPARISON, STYLES, curves
-from launch.kit.figures import legend_below
 from launch.kit.rows import Results, Row, melt
 from launch.kit.views import Lines
 
@@ -58,14 +55,7 @@ def training(results: Results) -> list[str]:
     by_panel, axes = {**logs, _panels["loss"]: {"yscale": "log"}}, {"xlabel": "training step", "ylabel": ""}
     size = (3.4, 3.2)  # a warm start begins at a distance of 0
     figure = Lines(f"training_{model}", "step", "value", "series", "measure", melt(rows, _panels), STYLES, axes, by_panel, size)
-    return figure._replace(finish=one_legend)(results)
-
-
-def one_legend(axes: np.ndarray) -> None:
-    """One legend beside the panels instead of one in each."""
-    for ax in axes.flat:
-        ax.get_legend().remove()
-    legend_below(axes, loc="outside right upper", ncols=1)
+    return figure._replace(legend="right")(results)
 
 
 VIEWS = [COMPARISON, training]

@@ -14,7 +14,7 @@ from icl.tasks import Sequence, sample_tasks
 from launch.icl import base
 from launch.icl.config import LoopedConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Column, Results, Row, cell, means, pivot
+from launch.kit.rows import Column, Row, cell, means, pivot
 from launch.kit.views import Lines, Table
 
 SOLVED_FOR = (1, 2, 5, 10)
@@ -63,13 +63,11 @@ def _layer(row: Row) -> str:
     return {"gd": "GD, solved", "gd++": "GD++, solved", "trained": "GD++, trained"}[row["predictor"]] + f" for {row['layers']}"
 
 
-def _by_loops(results: Results) -> list[Row]:
-    rows = means(results.rows, ["predictor", "layers", "loops"])
-    return pivot([{**row, "layer": _layer(row)} for row in rows], ["layer"], "loops")
-
-
+_by = ["predictor", "layers", "loops"]
+_named = lambda results: [{**row, "layer": _layer(row)} for row in means(results.rows, _by)]  # noqa: E731
 LOOPED = Table(
-    [Column("layer", "layer"), *(Column(f"{n} loops", cell(n, "loss"), ".3g") for n in (2, 5, 10, 20, 50))], _by_loops
+    [Column("layer", "layer"), *(Column(f"{n} loops", cell(n, "loss"), ".3g") for n in (2, 5, 10, 20, 50))],
+    lambda results: pivot(_named(results), ["layer"], "loops"),
 )
 AXES = {"xscale": "log", "yscale": "log", "xlabel": "loops run", "ylabel": LOSS, "ylim": (5e-3, 10)}
 FIGURE = Lines("looped", "loops", "loss", _layer, lambda row: _layer(row).split(",")[0], axes=AXES, sharey=True)

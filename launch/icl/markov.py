@@ -10,15 +10,8 @@ import numpy as np
 
 from icl.models.causal import CausalModel, init_model, next_outputs
 from icl.models.induction import cache_row, counting_model, head_roles, induction_model
-from icl.problems.markov import (
-    Chain,
-    Chains,
-    bigram_posterior,
-    cross_entropy,
-    divergence,
-    uniform_prediction,
-    unigram_posterior,
-)
+from icl.problems import markov
+from icl.problems.markov import Chain, Chains, bigram_posterior, cross_entropy, divergence
 from icl.training import Recipe
 from launch.icl import base
 from launch.icl.config import MarkovConfig
@@ -50,18 +43,14 @@ def losses(job: base.Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
         if weights:
             found = [of_batch | roles(*weights, batch) for of_batch, batch in zip(found, tests, strict=True)]
         averages = {what: float(np.mean([of_batch[what] for of_batch in found])) for what in found[0]}
-        return {
-            **about,
-            "predictor": name,
-            "layers": 2 if weights else 0,
-            "test_tasks": len(tests) * size,
-            **averages,
-            **fields,
-        }
+        sizes = {"predictor": name, "layers": 2 if weights else 0, "test_tasks": len(tests) * size}
+        return {**about, **sizes, **averages, **fields}
 
     yield from (test(name, predict) for name, predict in strategies(chains).items())
     row, layers, counts = exact_differences(chains, base.random_key(config, base.TEST))
-    yield test("cache row", partial(of_cache_row, k), max_difference=row, count_difference=counts)
+    of_cache = lambda x: jax.nn.log_softmax(cache_row(x, k).row)  # noqa: E731
+    yield test("cache row", of_cache, max_difference=row, count_difference=counts)
+    of_construction = lambda model, x: jnp.log(next_outputs(model, x))  # noqa: E731  (whose outputs are probabilities)
     yield test("constructed", of_construction, constructed, symbols_before=k, max_difference=layers)
     for before, name in enumerate(MODELS.values()):
         fields = {"task": "markov chains" + ", marked start" * before, "symbols_before": before, "start": "cold"}
@@ -115,25 +104,15 @@ def strategies(chains: Chains) -> dict[str, Predict]:
     """The closed forms, by name."""
     k, alpha = chains.states, chains.alpha
     return {
-        "uniform": lambda x: jnp.log(uniform_prediction(x, k)),
-        "unigram": lambda x: jnp.log(unigram_posterior(x, alpha, k)),
+        "uniform": lambda x: jnp.log(markov.uniform_prediction(x, k)),
+        "unigram": lambda x: jnp.log(markov.unigram_posterior(x, alpha, k)),
         "bigram": lambda x: jnp.log(bigram_posterior(x, alpha, k)),
     }
-
-
-def of_cache_row(states: int, x: jax.Array) -> jax.Array:
-    """Predictions of the row of a language model's cache."""
-    return jax.nn.log_softmax(cache_row(x, states).row)
 
 
 def of_logits(model: CausalModel, x: jax.Array) -> jax.Array:
     """Predictions of a trained model."""
     return jax.nn.log_softmax(next_outputs(model, x))
-
-
-def of_construction(model: CausalModel, x: jax.Array) -> jax.Array:
-    """Predictions of the constructed model, whose outputs are probabilities."""
-    return jnp.log(next_outputs(model, x))
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -11,14 +11,8 @@ import numpy as np
 import scipy
 from jax import lax
 
-from icl.models.recurrences import (
-    Stream,
-    delta_rule,
-    linear_attention,
-    mesa_conjugate_gradients,
-    mesa_recursion,
-    sherman_morrison,
-)
+from icl.models import recurrences
+from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
 from jexplicit.runs.progress import stage
@@ -153,10 +147,9 @@ def on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estim
 
 
 def mesa_layers(d: int, settings: dict[str, float], *more: Any) -> dict[str, Estimator]:
-    """Both forms of the mesa layer.
-    d conjugate gradients are exact but for rounding; ill-conditioned keys need more."""
+    """Both forms of the mesa layer; d conjugate gradients would be exact but for rounding."""
     exact = Estimator(mesa_recursion, settings, *more)
-    return {RECURSION: exact, GRADIENTS: exact._replace(layer=mesa_conjugate_gradients, steps=4 * d)}
+    return {RECURSION: exact, GRADIENTS: exact._replace(layer=recurrences.mesa_conjugate_gradients, steps=4 * d)}
 
 
 def normalised_delta_rule(stream: Stream, rate: Any) -> jax.Array:
@@ -187,7 +180,7 @@ def rounding(job: base.Job[MesaConfig], inputs: str) -> Iterator[Row]:
         if inputs == "white" and gamma == 1:
             others["linear attention"] = Estimator(linear_attention, {})
             others["delta rule"] = Estimator(delta_rule, {"rate": 0.5 / (d + 2)})
-        others[TEXTBOOK] = Estimator(sherman_morrison, settings)
+        others[TEXTBOOK] = Estimator(recurrences.sherman_morrison, settings)
         for name, one in (others | mesa_layers(d, settings)).items():
             with stage(f"rounding over {T} tokens, {inputs}, {name}"):
                 found = computed(one, stream, np.float32)

@@ -57,14 +57,8 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
         *(({"predictor": "trained", **e, "start": "cold"}, partial(problem.predict, one)) for one, e in trained),
     ]
     batch = sample_tasks(base.random_key(config, base.TEST), tasks, config.test_tasks)
-    about = {
-        "reference": "closed_form",
-        "layers": 1,
-        "recurrent": True,
-        "dim": d,
-        "context": N,
-        "test_tasks": config.test_tasks,
-    }
+    about = {"reference": "closed_form", "layers": 1, "recurrent": True}
+    about |= {"dim": d, "context": N, "test_tasks": config.test_tasks}
     with stage("testing other covariances"):
         found = [base.predictions_of(lambda _, b, predict=predict: predict(b), None, batch) for _, predict in predictors]
     for ours, (entry, _) in zip(found, predictors, strict=True):

@@ -9,14 +9,8 @@ import numpy as np
 
 from icl.models.attention import Regression, init_layers, predict_batch
 from icl.models.constructions import head_layer
-from icl.problems.task_diversity import (
-    FiniteTasks,
-    bayes_predictions,
-    crossing,
-    diversity_curve,
-    diversity_threshold,
-    layer_losses,
-)
+from icl.problems import task_diversity as diversity
+from icl.problems.task_diversity import FiniteTasks, diversity_curve
 from icl.tasks import Tasks, half_mse
 from jexplicit.runs.progress import stage
 from launch.icl import base
@@ -80,7 +74,7 @@ def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
     with stage("Bayes-optimal predictions", "numbers of tasks") as progress:
         for n, M in enumerate(numbers):
             own = FiniteTasks(tasks, M, config.seed).sample(key, size)
-            on_own, on_fresh = (bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
+            on_own, on_fresh = (diversity.bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
             p, A = (jnp.asarray(leaf[n], fresh.X.dtype) for leaf in curve.heads)
             layer = predict_batch(head_layer(p, A, tasks.context), fresh)
             for name, y in on_fresh.items():
@@ -96,7 +90,7 @@ def trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: in
     init = partial(init_layers, width=config.dim + 1, heads=heads, scale=base.INIT_SCALE)
     evaluation = base.validation_loss(config, problem)
     for layer, entry in base.train_or_load(job, name, init, problem, base.make_recipe(config), evaluation):
-        loss, train_loss = layer_losses(layer, few)
+        loss, train_loss = diversity.layer_losses(layer, few)
         yield _row(few.tasks, "trained", few.number, start="cold", loss=loss, train_loss=train_loss, **entry)
 
 
@@ -109,8 +103,8 @@ def threshold(config: TaskDiversityConfig, tasks: Tasks) -> Row:
             progress(draw + 1, _draws)
     fresh = {name: np.mean([getattr(c, name).fresh for c in curves], axis=0) for name in ("descent", "one_head", "all_heads")}
     excess = {name: losses / curves[0].limit - 1 for name, losses in fresh.items()}
-    found = {name: crossing(numbers, losses, _tolerance) for name, losses in excess.items()}
-    found["limit"] = diversity_threshold(tasks, tolerance=_tolerance)
+    found = {name: diversity.crossing(numbers, losses, _tolerance) for name, losses in excess.items()}
+    found["limit"] = diversity.diversity_threshold(tasks, tolerance=_tolerance)
     about = {"dim": tasks.dim, "context": tasks.context, "tolerance": _tolerance, "draws": _draws, "numbers": numbers}
     return {**about, "excess": {name: losses.tolist() for name, losses in excess.items()}, "thresholds": found}
 
@@ -124,11 +118,6 @@ def _series(row: Row) -> str:
     return _series_of.get(row["predictor"]) or f"{'one head' if row['heads'] == 1 else 'all heads'}, {row['predictor']}"
 
 
-def _thresholds(results: Results) -> list[Row]:
-    events = sorted(results.events("threshold", "dim"), key=lambda event: event["dim"])
-    return [{**event, **event["thresholds"]} for event in events]
-
-
 def _curves(results: Results) -> list[Row]:
     """All losses but those far above the Bayes optimum's."""
     highest = 1.5 * max(row["loss"] for row in where(results.rows, predictor="dmmse"))
@@ -138,7 +127,7 @@ def _curves(results: Results) -> list[Row]:
 _limits = {"limit": "limit of large d", "descent": "descent", "one_head": "one head", "all_heads": "all heads"}
 THRESHOLDS = Table(
     [Column("d", "dim"), Column("N", "context"), *(Column(label, name, ".0f") for name, label in _limits.items())],
-    _thresholds,
+    lambda results: sorted(({**e, **e["thresholds"]} for e in results.events("threshold", "dim")), key=lambda e: e["dim"]),
     note="The M from which on the loss on fresh tasks is within 5 % of that for all tasks, in the mean over draws of tasks: "
     "proportional to d in Raventós et al. 2023.",
 )

@@ -17,7 +17,7 @@ from launch.judge.config import Config
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Column, Results, Row, cell, groups, pivot
-from launch.kit.views import Bars, Section, Table
+from launch.kit.views import Lines, Section, Table
 from launch.shared.choose import load_choices
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart
@@ -110,6 +110,6 @@ def _chance(axes: np.ndarray) -> None:
     axes[0, 0].axhline(0.5, color="black", linewidth=0.8, linestyle="--")
 
 
-_of_one: Any = {"ylim": (0, 1), "xlabel": ""}
-ACCURACY = Bars("accuracy", "field", "accuracy", "model", rows=_by_field, axes=_of_one, size=(9, 3.6), finish=_chance)
+_bars: Any = {"axes": {"ylim": (0, 1), "xlabel": ""}, "size": (9, 3.6), "finish": _chance, "bars": True, "legend": "right"}
+ACCURACY = Lines("accuracy", "field", "accuracy", "model", rows=_by_field, **_bars)
 VIEWS = (MODELS, ACCURACY, Section("Paradigms", [PARADIGMS]))

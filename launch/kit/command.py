@@ -1,6 +1,7 @@
 """The command line of a launcher: flags, presets, and error messages."""
 
 import dataclasses
+import functools
 import inspect
 import logging
 import os
@@ -59,50 +60,37 @@ def entry_point(
     run: Callable[[C], Any] | str, config: type[C], description: str | None, presets: Mapping[str, Preset] | None = None
 ) -> Callable[..., int]:
     """`main(argv=None)` of a command's module; see `run_command`."""
-
-    def main(argv: Sequence[str] | None = None) -> int:
-        return run_command(run, config, presets=presets, description=description or "", argv=argv)
-
-    return main
+    return functools.partial(run_command, run, config, presets=presets, description=description or "")
 
 
 def run_command(
     run: Callable[[C], Any] | str,
     config: type[C],
+    argv: Sequence[str] | None = None,
     *,
     presets: Mapping[str, Preset] | None = None,
     prog: str | None = None,
     description: str,
-    argv: Sequence[str] | None = None,
     experiment: str | None = None,
 ) -> int:
     """Parse the command line into a config and run it.
 
-    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. `--quiet` disables
-    progress, and `--json` prints the return value of `run` as one JSON object instead of its results. Numbers outside the
-    bounds of their field, and an `--out` that is not a local path, such as gs://bucket/run, are refused before anything runs.
-    Compiled functions are cached for the next command (jexplicit.runs.cache). A ValueError or a FloatingPointError becomes
-    one line on the terminal and exit status 2; Ctrl-C prints how to resume. A broken pipe of the output, e.g. of `head`, ends
-    the command quietly.
+    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. Numbers outside their
+    bounds, and an `--out` that is not a local path, are refused before anything runs. A ValueError or a FloatingPointError
+    becomes one line on the terminal and exit status 2; Ctrl-C prints how to resume.
 
     Args:
         run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of
             a module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are
             parsed, so that `--help` does not import JAX.
         config: a frozen dataclass whose field docstrings become `--help`.
-        presets: named configs.
-        prog: the command, for `--help`; default, that of the process.
-        description: the first lines of `--help`.
-        argv: the arguments; default, those of the process.
+        argv, prog: the arguments and the command; default, those of the process.
         experiment: the name in config.json; default, the launcher that defines the config.
-
-    Returns:
-        The exit status.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     argv = list(sys.argv[1:] if argv is None else argv)
-    prog = prog or command_name()
-    presets, whole = presets or {}, "--help-all" in argv
+    prog, presets, whole = prog or command_name(), presets or {}, "--help-all" in argv
+    known = [field.name for field in dataclasses.fields(config)]  # pyright: ignore[reportArgumentType]
     description = as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
     if presets:
         notes = {name: preset.note if whole else preset.note.partition(". ")[0] for name, preset in presets.items()}
@@ -131,9 +119,8 @@ def run_command(
         if isinstance(error, RuntimeError) and not of_process:
             raise
         console.quiet = False
-        names = "|".join(field.name for field in dataclasses.fields(config))  # pyright: ignore[reportArgumentType]
         # library arguments as flags of the command: `data_dir=DIR` as `--data-dir DIR`
-        flag, said = rf"(?<![\w-])({names})=(?=\S)", as_started(of_process or str(error))
+        flag, said = rf"(?<![\w-])({'|'.join(known)})=(?=\S)", as_started(of_process or str(error))
         said = re.sub(flag, lambda found: f"--{found[1].replace('_', '-')} ", said)
         console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
         if of_process:  # JAX's exit handler would deadlock with the other processes
@@ -141,8 +128,7 @@ def run_command(
             os._exit(2)
         return 2
     except KeyboardInterrupt:
-        resumable = any(field.name == "resume" for field in dataclasses.fields(config))  # pyright: ignore[reportArgumentType]
-        console.print("interrupted" + ("; the same command with --resume continues" if resumable else ""))
+        console.print("interrupted" + "; the same command with --resume continues" * ("resume" in known))
         return 130
     return 0
 

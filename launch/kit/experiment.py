@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jexplicit.runs.processes import is_first
-from jexplicit.runs.progress import console
+from jexplicit.runs.progress import console, show
 from launch.kit.command import Preset, run_command
-from launch.kit.folder import RunFolder, present_run
-from launch.kit.rows import Row, read_results, rich_table, where
+from launch.kit.folder import RunFolder
+from launch.kit.rows import Row, read_results, where
 from launch.kit.views import Section, Table, View
 
 Part = tuple[Row, Callable[[], Iterable[Row]]]
@@ -38,7 +38,6 @@ class Experiment(NamedTuple):
     check: refuses a configuration before anything is written; may return a replacement.
     extend: fields of the configuration that a resumed run may change.
     title: of the report.
-    terminal: the printed table; default, the first of the views.
     after: called with the config and the folder after all parts, before the report.
     """
 
@@ -50,7 +49,6 @@ class Experiment(NamedTuple):
     check: Callable[[Any], Any] = lambda config: None
     extend: Sequence[str] = ()
     title: str = ""
-    terminal: Table | None = None
     after: Callable[[Any, RunFolder], None] = lambda config, folder: None
 
     def run(self, config: Any) -> dict[str, Any]:
@@ -69,10 +67,12 @@ class Experiment(NamedTuple):
         if not is_first():
             return {}
         self.after(config, folder)
-        report, table = self.report(folder.path), self.terminal or first_table(self.views)
-        folder.log(event="finished", seconds=time.perf_counter() - start)
-        shown = table.terminal(read_results(folder.path)) if table else rich_table([], [])
-        return present_run(folder, shown, report, start)
+        report, table = self.report(folder.path), first_table(self.views)
+        if table and (shown := table.terminal(read_results(folder.path))).row_count:
+            show(shown)
+        folder.log(event="finished", seconds=(seconds := time.perf_counter() - start))
+        console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
+        return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
 
     def report(self, out: Path) -> Path:
         """Write report.md and the figures from the files of a run only."""

@@ -2,12 +2,12 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -20,6 +20,7 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 150,
 }
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")  # safe for colour-blind readers
+FEW = 12  # points of a line with markers, and values on a log axis with one tick each
 
 
 @contextlib.contextmanager
@@ -59,19 +60,13 @@ def legend_below(axes: np.ndarray, **options: Any) -> None:
     axes.flat[0].figure.legend(handles.values(), handles.keys(), **shared)
 
 
-def plain_ticks(axis: Any) -> None:
-    """Ticks of a log axis at 1, 2 and 5, plain numbers."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
-
-
-def log_ticks(ax: Any, which: str = "y") -> None:
-    """Plain numbers on a log axis, x or y, denser for fewer decades."""
+def log_ticks(ax: Any, which: str = "y", places: Collection[float] = ()) -> None:
+    """Plain numbers on a log axis, x or y: at places that are few and have few digits, or denser for fewer decades."""
     low, high = getattr(ax, f"get_{which}lim")()
     decades, axis = np.log10(high / low) if low > 0 else np.inf, getattr(ax, f"{which}axis")
     subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
-    axis.set_major_locator(LogLocator(subs=subs))
+    few = 0 < len(places) <= FEW and all(float(f"{x:.4g}") == x for x in places)
+    axis.set_major_locator(FixedLocator(sorted(places)) if few else LogLocator(subs=subs))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 

@@ -33,20 +33,26 @@ from launch.kit.program import as_started
 C = TypeVar("C")
 
 _first_group, _general = "command", "general"
-FLAT = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
+_flat = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
 _alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
 
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
     """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process.
 
-    argv: without --preset, --quiet and --json, which `--help` explains. default: of the flags, or None for that of the class.
+    default: of the flags, or None for that of the class.
     """
     if {"-h", "--help"} & {*argv}:
         print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{short_help(flags(config, default, presets))}")
         raise SystemExit(0)
     given = ["--help" if word == "--help-all" else word for word in argv]
-    groups: Any = tyro.cli(flag_groups(config, default, presets), prog=prog, args=given, description=description, config=FLAT)
+    fields: dict[str, list[Any]] = {}  # of a dataclass for each group
+    for flag in flags(config, default, presets):
+        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
+        fields.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
+    parts = [(title, dataclasses.make_dataclass(title, own, kw_only=True, frozen=True)) for title, own in fields.items()]
+    kind = dataclasses.make_dataclass(config.__name__, parts, frozen=True)
+    groups: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=_flat)
     values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
     return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
@@ -98,32 +104,15 @@ def short_help(found: Sequence[Flag]) -> str:
     return "\n".join([*lines, textwrap.fill(" ".join(more), 110, break_on_hyphens=False)])
 
 
-def flag_groups(config: Any, default: Any = None, presets: Iterable[str] = ()) -> type:
-    """A dataclass of dataclasses, one per group of flags of a config, for tyro."""
-    groups: dict[str, list[Any]] = {}
-    for flag in flags(config, default, presets):
-        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
-        groups.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
-    parts = [(title, dataclasses.make_dataclass(title, fields, kw_only=True, frozen=True)) for title, fields in groups.items()]
-    return dataclasses.make_dataclass(config.__name__, parts, frozen=True)
-
-
 @functools.cache
 def _helps(config: type) -> dict[str, str]:
-    """Docstrings of a dataclass's fields and bases, or its HELP."""
+    """Docstrings of the fields of a dataclass and its bases."""
     helps = {}
     for base in reversed(config.__mro__[:-1]):
-        if "HELP" in vars(base):
-            helps |= {name: _first_line(text) for name, text in vars(base)["HELP"].items()}
-            continue
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         statements = typing.cast(ast.ClassDef, body).body
         for field, text in zip(statements, statements[1:], strict=False):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
-                    helps[name] = _first_line(written)
+                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(written.split()), count=1)
     return helps
-
-
-def _first_line(text: str) -> str:
-    return re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(text.split()), count=1)

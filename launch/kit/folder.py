@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from rich.table import Table
 
 from jexplicit.runs.files import local_path, write_json
 from jexplicit.runs.processes import check_equal_across_processes, is_first, lock_run_folder
-from jexplicit.runs.progress import console, show
 from jexplicit.runs.results import check_experiment, experiment_of, read_config, read_events, read_rows, read_stored
 from launch.kit.program import command_name
 
@@ -40,14 +38,13 @@ class RunFolder:
     Args:
         out: the folder; it is created. An existing one must be empty or have a run.
         config: a frozen dataclass.
-        resume: continue an existing run. Its configuration must be equal, except for fields that do not affect results
-            (devices, memory, ...) and those of `extend`.
-        extend: fields of the config that a resumed run may change, such as the radii; config.json then has the new values.
-        experiment: name of the experiment, e.g. "lm"; default, the launcher that defines the config.
+        resume: continue a run of the same configuration, except for `extend` and fields that do not affect results.
+        extend: fields that a resumed run may change, such as the radii; config.json then has the new values.
+        experiment: its name; default, the launcher that defines the config.
 
     Raises:
-        ValueError: a folder with a run without `resume`, with a run of another configuration or experiment, or with other
-            files; another run is active in it; its files are damaged; it is not writable.
+        ValueError: a folder with other files, with a run and no `resume`, or with a run of another configuration or experiment;
+            another run is active in it; it is damaged or cannot be written.
     """
 
     def __init__(
@@ -57,7 +54,7 @@ class RunFolder:
         *,
         resume: bool = False,
         extend: Sequence[str] = (),
-        experiment: str | None = None,
+        experiment: str = "",
     ):
         self.path = local_path(out, "--out")
         described = json.loads(json.dumps(dataclasses.asdict(config)))  # as JSON types
@@ -114,10 +111,6 @@ class RunFolder:
         """The rows of results.json so far."""
         return list(self._rows)
 
-    def add_row(self, row: dict[str, Any]) -> None:
-        """Add a row to results.json."""
-        self.add_rows([row])
-
     def add_rows(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add rows to results.json atomically, and log each as an event."""
         for row in rows:
@@ -133,15 +126,6 @@ class RunFolder:
     def _write_rows(self) -> None:
         if is_first():
             write_json(self.path / "results.json", {"rows": self._rows})
-
-
-def present_run(folder: RunFolder, table: Table, report: Path, start: float) -> dict[str, Any]:
-    """Print a finished run's table and paths; return them for `--json`."""
-    seconds = time.perf_counter() - start
-    if table.row_count:
-        show(table)
-    console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
-    return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
 
 
 def environment() -> dict[str, Any]:

@@ -78,11 +78,6 @@ def groups(rows: Iterable[T], by: Sequence[str] | Callable[[T], Any]) -> dict[An
     return found
 
 
-def some_epochs(events: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
-    """The epochs 0, powers of two, and the last one, by group."""
-    return [e for own in groups(events, by).values() for e in own if e["epoch"].bit_count() <= 1 or e is own[-1]]
-
-
 def means(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
     """One row per group: floats as means, group size as `number`."""
     found: list[Row] = []
@@ -117,13 +112,8 @@ def cell(key: Any, value: str | Callable[[Row], Any]) -> Callable[[Row], Any]:
 
 def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
     """A row per measure, with its name as `measure` and `value`."""
-    found = [row for row in rows]
-    return [
-        {**row, "measure": label, "value": row[name]}
-        for name, label in measures.items()
-        for row in found
-        if row.get(name) is not None
-    ]
+    found, shown = [*rows], measures.items()
+    return [{**r, "measure": label, "value": r[name]} for name, label in shown for r in found if r.get(name) is not None]
 
 
 def points(x: Iterable[Any], y: Iterable[Any], **fields: Any) -> list[Row]:

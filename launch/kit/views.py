@@ -1,7 +1,7 @@
 """Views of results: tables and figures for terminal, report and docs.
 
-A view is a function `Results -> lines of Markdown`, which also draws its figure. Most views are a `Table`, `Lines`, `Bars` or
-`Images`; any other figure is a function.
+A view is a function `Results -> lines of Markdown`, which also draws its figure. Most views are a `Table`, `Lines` or `Images`;
+any other figure is a function.
 """
 
 import itertools
@@ -14,11 +14,10 @@ import rich.table
 from matplotlib.colors import TwoSlopeNorm
 
 from jexplicit.runs.results import read_texts
-from launch.kit.figures import COLOURS, figure, legend_below, legend_outside, log_ticks
+from launch.kit.figures import COLOURS, FEW, figure, legend_below, log_ticks
 from launch.kit.rows import Column, Results, Row, cell, groups, markdown_table, pivot, rich_table, where
 
 _characters = 80  # of the names below bars, in a line
-_few = 12  # points of a line with markers, and values on a log axis with one tick each
 
 View = Callable[[Results], list[str]]
 # Fields of rows, a function of results, or rows.
@@ -133,6 +132,7 @@ class Lines(NamedTuple):
     row: field, or function of a row; one row of panels per value.
     wrap: number of panels per row; 0 for all.
     legend: "below" or "right" of all panels, for one legend instead of one per panel.
+    bars: whether bars stand side by side at each x, with their range, in place of lines.
     """
 
     name: str
@@ -151,6 +151,7 @@ class Lines(NamedTuple):
     row: Field = ""
     wrap: int = 0
     legend: str = ""
+    bars: bool = False
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
@@ -170,13 +171,13 @@ class Lines(NamedTuple):
                 for ax in line[len(panels) :]:
                     ax.axis("off")
                 for ax, (title, own) in zip(line, panels.items(), strict=False):
-                    self._draw(ax, own, styles)
+                    self._draw_bars(ax, own) if self.bars else self._draw(ax, own, styles)
                     labels = {"xlabel": _label(self.x), "ylabel": _label(self.y) if ax is line[0] else "", "title": title or ""}
                     ax.set(**{**labels, **self.axes, **self.by_panel.get(title, {})})
                     if self.sharey and ax is not line[0]:
                         ax.set_ylabel("")
                     if ax.get_xscale() == "log":
-                        log_places(ax, {x for row in own if isinstance(x := _of(row, self.x), int | float)})
+                        log_ticks(ax, "x", {x for row in own if isinstance(x := _of(row, self.x), int | float)})
                     if ax.get_yscale() == "log":
                         log_ticks(ax)
                     if ax.get_legend_handles_labels()[0] and not self.legend:
@@ -208,72 +209,31 @@ class Lines(NamedTuple):
                 number = "" if self.legend == "right" else f" {np.mean(levels):.4g}"  # which differs between panels
                 ax.axhline(float(np.mean(levels)), **{**style, "label": f"{style['label']}{number}"})
             if placed:
-                xs, numbers = band(placed, self.x, self.y)
-                draw_band(ax, xs, numbers, **{"marker": "o" if len(xs) <= _few else "", "markersize": 4, **styles[hue]})
+                xs, (low, mean, high) = band(placed, self.x, self.y)
+                style = {"marker": "o" if len(xs) <= FEW else "", "markersize": 4, **styles[hue]}
+                ax.plot(xs, mean, **({"marker": "o"} if len(xs) == 1 else {}) | style)
+                if (high > low).any():
+                    ax.fill_between(xs, low, high, color=style.get("color"), alpha=0.2, linewidth=0)
+
+    def _draw_bars(self, ax: Any, rows: list[Row]) -> None:
+        places = {x: n for n, x in enumerate(dict.fromkeys(_of(row, self.x) for row in rows))}
+        hues = groups(rows, lambda row: _of(row, self.hue))
+        for n, (hue, own) in enumerate(hues.items()):
+            xs, (low, mean, high) = band(own, self.x, self.y)
+            at = [places[x] + (n - (len(hues) - 1) / 2) * 0.84 / len(hues) for x in xs.tolist()]
+            style = {"label": str(hue) if self.hue else None, "color": COLOURS[n % len(COLOURS)]}
+            ax.bar(at, mean, 0.84 / len(hues), yerr=(mean - low, high - mean) if (high > low).any() else None, **style)
+        width = max(6, _characters // len(places))  # so that names do not overlap
+        ax.set_xticks(range(len(places)), [textwrap.fill(str(place), width) for place in places], fontsize=8)
+        ax.grid(axis="x", visible=False)
 
 
-def log_places(ax: Any, places: Iterable[float]) -> None:
-    """Ticks of a log x axis as plain numbers, at few values."""
-    known = sorted(places)
-    if len(known) > _few or any(float(f"{x:.4g}") != x for x in known):
-        return log_ticks(ax, "x")
-    ax.set_xticks(known, [f"{x:g}" for x in known])
-    ax.minorticks_off()
-
-
-def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The distinct x of rows, in order, and the numbers at each."""
+def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct x of rows, in order, and the least, the mean and the greatest number at each, [3, x]."""
     by_x = groups(rows, lambda row: _of(row, x))
     numbers = {at: np.concatenate([np.atleast_1d(np.array(_of(row, y), float)) for row in own]) for at, own in by_x.items()}
     ordered = sorted(numbers) if all(isinstance(at, int | float) for at in numbers) else list(numbers)
-    return np.array(ordered), [numbers[at] for at in ordered]
-
-
-def draw_band(ax: Any, x: np.ndarray, numbers: Sequence[np.ndarray], **style: Any) -> None:
-    """The mean of the numbers at each x, with their range."""
-    low, mean, high = np.array([(values.min(), values.mean(), values.max()) for values in numbers]).T
-    ax.plot(x, mean, **({"marker": "o"} if len(x) == 1 else {}) | style)
-    if any(len(values) > 1 for values in numbers):
-        ax.fill_between(x, low, high, color=style.get("color"), alpha=0.2, linewidth=0)
-
-
-class Bars(NamedTuple):
-    """`y` as bars at each `x` by `hue`, means with ranges."""
-
-    name: str
-    x: Field
-    y: Field
-    hue: Field = ""
-    rows: Select = {}
-    axes: Mapping[str, Any] = {}
-    size: tuple[float, float] = (5.2, 3.4)
-    finish: Callable[[np.ndarray], Any] | None = None
-
-    def __call__(self, results: Results) -> list[str]:
-        """Draw the figure, and the line that shows it."""
-        rows = selected(self.rows, results)
-        if not rows:
-            return []
-        places = {x: n for n, x in enumerate(dict.fromkeys(_of(row, self.x) for row in rows))}
-        hues = groups(rows, lambda row: _of(row, self.hue))
-        with figure(results.path / "figures" / f"{self.name}.png", size=self.size) as axes:
-            ax, width = axes[0, 0], 0.84 / len(hues)
-            for n, (hue, own) in enumerate(hues.items()):
-                xs, numbers = band(own, self.x, self.y)
-                at = [places[x] + (n - (len(hues) - 1) / 2) * width for x in xs.tolist()]
-                middle = [values.mean() for values in numbers]
-                error = np.array([(m - v.min(), v.max() - m) for m, v in zip(middle, numbers, strict=True)]).T
-                style = {"label": str(hue) if self.hue else None, "color": COLOURS[n % len(COLOURS)]}
-                ax.bar(at, middle, width, yerr=error if error.any() else None, **style)
-            width = max(6, _characters // len(places))  # so that names do not overlap
-            ax.set_xticks(range(len(places)), [textwrap.fill(str(place), width) for place in places], fontsize=8)
-            ax.grid(axis="x", visible=False)
-            ax.set(**{"xlabel": _label(self.x), "ylabel": _label(self.y), **self.axes})
-            if ax.get_legend_handles_labels()[0]:
-                legend_outside(ax)
-            if self.finish:
-                self.finish(axes)
-        return picture(results, self.name)
+    return np.array(ordered), np.array([[f(numbers[at]) for at in ordered] for f in (np.min, np.mean, np.max)])
 
 
 class Texts(NamedTuple):
@@ -328,23 +288,16 @@ class Images(NamedTuple):
                     rows, columns = [*matrices.values()], [line[title] for line in grid.values() if title in line]
                     alike = {"row": rows, "column": columns}.get(self.shared, [])
                     limit = max((float(np.abs(values).max()) for values in alike), default=None)
-                    draw_matrix(ax, values, limit, cmap=self.cmap, scale=self.scale, **self.options)
+                    limit = limit or max(float(np.abs(values).max()), 1e-12)
+                    signs = {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0, -limit, limit)}
+                    image = ax.imshow(values, **({"cmap": self.cmap, **self.options} if self.cmap else signs))
+                    ax.grid(False)
+                    ax.set(xticks=[], yticks=[])
+                    if self.scale:
+                        ax.figure.colorbar(image, ax=ax, shrink=0.75)
                     ax.set_title("" if isinstance(title, int) else title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
         return picture(results, self.name, self.caption)
-
-
-def draw_matrix(
-    ax: Any, values: np.ndarray, limit: float | None = None, *, cmap: str | None = None, scale: bool = True, **options: Any
-) -> None:
-    """A matrix as an image up to `limit`, signed or coloured."""
-    limit = limit or max(float(np.abs(values).max()), 1e-12)
-    ax.grid(False)
-    options = {"cmap": cmap, **options} if cmap else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0, -limit, limit)}
-    image = ax.imshow(values, **options)
-    ax.set(xticks=[], yticks=[])
-    if scale:
-        ax.figure.colorbar(image, ax=ax, shrink=0.75)
 
 
 def _of(row: Row, field: Field) -> Any:

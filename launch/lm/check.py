@@ -5,10 +5,8 @@ from typing import Any
 
 from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.core.names import window_of
-from jexplicit.lm.text_model import model_path
 from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.bounds import refuses
-from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.processes import check_process
 from launch.lm.config import Config
@@ -42,11 +40,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         flags = " ".join(flag for flag, given in made.items() if given)
         yield flags, f"{flags} with {corpus}: shards are tokenised already; give these flags to launch.shards"
         yield _beyond("--methods", config.methods, (*_served, "context-mixing"), "--corpus shards:DIR")
-    if config.export is not None:
-        export = local_path(config.export, "--export")
-        same = export == local_path(config.out, "--out")
-        yield same, f"--export {config.export}: it is the run folder; give another, or a file"
-        check_writable(model_path(export), "--export")
     check_text(config)
     check_test_files(config)
     for name in _given:

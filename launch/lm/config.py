@@ -10,9 +10,9 @@ from jexplicit.runs.files import local_path
 from launch.kit.command import Preset
 from launch.shared.groups import Run, Text
 
-# What a finished run may be continued with: more models, samples, an export or a test text.
+# What a finished run may be continued with: more models, samples or a test text.
 _models = ("methods", "features", "radius", "history")
-GROWING = (*_models, "samples", "export", "train_sample", "dev_sample", "paper", "test")
+GROWING = (*_models, "samples", "train_sample", "dev_sample", "paper", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,6 @@ class Config(FitOptions, Models):
     paper: bool = False
     """Show the paper's Table 1 as well; on in presets starts, babylm and table1. The paper's
     text has 10 M words, and its tokenizer 4098 subwords."""
-    export: str | None = None
-    """Also write the model with the lowest dev perplexity to this .safetensors file, or to a folder to share."""
     devices: int | None = None
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
     rounding where exponents are fitted. The fits of ngram and optimum use one."""

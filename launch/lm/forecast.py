@@ -22,7 +22,7 @@ from jexplicit.runs.progress import show, si_format
 from launch.kit.rows import Column, Row, rich_table
 from launch.lm.config import Config
 from launch.lm.models import options_of, wanted_models
-from launch.lm.text import kind_of_tables, most_offsets, read_corpus
+from launch.lm.text import kind_of_tables, read_corpus
 
 _documents = 1_000  # of the part that is tokenised
 _positions = 20_000  # of the part that is fitted on
@@ -50,7 +50,7 @@ def forecast(config: Config) -> dict[str, Any]:
         share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
         tokens, seconds = int(len(stream) * share), (time.perf_counter() - start) * share
     N = config.vocab_size or tokenizer.vocab_size
-    kind, K = kind_of_tables(config, N), most_offsets(config)
+    kind, K = kind_of_tables(config, N), max(config.radius)
     ends = np.flatnonzero(stream == PAD)[1:]
     stream = stream[: int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)]) + 1]  # whole documents
     grows, start = tokens / len(stream), time.perf_counter()

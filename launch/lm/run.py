@@ -16,7 +16,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.corpus.docstrings import about_corpus
 from jexplicit.data.corpus.shards import count_tokens
-from jexplicit.lm.checkpoints import export_model, load_model, load_row, model_rows
+from jexplicit.lm.checkpoints import load_row, model_rows
 from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
@@ -112,7 +112,7 @@ def counted_tokens(training: TrainingText) -> int:
 
 
 def finish(config: Config, folder: RunFolder) -> None:
-    """Sample from the model with the lowest dev perplexity, and export it.
+    """Sample from the model with the lowest dev perplexity.
 
     A model that counts what it reads counts its own samples, and repeats itself: where there is another one, that is sampled.
     """
@@ -126,9 +126,6 @@ def finish(config: Config, folder: RunFolder) -> None:
     write_json(folder.path / "samples.json", samples)
     for sample in samples:
         console.print(f"[dim]>[/] {escape(sample[:300])}", soft_wrap=True)
-    if config.export:
-        export_model(config.export, load_model(folder.path))
-        console.print(f"exported {config.export}", soft_wrap=True)
 
 
 EXPERIMENT = Experiment("lm", Config, measure, VIEWS, PRESETS, extend=GROWING, title="Language models", after=finish)

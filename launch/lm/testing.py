@@ -24,17 +24,12 @@ from launch.kit.folder import RunFolder
 from launch.kit.rows import Row, groups
 from launch.lm.config import Config
 from launch.lm.models import ModelRun, options_of
-from launch.lm.text import most_offsets
 
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 class HeldBack(NamedTuple):
-    """What a run does not look at until its end.
-
-    files: the stream of each test file, by name.
-    counted: a stream to fit the chosen models on again, all that stands before the test text; None where they stay as they are.
-    """
+    """Test streams by file, and the text to fit the chosen models on again."""
 
     files: dict[str, np.ndarray]
     counted: np.ndarray | None = None
@@ -119,5 +114,5 @@ def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> AnyMo
     """The model of a name, of all text before the test."""
     text, known = job.training, {}
     if job.tables == "sparse":
-        known["sparse_counts"] = count_sparse(stream, radius=most_offsets(job.config), vocab_size=text.vocab_size)
+        known["sparse_counts"] = count_sparse(stream, radius=max(job.config.radius), vocab_size=text.vocab_size)
     return fit_model(name["method"], text.like(stream, **known), options_of(job.config, name), Watch(stage=stage)).model

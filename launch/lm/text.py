@@ -101,16 +101,11 @@ def check_fit(config: Config, text: TokenizedCorpus, tables: str) -> None:
             )
 
 
-def most_offsets(config: Config) -> int:
-    """The largest distance at which pairs are counted."""
-    return max(config.radius)
-
-
 def count_or_load(
     config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
 ) -> tuple[TrainingText, float]:
     """The text with its counts, new or resumed, and their seconds."""
-    K, N, path = most_offsets(config), text.tokenizer.vocab_size, folder.path
+    K, N, path = max(config.radius), text.tokenizer.vocab_size, folder.path
     memory = parse_bytes(config.memory) if config.memory else None
     shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
 

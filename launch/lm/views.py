@@ -8,9 +8,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
 from jexplicit.lm.core.names import label
-from launch.compare import COLUMNS
 from launch.kit.figures import figure
-from launch.kit.rows import Column, Results, Row, cell, groups, melt, pivot, some_epochs, where
+from launch.kit.rows import Column, Results, Row, cell, groups, melt, pivot, where
 from launch.kit.views import Lines, Section, Table, Texts, View, picture
 
 # Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
@@ -27,7 +26,6 @@ _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
 _trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
 _general = (*_swept, "ngram", "context-mixing")
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
-_linear = {**_log, "xscale": "linear"}
 
 
 def scaling_file(features: str, radius: int) -> str:
@@ -268,14 +266,10 @@ def _scaling(results: Results) -> list[str]:
     return picture(results, "scaling", "scaling assumption")
 
 
-def _exponents(results: Results) -> list[Row]:
-    rows = where(results.rows, method="log-linear")
-    return [{**row, "offset": k, "exponent": x} for row in rows for k, x in enumerate(row["exponents"][1:], 1)]
-
-
 def _nearness(results: Results) -> list[Row]:
     """Distances of cold starts from the explicit solution, by epoch."""
-    return some_epochs((event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event), _model)
+    events = (event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event)
+    return [e for own in groups(events, _model).values() for e in own if e["epoch"].bit_count() <= 1 or e is own[-1]]
 
 
 CLOSENESS = Table(
@@ -294,12 +288,11 @@ How near a cold start comes to the explicit solution: the distance of the centre
 cosine between them, and the share of dev contexts with the same likeliest token.""",
 )
 PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
-LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, wrap=2, legend="right")
+LOSS_CURVES = Lines(
+    "loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes={**_log, "xscale": "linear"}, wrap=2, legend="right"
+)
 COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, legend="right")
 METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
-EXPONENTS = Lines("exponents", "offset", "exponent", _model, rows=_exponents)
-_by_sweep = lambda results: melt(results.events("sweep", "features", "radius", "sweep"), _parts)  # noqa: E731
-SWEEPS = Lines("sweeps", "sweep", "value", _model, "measure", _by_sweep, axes=_linear)
 SLOPES = Table(
     [
         Column("model", label),
@@ -313,14 +306,13 @@ SLOPES = Table(
 The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 12-14), and that partition
 functions do not depend on the context (Eq. 11): a standard deviation of log Z of 0.""",
 )
-COMPARED = Table(COLUMNS, lambda results: [row for row in results.rows if "model" in row])  # of launch.compare
 VIEWS: Sequence[View] = (
     _about,
     RESULTS,
     TESTS,
     PERPLEXITY,
     _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, CLOSENESS, LOSS_CURVES, COMPUTE])),
-    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS, EXPONENTS, SWEEPS])),
+    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS])),
     _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
     Texts("Sampled text", "samples.json"),
 )

@@ -14,20 +14,8 @@ from jaxtyping import Array
 
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.parts.activations import activation
-from jexplicit.nn.studies.autoencoders import (
-    LinearAutoencoder,
-    add_noise,
-    anomaly_auc,
-    cluster_agreement,
-    contraction,
-    descend_linear,
-    iterate_map,
-    linear_autoencoder,
-    off_span_gain,
-    pseudo_inverse_autoencoder,
-    recall,
-    reconstruction_errors,
-)
+from jexplicit.nn.studies import autoencoders as study
+from jexplicit.nn.studies.autoencoders import LinearAutoencoder, linear_autoencoder, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment
@@ -109,21 +97,21 @@ def measure_linear(f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> l
 
 def auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
     """How well the reconstruction error separates anomalies from test examples."""
-    return anomaly_auc(*(reconstruction_errors(f(X), X) for X in map(jnp.asarray, (data.test.X, anomalies))))
+    return study.anomaly_auc(*(reconstruction_errors(f(X), X) for X in map(jnp.asarray, (data.test.X, anomalies))))
 
 
 def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
     """Whether a map contracts around the training examples, and leads back to them."""
     X = jnp.asarray(data.train.X)
     with stage("iterating the map"):
-        J = contraction(f, X)
-        starts = add_noise(key_of_seed(config.seed), X, _noise, _starts_per_memory)
+        J = study.contraction(f, X)
+        starts = study.add_noise(key_of_seed(config.seed), X, _noise, _starts_per_memory)
         own = np.repeat(np.arange(len(X)), _starts_per_memory)
-        from_noise = recall(iterate_map(f, starts, config.iterations), X)
-        from_test = recall(iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
+        from_noise = study.recall(study.iterate_map(f, starts, config.iterations), X)
+        from_test = study.recall(study.iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
+    largest = {"singular_value": float(J.singular.max()), "spectral_radius": float(J.spectral_radius.max())}
     return {
-        "largest_singular_value": float(J.singular.max()),
-        "largest_spectral_radius": float(J.spectral_radius.max()),
+        **{f"largest_{name}": value for name, value in largest.items()},
         "attractors": int((J.spectral_radius < 1).sum()),
         "recalled_from_noise": float(from_noise[np.arange(len(own)), own].mean()),
         "recalled_from_test": float(from_test.any(axis=1).mean()),
@@ -143,7 +131,7 @@ def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, se
     for name, code in codes.items():
         with stage(f"clusters of {name}"):
             seeds = range(seed, seed + _clusterings)
-            agreement = [cluster_agreement(np.asarray(code), labels, clusters=clusters, seed=seed) for seed in seeds]
+            agreement = [study.cluster_agreement(np.asarray(code), labels, clusters=clusters, seed=seed) for seed in seeds]
         centred = code - code.mean(axis=0)[None, :]
         axes = centred @ linear_autoencoder(centred, 2).B.T
         numbers = {"agreement": float(np.mean(agreement)), "spread": float(np.std(agreement, ddof=1))}
@@ -153,7 +141,7 @@ def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, se
 
 def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
     """Linear autoencoders as wide as their input, from several starts."""
-    D, projection = X.shape[1], pseudo_inverse_autoencoder(X)
+    D, projection = X.shape[1], study.pseudo_inverse_autoencoder(X)
     P, identity = projection.A @ projection.B, jnp.eye(D, dtype=X.dtype)
     for seed in range(first_seed, first_seed + _descents):
         A, B = jax.random.normal(key_of_seed(seed), (2, D, D), X.dtype) * math.sqrt(2 / D)
@@ -166,10 +154,10 @@ def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
         }
         for name, start in starts.items():
             with stage(f"linear, width {D}, from {name}"):
-                f = descend_linear(start, X, _descent_steps)
+                f = study.descend_linear(start, X, _descent_steps)
             first, loss = (float(reconstruction_errors(g(X), X).mean()) for g in (start, f))
             distance = float(jnp.linalg.norm(f.A @ f.B - P) / jnp.linalg.norm(P))
-            numbers = {"first_loss": first, "loss": loss, "gain": off_span_gain(f, X), "distance": distance}
+            numbers = {"first_loss": first, "loss": loss, "gain": study.off_span_gain(f, X), "distance": distance}
             folder.log(event="wide linear", start=name, seed=seed, **numbers)
 
 
@@ -191,11 +179,9 @@ def codes_figure(results: Results) -> list[str]:
 def _anomalies(results: Results) -> list[Row]:
     """Errors of the autoencoders that are to find anomalies, over seeds."""
     found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
-    shown = {"error": ("test_loss", ".2f"), "auc": ("anomaly_auc", ".3f")}
-    return [
-        {"name": name, **{label: mean_std([row[field] for row in own], form) for label, (field, form) in shown.items()}}
-        for (name,), own in found.items()
-    ]
+    shown = {"test_loss": ".2f", "anomaly_auc": ".3f"}
+    own = ({of: mean_std([row[of] for row in rows], form) for of, form in shown.items()} for rows in found.values())
+    return [{"name": name, **fields} for (name,), fields in zip(found, own, strict=True)]
 
 
 def _memories(results: Results) -> list[Row]:
@@ -204,10 +190,8 @@ def _memories(results: Results) -> list[Row]:
     return [{**row, "phi": row["model"].split()[-1], "scale": float(row["name"].split("x ")[-1])} for row in found]
 
 
-ANOMALIES = Table(
-    [Column("autoencoder", "name"), Column("half the squared error", "error"), Column("area under the ROC curve", "auc")],
-    rows=_anomalies,
-)
+_named = [Column("autoencoder", "name"), Column("half the squared error", "test_loss")]
+ANOMALIES = Table([*_named, Column("area under the ROC curve", "anomaly_auc")], _anomalies)
 CLUSTERS = Table(
     [Column("of", "name"), Column("clusters", "clusters", "d"), *(Column(x, x, ".3f") for x in ("agreement", "spread"))],
     rows=lambda results: results.events("code", "name"),

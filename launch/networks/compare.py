@@ -30,7 +30,7 @@ from jexplicit.solvers.metrics import recall_by_class
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Column, Results, Row, groups, mean_std, where
-from launch.kit.views import Bars, Lines, Section, Table, pivot_table
+from launch.kit.views import Lines, Section, Table, pivot_table
 from launch.networks.config import CompareConfig, checked
 from launch.networks.training import Data, SplitData, finite, open_pictures
 
@@ -56,11 +56,8 @@ _by_panel = {
 class Variant(NamedTuple):
     """A network to train, and how.
 
-    group: the panel of the figure; value: of what varies, for groups drawn against a number.
-    rates: learning rates to try; the one with the lowest mean dev loss is reported.
-    momentum: of the optimisers momentum and nesterov.
-    start: `variables -> variables`, from the random ones.
-    data: other data than the comparison's.
+    group: the panel of the figure; value: of what varies, for groups drawn against a number. rates: to try; the best
+    has the lowest mean dev loss. start: from the random variables. data: other data than the comparison's.
     """
 
     name: str
@@ -80,14 +77,8 @@ class Variant(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A variant at its best rate, S seeds; E epochs from 0.
-
-    rate: the learning rate; rate_losses: [R] mean dev loss of every rate, infinite where a run diverged.
-    scores: `train_loss`, `train_accuracy`, ... [S] after the last epoch.
-    curves: `dev_loss` and `dev_accuracy`, [S, E + 1], and `train_loss` [S, E + 1].
-    variables: of the networks, with a leading axis S.
-    steps: of each run.
-    """
+    """A variant at its best rate, from S seeds: mean dev losses of all rates, infinite where a run diverged; scores after the
+    last epoch, such as `train_loss`; curves over epochs from the start on; variables and the steps of each run."""
 
     rate: float
     rate_losses: Float[np.ndarray, " R"]
@@ -255,17 +246,10 @@ def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, 
     shared = {"comparison": config.what, "variant": variant.name, "group": variant.group}
     curves = {name: [finite(seed) for seed in curve] for name, curve in outcome.curves.items()}
     folder.log(event="curves", **shared, **curves, rates=list(variant.rates), rate_losses=finite(outcome.rate_losses))
-    shared |= {
-        "value": variant.value,
-        "learning_rate": outcome.rate,
-        "rates": len(variant.rates),
-        "batch_size": min(variant.batch_size or len(own.labels), len(own.labels)),
-        "epochs": variant.epochs,
-        "steps": outcome.steps,
-        "seconds": (time.perf_counter() - begin) / len(seeds),
-        **{name: data.about[name] for name in ("data", "sha256")},
-        "train_examples": len(own.labels),
-    }
+    shared |= {"value": variant.value, "learning_rate": outcome.rate, "rates": len(variant.rates), "steps": outcome.steps}
+    shared |= {"batch_size": min(variant.batch_size or len(own.labels), len(own.labels)), "epochs": variant.epochs}
+    shared |= {"seconds": (time.perf_counter() - begin) / len(seeds), "train_examples": len(own.labels)}
+    shared |= {name: data.about[name] for name in ("data", "sha256")}
     known = np.isfinite([values for name, values in outcome.scores.items() if name.endswith("loss")]).all(axis=0)
     scores = {name: finite(np.where(known, values, np.nan)) for name, values in outcome.scores.items()}
     return [{**shared, "seed": seed, **{name: own[n] for name, own in scores.items()}} for n, seed in enumerate(seeds)]
@@ -334,11 +318,13 @@ def summaries(results: Results, **fields: Any) -> list[Row]:
     return lines
 
 
+def _starts(results: Results) -> list[Row]:
+    return where(results.events("layer", "name", "when", "layer"), when="start")
+
+
 def _by_layer(results: Results) -> list[Row]:
     """Activations and gradients of first and last hidden layer before training."""
-    layers = groups(
-        where(results.events("layer", "name", "when", "layer"), when="start"), lambda e: e["name"].replace("_", " ")
-    )
+    layers = groups(_starts(results), lambda e: e["name"].replace("_", " "))
     lines = []
     for line in summaries(results, group="initialisers"):
         first, *_, last = layers[line["variant"]]
@@ -371,10 +357,6 @@ def _noise(results: Results) -> Iterator[Row]:
         yield from _cells(row, _when[event["when"]], drawn="#.3g", formula="#.3g", cosine=".2f")
 
 
-def _errors(results: Results) -> list[Row]:
-    return [{**row, "error": float(row["cell"])} for row in _noise(results) if "cosine" not in row["what"]]
-
-
 def _recalls(results: Results) -> Iterator[Row]:
     """Recall by class of every seed, %, and its mean over classes."""
     for event in results.events("recall", "name"):
@@ -403,7 +385,7 @@ def _curves(results: Results) -> list[Row]:
 
 def _densities(results: Results) -> Iterator[Row]:
     """The histograms before training, a row for each bin."""
-    names = dict.fromkeys(event["name"] for event in results.events("layer") if event["when"] == "start")
+    names = dict.fromkeys(event["name"] for event in _starts(results))
     for n, name in enumerate(names):
         arrays = results.arrays(f"histograms/{name} start.npz")
         for key in arrays:
@@ -415,19 +397,9 @@ def _densities(results: Results) -> Iterator[Row]:
                     yield {**row, "panel": f"{name.replace('_', ' ')}: {panel}", "line": n // 2}
 
 
-def variants(rows: Any) -> Table:
-    """The table of some variants."""
-    columns = [
-        Column("variant", "variant"),
-        Column("steps", "steps", ",d"),
-        Column("best rate", "learning_rate", ".3g"),
-        *(Column(f"{part} %", f"{part}_accuracy") for part in ("train", "test")),
-        Column("dev loss", "dev_loss"),
-    ]
-    return Table(columns, rows=rows)
-
-
-VARIANTS, SCALES = variants(summaries), variants(lambda results: summaries(results, group="scales"))
+_columns = [Column("variant", "variant"), Column("steps", "steps", ",d"), Column("best rate", "learning_rate", ".3g")]
+_columns += [*(Column(f"{part} %", f"{part}_accuracy") for part in ("train", "test")), Column("dev loss", "dev_loss")]
+VARIANTS, SCALES = Table(_columns, summaries), Table(_columns, lambda results: summaries(results, group="scales"))
 BY_VALUE = pivot_table(  # of variants with a number, such as a depth
     [Column("test %", "group")],
     "value",
@@ -454,8 +426,10 @@ _shown: dict[str, Any] = {"axes": {"xlabel": "epochs", "ylabel": "dev accuracy (
 COMPARISON = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", legend="below", **_shown)
 _log = {"xscale": "log", "yscale": "log", "xlabel": "batch size", "ylabel": "||g_B - g|| / ||g||"}
 _drawn = {f"{when}: drawn": {"marker": "o", "linestyle": ""} for when in _when.values()}
-ERRORS = Lines("noise", "size", "error", "what", rows=_errors, styles=_drawn, axes=_log)
-RECALL_BARS = Bars("recall", "class", "recall", "name", rows=_recalls, axes={"ylabel": "recall (%)"}, size=(8.6, 3.2))
+_errors = lambda results: (row for row in _noise(results) if "cosine" not in row["what"])  # noqa: E731
+ERRORS = Lines("noise", "size", lambda row: float(row["cell"]), "what", rows=_errors, styles=_drawn, axes=_log)
+_bars: Any = {"axes": {"ylabel": "recall (%)"}, "size": (8.6, 3.2), "bars": True, "legend": "right"}
+RECALL_BARS = Lines("recall", "class", "recall", "name", rows=_recalls, **_bars)
 VIEWS = [
     VARIANTS,
     BY_VALUE,

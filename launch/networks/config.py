@@ -47,8 +47,6 @@ class Hidden(Run):
 
     hidden: tuple[PositiveInt, ...] = (128,)
     """Widths of the hidden layers."""
-    activation: Activation = "relu"
-    """Nonlinearity of the hidden layers."""
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     """Dropout rate: share of the hidden outputs that training sets to 0 at random."""
 
@@ -95,7 +93,6 @@ class MLPConfig(Text, Hidden, Descent):
     GROUPS: ClassVar = {"context": "network", "baselines": "experiment"}
 
     hidden: tuple[PositiveInt, ...] = (200,)
-    activation: Activation = "tanh"
     optimizer: OptimizerName = "adamw"
     learning_rate: PositiveFloat = 5e-3
     batch_size: NonNegativeInt = 256
@@ -137,8 +134,6 @@ class SequenceConfig(groups.Text, Run):
     """Share of the outputs of every layer that training sets to 0 at random."""
     tied: bool = True
     """Whether the output weights are the embeddings."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the products; parameters have float32. auto: bfloat16 on accelerators, float32 on a CPU."""
     start: tuple[str, ...] = ("none",)
     """Where training starts, a network for each; + joins two, such as embedding+output. none: random weights. embedding: word
     vectors from counts as embeddings. Of a transformer also: bigram: with --direct, the table of a bigram model. output: with
@@ -177,8 +172,6 @@ class TransformerConfig(SequenceConfig):
     learned: a vector for each place in the window is added to the embeddings."""
     direct: bool = False
     """Add logits by the last token, from a trained table of N^2 numbers, 0 at first."""
-    remat: bool = False
-    """Compute each layer again in the backward pass, which saves memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

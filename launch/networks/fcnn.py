@@ -24,7 +24,7 @@ def measure(config: FCNNConfig, folder: RunFolder) -> Iterator[Part]:
     images, data = open_pictures(config, "fcnn")
     yield {"name": "explicit"}, functools.partial(solve, raw_data(images, "fcnn"))
     kind = "FCNN " + "-".join(map(str, (data.train.X.shape[1], *config.hidden, data.outputs)))
-    network = FullyConnected(config.hidden, data.outputs, config.activation, dropout=config.dropout)
+    network = FullyConnected(config.hidden, data.outputs, dropout=config.dropout)
     yield {"name": "fcnn"}, functools.partial(train_model, folder, config, data, network, "fcnn", kind)
 
 

@@ -84,15 +84,9 @@ def open_text(config: MLPConfig) -> TextData:
     tokenizer = cached.tokenizer
     streams = np.asarray(cached.train), np.asarray(cached.dev), encode_documents(tokenizer, test)
     parts = [SplitData(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
-    about = {
-        "command": "mlp-lm",
-        "corpus": corpus.name,
-        "corpus_about": about_corpus(config.corpus),
-        "corpus_sha256": corpus.sha256,
-        "vocab_size": tokenizer.vocab_size,
-        "context": config.context,
-        **{f"{name}_positions": len(part.Y) for name, part in zip(("train", "dev", "test"), parts, strict=True)},
-    }
+    about = {"command": "mlp-lm", "corpus": corpus.name, "corpus_about": about_corpus(config.corpus)}
+    about |= {"corpus_sha256": corpus.sha256, "vocab_size": tokenizer.vocab_size, "context": config.context}
+    about |= {f"{name}_positions": len(part.Y) for name, part in zip(("train", "dev", "test"), parts, strict=True)}
     return TextData(tokenizer, streams, Data(*parts, labels=parts[0].Y, outputs=tokenizer.vocab_size, about=about))
 
 
@@ -114,7 +108,7 @@ def language_network(config: MLPConfig, text: TextData) -> MLPLanguageModel:
     if config.direct == "tokens":
         what = f"{config.context} tables of {N} x {N}, their gradient and the optimiser's state"
         check_memory(data_mesh(1), 6 * 4 * config.context * N**2, what)
-    flags: Any = {name: getattr(config, name) for name in ("embedding", "hidden", "direct", "activation", "dropout")}
+    flags: Any = {name: getattr(config, name) for name in ("embedding", "hidden", "direct", "dropout")}
     return MLPLanguageModel(vocab_size=N, **flags)
 
 

@@ -15,6 +15,7 @@ _training: Any = {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "s
 _characters: Any = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
 _larger: Any = {"window": 256, "width": 192, "heads": 6, "dropout": 0.1, "batch_size": 16}
 _subwords: Any = {"corpus": "text", "window": 128, "width": 256, "batch_size": 32, "steps": 8000, "evaluations": 16}
+_lstm: Any = {"window": 128, "width": 512, "dropout": 0.3, "batch_size": 32, "steps": 5000, "evaluations": 20}
 _a100: Any = {"window": 256, "width": 384, "layers": 6, "heads": 6, "dropout": 0.2, "batch_size": 64}
 _h100: Any = {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0.1, "batch_size": 64, "steps": 3000}
 _h100 |= {"learning_rate": 6e-4, "warmup": 200}
@@ -53,16 +54,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
     "lstm-lm": {
         "tiny": Preset(LSTMConfig(out="runs/lstm_tiny", **_network, **_training), "30 documents; 20 s on 2 cores."),
         "shakespeare": Preset(
-            LSTMConfig(
-                out="runs/lstm_shakespeare",
-                window=128,
-                width=512,
-                dropout=0.3,
-                batch_size=32,
-                steps=5000,
-                evaluations=20,
-                **_characters,
-            ),
+            LSTMConfig(out="runs/lstm_shakespeare", **_lstm, **_characters),
             "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
         ),
         "babylm": Preset(

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.corpus.cache import cached_streams
@@ -20,6 +21,7 @@ from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields
 from jexplicit.lm.rows.network import network_model
@@ -27,6 +29,7 @@ from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.sequences import sequence_loss, sequence_optimizer, stream_log_probabilities, window_batch, window_order
+from jexplicit.nn.starts import bigram_start, embedding_start, induction_start, output_start
 from jexplicit.nn.steps import train_network
 from jexplicit.nn.training import TrainingResult
 from jexplicit.nn.transformer import Transformer
@@ -40,19 +43,13 @@ from launch.kit.folder import RunFolder
 from launch.kit.rows import Column, Results, Row, groups
 from launch.kit.views import Lines, Table, Texts
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
-from launch.shared.starts import start_variables
 
 _shares = (0, 0.1, 0.25, 0.5, 1)  # of the steps
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 class Text(NamedTuple):
-    """A text as tokens.
-
-    streams: of train, dev and test, as far as they are there.
-    sizes: of the dev text.
-    about: where it comes from, for the rows.
-    """
+    """Token streams of train, dev and test, as far as they are there, the sizes of dev, and the text's origin for the rows."""
 
     tokenizer: Tokenizer
     streams: dict[str, np.ndarray]
@@ -61,10 +58,7 @@ class Text(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Shared inputs of the networks of a run.
-
-    mesh: devices that share a batch.
-    """
+    """What the networks of a run share, among it the devices that share a batch."""
 
     config: SequenceConfig
     folder: RunFolder
@@ -118,7 +112,7 @@ def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Trans
     """The network of the flags."""
     names = ["window", "width", "layers", "dropout", "tied"]
     kind = Transformer if isinstance(config, TransformerConfig) else LSTM
-    names += ["heads", "positions", "direct", "remat"] if kind is Transformer else []
+    names += ["heads", "positions", "direct"] if kind is Transformer else []
     flags: Any = {name: getattr(config, name) for name in names}
     return kind(vocab_size=vocab_size, precision=precision, **flags)
 
@@ -126,7 +120,7 @@ def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Trans
 def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
     config, folder, text, mesh = job
-    precision = config.precision if config.precision != "auto" else "float32" if on_cpu(mesh) else "bfloat16"
+    precision = "float32" if on_cpu(mesh) else "bfloat16"  # of products; parameters have float32
     network = network_of(config, text.tokenizer.vocab_size, precision)
     partial = folder.path / "checkpoints" / f"{method}.partial"
     begin = time.perf_counter()
@@ -138,14 +132,11 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     fields = {"features": "none", "radius": 1, "history": f"window:{config.window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
-        found = {
-            part: document_losses(model, stream, block=_block, mesh=mesh, progress=progress)
-            for part, stream in text.streams.items()
-            if part != "train"
-        }
+        options: Any = {"block": _block, "mesh": mesh, "progress": progress}
+        found = {part: document_losses(model, x, **options) for part, x in text.streams.items() if part != "train"}
     add_samples(config, folder, text, model, seed)
-    last, updates = result.history[-1], updates_per_evaluation(config)
-    trained = result.epochs * updates * windows_per_update(config) * config.window
+    last, (updates, windows) = result.history[-1], updates_and_windows(config)
+    trained = result.epochs * updates * windows * config.window
     row = {
         **fields,
         **{f"{part}_{name}": value for part, own in found.items() for name, value in loss_fields([own]).items()},
@@ -154,11 +145,7 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
         "window_loss": min(entry["dev_loss"] for entry in result.history),
         "last_window_loss": last["dev_loss"],
         "best_step": result.best_epoch * updates,
-        **{
-            "steps": result.epochs * updates,
-            "batch_size": windows_per_update(config),
-            "train_tokens": len(text.streams["train"]),
-        },
+        **{"steps": result.epochs * updates, "batch_size": windows, "train_tokens": len(text.streams["train"])},
         **{"trained_tokens": trained, "flops": network.flops_per_token() * trained, "seconds": result.seconds},
         "cpu_seconds": last["cpu_seconds"],
         "tokens_per_second": trained / result.seconds,
@@ -172,14 +159,22 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     return [row]
 
 
-def first_variables(config: SequenceConfig, network: Transformer | LSTM, text: Text, start: str, seed: int) -> dict[str, Any]:
-    """The variables that training starts from."""
-    variables = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32))
-    if start == "none":
-        return variables
+def first_variables(config: SequenceConfig, network: Any, text: Text, start: str, seed: int) -> Any:
+    """The variables that training starts from, such as "embedding+output"."""
+    variables, names = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32)), start.split("+")
+    training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
     with stage(f"start {start}"):
-        training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
-        return start_variables(start, network, variables, training, seed=seed)
+        if "embedding" in names:
+            counts = np.asarray(training.counts(1)[0])
+            variables = embedding_start(variables, word_vectors(counts, min(network.width, len(counts) - 1)))
+        if "induction" in names:
+            variables = induction_start(network, variables, seed=seed)
+        if "bigram" in names:
+            (table,) = fit_model("bigram", training).model.tables
+            variables = bigram_start(variables, np.asarray(table))
+        if "output" in names:
+            variables = output_start(network, variables, training.in_memory, seed=seed)
+    return variables
 
 
 def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
@@ -191,31 +186,22 @@ def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: La
     write_json(path, before if own and before[-len(own) :] == own else [*before, *own])
 
 
-def updates_per_evaluation(config: SequenceConfig) -> int:
-    """Updates between two dev losses; training ends with one."""
-    return max(1, config.steps // config.evaluations)
-
-
-def windows_per_update(config: SequenceConfig) -> int:
-    """Windows whose gradients are averaged."""
-    return config.accumulate * config.batch_size
+def updates_and_windows(config: SequenceConfig) -> tuple[int, int]:
+    """Updates between two dev losses, of which the last ends training, and windows of an update."""
+    return max(1, config.steps // config.evaluations), config.accumulate * config.batch_size
 
 
 def train_sequences(
     job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row
 ) -> TrainingResult:
-    """Train the network, and keep the parameters of lowest dev loss.
-
-    about: name, start and seed, for the rows of its evaluations.
-    """
+    """Train the network, named by `about`; the parameters of the evaluation with the lowest dev loss are kept."""
     config, folder, text, mesh = job
-    stream, dev, updates = text.streams["train"], text.streams["dev"], updates_per_evaluation(config)
-    size = updates * windows_per_update(config)
+    stream, dev, (updates, size) = text.streams["train"], text.streams["dev"], updates_and_windows(config)
+    per_update, size = network.flops_per_token() * size * config.window, updates * size
     optimizer = sequence_optimizer(
         config.learning_rate, config.steps, warmup=config.warmup, decay=config.weight_decay, accumulate=config.accumulate
     )
     wanted = slice(None) if config.eos else dev[1:] != PAD
-    per_update = network.flops_per_token() * windows_per_update(config) * config.window
     windows: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
 
     def evaluate_windows(variables: Any) -> float:
@@ -264,7 +250,10 @@ def _by_start(results: Results) -> list[Row]:
         return []
     by_step = {start: groups(events, lambda event: event["step"]) for start, events in by_start.items()}
     means = {start: {step: fmean(e["dev_loss"] for e in own) for step, own in at.items()} for start, at in by_step.items()}
-    at = {start: {share: losses[_nearest(losses, share)] for share in _shares} for start, losses in means.items()}
+    at: dict[str, dict[float, float]] = {}
+    for start, losses in means.items():
+        steps, last = np.array([*losses]), max(losses)
+        at[start] = {share: losses[int(steps[np.abs(steps - share * last).argmin()])] for share in _shares}
     rows = []
     for start, losses in means.items():
         own = [row for row in results.rows if row.get("start", "none") == start]
@@ -278,11 +267,6 @@ def _by_start(results: Results) -> list[Row]:
             row |= {f"loss_{share:g}": loss, f"share_{share:g}": below[0] / max(losses) if below else None}
         rows.append(row)
     return rows
-
-
-def _nearest(losses: dict[int, float], share: float) -> int:
-    """The step after about a share of all."""
-    return min(losses, key=lambda step: abs(step - share * max(losses)))
 
 
 RESULTS = Table(

@@ -40,12 +40,7 @@ class SplitData(NamedTuple):
 
 
 class Data(NamedTuple):
-    """The examples.
-
-    labels: [M] classes of the training examples.
-    outputs: N.
-    about: fields of the rows of all models on these examples.
-    """
+    """The examples, the classes [M] of those of training, the number N of outputs, and fields of the rows of all models."""
 
     train: SplitData
     dev: SplitData
@@ -112,17 +107,8 @@ def train_model(
 ) -> list[Row]:
     """Train a network, save its best epoch, and return its row.
 
-    Args:
-        folder: of the run.
-        flags: how it is trained.
-        data: the examples.
-        network: what to train.
-        name: of its row, unique within the run.
-        model: the kind of network.
-        objective: the loss.
-        variables: the initial ones; default, random.
-        finish: `variables -> more fields`, of the trained network.
-        more: fields of the row.
+    name: of the row, unique within the run. model: the kind of network. variables: the initial ones; default, random. finish:
+    `variables -> more fields`, of the trained network. more: fields of the row.
     """
     loss, M, softmax = objectives.objective(objective), len(data.train.X), "softmax" in objective
     size = min(flags.epoch_examples or M, M)
@@ -146,9 +132,7 @@ def train_model(
             losses = f"train {entry['train_loss']:.4f}, dev {entry['dev_loss']:.4f}"
             console.print(f"    {name}: epoch {epoch}, loss {losses}, {entry['seconds']:.0f} s")
 
-    def order(seed: int, epoch: int) -> np.ndarray:
-        return epoch_order(seed, epoch, M)
-
+    order: Any = lambda seed, epoch: epoch_order(seed, epoch, M)  # noqa: E731
     with stage(f"training {name}", "examples") as progress:
         result = train_network(
             network,

@@ -10,7 +10,7 @@ import pytest
 
 from jexplicit.runs.files import save_arrays, write_whole
 from launch.explain import draw_attribution
-from launch.kit.figures import figure, legend_outside, plain_ticks
+from launch.kit.figures import figure, legend_outside, log_ticks
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_zeros_on_a_log_axis_are_drawn(tmp_path, y, scale):
         if max(y):
             ax.axhline(0.5)  # its x are no data
         ax.set(xscale="log", yscale="log")
-        plain_ticks(ax.yaxis)
+        log_ticks(ax)
         legend_outside(ax)
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", scale)
     seen = np.asarray(y)[np.isfinite(y)]

@@ -31,7 +31,7 @@ def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
     path, row = tmp_path / "runs" / "demo", {"name": "a", "shape": (2, 3), "rates": [1.0]}
     run = opened("~/runs/demo")
     assert run.rows() == []
-    run.add_row(row)
+    run.add_rows([row])
     row["rates"].append(2.0)  # a caller cannot change the rows
     run.rows().clear()
     run.add_rows([{"name": "b"}, {"name": "c"}])
@@ -50,7 +50,7 @@ def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
 
 
 def test_a_run_is_continued_with_resume_and_fields_to_extend_may_change(tmp_path):
-    opened(tmp_path).add_row({"radius": 1})
+    opened(tmp_path).add_rows([{"radius": 1}])
     more = {"resume": True, "radius": (1, 2, 4)}
     refusals = [
         ({}, "already holds a run: add --resume"),
@@ -69,7 +69,7 @@ def test_a_run_is_continued_with_resume_and_fields_to_extend_may_change(tmp_path
 
 
 def test_a_folder_is_of_one_experiment(tmp_path):
-    opened(tmp_path, experiment="networks").add_row({"loss": 1.0})
+    opened(tmp_path, experiment="networks").add_rows([{"loss": 1.0}])
     config = {"out": str(tmp_path), "steps": 10, "radius": [1, 2]}
     assert read_run(tmp_path, experiment="networks") == (config, [{"loss": 1.0}])
     with pytest.raises(ValueError, match=r"is a run of launch.networks; this command reads runs of launch.lm$"):
@@ -137,13 +137,13 @@ def test_an_empty_folder_and_one_without_measurements_are_fine(tmp_path):
     (tmp_path / "environment.json").unlink()  # killed before it was written
     opened(tmp_path, steps=20)
     (tmp_path / "model.safetensors").write_text("")  # exported into the folder of its run
-    opened(tmp_path).add_row({"name": "a"})
+    opened(tmp_path).add_rows([{"name": "a"}])
     assert opened(tmp_path, resume=True).rows() == [{"name": "a"}]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": {}}', '{"rows": [1]}', "\xff"])
 def test_damaged_results_are_named(tmp_path, text):
-    opened(tmp_path).add_row({"name": "a"})
+    opened(tmp_path).add_rows([{"name": "a"}])
     (tmp_path / "results.json").write_text(text, encoding="latin-1")
     for read in (read_rows, lambda path: read_run(path, "lm"), lambda path: opened(path, resume=True)):
         with pytest.raises(ValueError, match=r"results.json is damaged \(.*\): delete it and continue the run with --resume"):
@@ -157,7 +157,7 @@ def test_damaged_results_are_named(tmp_path, text):
 
 @pytest.mark.parametrize("text", ["{", "null"])
 def test_a_damaged_config_is_named(tmp_path, text):
-    opened(tmp_path).add_row({"name": "a"})
+    opened(tmp_path).add_rows([{"name": "a"}])
     (tmp_path / "config.json").write_text(text)
     for read in (read_config, lambda path: read_run(path, "lm"), lambda path: opened(path, resume=True)):
         with pytest.raises(ValueError, match=r"config.json is damaged \(.*\): restore it, or choose another --out"):

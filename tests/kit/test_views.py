@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from launch.kit import views
+from launch.kit.figures import log_ticks
 from launch.kit.rows import (
     Column,
     Results,
@@ -22,9 +22,8 @@ from launch.kit.rows import (
     pivot,
     points,
     rich_table,
-    some_epochs,
 )
-from launch.kit.views import Bars, Images, Lines, Table
+from launch.kit.views import Images, Lines, Table
 
 ROWS = [
     {"method": method, "K": K, "seed": seed, "loss": K + seed + (method == "b")} | ({"rate": 0.5} if K == 1 else {})
@@ -66,13 +65,6 @@ def test_rows_of_columns_measures_and_points():
     assert melt([{"K": 1, "loss": 0.5}, {"K": 2}], {"loss": "loss (nats)"}) == [{"K": 1, "loss": 0.5} | measure]
     assert points([1, 2], [0.5, 0.25], series="a") == [{"series": "a", "x": 1, "y": 0.5}, {"series": "a", "x": 2, "y": 0.25}]
     assert (mean_std([1.0, 2.0], ".1f"), mean_std([1.0], ".1f")) == ("1.5 ± 0.7", "1.0")
-
-
-def test_the_epochs_of_a_table_are_powers_of_two_and_the_last_of_each_group():
-    events = [{"epoch": n, "method": m} for m, last in (("a", 6), ("b", 3)) for n in range(last + 1)]
-    shown = some_epochs(events, ["method"])
-    assert [e["epoch"] for e in shown if e["method"] == "a"] == [0, 1, 2, 4, 6]
-    assert [e["epoch"] for e in shown if e["method"] == "b"] == [0, 1, 2, 3] and some_epochs([], ["method"]) == []
 
 
 COLUMNS = [
@@ -136,7 +128,7 @@ def test_lines_of_lists_over_seeds_in_panels(results, drawn):
 
 
 def test_bars_stand_side_by_side_with_their_range(results, drawn):
-    Bars("x", "K", "loss", "method")(results)
+    Lines("x", "K", "loss", "method", bars=True)(results)
     (ax,) = drawn[0].axes
     heights = [[bar.get_height() for bar in container] for container in ax.containers if hasattr(container, "patches")]
     assert heights == [[1.5, 2.5, 4.5], [2.5, 3.5, 5.5]]
@@ -153,7 +145,7 @@ def test_images_are_a_grid_that_may_have_gaps(results, drawn):
 def test_many_places_of_a_log_axis_have_round_ticks():
     figure, ax = plt.subplots()
     ax.set_xscale("log")
-    views.log_places(ax, range(1, 100))
+    log_ticks(ax, "x", range(1, 100))
     assert ax.xaxis.get_major_formatter()(50.0, 0) == "50"
     plt.close(figure)
 

@@ -14,6 +14,7 @@ import pytest
 from run_folders import rows
 
 from jexplicit.data import encode_documents
+from jexplicit.lm.checkpoints import export_model, load_model
 from jexplicit.lm.fits.fit import contexts_radius
 from launch.lm import __main__ as lm
 
@@ -65,8 +66,9 @@ def run(out: Path, *flags: str) -> int:
 @functools.cache
 def finished() -> Path:
     """A run of most methods, with its best model in model.safetensors beside it."""
-    out, export = folder() / "run", str(folder() / "model.safetensors")
-    assert run(out, *text_flags(), *SMALL, *OPTIONS, "--methods", *METHODS, "--paper", "--export", export) == 0
+    out = folder() / "run"
+    assert run(out, *text_flags(), *SMALL, *OPTIONS, "--methods", *METHODS, "--paper") == 0
+    export_model(folder() / "model.safetensors", load_model(out))
     return out
 
 

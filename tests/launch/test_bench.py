@@ -100,14 +100,3 @@ def test_beside_kenlm_both_have_the_same_text_and_perplexity(tmp_path, kenlm, ca
     kenlm.write_text("#!/bin/sh\necho no discounts >&2\nexit 3\n")
     assert main(tmp_path / "other", "--cases", "ngram-fit") == 2
     assert "lmplz ended with status 3: no discounts" in capsys.readouterr().err
-
-
-def test_bad_flags_are_one_line(tmp_path, capsys):
-    for flags, said in {
-        "--sizes 0": "--sizes 0: use at least 1",
-        "--sizes 10_000_000": "tokens have no two parts of this size; name more text (--train)",
-        "--train missing.txt": "no such file: 'missing.txt'",
-    }.items():
-        assert main(tmp_path / "run", *flags.split()) == 2
-        lines = capsys.readouterr().err.strip().splitlines()
-        assert len(lines) == 1 and said in lines[0] and not (tmp_path / "run").exists()

@@ -129,45 +129,6 @@ def test_an_interrupted_search_resumes_to_the_same_rows(run, tmp_path, monkeypat
     assert load_genome(out / "genome.json").genome.nu.tolist() == load_genome(run("train") / "genome.json").genome.nu.tolist()
 
 
-_xor, _boolean = "it has four points and no images", "give --data xor and --families boolean together"
-REFUSED = {
-    "train --data mnist --data-dir nowhere": "nowhere holds neither",
-    "train --unroll 5 10 --meta-steps 100": "--unroll (5, 10) and --meta-steps (100,): give each flag one number per stage",
-    "train --states 1": "1 states: neurons have at least 2",
-    "train --batch-size 2000": "batches of 2000 out of",
-    "train --meta-rate 0": "--meta-rate 0.0: use above 0",
-    "train --rates -1": "--rates -1.0: use above 0",
-    "train --rates": "--rates: give at least one",
-    "train --genome nothing.json": "neither a file nor one of boolean, digits",
-    "train --classes 3": "--classes 3: give at least two classes, each once",
-    "train --classes 1 2 1": "--classes 1 2 1: give at least two classes, each once",
-    "train --classes 3 10": "classes 3 10 of digits: use at least two of 0 .. 9, each once",
-    "train --networks 16xx": "--networks 16xx: write the widths",
-    "train --networks 0": "--networks 0: write the widths",
-    "train --data xor": f"--data xor: {_boolean}",
-    "train --data xor --families boolean --side 4": f"--data xor with --side 4: {_xor}",
-    "train --families boolean": f"--data digits --families boolean: {_boolean}",
-    "train --families digits --limit 400": "examples: use at least one of each, and fewer than the examples",
-    "train --average": "average with synapse_norm",
-    "train --preset huge": "preset 'huge': choose one of tiny",
-    "transfer --genome digits": "transfer: choose one of train, tasks",
-    "tasks --tasks wine": "tasks wine: choose some of mnist@7",
-    "tasks --tasks mnist@7": "leave them out, and name the other tasks: iris moons",
-    "tasks --tasks mnist@7 --data-dir nowhere": "nowhere holds neither",
-    "tasks --genome nothing.json": "neither a file nor one of boolean, digits",
-    "tasks --learners 0": "--learners 0: use at least 1",
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_bad_input_is_one_line_that_says_what_to_do(tmp_path, capfd, monkeypatch, arguments):
-    monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
-    assert blur.main([*arguments.split(), "--out", str(tmp_path / "run")]) == 2
-    printed = " ".join(capfd.readouterr().err.split())
-    assert REFUSED[arguments] in printed and "Traceback" not in printed
-    assert not arguments.startswith("tasks") or not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("name", ["digits", "boolean"])
 def test_the_shipped_genomes_can_be_made_again(tmp_path, name):
     """Few meta-steps of the presets: the rules are those of the shipped genome, and meta-training has changed the start."""

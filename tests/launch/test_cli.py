@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from run_folders import rows
 
 import jexplicit
 from jexplicit.lm.core import names
@@ -130,17 +129,6 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
         assert end.value.code == 0 and f"usage: jexplicit {name}" in printed
         assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
         assert all(f"{title} options" in printed for title in groups.get(name, ())), name
-
-
-def test_completion_of_commands_and_flags(monkeypatch, capsys):
-    entries = {name: cli.COMMANDS[name] for name in ("lm", "next", "networks", "cache", "harness")}
-    monkeypatch.setattr(cli, "COMMANDS", entries)
-    for shell in ("bash", "zsh"):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["--print-completion", shell])
-        script = capsys.readouterr().out
-        assert not end.value.code and "jexplicit" in script
-        assert all(word in script for word in ("--radius", "--top", "mlp-lm", "--older-than", "--preset", "harness"))
 
 
 @pytest.mark.slow

@@ -218,7 +218,6 @@ def with_a_nan(path):
 DAMAGES = {
     "checksum": damaged_bit,
     "can be read": lambda path: path.write_bytes(path.read_bytes()[:-100]),
-    "not written by jexplicit": lambda path: save_file({"x": np.zeros(3)}, path),
     "not written": with_a_nan,
     "is no model that can be read": lambda path: path.write_bytes(b"not a model"),
 }

@@ -38,12 +38,6 @@ def test_every_solve_of_every_seed_has_a_row(run):
     assert "figures/grokking.png" in report and "figures/metrics.png" in report and "| 0 | 6 |" in report
 
 
-def test_a_run_is_resumed_with_more_seeds_by_none_of_those_it_has(run, capsys):
-    before = rows(run)
-    assert command.main(["modular", "--out", str(run), "--resume"]) == 0
-    assert rows(run) == before
-
-
 def test_the_flags_name_the_kernels_of_the_solver():
     assert get_args(Kernel) == KERNELS
 

@@ -146,32 +146,3 @@ def test_test_files_may_be_records_and_the_text_of_any_corpus(tmp_path, monkeypa
     [plain, _] = [event for event in events(run_with_test(), "test") if event["method"] == "bigram"]
     [event] = [event for event in events(tmp_path / "run", "test") if event["method"] == "bigram"]
     assert event["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-6) and event["test_documents"] == len(ONE)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--test", "missing.txt"], "no such file: 'missing.txt'"),
-        (["--test", "{folder}/train.txt"], "is in train and in test: remove it from one"),
-        (["--test", "{folder}/dev.txt.gz"], "is in dev and in test: remove it from one"),
-        (["--test", "{folder}/blank.txt"], "holds no text"),
-        (
-            ["--test", "{folder}/one.test", *"--coordinator localhost:1 --num-processes 2 --process-id 0".split()],
-            "give it to the finished run, --resume --test FILES",
-        ),
-    ],
-)
-def test_bad_test_texts_are_refused_before_anything_is_measured(flags, message, tmp_path, capsys):
-    files_of_test()
-    (folder() / "blank.txt").write_text("\n \n")
-    given = [flag.format(folder=folder()) for flag in flags]
-    assert run(tmp_path / "run", *text_flags(), *SMALL, *given) == 2
-    assert message in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "run" / "results.json").exists()
-
-
-@pytest.mark.parametrize("given", ["--test {folder}/one.test", "--limit 50", "--memory 1GB", "--methods cold"])
-def test_what_is_not_fitted_again_on_dev_is_refused_with_a_test_split(given, tmp_path, capsys):
-    files_of_test()
-    flags = given.format(folder=folder()).split()
-    assert run(tmp_path / "run", "--train", f"{folder()}/train.txt", *SMALL, "--split", "dev-test", *flags) == 2
-    assert "give --train, --dev and --test FILES" in " ".join(capsys.readouterr().err.split())

@@ -187,29 +187,6 @@ def test_an_lstm_without_ends_of_documents_on_two_devices(tmp_path_factory, text
     assert row["dev_positions"] == len("".join(split_documents(text.read_text().splitlines())[1]))
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--heads", "3"], "--width 8 with --heads 3: the width is a multiple of the heads"),
-        (["--heads", "8"], "--positions rotary with 1 numbers in a head: give an even number"),
-        (["--warmup", "6"], "--warmup 6 of 6 steps: warm up for fewer"),
-        (["--start", "words"], "--start words: choose from none, embedding, induction, output, bigram, or join two by +"),
-        (["--start", "bigram+output", "--direct"], "join one of embedding, induction with one of output, bigram"),
-        (["--start", "none+output", "--no-tied"], "--start none+output: join one of"),
-        (["--start", "none", "bigram"], "--start bigram: add --direct"),
-        (["--start", "output"], "--start output: add --no-tied"),
-        (["--start", "induction", "--no-tied"], "--start induction: add --positions learned"),
-        (["--window", "20000"], "windows of 20000: give a longer text, or use shorter windows"),
-        (["--devices", "3"], "--batch-size 4 on 3 devices: give a multiple of 3"),
-        (["--devices", "99"], "99 devices requested, 8 available: use --devices 8 or fewer"),
-    ],
-)
-def test_sequences_refuse(tmp_path, text, flags, message, capsys):
-    assert networks.main(["transformer-lm", "--out", str(tmp_path / "run"), "--train", str(text), *SEQUENCES, *flags]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "run").exists() or "--window" in flags  # which the text is read for
-
-
 def test_a_network_on_images_in_shorter_epochs(tmp_path_factory):
     flags = "--hidden 8 --epochs 6 --limit 200 --epoch-examples 90 --batch-size 30".split()
     out = run(tmp_path_factory, "fcnn", *flags)
