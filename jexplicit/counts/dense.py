@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jexplicit.counts.merging import INT32_CELLS, Counts, add_tables
+from jexplicit.counts.merging import INT32_CELLS, Counts, SparseCounts, add_tables
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.checks import is_concrete
@@ -164,7 +164,7 @@ class DenseCounter:
         self._total, self._unmerged = (*merged, *old), 0
 
 
-def counted_radius(counts: Counts, radius: int | None) -> int:
+def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
     """The radius K <= K' to use; default, all K' counted offsets.
 
     Raises:
@@ -179,7 +179,7 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
     if is_concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
         raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
     for C in counts[:K] if is_concrete(counts[0]) else ():
-        if C.shape != (len(C),) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
+        if C.shape != (C.shape[0],) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
             raise ValueError(f"counts {C.shape} from {C.min()} to {C.max()}: pass tables [N, N] of whole numbers of at least 0")
     return K
 

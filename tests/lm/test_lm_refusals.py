@@ -21,7 +21,6 @@ from jexplicit.data.contexts import contexts
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model, smoothed_excess
-from jexplicit.lm.core.softmax import negative_log_likelihood_from_counts
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
@@ -120,7 +119,6 @@ CASES: list[tuple[Any, str]] = [
     (lambda g: log_probabilities(g.spread, g.X[:1], g.Y[:1]), r"contexts of shape \(1, 2\) for 1 targets and a .* radius 3"),
     (lambda g: next_token(g.spread, np.array([N])), f"token ids {N} .. {N}: {HAS_N}"),
     (lambda g: next_token(g.two, np.array([-1])), f"token ids -1 .. -1: {HAS_N}"),
-    (lambda g: negative_log_likelihood_from_counts(g.one.tables[0], 0 * g.counts[0]), NO_POSITION),
     (lambda g: score_documents(g.two, g.tokenizer, ["we talk", "  "]), r"document 1, '  ', has no token"),
     *with_options(
         lambda g, prompt=(1,), length=5, **options: generate(g.key, g.two, prompt, length, **options),

@@ -113,10 +113,16 @@ class Sparse:
         return row if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, row.dtype)[r], row)
 
     def entry(self, r: Array, i: Array) -> Array:
-        """Logit i of row r, of rows without weights."""
+        """Logit i of row r."""
         e, values = find_entry(self.rows.start, self.rows.outputs, r, i, self.longest), jnp.asarray(self.rows.values)
         value = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
-        return value if self.base is None else value + jnp.asarray(self.base, value.dtype)[i]
+        if self.base is None:
+            return value
+        base = jnp.asarray(self.base, value.dtype)[i]
+        value = value + base
+        if self.weight is not None:
+            value = value + jnp.asarray(self.weight, value.dtype)[r] * jnp.asarray(self.slope, value.dtype)[i]
+        return value if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, value.dtype)[r], value)
 
 
 def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) -> Float[Array, " N"]:
@@ -168,7 +174,6 @@ def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most:
 
 
 _contexts_per_call = 1 << 15  # of one device, at most
-_columns_per_call = 1 << 16
 
 
 def map_contexts(
@@ -177,6 +182,7 @@ def map_contexts(
     X: Integer[np.ndarray, "M K"],
     *,
     mesh: Mesh | None = None,
+    block: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray:
     """`one(tables, x)` for every row of X, block by block and device by device, gathered on the host.
@@ -184,11 +190,12 @@ def map_contexts(
     Several processes share the rows, and each gets the whole answer.
 
     `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever pytree of
-    arrays it reads, a language model for one; they are placed on every device.
+    arrays it reads, a language model for one; they are placed on every device. A block has 64 rows on a CPU by default, whose
+    logits stay in the L2 cache, and 4096 elsewhere.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
-    block = 64 if on_cpu(mesh) else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
+    block = block or (64 if on_cpu(mesh) else 4096)
     apply = compiled_map(one, mesh, block)
     tables, out = replicate(tables, mesh), []
     for own in few_sizes(len(X), [size * mesh.size for size in (_contexts_per_call, 64 * block, 8 * block, block)]):
@@ -209,15 +216,6 @@ def compiled_map(one: Callable, mesh: Mesh, block: int):
     return jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(PartitionSpec(), data), out_specs=data))
 
 
-def vmap_contexts(f: Callable[..., Any], tables: Any, *columns: Integer[np.ndarray, "M ..."]) -> Any:
-    """`f(tables, x, ...)` of every position, which takes little memory, all at once on the default device: [M, ...]."""
-    M, parts = len(columns[0]), []
-    for own in few_sizes(M, (_columns_per_call, 1 << 12, 1 << 8)):
-        found = _vmapped(f)(tables, *(pad_to(column[own], own.stop - own.start, 0) for column in columns))
-        parts.append(jax.tree.map(lambda part: part[: M - own.start], jax.device_get(found)))  # noqa: B023
-    return jax.tree.map(lambda *part: np.concatenate(part), *parts)
-
-
 def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
     """Blocks that cover n positions, at least one, of sizes at most the first: each size is compiled once.
 
@@ -230,8 +228,3 @@ def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
         size = next((size for size in sizes if size <= n - start), sizes[-1])
         yield slice(start, start + size)
         start += size
-
-
-@functools.cache
-def _vmapped(f: Callable[..., Any]) -> Any:
-    return jax.jit(lambda tables, *columns: jax.vmap(functools.partial(f, tables))(*columns))

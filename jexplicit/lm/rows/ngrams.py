@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.core.model import LanguageModel, TableRows
 from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies, smooth_pairs
-from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static, vmap_contexts
+from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static
 
 _pairs_per_block = 1 << 20
 
@@ -169,8 +169,13 @@ class BackOffChain(TableRows):
         none = jnp.zeros(1, jnp.int32)
         return jnp.concatenate([none, context_numbers(self.children, context)]) if self.levels else none
 
-    def target_logits(self, X, Y):
-        return vmap_contexts(log_probability, self, X, Y)
+    def entry(self, context, output):
+        """`log p(output | context)`; without weights γ the logit of the output."""
+        log_p = super().entry(context, output)
+        numbers = context_numbers(self.children, context) if self.log_gamma else ()
+        for n, log_gamma in zip(numbers, self.log_gamma, strict=True):
+            log_p += jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
+        return log_p
 
 
 def ngram_model(chain: Ngrams, *, eos: bool = False) -> LanguageModel:
@@ -192,14 +197,3 @@ def ngram_model(chain: Ngrams, *, eos: bool = False) -> LanguageModel:
     """
     base, longest = jnp.asarray(jnp.log(chain.lower), jnp.float32), tuple(rows.longest for rows in chain.rows)
     return LanguageModel(BackOffChain(base, chain.children, chain.rows, chain.log_gamma, longest), "none", eos)
-
-
-def log_probability(chain: BackOffChain, context: Int[Array, " K"], output: Int[Array, ""]) -> Float[Array, ""]:
-    """`log p(output | context)`, pure; without weights γ the logit of the output."""
-    numbers = chain.index(context)
-    entries = [table.entry(n, output) for table, n in zip(chain.row_tables, numbers, strict=True)]
-    weights = [
-        jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
-        for log_gamma, n in zip(chain.log_gamma, numbers[1:] if chain.log_gamma else (), strict=True)
-    ]
-    return functools.reduce(jnp.add, entries + weights)
