@@ -26,7 +26,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
-from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables
+from jexplicit.lm.core.model import Constant, LanguageModel
 from jexplicit.lm.core.tables import SparseRows
 from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
@@ -159,24 +159,10 @@ def _chain_rows(model: LanguageModel) -> tuple[np.ndarray, list[SparseRows], tup
         return np.asarray(kind.row, np.float64), [], ()
     if isinstance(kind, BackOffChain):
         return np.asarray(kind.base, np.float64), list(map(_on_host, kind.levels)), kind.children
-    if kind.radius == 1 and (read := _one_token_rows(kind, model.features)):
-        return np.asarray(read[0], np.float64), [_on_host(read[1])], ()
+    if isinstance(kind, SparseTables) and kind.radius == 1 and kind.weight is None and not kind.unseen:
+        return np.asarray(kind.bases[0], np.float64), [_on_host(kind.corrections[0])], ()
     name = type(kind).__name__
     raise ValueError(f"a model of {name} is no n-gram model, which an ARPA file holds: choose the method ngram")
-
-
-def _one_token_rows(kind: Any, features: str) -> tuple[Any, SparseRows] | None:
-    """A base row and sparse rows of the nearest token, of kinds that are such a sum."""
-    if isinstance(kind, SparseTables) and kind.weight is None and not kind.unseen:
-        return kind.bases[0], kind.corrections[0]
-    if isinstance(kind, TokenTables) and features == "none":  # the dense bigram
-        table = np.asarray(kind.tables[0])
-        table = table - table.min(axis=1, keepdims=True)  # of an output that was rare and never seen here: its back-off weight
-        base = table.min(axis=0)
-        table = np.where(table - base > 4e-6, table - base, 0)  # float32 logarithms differ by less
-        j, i = np.nonzero(table)
-        return base, SparseRows(np.searchsorted(j, np.arange(len(table) + 1)), i, table[j, i])
-    return None
 
 
 def _on_host(table: SparseRows) -> SparseRows:

@@ -244,7 +244,7 @@ def _positions_of(
         return text.X[m], text.Y[m], None, text.past.take(m)
     if model.radius == 1 and isinstance(model.rows, TableRows):
         N = model.vocab_size
-        C = coo_array((counts or count_sparse(stream, radius=1, vocab_size=N))[0])
+        C: Any = coo_array((counts or count_sparse(stream, radius=1, vocab_size=N))[0])
         if C.shape != (N, N) or C.sum(dtype=np.int64) != len(stream) - 1:
             raise ValueError(
                 f"counts of {C.sum(dtype=np.int64)} positions and vocabulary {C.shape[0]} for a stream of {len(stream) - 1} "

@@ -96,7 +96,6 @@ class TrainingText:
         self._mesh = mesh
         self._counts, self._sparse = counts, sparse_counts
         self._known_sparse = sparse_counts
-        self._ngrams: dict[int, Ngrams] = {}
         self._made: dict[Any, Any] = {}
 
     @functools.cached_property
@@ -155,22 +154,19 @@ class TrainingText:
 
     def ngrams(self, order: int) -> Ngrams:
         """The smoothed contexts of up to `order` tokens."""
-        if order not in self._ngrams:
-            X, Y = contexts(self.in_memory, order, eos=self.eos)
-            self._ngrams[order] = smoothed_ngrams(X, Y, vocab_size=self.vocab_size)
-            trim_heap()
-        return self._ngrams[order]
+        X_and_Y = functools.partial(contexts, self.in_memory, order, eos=self.eos)
+        return self.once(("ngrams", order), lambda: smoothed_ngrams(*X_and_Y(), vocab_size=self.vocab_size))
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """What `make` makes of this text, kept by a name."""
         if name not in self._made:
             self._made[name] = make()
+            trim_heap()
         return self._made[name]
 
     def forget(self) -> None:
         """Drop what was made of this text, to make room; it is made again where it is asked for."""
         self._made.clear()
-        self._ngrams.clear()
         self._sparse = self._known_sparse
         gc.collect()  # arrays in references that go in circles
         trim_heap()

@@ -71,9 +71,8 @@ def given_more() -> SimpleNamespace:
     return g
 
 
-def swept(model, stream=None, counts=None, sweeps=1, **options: Any):
-    g = given()
-    return sweep_tables(model, counts or g.counts, g.stream if stream is None else stream, sweeps=sweeps, **options)
+def swept(model, text=None, sweeps=1, **options: Any):
+    return sweep_tables(model, text or given().text, sweeps=sweeps, **options)
 
 
 FITS = {
@@ -153,10 +152,8 @@ CASES: list[tuple[Any, str]] = [
     *each((0, 4, -1), lambda g, R: offset_rows(g.counts, features="cat", radius=R), OF_THREE),
     # sweeps
     (lambda g: swept(g.two, sweeps=-1), "-1 sweeps"),
-    (lambda g: swept(g.two, counts=g.counts[:1]), "counts of 1 offsets.*model's own radius"),
-    (lambda g: swept(g.two, counts=tuple(C[:4, :4] for C in g.counts)), f"vocabulary 4 for radius 2 and vocabulary {N}"),
-    *each((SMALL, [[7] * 20], [[N, 1]]), lambda g, d: swept(g.two, stream_of(d)), "do not belong together"),
-    (lambda g: swept(g.two, counts=tuple(0 * C for C in g.counts)), NO_POSITION),
+    (lambda g: swept(g.two, TrainingText(g.stream, N + 1)), f"vocabulary {N + 1} and a model of {N}: use the model's own"),
+    (lambda g: swept(g.even, TrainingText(PADS, N)), NO_POSITION),
     *each((-1.0, np.inf), lambda g, d: swept(g.two, noise=False, discount=d), "a discount of"),
     (lambda g: swept(g.two, discount=0.5), "a discount of"),
     *each((np.ones((1, N)), -np.ones((2, N))), lambda g, w: swept(g.tied, noise=False, weights=w), "use finite weights"),

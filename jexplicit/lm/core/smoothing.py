@@ -93,24 +93,25 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     return q[:, None] * U + one_minus_q[:, None] * (p @ U)[None, :]
 
 
+@jax.jit
 def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[Array, "N I"]:
     """One pseudo-observation, independent of its context, for every output that was never seen.
 
     An output with `f_i = 0` has an all-zero column and so no logarithm. It gets the column that a single independent
     observation has on average, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M instead of zero.
     """
-    independent = C.sum(axis=1) / f.sum()
+    independent = jnp.where(f[None, :] == 0, 0, C).sum(axis=1) / f.sum()
     return jnp.where(f[None, :] == 0, independent[:, None], C)
 
 
-def unigram(f: Float[Array, " I"]) -> Float[Array, " I"]:
-    """Relative frequencies, with one pseudo-count for every output that was never seen.
+def unigram(f: Any) -> Any:
+    """Relative frequencies [I], with one pseudo-count for every output that was never seen: NumPy and JAX alike.
 
     Example:
         >>> unigram(jnp.array([3.0, 0.0])).tolist()
         [0.75, 0.25]
     """
-    f = jnp.maximum(f, 1)
+    f = f.__array_namespace__().maximum(f, 1)
     return f / f.sum()
 
 
@@ -232,12 +233,6 @@ def smoothed_excess(C: Any, name: str) -> tuple[Float[np.ndarray, " I"], Float[n
         return np.full(C.shape[1], 1 / C.shape[1]), C.data.astype(np.float64)
     if name != "kneser-ney":
         raise ValueError(f"smoothing {name!r}: choose {' or '.join(get_args(Smoothing))}")
-    lower, cells = relative_frequencies(np.bincount(C.indices, minlength=C.shape[1])), np.diff(C.indptr)
+    lower, cells = unigram(np.bincount(C.indices, minlength=C.shape[1])), np.diff(C.indptr)
     D = discounts_of(counts_of_counts(C.data), modified=False)[0]
     return lower, (C.data - D) / (D * np.repeat(cells, cells) * lower[C.indices])
-
-
-def relative_frequencies(f: Integer[np.ndarray, " I"]) -> Float[np.ndarray, " I"]:
-    """`unigram` on the host, in float64."""
-    f = np.maximum(f, 1)
-    return f / f.sum()

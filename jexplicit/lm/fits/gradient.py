@@ -309,7 +309,7 @@ def train_language_model(
     noise, optimizer = noise_model(token_counts(counts)), make_optimizer(options)
     read = functools.partial(decoder_model, **shape, eos=eos, noise=noise)
     X, Y = contexts(text.in_memory, K, eos=eos)
-    params: tuple[Array, ...] = explicit_blocks(counts, **shape, eos=eos, read=False)[0]  # U below the noise
+    params: tuple[Array, ...] = explicit_blocks(counts, **shape, eos=eos, read=False)  # U below the noise
     goal = read(params)
     if start == "cold":
         params = cold_start(key_of_seed(options.seed), **shape, vocab_size=text.vocab_size)

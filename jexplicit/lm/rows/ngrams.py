@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.core.model import LanguageModel, TableRows
-from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies, smooth_pairs
+from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, smooth_pairs, unigram
 from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static
 
 _pairs_per_block = 1 << 20
@@ -91,7 +91,7 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
     if not K or not len(Y):
         raise ValueError(f"{len(Y)} positions with contexts of {K} tokens: give at least one of each")
     levels = count_contexts([*X.T], Y, (N,) * K, N)
-    lower, small = relative_frequencies(np.bincount(levels[0].outputs, minlength=N)), np.uint16 if N <= 1 << 16 else np.int32
+    lower, small = unigram(np.bincount(levels[0].outputs, minlength=N)), np.uint16 if N <= 1 << 16 else np.int32
     children, rows, log_gammas, shorter, P = [], [], [], levels[0], lower
     while levels:
         level = levels.pop(0)  # and so no level is kept for longer than it is needed
