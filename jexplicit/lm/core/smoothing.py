@@ -6,7 +6,6 @@ The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1
 Smoothed rows are positive and sum to 1, including rows of unseen tokens.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -175,43 +174,6 @@ def counts_of_counts(counts: Any) -> Any:
     """How many counts are 1, 2, 3 and 4: NumPy and JAX alike."""
     xp = counts.__array_namespace__()
     return xp.stack([xp.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
-
-
-class SmoothedPairs(NamedTuple):
-    """Smoothed contexts h of one length, and the pairs (h, i) that occurred.
-
-    P: [E] `P(i|h)`.
-    values: [E] `log(P(i|h) / (γ(h) P(i|h')))`, float32.
-    log_gamma: [C] `log γ(h)`; 0 for a context that never occurred; float32.
-    """
-
-    P: Any
-    values: Any
-    log_gamma: Any
-
-
-def smooth_pairs(
-    counts: Any, P_lower: Any, D: Any, sums: Callable[[Any], Any], of_pairs: Callable[[Any], Any]
-) -> SmoothedPairs:
-    """Interpolated Kneser-Ney, `P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h')`, of the pairs that occurred: NumPy and JAX alike.
-
-    Args:
-        counts: [E] integers of at least 1.
-        P_lower: [E] `P(i|h')` of the context h' that h extends.
-        D: [3] what is taken from counts of 1, of 2, and of 3 and more, in the precision of the result.
-        sums: adds the values of the pairs of each context.
-        of_pairs: the value of its context for every pair.
-
-    Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated).
-    """
-    xp = counts.__array_namespace__()
-    kind = xp.minimum(counts, 3)
-    freed = sum(D[c - 1] * sums(kind == c).astype(D.dtype) for c in (1, 2, 3))  # no sum depends on other contexts
-    total = sums(counts).astype(D.dtype)
-    kept, backed_off = counts.astype(D.dtype) - D[kind - 1], of_pairs(freed) * P_lower
-    gamma = xp.where(total > 0, freed / xp.maximum(total, 1), 1)
-    values, log_gamma = (x.astype(np.float32) for x in (xp.log1p(kept / backed_off), xp.log(gamma)))
-    return SmoothedPairs((kept + backed_off) / of_pairs(total), values, log_gamma)
 
 
 def smoothed_excess(C: Any, name: str) -> tuple[Float[np.ndarray, " I"], Float[np.ndarray, " E"]]:

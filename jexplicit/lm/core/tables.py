@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Int, Integer
 
 from jexplicit.data.contexts import pad_to
 from jexplicit.runs.devices import AXIS, default_mesh, on_cpu, replicate
@@ -54,12 +54,7 @@ class SparseRows(NamedTuple):
     @property
     def longest(self) -> int:
         """Entries of the longest row; at least 1, so that a row can always be read."""
-        return max(1, int(jax.device_get(self.lengths.max(initial=0))))
-
-    @property
-    def lengths(self) -> Any:
-        """Entries of each row, where the rows are."""
-        return np.diff(np.asarray(self.start))
+        return max(1, int(np.diff(np.asarray(self.start)).max(initial=0)))
 
 
 @pytree
@@ -102,8 +97,13 @@ class Sparse:
     vocab_size = property(lambda self: self.outputs)
 
     def row(self, r: Array) -> Array:
-        """Row r, [N]."""
-        row = sparse_row(self.rows, r, self.outputs, self.longest)
+        """Row r, [N]; of its entries zeros for r = -1."""
+        start, values = jnp.asarray(self.rows.start), jnp.asarray(self.rows.values)
+        first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
+        e = first + jnp.arange(min(self.longest, len(values)), dtype=jnp.int32)
+        i = jnp.asarray(self.rows.outputs).at[e].get(mode="clip").astype(jnp.int32)
+        i = jnp.where((e < last) & (r >= 0), i, self.outputs)  # which is dropped
+        row = jnp.zeros(self.outputs, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
         if self.base is None:
             return row
         base = jnp.asarray(self.base, row.dtype)
@@ -123,24 +123,6 @@ class Sparse:
         if self.weight is not None:
             value = value + jnp.asarray(self.weight, value.dtype)[r] * jnp.asarray(self.slope, value.dtype)[i]
         return value if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, value.dtype)[r], value)
-
-
-def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) -> Float[Array, " N"]:
-    """Row r with its zeros, and zeros for r = -1: pure, with `longest` of the rows.
-
-    Example:
-        >>> rows = SparseRows(jnp.array([0, 0, 2]), jnp.array([2, 0]), jnp.array([5.0, 7.0]))
-        >>> sparse_row(rows, jnp.array(1), 3, rows.longest).tolist()
-        [7.0, 0.0, 5.0]
-    """
-    r = r.astype(jnp.int32)
-    start = jnp.asarray(rows.start)
-    first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
-    e = first + jnp.arange(min(longest, len(rows.values)), dtype=jnp.int32)
-    own = (e < last) & (r >= 0)
-    i = jnp.where(own, jnp.asarray(rows.outputs).at[e].get(mode="clip").astype(jnp.int32), N)  # N is dropped
-    values = jnp.asarray(rows.values)
-    return jnp.zeros(N, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:

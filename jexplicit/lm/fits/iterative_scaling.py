@@ -56,7 +56,7 @@ from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
-from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, offset_rows
+from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, rows_of_text
 from jexplicit.lm.rows.explicit import explicit_language_model, token_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
 from jexplicit.runs.devices import check_memory
@@ -257,7 +257,7 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
         start = explicit_language_model(text.counts(K), features=features, radius=K, eos=text.eos)
         weights, discount, info = None, 0.0, {"sweeps": options.sweeps, "scalars": 0}
     else:
-        rows = offset_rows(text.counts(K), features=features, radius=K, eos=text.eos, smoothing=options.smoothing)
+        rows = rows_of_text(text, options)
         exponents = exponents_held_out(text, options, watch, rows).exponents
         start, weights = _sweep_start(rows, exponents)
         discount, info = _sweep_discount(text, options), {"scalars": len(exponents)}
@@ -312,8 +312,7 @@ def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponen
         return {name: chosen[-1][name] for name in ("sweeps", "held_out_perplexity")}
     rest, held = text.parts(options.calibration_positions)
     K, losses = options.radius, []
-    rows = offset_rows(rest.counts(K), features=options.features, radius=K, eos=text.eos, smoothing=options.smoothing)
-    start, weights = _sweep_start(rows, exponents)
+    start, weights = _sweep_start(rows_of_text(rest, options), exponents)
 
     def on_sweep(sweep: int, loss: float, model: LanguageModel) -> bool:
         losses.append(evaluate(model, held, mesh=text.mesh).loss)

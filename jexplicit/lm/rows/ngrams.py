@@ -12,7 +12,6 @@ never occurred adds nothing, which is an exact back-off. The sum of rows leaves 
 with h_n the last n tokens of x: the partition function is their product. An entry is found by binary search, no row is read.
 """
 
-import functools
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.core.model import LanguageModel, TableRows
-from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, smooth_pairs, unigram
+from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, unigram
 from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static
 
 _pairs_per_block = 1 << 20
@@ -85,7 +84,7 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
         >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
         ([1, 2, 1], [0, 0, 2, 3])
 
-    Source: Chen & Goodman 1999, Sec. 4; as additive logits, this project.
+    Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated) and Sec. 4; as additive logits, this project.
     """
     N, K = vocab_size, X.shape[1]
     if not K or not len(Y):
@@ -107,11 +106,13 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
         for c in _blocks(level):
             block, pairs = level.part(c), slice(level.start[c.start], level.start[c.stop])
             P_lower = _shorter_P(shorter, P, N, block) if rows else lower[block.outputs]
-            sums = functools.partial(sum_runs, start=block.start)
-            smoothed = smooth_pairs(block.counts, P_lower, D, sums, block.of_pairs)
-            values[pairs], log_gamma[c] = smoothed.values, smoothed.log_gamma
+            kind, total = np.minimum(block.counts, 3), sum_runs(block.counts, block.start)
+            freed = sum(D[n - 1] * sum_runs(kind == n, block.start) for n in (1, 2, 3))  # no sum depends on other contexts
+            kept, backed_off = block.counts - D[kind - 1], block.of_pairs(freed) * P_lower
+            values[pairs] = np.log1p(kept / backed_off)
+            log_gamma[c] = np.log(np.where(total > 0, freed / np.maximum(total, 1), 1))
             if levels:
-                own_P[pairs] = smoothed.P
+                own_P[pairs] = (kept + backed_off) / block.of_pairs(total)
         rows.append(SparseRows(level.start, level.outputs.astype(small), values))
         log_gammas.append(log_gamma)
         shorter, P = level, own_P
