@@ -8,6 +8,7 @@ their own parts of the stream and meet in ONE reduction at the end.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -180,7 +181,8 @@ def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: {remedy}")
     if is_concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
         raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
-    for C in counts[:K] if is_concrete(counts[0]) else ():
+    tables: Any = counts[:K] if is_concrete(counts[0]) else ()
+    for C in tables:
         if C.shape != (C.shape[0],) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
             raise ValueError(f"counts {C.shape} from {C.min()} to {C.max()}: pass tables [N, N] of whole numbers of at least 0")
     return K

@@ -19,7 +19,7 @@ from jexplicit.data.corpus.held_out import cut_documents, hold_out
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
-from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.lm.rows.ngrams import BackOffChain, smoothed_ngrams
 from jexplicit.runs.checkpoints import as_json
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import trim_heap
@@ -152,8 +152,8 @@ class TrainingText:
         shape: Any = {"eos": self.eos, "mesh": self._mesh, "tokenizer": self.tokenizer}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
-    def ngrams(self, order: int) -> Ngrams:
-        """The smoothed contexts of up to `order` tokens."""
+    def ngrams(self, order: int) -> BackOffChain:
+        """The rows of an n-gram model with contexts of up to `order` tokens."""
         X_and_Y = functools.partial(contexts, self.in_memory, order, eos=self.eos)
         return self.once(("ngrams", order), lambda: smoothed_ngrams(*X_and_Y(), vocab_size=self.vocab_size))
 

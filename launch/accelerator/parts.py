@@ -103,11 +103,10 @@ def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
 def evaluated_ngrams(sizes: Sizes, mesh: Mesh) -> Case:
     """Log-probabilities of a text by its n-gram model: for each level four reads of a sector of 32 bytes."""
     from jexplicit.data.contexts import contexts
-    from jexplicit.lm.rows.ngrams import BackOffChain, ngram_model, smoothed_ngrams
+    from jexplicit.lm.rows.ngrams import BackOffChain, smoothed_ngrams
 
     X, Y = contexts(draw_stream(sizes.positions, sizes.vocabulary), CONTEXT)
-    chain = smoothed_ngrams(X, Y, vocab_size=sizes.vocabulary)
-    rows = ngram_model(chain).rows
+    rows = smoothed_ngrams(X, Y, vocab_size=sizes.vocabulary)
     run = jax.jit(lambda rows, X, Y: jax.vmap(functools.partial(BackOffChain.entry, rows))(X, Y))
     return Case(run, (rows, X.astype(np.int32), Y.astype(np.int32)), bytes=len(Y) * CONTEXT * 4 * 32)
 

@@ -67,7 +67,7 @@ def explicit_of_dense(kind, K):
 @functools.cache
 def best_of_dense(kind):
     """The model of the lowest loss, and that, by SciPy; pairs that never occur have a probability of e^-40 or so."""
-    counts, (X, Y) = dense_text().counts(2), contexts(dense_text().stream, 2, eos=True)
+    counts, (X, Y) = dense_text().counts(2), contexts(dense_text().in_memory, 2, eos=True)
     F = np.stack(counts).sum(axis=0)[None] if kind == "sum" else np.stack(counts)
 
     @jax.jit
@@ -180,7 +180,7 @@ def test_sweeps_reach_the_optimum_of_two_tokens(kind, noise):
     assert reached.losses[0] > best + 1e-4
     # what never occurs leaves with the number of sweeps n as 1/n: hence 1e-4 with noise
     assert reached.losses[-1] == pytest.approx(best, abs=1e-4 if noise else 1e-9)
-    X, Y = contexts(text.stream, 2, eos=True)
+    X, Y = contexts(text.in_memory, 2, eos=True)
     residual = kkt_residual(reached.model, X, Y, mesh=data_mesh(1))
     assert residual < (1e-3 if noise else 1e-6) and kkt_residual(explicit_of_dense(kind, 2), X, Y, mesh=data_mesh(1)) > 0.01
 

@@ -22,7 +22,7 @@ from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm.core.model import token_model
+from jexplicit.lm.core.model import LanguageModel, token_model
 from jexplicit.lm.core.names import Features, History, Method, window_of
 from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.counted.model import CONTEXTS, contexts_of, fit_counted, gates_of
@@ -37,7 +37,6 @@ from jexplicit.lm.rows.explicit import (
     unigram_model,
     with_targets,
 )
-from jexplicit.lm.rows.ngrams import ngram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.checks import check_seed
@@ -240,7 +239,7 @@ def contexts_radius(contexts: str, kind: str | None) -> int:
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     with watch.stage("ngram"):
-        return FitResult(ngram_model(text.ngrams(ORDER), eos=text.eos), {})
+        return FitResult(LanguageModel(text.ngrams(ORDER), "none", text.eos), {})
 
 
 def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResult:
