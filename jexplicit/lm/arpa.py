@@ -315,11 +315,8 @@ def _lines(
         first = context[0]
         texts = [" ".join(inside[i] for i in row) for row in tokens[first : context[-1] + 1].tolist()]
         numbers = zip((level.log_p[e] / _ln10).tolist(), (context - first).tolist(), output.tolist(), strict=True)
-        if last:
-            yield [f"{p:.8g}\t{texts[c]} {outputs[i]}\n" for p, c, i in numbers]
-        else:
-            backed_off = (weight[e] / _ln10).tolist()
-            yield [f"{p:.8g}\t{texts[c]} {outputs[i]}\t{b:.8g}\n" for (p, c, i), b in zip(numbers, backed_off, strict=True)]
+        ends = [""] * len(e) if last else [f"\t{b:.8g}" for b in (weight[e] / _ln10).tolist()]
+        yield [f"{p:.8g}\t{texts[c]} {outputs[i]}{end}\n" for (p, c, i), end in zip(numbers, ends, strict=True)]
 
 
 _spaces, _end = " \t\r\n", "the end of the file"

@@ -116,7 +116,7 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
     N, K = vocab_size, X.shape[1]
     if not K or not len(Y):
         raise ValueError(f"{len(Y)} positions with contexts of {K} tokens: give at least one of each")
-    levels = count_contexts([*X.T], Y, (N,) * K, N)
+    levels = count_contexts(X, Y, N)
     lower, small = unigram(np.bincount(levels[0].outputs, minlength=N)), np.uint16 if N <= 1 << 16 else np.int32
     children, rows, log_gammas, shorter, P = [], [], [], levels[0], lower
     while levels:
