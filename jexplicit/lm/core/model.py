@@ -56,10 +56,10 @@ class TableRows:
         return functools.reduce(jnp.add, entries)
 
     def log_partition(
-        self, X: Integer[np.ndarray, "M K"], *, mesh: Any = None, progress: Any = None
+        self, X: Integer[np.ndarray, "M K"], *, mesh: Any = None, block: int | None = None, progress: Any = None
     ) -> Float[np.ndarray, " M"]:
         """`log Z(x)` of many contexts, in nats, on the host."""
-        return map_contexts(_log_Z, self, X, mesh=mesh, progress=progress)
+        return map_contexts(_log_Z, self, X, mesh=mesh, block=block, progress=progress)
 
     def target_logits(
         self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Any = None

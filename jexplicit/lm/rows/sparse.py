@@ -27,6 +27,7 @@ from jexplicit.lm.core.model import LanguageModel, RowsByOffset
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, noise_model, smoothed_excess
 from jexplicit.lm.core.tables import Sparse, SparseRows, pytree, static
+from jexplicit.runs.devices import default_mesh, on_cpu
 
 
 @pytree
@@ -63,7 +64,9 @@ class SparseTables(RowsByOffset):
     def log_partition(self, X, *, mesh=None, progress=None):
         if self.radius == 1:  # no row is read
             return _log_Z_of_tokens(self)[X[:, 0]]
-        return super().log_partition(X, mesh=mesh, progress=progress)
+        mesh = mesh or default_mesh()
+        block = max(1, (1 << 17) // self.vocab_size) if on_cpu(mesh) else None  # rows that stay in the cache
+        return super().log_partition(X, mesh=mesh, block=block, progress=progress)
 
     def dense(self, t: int) -> np.ndarray:
         """The rows of one table with their zeros, [N, N], on the host."""
