@@ -96,7 +96,7 @@ class Constant(TableRows):
     def index(self, context):
         return jnp.zeros(1, jnp.int32)
 
-    def log_partition(self, X, *, mesh=None, progress=None):
+    def log_partition(self, X, *, mesh=None, block=None, progress=None):
         return np.full(len(X), float(jax.nn.logsumexp(self.row)))
 
 

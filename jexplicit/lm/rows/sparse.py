@@ -61,11 +61,12 @@ class SparseTables(RowsByOffset):
         parts = zip(self.corrections, self.longest, self.bases, self.slopes or none, self.unseen or none, strict=True)
         return tuple(Sparse(rows, N, longest, base, self.weight, *more) for rows, longest, base, *more in parts)
 
-    def log_partition(self, X, *, mesh=None, progress=None):
+    def log_partition(self, X, *, mesh=None, block=None, progress=None):
         if self.radius == 1:  # no row is read
             return _log_Z_of_tokens(self)[X[:, 0]]
         mesh = mesh or default_mesh()
-        block = max(1, (1 << 17) // self.vocab_size) if on_cpu(mesh) else None  # rows that stay in the cache
+        if on_cpu(mesh):  # rows that stay in the cache
+            block = block or max(1, (1 << 17) // self.vocab_size)
         return super().log_partition(X, mesh=mesh, block=block, progress=progress)
 
     def dense(self, t: int) -> np.ndarray:
