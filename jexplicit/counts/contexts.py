@@ -5,7 +5,6 @@ contexts of every length stand side by side. The pairs (context, target) of a sh
 the next longer one, of which there are fewer than positions.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,33 +44,30 @@ class ContextLevel(NamedTuple):
         return keys
 
 
-def count_contexts(
-    columns: Sequence[Integer[np.ndarray, " M"]], Y: Integer[np.ndarray, " M"], sizes: Sequence[int], vocab_size: int
-) -> list[ContextLevel]:
-    """Count the contexts of 1, 2, ... ids before the targets.
+def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], vocab_size: int) -> list[ContextLevel]:
+    """Count the contexts of 1, 2, ... tokens before the targets.
 
     Args:
-        columns: the ids of every position, in the order in which tokens are added to the context.
+        X: [M, K] contexts, nearest token first.
         Y: [M] targets.
-        sizes: how many ids each column has.
-        vocab_size: N, how many targets there are.
+        vocab_size: N, the number of token ids.
 
     Example:
-        >>> one, two = count_contexts([np.array([1, 1, 1]), np.array([0, 2, 2])], np.array([1, 1, 1]), (3, 3), 2)
+        >>> one, two = count_contexts(np.array([[1, 0], [1, 2], [1, 2]]), np.array([1, 1, 1]), 3)
         >>> one.start.tolist(), one.outputs.tolist(), one.counts.tolist()  # id 1 before target 1, in contexts (1, 0) and (1, 2)
         ([0, 0, 1, 1], [1], [2])
         >>> two.contexts.tolist(), two.counts.tolist()
         ([3, 5], [1, 2])
     """
     N = vocab_size
-    (number, *longer), y, n = distinct_positions(columns, Y, sizes, N)
+    (number, *longer), y, n = distinct_positions(X, Y, N)
     begins = np.concatenate([[True], number[1:] != number[:-1]])
-    contexts, start = [np.arange(sizes[0])], starts_of(number, sizes[0])
-    for c, size in zip(longer, sizes[1:], strict=True):
+    contexts, start = [np.arange(N)], starts_of(number, N)
+    for c in longer:
         begins[1:] |= c[1:] != c[:-1]
         first = np.flatnonzero(begins).astype(start.dtype)
         key = number[first].astype(np.int64)
-        key *= size
+        key *= N
         key += c[first]
         contexts.append(key)
         number = np.cumsum(begins, dtype=np.int32)
@@ -80,7 +76,7 @@ def count_contexts(
     pairs = [(start, y.astype(np.min_scalar_type(N - 1)), n)]
     del number, y, n, longer, begins, start  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
-        keys = ContextLevel(contexts[level], *pairs[-1]).keys(contexts[level] // sizes[level], N)
+        keys = ContextLevel(contexts[level], *pairs[-1]).keys(contexts[level] // N, N)
         pairs.append(rows_of_keys(*tally(keys), len(contexts[level - 1]), N))
     return [ContextLevel(c, *pair) for c, pair in zip(contexts, reversed(pairs), strict=True)]
 
@@ -139,34 +135,32 @@ def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
 
 
 def distinct_positions(
-    columns: Sequence[Integer[np.ndarray, " M"]], Y: Integer[np.ndarray, " M"], sizes: Sequence[int], vocab_size: int
+    X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], N: int
 ) -> tuple[list[Integer[np.ndarray, " E"]], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
     """The different (ids, target) in their order, and how often each occurs.
 
-    The arguments are those of `count_contexts`.
-
     Example:
-        >>> ids, y, n = distinct_positions([np.array([2, 0, 2])], np.array([1, 1, 1]), (3,), 2)
+        >>> ids, y, n = distinct_positions(np.array([[2], [0], [2]]), np.array([1, 1, 1]), 3)
         >>> ids[0].tolist(), y.tolist(), n.tolist()
         ([0, 2], [1, 1], [1, 2])
     """
-    key, bound, steps = columns[0].astype(np.int64), sizes[0], []
-    for digit, size in (*zip(columns[1:], sizes[1:], strict=True), (Y, vocab_size)):
-        if bound * size > _largest:  # the key would grow too large: its values are numbered
+    key, bound, steps = X[:, 0].astype(np.int64), N, []
+    for digit in (*X.T[1:], Y):
+        if bound * N > _largest:  # the key would grow too large: its values are numbered
             values, key = np.unique(key, return_inverse=True)
             steps.append(values)
             bound = len(values)
-        key *= size
+        key *= N
         key += digit
-        bound *= size
-        steps.append(size)
+        bound *= N
+        steps.append(None)
     key, n = tally(key)
     digits: list[np.ndarray] = []
     for step in reversed(steps):
-        if isinstance(step, np.ndarray):
+        if step is not None:
             key = step[key]
         else:
-            key, digit = quotient_and_rest(key, step)
-            digits.append(digit.astype(np.min_scalar_type(step)))
+            key, digit = quotient_and_rest(key, N)
+            digits.append(digit.astype(np.min_scalar_type(N)))
     *ids, y = key, *reversed(digits)
     return ids, y, n

@@ -8,13 +8,14 @@ their own parts of the stream and meet in ONE reduction at the end.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jexplicit.counts.merging import INT32_CELLS, Counts, add_tables
+from jexplicit.counts.merging import INT32_CELLS, Counts, SparseCounts, add_tables
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.checks import is_concrete
@@ -130,10 +131,12 @@ class DenseCounter:
         check_token_ids(window, self.vocab_size)
         if self._unmerged + self.span >= INT32_CELLS:  # no cell can have passed 2^31 yet
             self._merge()
-        if not self._tables:
-            self._tables = tuple(zero_table(self._mesh, self.vocab_size**2)() for _ in range(self.radius))
-        blocks, lengths = _blocks(window, self.radius, self._chunk, self._mesh.size)
-        sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        K, D, sharding = self.radius, self._mesh.size, NamedSharding(self._mesh, PartitionSpec(AXIS))
+        if not self._tables:  # flat: with an axis of devices a TPU would copy them
+            self._tables = tuple(jnp.zeros(D * self.vocab_size**2, jnp.int32, device=sharding) for _ in range(K))
+        padded = np.pad(window, (0, self.span + K - len(window)))  # a block of K + chunk tokens for each device
+        blocks = np.stack([padded[start : start + K + self._chunk] for start in range(0, self.span, self._chunk)])
+        lengths = np.clip(len(window) - K - self._chunk * np.arange(D), 0, self._chunk).astype(np.int32)
         step = counting_step(self._mesh, self.radius, self.vocab_size)
         self._tables, counted = step(self._tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
         jax.block_until_ready(self._counted)  # of the window before: more than two at a time would fill the memory
@@ -164,7 +167,7 @@ class DenseCounter:
         self._total, self._unmerged = (*merged, *old), 0
 
 
-def counted_radius(counts: Counts, radius: int | None) -> int:
+def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
     """The radius K <= K' to use; default, all K' counted offsets.
 
     Raises:
@@ -178,19 +181,11 @@ def counted_radius(counts: Counts, radius: int | None) -> int:
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: {remedy}")
     if is_concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
         raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
-    for C in counts[:K] if is_concrete(counts[0]) else ():
-        if C.shape != (len(C),) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
+    tables: Any = counts[:K] if is_concrete(counts[0]) else ()
+    for C in tables:
+        if C.shape != (C.shape[0],) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
             raise ValueError(f"counts {C.shape} from {C.min()} to {C.max()}: pass tables [N, N] of whole numbers of at least 0")
     return K
-
-
-def _blocks(window: np.ndarray, K: int, chunk: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """One block of `K + chunk` tokens per device, and its counted positions."""
-    blocks = np.zeros((devices, K + chunk), window.dtype)
-    parts = [window[d * chunk : (d + 1) * chunk + K] for d in range(devices)]
-    for block, part in zip(blocks, parts, strict=True):
-        block[: len(part)] = part
-    return blocks, np.array([max(len(part) - K, 0) for part in parts], np.int32)
 
 
 @functools.cache
@@ -209,13 +204,6 @@ def counting_step(mesh: Mesh, K: int, N: int):
 
     shard = PartitionSpec(AXIS)
     return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(shard, shard, shard), out_specs=shard), donate_argnums=0)
-
-
-@functools.cache
-def zero_table(mesh: Mesh, cells: int):
-    """Compiled `() -> [devices * cells]` of int32 zeros, as many on each device."""
-    shard = NamedSharding(mesh, PartitionSpec(AXIS))
-    return jax.jit(lambda: jnp.zeros(mesh.size * cells, jnp.int32), out_shardings=shard)
 
 
 def _reduce(table: jax.Array, N: int) -> np.ndarray:

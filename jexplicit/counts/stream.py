@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,29 +22,6 @@ from jexplicit.runs.files import load_arrays, save_arrays
 
 _block = 1 << 22  # tokens whose checksum is taken at a time
 _save_share = 10  # times what the last save took, at least, lie between two saves
-
-
-@runtime_checkable
-class Counter(Protocol):
-    """An accumulator that a pass feeds, with a state to save.
-
-    span: preferred number of positions per `add`.
-    add: counts the positions of `window[radius:]`; the tokens before are context only. It refuses ids out of range.
-    state: the counts so far, as named arrays.
-    restore: continues from the `state()` of another counter of the same radius and vocabulary.
-    """
-
-    radius: int
-    vocab_size: int
-
-    @property
-    def span(self) -> int: ...
-
-    def add(self, window: np.ndarray) -> None: ...
-
-    def state(self) -> dict[str, np.ndarray]: ...
-
-    def restore(self, state: dict[str, np.ndarray]) -> None: ...
 
 
 class Saving(NamedTuple):
@@ -81,7 +58,7 @@ def windows(stream: Stream, first: int, last: int, *, radius: int, span: int) ->
 
 
 def feed(
-    counter: Counter,
+    counter: Any,
     stream: Stream,
     first: int,
     last: int,
@@ -92,7 +69,9 @@ def feed(
     """Count the targets at positions first .. last - 1, after the last save.
 
     Args:
-        counter: the counter to feed.
+        counter: has a `radius`, a `vocab_size`, and a `span`, the positions that it prefers per `add`. `add(window)` counts the
+            positions of `window[radius:]`, the tokens before are context only, and refuses ids out of range. `state()` gives
+            the counts so far as named arrays, from which `restore(state)` of another counter continues.
         stream: token ids, `<pad> d_1 <pad> ... d_n <pad>`.
         first, last: range of the targets.
         saving: where to save partial counts; default, nowhere.
@@ -138,13 +117,13 @@ def _path(saving: Saving) -> Path:
     return saving.folder / f"process_{jax.process_index()}_of_{jax.process_count()}.npz"
 
 
-def _save(counter: Counter, saving: Saving, about: str, done: int) -> None:
+def _save(counter: Any, saving: Saving, about: str, done: int) -> None:
     saving.folder.mkdir(parents=True, exist_ok=True)
     note = np.frombuffer(about.encode(), np.uint8)
     save_arrays(_path(saving), {"about": note, "done": np.array(done), **counter.state()})
 
 
-def _restore(counter: Counter, saving: Saving, about: str, first: int) -> int:
+def _restore(counter: Any, saving: Saving, about: str, first: int) -> int:
     path = _path(saving)
     if not path.exists():
         begun_by = {path.stem.rpartition("_")[2] for path in saving.folder.glob("process_*.npz")}

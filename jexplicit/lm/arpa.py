@@ -16,8 +16,8 @@ import contextlib
 import gzip
 import os
 import re
+from array import array
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
-from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables
+from jexplicit.lm.core.model import Constant, LanguageModel
 from jexplicit.lm.core.tables import SparseRows
 from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
@@ -159,24 +159,10 @@ def _chain_rows(model: LanguageModel) -> tuple[np.ndarray, list[SparseRows], tup
         return np.asarray(kind.row, np.float64), [], ()
     if isinstance(kind, BackOffChain):
         return np.asarray(kind.base, np.float64), list(map(_on_host, kind.levels)), kind.children
-    if kind.radius == 1 and (read := _one_token_rows(kind, model.features)):
-        return np.asarray(read[0], np.float64), [_on_host(read[1])], ()
+    if isinstance(kind, SparseTables) and kind.radius == 1 and kind.weight is None and not kind.unseen:
+        return np.asarray(kind.bases[0], np.float64), [_on_host(kind.corrections[0])], ()
     name = type(kind).__name__
     raise ValueError(f"a model of {name} is no n-gram model, which an ARPA file holds: choose the method ngram")
-
-
-def _one_token_rows(kind: Any, features: str) -> tuple[Any, SparseRows] | None:
-    """A base row and sparse rows of the nearest token, if possible."""
-    if isinstance(kind, SparseTables) and kind.weight is None and not kind.unseen:
-        return kind.bases[0], kind.corrections[0]
-    if isinstance(kind, TokenTables) and features == "none":  # the dense bigram
-        table = np.asarray(kind.tables[0])
-        table = table - table.min(axis=1, keepdims=True)  # of an output that was rare and never seen here: its back-off weight
-        base = table.min(axis=0)
-        table = np.where(table - base > 4e-6, table - base, 0)  # float32 logarithms differ by less
-        j, i = np.nonzero(table)
-        return base, SparseRows(np.searchsorted(j, np.arange(len(table) + 1)), i, table[j, i])
-    return None
 
 
 def _on_host(table: SparseRows) -> SparseRows:
@@ -328,11 +314,8 @@ def _lines(
         first = context[0]
         texts = [" ".join(inside[i] for i in row) for row in tokens[first : context[-1] + 1].tolist()]
         numbers = zip((level.log_p[e] / _ln10).tolist(), (context - first).tolist(), output.tolist(), strict=True)
-        if last:
-            yield [f"{p:.8g}\t{texts[c]} {outputs[i]}\n" for p, c, i in numbers]
-        else:
-            backed_off = (weight[e] / _ln10).tolist()
-            yield [f"{p:.8g}\t{texts[c]} {outputs[i]}\t{b:.8g}\n" for (p, c, i), b in zip(numbers, backed_off, strict=True)]
+        ends = [""] * len(e) if last else [f"\t{b:.8g}" for b in (weight[e] / _ln10).tolist()]
+        yield [f"{p:.8g}\t{texts[c]} {outputs[i]}{end}\n" for (p, c, i), end in zip(numbers, ends, strict=True)]
 
 
 _spaces, _end = " \t\r\n", "the end of the file"
@@ -352,108 +335,70 @@ class ArpaFile:
 
     def __init__(self, path: str):
         self.path, self.line, self.words = path, 0, ["<pad>", "<unk>"]
-        self._ids, self._lines = {"<s>": 0, "<unk>": 1, "<UNK>": 1}, self._numbered(file_lines(path))
+        self._ids, self._lines = {"<s>": 0, "<unk>": 1, "<UNK>": 1}, file_lines(path)
         first = text = self._next()
         while text != "\\data\\":  # some programs write comments first
             if text.startswith("\\") or text == _end:
                 remedy = "give an ARPA file, as launch.export or lmplz write it"
                 raise self.error(f"{first[:40]!r} instead of \\data\\", remedy, 1)
             text = self._next()
-        self.counts: list[int] = []
+        sizes: list[int] = []
         while match := re.fullmatch(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})", text := self._next()):
-            if int(match[1]) != len(self.counts) + 1:
+            if int(match[1]) != len(sizes) + 1:
                 raise self.error(f"{text!r}: orders count 1, 2, ...", "write the file again")
-            self.counts.append(int(match[2]))
-        if not any(self.counts[:1]):
+            sizes.append(int(match[2]))
+        if not any(sizes[:1]):
             raise self.error(f"{text[:40]!r} instead of `ngram 1=...`", "write the file again")
-        self._header = text
+        self.orders: list[Order] = []
+        for n, size in enumerate(sizes, 1):
+            if text != f"\\{n}-grams:":
+                raise self.error(f"{text[:40]!r} instead of \\{n}-grams:", self._remedy(n - 1))
+            first, ids, numbers = self.line + 1, array("q"), array("d")
+            for _ in range(size):
+                words, of_words = self._read(n)
+                ids.extend(words)
+                numbers.extend(of_words)
+            log_p, weight = np.maximum(np.array(numbers).reshape(-1, 2).T, NEVER)
+            self.orders.append(Order(np.array(ids, np.int64).reshape(-1, n), log_p, weight, first))
+            text = self._next()
+        if text != "\\end\\":
+            raise self.error(f"{text[:40]!r} instead of \\end\\", self._remedy(len(sizes)))
+        if (text := self._next()) != _end:  # which is that of a compressed file, with its checksum
+            raise self.error(f"{text[:40]!r} after \\end\\", "remove what is not of the model")
 
     def error(self, what: str, remedy: str, line: int | None = None) -> ValueError:
         return ValueError(f"{self.path}, line {self.line if line is None else line}: {what}; {remedy}")
 
-    def read_section(self, n: int) -> Order:
-        """The n-grams of the next section."""
-        if self._header != f"\\{n}-grams:":
-            raise self.error(f"{self._header[:40]!r} instead of \\{n}-grams:", self._remedy(n - 1))
-        left, first, parts = self.counts[n - 1], self.line + 1, []
-        while left:
-            lines = list(islice(self._lines, min(_block, left)))
-            parts.append(self._read_block(lines, n))
-            left -= len(lines)
-        ids, log_p, weight = (np.concatenate(part) for part in zip(*parts, strict=True)) if parts else self._nothing(n)
-        self._header = self._next()
-        return Order(ids, log_p, weight, first)
-
-    def read_end(self) -> None:
-        """The file's last line."""
-        if self._header != "\\end\\":
-            raise self.error(f"{self._header[:40]!r} instead of \\end\\", self._remedy(len(self.counts)))
-        if (text := self._next()) != _end:  # which is that of a compressed file, with its checksum
-            raise self.error(f"{text[:40]!r} after \\end\\", "remove all text after the model")
-
-    def _numbered(self, lines: Iterator[str]) -> Iterator[tuple[int, str]]:
-        """The lines that are not blank; `line` is the number of the last one."""
-        for self.line, line in enumerate(lines, 1):
-            if line.strip():
-                yield self.line, line
-
     def _remedy(self, n: int) -> str:
         return f"the file is cut short, or its header counts other than its {n}-grams: write or download it again"
 
-    def _nothing(self, n: int) -> tuple[np.ndarray, ...]:
-        return np.zeros((0, n), np.int64), np.zeros(0), np.zeros(0)
-
     def _next(self) -> str:
         """The next line that is not blank."""
-        return next((line.strip() for _, line in self._lines), _end)
+        for line in self._lines:
+            self.line += 1
+            if line := line.strip(_spaces):
+                return line
+        return _end
 
-    def _read_block(self, lines: list[tuple[int, str]], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _read(self, n: int) -> tuple[list[int], tuple[float, float]]:
+        """The words of the next n-gram, log10 p and the weight; other white space than that of ARPA is part of a word."""
+        if (line := self._next()) == _end or line.startswith("\\"):
+            raise self.error(f"{line[:40]!r} instead of a {n}-gram", self._remedy(n))
+        fields = [field for field in line.replace("\t", " ").split(" ") if field]
+        words = fields[1 : n + 1]
         try:
-            if not lines:
+            numbers = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
+            if len(words) < n or len(fields) > n + 2 or not numbers[0] <= 0 or np.isnan(numbers[1]):
                 raise ValueError
-            fields = [_fields(line) for _, line in lines]
-            if not {len(found) for found in fields} <= {n + 1, n + 2}:
-                raise ValueError
-            numbers = np.array([[float(f[0]), float(f[n + 1]) if len(f) > n + 1 else 0.0] for f in fields])
-            if n == 1:
-                for found in fields:
-                    self._name(found[1])
-            get = self._ids.__getitem__
-            ids = np.array([get(word) for found in fields for word in found[1 : n + 1]], np.int64).reshape(-1, n)
-        except (ValueError, KeyError):
-            raise self._line_error(lines, n) from None
-        if np.isnan(numbers).any() or (numbers[:, 0] > 0).any():
-            raise self._line_error(lines, n)
-        return ids, np.maximum(numbers[:, 0], NEVER), np.maximum(numbers[:, 1], NEVER)
-
-    def _name(self, word: str) -> None:
-        if word == "</s>":
-            self._ids[word] = -1
-        elif word not in self._ids:
-            self._ids[word] = len(self.words)
-            self.words.append(word)
-
-    def _line_error(self, lines: list[tuple[int, str]], n: int) -> ValueError:
-        """The error of the first bad line of a block."""
-        for at, line in lines:
-            found = _fields(line)
-            if not found or found[0].startswith("\\"):
-                return self.error(f"{line.strip()[:40]!r} instead of a {n}-gram", self._remedy(n), at)
-            if n > 1 and (unknown := [word for word in found[1 : n + 1] if word not in self._ids]):
-                return self.error(f"{unknown[0]!r} is not among the unigrams", "write the file again", at)
-            try:
-                good = len(found) in (n + 1, n + 2) and float(found[0]) <= 0 and not np.isnan(sum(map(float, found[n + 1 :])))
-            except ValueError:
-                good = False
-            if not good:
-                wanted = f"a log10 probability of at most 0, {n} words and at most one weight"
-                return self.error(f"{line.strip()[:60]!r} is not {wanted}", "write the file again", at)
-        return self.error(f"{_end} instead of a {n}-gram", self._remedy(n), self.line)
-
-
-def _fields(line: str) -> list[str]:
-    """The fields of a line, split at the white space of ARPA alone."""
-    return [field for field in line.strip(_spaces).replace("\t", " ").split(" ") if field]
+            if n == 1 and words[0] not in self._ids:
+                self._ids[words[0]] = -1 if words[0] == "</s>" else len(self.words)
+                self.words += [word for word in words if word != "</s>"]
+            return [self._ids[word] for word in words], numbers
+        except KeyError as unknown:
+            raise self.error(f"{unknown} is not among the unigrams", "write the file again") from None
+        except ValueError:
+            wanted = f"a log10 probability of at most 0, {n} words and at most one weight"
+            raise self.error(f"{line[:60]!r} is not {wanted}", "write the file again") from None
 
 
 def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tuple[LanguageModel, Tokenizer]:
@@ -478,8 +423,7 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         TextModel(model, tokenizer, {}).score(["to be"])
     """
     file = ArpaFile(str(local_path(path)))
-    orders = [file.read_section(n) for n in range(1, len(file.counts) + 1)]
-    file.read_end()
+    orders = file.orders
     while len(orders) > 1 and not len(orders[-1].log_p):  # `ngram 2=0`
         orders.pop()
     words = file.words if tokenizer is None else arpa_words(tokenizer)

@@ -10,24 +10,23 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
+from scipy.sparse import coo_array
 
-from jexplicit.counts.dense import Counts, count
+from jexplicit.counts.merging import Counts, SparseCounts
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import check_stream
 from jexplicit.data.contexts import PAD, check_token_ids, distinct_contexts
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.core.model import LanguageModel, TableRows, is_token_model
+from jexplicit.lm.core.model import LanguageModel, TableRows
 from jexplicit.lm.core.past import EncodedText as EncodedText
 from jexplicit.lm.core.past import Past as Past
-from jexplicit.lm.core.past import contexts_at, draw_sample, sampled_positions, text_windows
+from jexplicit.lm.core.past import contexts_at, draw_sample, sampled_positions
 from jexplicit.lm.core.past import histories as histories
 from jexplicit.lm.core.past import read_text as read_text
-from jexplicit.lm.core.softmax import known_loss, negative_log_likelihood_from_counts
 from jexplicit.lm.core.tables import map_contexts
 from jexplicit.lm.counted.combine import distributions
 from jexplicit.lm.counted.use import AnyModel, Counted, distributions_at, losses_of, score_stream
-from jexplicit.lm.rows.explicit import with_targets
 from jexplicit.lm.rows.network import SequenceRows
 from jexplicit.runs.devices import check_threads
 
@@ -53,7 +52,7 @@ def evaluate(
     model: AnyModel,
     stream: Stream,
     *,
-    counts: Counts | None = None,
+    counts: Counts | SparseCounts | None = None,
     sample: int | None = None,
     seed: int = 0,
     mesh: Mesh | None = None,
@@ -88,25 +87,24 @@ def evaluate(
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if isinstance(model, Counted):
         losses = losses_of(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
-        return Evaluation(known_loss(losses.sum()), len(losses))
-    check_threads()
-    if model.radius == 1 and is_token_model(model):
-        C = with_targets(_counts_of(stream, model.vocab_size, counts, mesh)[0], eos=model.eos)
-        nll = negative_log_likelihood_from_counts(model.tables[0], C)
-        return Evaluation(known_loss(nll), int(C.sum(dtype=np.int64)))
-    X, Y, times, past = _positions_of(model, stream, sample, seed)
-    if not len(Y):
-        raise ValueError("no position to predict: the text has no tokens")
-    n = np.ones(len(Y), np.int64) if times is None else times
-    kind = model.rows
-    if isinstance(kind, TableRows) and not kind.normalised:
-        distinct, often = distinct_contexts(X, times, ordered=model.ordered)
-        log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
-        nll = np.sum(often * log_Z) - np.sum(n * kind.target_logits(X, Y).astype(np.float64))
+        nll, positions = losses.sum(), len(losses)
     else:
-        log_p = log_probabilities(model, X, Y, past=past, mesh=mesh, progress=progress)
-        nll = -np.sum(n * log_p.astype(np.float64))
-    return Evaluation(known_loss(nll), int(n.sum(dtype=np.int64)))
+        check_threads()
+        X, Y, times, past = _positions_of(model, stream, counts, sample, seed)
+        if not len(Y):
+            raise ValueError("no position to predict: the text has no tokens")
+        n, kind = np.ones(len(Y), np.int64) if times is None else times, model.rows
+        if isinstance(kind, TableRows) and not kind.normalised:
+            distinct, often = distinct_contexts(X, times, ordered=model.ordered)
+            log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
+            nll = np.sum(often * log_Z) - np.sum(n * kind.target_logits(X, Y, mesh=mesh).astype(np.float64))
+        else:
+            log_p = log_probabilities(model, X, Y, past=past, mesh=mesh, progress=progress)
+            nll = -np.sum(n * log_p.astype(np.float64))
+        positions = n.sum(dtype=np.int64)
+    if np.isnan(nll):
+        raise ValueError("a loss that is NaN: the model has rows with NaN or with -inf alone; fit it from smoothed counts")
+    return Evaluation(float(nll), int(positions))
 
 
 def score(
@@ -168,7 +166,7 @@ def log_probabilities(
         return np.zeros(0, np.float32)
     kind = model.rows
     if isinstance(kind, TableRows):
-        logits = kind.target_logits(X, Y)
+        logits = kind.target_logits(X, Y, mesh=mesh)
         return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
     if isinstance(kind, SequenceRows):
         past = _known(past)
@@ -236,7 +234,7 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
 
 
 def _positions_of(
-    model: LanguageModel, stream: Stream, sample: int | None, seed: int
+    model: LanguageModel, stream: Stream, counts: Counts | SparseCounts | None, sample: int | None, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Past | None]:
     """Contexts, targets, their frequencies (None for once) and places of a text."""
     if model.history:
@@ -245,29 +243,17 @@ def _positions_of(
         m = draw_sample(len(text.Y), sample, seed)
         return text.X[m], text.Y[m], None, text.past.take(m)
     if model.radius == 1 and isinstance(model.rows, TableRows):
-        C = count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0].tocoo()
+        N = model.vocab_size
+        C: Any = coo_array((counts or count_sparse(stream, radius=1, vocab_size=N))[0])
+        if C.shape != (N, N) or C.sum(dtype=np.int64) != len(stream) - 1:
+            raise ValueError(
+                f"counts of {C.sum(dtype=np.int64)} positions and vocabulary {C.shape[0]} for a stream of {len(stream) - 1} "
+                f"positions and a model of {N} tokens: pass the counts of this stream, or none"
+            )
         wanted = np.flatnonzero(model.eos | (C.col != PAD))
         return C.row[wanted, None], C.col[wanted], C.data[wanted], None
     X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
     return X, Y, None, None
-
-
-def _counts_of(stream: Stream, N: int, counts: Counts | None, mesh: Mesh | None) -> Counts:
-    """The counts of a stream, which are those given if they are its own."""
-    if counts is None:
-        return count(stream, radius=1, vocab_size=N, mesh=mesh)
-    check_stream(stream)
-    f = np.zeros(N, np.int64)
-    if counts[0].shape == (N, N):
-        for tokens in text_windows(stream, 1):
-            check_token_ids(tokens, N, f"and a model of {N}: use the model's own tokenizer")
-            f += np.bincount(tokens[1:], minlength=N)
-    if not np.array_equal(f, counts[0].sum(axis=0, dtype=np.int64)):
-        raise ValueError(
-            f"counts of {counts[0].sum(dtype=np.int64)} positions and vocabulary {len(counts[0])} for a stream of "
-            f"{len(stream) - 1} positions and a model of {N} tokens: pass the counts of this stream, or none"
-        )
-    return counts
 
 
 def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"]) -> Float[Array, ""]:

@@ -261,9 +261,7 @@ def judgement(differences: Float[np.ndarray, " n"]) -> Judgement:
         Judgement(accuracy=0.625, ties=0.25, pairs=4)
     """
     if not len(differences) or np.isnan(differences).any():
-        raise ValueError(
-            f"{len(differences)} differences, some maybe NaN: give at least one pair that a model can score"
-        )
+        raise ValueError(f"{len(differences)} differences, some maybe NaN: give at least one pair that a model can score")
     ties = np.abs(differences) < _tie
     right = (differences > 0) & ~ties
     return Judgement(float(np.mean(right + ties / 2)), float(ties.mean()), len(differences))

@@ -19,7 +19,7 @@ from jexplicit.data.corpus.held_out import cut_documents, hold_out
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
-from jexplicit.lm.rows.ngrams import Ngrams, smoothed_ngrams
+from jexplicit.lm.rows.ngrams import BackOffChain, smoothed_ngrams
 from jexplicit.runs.checkpoints import as_json
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import trim_heap
@@ -96,7 +96,6 @@ class TrainingText:
         self._mesh = mesh
         self._counts, self._sparse = counts, sparse_counts
         self._known_sparse = sparse_counts
-        self._ngrams: dict[int, Ngrams] = {}
         self._made: dict[Any, Any] = {}
 
     @functools.cached_property
@@ -153,24 +152,21 @@ class TrainingText:
         shape: Any = {"eos": self.eos, "mesh": self._mesh, "tokenizer": self.tokenizer}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
-    def ngrams(self, order: int) -> Ngrams:
-        """The smoothed contexts of up to `order` tokens."""
-        if order not in self._ngrams:
-            X, Y = contexts(self.in_memory, order, eos=self.eos)
-            self._ngrams[order] = smoothed_ngrams(X, Y, vocab_size=self.vocab_size)
-            trim_heap()
-        return self._ngrams[order]
+    def ngrams(self, order: int) -> BackOffChain:
+        """The rows of an n-gram model with contexts of up to `order` tokens."""
+        X_and_Y = functools.partial(contexts, self.in_memory, order, eos=self.eos)
+        return self.once(("ngrams", order), lambda: smoothed_ngrams(*X_and_Y(), vocab_size=self.vocab_size))
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """The result of `make` on this text, kept by a name."""
         if name not in self._made:
             self._made[name] = make()
+            trim_heap()
         return self._made[name]
 
     def forget(self) -> None:
         """Clear cached statistics of this text; they are made again at need."""
         self._made.clear()
-        self._ngrams.clear()
         self._sparse = self._known_sparse
         gc.collect()  # arrays in references that go in circles
         trim_heap()

@@ -55,8 +55,8 @@ def _scan_is_fine(H: Array, F: Array, labels: Array, K: Array) -> Array:
 def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, K: Float[Array, " S"]) -> PrimingScan:
     """Accuracy of the explicit solution at every K, in one compiled call.
 
-    `argmax_i (H log F)[m, i] - (K - 1)/K ||H_m||_1 log(sum_d F[d, i])`, vmapped over K. Rows are processed in blocks, so that
-    memory does not grow with M times S.
+    `argmax_i (H log F)[m, i] - (K - 1)/K ||H_m||_1 log(sum_d F[d, i])`, vmapped over K. Rows are processed in blocks, of
+    which only right or wrong is kept.
 
     Args:
         H: [M, D] features, at least 0.
@@ -118,18 +118,12 @@ def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"
 @full_precision
 def _correct(H: Array, F: Array, labels: Array, K: Array) -> Array:
     """[S] number of correctly classified rows at each K."""
-    base, n, column = H @ jnp.log(F), H.sum(axis=1), jnp.log(column_sums(F))
-    padding = -len(H) % _rows_per_block
-    rows = [jnp.pad(x, ((0, padding),) + ((0, 0),) * (x.ndim - 1)) for x in (base, n, labels, jnp.ones(len(H), bool))]
+    column, share = jnp.log(column_sums(F)), (K - 1) / K
 
-    def add_block(total: Array, block: tuple[Array, ...]) -> tuple[Array, None]:
-        base, n, labels, counted = block
+    def correct(row: tuple[Array, Array, Array]) -> Array:
+        base, n, label = row
+        guess = jnp.argmax(base[None, :] - share[:, None] * n * column[None, :], axis=1)
+        return guess == label.astype(guess.dtype)
 
-        def correct(k: Array) -> Array:
-            guess = jnp.argmax(base - (k - 1) / k * n[:, None] * column[None, :], axis=1)
-            return jnp.sum((guess == labels.astype(guess.dtype)) & counted, dtype=jnp.int32)
-
-        return total + jax.vmap(correct)(K), None
-
-    blocks = tuple(x.reshape(-1, _rows_per_block, *x.shape[1:]) for x in rows)
-    return jax.lax.scan(add_block, jnp.zeros(len(K), jnp.int32), blocks)[0]
+    rows = H @ jnp.log(F), H.sum(axis=1), labels
+    return jax.lax.map(correct, rows, batch_size=_rows_per_block).sum(axis=0, dtype=jnp.int32)

@@ -53,7 +53,7 @@ def run_sweeps(
     sweeps: int,
     checkpoints: str | os.PathLike | None = None,
     checkpoint_seconds: float = 60.0,
-    on_sweep: Callable[[int, float], None] | None = None,
+    on_sweep: Callable[[int, float, Any], bool | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Any, Any]:
     """Iterate `state, loss = sweep(state, problem)`; the last state and losses.
@@ -62,7 +62,8 @@ def run_sweeps(
 
     sweep: pure and compiled; problem: a pytree of constant arrays.
     checkpoints: folder for checkpoints, from which sweeps resume; checkpoint_seconds: time between them.
-    on_sweep: called with (sweeps done, loss); progress: with (sweeps done, total sweeps).
+    on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
+    progress: called with (sweeps done, total sweeps).
     """
     if sweeps < 0 or sweeps % 1:
         raise ValueError(f"{sweeps} sweeps: use a whole number of at least 0")
@@ -73,16 +74,16 @@ def run_sweeps(
     def step(state: Any, history: History) -> tuple[Any, dict[str, float]]:
         moved, loss = sweep(state, problem)
         if not np.isfinite(loss):
-            raise FloatingPointError(f"loss {loss} after {len(history)} sweeps: start from finite parameters, e.g. zeros")
-        if on_sweep:
-            on_sweep(len(history), float(loss))
+            remedy = "start from finite parameters, of tables of the same stream or zeros"
+            raise FloatingPointError(f"loss {loss} after {len(history)} sweeps: {remedy}")
+        last = bool(on_sweep and on_sweep(len(history), float(loss), state)) or len(history) == sweeps
         if progress and sweeps:
             progress(len(history), sweeps)
-        return (moved if len(history) < sweeps else state), {"loss": float(loss)}  # the last iteration only computes the loss
+        return (state if last else moved), {"loss": float(loss), "last": last}  # the last iteration only computes the loss
 
     saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
     known = {"problem": problem, "start": state}
-    state, history = iterate(step, state, done=lambda history: len(history) > sweeps, known=known, **saving)
+    state, history = iterate(step, state, done=lambda history: bool(history) and history[-1]["last"], known=known, **saving)
     return state, np.array([entry["loss"] for entry in history])
 
 

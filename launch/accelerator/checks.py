@@ -79,11 +79,12 @@ def least_squares() -> tuple[float, float]:
 def ngrams_of_tokens() -> tuple[float, float]:
     """Probabilities of the n-gram model sum to 1 in every context."""
     from jexplicit.data.contexts import contexts
-    from jexplicit.lm.rows.ngrams import ngram_model, smoothed_ngrams
+    from jexplicit.lm.core.model import LanguageModel
+    from jexplicit.lm.rows.ngrams import smoothed_ngrams
 
     N = 20
     X, Y = contexts(draw_stream(300, N), 2)
-    model = ngram_model(smoothed_ngrams(X, Y, vocab_size=N))
+    model = LanguageModel(smoothed_ngrams(X, Y, vocab_size=N), "none")
     X, outputs = np.repeat(X[:8], N, axis=0), np.tile(np.arange(N), 8)
     log_p = model.rows.target_logits(X, outputs)
     return apart(np.exp(log_p).reshape(8, N).sum(axis=1), np.ones(8)), 2e-5

@@ -99,12 +99,11 @@ def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
 def evaluated_ngrams(sizes: Sizes, mesh: Mesh) -> Case:
     """Log-probabilities by an n-gram model: four reads of 32 bytes a level."""
     from jexplicit.data.contexts import contexts
-    from jexplicit.lm.rows.ngrams import log_probability, ngram_model, smoothed_ngrams
+    from jexplicit.lm.rows.ngrams import BackOffChain, smoothed_ngrams
 
     X, Y = contexts(draw_stream(sizes.positions, sizes.vocabulary), CONTEXT)
-    chain = smoothed_ngrams(X, Y, vocab_size=sizes.vocabulary)
-    rows = ngram_model(chain).rows
-    run = jax.jit(lambda rows, X, Y: jax.vmap(functools.partial(log_probability, rows))(X, Y))
+    rows = smoothed_ngrams(X, Y, vocab_size=sizes.vocabulary)
+    run = jax.jit(lambda rows, X, Y: jax.vmap(functools.partial(BackOffChain.entry, rows))(X, Y))
     return Case(run, (rows, X.astype(np.int32), Y.astype(np.int32)), bytes=len(Y) * CONTEXT * 4 * 32)
 
 

@@ -127,7 +127,7 @@ def _measure(problem: Problem, key: Row, sweeps: int, make_inputs: Callable[[], 
     earlier = where(problem.folder.events("sweep"), **about) if checkpoints.exists() else []
     start = time.perf_counter() - (earlier[-1]["seconds"] if earlier else 0.0)
 
-    def on_sweep(sweep: int, loss: float) -> None:
+    def on_sweep(sweep: int, loss: float, state: Any) -> None:
         problem.folder.log(event="sweep", **about, sweep=sweep, loss=loss, seconds=time.perf_counter() - start)
 
     with stage(row_name(key), "sweeps") as progress:
@@ -336,7 +336,7 @@ def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str
             return jax.block_until_ready(gram_matrix(blocks, features, progress=progress))
 
     def sweeps(gram: Gram, blocks: Any, begun: SoftmaxFit, ridge: float, name: str) -> SoftmaxFit:
-        def on_sweep(sweep: int, loss: float) -> None:
+        def on_sweep(sweep: int, loss: float, state: Any) -> None:
             problem.folder.log(event="kernel_sweep", part=name, sweep=sweep, loss=loss)
 
         with stage(name, "sweeps") as progress:

@@ -20,7 +20,7 @@ from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.rows.ngrams import ngram_model, smoothed_ngrams
+from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.training_text import TrainingText
 
 SUM = 5e-6
@@ -40,7 +40,7 @@ def model_of(order: int, eos: bool, dense: bool = False) -> LanguageModel:
             text = TrainingText(stream_of(DOCUMENTS), N, eos=eos, sparse_counts=text.sparse_counts(1))
         return fit_model(["unigram", "bigram"][order - 1], text).model
     X, Y = windows(DOCUMENTS, order - 1, eos=eos)
-    return ngram_model(smoothed_ngrams(X[:, : order - 1], Y, vocab_size=N), eos=eos)
+    return LanguageModel(smoothed_ngrams(X[:, : order - 1], Y, vocab_size=N), "none", eos)
 
 
 def weighed(model: LanguageModel, a: float) -> LanguageModel:

@@ -278,8 +278,7 @@ def test_neither_devices_nor_the_size_of_a_call_change_a_score(kind, monkeypatch
     model, reports = fitted(kind), []
     whole, found = score(model, dev()), evaluate(model, dev(), sample=30, mesh=data_mesh(8))
     assert found.loss == pytest.approx(evaluate(model, dev(), sample=30).loss, abs=2e-5)
-    for module, name in ((table_contexts, "_contexts_per_call"), (table_contexts, "_columns_per_call")):
-        monkeypatch.setattr(module, name, 7)
+    monkeypatch.setattr(table_contexts, "_contexts_per_call", 7)
     np.testing.assert_allclose(score(model, dev(), mesh=data_mesh(8)), whole, **CLOSE)
     np.testing.assert_allclose(score(model, dev(), progress=lambda *report: reports.append(report)), whole, **CLOSE)
     assert kind == "ngram" or (reports == sorted(set(reports)) and reports[-1] == (len(whole), len(whole)))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from reference import PAD, cooccurrences, features, language_model, log_softmax, random_documents, stream_of, windows
 from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
+from scipy.sparse import csr_array
 from scipy.stats import linregress
 
 from jexplicit.lm.attribution import explain
@@ -58,6 +59,16 @@ def test_the_unigram_model_s_perplexity_on_its_text_is_that_of_the_entropy():
 def test_at_k_1_counts_at_hand_are_as_good_as_the_text():
     model, stream = fit(K=1), stream_of(TRAIN)
     assert evaluate(model, stream, counts=COUNTS) == evaluate(model, stream)
+    assert evaluate(model, stream, counts=tuple(map(csr_array, COUNTS))) == evaluate(model, stream)
+
+
+def test_relative_frequencies_have_the_conditional_entropy_and_a_pair_without_a_chance_costs_infinitely_much():
+    with np.errstate(divide="ignore"):
+        tables = [jax.device_put(np.log(C)) for C in (COUNTS[0], np.where(COUNTS[0] == 1, 0, COUNTS[0]))]
+    C = COUNTS[0].astype(float)
+    entropy = -sum(c * np.log(c / row.sum()) for row in C for c in row[row > 0])
+    one, none = (evaluate(token_model([table], "cat", True), stream_of(TRAIN)) for table in tables)
+    assert one.nll == pytest.approx(entropy, rel=1e-12) and none.nll == np.inf
 
 
 def test_a_sample_is_drawn_by_its_seed_and_holds_no_position_twice():

@@ -21,7 +21,6 @@ from jexplicit.data.contexts import contexts
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model, smoothed_excess
-from jexplicit.lm.core.softmax import negative_log_likelihood_from_counts
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
@@ -72,9 +71,8 @@ def given_more() -> SimpleNamespace:
     return g
 
 
-def swept(model, stream=None, counts=None, sweeps=1, **options: Any):
-    g = given()
-    return sweep_tables(model, counts or g.counts, g.stream if stream is None else stream, sweeps=sweeps, **options)
+def swept(model, text=None, sweeps=1, **options: Any):
+    return sweep_tables(model, text or given().text, sweeps=sweeps, **options)
 
 
 FITS = {
@@ -120,7 +118,6 @@ CASES: list[tuple[Any, str]] = [
     (lambda g: log_probabilities(g.spread, g.X[:1], g.Y[:1]), r"contexts of shape \(1, 2\) for 1 targets and a .* radius 3"),
     (lambda g: next_token(g.spread, np.array([N])), f"token ids {N} .. {N}: {HAS_N}"),
     (lambda g: next_token(g.two, np.array([-1])), f"token ids -1 .. -1: {HAS_N}"),
-    (lambda g: negative_log_likelihood_from_counts(g.one.tables[0], 0 * g.counts[0]), NO_POSITION),
     (lambda g: score_documents(g.two, g.tokenizer, ["we talk", "  "]), r"document 1, '  ', has no token"),
     *with_options(
         lambda g, prompt=(1,), length=5, **options: generate(g.key, g.two, prompt, length, **options),
@@ -155,10 +152,8 @@ CASES: list[tuple[Any, str]] = [
     *each((0, 4, -1), lambda g, R: offset_rows(g.counts, features="cat", radius=R), OF_THREE),
     # sweeps
     (lambda g: swept(g.two, sweeps=-1), "-1 sweeps"),
-    (lambda g: swept(g.two, counts=g.counts[:1]), "counts of 1 offsets.*model's own radius"),
-    (lambda g: swept(g.two, counts=tuple(C[:4, :4] for C in g.counts)), f"vocabulary 4 for radius 2 and vocabulary {N}"),
-    *each((SMALL, [[7] * 20], [[N, 1]]), lambda g, d: swept(g.two, stream_of(d)), "do not belong together"),
-    (lambda g: swept(g.two, counts=tuple(0 * C for C in g.counts)), NO_POSITION),
+    (lambda g: swept(g.two, TrainingText(g.stream, N + 1)), f"vocabulary {N + 1} and a model of {N}: use the model's own"),
+    (lambda g: swept(g.even, TrainingText(PADS, N)), NO_POSITION),
     *each((-1.0, np.inf), lambda g, d: swept(g.two, noise=False, discount=d), "a discount of"),
     (lambda g: swept(g.two, discount=0.5), "a discount of"),
     *each((np.ones((1, N)), -np.ones((2, N))), lambda g, w: swept(g.tied, noise=False, weights=w), "use finite weights"),

@@ -16,7 +16,6 @@ from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_toke
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
 from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
-from jexplicit.lm.rows.ngrams import ngram_model
 from jexplicit.lm.rows.sparse import sparse_language_model
 from jexplicit.lm.training_text import TrainingText
 
@@ -31,7 +30,7 @@ def model_of(name):
         return log_linear_model(offset_rows(COUNTS, features="cat", eos=True), np.array([0.9, 0.8, 0.3, 0.2]))
     if name == "n-gram":
         text = TrainingText(STREAM, N, eos=True)
-        return ngram_model(text.ngrams(4), eos=True)
+        return LanguageModel(text.ngrams(4), "none", True)
     return explicit_language_model(COUNTS, features="sum" if name == "Sum" else "cat", eos=True)
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from reference import Chain, random_documents, stream_of, windows
 
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.tables import Sparse, SparseRows, find_entry
 from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
 from jexplicit.lm.rows import ngrams as ngrams_module
-from jexplicit.lm.rows.ngrams import Ngrams, context_numbers, ngram_model, smoothed_ngrams
+from jexplicit.lm.rows.ngrams import BackOffChain, context_numbers, smoothed_ngrams
 
 N = 9
 ROW, SUM = 1e-6, 5e-6  # of a row; of a sum of them
@@ -33,14 +34,14 @@ def ngrams_of(order=4, **more):
 numbers_in_jax = jax.jit(jax.vmap(context_numbers, in_axes=(None, 0)))
 
 
-def numbers_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
+def numbers_of(ngrams: BackOffChain, contexts: np.ndarray) -> np.ndarray:
     """[M, levels] numbers of many contexts."""
     return np.asarray(numbers_in_jax(ngrams.children, jax.device_put(contexts)))
 
 
-def rows_of(ngrams: Ngrams, contexts: np.ndarray) -> np.ndarray:
+def rows_of(ngrams: BackOffChain, contexts: np.ndarray) -> np.ndarray:
     """[M, levels, N] the rows of many contexts."""
-    tables = [Sparse(rows, len(ngrams.lower), rows.longest) for rows in ngrams.rows]
+    tables = [Sparse(rows, ngrams.vocab_size, rows.longest) for rows in ngrams.levels]
     of_levels = zip(tables, numbers_of(ngrams, contexts).T, strict=True)
     return np.stack([jax.jit(jax.vmap(table.row))(jax.device_put(numbers)) for table, numbers in of_levels], axis=1)
 
@@ -49,7 +50,7 @@ def context_of(x, order):
     return tuple(map(int, x[:order]))
 
 
-def assert_same_ngrams(one: Ngrams, other: Ngrams):
+def assert_same_ngrams(one: BackOffChain, other: BackOffChain):
     for mine, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -82,11 +83,13 @@ def test_shorter_contexts_have_continuation_counts_and_the_longest_plain_ones():
     X = np.array([[1, 4], [1, 4], [1, 4], [1, 4], [1, 4], [1, 5]])
     Y = np.array([2, 2, 2, 2, 3, 3])
     pair, single = smoothed_ngrams(X, Y, vocab_size=6), smoothed_ngrams(X[:, :1], Y, vocab_size=6)
-    np.testing.assert_allclose([pair.lower, single.lower], 1 / 6, rtol=1e-6)  # all in one context, or in none and counted so
+    np.testing.assert_allclose(
+        np.exp([pair.base, single.base]), 1 / 6, rtol=1e-6
+    )  # all in one context, or in none and counted so
     # plain counts 4 and 2: D = 3/2 and 1 without a count of 1, and 1 + (4 - 3/2) / (5/2 * 1/6)
-    np.testing.assert_allclose(np.exp(single.rows[0].values), [7, 3.4], rtol=1e-6)
+    np.testing.assert_allclose(np.exp(single.levels[0].values), [7, 3.4], rtol=1e-6)
     # continuations 1 and 2: D = 1 / (1 + 2), and 1 + (1 - 1/3) / (2/3 * 1/6)
-    np.testing.assert_allclose(np.exp(pair.rows[0].values), [7, 16], rtol=1e-6)
+    np.testing.assert_allclose(np.exp(pair.levels[0].values), [7, 16], rtol=1e-6)
 
 
 @EVERY_LEVEL
@@ -112,7 +115,7 @@ def test_rows_are_those_of_the_slow_chain_and_add_up_to_kneser_ney_probabilities
     for x, of_levels in zip(contexts, rows, strict=True):
         shorter = [context_of(x, level + 1) for level in range(order)]
         np.testing.assert_allclose(of_levels, list(map(slow.row, shorter)), rtol=0, atol=ROW)
-        log_P = np.log(ngrams.lower) + of_levels.sum(axis=0) + np.log([slow.gamma(h) for h in shorter]).sum()
+        log_P = np.asarray(ngrams.base, float) + of_levels.sum(axis=0) + np.log([slow.gamma(h) for h in shorter]).sum()
         np.testing.assert_allclose(log_P, np.log([slow.P(shorter[-1], i) for i in range(N)]), rtol=0, atol=SUM)
         unseen += not of_levels[-1].any()
     assert 0 < unseen < len(contexts)
@@ -150,8 +153,7 @@ def text_of(seed, eos=True):
 @functools.cache
 def model_of(eos=True):
     X, Y, _ = text_of(1, eos)
-    chain = smoothed_ngrams(X, Y, vocab_size=IDS)
-    return ngram_model(chain, eos=eos)
+    return LanguageModel(smoothed_ngrams(X, Y, vocab_size=IDS), "none", eos)
 
 
 def by_softmax(model, X):

@@ -248,25 +248,11 @@ def rows_of(name, C):
 
 @EVERY
 def test_every_smoothing_equals_its_loop(name):
-    C = sparse_tables()["unseen"]
-    np.testing.assert_allclose(rows_of(name, C), rows_of_smoothing(C, name), rtol=1e-13)
-    np.testing.assert_allclose(
-        rows_of(name, C[:, :4]), rows_of_smoothing(C[:, :4], name), rtol=1e-13
-    )  # tables need not be square
-
-
-@EVERY
-def test_rows_of_every_smoothing_are_positive_and_sum_to_one(name):
-    for C in (*sparse_tables().values(), np.diag([1, 1, 1, 2, 3, 4, 4, 4, 4])):
+    square = [*sparse_tables().values(), np.diag([1, 1, 1, 2, 3, 4, 4, 4, 4])]
+    for C in (*square, square[0][:, :4]):
         P = rows_of(name, C)
-        assert np.all(np.isfinite(P)) and np.all(P > 0)
-        np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-13)
-
-
-@EVERY
-def test_renaming_inputs_and_outputs_renames_rows_and_columns(name):
-    order, C = np.random.default_rng(2).permutation(N), sparse_tables()["unseen"]
-    np.testing.assert_allclose(rows_of(name, C[np.ix_(order, order)]), rows_of(name, C)[np.ix_(order, order)], rtol=1e-12)
+        np.testing.assert_allclose(P, rows_of_smoothing(C, name), rtol=1e-13)
+        assert np.all(P > 0)
 
 
 def test_add_alpha_is_scikit_learn_s_smoothing_of_a_class_per_row():

@@ -1,7 +1,7 @@
-"""Logits, partition functions and losses, against dense one-hot features.
+"""Logits and partition functions, against dense one-hot features.
 
-Tolerances: logits are sums of K <= 3 numbers of order 1 and losses sums of some 300 of them: 1e-12 relative leaves a factor of
-10 over 300 eps in float64. In float32 each position is off by at most a few eps of its logits, 1e-6.
+Tolerances: logits are sums of K <= 3 numbers of order 1: 1e-12 relative leaves a factor of 1000 over eps in float64. In
+float32 each position is off by at most a few eps of its logits, 1e-6.
 """
 
 from typing import Any
@@ -11,17 +11,15 @@ import jax
 import numpy as np
 import pytest
 from reference import features
-from reference import negative_log_likelihood as negative_log_likelihood_loop
 
 from jexplicit.lm.core import tables as contexts_module
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.softmax import logits, negative_log_likelihood_from_counts
+from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.core.tables import map_contexts
 from jexplicit.runs.devices import data_mesh
 
 N = 9
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-6}
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 SLOW = pytest.mark.slow
 
 
@@ -87,42 +85,10 @@ def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(mon
     assert reports == [(64, 200), (128, 200), (192, 200), (200, 200)]
 
 
-@pytest.mark.parametrize("kind, per_call", [("sum", 7), ("cat", 1 << 18)])
+@pytest.mark.parametrize("kind, per_call", [("sum", 7), ("cat", 1 << 15)])
 def test_target_logits_equal_those_of_the_dense_product(kind, per_call, monkeypatch):
-    monkeypatch.setattr(contexts_module, "_columns_per_call", per_call)
+    monkeypatch.setattr(contexts_module, "_contexts_per_call", per_call)
     tables, U = random_tables(3, kind)
     X, Y = random_positions(50, 3)
     expected = (identity_features(X, kind) @ U)[np.arange(50), Y]
     np.testing.assert_allclose(token_model(tables, kind, False).rows.target_logits(X, Y), expected, rtol=0, atol=1e-14)
-
-
-def counts_of(X, Y):
-    return np.bincount(X[:, 0].astype(int) * N + Y, minlength=N * N).reshape(N, N)
-
-
-@DTYPES
-def test_the_loss_from_counts_equals_the_sum_over_positions(dtype):
-    (table,), U = random_tables(1, dtype=dtype)
-    X, Y = random_positions(300, 1)
-    fast = negative_log_likelihood_from_counts(table, counts_of(X, Y))
-    np.testing.assert_allclose(fast, negative_log_likelihood_loop(identity_features(X, "cat"), U, Y), rtol=TOLERANCE[dtype])
-
-
-def test_the_loss_from_counts_is_linear_in_the_counts():
-    (table,), _ = random_tables(1)
-    C = counts_of(*random_positions(300, 1))
-    loss = negative_log_likelihood_from_counts(table, C)
-    np.testing.assert_allclose(negative_log_likelihood_from_counts(table, 10**9 * C), 10**9 * loss, rtol=1e-12)
-
-
-def test_the_loss_of_relative_frequencies_is_the_conditional_entropy():
-    C = np.array([[3, 1, 0], [0, 4, 4], [0, 0, 0]])  # pairs and a context that never occur: log 0 costs nothing
-    entropy = 3 * np.log(4 / 3) + np.log(4) + 8 * np.log(2)
-    with np.errstate(divide="ignore"):
-        table = jax.device_put(np.log(C))
-    np.testing.assert_allclose(negative_log_likelihood_from_counts(table, C), entropy, rtol=1e-14)
-
-
-def test_a_pair_that_occurs_although_it_has_no_chance_costs_infinitely_much():
-    table = jax.device_put(np.array([[0, -np.inf], [0, 0]]))
-    assert negative_log_likelihood_from_counts(table, np.array([[1, 1], [0, 0]])) == np.inf

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.tables import Dense, map_contexts, pytree, static, vmap_contexts
+from jexplicit.lm.core.tables import Dense, map_contexts, pytree, static
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
 NO_TOKEN = -1  # in a history: no token, before the start of the text
@@ -50,24 +50,31 @@ class TableRows:
         """The rows of one position, in nats."""
         return [table.row(r) for table, r in zip(self.row_tables, self.index(context.astype(jnp.int32)), strict=True)]
 
+    def entry(self, context: Integer[Array, " K"], output: Integer[Array, ""]) -> Float[Array, ""]:
+        """The logit of one output: no row is read."""
+        entries = [table.entry(r, output) for table, r in zip(self.row_tables, self.index(context), strict=True)]
+        return functools.reduce(jnp.add, entries)
+
     def log_partition(
-        self, X: Integer[np.ndarray, "M K"], *, mesh: Any = None, progress: Any = None
+        self, X: Integer[np.ndarray, "M K"], *, mesh: Any = None, block: int | None = None, progress: Any = None
     ) -> Float[np.ndarray, " M"]:
         """`log Z(x)` of many contexts, in nats, on the host."""
-        return map_contexts(_log_Z, self, X, mesh=mesh, progress=progress)
+        return map_contexts(_log_Z, self, X, mesh=mesh, block=block, progress=progress)
 
-    def target_logits(self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    def target_logits(
+        self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Any = None
+    ) -> Float[np.ndarray, " M"]:
         """The logit of every position's target, in nats, on the host, without whole rows."""
-        return vmap_contexts(_target_logit, self, X, Y)
+        x_and_y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
+        return map_contexts(_target_logit, self, x_and_y, mesh=mesh, block=1024)
 
 
 def _log_Z(kind: TableRows, x: Array) -> Float[Array, ""]:
     return jax.nn.logsumexp(functools.reduce(jnp.add, kind.read(x)))
 
 
-def _target_logit(kind: TableRows, x: Array, y: Array) -> Float[Array, ""]:
-    entries = [table.entry(r, y) for table, r in zip(kind.row_tables, kind.index(x), strict=True)]
-    return functools.reduce(jnp.add, entries)
+def _target_logit(kind: TableRows, x_and_y: Array) -> Float[Array, ""]:
+    return kind.entry(x_and_y[:-1], x_and_y[-1])
 
 
 @pytree
@@ -89,7 +96,7 @@ class Constant(TableRows):
     def index(self, context):
         return jnp.zeros(1, jnp.int32)
 
-    def log_partition(self, X, *, mesh=None, progress=None):
+    def log_partition(self, X, *, mesh=None, block=None, progress=None):
         return np.full(len(X), float(jax.nn.logsumexp(self.row)))
 
 

@@ -1,6 +1,6 @@
 """Positions of a text, or a seeded sample: contexts, targets and their places."""
 
-from collections.abc import Iterator
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,24 +111,19 @@ def sampled_positions(
         ((2, 2), (2,))
     """
     check_stream(stream)
-    M = 0
-    for tokens in text_windows(stream, K):
+    M, windows_of = 0, functools.partial(windows, stream, 1, len(stream), radius=K, span=_window)
+    for tokens in windows_of():
         check_token_ids(tokens, vocab_size, f"and a model of {vocab_size}: use the model's own tokenizer")
         M += len(tokens) - K if eos else int(np.count_nonzero(tokens[K:] != PAD))
     m = draw_sample(M, sample, seed)
     X, Y, before = [], [], 0
-    for tokens in text_windows(stream, K):
+    for tokens in windows_of():
         x, y = window_contexts(tokens, K, eos=eos)
         own = m[np.searchsorted(m, before) : np.searchsorted(m, before + len(y))] - before
         X.append(x[own])
         Y.append(y[own])
         before += len(y)
     return np.concatenate(X), np.concatenate(Y)
-
-
-def text_windows(stream: Stream, K: int) -> Iterator[np.ndarray]:
-    """Parts of a text that fit in memory, each with the K tokens before."""
-    return windows(stream, 1, len(stream), radius=K, span=_window)
 
 
 def draw_sample(M: int, sample: int | None, seed: int) -> np.ndarray:

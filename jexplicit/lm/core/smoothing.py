@@ -6,7 +6,6 @@ The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1
 Smoothed rows are positive and sum to 1, including rows of unseen tokens.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -93,24 +92,25 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     return q[:, None] * U + one_minus_q[:, None] * (p @ U)[None, :]
 
 
+@jax.jit
 def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[Array, "N I"]:
     """One pseudo-observation, independent of its context, for every output that was never seen.
 
     An output with `f_i = 0` has an all-zero column and so no logarithm. It gets the column that a single independent
     observation has on average, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M instead of zero.
     """
-    independent = C.sum(axis=1) / f.sum()
+    independent = jnp.where(f[None, :] == 0, 0, C).sum(axis=1) / f.sum()
     return jnp.where(f[None, :] == 0, independent[:, None], C)
 
 
-def unigram(f: Float[Array, " I"]) -> Float[Array, " I"]:
-    """Relative frequencies, with one pseudo-count for every output that was never seen.
+def unigram(f: Any) -> Any:
+    """Relative frequencies [I], with one pseudo-count for every output that was never seen: NumPy and JAX alike.
 
     Example:
         >>> unigram(jnp.array([3.0, 0.0])).tolist()
         [0.75, 0.25]
     """
-    f = jnp.maximum(f, 1)
+    f = f.__array_namespace__().maximum(f, 1)
     return f / f.sum()
 
 
@@ -176,43 +176,6 @@ def counts_of_counts(counts: Any) -> Any:
     return xp.stack([xp.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
 
 
-class SmoothedPairs(NamedTuple):
-    """Smoothed contexts h of one length, and the pairs (h, i) that occurred.
-
-    P: [E] `P(i|h)`.
-    values: [E] `log(P(i|h) / (γ(h) P(i|h')))`, float32.
-    log_gamma: [C] `log γ(h)`; 0 for a context that never occurred; float32.
-    """
-
-    P: Any
-    values: Any
-    log_gamma: Any
-
-
-def smooth_pairs(
-    counts: Any, P_lower: Any, D: Any, sums: Callable[[Any], Any], of_pairs: Callable[[Any], Any]
-) -> SmoothedPairs:
-    """Interpolated Kneser-Ney of pairs, `P(i|h) = (C - D)/C(h) + γ(h) P(i|h')`.
-
-    Args:
-        counts: [E] integers of at least 1.
-        P_lower: [E] `P(i|h')` of the context h' that h extends.
-        D: [3] what is taken from counts of 1, of 2, and of 3 and more, in the precision of the result.
-        sums: adds the values of the pairs of each context.
-        of_pairs: the value of its context for every pair.
-
-    Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated).
-    """
-    xp = counts.__array_namespace__()
-    kind = xp.minimum(counts, 3)
-    freed = sum(D[c - 1] * sums(kind == c).astype(D.dtype) for c in (1, 2, 3))  # no sum depends on other contexts
-    total = sums(counts).astype(D.dtype)
-    kept, backed_off = counts.astype(D.dtype) - D[kind - 1], of_pairs(freed) * P_lower
-    gamma = xp.where(total > 0, freed / xp.maximum(total, 1), 1)
-    values, log_gamma = (x.astype(np.float32) for x in (xp.log1p(kept / backed_off), xp.log(gamma)))
-    return SmoothedPairs((kept + backed_off) / of_pairs(total), values, log_gamma)
-
-
 def smoothed_excess(C: Any, name: str) -> tuple[Float[np.ndarray, " I"], Float[np.ndarray, " E"]]:
     """Smoothed rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)`: b and s.
 
@@ -232,12 +195,6 @@ def smoothed_excess(C: Any, name: str) -> tuple[Float[np.ndarray, " I"], Float[n
         return np.full(C.shape[1], 1 / C.shape[1]), C.data.astype(np.float64)
     if name != "kneser-ney":
         raise ValueError(f"smoothing {name!r}: choose {' or '.join(get_args(Smoothing))}")
-    lower, cells = relative_frequencies(np.bincount(C.indices, minlength=C.shape[1])), np.diff(C.indptr)
+    lower, cells = unigram(np.bincount(C.indices, minlength=C.shape[1])), np.diff(C.indptr)
     D = discounts_of(counts_of_counts(C.data), modified=False)[0]
     return lower, (C.data - D) / (D * np.repeat(cells, cells) * lower[C.indices])
-
-
-def relative_frequencies(f: Integer[np.ndarray, " I"]) -> Float[np.ndarray, " I"]:
-    """`unigram` on the host, in float64."""
-    f = np.maximum(f, 1)
-    return f / f.sum()

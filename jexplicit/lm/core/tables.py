@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Int, Integer
 
 from jexplicit.data.contexts import pad_to
 from jexplicit.runs.devices import AXIS, default_mesh, on_cpu, replicate
@@ -53,13 +53,8 @@ class SparseRows(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Entries of the longest row, at least 1."""
-        return max(1, int(jax.device_get(self.lengths.max(initial=0))))
-
-    @property
-    def lengths(self) -> Any:
-        """Entries of each row, where the rows are."""
-        return np.diff(np.asarray(self.start))
+        """Entries of the longest row; at least 1, so that a row can always be read."""
+        return max(1, int(np.diff(np.asarray(self.start)).max(initial=0)))
 
 
 @pytree
@@ -102,8 +97,13 @@ class Sparse:
     vocab_size = property(lambda self: self.outputs)
 
     def row(self, r: Array) -> Array:
-        """Row r, [N]."""
-        row = sparse_row(self.rows, r, self.outputs, self.longest)
+        """Row r, [N]; of its entries zeros for r = -1."""
+        start, values = jnp.asarray(self.rows.start), jnp.asarray(self.rows.values)
+        first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
+        e = first + jnp.arange(min(self.longest, len(values)), dtype=jnp.int32)
+        i = jnp.asarray(self.rows.outputs).at[e].get(mode="clip").astype(jnp.int32)
+        i = jnp.where((e < last) & (r >= 0), i, self.outputs)  # which is dropped
+        row = jnp.zeros(self.outputs, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
         if self.base is None:
             return row
         base = jnp.asarray(self.base, row.dtype)
@@ -113,28 +113,16 @@ class Sparse:
         return row if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, row.dtype)[r], row)
 
     def entry(self, r: Array, i: Array) -> Array:
-        """Logit i of row r, of rows without weights."""
+        """Logit i of row r."""
         e, values = find_entry(self.rows.start, self.rows.outputs, r, i, self.longest), jnp.asarray(self.rows.values)
         value = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
-        return value if self.base is None else value + jnp.asarray(self.base, value.dtype)[i]
-
-
-def sparse_row(rows: SparseRows, r: Integer[Array, ""], N: int, longest: int) -> Float[Array, " N"]:
-    """Row r with its zeros, and zeros for r = -1: pure.
-
-    Example:
-        >>> rows = SparseRows(jnp.array([0, 0, 2]), jnp.array([2, 0]), jnp.array([5.0, 7.0]))
-        >>> sparse_row(rows, jnp.array(1), 3, rows.longest).tolist()
-        [7.0, 0.0, 5.0]
-    """
-    r = r.astype(jnp.int32)
-    start = jnp.asarray(rows.start)
-    first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
-    e = first + jnp.arange(min(longest, len(rows.values)), dtype=jnp.int32)
-    own = (e < last) & (r >= 0)
-    i = jnp.where(own, jnp.asarray(rows.outputs).at[e].get(mode="clip").astype(jnp.int32), N)  # N is dropped
-    values = jnp.asarray(rows.values)
-    return jnp.zeros(N, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
+        if self.base is None:
+            return value
+        base = jnp.asarray(self.base, value.dtype)[i]
+        value = value + base
+        if self.weight is not None:
+            value = value + jnp.asarray(self.weight, value.dtype)[r] * jnp.asarray(self.slope, value.dtype)[i]
+        return value if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, value.dtype)[r], value)
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
@@ -168,7 +156,6 @@ def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most:
 
 
 _contexts_per_call = 1 << 15  # of one device, at most
-_columns_per_call = 1 << 16
 
 
 def map_contexts(
@@ -177,6 +164,7 @@ def map_contexts(
     X: Integer[np.ndarray, "M K"],
     *,
     mesh: Mesh | None = None,
+    block: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray:
     """`one(tables, x)` for every row of X by blocks and devices, on the host.
@@ -184,11 +172,12 @@ def map_contexts(
     Several processes share the rows, and each gets the whole answer.
 
     `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever pytree of
-    arrays it reads, a language model for one; they are placed on every device.
+    arrays it reads, a language model for one; they are placed on every device. A block has 64 rows on a CPU by default, whose
+    logits stay in the L2 cache, and 4096 elsewhere.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
-    block = 64 if on_cpu(mesh) else 4096  # on a CPU, 64 rows of logits stay in the L2 cache
+    block = block or (64 if on_cpu(mesh) else 4096)
     apply = compiled_map(one, mesh, block)
     tables, out = replicate(tables, mesh), []
     for own in few_sizes(len(X), [size * mesh.size for size in (_contexts_per_call, 64 * block, 8 * block, block)]):
@@ -209,15 +198,6 @@ def compiled_map(one: Callable, mesh: Mesh, block: int):
     return jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(PartitionSpec(), data), out_specs=data))
 
 
-def vmap_contexts(f: Callable[..., Any], tables: Any, *columns: Integer[np.ndarray, "M ..."]) -> Any:
-    """`f(tables, x, ...)` of every position at once on the default device: [M, ...]."""
-    M, parts = len(columns[0]), []
-    for own in few_sizes(M, (_columns_per_call, 1 << 12, 1 << 8)):
-        found = _vmapped(f)(tables, *(pad_to(column[own], own.stop - own.start, 0) for column in columns))
-        parts.append(jax.tree.map(lambda part: part[: M - own.start], jax.device_get(found)))  # noqa: B023
-    return jax.tree.map(lambda *part: np.concatenate(part), *parts)
-
-
 def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
     """Block sizes that cover n positions, few different ones, each compiled once.
 
@@ -230,8 +210,3 @@ def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
         size = next((size for size in sizes if size <= n - start), sizes[-1])
         yield slice(start, start + size)
         start += size
-
-
-@functools.cache
-def _vmapped(f: Callable[..., Any]) -> Any:
-    return jax.jit(lambda tables, *columns: jax.vmap(functools.partial(f, tables))(*columns))

@@ -7,7 +7,7 @@ What several methods share, the counts and the held-out part of a text, is made 
 imports what it alone needs: optax takes as long as a small fit.
 """
 
-import importlib
+import functools
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm.core.model import token_model
+from jexplicit.lm.core.model import LanguageModel, token_model
 from jexplicit.lm.core.names import Features, History, Method, window_of
 from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.counted.model import CONTEXTS, STAGES, contexts_of, fit_counted, gates_of
@@ -37,7 +37,6 @@ from jexplicit.lm.rows.explicit import (
     unigram_model,
     with_targets,
 )
-from jexplicit.lm.rows.ngrams import ngram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.checks import check_seed
@@ -240,7 +239,7 @@ def contexts_radius(contexts: str, kind: str | None) -> int:
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     with watch.stage("ngram"):
-        return FitResult(ngram_model(text.ngrams(ORDER), eos=text.eos), {})
+        return FitResult(LanguageModel(text.ngrams(ORDER), "none", text.eos), {})
 
 
 def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -255,15 +254,16 @@ def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     δ = K (s - 1): Sec. 2.2.
     """
     K, features = options.radius, options.features
-    blocks, of_offset = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
+    blocks = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
     log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
     X, Y = contexts(text.in_memory, K, eos=text.eos)
     m = draw_positions(options, len(Y))
     X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
     with watch.stage(f"delta, {features}, K = {K}"):
-        found = fit_delta(lambda x: logits([blocks[t] for t in of_offset], x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
-    blocks = [U - found.delta / K * log_f[None] for U in blocks]
-    return FitResult(token_model([blocks[t] for t in of_offset], features, text.eos), {"delta": found.delta, "scalars": 1})
+        tables = blocks * (K // len(blocks))
+        found = fit_delta(lambda x: logits(tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
+    tables = [U - found.delta / K * log_f[None] for U in blocks] * (K // len(blocks))
+    return FitResult(token_model(tables, features, text.eos), {"delta": found.delta, "scalars": 1})
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -295,9 +295,22 @@ def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> F
     return FitResult(model, {"scalars": model.scalars, "contexts": len(model.parts)})
 
 
-def _late(module: str, name: str, *first: Any) -> Callable[[TrainingText, Options, Watch], FitResult]:
-    """A method of a module that is imported when it is first needed."""
-    return lambda *given: FitResult(*getattr(importlib.import_module(f"jexplicit.lm.fits.{module}"), name)(*first, *given))
+def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    from jexplicit.lm.fits.gradient import train_language_model
+
+    return FitResult(*train_language_model(start, text, options, watch))
+
+
+def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    from jexplicit.lm.fits.log_linear import fit_log_linear
+
+    return FitResult(*fit_log_linear(text, options, watch))
+
+
+def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    from jexplicit.lm.fits.iterative_scaling import fit_iterative_scaling
+
+    return FitResult(*fit_iterative_scaling(text, options, watch))
 
 
 METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
@@ -306,11 +319,11 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "ngram": _fit_ngram,
     "explicit": _fit_explicit,
     "delta": _fit_delta,
-    "cold": _late("gradient", "train_language_model", "cold"),
-    "warm": _late("gradient", "train_language_model", "warm"),
+    "cold": functools.partial(_fit_trained, "cold"),
+    "warm": functools.partial(_fit_trained, "warm"),
     "optimum": _fit_optimum,
-    "log-linear": _late("log_linear", "fit_log_linear"),
-    "iterative-scaling": _late("iterative_scaling", "fit_iterative_scaling"),
+    "log-linear": _fit_log_linear,
+    "iterative-scaling": _fit_iterative_scaling,
     "context-mixing": _fit_context_mixing,
 }
 _tables = ("features", "radius")

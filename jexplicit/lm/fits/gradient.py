@@ -309,18 +309,18 @@ def train_language_model(
     noise, optimizer = noise_model(token_counts(counts)), make_optimizer(options)
     read = functools.partial(decoder_model, **shape, eos=eos, noise=noise)
     X, Y = contexts(text.in_memory, K, eos=eos)
-    params: tuple[Array, ...] = explicit_blocks(counts, **shape, eos=eos, read=False)[0]  # U below the noise
+    params: tuple[Array, ...] = explicit_blocks(counts, **shape, eos=eos, read=False)  # U below the noise
     goal = read(params)
     if start == "cold":
         params = cold_start(key_of_seed(options.seed), **shape, vocab_size=text.vocab_size)
     dev = np.asarray(watch.dev[:])
     seen = contexts(dev, K, eos=eos)[0][:_compared]
-    guesses, near = _guesses(goal, seen, text.mesh), dict[str, float]()
+    guesses, near = map_contexts(_guess, goal, seen, mesh=text.mesh), dict[str, float]()
 
     def dev_loss(params: Any) -> float:
         model = read(params)
         distance, cosine = parameter_closeness(*(jnp.concatenate(one.rows.tables) for one in (model, goal)))
-        agreement = float(np.mean(_guesses(model, seen, text.mesh) == guesses))
+        agreement = float(np.mean(map_contexts(_guess, model, seen, mesh=text.mesh) == guesses))
         near.update(explicit_distance=distance, explicit_cosine=cosine, explicit_agreement=agreement)
         return evaluate(model, dev, mesh=text.mesh).loss
 
@@ -365,12 +365,8 @@ def train_language_model(
     return model, info
 
 
-def _guesses(model: LanguageModel, X: np.ndarray, mesh: Any) -> np.ndarray:
-    """The likeliest token after every context."""
-    return map_contexts(_guess, model, X, mesh=mesh)
-
-
 def _guess(model: LanguageModel, x: jax.Array) -> jax.Array:
+    """The likeliest token after a context."""
     return jnp.argmax(model.logits(x))
 
 

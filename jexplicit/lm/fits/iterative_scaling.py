@@ -39,7 +39,6 @@ for V, as a shorter step helps too.
 """
 
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -48,7 +47,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jexplicit.counts.merging import Counts, merge_offsets
@@ -58,41 +56,37 @@ from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
-from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, offset_rows
+from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, rows_of_text
 from jexplicit.lm.rows.explicit import explicit_language_model, token_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
-from jexplicit.runs.devices import check_memory, default_mesh
-from jexplicit.runs.iterate import History, iterate
+from jexplicit.runs.devices import check_memory
+from jexplicit.solvers.sweeps import run_sweeps
 
 
 class SweepResult(NamedTuple):
     """A language model and how it came about.
 
-    losses: nats per training position at the start and after each sweep.
-    penalties: what the prior adds to them, in the same unit; 0 without one.
+    losses: nats per training position at the start and after each sweep, with the penalty of the prior.
+    penalty: what the prior adds to the last of them; 0 without one.
     """
 
     model: LanguageModel
-    losses: list[float]
-    penalties: list[float]
+    losses: np.ndarray
+    penalty: float
 
 
 def sweep_tables(
     model: LanguageModel,
-    counts: Counts,
-    stream: np.ndarray,
+    text: TrainingText,
     *,
     sweeps: int,
     noise: bool = True,
     discount: float = 0.0,
     weights: Float[np.ndarray, "K N"] | None = None,
-    mesh: Mesh | None = None,
     chunk: int = 1 << 18,
-    checkpoints: str | os.PathLike | None = None,
-    checkpoint_seconds: float = 60.0,
     known: Mapping[str, Any] | None = None,
     on_sweep: Callable[[int, float, LanguageModel], bool | None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> SweepResult:
     """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
 
@@ -101,90 +95,83 @@ def sweep_tables(
 
     Args:
         model: where to start: the explicit solution, for one. Features, radius, eos and dtype are its own.
-        counts: C_1 .. C_K' of the stream, K' >= K (jexplicit.counts.dense.count).
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
+        text: the training text; its devices share the work.
         sweeps: how many; 0 measures the start.
         noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
         discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
             its penalty. `kneser_ney_discount` estimates it.
         weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
         chunk: contexts at a time; it changes the memory, not the result.
-        checkpoints: folder for checkpoints; where it holds one, the sweeps continue from it.
-        checkpoint_seconds: time between two checkpoints.
         known: what else the checkpoints are of, see `jexplicit.runs.iterate`.
-        on_sweep: called with (sweeps done, loss, model), from 0 sweeps on; where it returns True, they end.
+        on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
+        options: checkpoints and progress of jexplicit.solvers.sweeps.run_sweeps.
 
     Raises:
         ValueError: fewer than 0 sweeps; a negative discount, or one together with noise or infinite logits; weights that are
-            negative, of another shape, or with noise; counts of another stream, radius or vocabulary; no position to predict.
+            negative, of another shape, or with noise; a text of another vocabulary; no position to predict.
         FloatingPointError: a start that gives no chance to a pair that occurs.
 
     Example:
-        >>> from jexplicit import count
         >>> from jexplicit.lm import explicit_language_model
-        >>> stream = np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0])
-        >>> counts = count(stream, radius=2, vocab_size=3)
-        >>> start = explicit_language_model(counts, features="cat")
-        >>> [round(loss, 2) for loss in sweep_tables(start, counts, stream, sweeps=2).losses]
+        >>> text = TrainingText(np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0]), 3)
+        >>> start = explicit_language_model(text.counts(2), features="cat")
+        >>> sweep_tables(start, text, sweeps=2).losses.round(2).tolist()
         [0.61, 0.54, 0.5]
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
     """
-    K, tables, mesh = model.radius, model.tables, mesh or default_mesh()
+    K, N, mesh, eos = model.radius, model.vocab_size, text.mesh, model.eos
     if sweeps < 0 or chunk < 1:
         raise ValueError(f"{sweeps} sweeps of {chunk} contexts at a time: use at least 0 and 1")
     if not 0 <= discount < np.inf or discount and noise:
         raise ValueError(
             f"a discount of {discount} with noise={noise}: use a finite one >= 0, and noise=False with one above 0"
         )
-    _check_weights(weights, model, noise)
+    if text.vocab_size != N:
+        raise ValueError(f"a text of vocabulary {text.vocab_size} and a model of {N}: use the model's own tokenizer")
+    if weights is not None and (
+        noise or model.features != "sum" or weights.shape != (K, N) or not 0 <= weights.min() <= weights.max() < np.inf
+    ):
+        raise ValueError(
+            f"weights of shape {weights.shape} between {weights.min():g} and {weights.max():g}, noise={noise}, for features "
+            f"{model.features!r}: use finite weights >= 0 of shape {(K, N)}, Sum, and noise=False"
+        )
+    X, Y = contexts(text.in_memory, K, eos=eos)
+    if not len(Y):
+        raise ValueError("no position to predict: the text has no tokens")
     features = model.features if weights is None else "cat"
-    F, positions = _observed(model, counts, features)
-    X, Y = contexts(stream, K, eos=model.eos)
-    _check_stream(counts, X, Y, model)
+    F = _blocks(text.counts(K), features, K, eos)
     distinct, n = distinct_contexts(X, ordered=features == "cat")
-    blocks = tables if weights is not None else tables[: len(F)]
-    check_memory(mesh, 10 * len(blocks) * blocks[0].nbytes // mesh.size, "tables and their co-occurrences")
-    params = initial_state(blocks, optax.identity(), mesh).params
-    observed = initial_state(tuple(jnp.asarray(F_b, blocks[0].dtype) for F_b in F), optax.identity(), mesh).params
-    of_tables = _Moving(params, jnp.asarray(K, params[0].dtype), lambda moving: moving, lambda blocks: blocks)
-    if weights is not None:
-        of_tables = _one_table(params, jnp.asarray(weights, blocks[0].dtype), distinct)
-    F_moving = of_tables.gather(observed)
-    if discount and not all(bool(jnp.isfinite(U).all()) for U in blocks):
+    tables = model.tables if weights is not None else model.tables[: len(F)]
+    check_memory(mesh, 10 * len(tables) * tables[0].nbytes // mesh.size, "tables and their co-occurrences")
+    if discount and not all(bool(jnp.isfinite(U).all()) for U in tables):
         raise ValueError("a prior around infinite logits: start from tables that are finite, such as log-linear ones")
-    of_noise = noise_model(token_counts(counts)) if noise else None
-    as_model = functools.partial(decoder_model, features=model.features, radius=K, eos=model.eos, noise=None)
+    of_start = initial_state(tables, optax.identity(), mesh).params
+    observed = initial_state(tuple(jnp.asarray(F_b, tables[0].dtype) for F_b in F), optax.identity(), mesh).params
+    start, norm, read, gather = of_start, jnp.asarray(K, tables[0].dtype), lambda moving: moving, lambda blocks: blocks
+    if weights is not None:  # one table V, from 0: offset k reads its row j with the weight w_k(j), on top of where it started
+        norm = jnp.asarray(np.sum([w[x] for w, x in zip(weights, X.T, strict=True)], axis=0).max(), tables[0].dtype)
+        start, w = (jnp.zeros_like(of_start[0]),), jnp.asarray(weights, tables[0].dtype)
+        read, gather = functools.partial(_read_weighted, w, of_start), functools.partial(_gather_weighted, w)
+    F_moving, of_noise = gather(observed), noise_model(token_counts(text.counts(K))) if noise else None
+    as_model = functools.partial(decoder_model, features=model.features, radius=K, eos=eos, noise=None)
 
-    def sweep(moving: tuple[Array, ...], history: History) -> tuple[tuple[Array, ...], dict[str, Any]]:
-        params, swept = of_tables.read(moving), len(history)
-        log_Z, expected = text_gradient(params, distinct, n, X[:0], Y[:0], features=features, mesh=mesh, chunk=chunk)
-        loss = (log_Z - _total(_matched_logits, observed, params)) / positions
-        penalty = discount * _total(_moved_by, moving, of_tables.start) / positions if discount else 0.0
-        if not np.isfinite(loss):
-            raise FloatingPointError(
-                f"loss {loss} after {swept} sweeps: the start gives no chance to a pair that occurs; start from tables of the "
-                "same stream (jexplicit.lm.explicit_language_model)"
-            )
-        last = bool(on_sweep and on_sweep(swept, loss, as_model(params))) or swept == sweeps
-        if progress and sweeps:
-            progress(swept, sweeps)
-        if not last:  # the last pass only measures
-            E, start = of_tables.gather(expected), of_tables.start
-            parts = zip(moving, F_moving, E, start, strict=True)
-            moving = tuple(_moved(*part, of_noise, discount, of_tables.norm) for part in parts)
-        return moving, {"loss": loss, "penalty": penalty, "last": last}
+    def penalty(moving: tuple[Array, ...]) -> float:
+        return discount * _total(_moved_by, moving, start) / len(Y) if discount else 0.0
 
-    moving, history = iterate(
-        sweep,
-        of_tables.start,
-        done=lambda history: bool(history) and history[-1]["last"],
-        checkpoints=checkpoints,
-        checkpoint_seconds=checkpoint_seconds,
-        known={**(known or {}), "text": stream, "noise": noise, "discount": discount, "start": (of_tables.start, weights)},
-    )
-    losses, penalties = ([entry[name] for entry in history] for name in ("loss", "penalty"))
-    return SweepResult(as_model(of_tables.read(moving)), losses, penalties)
+    def sweep(moving: tuple[Array, ...], problem: Any) -> tuple[tuple[Array, ...], Any]:
+        tables = read(moving)
+        log_Z, E = text_gradient(tables, distinct, n, X[:0], Y[:0], features=features, mesh=mesh, chunk=chunk)
+        loss = (log_Z - _total(_matched_logits, observed, tables)) / len(Y) + penalty(moving)
+        parts = zip(moving, F_moving, gather(E), start, strict=True)
+        return tuple(_moved(*part, of_noise, discount, norm) for part in parts), np.asarray(loss)
+
+    def met(sweep: int, loss: float, moving: tuple[Array, ...]) -> bool | None:
+        return on_sweep and on_sweep(sweep, loss - penalty(moving), as_model(read(moving)))
+
+    problem = {**(known or {}), "text": text.in_memory, "noise": noise, "discount": discount, "tables": (tables, weights)}
+    moved, losses = run_sweeps(sweep, start, problem, sweeps=sweeps, on_sweep=met, **options)
+    return SweepResult(as_model(read(moved)), losses, penalty(moved))
 
 
 def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos: bool = False) -> float:
@@ -202,23 +189,6 @@ def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos:
     return float(discounts_of(n, modified=False)[0])
 
 
-class _Moving(NamedTuple):
-    """The moving tables of a sweep: their features, co-occurrences and norm."""
-
-    start: tuple[Array, ...]
-    norm: Array
-    read: Callable[[tuple[Array, ...]], tuple[Array, ...]]
-    gather: Callable[[tuple[Array, ...]], tuple[Array, ...]]
-
-
-def _one_table(tables: tuple[Array, ...], weights: Float[Array, "K N"], X: np.ndarray) -> _Moving:
-    """One table V, from 0: offset k adds its row j times w_k(j)."""
-    norm = np.sum([np.asarray(w)[x] for w, x in zip(weights, X.T, strict=True)], axis=0).max()
-    start = (jnp.zeros_like(tables[0]),)
-    read, gather = (functools.partial(f, weights) for f in (_read_weighted, _gather_weighted))
-    return _Moving(start, jnp.asarray(norm, weights.dtype), functools.partial(read, tables), gather)
-
-
 @jax.jit
 def _read_weighted(weights: Array, tables: tuple[Array, ...], moving: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(U + w[:, None] * moving[0] for U, w in zip(tables, weights, strict=True))
@@ -230,48 +200,10 @@ def _gather_weighted(weights: Array, blocks: tuple[Array, ...]) -> tuple[Array, 
     return (functools.reduce(jnp.add, gathered),)
 
 
-def _check_weights(weights: np.ndarray | None, model: LanguageModel, noise: bool) -> None:
-    if weights is None:
-        return
-    shape = (model.radius, model.vocab_size)
-    if noise or model.features != "sum" or weights.shape != shape or not 0 <= weights.min() <= weights.max() < np.inf:
-        raise ValueError(
-            f"weights of shape {weights.shape} between {weights.min():g} and {weights.max():g}, noise={noise}, for features "
-            f"{model.features!r}: use finite weights >= 0 of shape {shape}, Sum, and noise=False"
-        )
-
-
-def _observed(model: LanguageModel, counts: Counts, features: Features) -> tuple[tuple[np.ndarray, ...], int]:
-    """F as the model's blocks, and the number of positions."""
-    K, N = model.radius, model.vocab_size
-    if len(counts) < K or counts[0].shape != (N, N):
-        raise ValueError(
-            f"counts of {len(counts)} offsets and vocabulary {len(counts[0])} for radius {K} and vocabulary {N}: count with "
-            "the model's own radius and tokenizer"
-        )
-    if not (positions := int(with_targets(counts[0], eos=model.eos).sum(dtype=np.int64))):
-        raise ValueError("no position to predict: the text has no tokens")
-    return _blocks(counts, features, K, model.eos), positions
-
-
 def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
     """F of every table: Sum's offsets share one, and add up in it."""
     F = tuple(with_targets(C, eos=eos) for C in counts[:K])
     return merge_offsets(F) if features == "sum" else F
-
-
-def _check_stream(counts: Counts, X: np.ndarray, Y: np.ndarray, model: LanguageModel) -> None:
-    """Refuse a stream whose token frequencies differ from the counts."""
-    N = model.vocab_size
-    f = with_targets(counts[0].sum(axis=0, dtype=np.int64)[None, :], eos=model.eos)[0]
-    n = [with_targets(C, eos=model.eos).sum(axis=1, dtype=np.int64) for C in counts[: model.radius]]
-    seen = [Y, *X.T]
-    if not all(int(ids.max(initial=0)) < N for ids in seen) or not all(
-        np.array_equal(np.bincount(ids, minlength=N), wanted) for ids, wanted in zip(seen, [f, *n], strict=True)
-    ):
-        raise ValueError(
-            f"a stream of {len(Y)} positions and counts of {int(f.sum())} that do not belong together: pass the counted stream"
-        )
 
 
 def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
@@ -325,7 +257,7 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
         start = explicit_language_model(text.counts(K), features=features, radius=K, eos=text.eos)
         weights, discount, info = None, 0.0, {"sweeps": options.sweeps, "scalars": 0}
     else:
-        rows = offset_rows(text.counts(K), features=features, radius=K, eos=text.eos, smoothing=options.smoothing)
+        rows = rows_of_text(text, options)
         exponents = exponents_held_out(text, options, watch, rows).exponents
         start, weights = _sweep_start(rows, exponents)
         discount, info = _sweep_discount(text, options), {"scalars": len(exponents)}
@@ -345,19 +277,17 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
     with watch.stage(f"iterative-scaling, {features}, K = {K}", "sweeps") as progress:
         swept = sweep_tables(
             start,
-            text.counts(K),
-            text.in_memory,
+            text,
             sweeps=info["sweeps"],
             noise=not discount,
             discount=discount,
             weights=weights,
-            mesh=text.mesh,
             checkpoints=watch.checkpoints,
             known=written_for("iterative-scaling", text, options, watch),
             on_sweep=on_sweep,
             progress=progress,
         )
-    info |= {"discount": discount, "penalty": swept.penalties[-1]}
+    info |= {"discount": discount, "penalty": swept.penalty}
     return swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring}
 
 
@@ -382,26 +312,15 @@ def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponen
         return {name: chosen[-1][name] for name in ("sweeps", "held_out_perplexity")}
     rest, held = text.parts(options.calibration_positions)
     K, losses = options.radius, []
-    rows = offset_rows(rest.counts(K), features=options.features, radius=K, eos=text.eos, smoothing=options.smoothing)
-    start, weights = _sweep_start(rows, exponents)
+    start, weights = _sweep_start(rows_of_text(rest, options), exponents)
 
     def on_sweep(sweep: int, loss: float, model: LanguageModel) -> bool:
         losses.append(evaluate(model, held, mesh=text.mesh).loss)
         return losses[-1] > min(losses)
 
     with watch.stage(f"held-out sweeps, {options.features}, K = {K}", "sweeps") as progress:
-        sweep_tables(
-            start,
-            rest.counts(K),
-            rest.in_memory,
-            sweeps=options.sweeps,
-            noise=False,
-            discount=_sweep_discount(rest, options),
-            weights=weights,
-            mesh=text.mesh,
-            on_sweep=on_sweep,
-            progress=progress,
-        )
+        how: Any = {"noise": False, "discount": _sweep_discount(rest, options), "weights": weights}
+        sweep_tables(start, rest, sweeps=options.sweeps, **how, on_sweep=on_sweep, progress=progress)
     best = {"sweeps": int(np.argmin(losses)), "held_out_perplexity": float(np.exp(min(losses)))}
     watch.log(event="held_out_sweeps", **mine, **best, perplexities=[float(np.exp(loss)) for loss in losses])
     return best

@@ -222,11 +222,15 @@ def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, tuple[Array
     return attention, tuple(a_k[:, None] * (jnp.log(mixed) - log_p) for a_k in attention)
 
 
+def rows_of_text(text: TrainingText, options: Options) -> OffsetRows:
+    """The rows of a text, as the options say."""
+    K, smoothing = options.radius, options.smoothing
+    return offset_rows(text.counts(K), features=options.features, radius=K, eos=text.eos, smoothing=smoothing)
+
+
 def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
     """Smoothed rows of single tokens, with a weight per offset from held-out text."""
-    rows = offset_rows(
-        text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos, smoothing=options.smoothing
-    )
+    rows = rows_of_text(text, options)
     fitted = exponents_held_out(text, options, watch, rows)
     info = {
         "exponents": [float(a) for a in fitted.exponents],
@@ -244,6 +248,5 @@ def exponents_held_out(text: TrainingText, options: Options, watch: Watch, rows:
     K = len(rows.tables)
     X, Y = contexts(held, K, eos=text.eos)
     m = draw_positions(options, len(Y))
-    kept = offset_rows(rest.counts(K), features=rows.features, radius=K, eos=text.eos, smoothing=options.smoothing)
     with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
-        return fit_exponents(kept, X[m], Y[m], mesh=text.mesh, progress=progress)
+        return fit_exponents(rows_of_text(rest, options), X[m], Y[m], mesh=text.mesh, progress=progress)

@@ -5,14 +5,12 @@ their tables.
 """
 
 import functools
-from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy.sparse import issparse
+from scipy.sparse import csr_array, issparse
 from scipy.special import xlogy
 
 from jexplicit.counts.dense import Counts, counted_radius
@@ -20,7 +18,7 @@ from jexplicit.counts.merging import SparseCounts
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import Constant, LanguageModel, token_model
 from jexplicit.lm.core.names import Features
-from jexplicit.lm.core.smoothing import kneser_ney, noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
+from jexplicit.lm.core.smoothing import noise_model, noisy_counts, noisy_rows, unigram, with_unseen_outputs
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
 from jexplicit.solvers.explicit import explicit_solution
 
@@ -56,10 +54,9 @@ def explicit_language_model(
     """
     if counts and issparse(counts[0]):
         return sparse_language_model(cast(SparseCounts, counts), features=features, radius=radius, eos=eos, dtype=dtype)
-    tables, of_offset = explicit_blocks(
-        cast(Counts, counts), features=features, radius=radius, eos=eos, noise=noise, dtype=dtype
-    )
-    return token_model([tables[t] for t in of_offset], features, eos)
+    options: Any = {"features": features, "radius": radius, "eos": eos, "noise": noise, "dtype": dtype}
+    tables, K = explicit_blocks(cast(Counts, counts), **options), len(counts) if radius is None else radius
+    return token_model(tables * (K // len(tables)), features, eos)
 
 
 def explicit_blocks(
@@ -71,43 +68,22 @@ def explicit_blocks(
     noise: bool = True,
     dtype=jnp.float32,
     read: bool = True,
-) -> tuple[tuple[Float[Array, "N N"], ...], tuple[int, ...]]:
-    """The different tables of an explicit model, and the table of each offset.
+) -> tuple[Float[Array, "N N"], ...]:
+    """The different tables of an explicit model, F -> U -> Ũ = E U: one for Sum, K for Cat, nearest offset first.
 
-    Arguments and errors are those of `explicit_language_model`; without `read` it is the decoder U below the noise.
-    """
-    blocks = counts[: counted_radius(counts, radius)]
-    of_noise = noise_model(token_counts(counts)) if noise else None
-    F = (C.astype(dtype) if of_noise is None else encode_noise(C.astype(dtype), of_noise) for C in blocks)
-    f = target_counts(counts, eos=eos).astype(dtype)
-    return solve_tables(F, f, features, lambda U: U if of_noise is None or not read else read_noise(U, of_noise))
+    Arguments and errors are those of `explicit_language_model`; without `read` it is the decoder U below the noise. An output
+    that is no target gets the column of one independent observation.
 
-
-def solve_tables(
-    cooccurrences: Iterable[Any], f: Float[np.ndarray, " N"], features: str, read: Callable[[Array], Array]
-) -> tuple[tuple[Array, ...], tuple[int, ...]]:
-    """The recipe of explicit models of single tokens: F, U, Ũ = H U.
-
-    Args:
-        cooccurrences: for each offset `HᵀC_k`, [b, N].
-        f: [N] how often each output is a target; an output with 0 gets the column of one independent observation.
-        features: "sum" (one table for all offsets) or "cat" (a table per offset).
-        read: U -> H U, the rows that tokens read.
-
-    Returns:
-        the different tables, and for each offset which of them.
-
-    Raises:
-        ValueError: other features than the two; see jexplicit.solvers.explicit.explicit_solution.
-
-    Source: paper, Eq. 2, 3 and 5.
+    Source: paper, Eq. 2-5.
     """
     if features not in ("sum", "cat"):
         raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    F = [_all_outputs(F_k, f) for F_k in cooccurrences]
-    K = len(F)
+    K = counted_radius(counts, radius)
+    of_noise, f = noise_model(token_counts(counts)) if noise else None, target_counts(counts, eos=eos).astype(dtype)
+    seen = (C.astype(dtype) if of_noise is None else noisy_counts(C.astype(dtype), of_noise) for C in counts[:K])
+    F = [with_unseen_outputs(F_k, f) for F_k in seen]
     U = explicit_solution((functools.reduce(jnp.add, F),) if features == "sum" else tuple(F), K)
-    return tuple(map(read, U)), (0,) * K if features == "sum" else tuple(range(K))
+    return U if of_noise is None or not read else tuple(noisy_rows(block, of_noise) for block in U)
 
 
 def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
@@ -122,8 +98,7 @@ def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Langua
         >>> jnp.exp(model.logits(jnp.array([1]))).round(2).tolist()  # what was never a target counts once
         [0.25, 0.5, 0.25]
     """
-    if not (counts and issparse(counts[0])):
-        counted_radius(cast(Counts, counts), 1)  # checks them
+    counted_radius(counts, 1)  # checks them
     row = Constant(jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32))))
     return LanguageModel(row, "none", eos)
 
@@ -136,15 +111,13 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
 
     Example:
         >>> from jexplicit.counts.dense import count
+        >>> import jax
         >>> model = bigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
-        >>> round(float(jnp.exp(model.logits(jnp.array([1]))).sum()), 3)  # the logits are log probabilities
-        1.0
+        >>> (8 * jax.nn.softmax(model.logits(jnp.array([1])))).round().tolist()  # after 1 came 2
+        [1.0, 2.0, 5.0]
     """
-    if counts and issparse(counts[0]):
-        return LanguageModel(smoothed_offset_rows(cast(SparseCounts, counts)[:1], eos=eos), "none", eos)
-    dense = cast(Counts, counts)
-    counted_radius(dense, 1)  # checks them
-    return token_model((_log_kneser_ney(jnp.array(with_targets(dense[0], eos=eos), jnp.float32)),), "none", eos)
+    counted_radius(counts, 1)  # checks them
+    return LanguageModel(smoothed_offset_rows((csr_array(counts[0]),), eos=eos), "none", eos)
 
 
 def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
@@ -187,18 +160,3 @@ def target_counts(counts: Counts | SparseCounts, *, eos: bool = False) -> Int[np
 def with_targets(C: np.ndarray, *, eos: bool = False) -> np.ndarray:
     """A table of counts without the column of document ends, unless they are predicted."""
     return C if eos else np.where(np.arange(C.shape[1]) == PAD, 0, C)
-
-
-encode_noise = jax.jit(noisy_counts)
-read_noise = jax.jit(noisy_rows)
-
-
-@jax.jit
-def _all_outputs(F: Array, f: Array) -> Array:
-    return with_unseen_outputs(jnp.where((f == 0)[None, :], 0, F), f)
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _log_kneser_ney(C: Array) -> Array:
-    """In the place of the counts."""
-    return jnp.log(kneser_ney(C))

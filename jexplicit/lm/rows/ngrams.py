@@ -12,19 +12,18 @@ never occurred adds nothing, which is an exact back-off. The sum of rows leaves 
 with h_n the last n tokens of x: the partition function is their product. An entry is found by binary search, no row is read.
 """
 
-import functools
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Int, Integer
 
 from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
-from jexplicit.lm.core.model import LanguageModel, TableRows
-from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, relative_frequencies, smooth_pairs
-from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static, vmap_contexts
+from jexplicit.lm.core.model import TableRows
+from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, unigram
+from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static
 
 _pairs_per_block = 1 << 20
 
@@ -34,21 +33,6 @@ class Children(NamedTuple):
 
     start: Any  # [shorter contexts + 1] integers
     tokens: Any  # [contexts] token ids, of the smallest type that holds them
-
-
-class Ngrams(NamedTuple):
-    """Smoothed rows of the contexts of the nearest token, the nearest two, ...
-
-    children: of every level but the last.
-    rows: of every level.
-    lower: [N] the distribution that the first level backs off to, in the precision of the smoothing.
-    log_gamma: of every level, the log of what each context leaves to the shorter one; 0 where it never occurred.
-    """
-
-    children: tuple[Children, ...]
-    rows: tuple[SparseRows, ...]
-    lower: Any
-    log_gamma: tuple[Float[Array, " _"], ...]
 
 
 def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"]) -> Int[Array, " levels"]:
@@ -64,74 +48,6 @@ def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"
         most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
         numbers.append(find_entry(*level, numbers[-1], context[n].astype(jnp.int32), most))
     return jnp.stack(numbers)
-
-
-def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> Ngrams:
-    """Count and smooth contexts: modified Kneser-Ney rows of every length up to K.
-
-    The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
-
-    Args:
-        X: [M, K] contexts, nearest token first; four columns for the n-gram model of order 5.
-        Y: [M] targets.
-        vocab_size: N.
-
-    Raises:
-        ValueError: contexts of no token; no position; 2^31 different pairs.
-
-    Example:
-        >>> rows = smoothed_ngrams(np.array([[1], [1], [2]]), np.array([1, 2, 1]), vocab_size=3).rows[0]
-        >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
-        ([1, 2, 1], [0, 0, 2, 3])
-
-    Source: Chen & Goodman 1999, Sec. 4; as additive logits, this project.
-    """
-    N, K = vocab_size, X.shape[1]
-    if not K or not len(Y):
-        raise ValueError(f"{len(Y)} positions with contexts of {K} tokens: give at least one of each")
-    levels = count_contexts([*X.T], Y, (N,) * K, N)
-    lower, small = relative_frequencies(np.bincount(levels[0].outputs, minlength=N)), np.uint16 if N <= 1 << 16 else np.int32
-    children, rows, log_gammas, shorter, P = [], [], [], levels[0], lower
-    while levels:
-        level = levels.pop(0)  # and so no level is kept for longer than it is needed
-        if (E := len(level.outputs)) >= 2**31:
-            raise ValueError(f"{E} different pairs: rows of contexts number at most 2^31 - 1; fit on less text")
-        if rows:
-            numbers, ids = quotient_and_rest(level.contexts, N)
-            children.append(Children(starts_of(numbers, len(shorter.contexts)), ids.astype(small)))
-            level = level._replace(contexts=numbers.astype(np.int32))  # as the keys are large
-        D = discounts_of(counts_of_counts(level.counts), modified=True)
-        values, log_gamma = np.empty(E, np.float32), np.empty(len(level.contexts), np.float32)
-        own_P = np.empty(E if levels else 0)  # nothing backs off to the longest contexts
-        for c in _blocks(level):
-            block, pairs = level.part(c), slice(level.start[c.start], level.start[c.stop])
-            P_lower = _shorter_P(shorter, P, N, block) if rows else lower[block.outputs]
-            sums = functools.partial(sum_runs, start=block.start)
-            smoothed = smooth_pairs(block.counts, P_lower, D, sums, block.of_pairs)
-            values[pairs], log_gamma[c] = smoothed.values, smoothed.log_gamma
-            if levels:
-                own_P[pairs] = smoothed.P
-        rows.append(SparseRows(level.start, level.outputs.astype(small), values))
-        log_gammas.append(log_gamma)
-        shorter, P = level, own_P
-    arrays = tuple(children), tuple(rows), tuple(log_gammas)
-    children, rows, log_gammas = jax.device_put(arrays, may_alias=True)  # on a CPU nothing is copied
-    return Ngrams(children, rows, lower, log_gammas)
-
-
-def _blocks(level: ContextLevel) -> list[slice]:
-    """The contexts of a level in blocks that fit in caches."""
-    later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
-    cuts = np.unique([0, *later, len(level.contexts)]).tolist()
-    return [slice(*block) for block in pairwise(cuts)]
-
-
-def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
-    """`P(i|h')` of every pair (h, i) of a block, by the numbers of h'."""
-    near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
-    some = shorter.part(near)
-    keys = some.keys(np.arange(len(some.contexts)), N)
-    return P[shorter.start[near.start] :][np.searchsorted(keys, block.keys(block.contexts - near.start, N))]
 
 
 @pytree
@@ -167,37 +83,81 @@ class BackOffChain(TableRows):
         none = jnp.zeros(1, jnp.int32)
         return jnp.concatenate([none, context_numbers(self.children, context)]) if self.levels else none
 
-    def target_logits(self, X, Y):
-        return vmap_contexts(log_probability, self, X, Y)
+    def entry(self, context, output):
+        """`log p(output | context)`; without weights γ the logit of the output."""
+        log_p = super().entry(context, output)
+        numbers = context_numbers(self.children, context) if self.log_gamma else ()
+        for n, log_gamma in zip(numbers, self.log_gamma, strict=True):
+            log_p += jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
+        return log_p
 
 
-def ngram_model(chain: Ngrams, *, eos: bool = False) -> LanguageModel:
-    """The interpolated modified Kneser-Ney model.
+def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> BackOffChain:
+    """Count and smooth contexts: the rows of the interpolated modified Kneser-Ney model, of every length up to K.
+
+    The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
 
     Args:
-        chain: of `smoothed_ngrams`.
-        eos: whether the text predicts the end of a document.
+        X: [M, K] contexts, nearest token first; four columns for the n-gram model of order 5.
+        Y: [M] targets.
+        vocab_size: N.
+
+    Raises:
+        ValueError: contexts of no token; no position; 2^31 different pairs.
 
     Example:
-        >>> from jexplicit.lm.training_text import TrainingText
-        >>> from jexplicit.lm.generation import next_token
-        >>> text = TrainingText(np.array([0, 2, 3, 2, 4, 2, 3, 0]), 5)
-        >>> model = ngram_model(text.ngrams(2))
-        >>> round(float(np.exp(next_token(model, np.array([2]))[3])), 3)  # two times of three, discounted
-        0.754
+        >>> rows = smoothed_ngrams(np.array([[1], [1], [2]]), np.array([1, 2, 1]), vocab_size=3).levels[0]
+        >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
+        ([1, 2, 1], [0, 0, 2, 3])
 
-    Source: Chen & Goodman 1999, Sec. 4.
+    Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated) and Sec. 4; as additive logits, this project.
     """
-    base, longest = jnp.asarray(jnp.log(chain.lower), jnp.float32), tuple(rows.longest for rows in chain.rows)
-    return LanguageModel(BackOffChain(base, chain.children, chain.rows, chain.log_gamma, longest), "none", eos)
+    N, K = vocab_size, X.shape[1]
+    if not K or not len(Y):
+        raise ValueError(f"{len(Y)} positions with contexts of {K} tokens: give at least one of each")
+    levels = count_contexts(X, Y, N)
+    lower, small = unigram(np.bincount(levels[0].outputs, minlength=N)), np.uint16 if N <= 1 << 16 else np.int32
+    children, rows, log_gammas, shorter, P = [], [], [], levels[0], lower
+    while levels:
+        level = levels.pop(0)  # and so no level is kept for longer than it is needed
+        if (E := len(level.outputs)) >= 2**31:
+            raise ValueError(f"{E} different pairs: rows of contexts number at most 2^31 - 1; fit on less text")
+        if rows:
+            numbers, ids = quotient_and_rest(level.contexts, N)
+            children.append(Children(starts_of(numbers, len(shorter.contexts)), ids.astype(small)))
+            level = level._replace(contexts=numbers.astype(np.int32))  # as the keys are large
+        D = discounts_of(counts_of_counts(level.counts), modified=True)
+        values, log_gamma = np.empty(E, np.float32), np.empty(len(level.contexts), np.float32)
+        own_P = np.empty(E if levels else 0)  # nothing backs off to the longest contexts
+        for c in _blocks(level):
+            block, pairs = level.part(c), slice(level.start[c.start], level.start[c.stop])
+            P_lower = _shorter_P(shorter, P, N, block) if rows else lower[block.outputs]
+            kind, total = np.minimum(block.counts, 3), sum_runs(block.counts, block.start)
+            freed = D @ [sum_runs(kind == n, block.start) for n in (1, 2, 3)]
+            kept, backed_off = block.counts - D[kind - 1], block.of_pairs(freed) * P_lower
+            values[pairs] = np.log1p(kept / backed_off)
+            log_gamma[c] = np.log(np.where(total > 0, freed / np.maximum(total, 1), 1))
+            if levels:
+                own_P[pairs] = (kept + backed_off) / block.of_pairs(total)
+        rows.append(SparseRows(level.start, level.outputs.astype(small), values))
+        log_gammas.append(log_gamma)
+        shorter, P = level, own_P
+    arrays = np.log(lower).astype(np.float32), tuple(children), tuple(rows), tuple(log_gammas)
+    longest = tuple(level.longest for level in rows)
+    return BackOffChain(*jax.device_put(arrays, may_alias=True), longest)  # on a CPU nothing is copied
 
 
-def log_probability(chain: BackOffChain, context: Int[Array, " K"], output: Int[Array, ""]) -> Float[Array, ""]:
-    """`log p(output | context)`, pure; without weights γ the logit of the output."""
-    numbers = chain.index(context)
-    entries = [table.entry(n, output) for table, n in zip(chain.row_tables, numbers, strict=True)]
-    weights = [
-        jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
-        for log_gamma, n in zip(chain.log_gamma, numbers[1:] if chain.log_gamma else (), strict=True)
-    ]
-    return functools.reduce(jnp.add, entries + weights)
+def _blocks(level: ContextLevel) -> list[slice]:
+    """The contexts of a level, a few at a time: what is computed of their pairs stays near the caches."""
+    later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
+    cuts = np.unique([0, *later, len(level.contexts)]).tolist()
+    return [slice(*block) for block in pairwise(cuts)]
+
+
+def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
+    """`P(i|h')` of every pair (h, i) of a block, whose contexts h have the numbers of their h': what occurred after h occurred
+    after h' too, and has a key there."""
+    near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
+    some = shorter.part(near)
+    keys = some.keys(np.arange(len(some.contexts)), N)
+    return P[shorter.start[near.start] :][np.searchsorted(keys, block.keys(block.contexts - near.start, N))]

@@ -11,23 +11,23 @@ So the logits of a context are one vector of all outputs, K multiples of K other
 Outputs that were never seen share one column of pseudo-observations and so one logit, a sum of K numbers.
 """
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array
 
+from jexplicit.counts.dense import counted_radius
 from jexplicit.counts.merging import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import LanguageModel, RowsByOffset
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, noise_model, smoothed_excess
 from jexplicit.lm.core.tables import Sparse, SparseRows, pytree, static
+from jexplicit.runs.devices import default_mesh, on_cpu
 
 
 @pytree
@@ -61,11 +61,13 @@ class SparseTables(RowsByOffset):
         parts = zip(self.corrections, self.longest, self.bases, self.slopes or none, self.unseen or none, strict=True)
         return tuple(Sparse(rows, N, longest, base, self.weight, *more) for rows, longest, base, *more in parts)
 
-    def log_partition(self, X, *, mesh=None, progress=None):
-        return sparse_log_partition(self, X, progress=progress)
-
-    def target_logits(self, X, Y):
-        return sparse_target_logits(self, X, Y)
+    def log_partition(self, X, *, mesh=None, block=None, progress=None):
+        if self.radius == 1:  # no row is read
+            return _log_Z_of_tokens(self)[X[:, 0]]
+        mesh = mesh or default_mesh()
+        if on_cpu(mesh):  # rows that stay in the cache
+            block = block or max(1, (1 << 17) // self.vocab_size)
+        return super().log_partition(X, mesh=mesh, block=block, progress=progress)
 
     def dense(self, t: int) -> np.ndarray:
         """The rows of one table with their zeros, [N, N], on the host."""
@@ -107,15 +109,15 @@ def sparse_language_model(
     """
     if features not in ("sum", "cat"):
         raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    K = len(counts) if radius is None else radius
-    if not 1 <= K <= len(counts):
-        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: count with a radius of at least {radius}")
-    noise = noise_model(_column_sums(counts[0]))
+    K = counted_radius(counts, radius)
+    noise = noise_model(counts[0].sum(axis=0))
     targets = [C if eos else _without_column(C, PAD) for C in counts[:K]]
     blocks = targets if features == "cat" else list(merge_offsets(tuple(targets)))
     b = [noise.one_minus_q @ C for C in blocks]
     delta = [_log_ratio(C, noise, row) for C, row in zip(blocks, b, strict=True)]
-    column = sum(_column_sums(C) for C in blocks)  # that of F too: Σp = 1, so noise moves nothing to another output
+    column = sum(
+        C.sum(axis=0, dtype=np.int64) for C in blocks
+    )  # that of F too: Σp = 1, so noise moves nothing to another output
     with np.errstate(divide="ignore"):  # of outputs never seen: there the base is -inf
         log_b = [np.where(column > 0, np.log(row), -np.inf) for row in b]
     c = (K - 1) / K * np.log(np.maximum(column, 1))
@@ -130,7 +132,7 @@ def sparse_language_model(
         longest=tuple(table.longest for table in corrections),
         weight=noise.one_minus_q,
         slopes=tuple(noise.p @ table for table in delta),
-        unseen=() if seen_all else _unseen_logits(blocks, int(_column_sums(targets[0]).sum()), noise, K),
+        unseen=() if seen_all else _unseen_logits(blocks, int(targets[0].sum()), noise, K),
     )
     return LanguageModel(rows, features, eos)
 
@@ -181,10 +183,6 @@ def _unseen_logits(blocks: list[csr_array], M: int, noise: Noise, K: int) -> tup
     return tuple(noise.q * r + noise.one_minus_q * (noise.p @ r) - c for r in ratio)
 
 
-def _column_sums(C: csr_array) -> np.ndarray:
-    return C.sum(axis=0, dtype=np.int64)
-
-
 def _without_column(C: csr_array, i: int) -> csr_array:
     kept = C.indices != i
     indptr = np.concatenate([[0], np.cumsum(kept)])[C.indptr]
@@ -201,119 +199,15 @@ def _scaled_rows(C: csr_array, q: np.ndarray, dtype: type = np.float64) -> csr_a
     return _with_data(C, (C.data * np.repeat(q, np.diff(C.indptr))).astype(dtype, copy=False))
 
 
-_product_bytes = 1 << 23  # of the products v that are held at once: more would leave the cache
-_cells_at_once = 1 << 23  # of sparse rows, copied together
-_exponent_range = 700  # nats
-
-
-class _Factors(NamedTuple):
-    """Rows by offset on the host: base, weight, slopes, corrections, unseen."""
-
-    base: np.ndarray
-    weight: np.ndarray
-    slopes: list[np.ndarray]
-    corrections: list[csr_array]
-    unseen: list[np.ndarray]
-
-
-def _factors(rows: Any) -> _Factors:
-    zeros, index = np.zeros(rows.vocab_size), rows.table_of_offset
-
-    def by_offset(vectors: Any) -> list[np.ndarray]:
-        return [np.asarray(vectors[t], np.float64) if vectors else zeros for t in index]
-
-    tables = {t: rows.table(t) for t in set(index)}
-    weight = zeros if rows.weight is None else np.asarray(rows.weight, np.float64)
-    base = functools.reduce(np.add, by_offset(rows.bases))
-    return _Factors(base, weight, by_offset(rows.slopes), [tables[t] for t in index], by_offset(rows.unseen))
-
-
-def sparse_log_partition(
-    rows: Any, X: Integer[np.ndarray, "M K"], *, progress: Callable[[int, int], None] | None = None
-) -> Float[np.ndarray, " M"]:
-    """`log Z(x)` of many contexts, in nats, without the constants of rows.
-
-    Contexts that come sorted share the most products.
-
-    Args:
-        rows: `SparseTables` of jexplicit.lm.rows.sparse.
-        X: [M, K] contexts, nearest token first.
-
-    Raises:
-        ValueError: logits that differ by more than the range of float64 allows.
-    """
-    N, model, X = rows.vocab_size, _factors(rows), X.astype(np.int64)  # j + 1 of a small unsigned type would wrap
-    highest, seen = float(model.base.max()), np.isfinite(model.base)
-    spread = highest - float(model.base[seen].min()) + sum(float(C.data.max(initial=0)) for C in model.corrections)
-    if spread > _exponent_range:
-        raise ValueError(
-            f"logits that spread over {spread:.0f} nats, and float64 holds exp({_exponent_range}): use a smaller radius"
-        )
-    w = np.exp(model.base - highest)
-    smooth = _chebyshev_coefficients(model.slopes[-1])
-    S = _sparse_factors(model)
-
-    first = np.flatnonzero(np.concatenate([[True], (X[1:, :-1] != X[:-1, :-1]).any(axis=1)]))  # of contexts that share v
-    last = np.append(first[1:], len(X))
-    Z = np.zeros(len(X))
-    several = max(_product_bytes // (8 * N), 1)
-    products = np.empty((several, N))
-    for g in range(0, len(first), several):
-        start, stop = first[g], last[g : g + several][-1]
-        prefixes = X[first[g : g + several], :-1]
-        v = products[: len(prefixes)]
-        for row, x in zip(v, prefixes, strict=True):
-            row[:] = _product(model, w, x)
-        which = np.repeat(np.arange(len(v)), last[g : g + several] - first[g : g + several])
-        t = model.weight[X[start:stop, -1]]
-        Z[start:stop] = chebval(2 * t - 1, (v @ smooth.T)[which].T, tensor=False)
-        for row, m, after in zip(v, first[g:], last[g : g + several], strict=False):
-            Z[m:after] += _row_products(S, X[m:after, -1], row)
-        if progress:
-            progress(int(stop), len(X))
-    unseen = functools.reduce(np.add, [column[x] for column, x in zip(model.unseen, X.T, strict=True)])
-    return highest + np.log(Z + np.count_nonzero(~seen) * np.exp(unseen - highest))
-
-
-def sparse_target_logits(rows: Any, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-    """The logit of every position's target, in nats, without the constants of rows."""
-    model = _factors(rows)
-    logits, unseen = model.base[Y], np.zeros(len(Y))
-    for k, j in enumerate(X.T.astype(np.int64)):
-        logits += model.weight[j] * model.slopes[k][Y] + model.corrections[k][j, Y]
-        unseen += model.unseen[k][j]
-    return np.where(np.isneginf(model.base[Y]), unseen, logits)
-
-
-def _product(model: _Factors, w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """`w_i prod_k E_k[x_k, i]` over the tokens of x."""
-    if not len(x):
-        return w
-    v = w * np.exp(functools.reduce(np.add, [model.weight[j] * model.slopes[k] for k, j in enumerate(x)]))
-    for j, table in zip(x, model.corrections, strict=False):
-        row = slice(table.indptr[j], table.indptr[j + 1])
-        v[table.indices[row]] *= np.exp(table.data[row].astype(np.float64))
-    return v
-
-
-def _sparse_factors(model: _Factors) -> csr_array:
-    """S_K, on the cells of the last offset's corrections."""
-    table = model.corrections[-1]
-    t = np.repeat(model.weight, np.diff(table.indptr))
-    data = np.exp(t * model.slopes[-1][table.indices]) * np.expm1(table.data.astype(np.float64))
-    return csr_array((data, table.indices, table.indptr), shape=table.shape)
-
-
-def _row_products(S: csr_array, rows: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """`S[rows] @ v`, for few rows or many."""
-    first = S.indptr[rows].astype(np.int64)
-    lengths = S.indptr[rows + 1] - first
-    ends = np.cumsum(lengths)
-    if ends[-1] > _cells_at_once:
-        return (S @ v)[rows]
-    cells = np.arange(ends[-1]) + np.repeat(first - (ends - lengths), lengths)
-    which = np.repeat(np.arange(len(rows)), lengths)
-    return np.bincount(which, S.data[cells] * v[S.indices[cells]], minlength=len(rows))
+def _log_Z_of_tokens(rows: SparseTables) -> Float[np.ndarray, " N"]:
+    """`log Z(j)` after every token j, `Z = sum_i exp(b_i + t_j s_i) + sum_{i after j} exp(b_i + t_j s_i) (exp(c_ji) - 1)`."""
+    C, base, zeros = rows.table(0), np.asarray(rows.bases[0], np.float64), np.zeros(len(rows.bases[0]))
+    t = zeros if rows.weight is None else np.asarray(rows.weight, np.float64)
+    s, unseen = (np.asarray(part[0], np.float64) if part else zeros for part in (rows.slopes, rows.unseen))
+    w, smooth = np.exp(base - base.max()), _chebyshev_coefficients(s)
+    S = _with_data(C, np.exp(np.repeat(t, np.diff(C.indptr)) * s[C.indices]) * np.expm1(C.data.astype(np.float64)))
+    Z = chebval(2 * t - 1, smooth @ w) + S @ w
+    return base.max() + np.log(Z + np.count_nonzero(np.isneginf(base)) * np.exp(unseen - base.max()))
 
 
 def _chebyshev_coefficients(slopes: np.ndarray) -> np.ndarray:
