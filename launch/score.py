@@ -45,7 +45,7 @@ class Config(Reading, ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load, score the whole text at once, print a line per document or token to standard output."""
-    from jexplicit.lm.measures import comparable_measures
+    from jexplicit.lm.measures import comparable_measures, spelling
 
     check(config)
     files = expand_paths([path for path in config.text if path != _stdin]) if set(config.text) != {_stdin} else []
@@ -69,10 +69,12 @@ def run(config: Config) -> dict[str, Any]:
     show(*map(json_line, lines))
     every = np.concatenate([log_p for _, log_p in scores])
     unknown = sum(int(np.count_nonzero(ids == saved.tokenizer.unk_id)) for ids, _ in scores)
+    sizes = text_sizes(texts)
+    nats = spelling(saved.tokenizer, np.concatenate([ids for ids, _ in scores]), sizes) - float(every.sum(dtype=np.float64))
     whole = {
         **{"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / len(every)},
         **{"history": saved.about.get("history", "none"), **_summary(every)},
-        **comparable_measures(-float(every.sum(dtype=np.float64)), text_sizes(texts)),
+        **comparable_measures(nats, sizes),
     }
     show(json_line(whole))
     return {**whole, "lines": lines}

@@ -51,7 +51,7 @@ _ESCAPED = re.compile(f"[{''.join(_ESCAPES)}\ud800-\udfff]")
 _STAND_IN = re.compile("\ufdd4?([\ufdd0-\ufdd4])")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _WORD, _CHARACTER = re.compile(r"\S+"), re.compile(".", re.DOTALL)
-_SYMBOLS = dict.fromkeys(("bpe", "char"), _CHARACTER) | {"word": re.compile(r"\S+|\n")} | dict.fromkeys(FOREIGN, _WORD)
+_SYMBOLS = dict.fromkeys(("bpe", "char"), _CHARACTER) | {"word": re.compile(r"\S+|\n")}
 
 _RESERVED = re.compile("(<pad|<unk)(>)")
 _FILE_MARK = "jexplicit-tokenizer"
@@ -108,6 +108,11 @@ class Tokenizer:
         return len(self._pieces)
 
     @property
+    def of_words(self) -> bool:
+        """Whether an `<unk>` is a word, not a character."""
+        return self._symbols is not _CHARACTER
+
+    @property
     def sha256(self) -> str:
         """Hash of kind and model: equal hashes mean equal token ids."""
         return hashlib.sha256(self.kind.encode() + self.model).hexdigest()
@@ -156,12 +161,12 @@ class Tokenizer:
         return [self.piece(i) for i in range(self.vocab_size)]
 
     def unknown_symbols(self, text: str) -> list[str]:
-        """Unknown characters (`bpe`, `char`) or words (`word`) of a text, each once.
+        """Unknown characters or, for tokenizers of words, words of a text, each once.
 
         >>> train_tokenizer(["abc"], kind="char").unknown_symbols("a cube")
         [' ', 'u', 'e']
         """
-        symbols = dict.fromkeys(_SYMBOLS[self.kind].findall(text))
+        symbols = dict.fromkeys(self._symbols.findall(text))
         return [symbol for symbol in symbols if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
@@ -205,6 +210,10 @@ class Tokenizer:
     def _foreign(self) -> "_Foreign":
         readers = {"sentencepiece": _read_sentencepiece, "huggingface": _read_huggingface, "words": _read_words}
         return readers[self.kind](self.model)
+
+    @property
+    def _symbols(self) -> re.Pattern:
+        return self._foreign.unit if self.kind in FOREIGN else _SYMBOLS[self.kind]
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -367,6 +376,7 @@ class _Foreign(NamedTuple):
     pieces, names: of our ids, the piece and the foreign id, -1 for none.
     ids: ours, of the foreign ids.
     encode, decode: texts to foreign ids, and back.
+    unit: the symbols of a text, each of which may be an `<unk>`.
     """
 
     pieces: list[str]
@@ -374,14 +384,15 @@ class _Foreign(NamedTuple):
     ids: np.ndarray
     encode: Callable[[Sequence[str]], list[list[int]]]
     decode: Callable[[list[int]], str]
+    unit: re.Pattern
 
 
-def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any) -> _Foreign:
+def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any, unit: re.Pattern) -> _Foreign:
     others = [i for i in sorted(tokens) if i not in (pad, unk)]
     names = np.array([-1 if pad is None else pad, -1 if unk is None else unk, *others], np.int64)
     ids = np.full(max(tokens, default=0) + 2, UNK_ID, np.int32)  # -1, the last one, is unknown
     ids[others] = np.arange(2, len(names))
-    return _Foreign(["<pad>", "<unk>", *(tokens[i] for i in others)], names, ids, encode, decode)
+    return _Foreign(["<pad>", "<unk>", *(tokens[i] for i in others)], names, ids, encode, decode, unit)
 
 
 def _read_sentencepiece(model: bytes) -> _Foreign:
@@ -423,7 +434,7 @@ def _read_sentencepiece(model: bytes) -> _Foreign:
                 ids[n] = _covering(text, found["ids"], spans, {unk}, unit, dropped(text, found["pieces"], spans))
         return ids
 
-    return _foreign(tokens, None if pad < 0 else pad, unk, encode, processor.decode)
+    return _foreign(tokens, None if pad < 0 else pad, unk, encode, processor.decode, unit)
 
 
 def _read_huggingface(model: bytes) -> _Foreign:
@@ -465,7 +476,7 @@ def _read_huggingface(model: bytes) -> _Foreign:
         return ids
 
     tokens = {i: piece for piece, i in own.items()}
-    return _foreign(tokens, pad, unk, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
+    return _foreign(tokens, pad, unk, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False), unit)
 
 
 def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, dropped: Any = ()) -> list[int]:
@@ -494,7 +505,7 @@ def _read_words(model: bytes) -> _Foreign:
     def encode(texts: Sequence[str]) -> list[list[int]]:
         return [[own.get(word, unknown) for word in re.findall(r"[^ \t\r\n]+", text)] for text in texts]
 
-    return _foreign(dict(enumerate(words)), None, unknown, encode, lambda ids: " ".join(words[i] for i in ids))
+    return _foreign(dict(enumerate(words)), None, unknown, encode, lambda ids: " ".join(words[i] for i in ids), _WORD)
 
 
 def _unescape(text: str) -> str:
