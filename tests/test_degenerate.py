@@ -23,6 +23,7 @@ from jexplicit.lm.measures import comparable_measures, judgement, paired_differe
 from jexplicit.lm.rows.explicit import bigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling
 from jexplicit.solvers.calibration import calibration_error, fit_temperature
+from jexplicit.solvers.feature_machine import solve as solve_machine
 
 
 @pytest.fixture(autouse=True)
@@ -206,10 +207,7 @@ def refusals():
         lambda H, Y: solvers.curvature_bound_sweeps(H, Y, sweeps=1),
     )
     return [
-        *(
-            (lambda y=y: solvers.accuracy(LOGITS, device(np.array(y))), "label")
-            for y in ([0], [[0], [1]], [0, 2], [-1, 0], [0, 0.5])
-        ),
+        *((lambda y=y: solvers.accuracy(LOGITS, device(np.array(y))), "label") for y in ([0], [0, 2], [-1, 0], [0, 0.5])),
         *(
             (
                 lambda x=x: solvers.accuracy(device(np.array([[x, x], [0.0, 2.0]])), device(np.array([0, 1]))),
@@ -218,12 +216,12 @@ def refusals():
             for x in (np.inf, -np.inf)
         ),
         (lambda: solvers.accuracy(zeros(0, 2), device(np.zeros(0, int))), r"logits \(0, 2\)"),
-        *(
-            (lambda Y=Y: solvers.mean_loss(LOGITS, Y), "targets")
-            for Y in map(device, (two[:1], np.array([0, 1]), -two, two * np.nan, 2 * two))
-        ),
+        *((lambda Y=Y: solvers.mean_loss(LOGITS, Y), "targets") for Y in map(device, (two[:1], -two, two * np.nan, 2 * two))),
         (lambda: jexplicit.explicit_solution(TWO, device(np.array([2.0, 3.0]))), "priming number"),
         (lambda: jexplicit.explicit_solution((), 2.0), "no co-occurrences"),
+        *((lambda F=F: jexplicit.explicit_solution(F, 2.0), "co-occurrences with") for F in (TWO[0], two.tolist(), 2.0)),
+        *((lambda K=K: jexplicit.explicit_solution(TWO, K), "priming number") for K in ("2", TWO)),
+        (lambda: solve_machine(TWO, TWO, TWO, kernel="rbf"), "choose quadratic"),
         *(
             (lambda y=y: solvers.dense_cooccurrence(H, y), "targets")
             for y in map(device, (-TARGETS, TARGETS * np.nan, TARGETS[:1], TARGETS[:, 0]))

@@ -123,6 +123,7 @@ class Tokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of every text, see `encode`."""
+        _check_documents(texts)
         texts = [_prepare(text, self.kind) for text in texts]
         if self.kind in FOREIGN:
             found = self._foreign.encode(texts)
@@ -141,7 +142,10 @@ class Tokenizer:
         Raises:
             ValueError: an id outside the vocabulary.
         """
-        ids = np.asarray(ids, np.int64)
+        given = np.asarray(ids)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise ValueError(f"token ids of type {given.dtype} and shape {given.shape}: give integers [tokens]")
+        ids = given.astype(np.int64)
         if (outside := ids[(ids < 0) | (ids >= self.vocab_size)]).size:
             raise ValueError(f"token id {outside[0]} in a vocabulary of {self.vocab_size}: use the tokenizer's own ids")
         if self.kind in FOREIGN:
@@ -280,6 +284,8 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
     _check_documents(documents)
     if kind not in KINDS:
         raise ValueError(f"unknown tokenizer kind {kind!r}: use one of {', '.join(KINDS)}")
+    if vocab_size is not None and (isinstance(vocab_size, bool) or not isinstance(vocab_size, int | np.integer)):
+        raise ValueError(f"vocab_size={vocab_size!r}: give a whole number")
     if vocab_size is not None and vocab_size < 3:
         raise ValueError(f"vocabulary size {vocab_size} holds no more than <pad> and <unk>: use 3 or more")
     size = vocab_size or (_ALL_CHARACTERS if kind == "char" else DEFAULT_VOCAB_SIZE)
@@ -365,9 +371,16 @@ def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[t
 
 
 def _check_documents(documents: Iterable[str]) -> None:
-    """Refuse a string, which would be a sequence of documents of one character."""
+    """Refuse a string, which would be a sequence of documents of one character, and a list of others than strings."""
     if isinstance(documents, str):
         raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
+    if not isinstance(documents, Iterable):
+        raise ValueError(f"{documents!r} instead of documents: pass a list of strings")
+    if (
+        isinstance(documents, list)
+        and (n := next((n for n, text in enumerate(documents) if not isinstance(text, str)), -1)) >= 0
+    ):
+        raise ValueError(f"text {n} is {documents[n]!r} of type {type(documents[n]).__name__}: pass strings")
 
 
 class _Foreign(NamedTuple):
