@@ -154,7 +154,8 @@ class Learner(NamedTuple):
     update: (x [B, n_0], y [B, n_L] one-hot, state) -> (state, logits before the update), one update on a minibatch. Inputs are
         best standardised, as those of meta-training were; ValueError for a root mean square below 0.01, and for NaN;
         FloatingPointError once synapses are not finite.
-    predict: (state, x [B, n_0]) -> logits [B, n_L]; FloatingPointError where they are not finite. Neurons are normalised over the batch, so predict many examples at once.
+    predict: (state, x [B, n_0]) -> logits [B, n_L]; FloatingPointError where they are not finite.
+        Neurons are normalised over the batch, so predict many examples at once.
     """
 
     init: Callable[[Array, Sequence[int]], Synapses]
