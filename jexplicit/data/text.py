@@ -151,7 +151,7 @@ def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") ->
 def record_documents(
     records: Iterable[Record], name: str, *, field: str | None, id_field: str | None = None, every: bool = False
 ) -> Iterator[Document]:
-    """The documents in a field of records, without blank ones unless every record is asked for."""
+    """The documents in a field of records, with `every` also blank ones."""
     for record in records:
         if field is None:
             raise ValueError(f"{name} has the fields {', '.join(record.fields)}: name the one that holds the text, field=NAME")

@@ -143,7 +143,7 @@ def unknown_share(stream: Stream) -> float:
 
 
 def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> float:
-    """The price in nats of saying by a uniform code which characters or words the `<unk>` of a text are.
+    """The price in nats of a uniform code for the unknown in a text.
 
     A character costs ln 0x110000, the number of Unicode's. A word costs ln 256 for its end and for each byte; of a tokenizer of
     words all bytes cost ln 256 that are neither of known words nor one character of white space between words.

@@ -111,13 +111,16 @@ def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
 
 
 def as_labels(Y: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """[M] labels, given as such or as one-hot rows, for logits [M, N]."""
+    """Labels [M], also of one-hot rows, for logits [M, N]."""
     (check_labels_of if jnp.ndim(Y) == 1 else check_targets)(Y, shape)
     return np.asarray(Y).astype(int) if jnp.ndim(Y) == 1 else np.asarray(Y).argmax(axis=1)
 
 
 def as_targets(Y: Any, outputs: int | None = None) -> Any:
-    """[M, N] targets: one-hot rows of labels [M]; other targets as they are. outputs: default, the highest label and one."""
+    """Targets [M, N], one-hot of labels [M].
+
+    outputs: N; default, the highest label and one.
+    """
     if jnp.ndim(Y) != 1:
         return Y
     if outputs is None and not is_concrete(Y):

@@ -303,7 +303,7 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
     monkeypatch.setattr(iterative_scaling, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
     own = {"context-mixing": "--history none all", "cold": "--epochs 3 --batch-size 700"}
     own |= {"iterative-scaling": "--calibration-positions 300 --sweeps 2"}
-    flags = [*text_flags(), *SMALL, *own[method].split(), "--methods", method, "--tables", "dense", "--paper"]
+    flags = [*text_flags(), *SMALL, *own.get(method, "").split(), "--methods", method, "--tables", "dense", "--paper"]
     with monkeypatch.context() as patch:
         patch.setattr(where, name, interrupted(getattr(where, name), stop))
         assert run(tmp_path / "run", *flags) == 130
@@ -358,7 +358,8 @@ def test_ends_of_documents_are_predicted_and_sampled(tmp_path, capsys):
 
 
 def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
-    more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing add-alpha --calibration-positions 300".split()
+    more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing add-alpha".split()
+    more += ["--calibration-positions", "300"]
     assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
     found = by_model(tmp_path / "run")
     assert found["log-linear", "cat", 1]["smoothing"] == "add-alpha"
