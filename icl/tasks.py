@@ -14,11 +14,13 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkab
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from icl.draws import draw
 from icl.linalg import contract, transpose
+from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision
 
 Inputs = Literal["uniform", "normal", "laplace", "exponential", "mixture"]
@@ -83,11 +85,12 @@ class Tasks:
     scales: tuple[float, ...] | None = None
 
     def __post_init__(self):
-        if min(self.dim, self.context, self.outputs) < 1:
-            raise ValueError(f"dim {self.dim}, context {self.context}, outputs {self.outputs}: use at least 1 for each")
+        sizes = self.dim, self.context, self.outputs
+        if not all(isinstance(size, int | np.integer) and size >= 1 for size in sizes):
+            raise ValueError(f"dim {self.dim}, context {self.context}, outputs {self.outputs}: use whole numbers of at least 1")
         numbers = {"input_range": self.input_range, "weight_scale": self.weight_scale, "noise": self.noise}
         for name, value in numbers.items():
-            if isinstance(value, float | int) and not 0 <= value < math.inf:
+            if isinstance(value, str) or (isinstance(value, float | int) and not 0 <= value < math.inf):
                 raise ValueError(f"{name} {value}: use a finite number of at least 0")
         if self.inputs not in get_args(Inputs):
             raise ValueError(f"inputs {self.inputs!r}: choose one of {', '.join(get_args(Inputs))}")
@@ -173,6 +176,9 @@ def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Se
 
     Source: von Oswald et al. 2023, Sec. 3.
     """
+    check_key(key)
+    if not all(isinstance(size, int | np.integer) and size >= 0 for size in batch):
+        raise ValueError(f"a batch of {batch} tasks: give whole numbers of at least 0")
     noisy = not (isinstance(tasks.noise, float | int) and tasks.noise == 0)
     key_x, key_w, key_noise = jax.random.split(key, 3)  # outside jit: not recompiled for every size
     keys = (*jax.random.split(key_x, 3), key_w, key_noise)

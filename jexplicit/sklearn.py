@@ -90,6 +90,11 @@ class _FeatureMachine(_Estimator):
     def _fit(self, X: np.ndarray, Y: np.ndarray) -> None:
         """Solve as often as is best for a held-out part, then of all examples."""
         options: Any = {name: getattr(self, name) for name in ("kernel", "bandwidth", "ridge", "power")}
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction {self.validation_fraction}: use 0 for none, or a number below 1")
+        size = float(np.sqrt(np.mean(np.square(X, dtype=np.float64))))
+        self.unit_ = 2.0 ** round(np.log2(size)) if 0 < size < np.inf else 1.0  # squares of inputs neither over- nor underflow
+        X = X / X.dtype.type(self.unit_)
         draws = check_random_state(self.random_state)
         held = draws.permutation(len(X))[: round(self.validation_fraction * len(X))]
         options |= {"landmarks": self.landmarks, "seed": int(draws.randint(2**31))}
@@ -114,7 +119,7 @@ class _FeatureMachine(_Estimator):
     def _outputs(self, X: Any) -> np.ndarray:
         X, machine, kernel = self._inputs(X), self.machine_, self.kernel
         with jax.enable_x64(machine.X.dtype == np.float64):
-            of_type = jnp.asarray(X.astype(machine.X.dtype))
+            of_type = jnp.asarray((X / self.unit_).astype(machine.X.dtype))
             found: Any = predict(jax.tree.map(jnp.asarray, machine), of_type, kernel=kernel)
             return np.asarray(found) + self.offset_
 
@@ -210,8 +215,8 @@ class ExplicitClassifier(_Classifier):
     def _count(self, X: Any, y: Any, classes: Any, *, first: bool) -> "ExplicitClassifier":
         X, y = self._examples(X, y, reset=first)
         check_classification_targets(y)
-        if not self.smoothing > 0:
-            raise ValueError(f"smoothing {self.smoothing}: use a number above 0, such as 1e-3; log 0 makes outputs of NaN")
+        if not isinstance(self.smoothing, float | int | np.number) or not self.smoothing > 0:
+            raise ValueError(f"smoothing {self.smoothing!r}: use a number above 0, such as 1e-3; log 0 makes outputs of NaN")
         given = unique_labels(y) if classes is None else np.unique(classes)
         known = given if first else self.classes_
         if not first and classes is not None and not np.array_equal(given, known):

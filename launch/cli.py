@@ -17,6 +17,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "lm": Entry("launch.lm.__main__", "fit language models from counts, evaluate and save them"),
+    "runs": Entry("launch.runs", "list the models of runs"),
     "score": Entry("launch.score", "log-probabilities of a text"),
     "next": Entry("launch.next", "the likeliest next tokens of a prompt"),
     "sample": Entry("launch.sample", "continue a prompt"),

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.markup import escape
 
+from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import text_sizes
 from jexplicit.data.text import read_documents
 from jexplicit.lm.core.names import label
@@ -44,21 +45,25 @@ class Config(Reading, ModelChoices):
 def run(config: Config) -> dict[str, Any]:
     """Score the text with each model, and show a table."""
     from jexplicit.data.tokenizers import encode_documents
-    from jexplicit.lm.measures import comparable_measures, paired_difference, positions_in_all, score_documents, unknown_share
+    from jexplicit.lm import measures
 
     documents = read_documents(config.text, field=config.field, documents=config.documents)
-    sizes, rows, first = np.array([text_sizes([document]).bytes for document in documents]), [], None
+    all_sizes, rows, first = [text_sizes([document]) for document in documents], [], None
+    sizes = np.array([size.bytes for size in all_sizes])
     for run in config.run:
         for saved in load_choices(run, config, best=True):
             with stage(f"scoring with {label(saved.about)}", "positions") as progress:
-                nats = -score_documents(saved.model, saved.tokenizer, documents, progress=progress)
-            mean, error = (None, np.nan) if first is None else np.array(paired_difference(nats, first, sizes)) / np.log(2)
-            first, stream = nats if first is None else first, encode_documents(saved.tokenizer, documents)
-            positions = positions_in_all(stream, eos=saved.model.eos)
+                nats = -measures.score_documents(saved.model, saved.tokenizer, documents, progress=progress)
+            stream = encode_documents(saved.tokenizer, documents)
+            positions = measures.positions_in_all(stream, eos=saved.model.eos)
             row = {"run": run, "model": label(saved.about), "perplexity": float(np.exp(nats.sum() / positions))}
-            row |= comparable_measures(float(nats.sum()), text_sizes(documents))
-            row |= {"unknown_share": unknown_share(stream), "positions": positions, "vocab_size": saved.tokenizer.vocab_size}
-            row |= {"difference": None if mean is None else float(mean)}
+            ids = np.split(stream, np.flatnonzero(stream == PAD)[1:-1])
+            nats += [measures.spelling(saved.tokenizer, own, size) for own, size in zip(ids, all_sizes, strict=True)]
+            first = nats if first is None else first
+            mean, error = np.array(measures.paired_difference(nats, first, sizes)) / np.log(2) if rows else (None, np.nan)
+            row |= measures.comparable_measures(float(nats.sum()), text_sizes(documents))
+            row |= {"unknown_share": measures.unknown_share(stream), "positions": positions}
+            row |= {"vocab_size": saved.tokenizer.vocab_size, "difference": None if mean is None else float(mean)}
             rows.append({**row, "standard_error": None if np.isnan(error) else float(error)})  # of one document there is none
     if not rows:
         raise ValueError("--run without a value: give at least one run folder or exported file")
@@ -66,7 +71,7 @@ def run(config: Config) -> dict[str, Any]:
     worst = max(rows, key=lambda row: row["unknown_share"])
     if worst["unknown_share"] >= _much:
         told = f"{worst['unknown_share']:.1%} of the tokens are <unk> to {worst['model']} of {worst['run']}"
-        remedy = "its numbers are too small to be compared; compare models of subwords or characters"
+        remedy = "its perplexity is too small to be compared; compare bits per byte, which spell them"
         console.print(f"[yellow]warning:[/] {escape(told)}, which need not say what they are: {remedy}", soft_wrap=True)
     return {"documents": len(documents), "bytes": int(sizes.sum()), "rows": rows}
 

@@ -4,13 +4,19 @@
     python -m launch.score --run runs/demo --text - --per token < essay.txt
     python -m launch.score --run runs/demo --text reviews.jsonl --field body --id-field id
 
-Prints a JSON line for each document or token, with the line number at which the document begins in its file (blank lines are
-counted but not scored), and then one for the whole text. Logarithms are natural. A file that is named twice is scored twice.
+    python -m launch.score --run runs/demo --text reviews.jsonl --field body --max-perplexity 100 --kept kept.jsonl
+
+Prints a JSON line for each document or token, with the line number at which the document begins in its file, and one for the
+whole text on the standard error. Blank lines are counted but not scored; a record without text has no tokens. Logarithms are
+natural. A file that is named twice is scored twice.
 """
 
+import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,8 +25,9 @@ from jexplicit.data.corpora import text_sizes
 from jexplicit.data.inputs import expand_paths, file_lines
 from jexplicit.data.records import json_records
 from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
-from jexplicit.runs.bounds import refuses
-from jexplicit.runs.progress import json_line, show, stage
+from jexplicit.runs.bounds import PositiveFloat, refuses
+from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.progress import console, json_line, show, stage
 from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice
 from launch.shared.groups import Reading
@@ -39,13 +46,21 @@ class Config(Reading, ModelChoice):
     plain text, or JSON lines with --field."""
     id_field: str | None = None
     """For files of records: a field to copy to every printed line as `id`."""
+    keep_fields: bool = False
+    """For files of records: pass all their fields through; those that are measured here take precedence."""
+    no_text: bool = False
+    """Leave out the tokens, their log-probabilities and the field of the text."""
+    max_perplexity: PositiveFloat | None = None
+    """Write the documents or records of at most this perplexity per token to --kept."""
+    kept: str | None = None
+    """File for --max-perplexity: JSON lines of records, or plain text."""
     per: Literal["document", "token"] = "document"
     """Print a line for each document, or for each token."""
 
 
 def run(config: Config) -> dict[str, Any]:
     """Score the whole text, and print documents or tokens."""
-    from jexplicit.lm.measures import comparable_measures
+    from jexplicit.lm.measures import comparable_measures, spelling
 
     check(config)
     files = expand_paths([path for path in config.text if path != _stdin]) if set(config.text) != {_stdin} else []
@@ -58,23 +73,31 @@ def run(config: Config) -> dict[str, Any]:
     texts, lines = [document.text for document in documents], []
     with stage("scoring", "positions") as progress:
         scores = saved.score_tokens(texts, progress=progress)
+    if config.kept is not None:
+        kept = [document for document, (_, log_p) in zip(documents, scores, strict=True) if _is_kept(config, log_p)]
+        write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
         place = {"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}
         place |= {"line": document.line} | ({} if config.id_field is None else {"id": document.id})
+        passed = {name: value for name, value in (document.fields or {}).items() if config.keep_fields}
+        place = {name: value for name, value in passed.items() if not (config.no_text and name == config.field)} | place
         pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
         if config.per == "token":
             lines += [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
         else:
-            lines.append({"document": n, **place, "tokens": pieces, "log_probabilities": numbers, **_summary(log_p)})
+            tokens = {} if config.no_text else {"tokens": pieces, "log_probabilities": numbers}
+            lines.append({**place, "document": n, **tokens, **_summary(log_p)})
     show(*map(json_line, lines))
     every = np.concatenate([log_p for _, log_p in scores])
     unknown = sum(int(np.count_nonzero(ids == saved.tokenizer.unk_id)) for ids, _ in scores)
+    sizes = text_sizes(texts)
+    nats = spelling(saved.tokenizer, np.concatenate([ids for ids, _ in scores]), sizes) - float(every.sum(dtype=np.float64))
     whole = {
-        **{"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / len(every)},
+        **{"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / max(len(every), 1)},
         **{"history": saved.about.get("history", "none"), **_summary(every)},
-        **comparable_measures(-float(every.sum(dtype=np.float64)), text_sizes(texts)),
+        **comparable_measures(nats, sizes),
     }
-    show(json_line(whole))
+    console.print(json_line(whole), markup=False, soft_wrap=True)
     return {**whole, "lines": lines}
 
 
@@ -84,6 +107,12 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield config.text.count(_stdin) > 1, "--text - -: standard input can be read only once"
     nameless = config.id_field is not None and config.field is None
     yield nameless, f"--id-field {config.id_field} without --field: also name the field that holds the text"
+    alone = (config.max_perplexity is None) != (config.kept is None)
+    yield alone, "--max-perplexity and --kept go together: give the largest perplexity and the file for what is kept"
+    yield config.keep_fields and config.field is None, "--keep-fields without --field: also name the field that holds the text"
+    yield config.no_text and config.per == "token", "--no-text --per token: a line for each token has its text; leave out one"
+    over = config.kept is not None and os.path.realpath(config.kept) in map(os.path.realpath, config.text)
+    yield over, f"--kept {config.kept} is read by --text: choose another file"
     unused = _stdin in config.text and config.field is not None and config.documents != "line"
     remedy = "every JSON line is a document; leave the flag out"
     yield unused, f"--documents {config.documents} with --field and --text -: {remedy}"
@@ -91,7 +120,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
 
 def read_documents(config: Config) -> Iterator[Document]:
     """The documents of standard input and of files, as often as they are named."""
-    fields: Any = {"field": config.field, "id_field": config.id_field}
+    fields: Any = {"field": config.field, "id_field": config.id_field, "every": config.field is not None}
     for path in config.text:
         if path != _stdin:
             for file in expand_paths(path):
@@ -102,6 +131,19 @@ def read_documents(config: Config) -> Iterator[Document]:
             yield from line_documents(lines, _stdin, config.documents)
         else:
             yield from record_documents(json_records(lines, "standard input"), "standard input", **fields)
+
+
+def write_kept(path: Path, documents: Sequence[Document], between: str) -> None:
+    """Write records as JSON lines, or plain documents."""
+    parts = [
+        document.text + between if document.fields is None else json.dumps(document.fields, default=str) + "\n"
+        for document in documents
+    ]
+    write_whole(path, lambda file: file.write("".join(parts).encode("utf-8", "surrogatepass")))
+
+
+def _is_kept(config: Config, log_p: np.ndarray) -> bool:
+    return len(log_p) > 0 and bool(np.exp(-log_p.mean()) <= config.max_perplexity)
 
 
 def _summary(log_p: np.ndarray) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from jexplicit.lm.measures import comparable_measures, judgement, paired_differe
 from jexplicit.lm.rows.explicit import bigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling
 from jexplicit.solvers.calibration import calibration_error, fit_temperature
+from jexplicit.solvers.feature_machine import solve as solve_machine
 
 
 @pytest.fixture(autouse=True)
@@ -205,11 +206,14 @@ def refusals():
     WIDE = Sequence(*device((np.ones((1, 3)), np.ones((1, 1)), np.ones(3), np.zeros(1))))
     SAME = Stream(*device((np.ones((3, 2)), np.ones((3, 1)), np.ones((3, 2)))))
     rows = [
-        ("label", lambda y: solvers.accuracy(LOGITS, device(np.array(y))), [0], [[0], [1]], [0, 2], [-1, 0], [0, 0.5]),
+        ("label", lambda y: solvers.accuracy(LOGITS, device(np.array(y))), [0], [0, 2], [-1, 0], [0, 0.5]),
         ("example 0 is -?inf", lambda x: solvers.accuracy(device(np.array([[x, x], [0, 2]])), device(two[0])), np.inf, -np.inf),
         (r"logits \(0, 2\)", lambda n: solvers.accuracy(zeros(n, 2), device(np.zeros(n, int))), 0),
-        ("targets", lambda y: solvers.mean_loss(LOGITS, device(y)), two[:1], np.array([0, 1]), -two, two * np.nan, 2 * two),
+        ("targets", lambda y: solvers.mean_loss(LOGITS, device(y)), two[:1], -two, two * np.nan, 2 * two),
         ("priming number", lambda K: jexplicit.explicit_solution(TWO, device(K)), np.array([2.0, 3.0])),
+        ("priming number", lambda K: jexplicit.explicit_solution(TWO, K), "2", TWO),
+        ("co-occurrences with", lambda F: jexplicit.explicit_solution(F, 2.0), TWO[0], two.tolist(), 2.0),
+        ("choose quadratic", lambda kernel: solve_machine(TWO, TWO, TWO, kernel=kernel), "rbf"),
         ("no co-occurrences", lambda F: jexplicit.explicit_solution(F, 2.0), ()),
         ("targets", lambda y: solvers.dense_cooccurrence(H, device(y)), -TARGETS, NAN, TARGETS[:1], TARGETS[:, 0]),
         ("mean norm", lambda X: solvers.priming_number(device(X)), np.zeros((0, 3), "f4"), features * np.nan),

@@ -134,12 +134,9 @@ def test_features_without_a_factor_are_fitted_as_the_message_says():
 def test_targets_and_labels_are_read_after_what_the_messages_say(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in a user's program
     logits = jnp.array([[1.0, 0.0], [0.0, 2.0]])
-    for one_hot in (jnp.eye(2), 3 * jnp.eye(2)):
-        assert "Y.argmax(axis=1)" in refusal(solvers.accuracy, logits, one_hot)
-        assert solvers.accuracy(logits, one_hot.argmax(axis=1)) == 1
-    assert "divide each row" in refusal(solvers.mean_loss, logits, 3 * jnp.eye(2))
-    assert "jax.nn.one_hot" in refusal(solvers.mean_loss, logits, jnp.array([0, 1]))
-    assert solvers.mean_loss(logits, jax.nn.one_hot(jnp.array([0, 1]), 2)) == solvers.mean_loss(logits, jnp.eye(2))
+    for measure in (solvers.accuracy, solvers.mean_loss):
+        assert "divide each row" in refusal(measure, logits, 3 * jnp.eye(2))
+        assert measure(logits, jnp.eye(2)) == measure(logits, jnp.array([0, 1]))
 
 
 @pytest.mark.slow

@@ -149,7 +149,8 @@ class Learner(NamedTuple):
     update: (x [B, n_0], y [B, n_L] one-hot, state) -> (state, logits before the update), one update on a minibatch. Inputs are
         best standardised, as those of meta-training were; ValueError for a root mean square below 0.01, and for NaN;
         FloatingPointError once synapses are not finite.
-    predict: (state, x [B, n_0]) -> logits [B, n_L]. Neurons are normalised over the batch, so predict many examples at once.
+    predict: (state, x [B, n_0]) -> logits [B, n_L]; FloatingPointError where they are not finite.
+        Neurons are normalised over the batch, so predict many examples at once.
     """
 
     init: Callable[[Array, Sequence[int]], Synapses]
@@ -189,4 +190,12 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
             raise FloatingPointError("the synapses are not finite after this update: stop earlier, as in meta-training")
         return state, logits
 
-    return Learner(init, update, jax.jit(functools.partial(predict, genome, rules)))
+    compiled = jax.jit(functools.partial(predict, genome, rules))
+
+    def logits_of(state: Synapses, x: Any) -> Array:
+        logits = compiled(state, x)
+        if is_concrete(logits) and not bool(jnp.isfinite(logits).all()):
+            raise FloatingPointError("logits that are not finite: so are the inputs or the synapses; check x, or stop earlier")
+        return logits
+
+    return Learner(init, update, logits_of)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -45,9 +46,10 @@ class Chains:
     stationary: bool = True
 
     def __post_init__(self):
-        if min(self.states, self.length) < 2 or not self.alpha > 0:
+        whole = all(isinstance(size, int | np.integer) and size >= 2 for size in (self.states, self.length))
+        if not whole or not self.alpha > 0:
             sizes = f"{self.states} states, length {self.length}, alpha {self.alpha}"
-            raise ValueError(f"{sizes}: use at least 2 states, sequences of at least 2, and an alpha above 0")
+            raise ValueError(f"{sizes}: use whole numbers of at least 2, and an alpha above 0")
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Chain:
         """Fresh chains and a sequence of each, batch last."""

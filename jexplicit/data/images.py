@@ -84,7 +84,9 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
         >>> len(read_images("digits", limit=100).train_labels)
         100
     """
-    if name == "digits":
+    if not isinstance(name, str | os.PathLike):
+        raise ValueError(f"data set {name!r}: give a name, such as digits, or a path")
+    if (name := os.fspath(name)) == "digits":
         if data_dir is not None:
             raise ValueError(
                 f"data_dir={data_dir} with the data set digits, which is embedded: name the data set of that folder"
@@ -132,7 +134,7 @@ def one_hot(labels: Integer[np.ndarray, " M"], outputs: int, dtype: Any = np.flo
         >>> one_hot(np.array([1, 0]), 2).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
-    check_labels(labels, outputs)
+    check_labels(labels := np.asarray(labels), outputs)
     return np.eye(outputs, dtype=dtype)[labels]
 
 

@@ -5,7 +5,7 @@ Lines can also be read by ranges of bytes.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -76,12 +76,13 @@ def _files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
 
 
 class Document(NamedTuple):
-    """A document with its file, its first line from 1, and id."""
+    """A document with its file and first line from 1; its id and fields, if asked for."""
 
     text: str
     file: str
     line: int
     id: Any = None
+    fields: Mapping[str, Any] | None = None
 
 
 def file_documents(path: str, start: int = 0, stop: int | None = None, **reading: Any) -> Iterator[str]:
@@ -105,11 +106,12 @@ def locate_documents(
     field: str | None = None,
     documents: Unit = "line",
     id_field: str | None = None,
+    every: bool = False,
 ) -> Iterator[Document]:
-    """The documents of one file with their positions."""
+    """The documents of one file with their positions; every: all records, blank ones too."""
     if kind_of(path) != "text":
-        fields = None if field is None else [field, *([] if id_field is None else [id_field])]
-        found = record_documents(file_records(path, fields), path, field=field, id_field=id_field)
+        fields = None if field is None or every else [field, *([] if id_field is None else [id_field])]
+        found = record_documents(file_records(path, fields), path, field=field, id_field=id_field, every=every)
     else:
         found = line_documents(file_lines(path, start, stop), path, documents)
     empty = start == 0 and stop is None
@@ -141,15 +143,16 @@ def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") ->
 
 
 def record_documents(
-    records: Iterable[Record], name: str, *, field: str | None, id_field: str | None = None
+    records: Iterable[Record], name: str, *, field: str | None, id_field: str | None = None, every: bool = False
 ) -> Iterator[Document]:
-    """The documents in a field of records, without blank ones."""
+    """The documents in a field of records, with `every` also blank ones."""
     for record in records:
         if field is None:
             raise ValueError(f"{name} has the fields {', '.join(record.fields)}: name the one that holds the text, field=NAME")
         text = text_of(record, name, field)
-        if text.strip():
-            yield Document(text, name, record.line, None if id_field is None else value_of(record, name, id_field))
+        if every or text.strip():
+            value = None if id_field is None else value_of(record, name, id_field)
+            yield Document(text if text.strip() else "", name, record.line, value, record.fields if every else None)
 
 
 def _split_lines(lines: Iterable[str]) -> Iterator[str]:

@@ -51,7 +51,7 @@ _ESCAPED = re.compile(f"[{''.join(_ESCAPES)}\ud800-\udfff]")
 _STAND_IN = re.compile("\ufdd4?([\ufdd0-\ufdd4])")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _WORD, _CHARACTER = re.compile(r"\S+"), re.compile(".", re.DOTALL)
-_SYMBOLS = dict.fromkeys(("bpe", "char"), _CHARACTER) | {"word": re.compile(r"\S+|\n")} | dict.fromkeys(FOREIGN, _WORD)
+_SYMBOLS = dict.fromkeys(("bpe", "char"), _CHARACTER) | {"word": re.compile(r"\S+|\n")}
 
 _RESERVED = re.compile("(<pad|<unk)(>)")
 _FILE_MARK = "jexplicit-tokenizer"
@@ -108,6 +108,11 @@ class Tokenizer:
         return len(self._pieces)
 
     @property
+    def of_words(self) -> bool:
+        """Whether an `<unk>` is a word, not a character."""
+        return self._symbols is not _CHARACTER
+
+    @property
     def sha256(self) -> str:
         """Hash of kind and model: equal hashes mean equal token ids."""
         return hashlib.sha256(self.kind.encode() + self.model).hexdigest()
@@ -118,6 +123,7 @@ class Tokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of every text, see `encode`."""
+        _check_documents(texts)
         texts = [_prepare(text, self.kind) for text in texts]
         if self.kind in FOREIGN:
             found = self._foreign.encode(texts)
@@ -136,7 +142,10 @@ class Tokenizer:
         Raises:
             ValueError: an id outside the vocabulary.
         """
-        ids = np.asarray(ids, np.int64)
+        given = np.asarray(ids)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise ValueError(f"token ids of type {given.dtype} and shape {given.shape}: give integers [tokens]")
+        ids = given.astype(np.int64)
         if (outside := ids[(ids < 0) | (ids >= self.vocab_size)]).size:
             raise ValueError(f"token id {outside[0]} in a vocabulary of {self.vocab_size}: use the tokenizer's own ids")
         if self.kind in FOREIGN:
@@ -156,12 +165,12 @@ class Tokenizer:
         return [self.piece(i) for i in range(self.vocab_size)]
 
     def unknown_symbols(self, text: str) -> list[str]:
-        """Unknown characters (`bpe`, `char`) or words (`word`) of a text, each once.
+        """Unknown characters or, for tokenizers of words, words of a text, each once.
 
         >>> train_tokenizer(["abc"], kind="char").unknown_symbols("a cube")
         [' ', 'u', 'e']
         """
-        symbols = dict.fromkeys(_SYMBOLS[self.kind].findall(text))
+        symbols = dict.fromkeys(self._symbols.findall(text))
         return [symbol for symbol in symbols if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
@@ -205,6 +214,10 @@ class Tokenizer:
     def _foreign(self) -> "_Foreign":
         readers = {"sentencepiece": _read_sentencepiece, "huggingface": _read_huggingface, "words": _read_words}
         return readers[self.kind](self.model)
+
+    @property
+    def _symbols(self) -> re.Pattern:
+        return self._foreign.unit if self.kind in FOREIGN else _SYMBOLS[self.kind]
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -271,6 +284,8 @@ def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: 
     _check_documents(documents)
     if kind not in KINDS:
         raise ValueError(f"unknown tokenizer kind {kind!r}: use one of {', '.join(KINDS)}")
+    if vocab_size is not None and (isinstance(vocab_size, bool) or not isinstance(vocab_size, int | np.integer)):
+        raise ValueError(f"vocab_size={vocab_size!r}: give a whole number")
     if vocab_size is not None and vocab_size < 3:
         raise ValueError(f"vocabulary size {vocab_size} holds no more than <pad> and <unk>: use 3 or more")
     size = vocab_size or (_ALL_CHARACTERS if kind == "char" else DEFAULT_VOCAB_SIZE)
@@ -356,9 +371,16 @@ def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[t
 
 
 def _check_documents(documents: Iterable[str]) -> None:
-    """Refuse a string, which would be a sequence of documents of one character."""
+    """Refuse a string, which would be documents of one character, and a list of others."""
     if isinstance(documents, str):
         raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
+    if not isinstance(documents, Iterable):
+        raise ValueError(f"{documents!r} instead of documents: pass a list of strings")
+    if (
+        isinstance(documents, list)
+        and (n := next((n for n, text in enumerate(documents) if not isinstance(text, str)), -1)) >= 0
+    ):
+        raise ValueError(f"text {n} is {documents[n]!r} of type {type(documents[n]).__name__}: pass strings")
 
 
 class _Foreign(NamedTuple):
@@ -367,6 +389,7 @@ class _Foreign(NamedTuple):
     pieces, names: of our ids, the piece and the foreign id, -1 for none.
     ids: ours, of the foreign ids.
     encode, decode: texts to foreign ids, and back.
+    unit: the symbols of a text, each of which may be an `<unk>`.
     """
 
     pieces: list[str]
@@ -374,14 +397,15 @@ class _Foreign(NamedTuple):
     ids: np.ndarray
     encode: Callable[[Sequence[str]], list[list[int]]]
     decode: Callable[[list[int]], str]
+    unit: re.Pattern
 
 
-def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any) -> _Foreign:
+def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any, unit: re.Pattern) -> _Foreign:
     others = [i for i in sorted(tokens) if i not in (pad, unk)]
     names = np.array([-1 if pad is None else pad, -1 if unk is None else unk, *others], np.int64)
     ids = np.full(max(tokens, default=0) + 2, UNK_ID, np.int32)  # -1, the last one, is unknown
     ids[others] = np.arange(2, len(names))
-    return _Foreign(["<pad>", "<unk>", *(tokens[i] for i in others)], names, ids, encode, decode)
+    return _Foreign(["<pad>", "<unk>", *(tokens[i] for i in others)], names, ids, encode, decode, unit)
 
 
 def _read_sentencepiece(model: bytes) -> _Foreign:
@@ -423,7 +447,7 @@ def _read_sentencepiece(model: bytes) -> _Foreign:
                 ids[n] = _covering(text, found["ids"], spans, {unk}, unit, dropped(text, found["pieces"], spans))
         return ids
 
-    return _foreign(tokens, None if pad < 0 else pad, unk, encode, processor.decode)
+    return _foreign(tokens, None if pad < 0 else pad, unk, encode, processor.decode, unit)
 
 
 def _read_huggingface(model: bytes) -> _Foreign:
@@ -465,7 +489,7 @@ def _read_huggingface(model: bytes) -> _Foreign:
         return ids
 
     tokens = {i: piece for piece, i in own.items()}
-    return _foreign(tokens, pad, unk, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
+    return _foreign(tokens, pad, unk, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False), unit)
 
 
 def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, dropped: Any = ()) -> list[int]:
@@ -494,7 +518,7 @@ def _read_words(model: bytes) -> _Foreign:
     def encode(texts: Sequence[str]) -> list[list[int]]:
         return [[own.get(word, unknown) for word in re.findall(r"[^ \t\r\n]+", text)] for text in texts]
 
-    return _foreign(dict(enumerate(words)), None, unknown, encode, lambda ids: " ".join(words[i] for i in ids))
+    return _foreign(dict(enumerate(words)), None, unknown, encode, lambda ids: " ".join(words[i] for i in ids), _WORD)
 
 
 def _unescape(text: str) -> str:

@@ -83,6 +83,7 @@ def evaluate(
 
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
+    _check_model(model)
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if isinstance(model, Counted):
@@ -126,6 +127,7 @@ def score(
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
     """
+    _check_model(model)
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     if isinstance(model, Counted):
@@ -133,6 +135,11 @@ def score(
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
     return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
+
+
+def _check_model(model: Any) -> None:
+    if not hasattr(model, "vocab_size"):
+        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
 
 
 def log_probabilities(

@@ -138,6 +138,8 @@ def generate_text(
         >>> generate_text(jax.random.key(0), model, tokenizer, "to b", 3, temperature=0)
         'e o'
     """
+    if not isinstance(prompt, str | list | tuple | np.ndarray):
+        raise ValueError(f"prompt {prompt!r} of type {type(prompt).__name__}: give a text, or a list of texts")
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     known = [prompt_ids(tokenizer, text) for text in prompts]
     before, first = [ids for ids, _ in known], [of_first for _, of_first in known]
@@ -238,6 +240,10 @@ def _check_ids(what: str, ids: np.ndarray, N: int) -> None:
 
 
 def _check(model: AnyModel, prompts: list[np.ndarray], length: int, temperature, top_k, top_p, banned) -> None:
+    numbers = {"length": length, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    for name, value in numbers.items():
+        if value is not None and not isinstance(value, int | float | np.number | Array):
+            raise ValueError(f"{name}={value!r}: give a number")
     if length < 1 or length % 1:
         raise ValueError(f"length {length}: generate at least one token, a whole number")
     if not 0 <= temperature < np.inf:

@@ -5,8 +5,8 @@ With L the summed log-likelihood of a text in nats,
     bits per byte = -L / (ln 2 · bytes)    bits per character = -L / (ln 2 · characters)    word perplexity = exp(-L / words),
 
 bytes of UTF-8, characters of Unicode, and words between white space. The text between documents is not among them, nor is L of
-the ends of documents unless the model predicts them (`eos`). Where tokens are `<unk>` the measures are too small: `<unk>` is
-predicted without saying which character or word it is, so also report the share of `<unk>`.
+the ends of documents unless the model predicts them (`eos`). `<unk>` is predicted without saying which character or word it is:
+a uniform code says it (`spelling`), whose price belongs to L, so that the measures price all of a text.
 
 Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
 """
@@ -140,6 +140,34 @@ def unknown_share(stream: Stream) -> float:
     """
     unknown = sum(int(np.count_nonzero(tokens == UNK_ID)) for tokens in _blocks(stream))
     return unknown / max(positions_in_all(stream), 1)
+
+
+def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> float:
+    """The price in nats of a uniform code for the unknown in a text.
+
+    A character costs ln 0x110000, the number of Unicode's. A word costs ln 256 for its end and for each byte; of a tokenizer of
+    words all bytes cost ln 256 that are neither of known words nor one character of white space between words.
+
+    Args:
+        stream: token ids of the text.
+        sizes: of the text; where they are not known, words cost 0.
+
+    Example:
+        >>> from jexplicit.data.tokenizers import train_tokenizer
+        >>> tokenizer = train_tokenizer(["to be"], kind="word")
+        >>> sizes = TextSizes(documents=1, bytes=8, characters=8, words=3)  # of "to be we"
+        >>> spelling(tokenizer, tokenizer.encode("to be we"), sizes) / math.log(256)  # w, e, and the end of the word
+        3.0
+    """
+    counts = sum((np.bincount(tokens, minlength=tokenizer.vocab_size) for tokens in _blocks(stream)), np.zeros(1, int))
+    unknown = int(counts[UNK_ID:][:1].sum())
+    if not tokenizer.of_words:
+        return unknown * math.log(0x110000)
+    if sizes is None:
+        return 0.0
+    words = (UNK_ID + 1 + np.flatnonzero(counts[UNK_ID + 1 :])).tolist()
+    known = sum(int(counts[i]) * len("".join(tokenizer.piece(i).replace("▁", " ").split()).encode()) for i in words)
+    return (max(sizes.bytes - (sizes.words - sizes.documents) - known, 0) + unknown) * math.log(256)
 
 
 def score_documents(

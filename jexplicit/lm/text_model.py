@@ -1,7 +1,7 @@
 """A language model with its tokenizer: text in, text and numbers out."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,8 +102,8 @@ class TextModel(NamedTuple):
         Raises:
             ValueError: top < 1.
         """
-        if top < 1:
-            raise ValueError(f"top={top}: ask for at least one token")
+        if not isinstance(top, int) or top < 1:
+            raise ValueError(f"top={top!r}: ask for at least one token")
         p = np.exp(next_token(self.model, *prompt_ids(self.tokenizer, prompt)))
         return [(self.tokenizer.piece(int(i)), float(p[i])) for i in np.argsort(-p, kind="stable")[:top]]
 
@@ -231,6 +231,8 @@ Whoever shares the model says under which licence: the text that it was made of 
 def _documents(texts: Sequence[Any]) -> list[str]:
     if isinstance(texts, str):
         raise ValueError(f"a text of {len(texts)} characters instead of documents: pass a list of documents, [text]")
+    if not isinstance(texts, Iterable):
+        raise ValueError(f"{texts!r} instead of documents: pass a list of strings; jexplicit.data.text reads files")
     texts = list(texts)
     if others := [n for n, text in enumerate(texts) if not isinstance(text, str)]:
         raise ValueError(f"text {others[0]} is {texts[others[0]]!r} of type {type(texts[others[0]]).__name__}: pass strings")

@@ -1,5 +1,6 @@
 """Names of a package that are imported from their modules at first use."""
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +20,9 @@ def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def find(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}: it has {', '.join(sorted(modules))}")
+            near = difflib.get_close_matches(name, modules, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(modules))}"
+            raise AttributeError(f"module {package!r} has no attribute {name!r}: {remedy}")
         module = importlib.import_module(modules[name])
         return module if modules[name] == f"{package}.{name}" else getattr(module, name)
 

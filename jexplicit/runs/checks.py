@@ -48,7 +48,9 @@ def key_of_seed(seed: int | np.integer | Array) -> Array:
 
 
 def check_labels(labels: Any, outputs: int) -> None:
-    """Refuse labels that are not 0 .. outputs - 1."""
+    """Refuse labels that are not whole numbers 0 .. outputs - 1."""
+    if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise ValueError(f"labels of type {labels.dtype} and shape {labels.shape}: give whole numbers [M]")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
         wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
         raise ValueError(f"label {wrong} with {outputs} outputs: labels are 0 .. {outputs - 1}")
@@ -106,6 +108,26 @@ def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
         wrong = ~((known >= 0) & (known < N) & (known % 1 == 0))
         if wrong.any():
             raise ValueError(f"label {known[wrong][0]} for {N} outputs: labels are the numbers 0 .. {N - 1}; renumber them")
+
+
+def as_labels(Y: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Labels [M], also of one-hot rows, for logits [M, N]."""
+    (check_labels_of if jnp.ndim(Y) == 1 else check_targets)(Y, shape)
+    return np.asarray(Y).astype(int) if jnp.ndim(Y) == 1 else np.asarray(Y).argmax(axis=1)
+
+
+def as_targets(Y: Any, outputs: int | None = None) -> Any:
+    """Targets [M, N], one-hot of labels [M].
+
+    outputs: N; default, the highest label and one.
+    """
+    if jnp.ndim(Y) != 1:
+        return Y
+    if outputs is None and not is_concrete(Y):
+        raise ValueError("labels without the number of outputs, under jit: give one-hot rows")
+    outputs = outputs or 1 + int(jnp.max(Y))
+    check_labels_of(Y, (len(Y), outputs))
+    return jax.nn.one_hot(jnp.asarray(Y).astype(int), outputs)
 
 
 def labels_are_fine(labels: Any, outputs: int) -> Array:

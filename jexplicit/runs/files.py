@@ -19,6 +19,8 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
     Raises:
         ValueError: no path, the address of a remote store, or `~` where no home folder is known.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{flag} {path!r} of type {type(path).__name__}: give a path, such as runs/demo")
     given = os.fspath(path)
     if not given.strip():
         raise ValueError(f"{flag} {given!r}: give a path, such as runs/demo")

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float, check_targets, is_concrete
+from jexplicit.runs.checks import as_float, as_targets, check_targets, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.sweeps import SoftmaxFit, run_sweeps
 
@@ -76,7 +76,7 @@ def curvature_bound_sweeps(
 
     Args:
         H: [M, D] features, of either sign.
-        Y: [M, N] targets, one-hot or a distribution per row.
+        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start; default, zeros.
         sweeps: number of sweeps.
         ridge: of the order of 1e-4; above 0.
@@ -98,6 +98,7 @@ def curvature_bound_sweeps(
 
     Source: Böhning, Multinomial logistic regression algorithm, 1992.
     """
+    Y = as_targets(Y, None if U is None else U.shape[1])
     if H.ndim != 2 or Y.ndim != 2 or 0 in H.shape:
         raise ValueError(f"H {H.shape}, Y {Y.shape}: expected [M, D] and [M, N], of at least one example and one feature")
     H, Y = as_float(H), as_float(Y)
@@ -105,7 +106,7 @@ def curvature_bound_sweeps(
     if len(H) != len(Y) or start.shape != (H.shape[1], Y.shape[1]):
         raise ValueError(f"H {H.shape}, Y {Y.shape}, U {start.shape}: expected [M, D], [M, N] and [D, N]")
     check_targets(Y, Y.shape)
-    if is_concrete(ridge) and not 0 < ridge < jnp.inf:
+    if isinstance(ridge, str) or (is_concrete(ridge) and not 0 < ridge < jnp.inf):
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     problem = curvature_problem(H, Y, ridge)
     if is_concrete(problem) and not bool(jnp.isfinite(problem.factor).all()):

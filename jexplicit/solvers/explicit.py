@@ -55,9 +55,13 @@ def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
 
 def check_cooccurrences(F: Any, K: float | Num[Array, ""]) -> None:
     """Refuse K < 1, bad co-occurrences, and an output that never occurs."""
+    if wrong := [x for x in jax.tree.leaves(F) if getattr(x, "ndim", 0) != 2 or not isinstance(x, Array | np.ndarray)]:
+        kind = f"array {wrong[0].shape}" if isinstance(wrong[0], Array | np.ndarray) else type(wrong[0]).__name__
+        raise ValueError(f"co-occurrences with {kind}: give an array [D, N], or a tuple of such blocks")
+    if not isinstance(K, int | float | Array | np.ndarray | np.number) or jnp.ndim(K) or not 1 <= K < jnp.inf:
+        given = f"{type(K).__name__} of shape {jnp.shape(K)}" if jnp.shape(K) else repr(K)
+        raise ValueError(f"priming number K = {given}: it is the features' L1 norm and at least 1; rescale the features")
     F = jax.tree.map(as_float, F)
-    if jnp.ndim(K) or not 1 <= K < jnp.inf:
-        raise ValueError(f"priming number K = {K}: it is the features' L1 norm and at least 1; rescale the features")
     if not sum(block.size for block in jax.tree.leaves(F)):
         raise ValueError("no co-occurrences: give a table [D, N] of at least one feature and one output")
     column = column_sums(F)

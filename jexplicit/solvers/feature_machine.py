@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from jexplicit.runs.checks import as_float, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.iterate import Entry, iterate
 from jexplicit.solvers.gram import ExampleBlocks, Gram, gram_matrix, split_examples
@@ -63,6 +64,8 @@ def kernel_and_slope(
         >>> K.tolist()
         [4.0]
     """
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel {kernel!r}: choose {', '.join(KERNELS)}")
     if kernel == "quadratic":
         inner = X @ (M @ x)
         return inner**2, 2 * inner
@@ -99,7 +102,7 @@ def solve(
         Y: [n, c] targets.
         M: the metric.
         kernel, bandwidth: of `kernel_and_slope`.
-        ridge: relative to the kernel's own size.
+        ridge: relative to the kernel's own size; at least n times the rounding of the float type, which a kernel of n has.
 
     Example:
         >>> X, Y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0], [3.0]])
@@ -107,9 +110,12 @@ def solve(
         >>> predict(machine, X).round(3).tolist()
         [[1.0], [3.0]]
     """
+    check_examples(X, Y)
+    X, Y, M = as_float(X), as_float(Y), as_float(M)
     K = _kernel_matrix(X, X, M, kernel, bandwidth)
     size = jnp.trace(K) / len(X)
-    factor = jax.scipy.linalg.cho_factor(K + ridge * size * jnp.eye(len(X), dtype=K.dtype))
+    ridge = jnp.maximum(ridge, len(X) * jnp.finfo(K.dtype).eps) * jnp.where(size > 0, size, 1)
+    factor = jax.scipy.linalg.cho_factor(K + ridge * jnp.eye(len(X), dtype=K.dtype))
     return FeatureMachine(X, jax.scipy.linalg.cho_solve(factor, Y), M, jnp.asarray(bandwidth, X.dtype))
 
 
@@ -270,11 +276,13 @@ def feature_machine(
         [1.0, 0.0, 0.0, 0.0]
     """
     check_examples(X, Y)
-    few = landmarks is not None and landmarks < 1
-    if solves < 1 or few or kernel not in KERNELS or not (bandwidth > 0 and ridge > 0 and power > 0):
+    X, Y = as_float(X), as_float(Y)
+    whole = all(isinstance(n, int | np.integer) and n >= 1 for n in (solves, 1 if landmarks is None else landmarks))
+    positive = all(not isinstance(x, str) and 0 < x < np.inf for x in (bandwidth, ridge, power))
+    if not whole or kernel not in KERNELS or not positive:
         raise ValueError(
             f"{solves} solves, kernel {kernel!r}, bandwidth {bandwidth}, ridge {ridge}, power {power}, {landmarks} landmarks: "
-            f"use at least one solve, {' or '.join(KERNELS)}, and numbers above 0"
+            f"use whole numbers of at least 1, {' or '.join(KERNELS)}, and numbers above 0"
         )
     blocks = split_examples(X, Y, block=_block, mesh=mesh)
     some = landmarks is not None and landmarks < len(X)
@@ -305,6 +313,8 @@ def check_examples(X: Any, Y: Any) -> None:
     """Refuse examples and targets that do not go together."""
     if jnp.ndim(X) != 2 or jnp.ndim(Y) != 2 or len(X) != len(Y) or 0 in X.shape or 0 in Y.shape:
         raise ValueError(f"examples {jnp.shape(X)}, targets {jnp.shape(Y)}: give [n, d] and [n, c], of at least one example")
+    if not is_concrete(X, Y):
+        return
     if not bool(jnp.isfinite(X).all()) or not bool(jnp.isfinite(Y).all()):
         raise ValueError("examples or targets that are not finite: clean them first")
 

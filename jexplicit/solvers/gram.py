@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float
+from jexplicit.runs.checks import as_float, as_targets
 from jexplicit.runs.devices import AXIS, default_mesh, full_precision
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
@@ -43,7 +43,7 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
 
     Args:
         X: [M, r] inputs of the features.
-        Y: [M, N] targets.
+        Y: [M, N] targets; or [M] labels.
         block: maximum number of examples whose features are in memory at a time.
         mesh: devices to split them over; default, all accelerators, or one CPU.
 
@@ -58,6 +58,7 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         raise ValueError(
             f"inputs {X.shape}, targets {Y.shape}, blocks of {block}: give equally many of both, at least 1, in blocks"
         )
+    Y = as_targets(Y)
     if not np.isfinite(np.asarray(Y)).all():
         raise ValueError("targets that are not finite: give one-hot rows or a distribution per row")
     mesh = mesh or default_mesh()

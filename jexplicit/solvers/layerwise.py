@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.checks import as_targets, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 
@@ -50,7 +50,7 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
 
     Args:
         H: [M, D] inputs of the first layer, at least 0.
-        Y: [M, N] targets, one-hot or a distribution per row.
+        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         layers: from the input up.
 
     Raises:
@@ -67,7 +67,7 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
     """
     if not layers:
         raise ValueError("no layer to solve: give at least one SoftmaxLayer()")
-    params, numbers = [], []
+    params, numbers, Y = [], [], as_targets(Y)
     for layer in layers:
         K = jnp.maximum(1, priming_number(H)) if layer.K is None else layer.K
         U = layer.solve(H, Y, K)

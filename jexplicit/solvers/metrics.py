@@ -32,49 +32,53 @@ def _number(f: Callable[..., Array]) -> Callable[..., Any]:
     return call
 
 
-def _check_targets_of(logits: Any, Y: Any) -> None:
+def _check(logits: Any, Y: Any) -> None:
     check_logits(logits)
-    check_targets(Y, logits.shape)
+    (check_labels_of if jnp.ndim(Y) == 1 else check_targets)(Y, logits.shape)
+
+
+def _are_fine(logits: Any, Y: Any) -> Array:
+    return logits_are_fine(logits) & (labels_are_fine(Y, logits.shape[1]) if jnp.ndim(Y) == 1 else targets_are_fine(Y))
 
 
 @_number
-@checked(_check_targets_of, fine=lambda logits, Y: logits_are_fine(logits) & targets_are_fine(Y))
-def mean_loss(logits: Float[Array, "M N"], Y: Float[Array, "M N"]) -> Any:
+@checked(_check, fine=_are_fine)
+def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
     """Mean negative log-likelihood of targets Y, in nats.
 
+    Args:
+        logits: [M, N].
+        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels 0 .. N - 1.
+
     Raises:
-        ValueError: no examples, a logit that is NaN or infinite, targets of another shape or that are no distribution; under
-            jit, vmap and grad only shapes are checked. A logit of -inf is a probability of 0.
+        ValueError: no examples, a logit that is NaN or infinite, targets of another shape or that are no distribution, a label
+            that is no output; under jit, vmap and grad only shapes are checked. A logit of -inf is a probability of 0.
 
     Example:
         >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
         0.6931
     """
-    _check_targets_of(logits, Y)
+    _check(logits, Y)
+    Y = jax.nn.one_hot(jnp.asarray(Y, jnp.int32), logits.shape[1]) if jnp.ndim(Y) == 1 else Y
     nats = jnp.where(Y == 0, 0, Y * jax.nn.log_softmax(as_float(logits)))  # 0 log 0 = 0
     return -jnp.mean(jnp.sum(nats, axis=1))
 
 
-def _check_labelled(logits: Any, labels: Any) -> None:
-    check_logits(logits)
-    check_labels_of(labels, logits.shape)
-
-
 @_number
-@checked(_check_labelled, fine=lambda logits, labels: logits_are_fine(logits) & labels_are_fine(labels, logits.shape[1]))
+@checked(_check, fine=_are_fine)
 def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
     """The fraction of rows whose largest logit is at the label.
 
     Raises:
-        ValueError: no examples, a logit that is NaN or infinite, labels that are not M numbers 0 .. N - 1; under jit, vmap and
-            grad only shapes are checked.
+        ValueError: no examples, a logit that is NaN or infinite, labels that are neither M numbers 0 .. N - 1 nor one-hot
+            [M, N]; under jit, vmap and grad only shapes are checked.
 
     Example:
         >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
         0.5
     """
-    _check_labelled(logits, labels)
-    guesses = jnp.argmax(logits, axis=1)
+    _check(logits, labels)
+    guesses, labels = jnp.argmax(logits, axis=1), jnp.argmax(labels, axis=1) if jnp.ndim(labels) == 2 else labels
     return jnp.sum(guesses == jnp.asarray(labels, guesses.dtype), dtype=jnp.int32).astype(as_float(logits).dtype) / len(guesses)
 
 

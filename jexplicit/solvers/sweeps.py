@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float, check_targets, is_concrete
+from jexplicit.runs.checks import as_float, as_targets, check_targets, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.iterate import History, iterate
 from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
@@ -65,8 +65,8 @@ def run_sweeps(
     on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
     progress: called with (sweeps done, total sweeps).
     """
-    if sweeps < 0 or sweeps % 1:
-        raise ValueError(f"{sweeps} sweeps: use a whole number of at least 0")
+    if not isinstance(sweeps, int | float | np.integer) or sweeps < 0 or sweeps % 1:
+        raise ValueError(f"{sweeps!r} sweeps: use a whole number of at least 0")
     if not is_concrete(state, problem):
         state, before = jax.lax.scan(lambda state, _: sweep(state, problem), state, length=sweeps)
         return state, jnp.append(before, sweep(state, problem)[1])
@@ -125,7 +125,7 @@ def iterative_scaling_sweeps(
 
     Args:
         H: [M, D] features, at least 0.
-        Y: [M, N] targets, one-hot or a distribution per row.
+        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start: zeros, or the explicit solution.
         sweeps: number of sweeps.
         slack: whether to add the slack feature; default, if the norms of the rows differ.
@@ -146,6 +146,7 @@ def iterative_scaling_sweeps(
 
     Source: Darroch & Ratcliff 1972; Curran & Clark 2003.
     """
+    Y = as_targets(Y, U.shape[1])
     if len(H) != len(Y) or U.shape != (H.shape[1], Y.shape[1]) or (offsets is not None and offsets.shape != Y.shape):
         shapes = f"H {H.shape}, Y {Y.shape}, U {U.shape}" + ("" if offsets is None else f", offsets {offsets.shape}")
         raise ValueError(f"{shapes}: expected [M, D], [M, N], [D, N] and offsets as Y")

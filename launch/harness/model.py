@@ -3,7 +3,8 @@
 Every request is a document of its own, which begins with `<pad>`: a model of the past sees that request alone. A continuation
 is the tokens by which the encoding of context and continuation together is longer than that of the context; white space that
 adds none has a log-likelihood of 0. What the tokenizer does not know is `<unk>` (line breaks, where the training text had none)
-and scored as such.
+and scored as such; a rolling log-likelihood also
+spells it (`jexplicit.lm.measures.spelling`).
 
 Source: https://github.com/EleutherAI/lm-evaluation-harness, docs/model_guide.md.
 """
@@ -18,9 +19,11 @@ from lm_eval.api.registry import register_model  # pyright: ignore[reportMissing
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
 from jexplicit.data.contexts import PAD
+from jexplicit.data.corpora import text_sizes
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.generation import generate, generate_text
+from jexplicit.lm.measures import spelling
 from jexplicit.runs.checks import key_of_seed
 from launch.kit.rows import groups
 
@@ -58,9 +61,11 @@ class JexplicitModel(LM):
         return [(float(own[n:].sum()), said) for own, (_, n), said in zip(log_p, pairs, greedy, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        """`log p(text)` in nats; the context is never cut."""
-        texts = [self.saved.tokenizer.encode(request.args[0]) for request in requests]
-        return [float(own.sum()) for own in self._log_probabilities(texts)]
+        """`log p(text)` in nats with the spelling of its `<unk>`; the context is never cut."""
+        texts = [request.args[0] for request in requests]
+        ids = [self.saved.tokenizer.encode(text) for text in texts]
+        prices = (spelling(self.saved.tokenizer, own, text_sizes([text])) for own, text in zip(ids, texts, strict=True))
+        return [float(own.sum()) - price for own, price in zip(self._log_probabilities(ids), prices, strict=True)]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
         """Continuations up to stop strings, greedy unless a task samples.

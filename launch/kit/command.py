@@ -1,6 +1,7 @@
 """The command line of a launcher: flags, presets, and error messages."""
 
 import dataclasses
+import errno
 import functools
 import inspect
 import logging
@@ -110,7 +111,11 @@ def run_command(
         sys.stdout.flush()
     except BrokenPipeError:
         end_of_reader()
-    except (ValueError, FloatingPointError, RuntimeError) as error:
+    except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError):
+            resume = ", then continue with --resume" if any(f.name == "resume" for f in dataclasses.fields(config)) else ""  # pyright: ignore[reportArgumentType]
+            full = f": make room{resume}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            error = ValueError(f"{error.filename or 'output'} cannot be written or read ({error.strerror or error}){full}")
         of_process = None  # the message of one process of several
         if "jax" in sys.modules:
             from jexplicit.runs.processes import message_of_process
@@ -152,6 +157,8 @@ def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset
     if resumed := out if "--resume" in argv else None:
         check_experiment(local_path(resumed, "--out"), experiment, "choose another --out")
     if (stored := read_config(resumed) if resumed else None) is None:
+        if resumed and "--quiet" not in argv:
+            console.print(f"--resume: no run in {resumed}, so that a new one begins", markup=False, soft_wrap=True)
         return presets[preset].config if preset else None
     if set(stored) != {field.name for field in dataclasses.fields(config)}:  # pyright: ignore[reportArgumentType]
         raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")

@@ -1,19 +1,22 @@
 """Flags of launch.lm that make no sense together, refused before anything is written."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 from jexplicit.lm.checkpoints import FROM_COUNTS
-from jexplicit.lm.core.names import window_of
+from jexplicit.lm.core.names import FitOptions, window_of
+from jexplicit.lm.fits.fit import OPTIONS
 from jexplicit.nn.optimizers import optax_optimizer
 from jexplicit.runs.bounds import refuses
 from jexplicit.runs.host import parse_bytes
 from jexplicit.runs.processes import check_process
-from launch.lm.config import Config
+from launch.lm.config import PRESETS, Config
 from launch.lm.testing import check_test_files
 from launch.shared.groups import check_text
 
 _served = (*FROM_COUNTS, "ngram")  # by several processes
+_unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "radius", "history")  # each with a value at least
 
 
@@ -59,6 +62,11 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
     far = "optimum" in methods and 1 not in config.radius
     yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
+    for name in (field.name for field in fields(FitOptions)):
+        users, value = [method for method in OPTIONS if name in OPTIONS[method]], getattr(config, name)
+        unused = not config.resume and methods.isdisjoint(users) and all(value != getattr(own, name) for own in _unchanged)
+        flag = f"--{name.replace('_', '-')} {value} with --methods {words['methods']}"
+        yield unused, f"{flag}, which do not use it; methods that do: {', '.join(users)}"
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)
 

@@ -22,7 +22,7 @@ from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import ORDER, contexts_radius, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
-from jexplicit.lm.measures import comparable_measures, positions_in_all
+from jexplicit.lm.measures import comparable_measures, positions_in_all, spelling
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
@@ -110,13 +110,14 @@ def evaluate_model(job: ModelRun, name: Row, model: AnyModel) -> Row:
         drawn = None if dense else config.dev_sample or None
         dev = evaluate(model, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
     in_all = positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
+    spelled = spelling(job.text.tokenizer, job.text.dev, job.text.dev_sizes)
     return {
         "train_perplexity": train.perplexity,
         "dev_loss": dev.loss,
         "dev_perplexity": dev.perplexity,
         "train_positions": train.positions,
         "dev_positions": dev.positions,
-        **comparable_measures(dev.loss * in_all, job.text.dev_sizes),
+        **comparable_measures(dev.loss * in_all + spelled, job.text.dev_sizes),
         "eval_seconds": time.perf_counter() - start,
     }
 

@@ -48,7 +48,6 @@ def _about(results: Results) -> list[str]:
     sizes = f"{row['train_tokens']:,} train and {row['dev_tokens']:,} dev tokens, sha256 `{row['corpus_sha256'][:16]}`"
     counting = f"{results.config['tokenizer']} vocabulary of {row['vocab_size']:,}, counted in {row['count_seconds']:.2f} s"
     lines = [f"Corpus `{row['corpus']}` ({about}{sizes}); {counting}.", f"{unknown:.2%} of the dev tokens are `<unk>`."]
-    lines += ["What is unknown makes bits per byte too small."] if unknown else []
     return [*lines, *([f"**Warning:** {warning}."] if warning else []), ""]
 
 

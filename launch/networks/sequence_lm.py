@@ -23,7 +23,7 @@ from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields
+from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.lstm import LSTM
@@ -137,10 +137,11 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     add_samples(config, folder, text, model, seed)
     last, (updates, windows) = result.history[-1], updates_and_windows(config)
     trained = result.epochs * updates * windows * config.window
+    spelled = spelling(text.tokenizer, text.streams["dev"], text.sizes)
     row = {
         **fields,
         **{f"{part}_{name}": value for part, own in found.items() for name, value in loss_fields([own]).items()},
-        **comparable_measures(float(found["dev"].nll.sum()), text.sizes),
+        **comparable_measures(float(found["dev"].nll.sum()) + spelled, text.sizes),
         "train_loss": last["train_loss"],
         "window_loss": min(entry["dev_loss"] for entry in result.history),
         "last_window_loss": last["dev_loss"],

@@ -20,9 +20,9 @@ from launch.lm import __main__ as lm
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
 METHODS = "explicit cold warm optimum log-linear iterative-scaling ngram context-mixing".split()
-SMALL = "--tokenizer word --radius 1 2 --samples 1 --scaling-sample 200 --train-sample 1000 --calibration-positions 300".split()
+SMALL = "--tokenizer word --radius 1 2 --samples 1 --scaling-sample 200 --train-sample 1000".split()
 COUNTED, WITH_HISTORY = (("context-mixing", "none", contexts_radius("auto", "word"), *history) for history in ((), ("all",)))
-OPTIONS = "--sweeps 2 --epochs 3 --batch-size 700 --history none all".split()
+OPTIONS = "--calibration-positions 300 --sweeps 2 --epochs 3 --batch-size 700 --history none all".split()
 
 
 def small_text(lines: int, seed: int) -> list[str]:

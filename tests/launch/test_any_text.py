@@ -18,7 +18,7 @@ from launch.lm import __main__ as lm
 pytestmark = pytest.mark.slow
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
-FAST = ["--samples", "0", "--radius", "1", "--features", "cat", "--calibration-positions", "200"]
+FAST = ["--samples", "0", "--radius", "1", "--features", "cat"]
 
 
 def texts(seed: int, number: int) -> list[str]:

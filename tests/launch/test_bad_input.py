@@ -93,6 +93,10 @@ feature-machine modular --kernel cubic | invalid choice 'cubic'
 feature-machine tables --data | --data needs at least one table
 digits --methods feature-machine --powers | --powers needs at least one value
 score --run {{run}} --text missing.txt | no such file
+score --run {{run}} --text {{text}} --max-perplexity 3 | --max-perplexity and --kept go together
+score --run {{run}} --text {{text}} --max-perplexity 3 --kept {{text}} | is read by --text
+runs {{tmp}} | no run in
+lm --methods bigram --epochs 3 --out {{tmp}}/x | do not use it; methods that do: cold, warm
 score --run {{run}} --text - - | --text - -: standard input can be read only once
 score --run {{run}} --text {{text}} --id-field id | --id-field id without --field
 score --run {{run}} --text {{pairs}} | name the one that holds the text

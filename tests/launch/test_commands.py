@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 import jexplicit
 from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
-from launch import compare, explain, export, next, sample, score
+from launch import compare, explain, export, next, runs, sample, score
 from launch.judge import __main__ as judge
 from launch.shared.choose import visible
 
@@ -35,7 +35,11 @@ def answer(command, capsys, *flags, source=None) -> str:
 
 
 def scored(capsys, *flags, source=None) -> list[dict]:
-    return [json.loads(line) for line in answer(score, capsys, *flags, source=source).splitlines()]
+    """The lines of documents or tokens, and the summary."""
+    capsys.readouterr()
+    assert score.main(["--run", str(source or finished()), *map(str, flags)]) == 0
+    printed = capsys.readouterr()
+    return [json.loads(line) for line in (*printed.out.splitlines(), printed.err.splitlines()[-1])]
 
 
 def refusal(command, capsys, *flags) -> str:
@@ -90,6 +94,21 @@ def test_scores_have_tokens_lines_and_ids(files, capsys):
         assert sum(line["log_probabilities"]) == pytest.approx(line["log_probability"], abs=1e-6 * 60)
     twice = scored(capsys, *CHOSEN, "--text", files / "dev.txt", files / "dev.txt")
     assert twice[-1]["documents"] == 2 * len(DEV) and {line["file"] for line in twice[:-1]} == {str(files / "dev.txt")}
+
+
+def test_records_are_passed_through_and_filtered(tmp_path, capsys):
+    texts = [DEV[0], None, "", " ", "zebra " * 9]
+    records = [{"body": text, "stars": n} for n, text in enumerate(texts)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    flags = [*CHOSEN, "--text", tmp_path / "a.jsonl", "--field", "body", "--keep-fields", "--no-text"]
+    *lines, whole = scored(capsys, *flags, "--max-perplexity", 1e9, "--kept", tmp_path / "kept.jsonl")
+    assert [line["stars"] for line in lines] == [line["document"] for line in lines] == list(range(5))
+    assert [line["token_count"] > 0 for line in lines] == [True, False, False, False, True] and whole["documents"] == 5
+    assert not {"tokens", "body", "log_probabilities"} & set(lines[0])
+    kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
+    assert kept == [record for record, line in zip(records, lines, strict=True) if (line["perplexity"] or 1e99) <= 1e9]
+    assert runs.main([str(finished()), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows(finished()))
 
 
 def test_standard_input_is_scored(files, capsys, monkeypatch):

@@ -21,7 +21,6 @@ from lm_runs import (
     COUNTED,
     DEV,
     METHODS,
-    OPTIONS,
     SMALL,
     TRAIN,
     WITH_HISTORY,
@@ -268,8 +267,9 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
     monkeypatch.setattr(training, "_steps_between_checks", 2)
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
     monkeypatch.setattr(iterative_scaling, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
-    flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", method, "--tables", "dense", "--paper"]
-    flags += ["--history", *(("none", "all") if method == "context-mixing" else ("none",))]
+    own = {"context-mixing": "--history none all", "cold": "--epochs 3 --batch-size 700"}
+    own |= {"iterative-scaling": "--calibration-positions 300 --sweeps 2"}
+    flags = [*text_flags(), *SMALL, *own.get(method, "").split(), "--methods", method, "--tables", "dense", "--paper"]
     with monkeypatch.context() as patch:
         patch.setattr(where, name, interrupted(getattr(where, name), stop))
         assert run(tmp_path / "run", *flags) == 130
@@ -325,6 +325,7 @@ def test_ends_of_documents_are_predicted_and_sampled(tmp_path, capsys):
 
 def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
     more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing add-alpha".split()
+    more += ["--calibration-positions", "300"]
     assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
     found = by_model(tmp_path / "run")
     assert found["log-linear", "cat", 1]["smoothing"] == "add-alpha"
@@ -333,7 +334,20 @@ def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
 
 
 def test_a_discount_of_0_sweeps_the_explicit_solution(tmp_path):
-    more = ["--methods", "iterative-scaling", "--features", "cat", "--radius", "2", "--discount", "0", "--sweeps", "2"]
+    more = [
+        "--methods",
+        "iterative-scaling",
+        "--features",
+        "cat",
+        "--radius",
+        "2",
+        "--discount",
+        "0",
+        "--sweeps",
+        "2",
+        "--calibration-positions",
+        "300",
+    ]
     assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
     first, *_, last = events(tmp_path / "run", "sweep")
     explicit, row = by_model(finished())["explicit", "cat", 2], by_model(tmp_path / "run")["iterative-scaling", "cat", 2]

@@ -27,11 +27,12 @@ from jexplicit.lm.measures import (
     positions_in_all,
     preferences,
     score_documents,
+    spelling,
     unknown_share,
 )
 from jexplicit.lm.training_text import Options, TrainingText
 
-DOCUMENTS = ["to be or not", "to be", "what ïs"]
+DOCUMENTS = ["to be or not", "to  be", "what ïs"]
 
 
 def uniform(N: int, eos: bool = False):
@@ -53,6 +54,9 @@ def test_measures_are_those_of_a_loop_over_documents(kind, eos):
     assert positions_in_all(stream, eos=eos) == tokens == evaluate(uniform(N, eos), stream).positions
     unknown = [int(i == tokenizer.unk_id) for document in DOCUMENTS for i in tokenizer.encode(document)]
     assert unknown_share(stream) == sum(unknown) / len(unknown) > 0
+    # a character is one of Unicode; bytes of words, their ends and a second space are one of 256
+    bits = {"char": sum(unknown) * math.log2(0x110000), "word": 8 * (len(" whatïs".encode()) + 2)}[kind]
+    assert spelling(tokenizer, stream, text_sizes(DOCUMENTS)) == pytest.approx(bits * math.log(2), rel=1e-12)
 
 
 def test_a_uniform_model_of_bytes_has_8_bits_per_byte_and_256_per_byte_word():

@@ -92,6 +92,14 @@ def test_neither_blocks_of_examples_nor_devices_change_the_gradient_outer_produc
         np.testing.assert_allclose(agop(machine, over_devices, kernel=kernel), agop(machine, kernel=kernel), rtol=1e-10)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_default_ridge_solves_whatever_the_type_and_the_offset(kernel, dtype):
+    X, M = jnp.asarray(np.random.default_rng(0).normal(size=(200, 2)) + 1000, dtype), jnp.eye(2, dtype=dtype)
+    assert bool(jnp.isfinite(solve(jnp.concatenate([X, X]), jnp.ones((400, 1), dtype), M, kernel=kernel).alpha).all())
+    assert bool(jnp.isfinite(solve(0 * X, X[:, :1], M, kernel=kernel).alpha).all())
+
+
 def test_the_first_solve_is_scikit_learn_s_kernel_ridge():
     X_, Z_, Y_, _ = arrays()
     machine, history = feature_machine(X_, Y_, solves=1, kernel="gaussian", bandwidth=L, ridge=0.1)

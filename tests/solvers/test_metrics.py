@@ -14,6 +14,7 @@ def test_accuracy_and_mean_loss_are_the_loops():
     H, U, labels = rng.normal(size=(60, 5)), rng.normal(size=(5, 3)), rng.integers(0, 3, 60)
     Z, Y = jax.device_put(H @ U), jax.device_put(reference.one_hot(labels, 3))
     assert accuracy(Z, jax.device_put(labels)) == pytest.approx(reference.accuracy(H @ U, labels), rel=1e-15)
+    assert mean_loss(Z, Y) == mean_loss(Z, labels) and accuracy(Z, Y) == accuracy(Z, labels)
     assert mean_loss(Z, Y) == pytest.approx(reference.negative_log_likelihood(H, U, labels) / 60, rel=1e-12)
 
 

@@ -70,6 +70,9 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     Raises:
         ValueError: models of other tokens, or a text without any.
     """
+    if not isinstance(model, CountedModel) or not hasattr(other, "vocab_size"):
+        kinds = f"{type(model).__name__} and {type(other).__name__}"
+        raise ValueError(f"{kinds}: give a model of context mixing and any language model, the `model` of each TextModel")
     if other.vocab_size != model.vocab_size:
         raise ValueError(f"a model of {other.vocab_size} tokens with one of {model.vocab_size}: they need the same tokenizer")
     stream = np.asarray(stream, np.int32)

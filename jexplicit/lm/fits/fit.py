@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ from jexplicit.lm.rows.explicit import (
 )
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
+from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
+from jexplicit.runs.checkpoints import as_json
 from jexplicit.runs.checks import check_seed
 from jexplicit.runs.host import host_bytes
 from jexplicit.solvers.frequency_exponent import fit_delta
@@ -148,6 +150,8 @@ def fit(
     read = _read_texts(texts, field, documents)
     if not any(text.strip() for text in read):
         raise ValueError(f"no text in {len(read)} documents: give some")
+    if not isinstance(eos, bool):
+        raise ValueError(f"eos={eos!r}: give True or False")
     own = make_tokenizer(tokenizer, read, vocab_size)
     stream = encode_documents(own, read)
     if len(stream) < 2:
@@ -183,8 +187,14 @@ def _options(method: str, options: dict[str, Any]) -> Options:
     if unused := sorted(set(options) - set(OPTIONS[method])):
         known = f"choose from {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it has none"
         raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
-    if options.get("radius", 1) < 1:
-        raise ValueError(f"radius={options['radius']}: a context has at least one token")
+    hints = get_type_hints(Options, include_extras=True) | {"radius": PositiveInt}
+    for name, value in options.items():
+        given, hint, kind = as_json(value), hints[name], get_type_hints(Options)[name]
+        bounds = [] if given is None else [*find_bounds(hint)]
+        fits = get_origin(hint) is Literal or is_of(given, kind)
+        if not fits or (given is not None and not all(bound.contains(given) for bound in bounds)):
+            words = "a number" if is_of(0.5, kind) else "a whole number" if is_of(0, kind) else "True or False"
+            raise ValueError(f"{name}={value!r}: give {' '.join([words, *map(str, bounds)])}")
     window_of(options.get("history", "none"))
     check_seed(options.get("seed", 0))
     defaults: dict[str, Any] = {"history": "document"} if "history" in OPTIONS[method] else {}
@@ -195,6 +205,8 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
     if isinstance(texts, str):
         shown = texts if len(texts) <= 40 else f"{texts[:37]}..."
         raise ValueError(f"the string {shown!r} instead of texts: pass a list, [text], or a pathlib.Path for a file")
+    if not isinstance(texts, Iterable | os.PathLike):
+        raise ValueError(f"{texts!r} instead of texts: pass a list of strings, or a pathlib.Path for a file")
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterating over a table gives the names of its columns
         columns = [*(texts if isinstance(texts, Mapping) else cast(Any, texts).columns)]
         column = "text" if "text" in columns else next(iter(columns), "text")
@@ -207,9 +219,9 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
         raise ValueError("no texts: pass at least one string, or a pathlib.Path")
     if files and len(files) == len(given):
         return read_documents(files, field=field, documents=documents)
-    if others := [item for item in given if not isinstance(item, str)]:
-        found = f"{type(others[0]).__name__} {str(others[0])[:40]!r}"
-        raise ValueError(f"texts with {found}: pass either strings (texts) or pathlib.Paths (files), not both")
+    if others := [(n, item) for n, item in enumerate(given) if not isinstance(item, str)]:
+        found = f"text {others[0][0]} is {type(others[0][1]).__name__} {str(others[0][1])[:40]!r}"
+        raise ValueError(f"{found}: leave it out; pass either strings (texts) or pathlib.Paths (files), not both")
     if field is not None or documents != "line":
         raise ValueError(f"field={field!r}, documents={documents!r} with strings: they say how files (pathlib.Path) are read")
     return given
