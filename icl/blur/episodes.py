@@ -148,7 +148,7 @@ class Episode(NamedTuple):
 
 
 def draw_episode(key: Array, data: Examples, *, unroll: int, batch_size: int, query_size: int) -> Episode:
-    """Examples in random order: first the queries, then the minibatches, which start over when the examples run out."""
+    """Examples in random order: queries first, then minibatches, repeated if needed."""
     order = jax.random.permutation(key, len(data.X))
     queries, others = order[:query_size], order[query_size:]
     batches = others[jnp.arange(unroll * batch_size) % len(others)].reshape(unroll, batch_size)

@@ -204,7 +204,7 @@ def rule_flops(genome: Genome, rules: Rules, sizes: tuple[int, ...], batch_size:
 
 
 def descent_flops(sizes: tuple[int, ...], batch_size: int) -> int:
-    """FLOPs of one update of gradient descent in the same network: `2 B (3 Σ_l n_l n_{l+1} - n_0 n_1)` for B examples."""
+    """FLOPs of a descent update: `2 B (3 Σ_l n_l n_{l+1} - n_0 n_1)`."""
     return 2 * batch_size * (3 * sum(itertools.starmap(operator.mul, itertools.pairwise(sizes))) - sizes[0] * sizes[1])
 
 
@@ -244,7 +244,7 @@ def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[fl
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half: without the lowest and the highest quarter, each rounded down."""
+    """Mean of the middle half, without the lowest and the highest quarter."""
     if not len(values):
         raise ValueError("the interquartile mean of no values: give at least one")
     cut = len(values) // 4

@@ -331,7 +331,7 @@ def learn(
 
 
 def _read_synapses(genome: Genome, rules: Rules, W: Array) -> Array:
-    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`: weights of unit norm into each neuron (Sandler et al. 2021, App. C.6), or W."""
+    """`W[i,j] / (Σ_i' W[i',j]² + 1e-9)^½`, or W (Sandler et al. 2021, App. C.6)."""
     return genome.rescale * (W * lax.rsqrt(jnp.sum(W**2, axis=1, keepdims=True) + _eps_synapse)) if rules.synapse_norm else W
 
 
@@ -353,7 +353,7 @@ def _check_shapes(genome: Genome, rules: Rules, synapses: Synapses, x: Array) ->
 
 
 def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, whole: bool = False) -> Float[Array, "k B n"]:
-    """`m (z - mean z) / std z + s` of every state, for every neuron over the minibatch, or over the whole layer.
+    """`m (z - mean z) / std z + s` over minibatch or layer.
 
     No running averages: a prediction depends on the other examples of its minibatch. Source: Sandler et al. 2021, Sec. 3.4.
     """

@@ -60,7 +60,7 @@ class FunctionClass:
             )
 
     def sample(self, key: Array, shift: Shift = "none") -> Prompt:
-        """One prompt, under a shift of its points, of the query (the last point), of scales, or of noise.
+        """One prompt, shifted in points, query, scales or noise.
 
         random, opposite quadrants: each coordinate has one sign over the context; the query is unrestricted, or in the opposite
         quadrant. orthogonal query: the last point is orthogonal to all others. query seen: it is one of them. half subspace:

@@ -174,7 +174,7 @@ def constant_penalty(batch: Sequence) -> float:
 
 
 def tuned_penalty(batch: Sequence) -> tuple[float, float]:
-    """m and t of the penalty `m max(estimated variance, t)` with the lowest loss on given tasks, by Nelder-Mead."""
+    """The penalty `m max(estimated variance, t)` of lowest loss, by Nelder-Mead."""
     variance = jax.jit(estimated_variance)(batch)
 
     def loss(logs: np.ndarray) -> float:

@@ -324,7 +324,7 @@ START_POWERS = {"identity": 0, "A": 1}
 
 
 def newton_residual(values: Float[Array, "*T d"], steps: Any, *, power: int = 0) -> Float[Array, "*T d"]:
-    """`r(λ) = (1 - (λ/λ_max)^(power + 1))^(2^steps)` of the eigenvalues of contexts, λ_max per context, power 0 or 1.
+    """`r(λ) = (1 - (λ/λ_max)^(power + 1))^(2^steps)` of the eigenvalues of contexts.
 
     The power is taken in logarithms, for steps of any size. Source: Schulz 1933; Fu et al. 2023, Sec. 3.
     """
@@ -335,7 +335,7 @@ def newton_residual(values: Float[Array, "*T d"], steps: Any, *, power: int = 0)
 
 
 def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | None:
-    """The fractional step at which falling losses (after 0, 1, 2, .. steps) reach a loss, log-linear; None below the last."""
+    """The fractional step at which falling losses reach a loss, or None."""
     if loss < losses[-1]:
         return None
     logs = np.log(np.maximum(losses, np.finfo(float).tiny))
@@ -343,7 +343,7 @@ def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | No
 
 
 def steps_per_layer(layers: Sequence[int], steps: Sequence[float | None]) -> float:
-    """How many steps one more layer is worth: the slope of a straight line from two layers on; NaN for fewer than two points.
+    """Steps per layer: slope from two layers on, else NaN.
 
     Args:
         layers: K.

@@ -76,7 +76,7 @@ def _files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
 
 
 class Document(NamedTuple):
-    """A document with its file and first line from 1; its id and fields, if asked for."""
+    """A document with its file, first line from 1, id and fields."""
 
     text: str
     file: str

@@ -371,7 +371,7 @@ def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[t
 
 
 def _check_documents(documents: Iterable[str]) -> None:
-    """Refuse a string, which would be documents of one character, and a list of others."""
+    """Refuse a string, and a list that holds anything but strings."""
     if isinstance(documents, str):
         raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
     if not isinstance(documents, Iterable):

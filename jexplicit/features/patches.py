@@ -187,9 +187,9 @@ def _cells(z: Array, axis: int, grid: int) -> Array:
 def spherical_kmeans(
     X: Float[np.ndarray, "M P"], number: int, *, iterations: int = 10, seed: int = 0
 ) -> Float[np.ndarray, "number P"]:
-    """Unit vectors C [number, P], each the direction of the sum of those rows x of X with which it has the largest `⟨x, c⟩`.
+    """Unit vectors C [number, P], directions of sums of rows of X.
 
-    Neither step lowers the sum of these inner products; longer vectors count more. Directions without vectors are unchanged.
+    Each sums the rows x with which it has the largest `⟨x, c⟩`. Neither step lowers the sum of these inner products; longer vectors count more. Directions without vectors are unchanged.
     Source: Coates & Ng, Learning feature representations with k-means, 2012.
     """
     if not 1 <= number <= len(X) or iterations < 0:

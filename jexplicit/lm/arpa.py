@@ -381,7 +381,7 @@ class ArpaFile:
         return _end
 
     def _read(self, n: int) -> tuple[list[int], tuple[float, float]]:
-        """The words of the next n-gram, log10 p and the weight; other white space than that of ARPA is part of a word."""
+        """The words, log10 p and weight of the next n-gram."""
         if (line := self._next()) == _end or line.startswith("\\"):
             raise self.error(f"{line[:40]!r} instead of a {n}-gram", self._remedy(n))
         fields = [field for field in line.replace("\t", " ").split(" ") if field]

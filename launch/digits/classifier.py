@@ -28,7 +28,7 @@ _images_per_call = 1000
 
 
 class Classifier(NamedTuple):
-    """A model of a row of results.json, the names of its N labels, and its logits [M, N] of images as bytes, in nats."""
+    """A model of a run: its row, labels and logits [M, N]."""
 
     row: Row
     classes: tuple[str, ...]

@@ -49,7 +49,7 @@ _least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be 
 
 
 class Inputs(NamedTuple):
-    """Features that a layer reads, the priming number K, fields of the row, and the seconds that the features took."""
+    """Features of a layer, the priming number K, fields, and seconds."""
 
     train: Split
     test: Split
@@ -202,7 +202,7 @@ def _calibrated(problem: Problem, key: Row, dev: Array, test: Array) -> Row:
 
 
 class Described(NamedTuple):
-    """Descriptors of the training and of the test images, the weights of all features, and the cost of both."""
+    """Descriptors of training and test images, weights of features, and their cost."""
 
     train: Array
     test: Array

@@ -61,7 +61,7 @@ class JexplicitModel(LM):
         return [(float(own[n:].sum()), said) for own, (_, n), said in zip(log_p, pairs, greedy, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        """`log p(text)` in nats with the spelling of its `<unk>`; the context is never cut."""
+        """`log p(text)` in nats, `<unk>` spelled; the context is never cut."""
         texts = [request.args[0] for request in requests]
         ids = [self.saved.tokenizer.encode(text) for text in texts]
         prices = (spelling(self.saved.tokenizer, own, text_sizes([text])) for own, text in zip(ids, texts, strict=True))

@@ -256,7 +256,7 @@ Predict = Callable[[Any, Sequence], Array]
 
 
 class Family(NamedTuple):
-    """Predictors `(weights, batch) -> [m, B]` that differ in their weights only, so that they are compiled once."""
+    """Predictors `(weights, batch) -> [m, B]` that differ in weights, compiled once."""
 
     name: str
     predict: Predict

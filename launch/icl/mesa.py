@@ -147,7 +147,7 @@ def on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estim
 
 
 def mesa_layers(d: int, settings: dict[str, float], *more: Any) -> dict[str, Estimator]:
-    """Both forms of the mesa layer; d conjugate gradients would be exact but for rounding."""
+    """Both forms of the mesa layer."""
     exact = Estimator(mesa_recursion, settings, *more)
     return {RECURSION: exact, GRADIENTS: exact._replace(layer=recurrences.mesa_conjugate_gradients, steps=4 * d)}
 

@@ -61,7 +61,7 @@ def legend_below(axes: np.ndarray, **options: Any) -> None:
 
 
 def log_ticks(ax: Any, which: str = "y", places: Collection[float] = ()) -> None:
-    """Plain numbers on a log axis, x or y: at places that are few and have few digits, or denser for fewer decades."""
+    """Plain numbers on a log axis, at given places or by decades."""
     low, high = getattr(ax, f"get_{which}lim")()
     decades, axis = np.log10(high / low) if low > 0 else np.inf, getattr(ax, f"{which}axis")
     subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)

@@ -229,7 +229,7 @@ class Lines(NamedTuple):
 
 
 def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct x of rows, in order, and the least, the mean and the greatest number at each, [3, x]."""
+    """The distinct x of rows; least, mean and greatest number at each."""
     by_x = groups(rows, lambda row: _of(row, x))
     numbers = {at: np.concatenate([np.atleast_1d(np.array(_of(row, y), float)) for row in own]) for at, own in by_x.items()}
     ordered = sorted(numbers) if all(isinstance(at, int | float) for at in numbers) else list(numbers)

@@ -77,8 +77,11 @@ class Variant(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A variant at its best rate, from S seeds: mean dev losses of all rates, infinite where a run diverged; scores after the
-    last epoch, such as `train_loss`; curves over epochs from the start on; variables and the steps of each run."""
+    """A variant at its best rate, from S seeds.
+
+    Mean dev losses of all rates, infinite where a run diverged; scores after the last epoch, such as `train_loss`; curves over
+    epochs from the start on; variables and the steps of each run.
+    """
 
     rate: float
     rate_losses: Float[np.ndarray, " R"]

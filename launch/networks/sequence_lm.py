@@ -49,7 +49,7 @@ _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 class Text(NamedTuple):
-    """Token streams of train, dev and test, as far as they are there, the sizes of dev, and the text's origin for the rows."""
+    """Token streams of train, dev and test, dev's sizes, the text's origin."""
 
     tokenizer: Tokenizer
     streams: dict[str, np.ndarray]
@@ -58,7 +58,7 @@ class Text(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What the networks of a run share, among it the devices that share a batch."""
+    """Shared inputs and devices of the networks of a run."""
 
     config: SequenceConfig
     folder: RunFolder
@@ -188,14 +188,14 @@ def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: La
 
 
 def updates_and_windows(config: SequenceConfig) -> tuple[int, int]:
-    """Updates between two dev losses, of which the last ends training, and windows of an update."""
+    """Updates between two dev losses, and windows of an update."""
     return max(1, config.steps // config.evaluations), config.accumulate * config.batch_size
 
 
 def train_sequences(
     job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row
 ) -> TrainingResult:
-    """Train the network, named by `about`; the parameters of the evaluation with the lowest dev loss are kept."""
+    """Train the network, and keep the parameters of lowest dev loss."""
     config, folder, text, mesh = job
     stream, dev, (updates, size) = text.streams["train"], text.streams["dev"], updates_and_windows(config)
     per_update, size = network.flops_per_token() * size * config.window, updates * size

@@ -40,7 +40,7 @@ class SplitData(NamedTuple):
 
 
 class Data(NamedTuple):
-    """The examples, the classes [M] of those of training, the number N of outputs, and fields of the rows of all models."""
+    """Examples, classes [M] of training, outputs N, and fields of rows."""
 
     train: SplitData
     dev: SplitData

@@ -104,7 +104,7 @@ def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[
 
 
 def unigram(f: Any) -> Any:
-    """Relative frequencies [I], with one pseudo-count for every output that was never seen: NumPy and JAX alike.
+    """Relative frequencies [I]; every output that was never seen has one pseudo-count.
 
     Example:
         >>> unigram(jnp.array([3.0, 0.0])).tolist()

@@ -53,7 +53,7 @@ class SparseRows(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Entries of the longest row; at least 1, so that a row can always be read."""
+        """Entries of the longest row, at least 1."""
         return max(1, int(np.diff(np.asarray(self.start)).max(initial=0)))
 
 

@@ -146,7 +146,7 @@ class Sorted(NamedTuple):
     recent_v: Float32[np.ndarray, " n1"]
 
     def seen(self, begin: np.ndarray, end: np.ndarray, *, sums: bool = True) -> Statistics:
-        """What stands in the intervals [begin, end); without sums, r and what is after it are 0."""
+        """Statistics of the intervals [begin, end); without sums, r and later fields are 0."""
         n = end - begin
         last = (self.y[np.maximum(end - 1, 0)] & (n > 0)) + 2 * (self.y[np.maximum(end - 2, 0)] & (n > 1))
         if not sums:
@@ -263,7 +263,7 @@ def state(seen: Statistics) -> np.ndarray:
 
 
 def count_states(seen: Statistics, b: np.ndarray, y: np.ndarray, half: np.ndarray) -> Float[np.ndarray, "2 2 cells"]:
-    """How often 0 and 1 followed each state at about the base b in each half of the cells, linear between bins."""
+    """Counts of 0 and 1 by half of the cells, state and base."""
     known, size = seen.n > 0, 4 * _states * _bins
     j, part = bins(b)
     cell = ((((2 * half + y) * _states + state(seen)) * _bins) + j)[known]

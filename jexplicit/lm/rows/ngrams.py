@@ -93,7 +93,7 @@ class BackOffChain(TableRows):
 
 
 def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> BackOffChain:
-    """Count and smooth contexts: the rows of the interpolated modified Kneser-Ney model, of every length up to K.
+    """The rows of the interpolated modified Kneser-Ney model up to K tokens.
 
     The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
 
@@ -148,15 +148,17 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
 
 
 def _blocks(level: ContextLevel) -> list[slice]:
-    """The contexts of a level, a few at a time: what is computed of their pairs stays near the caches."""
+    """The contexts of a level in blocks whose pairs fit the caches."""
     later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
     cuts = np.unique([0, *later, len(level.contexts)]).tolist()
     return [slice(*block) for block in pairwise(cuts)]
 
 
 def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
-    """`P(i|h')` of every pair (h, i) of a block, whose contexts h have the numbers of their h': what occurred after h occurred
-    after h' too, and has a key there."""
+    """`P(i|h')` of every pair (h, i) of a block.
+
+    The contexts h have the numbers of their h': each i after h occurred after h', too, and has a key there.
+    """
     near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
     some = shorter.part(near)
     keys = some.keys(np.arange(len(some.contexts)), N)

@@ -200,7 +200,10 @@ def _scaled_rows(C: csr_array, q: np.ndarray, dtype: type = np.float64) -> csr_a
 
 
 def _log_Z_of_tokens(rows: SparseTables) -> Float[np.ndarray, " N"]:
-    """`log Z(j)` after every token j, `Z = sum_i exp(b_i + t_j s_i) + sum_{i after j} exp(b_i + t_j s_i) (exp(c_ji) - 1)`."""
+    """`log Z(j)` after every token j.
+
+    `Z = sum_i exp(b_i + t_j s_i) + sum_{i after j} exp(b_i + t_j s_i) (exp(c_ji) - 1)`.
+    """
     C, base, zeros = rows.table(0), np.asarray(rows.bases[0], np.float64), np.zeros(len(rows.bases[0]))
     t = zeros if rows.weight is None else np.asarray(rows.weight, np.float64)
     s, unseen = (np.asarray(part[0], np.float64) if part else zeros for part in (rows.slopes, rows.unseen))
