@@ -189,7 +189,8 @@ def spherical_kmeans(
 ) -> Float[np.ndarray, "number P"]:
     """Unit vectors C [number, P], directions of sums of rows of X.
 
-    Each sums the rows x with which it has the largest `⟨x, c⟩`. Neither step lowers the sum of these inner products; longer vectors count more. Directions without vectors are unchanged.
+    Each sums the rows x with which it has the largest `⟨x, c⟩`. Neither step lowers the sum of these inner products; longer
+    vectors count more. Directions without vectors are unchanged.
     Source: Coates & Ng, Learning feature representations with k-means, 2012.
     """
     if not 1 <= number <= len(X) or iterations < 0:

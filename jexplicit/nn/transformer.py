@@ -112,7 +112,7 @@ def widths_of(precision: str) -> tuple[np.dtype, np.dtype]:
 
 
 def visible(X: Integer[Array, "B T"]) -> Bool[Array, "B 1 T T"]:
-    """Whether t sees s: s <= t, no `<pad>` in s + 1 .. t."""
+    """Whether t sees s: s <= t and in its document."""
     document = jnp.cumsum(X == PAD, axis=1)
     same = document[:, :, None] == document[:, None, :]
     return (same & jnp.tri(X.shape[1], dtype=bool)[None])[:, None]

@@ -69,7 +69,7 @@ def explicit_blocks(
     dtype=jnp.float32,
     read: bool = True,
 ) -> tuple[Float[Array, "N N"], ...]:
-    """The tables F -> U -> Ũ = E U: one for Sum, K for Cat.
+    """The tables Ũ = E U: one for Sum, K for Cat.
 
     Arguments and errors are those of `explicit_language_model`; without `read` it is the decoder U below the noise. An output
     that is no target gets the column of one independent observation.
