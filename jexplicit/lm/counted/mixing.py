@@ -21,13 +21,15 @@ from jaxtyping import Float, Float32, Integer
 from scipy.sparse import csr_array
 from scipy.special import expit
 
+from jexplicit.lm.counted.evidence import threads
 from jexplicit.runs.devices import check_threads
 
 CLIP, MOST = 8.0, 9.5  # of directions, and of log-odds
 BLOCK = 64  # decisions from one change of the weights to the next, about
 NO_BLOCKS = np.zeros(0, np.int64)  # of weights that stay as they are
 _sizes, _wider = (1 << 4, 1 << 8, 1 << 11), 16  # blocks that a call is padded to, and decisions that its blocks are
-_rows = 1 << 14  # decisions of a product
+_rows, _wide = 1 << 14, 1 << 17  # decisions of a product, and of those that threads share
+_parts = 4  # of a sum over decisions, which threads share
 _sets = 1 << 13  # of every gate, so that gates share a program
 
 
@@ -110,7 +112,7 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
     within a half, since static cells do not move, are chance, too.
 
     Args:
-        X: [B, F] evidence.
+        X: [F, B] evidence, of any floating type.
         y: [B] decisions.
         log_odds: [B] the mix so far.
         sets: [B] of each decision.
@@ -120,16 +122,23 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
         ridge: factor of the inverse variances.
         halves: [B] 0 or 1.
     """
-    p, half = 1 / (1 + np.exp(-log_odds)), np.zeros(len(y), int) if halves is None else halves.astype(int)
-    h = np.bincount(sets, p * (1 - p), sets_in_all)
-    c, G, chance = 1 / (h + 3000), np.zeros((2, sets_in_all, X.shape[1])), np.zeros(M.shape)
-    for a in range(0, len(y), _rows):
-        s, Z, error = sets[a : a + _rows], X[a : a + _rows] @ M.astype(np.float32), (y - p)[a : a + _rows]
-        weight = (p * (1 - p))[a : a + _rows] * c[s] ** 2
-        chance += (Z * weight.astype(np.float32)[:, None]).T @ Z
-        of_half = (half[a : a + _rows] * sets_in_all + s, np.arange(len(s)))
-        G += (csr_array((error, of_half), shape=(2 * sets_in_all, len(s))) @ Z).reshape(G.shape)
-    one, two = G * c[:, None]
+    p, half = expit(log_odds), np.zeros(len(y), int) if halves is None else halves.astype(int)
+    h, M = np.bincount(sets, p * (1 - p), sets_in_all), M.astype(np.float32)
+    c = 1 / (h + 3000)
+
+    def sums(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        G, chance = np.zeros((2 * sets_in_all, len(X))), np.zeros(M.shape)
+        for at in (slice(a, min(a + _rows, end)) for a in range(first, end, _rows)):
+            s, Z, error = sets[at], X[:, at].T.astype(np.float32) @ M, (y - p)[at]
+            weight = (p * (1 - p))[at] * c[s] ** 2
+            chance += (Z * weight.astype(np.float32)[:, None]).T @ Z
+            G += csr_array((error, (half[at] * sets_in_all + s, np.arange(len(s)))), shape=(len(G), len(s))) @ Z
+        return G, chance
+
+    edges = [len(y) * part // _parts for part in range(_parts + 1)]
+    found = [*threads().map(sums, edges[:-1], edges[1:])]
+    G, chance = (np.sum([part[n] for part in found], axis=0) for n in range(2))
+    one, two = G.reshape(2, sets_in_all, len(X)) * c[:, None]
     A = one.T @ one - chance if halves is None else 2 * (one.T @ two + two.T @ one)
     variance, U = np.linalg.eigh(A / (np.sum((c * h) ** 2) + 1e-12))
     wide, low = np.zeros((len(M), size), np.float32), np.full(size, np.inf, np.float32)  # a direction of no variance stays 0
@@ -209,8 +218,8 @@ def read_gate(
             D, H, found = _learn(*map(jax.device_put, (np.array(D), np.array(H), gate.ridge, z, a, s, of)))
             out[at] = np.asarray(found)[some]
     D, H = np.asarray(D), np.asarray(H)
-    for a in range(learn, B, _rows):
-        at = slice(a, a + _rows)
+    for a in range(learn, B, _wide):
+        at = slice(a, a + _wide)
         z = project(gate, x[:, at])
         out[at] = np.clip(log_odds[at] + np.einsum("bk,bk->b", D[sets[at]], z), -MOST, MOST)
     return out, gate._replace(D=D, H=H)
@@ -218,4 +227,9 @@ def read_gate(
 
 def project(gate: Gate, x: np.ndarray) -> Float32[np.ndarray, "B K"]:
     """`clip(U' x)` of each decision, on the host."""
-    return np.clip(x.T.astype(np.float32) @ gate.U, -CLIP, CLIP)
+
+    def part(a: int) -> np.ndarray:
+        return np.clip(x[:, a : a + _rows].T.astype(np.float32) @ gate.U, -CLIP, CLIP)
+
+    firsts = range(0, max(x.shape[1], 1), _rows)
+    return np.concatenate([*(map if len(firsts) == 1 else threads().map)(part, firsts)])

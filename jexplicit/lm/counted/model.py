@@ -364,7 +364,7 @@ def fit_and_read(
     F = KINDS * len(chain) + layer + 1
     sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, len(gated)), BIAS, np.float16)
     base, known, parts, solved = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], None
-    fit, learned, fitted = np.arange(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[late]), []
+    fit, learned, fitted = slice(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[late]), []
     read = blocks_of(d.place[end:]) if adaptive and not frozen else NO_BLOCKS
     ridge, halves = _gate_ridge["moving" if adaptive else "static"], None if adaptive else d.block[late[fit]] % 2
 
@@ -375,7 +375,7 @@ def fit_and_read(
         for names in gates:
             sets, in_all = sets_of(names, facts)
             shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
-            gate = directions(X[:F, fit].T.astype(np.float32), y[fit], log_odds[fit], sets[fit], M, **shared)
+            gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, **shared)
             before, after = read_gate(gate, X[:F, :n], log_odds[:n], sets[:n], y[:n], learned)
             new, _ = read_gate(after, X[:F, n:], log_odds[n:], sets[n:], y[n:], read)
             log_odds = np.append(before, new)
