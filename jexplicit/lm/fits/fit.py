@@ -150,7 +150,7 @@ def fit(
     read = _read_texts(texts, field, documents)
     if not any(text.strip() for text in read):
         raise ValueError(f"no text in {len(read)} documents: give some")
-    if not isinstance(eos, bool):
+    if not isinstance(eos, bool | np.bool):
         raise ValueError(f"eos={eos!r}: give True or False")
     own = make_tokenizer(tokenizer, read, vocab_size)
     stream = encode_documents(own, read)
