@@ -30,6 +30,8 @@ from jexplicit.lm.counted.use import AnyModel, Counted, distributions_at, losses
 from jexplicit.lm.rows.network import SequenceRows
 from jexplicit.runs.devices import check_threads
 
+_block = 1 << 22  # tokens that are checked at once
+
 
 class Evaluation(NamedTuple):
     """The loss of a model on a text: summed negative log-likelihood and predictions."""
@@ -252,7 +254,9 @@ def _positions_of(
     if model.radius == 1 and isinstance(model.rows, TableRows):
         N = model.vocab_size
         C: Any = coo_array((counts or count_sparse(stream, radius=1, vocab_size=N))[0])
-        if C.shape != (N, N) or C.sum(dtype=np.int64) != len(stream) - 1:
+        blocks = (np.asarray(stream[a : a + _block]) for a in range(1, len(stream), _block)) if counts else ()
+        f = sum((np.bincount(block, minlength=N) for block in blocks), np.zeros(N, np.int64)) if counts else C.sum(axis=0)
+        if C.shape != (N, N) or not np.array_equal(f, C.sum(axis=0)):
             raise ValueError(
                 f"counts of {C.sum(dtype=np.int64)} positions and vocabulary {C.shape[0]} for a stream of {len(stream) - 1} "
                 f"positions and a model of {N} tokens: pass the counts of this stream, or none"
