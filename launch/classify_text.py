@@ -68,7 +68,7 @@ def measure(train: Sequence[str], Y: np.ndarray, test: Sequence[str], Y_test: np
     return rows, softmax(wanted, axis=1)
 
 
-def read_labelled(paths: Sequence[str], field: str, label: str) -> tuple[list[str], np.ndarray]:
+def _read_labelled(paths: Sequence[str], field: str, label: str) -> tuple[list[str], np.ndarray]:
     """The texts of records and their labels, none of them empty."""
     found = []
     for path, record in ((path, record) for path in list_files(paths) for record in file_records(path, [field, label])):
@@ -82,13 +82,13 @@ def run(config: Config) -> dict[str, Any]:
     """Read, fit and measure; print a table, and the labels of new texts."""
     if blank := [text for text in config.text if not text.strip()]:
         raise ValueError(f"--text {blank[0]!r}: give at least one word to classify")
-    texts, labels = read_labelled(config.train, config.field, config.label)
+    texts, labels = _read_labelled(config.train, config.field, config.label)
     classes, Y = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"--label {config.label}: --train has {len(classes)} labels; give texts of two labels or more")
     order = np.random.default_rng(config.seed).permutation(len(Y))
     if config.test:
-        held, (tests, given) = order[:0], read_labelled(config.test, config.field, config.label)
+        held, (tests, given) = order[:0], _read_labelled(config.test, config.field, config.label)
     else:
         held = np.concatenate([order[Y[order] == n][_part - 1 :: _part] for n in range(len(classes))])
         tests, given = [texts[n] for n in held], labels[held]
