@@ -310,6 +310,8 @@ def test_unknown_characters_to_explain_and_to_continue_are_named(places, tmp_pat
     for line in (["explain", "--text", "the zebra", "--figure", figure], ["next", "--prompt", "zebra"]):
         assert main([line[0], "--run", str(places["run"]), *line[1:]]) == 0
         assert "never seen ['zebra']" in " ".join(capfd.readouterr().err.split())
+    assert main(["explain", "--run", str(places["run"]), "--text", str(places["text"]), "--figure", figure]) == 0
+    assert f'to explain what is in it, give --text "$(cat {places["text"]})"' in " ".join(capfd.readouterr().err.split())
 
 
 @pytest.mark.slow
