@@ -1,4 +1,4 @@
-"""Classify texts by the explicit solution of a softmax layer on their words, compared with logistic regression.
+"""Classify texts by the explicit solution of a softmax layer on words.
 
     jexplicit classify-text --train reviews.csv --field text --label stars --text "a fine film"
 
@@ -45,7 +45,7 @@ class Config:
 
 
 def measure(train: Sequence[str], Y: np.ndarray, test: Sequence[str], Y_test: np.ndarray, new: Sequence[str], norm: Any) -> Any:
-    """Accuracy and loss on test texts by model, and probabilities [new, N]; all labels 0 .. N - 1 occur in Y."""
+    """Accuracy and loss by model on test texts, and probabilities of new ones."""
     import jax.numpy as jnp
     from scipy.special import softmax
     from sklearn.feature_extraction.text import CountVectorizer

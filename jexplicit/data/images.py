@@ -204,7 +204,7 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
 
 
 def read_parts(path: str | os.PathLike, resize: int | None = None, seed: int = 0) -> Images:
-    """The data set in an .npz file, a folder of PNGs, or idx files; `resize` as in `read_images`."""
+    """The data set in an .npz file, a folder of PNGs, or idx files."""
     path = local_path(path)
     if path.suffix.lower() == ".npz":
         return _read_npz(path)
@@ -287,7 +287,7 @@ _TO_WHITE = (  # a conversion alone would drop the transparency, and show what l
 
 
 def read_png(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.ndarray, "height width"]:
-    """The grey levels 0 .. 255 of a PNG of 1 or 8 bits; with `resize` of any image, on white."""
+    """The grey levels of a PNG, or with `resize` of any image on white."""
     content = read_input(path)
     try:
         with Image.open(io.BytesIO(content), formats=None if resize else ["PNG"]) as image:
@@ -340,7 +340,7 @@ def _read_png_folders(folder: Path, resize: int | None, seed: int) -> Images:
 
 
 def _png_files(folder: Path, resize: int | None) -> list[Path]:
-    """The PNGs in a folder and its subfolders, in the order of their paths; with `resize` all images."""
+    """The PNGs in a folder, or with `resize` all images, sorted."""
     files = [path for path in map(Path, folder_files(folder)) if path.suffix.lower() in Image.registered_extensions()]
     if not files:
         raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
