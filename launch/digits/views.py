@@ -79,7 +79,7 @@ def draw_errors(ax: Any, rows: Sequence[Row], loaded: Sequence[Row] = ()) -> Non
         ax.annotate(name, (x, y), fontsize=8, **place)
     ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="test error (%)")
     ax.margins(x=0.15, y=0.1)
-    plain_ticks(ax.yaxis)
+    log_ticks(ax)
     log_ticks(ax, "x")
 
 

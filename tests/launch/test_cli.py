@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from run_folders import rows
 
 import jexplicit
 from jexplicit.lm.core import names
