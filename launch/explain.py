@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from rich.table import Table
 
+from jexplicit.data.inputs import is_input
 from jexplicit.runs.files import check_writable, local_path
-from jexplicit.runs.progress import show
+from jexplicit.runs.progress import console, show
 from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice, visible
 
@@ -61,6 +62,9 @@ def run(config: Config) -> dict[str, Any]:
     page = None if config.html is None else check_writable(config.html, "--html")
     if page and page.suffix != ".html":
         raise ValueError(f"--html {page}: give a name that ends in .html")
+    if is_input(config.text):
+        hint = f'is also the name of a file; to explain what is in it, give --text "$(cat {config.text})"'
+        console.print(f"hint: --text {config.text} {hint}", markup=False, soft_wrap=True)
     model, tokenizer, _ = saved = load_choice(config, config.text)
     text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)
     if page:

@@ -128,13 +128,14 @@ def draw_task(key: Array, family: Family, source: Source, *more: Examples) -> li
 
 
 def _mix_inputs(family: Family, map_key: Array, source: Source, noise_key: Array, X: Array) -> Array:
-    """Random mixtures of principal components plus noise, standardised; or X unchanged."""
+    """Random mixtures of principal components plus noise, standardised, constant ones 0; or X unchanged."""
     if family.inputs is None:
         return X
     rank = family.rank or X.shape[1]
     axes = source.axes[:, :rank] @ jax.random.normal(map_key, (rank, family.inputs), X.dtype)
     mixed = source.examples.X @ axes
-    Z = (X @ axes - mixed.mean(axis=0, keepdims=True)) / (mixed.std(axis=0, keepdims=True) + 1e-9)
+    std, varies = mixed.std(axis=0, keepdims=True), jnp.ptp(mixed, axis=0, keepdims=True) > 0
+    Z = jnp.where(varies, (X @ axes - mixed.mean(axis=0, keepdims=True)) / jnp.where(varies, std, 1), 0)
     return Z + family.noise * jax.random.normal(noise_key, Z.shape, X.dtype)
 
 

@@ -111,7 +111,8 @@ def task_sets(data: str, *, seed: int = 0, data_dir: str | os.PathLike | None = 
         X, labels = mixture(_drawn, rng, **MIXTURES[data]) if data in MIXTURES else plane(data, _drawn, rng)
     order, ends = np.random.default_rng(seed).permutation(len(X)), [len(X) // 2, len(X) // 2 + len(X) // 4]
     X, train = X[order], X[order[: ends[0]]]
-    Z = ((X - train.mean(axis=0, keepdims=True)) / train.std(axis=0, keepdims=True)).astype(np.float32)
+    std, varies = train.std(axis=0, keepdims=True), np.ptp(train, axis=0, keepdims=True) > 0  # a constant input is 0
+    Z = np.where(varies, (X - train.mean(axis=0, keepdims=True)) / np.where(varies, std, 1), 0).astype(np.float32)
     Y = one_hot(labels[order].astype(np.int64), int(labels.max()) + 1)
     return Sets(*map(Examples, np.split(Z, ends), np.split(Y, ends)), name=data)
 

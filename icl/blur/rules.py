@@ -35,6 +35,7 @@ from icl.blur.design import Rules
 from icl.blur.genome import Genome
 from icl.linalg import solve_rows
 from jexplicit.nn.parts.activations import activation
+from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision
 
 _eps = 1e-5  # added to the variance of a normalisation
@@ -75,7 +76,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         sizes: n_0 (inputs) .. n_L (outputs).
 
     Raises:
-        ValueError: fewer than two layers, or an empty layer.
+        ValueError: fewer than two layers, an empty layer, or an integer as key.
 
     Example:
         >>> from icl.blur.genome import backprop_genome
@@ -83,6 +84,7 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
         >>> [synapse.W.shape for synapse in synapses]
         [(4, 65, 32), (4, 33, 10)]
     """
+    check_key(key)
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"layers of {tuple(sizes)} neurons: use at least an input and an output layer, of one neuron or more")
     channels, dtype = rules.states if rules.multistate else 1, genome.nu.dtype

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from icl.draws import truncated_std, truncated_weights
 from icl.linalg import contract, transpose
 from icl.tasks import QueryLoss, Sequence, TaskSampler, tokens
+from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision
 
 Softmax = bool | tuple[bool, ...]  # softmax of the scores: for all layers, or one value per layer
@@ -198,7 +200,7 @@ def init_layers(
         scale: variance times fan-in; the paper's code has 0.002/K, its text a standard deviation of 0.002/K.
 
     Raises:
-        ValueError: a number below 1, or a scale that is not positive.
+        ValueError: a number that is no whole one or below 1, a scale that is not positive, or an integer as key.
 
     Example:
         >>> bool(0.013 < init_layers(jax.random.key(0), 11, heads=100).W_K.std() < 0.014)  # sqrt(0.002 / 11) = 0.0135
@@ -206,8 +208,10 @@ def init_layers(
 
     Source: von Oswald et al. 2023, App. A.12, as in its code.
     """
-    if min(width, layers, heads) < 1 or not scale > 0:
-        raise ValueError(f"width {width}, {layers} layers, {heads} heads, scale {scale}: all must be positive")
+    check_key(key)
+    if not all(isinstance(n, int | np.integer) and n > 0 for n in (width, layers, heads)) or not scale > 0:
+        given = f"width {width}, {layers} layers, {heads} heads, scale {scale}"
+        raise ValueError(f"{given}: use whole numbers of at least 1, and a positive scale")
     shape, dtype = (layers, heads, width, width), jnp.dtype(dtype or jnp.zeros(()).dtype)
     return AttentionLayer(*_random_weights(jax.random.split(key, 4), shape, truncated_std(scale / width, dtype), dtype))
 
@@ -256,7 +260,7 @@ def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Fl
     Options and errors are those of `icl.predict`: depth, clip, softmax and layernorm.
 
     Raises:
-        ValueError: a single sequence; use `icl.predict`.
+        ValueError: a single sequence, for which there is `icl.predict`, or another thing than a sequence.
 
     Example:
         >>> from icl import Tasks, init_layers, sample_tasks
@@ -266,6 +270,8 @@ def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Fl
 
     Source: von Oswald et al. 2023, Eq. 3.
     """
+    if not isinstance(batch, Sequence):
+        raise ValueError(f"a batch of type {type(batch).__name__}: give icl.sample_tasks(key, tasks, size), or an icl.Sequence")
     if batch.X.ndim != 3:
         raise ValueError(f"X {batch.X.shape}: wanted [N, d, batch] of many tasks, batch last (for one task: icl.predict)")
     context = jnp.concatenate([transpose(batch.X), transpose(batch.Y)])  # [width, N, batch]

@@ -64,7 +64,14 @@ class Images(NamedTuple):
         return digest.hexdigest()
 
 
-def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: int | None = None) -> Images:
+def read_images(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    *,
+    limit: int | None = None,
+    resize: int | None = None,
+    seed: int = 0,
+) -> Images:
     """The data set of a name.
 
     Args:
@@ -73,6 +80,8 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
         data_dir: a folder of idx files, or of PNGs as `train/LABEL/*.png` and `test/LABEL/*.png` (which are shuffled), or an
             .npz file with the arrays x_train, y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
         limit: read at most this many training images, and at most this many test images.
+        resize: N, of a folder of images of any kind, colour and size, which become grey and N x N. It may also hold LABEL/*
+            alone: then every fifth image of a label, drawn with the seed, is a test image.
 
     Raises:
         ValueError: missing, damaged or inconsistent data.
@@ -86,7 +95,11 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
     """
     if not isinstance(name, str | os.PathLike):
         raise ValueError(f"data set {name!r}: give a name, such as digits, or a path")
-    if (name := os.fspath(name)) == "digits":
+    name = os.fspath(name)
+    made = name == "digits" or name.startswith("tfds:")
+    if resize is not None and (resize < 1 or made or not local_path(_place(name, data_dir)).is_dir()):
+        raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of at least 1, or leave it out")
+    if name == "digits":
         if data_dir is not None:
             raise ValueError(
                 f"data_dir={data_dir} with the data set digits, which is embedded: name the data set of that folder"
@@ -96,7 +109,7 @@ def read_images(name: str, data_dir: str | os.PathLike | None = None, *, limit: 
         images = _tfds_images(name.removeprefix("tfds:"), data_dir)
     else:
         named = Path(name).resolve().stem if data_dir is None and _is_path(name) else name
-        images = read_parts(_place(name, data_dir))._replace(name=named)
+        images = read_parts(_place(name, data_dir), resize, seed)._replace(name=named)
     if limit is not None:
         images = check_images(images)._replace(**{part: getattr(images, part)[:limit] for part in FILES})
     return check_images(images)
@@ -190,18 +203,20 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
         raise ValueError(f"{name} are {X.dtype} from {low:g} to {high:g}, not the integers 0 .. {levels - 1}: {remedy}")
 
 
-def read_parts(path: str | os.PathLike) -> Images:
+def read_parts(path: str | os.PathLike, resize: int | None = None, seed: int = 0) -> Images:
     """The data set in an .npz file, a folder of PNGs, or idx files."""
     path = local_path(path)
     if path.suffix.lower() == ".npz":
         return _read_npz(path)
-    if (path / "train").is_dir():
-        return _read_png_folders(path)
+    if (path / "train").is_dir() or resize:
+        return _read_png_folders(path, resize, seed)
     arrays = (read_idx(_idx_file(path, file), 3 if "images" in part else 1) for part, file in FILES.items())
     return Images._make([path.name, *arrays, 256, ()])
 
 
-def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
+def read_grey_images(
+    paths: Sequence[str], levels: int = 256, resize: int | None = None
+) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
     """The images in files and folders, each with its name.
 
     PNGs, whose levels are 0 .. 255, are rescaled to 0 .. levels - 1, unless none has a higher level.
@@ -211,8 +226,9 @@ def read_grey_images(paths: Sequence[str], levels: int = 256) -> list[tuple[str,
         if not path.exists():
             raise ValueError(f"{path} does not exist: name PNGs, folders of PNGs, .npy, .npz or idx files")
         before = len(found)
-        if path.is_dir() or path.suffix.lower() == ".png":
-            found += [(str(file), read_png(file)) for file in (_png_files(path) if path.is_dir() else [path])]
+        if path.is_dir() or path.suffix.lower() == ".png" or (resize and path.suffix.lower() in Image.registered_extensions()):
+            files = _png_files(path, resize) if path.is_dir() else [path]
+            found += [(str(file), read_png(file, resize)) for file in files]
             pngs += range(before, len(found))
         else:
             found += [(f"{path}[{n}]", image) for n, image in enumerate(_images_in(path, levels))]
@@ -257,7 +273,7 @@ def _idx_file(folder: Path, file: str) -> Path:
             return path
     raise ValueError(
         f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or PNGs as "
-        "train/LABEL/*.png and test/LABEL/*.png, or name an .npz file"
+        "train/LABEL/*.png and test/LABEL/*.png, or name an .npz file; a folder of LABEL/*.png alone is read with resize=N"
     )
 
 
@@ -270,57 +286,66 @@ _TO_WHITE = (  # a conversion alone would drop the transparency, and show what l
 )
 
 
-def read_png(path: str | os.PathLike) -> UInt8[np.ndarray, "height width"]:
-    """The grey levels 0 .. 255 of a PNG of 1 or 8 bits."""
+def read_png(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.ndarray, "height width"]:
+    """The grey levels of a PNG, or with `resize` of any image on white."""
     content = read_input(path)
     try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+        with Image.open(io.BytesIO(content), formats=None if resize else ["PNG"]) as image:
             image.load()
             mode, frames, transparent = image.mode, getattr(image, "n_frames", 1), "transparency" in image.info
             upright = ImageOps.exif_transpose(image)
     except Exception as error:  # Pillow raises SyntaxError, struct.error and others for a broken PNG
         why = "none is in it" if isinstance(error, UnidentifiedImageError) else error
-        raise ValueError(f"{path} cannot be read as a PNG ({why}): write it again") from error
+        raise ValueError(f"{path} cannot be read as {'an image' if resize else 'a PNG'} ({why}): write it again") from error
     transparent |= mode.endswith("A")
-    if transparent or mode not in ("L", "1"):
+    if not resize and (transparent or mode not in ("L", "1")):
         raise ValueError(
             f"{path} is an image of mode {mode}{' with transparency' * transparent}: only grey images of 8 bits are read; "
-            f"convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
+            f"convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}, or read a folder with resize=N"
         )
     if frames > 1:
         raise ValueError(f"{path} has {frames} frames: write each as an image of its own")
-    return np.asarray(upright.convert("L"))
+    if not resize:
+        return np.asarray(upright.convert("L"))
+    shown = upright.convert("RGBA")
+    grey = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown).convert("L")
+    return np.asarray(grey.resize((resize, resize)))
 
 
-def _read_png_folders(folder: Path) -> Images:
-    """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`, shuffled by a fixed permutation.
+def _read_png_folders(folder: Path, resize: int | None, seed: int) -> Images:
+    """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`, or `LABEL/*`, shuffled by a fixed permutation.
 
     Classes are the folders of train, in numerical or alphabetical order.
     """
-    labels = {part: _subfolders(folder / part) for part in ("train", "test")}
-    classes, arrays = labels["train"], []
-    if unknown := sorted(set(labels["test"]) - set(classes)):
+    parts = ("train", "test") if (folder / "train").is_dir() else ("",)
+    labels = {part: _subfolders(folder / part) for part in parts}
+    classes, arrays = labels[parts[0]], []
+    if unknown := sorted(set(labels[parts[-1]]) - set(classes)):
         raise ValueError(f"{folder / 'test' / unknown[0]}: {folder / 'train'} has no folder {unknown[0]}; put images there")
     if len(classes) > _most_classes:
-        raise ValueError(f"{folder / 'train'} has {len(classes)} labels: at most {_most_classes} classes")
-    for part in ("train", "test"):
-        files = [(file, classes.index(label)) for label in labels[part] for file in _png_files(folder / part / label)]
-        images = [read_png(file) for file, _ in files]
+        raise ValueError(f"{folder / parts[0]} has {len(classes)} labels: at most {_most_classes} classes")
+    for part in parts:
+        files = [(file, classes.index(label)) for label in labels[part] for file in _png_files(folder / part / label, resize)]
+        images = [read_png(file, resize) for file, _ in files]
         if other := next((n for n, image in enumerate(images) if image.shape != images[0].shape), None):
             sizes = " and ".join(f"{files[n][0]} is {size(images[n].shape)}" for n in (0, other))
-            raise ValueError(f"{sizes}: all images need one size; resize them, with Pillow: image.resize(...)")
+            raise ValueError(f"{sizes}: all images need one size; resize them, with Pillow: image.resize(...), or by resize=N")
         order = np.random.default_rng(0).permutation(len(files))
         arrays += [np.stack(images)[order], np.array([label for _, label in files], np.uint8)[order]]
+    if len(parts) == 1:
+        (X, Y), order = arrays, np.random.default_rng(seed).permutation(len(arrays[1]))
+        tests = np.concatenate([order[Y[order] == n][4::5] for n in range(len(classes))])
+        arrays = [np.delete(X, tests, axis=0), np.delete(Y, tests), X[tests], Y[tests]]
     return Images._make([folder.name, *arrays, 256, tuple(classes)])
 
 
-def _png_files(folder: Path) -> list[Path]:
-    """The PNGs in a folder and its subfolders, in the order of their paths."""
+def _png_files(folder: Path, resize: int | None) -> list[Path]:
+    """The PNGs in a folder, or with `resize` all images, sorted."""
     files = [path for path in map(Path, folder_files(folder)) if path.suffix.lower() in Image.registered_extensions()]
     if not files:
         raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
-    if other := next((path for path in files if path.suffix.lower() != ".png"), None):
-        raise ValueError(f"{other} is no PNG: convert it, with Pillow, or remove it: {_TO_GREY}")
+    if not resize and (other := next((path for path in files if path.suffix.lower() != ".png"), None)):
+        raise ValueError(f"{other} is no PNG: convert it, with Pillow, or remove it: {_TO_GREY}; or read all with resize=N")
     return files
 
 

@@ -157,7 +157,9 @@ class Tokenizer:
         return _unescape("\n".join(lines))
 
     def piece(self, i: int) -> str:
-        """The piece of text of an id, with `▁` for a space."""
+        """The piece of an id, with `▁` for a space; ValueError for foreign ids."""
+        if not isinstance(i, int | np.integer) or not 0 <= i < self.vocab_size:
+            raise ValueError(f"token id {i!r} in a vocabulary of {self.vocab_size}: use the tokenizer's own ids")
         return _unescape(self._pieces[i])
 
     def pieces(self) -> list[str]:

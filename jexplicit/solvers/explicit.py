@@ -43,7 +43,7 @@ def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
 
     Example:
         >>> U = explicit_solution(jnp.array([[3.0, 1.0], [1.0, 1.0]]), K=1)
-        >>> jnp.exp(U).round(3).tolist()
+        >>> np.exp(U).round(3).tolist()
         [[3.0, 1.0], [1.0, 1.0]]
 
     Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.

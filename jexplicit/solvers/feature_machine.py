@@ -107,7 +107,7 @@ def solve(
     Example:
         >>> X, Y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0], [3.0]])
         >>> machine = solve(X, Y, jnp.eye(2))
-        >>> predict(machine, X).round(3).tolist()
+        >>> np.round(np.asarray(predict(machine, X)), 3).tolist()
         [[1.0], [3.0]]
     """
     check_examples(X, Y)

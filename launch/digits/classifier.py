@@ -16,7 +16,7 @@ from jexplicit.runs.checkpoints import is_checkpoint
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import console, show
-from jexplicit.runs.results import read_run
+from jexplicit.runs.results import read_config, read_run
 from jexplicit.solvers.layerwise import stack_logits
 from launch.digits.config import Config
 from launch.digits.data import WITH_FEATURES, load_model, model_name, most_accurate, row_name
@@ -94,7 +94,8 @@ def run(config: Any) -> dict[str, Any]:
     model = load_classifier(config.run, **wanted)
     name, accuracy = row_name(model.row), model.row["test_accuracy"]
     console.print(f"model {name} of {config.run}, test accuracy {100 * accuracy:.2f} %", soft_wrap=True)
-    names, X = stack_images(read_grey_images(config.images, model.row["levels"]), model.row, config.run)
+    resize = (read_config(config.run) or {}).get("resize")
+    names, X = stack_images(read_grey_images(config.images, model.row["levels"], resize), model.row, config.run)
     blocks = (X[m : m + _images_per_call] for m in range(0, len(X), _images_per_call))
     P = np.concatenate([np.asarray(jax.nn.softmax(model.logits(block))) for block in blocks])
     found = []

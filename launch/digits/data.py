@@ -59,7 +59,7 @@ class Problem(NamedTuple):
 def read(config: Config) -> Images:
     """The images that the flags name."""
     with stage("reading"):
-        return read_images(config.data, config.data_dir, limit=config.limit)
+        return read_images(config.data, config.data_dir, limit=config.limit, resize=config.resize, seed=config.seed)
 
 
 def make_problem(config: Config, folder: RunFolder) -> Problem:

@@ -28,7 +28,12 @@ def main(argv: list[str] | None = None) -> int:
     from launch.harness import model  # noqa: F401  (registers it)
 
     keep_compiled()
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except ModuleNotFoundError as error:  # of lm_eval's default model, hf, and of some tasks
+        remedy = f"pip install {error.name}, or choose --model jexplicit --model_args run=DIR"
+        console.print(f"[bold red]error:[/] lm_eval needs {error.name} for this model or task: {remedy}", soft_wrap=True)
+        return 2
     return 0
 
 

@@ -29,7 +29,7 @@ from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
-from launch.icl.config import COMMANDS, Flags, LayerFlags, TaskFlags, TrainingFlags
+from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags
 from launch.kit.experiment import Experiment, Part
 from launch.kit.folder import RunFolder
 from launch.kit.rows import Row
@@ -130,8 +130,9 @@ class Model(NamedTuple):
 
 
 def make_model(config: TaskFlags, layers: int = 1, *, recurrent: bool = True) -> Model:
-    """K layers on the flags' tasks, inputs U(-1/2, 1/2)."""
-    return Model(Tasks(dim=config.dim, context=config.context), layers, recurrent or layers == 1)
+    """K layers on the flags' tasks, by default of inputs U(-1/2, 1/2)."""
+    inputs = config.inputs if isinstance(config, InputFlags) else "uniform"
+    return Model(Tasks(dim=config.dim, context=config.context, inputs=inputs), layers, recurrent or layers == 1)
 
 
 def model_name(row: Row) -> str:

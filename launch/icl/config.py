@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from icl.names import KINDS, Kind
 from jexplicit.nn.parts.names import ScheduleName
@@ -69,12 +69,21 @@ class LayerFlags(TaskFlags, TrainingFlags):
 
 
 @dataclass(frozen=True)
-class OneStepConfig(LayerFlags):
+class InputFlags(TaskFlags):
+    """Flags of experiments whose inputs may have another distribution."""
+
+    inputs: Literal["uniform", "normal", "laplace"] = "uniform"
+    """Distribution of each coordinate of x: uniform on [-1/2, 1/2], or normal or laplace with its variance, 1/12.
+    Solved rates are exact for each: they depend on the kurtosis E[x⁴]/E[x²]², 9/5, 3 and 6."""
+
+
+@dataclass(frozen=True)
+class OneStepConfig(InputFlags, LayerFlags):
     """One layer of linear attention against one step of gradient descent (GD)."""
 
 
 @dataclass(frozen=True)
-class MultiStepConfig(LayerFlags):
+class MultiStepConfig(InputFlags, LayerFlags):
     """Several layers of linear attention against steps of GD and of GD++."""
 
     GROUPS = {"layers": "layers"}
@@ -88,7 +97,7 @@ class MultiStepConfig(LayerFlags):
 
 
 @dataclass(frozen=True)
-class DepthsConfig(TaskFlags):
+class DepthsConfig(InputFlags):
     """The best 1 .. K layers of GD and GD++, shared or separate rates."""
 
     depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12

@@ -89,7 +89,7 @@ def _layers(row: Row) -> str:
 def _paper_loss(row: Row) -> str:
     """The paper's loss in the same setting, for cold starts alone."""
     same = row["dim"] == row["context"] == 10 and row.get("start") in (None, "cold")
-    same = same and row["experiment"] in ("one-step", "multi-step")
+    same = same and row["experiment"] in ("one-step", "multi-step") and row.get("inputs", "uniform") == "uniform"
     return PAPER_LOSS.get((row["layers"], row["recurrent"], row["predictor"]), "") if same else ""
 
 

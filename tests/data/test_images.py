@@ -223,7 +223,7 @@ def test_an_npz_file_that_would_be_misread_is_refused(tmp_path, changed, message
 def test_pngs_that_would_be_misread_are_refused(tmp_path):
     image = X["train"][0]
     for mode in ("RGB", "RGBA", "P", "LA", "I;16"):
-        with pytest.raises(ValueError, match=f"of mode {mode}.*: only grey images of 8 bits.*convert"):
+        with pytest.raises(ValueError, match=f"of mode {mode}.*: only grey images of 8 bits.*convert.*resize=N"):
             read_png(write_png(tmp_path / "a.png", image, mode))
     np.testing.assert_array_equal(read_png(write_png(tmp_path / "a.png", image > 99)), 255 * (image > 99))
     whole = write_png(tmp_path / "a.png", np.tile(image, (20, 20))).read_bytes()
@@ -243,7 +243,7 @@ def test_folders_that_would_be_misread_are_refused(tmp_path):
         read_parts(folder)
     (folder / "test/12").rmdir()
     write_png(folder / "train/9/8.png", X["test"][0].T.copy())
-    with pytest.raises(ValueError, match=r"0.png is 5 x 4 and .*8.png is 4 x 5: all images need one size"):
+    with pytest.raises(ValueError, match=r"0.png is 5 x 4 and .*8.png is 4 x 5: all images need one size.*by resize=N"):
         read_parts(folder)
     with pytest.raises(ValueError, match="holds neither train-images-idx3-ubyte nor .*train/LABEL/.*png.*npz"):
         read_parts(folder / "train")
@@ -288,6 +288,29 @@ def test_files_without_images_are_named(tmp_path, name):
         read_grey_images([str(tmp_path / name)])
 
 
+def test_photos_of_any_kind_and_size_are_read_where_they_are_resized(tmp_path):
+    sizes = np.random.default_rng(0).integers(5, 40, (20, 2))
+    for n, (height, width) in enumerate(sizes):
+        path = tmp_path / "pets" / ("cat", "dog")[n % 2] / f"{n}.{('png', 'jpg', 'gif')[n % 3]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((height, width, 3), [200 - 9 * n, 0, 0], np.uint8)).save(path)
+    data, other = (read_images("pets", tmp_path / "pets", resize=6, seed=seed) for seed in (0, 1))
+    assert data.train_images.shape == (16, 6, 6) and data.test_images.shape == (4, 6, 6) and data.classes == ("cat", "dog")
+    assert np.bincount(data.test_labels).tolist() == [2, 2] and data.sha256 != other.sha256
+    grey = np.sort(np.concatenate([data.train_images, data.test_images])[:, 3, 3])
+    np.testing.assert_allclose(grey, np.sort(0.299 * (200 - 9.0 * np.arange(20))), atol=3)  # as ITU-R 601-2 has it; JPEG
+    file = tmp_path / "pets" / "dog" / "1.jpg"
+    assert read_grey_images([str(file)], resize=4)[0][1].shape == (4, 4)
+    clear = Image.new("RGBA", (3, 3), (0, 0, 0, 0))
+    clear.save(tmp_path / "clear.png")
+    assert (read_png(tmp_path / "clear.png", 2) == 255).all()
+    for place, size in (("digits", 8), (str(tmp_path / "pets"), 0), (str(file), 8)):
+        with pytest.raises(ValueError, match=f"resize={size} for {place}: name a folder of images and a size of at least 1"):
+            read_images(place, resize=size)
+    with pytest.raises(ValueError, match=r"a folder of LABEL/\*.png alone is read with resize=N"):
+        read_images("pets", tmp_path / "pets")
+
+
 def test_images_are_not_skipped_and_names_are_of_any_case(tmp_path):
     folder = write_folders(tmp_path / "shapes")
     write_png(folder / "train" / "loose.png", X["train"][0])
@@ -295,7 +318,7 @@ def test_images_are_not_skipped_and_names_are_of_any_case(tmp_path):
         read_parts(folder)
     (folder / "train" / "loose.png").unlink()
     Image.fromarray(X["train"][0]).save(folder / "train" / "9" / "a.jpg")
-    with pytest.raises(ValueError, match="a.jpg is no PNG: convert it"):
+    with pytest.raises(ValueError, match="a.jpg is no PNG: convert it.*resize=N"):
         read_parts(folder)
     np.savez(tmp_path / "a.npz", **arrays())
     (tmp_path / "a.npz").rename(tmp_path / "a.NPZ")

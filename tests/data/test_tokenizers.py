@@ -134,6 +134,8 @@ def test_decode_skips_pad_and_refuses_foreign_ids():
     for bad in (-1, tokenizer.vocab_size):
         with pytest.raises(ValueError, match=f"token id {bad} in a vocabulary of 6: use the tokenizer's own ids"):
             tokenizer.decode([2, bad])
+        with pytest.raises(ValueError, match=f"token id {bad} in a vocabulary of 6: use the tokenizer's own ids"):
+            tokenizer.piece(bad)
 
 
 # Training text

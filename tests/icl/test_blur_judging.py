@@ -43,6 +43,13 @@ def test_parts_are_disjoint_standardised_and_of_all_classes(data):
         assert len(rows[0] & rows[1]) + len(rows[0] & rows[2]) + len(rows[1] & rows[2]) == 0
 
 
+def test_an_input_that_is_constant_is_zero(monkeypatch):
+    points = judging.plane("moons", 100, np.random.default_rng(0))
+    monkeypatch.setattr(judging, "plane", lambda *args: (np.append(points[0], np.full((100, 1), 0.1), axis=1), points[1]))
+    for part in judging.task_sets("moons")[:3]:
+        assert np.isfinite(part.X).all() and not part.X[:, 2].any() and part.X[:, :2].all()
+
+
 def test_mnist_comes_from_its_test_images(data_dir):
     sets, small = judging.task_sets("mnist@28"), judging.task_sets("mnist@7")
     assert [len(one.X) for one in sets[:3]] == [3500, 500, 1000] and (sets.inputs, small.inputs) == (784, 49)

@@ -102,6 +102,9 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("2 steps, eta", lambda: icl.gd_plus_plus(ONE, np.ones(3), 0.1, steps=2)),
         (r"y_q \(3,\)", lambda: icl.ridge(ONE._replace(y_q=np.zeros(3)), 0.1)),
         ("scale 0", lambda: icl.init_layers(KEY, 4, scale=0)),
+        ("width 2.5, .*use whole numbers", lambda: icl.init_layers(KEY, 2.5)),  # pyright: ignore[reportArgumentType]
+        (r"random key 7: pass jax.random.key\(7\)", lambda: icl.init_layers(7, 4)),  # pyright: ignore[reportArgumentType]
+        ("a batch of type NoneType: give icl.sample_tasks", lambda: icl.predict_batch(LAYERS, None)),  # pyright: ignore[reportArgumentType]
         # training and comparison
         ("block 7 for batches of 24", lambda: blocked_gradient(PAIR, np.ones(24), REGRESSION.loss, block=7)),
         ("parameters of 2 seeds", lambda: icl.train_layers(STARTS, REGRESSION, RECIPE, steps=1, seeds=[0])),
@@ -232,6 +235,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("use 2 to 2 classes", lambda: blur.meta_train(GENOMES, RULES, SEVERAL, (blur.Stage(1, 1),), two_classes(300), DATA)),
         ("neither a file nor one of boolean, digits", lambda: blur.load_genome("nothing")),
         ("neither a file nor one of", lambda: blur.learner("nothing")),
+        (r"random key 7: pass jax.random.key\(7\)", lambda: blur.init_synapses(7, GENOME, RULES, (3, 2))),  # pyright: ignore[reportArgumentType]
         ("28 x 28 to a side of 30", lambda: resize_images(np.ones((1, 28, 28)), 30)),
         ("60 images of digits: at least 100", lambda: blur.image_sets(digits(), limit=60)),
         ("classes 3 of digits: use at least two of 0 .. 9", lambda: blur.image_sets(digits(), classes=(3,))),

@@ -157,6 +157,8 @@ def test_tasks_relabel_and_mix_as_they_say():
     np.testing.assert_allclose(task.X.mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(task.X.std(axis=0), 1, rtol=1e-4)
     assert np.linalg.matrix_rank(np.asarray(task.X), tol=1e-2) == 2
+    constant = make_source(source.examples._replace(X=np.full((200, 5), 3, np.float32)))
+    assert not np.any(draw_task(jax.random.key(0), family, constant)[0].X)
     old, new = (np.argmax(part.Y, axis=1).tolist() for part in (source.examples, task))
     merged = dict(zip(old, new, strict=True))
     assert [merged[label] for label in old] == new and sorted(merged.values()) == [0, 0, 1, 1]

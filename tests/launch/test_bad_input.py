@@ -116,6 +116,16 @@ compare --run {{run}} --text {{pairs}} | name the one that holds the text, --fie
 compare --run {{run}} --text {{pairs}} --field story | story
 classify --run {{run}} --images x.png | this command reads runs of
 classify --run {{run}} --images | --images needs at least one file or folder
+classify-text --train {{reviews}} --field text --label y --text ' ' | --text ' ': give at least one word to classify
+classify-text --train {{reviews}} --field body --label y | line 2 has no field 'body': it has 'text', 'y', 'one'
+classify-text --train {{reviews}} --field text --label stars | line 2 has no field 'stars': it has 'text', 'y', 'one'
+classify-text --train {{reviews}} --field text --label one | --label one: --train has 1 labels; give texts of two labels or more
+classify-text --train {{reviews}} --field text --label y | fewer than 10 texts of every label: give more, or name --test
+classify-text --train {{reviews}} --field text --label text --test {{pairs}} | line 2 has no field 'text'
+classify-text --train {{pairs}} --field sentence_bad --label sentence_good --norm 0 | --norm 0.0: use at least 1
+classify-text --train {{text}} --field text --label y | text.txt, line 1, is not JSON
+classify-text --train {{empty}} --field text --label y | --train has 0 labels
+classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text or y is empty; fill it
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
@@ -235,6 +245,9 @@ def places(tmp_path_factory):
         (base / "colour" / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(100) % 10))
     found["pairs"] = base / "pairs.jsonl"
     found["pairs"].write_text('{"sentence_good": "the cat sat", "sentence_bad": "cat the sat", "id": 0}')
+    for name, lines in {"reviews": "text,y,one\nfine,5,1\ndull,1,1\n", "blank": "text,y\nfine,5\ndull,\n"}.items():
+        found[name] = base / f"{name}.csv"
+        found[name].write_text(lines)
     run = base / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JEXPLICIT_CACHE_DIR", str(base / "cache"))
@@ -297,6 +310,8 @@ def test_unknown_characters_to_explain_and_to_continue_are_named(places, tmp_pat
     for line in (["explain", "--text", "the zebra", "--figure", figure], ["next", "--prompt", "zebra"]):
         assert main([line[0], "--run", str(places["run"]), *line[1:]]) == 0
         assert "never seen ['zebra']" in " ".join(capfd.readouterr().err.split())
+    assert main(["explain", "--run", str(places["run"]), "--text", str(places["text"]), "--figure", figure]) == 0
+    assert f'to explain what is in it, give --text "$(cat {places["text"]})"' in " ".join(capfd.readouterr().err.split())
 
 
 @pytest.mark.slow

@@ -128,6 +128,15 @@ def test_without_lm_eval_the_command_says_what_to_install(monkeypatch, capsys):
     assert "pip install 'jexplicit[eval]'" in capsys.readouterr().err
 
 
+def test_a_model_or_task_that_needs_another_package_says_so_in_one_line(monkeypatch, capsys):
+    pytest.importorskip("lm_eval")
+    monkeypatch.setattr(sys, "argv", [""])
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were missing
+    assert harness.main(["run", "--tasks", "blimp"]) == 2
+    said = capsys.readouterr().err
+    assert "error: lm_eval needs torch for this model or task: pip install torch, or choose --model jexplicit" in said
+
+
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
     """Tasks of local files: minimal pairs, perplexity, generation."""

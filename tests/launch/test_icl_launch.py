@@ -69,6 +69,14 @@ def test_every_experiment_has_its_rows_and_its_report(run, name):
     assert not list((out / "checkpoints").glob("*.partial"))
 
 
+@pytest.mark.parametrize(("inputs", "kurtosis"), [("normal", 3), ("laplace", 6)])
+def test_inputs_of_another_distribution_have_rates_of_their_own(tmp_path, inputs, kurtosis):
+    flags = f"depths --depths 1 --dim 2 --context 3 --test-tasks 50000 --inputs {inputs} --out {tmp_path / 'run'}"
+    assert command.main(flags.split()) == 0
+    row = only(read_rows(tmp_path / "run"), predictor="gd")
+    assert row["inputs"] == inputs and row["eta"][0] == pytest.approx(3 * 12 / (kurtosis + 3), rel=0.03)  # of sampled contexts
+
+
 def test_constructions_are_what_they_construct(rows):
     for name, descent, layers in (("one-step", "gd", 1), ("multi-step", "gd++", 2)):
         assert {row["layers"] for row in rows(name)} == {layers}
