@@ -301,7 +301,7 @@ def read_png(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.nda
     if not resize and (transparent or mode not in ("L", "1")):
         raise ValueError(
             f"{path} is an image of mode {mode}{' with transparency' * transparent}: only grey images of 8 bits are read; "
-            f"convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}, or read a folder with resize=N"
+            f"read its folder with resize=N, or convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
         )
     if frames > 1:
         raise ValueError(f"{path} has {frames} frames: write each as an image of its own")

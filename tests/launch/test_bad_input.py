@@ -121,7 +121,7 @@ classify-text --train {{reviews}} --field body --label y | line 2 has no field '
 classify-text --train {{reviews}} --field text --label stars | line 2 has no field 'stars': it has 'text', 'y', 'one'
 classify-text --train {{reviews}} --field text --label one | --label one: --train has 1 labels; give texts of two labels or more
 classify-text --train {{reviews}} --field text --label y | fewer than 10 texts of every label: give more, or name --test
-classify-text --train {{reviews}} --field text --label text --test {{pairs}} | line 2 has no field 'text'
+classify-text --train {{reviews}} --field text --label text --test {{pairs}} | line 1 has no field 'text'
 classify-text --train {{pairs}} --field sentence_bad --label sentence_good --norm 0 | --norm 0.0: use at least 1
 classify-text --train {{text}} --field text --label y | text.txt, line 1, is not JSON
 classify-text --train {{empty}} --field text --label y | --train has 0 labels
