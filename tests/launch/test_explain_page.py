@@ -67,7 +67,8 @@ def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
         assert known[of_one["observed"]] == pytest.approx(log_p, abs=ROUNDING)
         likeliest = np.delete(known, of_one["observed"])
         assert np.all(likeliest[1:] <= likeliest[:-1] + ROUNDING) and np.exp(known).sum() <= 1 + ROUNDING
-        assert of_one["rank"] > 10 or of_one["rank"] == pytest.approx(1 + (known > log_p + ROUNDING).sum(), abs=1)
+        least, most = (1 + (known > log_p + sign * ROUNDING).sum() for sign in (1, -1))  # likely texts have tokens that tie
+        assert of_one["rank"] > 10 or least <= of_one["rank"] <= most
         found.append(of_one["tokens"][of_one["observed"]])
     assert np.exp(explained["loss"]) == pytest.approx(model.perplexity([text]), rel=ROUNDING)
     assert "".join(found).replace("▁", " ").strip().replace("\\u202e", "\u202e") == text
