@@ -254,13 +254,14 @@ def _positions_of(
     if model.radius == 1 and isinstance(model.rows, TableRows):
         N = model.vocab_size
         C: Any = coo_array((counts or count_sparse(stream, radius=1, vocab_size=N))[0])
-        blocks = (np.asarray(stream[a : a + _block]) for a in range(1, len(stream), _block)) if counts else ()
-        f = sum((np.bincount(block, minlength=N) for block in blocks), np.zeros(N, np.int64)) if counts else C.sum(axis=0)
-        if C.shape != (N, N) or not np.array_equal(f, C.sum(axis=0)):
-            raise ValueError(
-                f"counts of {C.sum(dtype=np.int64)} positions and vocabulary {C.shape[0]} for a stream of {len(stream) - 1} "
-                f"positions and a model of {N} tokens: pass the counts of this stream, or none"
-            )
+        if counts:
+            blocks = (np.asarray(stream[a : a + _block]) for a in range(1, len(stream), _block))
+            f = sum((np.bincount(block, minlength=N) for block in blocks), np.zeros(N, np.int64))
+            if C.shape != (N, N) or not np.array_equal(f, C.sum(axis=0)):
+                raise ValueError(
+                    f"counts of {C.sum(dtype=np.int64)} positions and vocabulary {C.shape[0]} for a stream of "
+                    f"{len(stream) - 1} positions and a model of {N} tokens: pass the counts of this stream, or none"
+                )
         wanted = np.flatnonzero(model.eos | (C.col != PAD))
         return C.row[wanted, None], C.col[wanted], C.data[wanted], None
     X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)

@@ -113,7 +113,7 @@ def run_command(
         end_of_reader()
     except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
         if isinstance(error, OSError):
-            resume = ", then continue with --resume" if any(f.name == "resume" for f in dataclasses.fields(config)) else ""  # pyright: ignore[reportArgumentType]
+            resume = ", then continue with --resume" * ("resume" in known)
             full = f": make room{resume}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
             error = ValueError(f"{error.filename or 'output'} cannot be written or read ({error.strerror or error}){full}")
         of_process = None  # the message of one process of several

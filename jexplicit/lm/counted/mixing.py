@@ -108,8 +108,8 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
 
     G_s = sum (y - p) x,  h_s = sum p (1 - p),  A = sum_s c_s^2 (G_s G_s' - F_s) / sum_s c_s^2 h_s^2,  c_s = 1 / (h_s + 3000)
 
-    With halves, the product of the gradients of the two halves of a text stands for the square less chance: errors that repeat
-    within a half, since static cells do not move, are chance, too.
+    With halves, the product of the gradients of the two halves of a text stands for the square less chance. Static cells do not
+    move, so that errors repeat within a half; this product leaves them out with chance.
 
     Args:
         X: [F, B] evidence, of any floating type.

@@ -338,6 +338,9 @@ def fit_and_read(
     contexts = CONTEXTS[name] if contexts is None else tuple(contexts)
     gates = gates_of(name) if gates is None else tuple(gates)
     stages = STAGES[name] if stages is None else stages
+    chain = [context for context in contexts if history != "none" or context.window is None]
+    if not 1 <= stages <= len(chain):
+        raise ValueError(f"{stages} stages of {len(chain)} contexts: give at least one of each, and a context for each stage")
     L, train = len(ids), shuffled(np.asarray(ids, np.int32), seed)
     whole = train if also is None else np.concatenate([train, also[1:].astype(np.int32)])
     known = train if eos else train[train != PAD]
@@ -356,9 +359,6 @@ def fit_and_read(
     lowest = end * 2 // 5 if not adaptive else end // 5
     some = np.sort(lowest + rng.choice(end - lowest, min(_sample, end - lowest), replace=False))
     gated, y, n = np.append(late, np.arange(end, B)), d.bit[np.append(late, np.arange(end, B))], len(late)
-    chain = [context for context in contexts if history != "none" or context.window is None]
-    if not 1 <= stages <= len(chain):
-        raise ValueError(f"{stages} stages of {len(chain)} contexts: give at least one of each, and a context for each stage")
     ends = [len(chain) * stage // stages for stage in range(1, stages)]
     layer = layer if layer is not None else name != "characters" and end >= _solvable
     F = KINDS * len(chain) + layer + 1

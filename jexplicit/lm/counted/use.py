@@ -109,8 +109,7 @@ def distributions_at(
     *,
     separate: bool = False,
 ) -> Float[np.ndarray, "P N"]:
-    """`log p(.
-    the text before)` at some ascending places of a stream."""
+    """`log p(. | the text before)` at some ascending places of a stream."""
     model = within_documents(model) if separate and isinstance(model, CountedModel) else model
     stream = stream.astype(np.int32)
     if not len(places):

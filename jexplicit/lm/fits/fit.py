@@ -187,9 +187,9 @@ def _options(method: str, options: dict[str, Any]) -> Options:
     if unused := sorted(set(options) - set(OPTIONS[method])):
         known = f"choose from {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it has none"
         raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
-    hints = get_type_hints(Options, include_extras=True) | {"radius": PositiveInt}
+    hints, kinds = get_type_hints(Options, include_extras=True) | {"radius": PositiveInt}, get_type_hints(Options)
     for name, value in options.items():
-        given, hint, kind = as_json(value), hints[name], get_type_hints(Options)[name]
+        given, hint, kind = as_json(value), hints[name], kinds[name]
         bounds = [] if given is None else [*find_bounds(hint)]
         fits = get_origin(hint) is Literal or is_of(given, kind)
         if not fits or (given is not None and not all(bound.contains(given) for bound in bounds)):
