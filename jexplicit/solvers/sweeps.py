@@ -82,7 +82,7 @@ def run_sweeps(
         return (state if last else moved), {"loss": float(loss), "last": last}  # the last iteration only computes the loss
 
     saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
-    known = {"problem": problem, "start": state}
+    known = {**(problem if isinstance(problem, dict) else {"problem": problem}), "start": state}
     state, history = iterate(step, state, done=lambda history: bool(history) and history[-1]["last"], known=known, **saving)
     return state, np.array([entry["loss"] for entry in history])
 

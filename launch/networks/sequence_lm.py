@@ -171,8 +171,7 @@ def first_variables(config: SequenceConfig, network: Any, text: Text, start: str
         if "induction" in names:
             variables = induction_start(network, variables, seed=seed)
         if "bigram" in names:
-            (table,) = fit_model("bigram", training).model.tables
-            variables = bigram_start(variables, np.asarray(table))
+            variables = bigram_start(variables, fit_model("bigram", training).model.rows.dense(0))
         if "output" in names:
             variables = output_start(network, variables, training.in_memory, seed=seed)
     return variables
