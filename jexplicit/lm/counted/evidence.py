@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Integer, UInt32, UInt64
-from scipy.signal import lfilter
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.counted.columns import mix
 from jexplicit.lm.counted.tree import Tree
 
+_both = np.array([0, 1, 3], np.int8)  # of the last two decisions, those of a cell that has seen so many
 _sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122), side="right").astype(np.int32)  # 12 classes
 _states = 12 * 12 * 4
 _bins, _width = 25, 0.6  # of log-odds
@@ -33,7 +33,7 @@ _many = 60  # decisions from which the cell's own log-odds are half of what is c
 _pseudo = 2.0  # counts of a state, as the base has it
 KINDS = 3  # of evidence
 _kappa, _recent_kappa = 2.0, 0.7
-_fade = 0.875 ** np.arange(256, dtype=np.float32)  # weights of what is so many decisions back
+_fade = 0.875 ** np.arange(256, dtype=np.float32)  # weights of what is so many decisions back; after 256 they are nothing
 _chunk = 1 << 17  # decisions at a time, which fit a cache
 _shard = 1 << 19  # decisions that are sorted at once
 _sorted_once = 1 << 24  # decisions above which they are sorted again after a table is counted, to save memory
@@ -131,6 +131,7 @@ class Sorted(NamedTuple):
     y: [n] it.
     b: [n] its base.
     start: [n] where the cell begins in this order.
+    last: [n + 1] the decision before, and two times the one before that, of whatever cell.
     ones, r, v, recent_r, recent_v: [n + 1].
     """
 
@@ -139,23 +140,24 @@ class Sorted(NamedTuple):
     y: Int[np.ndarray, " n"]
     b: Float32[np.ndarray, " n"]
     start: Int[np.ndarray, " n"]
+    last: Int[np.ndarray, " n1"]
     ones: Int[np.ndarray, " n1"]
     r: Float[np.ndarray, " n1"]
     v: Float[np.ndarray, " n1"]
     recent_r: Float32[np.ndarray, " n1"]
     recent_v: Float32[np.ndarray, " n1"]
 
-    def seen(self, begin: np.ndarray, end: np.ndarray, *, sums: bool = True) -> Statistics:
+    def seen(self, begin: np.ndarray, end: np.ndarray | slice, *, sums: bool = True) -> Statistics:
         """Statistics of the intervals [begin, end); without sums, r and later fields are 0."""
-        n = end - begin
-        last = (self.y[np.maximum(end - 1, 0)] & (n > 0)) + 2 * (self.y[np.maximum(end - 2, 0)] & (n > 1))
+        n = (np.arange(end.start or 0, end.stop, dtype=np.int32) if isinstance(end, slice) else end) - begin
+        ones, last = self.ones[end] - self.ones.take(begin), self.last[end] & _both.take(np.minimum(n, 2))
         if not sums:
             zero = np.zeros(1, np.float32)
-            return Statistics(n, self.ones[end] - self.ones[begin], last, zero, zero, zero, zero)
-        r, v = ((c[end] - c[begin]).astype(np.float32) for c in (self.r, self.v))
-        fade = _fade[np.minimum(n, 255)]
-        recent = (c[end] - fade * c[begin] for c in (self.recent_r, self.recent_v))
-        return Statistics(n, self.ones[end] - self.ones[begin], last, r, v, *recent)
+            return Statistics(n, ones, last, zero, zero, zero, zero)
+        r, v = ((c[end] - c.take(begin)).astype(np.float32) for c in (self.r, self.v))
+        fade = _fade.take(np.minimum(n, 255))
+        recent = (c[end] - fade * c.take(begin) for c in (self.recent_r, self.recent_v))
+        return Statistics(n, ones, last, r, v, *recent)
 
 
 def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
@@ -169,21 +171,22 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> list[UInt64[
     Those of each shard of cells, by the highest bits, are an array.
     """
     B, step, high = len(d.bit), 1 << 20, np.uint64(64 - (shards - 1).bit_length())
-    found: list[list[np.ndarray]] = [[] for _ in range(shards)]
-    for a in range(0, max(B, 1), step):
+
+    def part(a: int) -> list[UInt64[np.ndarray, " n"]]:
         at = slice(a, a + step)
         place, bit = d.place[at], d.bit[at]
         number = np.arange(a, a + len(bit), dtype=np.uint64) << np.uint64(1)
         k = cells_of(h[place], d.node[at]) << _time_bits | number | bit.astype(np.uint64)
-        parts = [k]
-        if shards > 1:
-            shard = (k >> high).astype(np.uint16)
-            k = k[np.argsort(shard, kind="stable")]
-            parts = np.split(k, np.cumsum(np.bincount(shard, minlength=shards))[:-1])
-        for own, part in zip(found, parts, strict=True):
-            own.append(part)
-    for shard, own in enumerate(found):  # one after the other, so that memory holds them once
-        found[shard] = [np.concatenate(own)]
+        if shards == 1:
+            return [k]
+        shard = (k >> high).astype(np.uint16)
+        return np.split(k.take(np.argsort(shard, kind="stable")), np.cumsum(np.bincount(shard, minlength=shards))[:-1])
+
+    if B <= step:
+        return part(0)
+    found = [list(own) for own in zip(*threads().map(part, range(0, B, step)), strict=True)]
+    for own in found:  # one after the other, so that memory holds them once
+        own[:] = [np.concatenate(own)]
     return [own for (own,) in found]
 
 
@@ -193,9 +196,8 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"]) -> Sort
     n, one = len(key), np.uint64(1)
     cell, time, y = np.empty(n, np.uint64), np.empty(n, np.int32), np.empty(n, np.int8)
     start, ones, mask = np.empty(n, np.int32), np.zeros(n + 1, np.int32), (one << _time_bits) - one
-    b, r, v = np.zeros(n, np.float32), np.zeros(n + 1), np.zeros(n + 1)
-    recent, filtered = np.zeros((2, n + 1), np.float32), np.zeros((2, 1))
-    before, latest = np.uint64(0), 0
+    b, sums, recent = np.zeros(n, np.float32), np.zeros((2, n + 1)), np.zeros((2, n + 1), np.float32)
+    before, latest, last = np.uint64(0), 0, np.zeros(n + 1, np.int8)
     for a in range(0, n, _chunk):  # what is made in a chunk stays in the cache
         at, to = slice(a, a + _chunk), slice(a + 1, a + _chunk + 1)
         k = key[at]
@@ -207,12 +209,28 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"]) -> Sort
         start[at] = np.maximum(np.maximum.accumulate(np.where(new, np.arange(a, a + len(c), dtype=np.int32), 0)), latest)
         before, latest = c[-1], start[a + len(c) - 1]
         ones[to] = np.cumsum(z, dtype=np.int32) + ones[a]
-        b[at] = base[t.astype(np.int64)]
+        b[at] = base.take(t)
         p = sigma(b[at])
-        r[to] = np.cumsum(z - p, dtype=np.float64) + r[a]
-        v[to] = np.cumsum(p * (1 - p), dtype=np.float64) + v[a]
-        recent[:, to], filtered = lfilter([1.0], [1.0, -_fade[1]], np.stack([z - p, p * (1 - p)]), zi=filtered)
-    return Sorted(cell, time, y, b, start, ones, r, v, *recent)
+        e = np.stack([y[at] - p, p * (1 - p)])
+        sums[:, to] = np.cumsum(e, axis=1, dtype=np.float64) + sums[:, a : a + 1]
+        recent[:, to] = faded(e, recent[:, a])
+    last[1:], last[2:] = y, y[1:] + 2 * y[:-1]
+    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent)
+
+
+def faded(e: Float32[np.ndarray, "2 n"], before: Float32[np.ndarray, " 2"]) -> Float32[np.ndarray, "2 n"]:
+    """Cumulative sums with weights that fade, after sums of what was before.
+
+    Example:
+        >>> faded(np.ones((2, 2), np.float32), np.zeros(2, np.float32)).tolist()
+        [[1.0, 1.875], [1.0, 1.875]]
+    """
+    n, W = e.shape[1], len(_fade)
+    wide = np.zeros((2, -(-n // W), W), np.float32)
+    wide.reshape(2, -1)[:, :n] = e
+    wide = np.cumsum(wide / _fade, axis=2) * _fade
+    wide += np.concatenate([before[:, None], wide[:, :-1, -1]], axis=1)[:, :, None] * (_fade * _fade[1])
+    return wide.reshape(2, -1)[:, :n]
 
 
 class View(NamedTuple):
@@ -233,19 +251,19 @@ class View(NamedTuple):
         return self.training or self.whole
 
 
-def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The intervals [begin, end) of sorted decisions before each decision."""
+def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.ndarray | None]]:
+    """The intervals [begin, end) of sorted decisions before each decision; without an end, up to itself."""
     n, found = len(s.time), []
     at = np.arange(n, dtype=np.int32)
     if view.whole:
-        return [(s.start, at)]
+        return [(s.start, None)]
     if view.training:
-        own = d.block[s.time]
+        own = d.block.take(s.time)
         first = np.flatnonzero((s.start == at) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
         found.append((s.start, np.repeat(first, np.diff(np.append(first, n))).astype(np.int32)))
     if view.since is not None:
-        place, rank, L = d.place[s.time], np.cumsum(s.start == at, dtype=np.int64), len(view.since)
-        found.append((np.searchsorted(rank * L + place, rank * L + view.since[place]).astype(np.int32), at))
+        place, rank, L = d.place.take(s.time), np.cumsum(s.start == at, dtype=np.int64), len(view.since)
+        found.append((np.searchsorted(rank * L + place, rank * L + view.since.take(place)).astype(np.int32), None))
     return found
 
 
@@ -258,13 +276,15 @@ def bins(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def state(seen: Statistics) -> np.ndarray:
     """The number of a cell's state, by counts and last two decisions."""
-    zeros = _sizes[np.minimum(seen.n - seen.ones, 121)]
-    return (zeros * 12 + _sizes[np.minimum(seen.ones, 121)]) * 4 + seen.last
+    zeros, ones = (_sizes.take(np.minimum(n, 121)) for n in (seen.n - seen.ones, seen.ones))
+    return (zeros * 12 + ones) * 4 + seen.last
 
 
-def count_states(seen: Statistics, b: np.ndarray, y: np.ndarray, half: np.ndarray) -> Float[np.ndarray, "2 2 cells"]:
-    """Counts of 0 and 1 by half of the cells, state and base."""
-    known, size = seen.n > 0, 4 * _states * _bins
+def count_states(
+    seen: Statistics, b: np.ndarray, y: np.ndarray, half: np.ndarray, among: Bool[np.ndarray, " n"]
+) -> Float[np.ndarray, "2 2 cells"]:
+    """Counts of 0 and 1 by half of the cells, state and base, among some decisions."""
+    known, size = among & (seen.n > 0), 4 * _states * _bins
     j, part = bins(b)
     cell = ((((2 * half + y) * _states + state(seen)) * _bins) + j)[known]
     part = part[known]
@@ -281,7 +301,7 @@ def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "state
 
 
 def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, least: int):
-    """[3, n] evidence over the log-odds b, 0 below `least` decisions.
+    """[n, 4] evidence over the log-odds b, 0 below `least` decisions, and whether it is known.
 
     Args:
         seen: [n] what the cells have seen.
@@ -292,15 +312,17 @@ def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray,
     """
     (j, part), flat = bins(b), tables.ravel()
     at = (which * _states + state(seen)) * _bins + j
-    x = flat[at]
-    x += part * (flat[at + 1] - x)
+    x = flat.take(at)
+    x += part * (flat.take(at + 1) - x)
     many = np.flatnonzero(seen.n > _many)
     ones = seen.ones[many].astype(np.float32)
     own = np.log((ones + np.float32(0.3)) / (seen.n[many] - ones + np.float32(0.3)))
     x[many] = (x[many] + own) / 2
     residual = seen.r / (seen.v + np.float32(_kappa))
     recent = seen.recent_r / (seen.recent_v + np.float32(_recent_kappa))
-    return np.stack([x - b, residual, recent]) * (seen.n >= least)
+    rows = np.stack([x - b, residual, recent, np.ones_like(x)], axis=1)
+    rows[np.flatnonzero(seen.n < least)] = 0
+    return rows
 
 
 class Cells(NamedTuple):
@@ -384,24 +406,26 @@ def pass_over(
     shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
     key = keys(h, d, shards)
     x = np.zeros((B - first, KINDS + 1), np.float32 if B <= _table_cells else np.float16)  # and whether cells are known
+    rows = np.complex128 if x.itemsize == 4 else np.float64  # of four numbers, which move as one
     before = before if view.of_training else None
 
-    def shard(number: int) -> tuple[Sorted, list[tuple[np.ndarray, np.ndarray]]]:
+    def shard(number: int) -> tuple[Sorted, list[tuple[np.ndarray, np.ndarray | None]]]:
         s = sort(key[number], base)
         return s, intervals(s, view, d)
 
-    def chunks(s: Sorted, parts: list[tuple[np.ndarray, np.ndarray]], some: np.ndarray | None, *, sums: bool):
-        for a in range(0, len(s.time) if some is None else len(some), _chunk):
-            at = slice(a, a + _chunk) if some is None else some[a : a + _chunk]
-            seen = functools.reduce(Statistics.then, (s.seen(begin[at], stop[at], sums=sums) for begin, stop in parts))
+    def chunks(s: Sorted, parts: list[tuple[np.ndarray, np.ndarray | None]], some: np.ndarray | None, *, sums: bool):
+        n = len(s.time) if some is None else len(some)
+        for a in range(0, n, _chunk):
+            at = slice(a, min(a + _chunk, n)) if some is None else some[a : a + _chunk]
+            each = (s.seen(begin[at], at if stop is None else stop[at], sums=sums) for begin, stop in parts)
+            seen = functools.reduce(Statistics.then, each)
             yield seen, s.b[at], at
 
     def counted(number: int) -> np.ndarray:
         s, parts = kept[number] if kept else shard(number)
-        some = None if end >= B else np.flatnonzero(s.time < end)
         found = np.zeros((2, 2, _states * _bins))
-        for seen, b, at in chunks(s, parts, some, sums=False):
-            found += count_states(seen, b, s.y[at], (s.cell[at] & np.uint64(1)).astype(np.int32))
+        for seen, b, at in chunks(s, parts, None, sums=False):
+            found += count_states(seen, b, s.y[at], (s.cell[at] & np.uint64(1)).astype(np.int32), s.time[at] < end)
         return found
 
     def evaluated(number: int) -> tuple[np.ndarray, Statistics] | None:
@@ -411,7 +435,7 @@ def pass_over(
         for seen, b, at in chunks(s, parts, np.flatnonzero(s.time >= first) if first else None, sums=True):
             seen = seen if earlier is None else earlier.take(rank[at]).then(seen)
             half = np.where(s.time[at] < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
-            x[s.time[at] - first] = np.concatenate([evidence(seen, b, tables, half, least), [seen.n >= least]]).T
+            np.put(x.view(rows), s.time[at] - first, evidence(seen, b, tables, half, least).astype(x.dtype).view(rows))
         if not keep:
             return None
         training = s.time < end

@@ -358,11 +358,13 @@ def fit_and_read(
     rng, late = np.random.default_rng(seed), late_decisions(d.block, end, adaptive)
     lowest = end * 2 // 5 if not adaptive else end // 5
     some = np.sort(lowest + rng.choice(end - lowest, min(_sample, end - lowest), replace=False))
-    gated, y, n = np.append(late, np.arange(end, B)), d.bit[np.append(late, np.arange(end, B))], len(late)
+    n = len(late)
+    gated = slice(int(late[0]), B) if n == end - late[0] else np.append(late, np.arange(end, B))
+    y = d.bit[gated]
     ends = [len(chain) * stage // stages for stage in range(1, stages)]
     layer = layer if layer is not None else name != "characters" and end >= _solvable
     F = KINDS * len(chain) + layer + 1
-    sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, len(gated)), BIAS, np.float16)
+    sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, len(y)), BIAS, np.float16)
     base, known, parts, solved = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], None
     fit, learned, fitted = slice(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[late]), []
     read = blocks_of(d.place[end:]) if adaptive and not frozen else NO_BLOCKS
@@ -399,7 +401,7 @@ def fit_and_read(
         kept[some] = kept[gated] = True
         kept = np.flatnonzero(kept)
         solved, x = solve_layer(text, d, base, tree, L=L, end=end, at=kept)
-        sample[-2], X[-2] = x[np.searchsorted(kept, some)], x[np.searchsorted(kept, gated)]
+        sample[-2], X[-2] = (x[np.searchsorted(kept, at)] for at in (some, np.append(late, np.arange(end, B))))
         step = newton(sample[-2:-1].T, d.bit[some], np.ones(1), _ridge, base[some])
         solved = solved._replace(step=float(step[0]))
         base[kept] = np.clip(base[kept] + solved.step * x, -MOST, MOST)

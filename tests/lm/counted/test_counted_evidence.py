@@ -55,7 +55,7 @@ def test_what_cells_have_seen(name):
     ids, d, base, h = small()
     (key,) = keys(h, d, 1)
     s = sort(key, base)
-    parts = [s.seen(begin, end) for begin, end in intervals(s, views(len(ids))[name], d)]
+    parts = [s.seen(begin, slice(len(begin)) if end is None else end) for begin, end in intervals(s, views(len(ids))[name], d)]
     found = functools.reduce(core.Statistics.then, parts)
     at, p = np.argsort(s.time), 1 / (1 + np.exp(-base.astype(float)))
     found = found.take(at)
@@ -164,7 +164,7 @@ def test_a_chain_without_discounts_is_smoothing_by_hand():
     table = np.full((1, 576, 25), np.log((3 + k * p) / (2 + k * (1 - p))), np.float32)
     base = np.log([p / (1 - p)]).astype(np.float32)
     x = evidence(seen, base, table, np.zeros(1, np.int32), 1)
-    np.testing.assert_allclose(1 / (1 + np.exp(-(base + x[0]))), (3 + k * p) / (5 + k), atol=1e-6)
+    np.testing.assert_allclose(1 / (1 + np.exp(-(base + x[:, 0]))), (3 + k * p) / (5 + k), atol=1e-6)
 
 
 def test_newtons_method_finds_the_minimum():
