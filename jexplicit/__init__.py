@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jexplicit.lm.attribution import explain as explain
     from jexplicit.lm.checkpoints import load_model as load_model
     from jexplicit.lm.core.model import LanguageModel as LanguageModel
-    from jexplicit.lm.counted.combine import combine as combine
+    from jexplicit.lm.counted.reading import combine as combine
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import score as score
     from jexplicit.lm.fits.fit import fit as fit
@@ -45,7 +45,7 @@ _names = {
     "lm.attribution": "explain",
     "lm.checkpoints": "load_model",
     "lm.core.model": "LanguageModel",
-    "lm.counted.combine": "combine",
+    "lm.counted.reading": "combine",
     "lm.evaluation": "evaluate score",
     "lm.fits.fit": "fit",
     "lm.generation": "generate",

@@ -42,7 +42,7 @@ from launch.kit.rows import Column, Row
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
     import jax
 
-    from jexplicit.lm.counted.use import AnyModel
+    from jexplicit.lm.counted.reading import AnyModel
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
 Case = Literal["counting", Text, "adagrad", "attention"]

@@ -45,7 +45,7 @@ class Config(Reading, ModelChoices):
 def run(config: Config) -> dict[str, Any]:
     """Score the text with each model, and show a table."""
     from jexplicit.data.tokenizers import encode_documents
-    from jexplicit.lm import measures
+    from jexplicit.lm import evaluation
 
     documents = read_documents(config.text, field=config.field, documents=config.documents)
     all_sizes, rows, first = [text_sizes([document]) for document in documents], [], None
@@ -53,16 +53,16 @@ def run(config: Config) -> dict[str, Any]:
     for run in config.run:
         for saved in load_choices(run, config, best=True):
             with stage(f"scoring with {label(saved.about)}", "positions") as progress:
-                nats = -measures.score_documents(saved.model, saved.tokenizer, documents, progress=progress)
+                nats = -evaluation.score_documents(saved.model, saved.tokenizer, documents, progress=progress)
             stream = encode_documents(saved.tokenizer, documents)
-            positions = measures.positions_in_all(stream, eos=saved.model.eos)
+            positions = evaluation.positions_in_all(stream, eos=saved.model.eos)
             row = {"run": run, "model": label(saved.about), "perplexity": float(np.exp(nats.sum() / positions))}
             ids = np.split(stream, np.flatnonzero(stream == PAD)[1:-1])
-            nats += [measures.spelling(saved.tokenizer, own, size) for own, size in zip(ids, all_sizes, strict=True)]
+            nats += [evaluation.spelling(saved.tokenizer, own, size) for own, size in zip(ids, all_sizes, strict=True)]
             first = nats if first is None else first
-            mean, error = np.array(measures.paired_difference(nats, first, sizes)) / np.log(2) if rows else (None, np.nan)
-            row |= measures.comparable_measures(float(nats.sum()), text_sizes(documents))
-            row |= {"unknown_share": measures.unknown_share(stream), "positions": positions}
+            mean, error = np.array(evaluation.paired_difference(nats, first, sizes)) / np.log(2) if rows else (None, np.nan)
+            row |= evaluation.comparable_measures(float(nats.sum()), text_sizes(documents))
+            row |= {"unknown_share": evaluation.unknown_share(stream), "positions": positions}
             row |= {"vocab_size": saved.tokenizer.vocab_size, "difference": None if mean is None else float(mean)}
             rows.append({**row, "standard_error": None if np.isnan(error) else float(error)})  # of one document there is none
     if not rows:

@@ -60,7 +60,7 @@ class Config(Reading, ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Score the whole text, and print documents or tokens."""
-    from jexplicit.lm.measures import comparable_measures, spelling
+    from jexplicit.lm.evaluation import comparable_measures, spelling
 
     check(config)
     files = expand_paths([path for path in config.text if path != _stdin]) if set(config.text) != {_stdin} else []

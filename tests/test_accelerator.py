@@ -69,7 +69,7 @@ def test_a_python_with_jax_alone_counts_and_a_part_names_what_it_misses():
         "sys.meta_path.insert(0, Missing())\n"
         "from launch.accelerator import __main__ as gpu\n"
         "gpu.name_missing_types()\n"
-        "from jexplicit.lm.rows import ngrams\n"
+        "from jexplicit.lm import rows\n"
         "from icl.models import attention\n"
         "print(gpu.attempt(lambda: gpu.run_check(gpu.CHECKS[-2]), float('inf')))"
     )

@@ -21,8 +21,7 @@ PACKAGES = ("jexplicit", "icl", "launch")
 FLOORS = {
     **{"jexplicit.runs": 1, "jexplicit.data": 2, "jexplicit.sklearn": 3.5, "jexplicit.nn": 4, "icl": 5, "launch": 6},
     **dict.fromkeys(("jexplicit.counts", "jexplicit.features", "jexplicit.solvers"), 3),
-    **{"jexplicit.lm.core.tables": 4, "jexplicit.lm.rows": 4.2, "jexplicit.lm.fits": 4.4},
-    **{f"jexplicit.lm.core.{name}": 4.1 for name in ("names", "model", "past", "softmax", "smoothing")},
+    **{"jexplicit.lm.core": 4.1, "jexplicit.lm.rows": 4.2, "jexplicit.lm.fits": 4.4},
     "jexplicit.lm": 4.3,  # after the folders in it
 }
 LONGEST = 700  # lines of a file

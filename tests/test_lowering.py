@@ -25,9 +25,8 @@ from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts.dense import counting_step
 from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import attribute_positions
-from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.softmax import logits
-from jexplicit.lm.core.tables import compiled_map as of_contexts
+from jexplicit.lm.core.model import compiled_map as of_contexts
+from jexplicit.lm.core.model import logits, token_model
 from jexplicit.lm.fits import gradient
 from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective

@@ -26,10 +26,8 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
-from jexplicit.lm.core.model import Constant, LanguageModel
-from jexplicit.lm.core.tables import SparseRows
-from jexplicit.lm.rows.ngrams import BackOffChain, Children
-from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.lm.core.model import Constant, LanguageModel, SparseRows
+from jexplicit.lm.rows import BackOffChain, Children, SparseTables
 from jexplicit.runs.files import local_path
 
 NEVER = -99.0  # log10 p of what is not predicted, as SRILM writes it
@@ -476,7 +474,7 @@ def _check_once(file: ArpaFile, order: Order, keys: np.ndarray, places: np.ndarr
 
 
 def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) -> tuple[list[BackoffLevel], list[Children]]:
-    """Contexts by level, numbered as in jexplicit.lm.rows.ngrams, and their look-up."""
+    """Contexts by level, numbered as in jexplicit.lm.rows, and their look-up."""
     read, lines = [], []
     for order in orders[1:]:  # nearest token first, the output last; contexts that no text has are left out
         context, output = order.words[:, -2::-1], order.words[:, -1]

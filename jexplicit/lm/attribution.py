@@ -1,20 +1,184 @@
-"""Exact reasons of predictions: the logits of a language model are sums of rows."""
+"""Exact reasons of predictions: logits and log-odds are sums.
+
+The logits of a language model are sums of rows, the log-odds of a counted one of evidence.
+
+    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf)
+
+with c = clip(U'x) / U'x, so that what a gate adds through a direction is divided among the evidence in proportion to U_f x_f. A
+decision's log p is divided in the same proportions along the way from even odds,
+
+    log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2),
+
+which are integrated gradients.
+"""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Int, Integer
 
+from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY, LanguageModel
-from jexplicit.lm.counted.account import account_of_tokens, accounts_of_stream, entry_names, entry_tokens
-from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import within_documents
-from jexplicit.lm.counted.use import AnyModel, states_at
+from jexplicit.lm.counted.evidence import KINDS, Decisions
+from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
+from jexplicit.lm.counted.model import CountedModel, weigh
+from jexplicit.lm.counted.reading import (
+    Ahead,
+    AnyModel,
+    CountedState,
+    begin,
+    complete,
+    decisions_at,
+    expect,
+    look_ahead,
+    predicted_places,
+    states_at,
+    within_documents,
+)
 from jexplicit.lm.evaluation import Past, check_positions
-from jexplicit.lm.rows.network import NetworkRows, SequenceRows
+from jexplicit.lm.rows import NetworkRows, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
+
+
+class Account(NamedTuple):
+    """The log-odds that each context adds to the decisions of some tokens.
+
+    names: of the entries: contexts, the bias, and what is clipped.
+    decisions: in the order of the tokens.
+    entries: [B, E] for bit 1 where they are positive; their sum is the log-odds.
+    log_odds: [B].
+    """
+
+    names: tuple[str, ...]
+    decisions: Decisions
+    entries: Float[np.ndarray, "B E"]
+    log_odds: Float[np.ndarray, " B"]
+
+    @property
+    def log_p(self) -> Float[np.ndarray, " B"]:
+        """Of every decision, in nats."""
+        return log_likelihoods(self.decisions.bit, self.log_odds)
+
+    def _signs(self) -> np.ndarray:
+        return 2.0 * self.decisions.bit - 1
+
+    def by_token(self, places: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M E"]:
+        """The log-odds of each entry, summed over the paths of tokens."""
+        return self._sum(self.entries * self._signs()[:, None], places)
+
+    def nats_by_token(self, places: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M E"]:
+        """The part of each entry in `log p`, in nats from even odds."""
+        return self._sum(self.entries * shares(self.log_odds, self._signs())[:, None], places)
+
+    def _sum(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:
+        out = np.zeros((len(places), values.shape[1]))
+        np.add.at(out, np.searchsorted(places, self.decisions.place), values)
+        return out
+
+
+def entry_names(model: CountedModel) -> tuple[str, ...]:
+    """The names of the entries of an account."""
+    return (*model.names, "bias", "clipped")
+
+
+def entry_tokens(model: CountedModel) -> tuple[int | None, ...]:
+    """The context token of each entry: the furthest back, HISTORY, or None."""
+    back = [
+        HISTORY if part.context.window is not None
+        else max((column for column in part.context.columns if isinstance(column, int)), default=None)
+        if all(isinstance(column, int) for column in part.context.columns) else None
+        for part in model.parts
+    ]  # fmt: skip
+    return (*back, *[None] * (len(entry_names(model)) - len(back)))
+
+
+def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
+    """`(log sigma(s a) + log 2) / a`.
+
+    Example:
+        >>> shares(np.array([0.0, 2.0]), np.array([1.0, -1.0])).round(3).tolist()
+        [0.5, -0.717]
+    """
+    near = np.abs(log_odds) < 1e-6
+    a = np.where(near, 1.0, log_odds)
+    return np.where(near, signs / 2, (np.log(2) - np.logaddexp(0, -signs * a)) / a)
+
+
+def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]) -> Account:
+    """The log-odds that each context adds to the decisions of coming tokens.
+
+    Args:
+        model: that reads.
+        state: of the text before.
+        tokens: [n] ids.
+    """
+    ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
+    new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
+    if not len(new.bit):
+        return Account(entry_names(model), new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
+    ahead, n = look_ahead(model, state, ids, new, learn=True), len(new.bit)
+    entries, log_odds = divide(model, state.gates, ahead, complete(model, state, ahead.d))
+    place = ahead.d.place[-n:] - len(state.tokens)
+    return Account(entry_names(model), new._replace(place=place), entries[-n:], log_odds[-n:])
+
+
+def divide(
+    model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS
+) -> tuple[np.ndarray, np.ndarray]:
+    """[B, E] log-odds ahead divided among entries, and their sums; gates learn."""
+    F = KINDS * len(model.parts)
+    X, w = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1))
+    a, done = np.zeros(len(w), np.float32), 0
+    for gate, sets in zip(gates, ahead.sets, strict=True):
+        K = len(gate.U)
+        D, a = _weights_before(gate, ahead, weigh(model.weights[done:K], ahead.X[done:K], a), sets, learn)
+        z = X[:K].T @ gate.U.astype(np.float64)
+        w[:, :K] += (D * np.minimum(1, CLIP / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
+        done = K
+    a = weigh(model.weights[done:], ahead.X[done:], a)
+    part = np.repeat(np.arange(len(model.names) + 1), [*[KINDS] * len(model.parts), *[1] * (len(X) - F)])
+    entries = np.zeros((len(a), len(model.names) + 2))
+    np.add.at(entries.T, part, X * w.T)
+    entries[:, -1] = a - np.einsum("fb,bf->b", X, w)
+    return entries, a.astype(np.float64)
+
+
+def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: np.ndarray):
+    """[B, K] the weights of each decision, and the log-odds after it."""
+    D, out = np.empty((len(log_odds), gate.U.shape[1])), np.empty(len(log_odds), np.float32)
+    for some in np.split(np.arange(len(out)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn))):
+        D[some] = gate.D[sets[some]]
+        here = learn[some[some < len(learn)]]
+        out[some], gate = read_gate(gate, ahead.X[: len(gate.U), some], log_odds[some], sets[some], ahead.d.bit[some], here)
+    return D, out
+
+
+def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.ndarray, " A"]):
+    """The same of several candidates: log-odds and nats [A, E], log p [A]."""
+    ahead = expect(model, state)[1]
+    entries, log_odds = divide(model, state.gates, ahead)
+    entries, log_odds = (values[1 - model.vocab_size :] for values in (entries, log_odds))
+    node, within = model.tree.node[tokens], model.tree.within[tokens]
+    signs = (2.0 * model.tree.bit[tokens] - 1) * within
+    a, of_path = log_odds[node], entries[node]  # [A, D], [A, D, E]
+    log_p = -np.sum(np.where(within, np.logaddexp(0, -signs * a), 0), axis=1)
+    nats = shares(a, signs) * within
+    return np.einsum("ad,ade->ae", signs, of_path), np.einsum("ad,ade->ae", nats, of_path), log_p
+
+
+def accounts_of_stream(model: CountedModel, stream: Integer[np.ndarray, " L"]):
+    """[M] predicted places less 1, log-odds and nats [M, E], and log p."""
+    documents = np.flatnonzero(stream[:-1] == PAD)[1:] + 1 if model.history == "adaptive:document" else []
+    found, first = [], 0
+    for tokens in np.split(stream[1:], np.asarray(documents, int) - 1):
+        own = account(model, begin(model), tokens)
+        places = np.unique(own.decisions.place)
+        log_p = np.bincount(own.decisions.place, own.log_p, len(tokens))[places]
+        found.append((places + first, own.by_token(places), own.nats_by_token(places), log_p))
+        first += len(tokens)
+    return tuple(np.concatenate(part) for part in zip(*found, strict=True))
 
 
 class Attribution(NamedTuple):

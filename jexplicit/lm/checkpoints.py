@@ -18,9 +18,9 @@ from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, 
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.arpa import is_arpa, read_arpa
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.counted.use import AnyModel
+from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
-from jexplicit.lm.rows.explicit import bigram_model, explicit_language_model, unigram_model
+from jexplicit.lm.rows import bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.files import file_inside, local_path

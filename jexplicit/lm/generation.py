@@ -16,8 +16,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of
-from jexplicit.lm.counted.reading import predict_alone
-from jexplicit.lm.counted.use import AnyModel, Counted, is_alone
+from jexplicit.lm.counted.reading import AnyModel, Counted, is_alone, predict_alone
 from jexplicit.lm.reading import expect, init, predict, read
 from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import check_threads

@@ -22,16 +22,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import Constant, LanguageModel, TokenTables
-from jexplicit.lm.core.past import State
-from jexplicit.lm.core.tables import SparseRows
+from jexplicit.lm.core.model import Constant, LanguageModel, SparseRows, State, TokenTables
 from jexplicit.lm.counted.columns import Context
-from jexplicit.lm.counted.files import COUNTED, context_of, text_of
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.use import AnyModel
-from jexplicit.lm.rows.network import NetworkRows, SequenceRows
-from jexplicit.lm.rows.ngrams import BackOffChain, Children
-from jexplicit.lm.rows.sparse import SparseTables
+from jexplicit.lm.counted.reading import COUNTED, AnyModel, context_of, text_of_context
+from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows, SparseTables
 from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
 
@@ -113,7 +108,7 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     if _class_of(type(value).__name__) is type(value):
         return {"type": type(value).__name__, "fields": describe(_fields(value), name, tensors)}
     if isinstance(value, Context):
-        return {"context": text_of(value, name)}
+        return {"context": text_of_context(value, name)}
     if isinstance(value, dict):
         return {key: describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -18,12 +18,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.core.past import Past, State, contexts_at
+from jexplicit.lm.core.model import Past, State, contexts_at
 from jexplicit.lm.counted import reading as counted
-from jexplicit.lm.counted.combine import Combination, CombinationState
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import CountedState
-from jexplicit.lm.counted.use import AnyModel, Counted, begin_any, predict_any, read_any
+from jexplicit.lm.counted.reading import (
+    AnyModel,
+    Combination,
+    CombinationState,
+    Counted,
+    CountedState,
+    begin_any,
+    predict_any,
+    read_any,
+)
 from jexplicit.lm.evaluation import log_distributions, log_probabilities
 from jexplicit.lm.model_files import MALFORMED, describe, rebuild
 from jexplicit.runs.files import local_path, parse_json

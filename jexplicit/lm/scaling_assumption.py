@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer, Real
 
 from jexplicit.data.contexts import distinct_contexts
-from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.softmax import Tables, logits
+from jexplicit.lm.core.model import LanguageModel, Tables, logits
 
 
 class Scaling(NamedTuple):

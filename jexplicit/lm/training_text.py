@@ -19,7 +19,7 @@ from jexplicit.data.corpus.held_out import cut_documents, hold_out
 from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
-from jexplicit.lm.rows.ngrams import BackOffChain, smoothed_ngrams
+from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
 from jexplicit.runs.checkpoints import as_json
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.host import trim_heap

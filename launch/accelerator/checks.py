@@ -80,7 +80,7 @@ def ngrams_of_tokens() -> tuple[float, float]:
     """Probabilities of the n-gram model sum to 1 in every context."""
     from jexplicit.data.contexts import contexts
     from jexplicit.lm.core.model import LanguageModel
-    from jexplicit.lm.rows.ngrams import smoothed_ngrams
+    from jexplicit.lm.rows import smoothed_ngrams
 
     N = 20
     X, Y = contexts(draw_stream(300, N), 2)

@@ -99,7 +99,7 @@ def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
 def evaluated_ngrams(sizes: Sizes, mesh: Mesh) -> Case:
     """Log-probabilities by an n-gram model: four reads of 32 bytes a level."""
     from jexplicit.data.contexts import contexts
-    from jexplicit.lm.rows.ngrams import BackOffChain, smoothed_ngrams
+    from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
 
     X, Y = contexts(draw_stream(sizes.positions, sizes.vocabulary), CONTEXT)
     rows = smoothed_ngrams(X, Y, vocab_size=sizes.vocabulary)

@@ -4,7 +4,7 @@ Every request is a document of its own, which begins with `<pad>`: a model of th
 is the tokens by which the encoding of context and continuation together is longer than that of the context; white space that
 adds none has a log-likelihood of 0. What the tokenizer does not know is `<unk>` (line breaks, where the training text had none)
 and scored as such; a rolling log-likelihood also
-spells it (`jexplicit.lm.measures.spelling`).
+spells it (`jexplicit.lm.evaluation.spelling`).
 
 Source: https://github.com/EleutherAI/lm-evaluation-harness, docs/model_guide.md.
 """
@@ -21,9 +21,8 @@ from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportM
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import text_sizes
 from jexplicit.lm.checkpoints import load_model
-from jexplicit.lm.evaluation import score
+from jexplicit.lm.evaluation import score, spelling
 from jexplicit.lm.generation import generate, generate_text
-from jexplicit.lm.measures import spelling
 from jexplicit.runs.checks import key_of_seed
 from launch.kit.rows import groups
 

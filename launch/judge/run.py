@@ -10,7 +10,7 @@ import numpy as np
 
 from jexplicit.data.records import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
-from jexplicit.lm.measures import judgement, preferences
+from jexplicit.lm.evaluation import judgement, preferences
 from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.progress import stage
 from launch.judge.config import Config

@@ -15,15 +15,13 @@ from jexplicit.counts.dense import Counts
 from jexplicit.data.contexts import contexts
 from jexplicit.data.corpus.cache import TokenizedCorpus
 from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
-from jexplicit.lm.core.model import LanguageModel, is_token_model
+from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.core.names import Features, FitOptions, label
-from jexplicit.lm.core.past import sampled_positions
-from jexplicit.lm.counted.use import AnyModel
-from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.counted.reading import AnyModel
+from jexplicit.lm.evaluation import comparable_measures, evaluate, positions_in_all, spelling
 from jexplicit.lm.fits.fit import ORDER, contexts_radius, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
-from jexplicit.lm.measures import comparable_measures, positions_in_all, spelling
-from jexplicit.lm.rows.explicit import target_counts, with_targets
+from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.host import peak_bytes, trim_heap

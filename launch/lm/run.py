@@ -17,9 +17,9 @@ from jexplicit.data.corpora import TextSizes
 from jexplicit.data.corpus.docstrings import about_corpus
 from jexplicit.data.corpus.shards import count_tokens
 from jexplicit.lm.checkpoints import load_row, model_rows
+from jexplicit.lm.evaluation import unknown_share
 from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import data_mesh, request_devices

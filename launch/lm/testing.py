@@ -15,9 +15,9 @@ from jexplicit.data.text import check_reading, file_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import load_row
 from jexplicit.lm.core.names import label
-from jexplicit.lm.counted.use import AnyModel
+from jexplicit.lm.counted.reading import AnyModel
+from jexplicit.lm.evaluation import DocumentLosses, document_losses, loss_fields
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.measures import DocumentLosses, document_losses, loss_fields
 from jexplicit.lm.training_text import Watch
 from jexplicit.runs.progress import stage
 from launch.kit.folder import RunFolder

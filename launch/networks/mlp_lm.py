@@ -16,11 +16,11 @@ from jexplicit.data.corpus.docstrings import about_corpus, docs_corpus
 from jexplicit.data.text import read_documents, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
-from jexplicit.lm.core.tables import map_contexts
+from jexplicit.lm.core.model import map_contexts
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import FitResult, fit_model
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.rows import network_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import MLPLanguageModel
 from jexplicit.runs.checks import key_of_seed

@@ -21,10 +21,10 @@ from jexplicit.data.text import text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields, spelling
-from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.rows import network_model
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables

@@ -16,7 +16,7 @@ from jexplicit.runs.files import write_whole
 from launch.shared.choose import visible
 
 if TYPE_CHECKING:
-    from jexplicit.lm.core.past import EncodedText
+    from jexplicit.lm.core.model import EncodedText
     from jexplicit.lm.text_model import TextModel
 
 _alternatives, _digits, _most_tokens = 10, 6, 4000

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.past import read_text
+from jexplicit.lm.core.model import read_text, token_model
 from jexplicit.lm.fits.fit import fit
-from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.rows import network_model
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from launch import explain
 from launch.shared import page

@@ -20,7 +20,7 @@ from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.rows.ngrams import smoothed_ngrams
+from jexplicit.lm.rows import smoothed_ngrams
 from jexplicit.lm.training_text import TrainingText
 
 SUM = 5e-6

@@ -17,7 +17,7 @@ from scipy.stats import linregress
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.evaluation import Evaluation, Past, evaluate, histories, log_probabilities, read_text
-from jexplicit.lm.rows.explicit import Features, explicit_language_model, target_counts, unigram_model
+from jexplicit.lm.rows import Features, explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 
 N = 9

@@ -28,17 +28,17 @@ from scipy.sparse import csr_array
 from jexplicit.counts.dense import count
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.rows.explicit import (
+from jexplicit.lm.rows import (
     bigram_model,
     bigram_optimum,
     explicit_blocks,
     explicit_language_model,
+    sparse_language_model,
     target_counts,
     token_counts,
     unigram_model,
     with_targets,
 )
-from jexplicit.lm.rows.sparse import sparse_language_model
 from jexplicit.lm.training_text import Options, TrainingText
 
 N = 9  # of no use to 8 devices: their last columns are fillers

@@ -14,7 +14,7 @@ from jexplicit.lm import generation
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.generation import generate, generate_text, next_token, restrict
-from jexplicit.lm.rows.explicit import Features, explicit_language_model
+from jexplicit.lm.rows import Features, explicit_language_model
 
 N = 9
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(random_documents(6, 60, N, 7), 3, N))

@@ -38,7 +38,7 @@ from jexplicit.lm.fits.gradient import (
     make_batch,
     training_step,
 )
-from jexplicit.lm.rows.explicit import explicit_language_model
+from jexplicit.lm.rows import explicit_language_model
 from jexplicit.runs.devices import data_mesh
 from jexplicit.solvers.explicit import explicit_solution
 

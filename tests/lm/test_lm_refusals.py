@@ -21,16 +21,21 @@ from jexplicit.data.contexts import contexts
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model, smoothed_excess
-from jexplicit.lm.evaluation import evaluate, log_probabilities, score
+from jexplicit.lm.evaluation import evaluate, log_probabilities, score, score_documents
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
 from jexplicit.lm.generation import generate, next_token
-from jexplicit.lm.measures import score_documents
-from jexplicit.lm.rows.explicit import bigram_optimum, explicit_blocks, explicit_language_model, unigram_model
-from jexplicit.lm.rows.network import network_model
-from jexplicit.lm.rows.ngrams import smoothed_ngrams
-from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
+from jexplicit.lm.rows import (
+    bigram_optimum,
+    explicit_blocks,
+    explicit_language_model,
+    network_model,
+    smoothed_ngrams,
+    smoothed_offset_rows,
+    sparse_language_model,
+    unigram_model,
+)
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables

@@ -14,13 +14,11 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import contexts
-from jexplicit.lm import evaluation
+from jexplicit.lm import evaluation, rows
 from jexplicit.lm.core.model import is_token_model, token_model
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.fits.log_linear import offset_rows
-from jexplicit.lm.rows import sparse as sparse_module
-from jexplicit.lm.rows.explicit import explicit_language_model
-from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
+from jexplicit.lm.rows import explicit_language_model, smoothed_offset_rows, sparse_language_model
 
 N = 9
 SLOW = pytest.mark.slow
@@ -47,7 +45,7 @@ def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch)
 @pytest.mark.parametrize("largest", [0.0, 0.3, 2.0, 11.0])
 def test_interpolated_exponentials_are_exact_to_rounding(largest):
     slopes, t = np.linspace(0, largest, 7), np.append(np.linspace(0, 1, 23), 1 / 3)
-    found = np.polynomial.chebyshev.chebval(2 * t - 1, sparse_module._chebyshev_coefficients(slopes))
+    found = np.polynomial.chebyshev.chebval(2 * t - 1, rows._chebyshev_coefficients(slopes))
     # rounding is that of the largest exponential: eps * exp(largest), times the number of terms
     np.testing.assert_allclose(found, np.exp(np.outer(slopes, t)), rtol=0, atol=1e-14 * np.exp(largest))
 

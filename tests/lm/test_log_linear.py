@@ -17,7 +17,7 @@ from jexplicit import evaluate
 from jexplicit.lm.core.names import Smoothing
 from jexplicit.lm.evaluation import log_probabilities
 from jexplicit.lm.fits.log_linear import OffsetRows, fit_exponents, implied_slope, log_linear_model, offset_rows
-from jexplicit.lm.rows.explicit import bigram_model
+from jexplicit.lm.rows import bigram_model
 from jexplicit.runs.devices import data_mesh
 
 N, K = 9, 3

@@ -15,8 +15,7 @@ from jexplicit.data.corpora import TextSizes, text_sizes
 from jexplicit.data.records import MinimalPair, read_pairs
 from jexplicit.lm import explicit_language_model, next_token
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.measures import (
+from jexplicit.lm.evaluation import (
     DocumentLosses,
     bootstrap_standard_error,
     comparable_measures,
@@ -30,6 +29,7 @@ from jexplicit.lm.measures import (
     spelling,
     unknown_share,
 )
+from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.training_text import Options, TrainingText
 
 DOCUMENTS = ["to be or not", "to  be", "what ïs"]

@@ -15,8 +15,7 @@ from jexplicit.counts.sparse import count_sparse
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_token_model, token_model
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
-from jexplicit.lm.rows.explicit import explicit_language_model, unigram_model
-from jexplicit.lm.rows.sparse import sparse_language_model
+from jexplicit.lm.rows import explicit_language_model, sparse_language_model, unigram_model
 from jexplicit.lm.training_text import TrainingText
 
 N = 9

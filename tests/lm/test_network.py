@@ -7,7 +7,7 @@ import pytest
 
 from jexplicit.data.corpora import split_in_three
 from jexplicit.lm.generation import generate
-from jexplicit.lm.rows.network import network_model
+from jexplicit.lm.rows import network_model
 from jexplicit.nn.networks import MLPLanguageModel, init_variables, network_outputs
 
 pytestmark = pytest.mark.slow

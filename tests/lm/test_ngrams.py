@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from reference import Chain, random_documents, stream_of, windows
 
-from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.core.tables import Sparse, SparseRows, find_entry
+from jexplicit.lm import rows
+from jexplicit.lm.core.model import LanguageModel, Sparse, SparseRows, find_entry
 from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
-from jexplicit.lm.rows import ngrams as ngrams_module
-from jexplicit.lm.rows.ngrams import BackOffChain, context_numbers, smoothed_ngrams
+from jexplicit.lm.rows import BackOffChain, context_numbers, smoothed_ngrams
 
 N = 9
 ROW, SUM = 1e-6, 5e-6  # of a row; of a sum of them
@@ -134,7 +133,7 @@ def test_the_largest_id_of_a_small_type_is_found(dtype, size):
 @EVERY_LEVEL
 def test_blocks_of_a_few_pairs_are_smoothed_as_all_of_them(order, monkeypatch):
     whole = ngrams_of(order)
-    monkeypatch.setattr(ngrams_module, "_pairs_per_block", 7)
+    monkeypatch.setattr(rows, "_pairs_per_block", 7)
     assert_same_ngrams(ngrams_of(order), whole)
 
 

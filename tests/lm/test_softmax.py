@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from reference import features
 
-from jexplicit.lm.core import tables as contexts_module
-from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.softmax import logits
-from jexplicit.lm.core.tables import map_contexts
+from jexplicit.lm.core import model as contexts_module
+from jexplicit.lm.core.model import logits, map_contexts, token_model
 from jexplicit.runs.devices import data_mesh
 
 N = 9

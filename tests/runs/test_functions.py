@@ -22,7 +22,7 @@ from icl.models.recurrences import Stream
 from icl.problems.comparison import Predictions
 from jexplicit import lm, solvers
 from jexplicit.features import scattering
-from jexplicit.lm.core import softmax
+from jexplicit.lm.core import model
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import AXIS, data_mesh
 
@@ -113,7 +113,7 @@ def cases() -> dict[str, Case]:
         "jexplicit.features.scattering_pools": case(
             lambda X: scattering.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
         ),
-        "jexplicit.lm.logits": case(lambda U: softmax.logits((U,), CONTEXT), normal(8, 8)),
+        "jexplicit.lm.logits": case(lambda U: model.logits((U,), CONTEXT), normal(8, 8)),
         "jexplicit.solvers.priming_scan": case(
             lambda H: solvers.priming_scan(H, DECODERS[0], ANSWERS, VALUES).accuracy, H, no_gradient="it counts what is right"
         ),

@@ -252,7 +252,7 @@ class View(NamedTuple):
 
 
 def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """The intervals [begin, end) of sorted decisions before each decision; without an end, up to itself."""
+    """The intervals [begin, end) before each decision; without an end, up to itself."""
     n, found = len(s.time), []
     at = np.arange(n, dtype=np.int32)
     if view.whole:
@@ -283,7 +283,7 @@ def state(seen: Statistics) -> np.ndarray:
 def count_states(
     seen: Statistics, b: np.ndarray, y: np.ndarray, half: np.ndarray, among: Bool[np.ndarray, " n"]
 ) -> Float[np.ndarray, "2 2 cells"]:
-    """Counts of 0 and 1 by half of the cells, state and base, among some decisions."""
+    """Counts of 0 and 1 among some decisions, by half, state and base."""
     known, size = among & (seen.n > 0), 4 * _states * _bins
     j, part = bins(b)
     cell = ((((2 * half + y) * _states + state(seen)) * _bins) + j)[known]
@@ -301,14 +301,14 @@ def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "state
 
 
 def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, least: int):
-    """[n, 4] evidence over the log-odds b, 0 below `least` decisions, and whether it is known.
+    """[n, 4] evidence over the log-odds b, and whether it is known.
 
     Args:
         seen: [n] what the cells have seen.
         b: [n] the base.
         tables: [T, states, bins] log-odds of states.
         which: [n] the table of each.
-        least: decisions.
+        least: decisions that a cell must have seen; with fewer all is 0.
     """
     (j, part), flat = bins(b), tables.ravel()
     at = (which * _states + state(seen)) * _bins + j

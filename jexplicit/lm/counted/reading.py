@@ -3,20 +3,32 @@
 A decision is evaluated once. Of the text before it a state keeps what evidence still asks for: the tokens that columns can see,
 back to the start of the document where histories end there, and the log-odds that each of its decisions was measured against in
 every part, if these count the text.
+
+Another model of the same tokens is one more input of the mix (`combine`):
+
+    log-odds = w_1 a + w_2 z + w_3,        z = log of the other model's mass at the right of a node, less that at its left
+
+for each decision, with a the counted model's log-odds and weights w of the depth of the node in the tree. Each decision is a
+probability, so that the whole is normalised as the counted model is.
 """
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
-from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, pass_over
-from jexplicit.lm.counted.mixing import BLOCK, NO_BLOCKS, Gate, blocks_of, log_likelihoods, read_gate
+from jexplicit.data.contexts import PAD, check_stream, check_token_ids
+from jexplicit.lm.core.model import LanguageModel, draw_sample
+from jexplicit.lm.counted.columns import Context, Spelling
+from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, Statistics, decisions, pass_over
+from jexplicit.lm.counted.layer import Described, Layer
+from jexplicit.lm.counted.mixing import BLOCK, MOST, NO_BLOCKS, Gate, blocks_of, log_likelihoods, newton, read_gate
 from jexplicit.lm.counted.model import (
     BIAS,
     CountedModel,
+    Part,
     add,
     counts_as_known,
     ends_with_documents,
@@ -276,3 +288,298 @@ def _after(a: Decisions, b: Decisions) -> Decisions:
     node, bit = np.concatenate([a.node, b.node.astype(a.node.dtype)]), np.concatenate([a.bit, b.bit])
     first, places = np.append(a.first, b.first[1:] + len(a.bit)), np.concatenate([a.places, b.places])
     return Decisions(place, block, node, bit, first, places)
+
+
+_deepest = 12  # depths with weights of their own
+_ridge = 20.0  # of the weights of a depth, to those of all decisions
+_cells = 1 << 24  # places times tokens at once
+
+
+class Combination(NamedTuple):
+    """A counted model with another model in its mix; `combine` makes it.
+
+    model: counted.
+    other: of the same tokens.
+    weights: [depths, 3] of the log-odds of both, and of 1.
+    """
+
+    model: CountedModel
+    other: Any
+    weights: Float32[np.ndarray, "depths 3"]
+
+    eos = property(lambda self: self.model.eos)
+    vocab_size = property(lambda self: self.model.vocab_size)
+    radius = property(lambda self: self.model.radius)
+    history = property(lambda self: self.model.history)
+    names = property(lambda self: (*self.model.names, "other model"))
+    nbytes = property(lambda self: self.model.nbytes + self.other.nbytes + self.weights.nbytes)
+    scalars = property(lambda self: self.model.scalars + self.weights.size)
+
+    def __repr__(self) -> str:
+        return f"Combination({self.model!r}, {self.other!r})"
+
+
+class CombinationState(NamedTuple):
+    """What both models have read: the counted one's state, and all tokens."""
+
+    own: CountedState
+    tokens: Int[np.ndarray, " n"]
+
+
+@functools.singledispatch
+def distributions(other: Any, stream: np.ndarray, places: np.ndarray) -> Float[np.ndarray, "P N"]:
+    """`log p` of all tokens at some places of a stream, under any model."""
+    raise ValueError(f"a {type(other).__name__} combined with a count-based model: give a language model of the same tokens")
+
+
+def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) -> Combination:
+    """Fit the weights of two models on a text that neither has counted.
+
+    Args:
+        model: counted.
+        other: any language model of the same tokens: a network, n-grams, another counted model.
+        stream: [L] tokens, `<pad> d_1 <pad> ... d_n <pad>`.
+
+    Raises:
+        ValueError: models of other tokens, or a text without any.
+    """
+    if not isinstance(model, CountedModel) or not hasattr(other, "vocab_size"):
+        kinds = f"{type(model).__name__} and {type(other).__name__}"
+        raise ValueError(f"{kinds}: give a model of context mixing and any language model, the `model` of each TextModel")
+    if other.vocab_size != model.vocab_size:
+        raise ValueError(f"a model of {other.vocab_size} tokens with one of {model.vocab_size}: they need the same tokenizer")
+    stream = np.asarray(stream, np.int32)
+    place, d, a, _ = read_decisions(model, begin(model), stream[1:])
+    if not len(a):
+        raise ValueError("no token in the text that weights are fitted on: give some text")
+    X = _inputs(a, _log_odds(model, other, stream, place + 1, d.node))
+    depth = np.minimum(model.tree.depths[d.node], _deepest)
+    shared = newton(X, d.bit, np.array([1.0, 0.0, 0.0]), 1.0)
+    weights = np.tile(shared, (_deepest + 1, 1))
+    for of in np.unique(depth):
+        weights[of] = newton(X[depth == of], d.bit[depth == of], shared, _ridge)
+    return Combination(model, other, weights.astype(np.float32))
+
+
+def begin_combined(model: Combination) -> CombinationState:
+    """The state before a text."""
+    return CombinationState(begin(model.model), np.array([PAD], np.int32))
+
+
+def read_combined(model: Combination, state: CombinationState, tokens: Integer[np.ndarray, " n"]):
+    """`log p` of each coming token, and the state after them."""
+    stream = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
+    place, d, a, own = read_decisions(model.model, state.own, stream[len(state.tokens) :])
+    z = _log_odds(model.model, model.other, stream, place + len(state.tokens), d.node)
+    nats = log_likelihoods(d.bit, _mix(model, a, z, d.node))
+    return np.bincount(place, nats, len(tokens)).astype(float), CombinationState(own, stream)
+
+
+def predict_combined(model: Combination, state: CombinationState) -> Float[np.ndarray, " N"]:
+    """`log p` of every token as the next one."""
+    nodes, stream = np.arange(model.vocab_size - 1), np.append(state.tokens, np.int32(PAD))
+    ahead = expect(model.model, state.own)[1]
+    a = pass_gates(model.model, state.own.gates, ahead)[0][-len(nodes) :]
+    z = _log_odds(model.model, model.other, stream, np.full(len(nodes), len(stream) - 1), nodes)
+    return model.model.tree.log_probabilities(_mix(model, a, z, nodes))
+
+
+def mass_log_odds(
+    model: CountedModel, log_p: Float[np.ndarray, "P N"], row: Int[np.ndarray, " B"], node: Integer[np.ndarray, " B"]
+) -> Float[np.ndarray, " B"]:
+    """The log-odds of 1 at a node: masses of right and left leaves.
+
+    Args:
+        model: whose tree is used.
+        log_p: [P, N] distributions.
+        row: [B] of each decision.
+        node: [B].
+    """
+    order, spans = model.tree.leaves()
+    mass = np.concatenate([np.zeros((len(log_p), 1)), np.cumsum(np.exp(log_p.astype(np.float64))[:, order], axis=1)], axis=1)
+    first, middle, last = (mass[row, spans[node, n]] for n in range(3))
+    left, right = np.maximum(middle - first, 1e-15), np.maximum(last - middle, 1e-15)
+    return np.clip(np.log(right) - np.log(left), -MOST, MOST)
+
+
+def _log_odds(model: CountedModel, other: Any, stream: np.ndarray, place: np.ndarray, node: np.ndarray) -> np.ndarray:
+    """[B] the other model's log-odds of decisions, in the order of their places."""
+    places, row = np.unique(place, return_inverse=True)
+    found, size = np.zeros(len(place)), max(1, _cells // model.vocab_size)
+    for first in range(0, len(places), size):
+        some = (row >= first) & (row < first + size)
+        log_p = distributions(other, stream, places[first : first + size])
+        found[some] = mass_log_odds(model, log_p, row[some] - first, node[some])
+    return found
+
+
+def _inputs(a: np.ndarray, z: np.ndarray) -> Float32[np.ndarray, "B 3"]:
+    return np.stack([a, z, np.ones(len(a))], axis=1).astype(np.float32)
+
+
+def _mix(model: Combination, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> Float32[np.ndarray, " B"]:
+    depth = np.minimum(model.model.tree.depths[node], _deepest)
+    return np.einsum("bf,bf->b", _inputs(a, z), model.weights[depth])
+
+
+if TYPE_CHECKING:
+    AnyModel = Any  # the fields of a LanguageModel are known to no checker
+else:
+    AnyModel = LanguageModel | CountedModel | Combination
+Counted = (CountedModel, Combination)
+_reported = 1 << 16  # tokens between two reports of progress
+_decisions = 1 << 18  # at once, where all nodes are asked for
+
+Progress = Callable[[int, int], object]
+
+
+def begin_any(model: CountedModel | Combination) -> CountedState | CombinationState:
+    """The state before a text."""
+    return begin_combined(model) if isinstance(model, Combination) else begin(model)
+
+
+def read_any(model: CountedModel | Combination, state: Any, tokens: Integer[np.ndarray, " n"]) -> tuple[np.ndarray, Any]:
+    """`log p` of each coming token, and the state after them."""
+    return read_combined(model, state, tokens) if isinstance(model, Combination) else read(model, state, tokens)
+
+
+def predict_any(model: CountedModel | Combination, state: Any) -> Float[np.ndarray, " N"]:
+    """`log p` of every token as the next one."""
+    return predict_combined(model, state) if isinstance(model, Combination) else predict(model, state)
+
+
+def is_alone(model: object) -> TypeGuard[CountedModel]:
+    """Whether a model uses the training text and the document's contexts alone."""
+    return isinstance(model, CountedModel) and model.history == "none"
+
+
+def score_stream(
+    model: CountedModel | Combination,
+    stream: Integer[np.ndarray, " L"],
+    *,
+    separate: bool = False,
+    progress: Progress | None = None,
+) -> Float[np.ndarray, " M"]:
+    """`log p` of every prediction of a stream, in nats (`jexplicit.score`)."""
+    if separate and isinstance(model, Combination):
+        pads = np.flatnonzero(stream == PAD)
+        parts = zip(pads[:-1], pads[1:] + 1, strict=True)
+        return np.concatenate([score_stream(model, stream[first:end]) for first, end in parts])
+    model = within_documents(model) if separate and isinstance(model, CountedModel) else model
+    log_p = np.concatenate([*_read_reporteds(model, _checked(model, stream), progress)])
+    return log_p[predicted_places(model, stream) - 1]
+
+
+def losses_of(
+    model: CountedModel | Combination,
+    stream: Integer[np.ndarray, " L"],
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Float[np.ndarray, " M"]:
+    """`-log p` of the predictions of a stream, a sample, or the first ones.
+    """  # fmt: skip
+    stream = _checked(model, stream)
+    places = predicted_places(model, stream)
+    if not len(places):
+        raise ValueError("no position to predict: the text has no tokens")
+    if sample is None or sample >= len(places):
+        return -score_stream(model, stream, progress=progress)
+    if is_alone(model):
+        return -_at_places(model, stream, places[draw_sample(len(places), sample, seed)])
+    read_to = places[sample]
+    return -np.concatenate([*_read_reporteds(model, stream[:read_to], progress)])[places[:sample] - 1]
+
+
+def distributions_at(
+    model: CountedModel | Combination,
+    stream: Integer[np.ndarray, " L"],
+    places: Int[np.ndarray, " P"],
+    *,
+    separate: bool = False,
+) -> Float[np.ndarray, "P N"]:
+    """`log p(. | the text before)` at some ascending places of a stream."""
+    model = within_documents(model) if separate and isinstance(model, CountedModel) else model
+    stream = stream.astype(np.int32)
+    if not len(places):
+        return np.zeros((0, model.vocab_size))
+    if is_alone(model):
+        cuts = np.arange(0, len(places), max(1, _decisions // model.vocab_size))[1:]
+        return np.concatenate(
+            [predict_alone(model, np.append(stream[: some[-1]], PAD), some) for some in np.split(places, cuts)]
+        )
+    return np.stack([predict_any(model, state) for state in states_at(model, stream, places)])
+
+
+def states_at(
+    model: CountedModel | Combination, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
+) -> Iterator[Any]:
+    """The state before each of some ascending places of a stream."""
+    state, at = begin_any(model), 1
+    for place in places:
+        state, at = read_any(model, state, stream[at:place])[1], int(place)
+        yield state
+
+
+def _at_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """`log p` of the tokens at some places, of a model that is alone."""
+    found = []
+    for some in np.split(places, np.arange(_reported, len(places), _reported)):
+        ahead = look_ahead(model, begin(model), stream, decisions_at(model.tree, stream, some))
+        log_p = np.zeros(len(stream))
+        np.add.at(log_p, ahead.d.place, log_likelihoods(ahead.d.bit, pass_gates(model, begin(model).gates, ahead)[0]))
+        found.append(log_p[some])
+    return np.concatenate(found)
+
+
+def _read_reporteds(model: CountedModel | Combination, stream: np.ndarray, progress: Progress | None) -> Iterator[np.ndarray]:
+    state, piece = begin_any(model), _reported if progress else len(stream)
+    for at in range(1, max(len(stream), 2), piece):
+        log_p, state = read_any(model, state, stream[at : at + piece])
+        yield log_p
+        if progress:
+            progress(min(at + piece, len(stream)) - 1, len(stream) - 1)
+
+
+def _checked(model: CountedModel | Combination, stream: np.ndarray) -> np.ndarray:
+    check_stream(stream)
+    check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    return stream.astype(np.int32)
+
+
+distributions.register(CountedModel)(distributions_at)
+distributions.register(Combination)(distributions_at)
+
+
+COUNTED = (CountedModel, Part, Tree, Spelling, Cells, Statistics, Gate, Described, Layer, CountedState)
+
+
+def text_of_context(context: Context, name: str = "a context") -> dict[str, Any]:
+    """A context as plain values.
+
+    Raises:
+        ValueError: a column that is a function, which no file can hold.
+
+    Example:
+        >>> text_of_context(Context("part", 2))
+        {'columns': ['part', 2], 'window': None}
+    """
+    for column in context.columns:
+        if not isinstance(column, int | str):
+            remedy = "give it a name in jexplicit.lm.counted.columns.COLUMNS, and the context that name"
+            raise ValueError(f"{name} is {context!r} with a function of its own, which no file can hold: {remedy}")
+    return {"columns": list(context.columns), "window": context.window}
+
+
+def context_of(text: dict[str, Any]) -> Context:
+    """The context of plain values.
+
+    Raises:
+        ValueError: a column that is not known here.
+
+    Example:
+        >>> context_of({"columns": ["part", 2], "window": None})
+        Context('part', 2)
+    """
+    return Context(*text["columns"], window=text["window"])

@@ -22,12 +22,11 @@ from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm.core.model import LanguageModel, token_model
+from jexplicit.lm.core.model import LanguageModel, logits, token_model
 from jexplicit.lm.core.names import Features, History, Method, window_of
-from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.counted.model import CONTEXTS, STAGES, contexts_of, fit_counted, gates_of
-from jexplicit.lm.counted.use import AnyModel
-from jexplicit.lm.rows.explicit import (
+from jexplicit.lm.counted.reading import AnyModel
+from jexplicit.lm.rows import (
     FLOOR,
     bigram_model,
     bigram_optimum,

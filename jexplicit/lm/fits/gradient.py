@@ -23,12 +23,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import contexts, distinct_contexts, pad_to
-from jexplicit.lm.core.model import LanguageModel, token_model
+from jexplicit.lm.core.model import LanguageModel, map_contexts, token_model
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_counts, noisy_rows
-from jexplicit.lm.core.tables import map_contexts
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.rows.explicit import explicit_blocks, token_counts
+from jexplicit.lm.rows import explicit_blocks, token_counts
 from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
 from jexplicit.nn.optimizers import adagrad, optax_optimizer
 from jexplicit.nn.training import train

@@ -57,7 +57,7 @@ from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, n
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
 from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, rows_of_text
-from jexplicit.lm.rows.explicit import explicit_language_model, token_counts, with_targets
+from jexplicit.lm.rows import explicit_language_model, token_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
 from jexplicit.runs.devices import check_memory
 from jexplicit.solvers.sweeps import run_sweeps

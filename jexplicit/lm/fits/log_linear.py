@@ -22,12 +22,10 @@ from scipy.sparse import csr_array
 from jexplicit.counts.dense import Counts, counted_radius
 from jexplicit.data.contexts import contexts
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.core.model import LanguageModel, token_model
+from jexplicit.lm.core.model import LanguageModel, map_contexts, token_model
 from jexplicit.lm.core.names import Features, Smoothing
 from jexplicit.lm.core.smoothing import unigram
-from jexplicit.lm.core.tables import map_contexts
-from jexplicit.lm.rows.explicit import target_counts
-from jexplicit.lm.rows.sparse import smoothed_offset_rows
+from jexplicit.lm.rows import smoothed_offset_rows, target_counts
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.devices import full_precision
 

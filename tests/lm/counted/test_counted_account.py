@@ -9,9 +9,8 @@ from counted_models import HISTORIES, fitted, histories, stream, tokenizer
 
 import launch.explain
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.attribution import explain
-from jexplicit.lm.core.past import read_text
-from jexplicit.lm.counted.account import account, entry_names
+from jexplicit.lm.attribution import account, entry_names, explain
+from jexplicit.lm.core.model import read_text
 from jexplicit.lm.counted.evidence import KINDS
 from jexplicit.lm.counted.reading import begin, look_ahead, pass_gates, read
 from jexplicit.lm.evaluation import score

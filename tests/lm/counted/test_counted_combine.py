@@ -7,7 +7,7 @@ from counted_models import fitted, stream, tokenizer
 
 import jexplicit
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.counted.combine import combine, mass_log_odds
+from jexplicit.lm.counted.reading import combine, mass_log_odds
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.reading import init, predict, read

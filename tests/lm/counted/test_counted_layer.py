@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from counted_models import histories
 
+from jexplicit.lm.attribution import account
 from jexplicit.lm.counted import layer as core
-from jexplicit.lm.counted.account import account
 from jexplicit.lm.counted.columns import Text, spelling
 from jexplicit.lm.counted.evidence import decisions
 from jexplicit.lm.counted.layer import Described, Layer, described, describing, near, product, sums

@@ -11,12 +11,10 @@ from counted_models import HISTORIES, fitted, histories, stream, tokenizer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.records import MinimalPair
-from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.past import read_text
-from jexplicit.lm.counted import reading, use
-from jexplicit.lm.evaluation import evaluate, log_distributions, score
+from jexplicit.lm.core.model import read_text, token_model
+from jexplicit.lm.counted import reading
+from jexplicit.lm.evaluation import document_losses, evaluate, log_distributions, preferences, score
 from jexplicit.lm.generation import generate, generate_text, next_token
-from jexplicit.lm.measures import document_losses, preferences
 from jexplicit.lm.reading import expect, init, load_state, predict, read, save_state
 from jexplicit.lm.text_model import TextModel
 
@@ -99,7 +97,7 @@ def test_losses_of_a_stream_and_of_parts_of_it(history, eos):
     if history != "none":
         np.testing.assert_allclose(some.nll, -log_p[:40].sum(), atol=ATOL)
     else:
-        from jexplicit.lm.core.past import draw_sample
+        from jexplicit.lm.core.model import draw_sample
 
         np.testing.assert_allclose(some.nll, -log_p[draw_sample(len(log_p), 40, 3)].sum(), atol=ATOL)
     np.testing.assert_allclose(document_losses(model, ids).nll.sum(), -log_p.sum(), atol=ATOL)
@@ -215,8 +213,8 @@ def test_long_texts_are_read_in_pieces(monkeypatch):
         whole = score(model, ids)
         with monkeypatch.context() as patch:
             patch.setattr(reading, "_piece", 50)
-            patch.setattr(use, "_decisions", 100)
-            patch.setattr(use, "_piece", 30)
+            patch.setattr(reading, "_decisions", 100)
+            patch.setattr(reading, "_reported", 30)
             np.testing.assert_allclose(score(model, ids), whole, atol=ATOL)
             np.testing.assert_allclose(evaluate(model, ids, sample=len(whole) - 1).nll, -whole[:-1].sum(), atol=3.0)
-            assert use.distributions_at(model, ids, np.array([3, 40, 70])).shape == (3, model.vocab_size)
+            assert reading.distributions_at(model, ids, np.array([3, 40, 70])).shape == (3, model.vocab_size)

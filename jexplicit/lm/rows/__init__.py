@@ -1,1 +1,0 @@
-"""Kinds of rows, the parts of a language model."""
