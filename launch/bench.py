@@ -37,7 +37,7 @@ from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.host import set_malloc
 from launch.accelerator.texts import draw_stream
 from launch.kit.command import Preset, run_command
-from launch.kit.rows import Column, Row
+from launch.kit.views import Column, Row
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
     import jax

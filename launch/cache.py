@@ -27,7 +27,7 @@ from jexplicit.runs.cache import (
 )
 from jexplicit.runs.progress import show, si_format
 from launch.kit.command import Command, run_subcommand
-from launch.kit.rows import Column, rich_table
+from launch.kit.views import Column, rich_table
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from jexplicit.data.text import read_documents
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage
 from launch.kit.command import entry_point
-from launch.kit.rows import Column, rich_table
+from launch.kit.views import Column, rich_table
 from launch.shared.choose import ModelChoices, load_choices
 from launch.shared.groups import Reading
 

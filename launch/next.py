@@ -12,7 +12,7 @@ import numpy as np
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
-from launch.kit.rows import Column, rich_table
+from launch.kit.views import Column, rich_table
 from launch.shared.choose import ModelChoice, load_choice, visible
 
 

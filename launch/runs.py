@@ -14,7 +14,7 @@ from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import show
 from jexplicit.runs.results import read_rows, read_stored
 from launch.kit.command import entry_point
-from launch.kit.rows import Column, rich_table
+from launch.kit.views import Column, rich_table
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,8 @@ from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_layers
-from launch.kit.experiment import Experiment, Part
-from launch.kit.figures import log_ticks
-from launch.kit.folder import RunFolder, environment
-from launch.kit.rows import Column, Results, Row, groups, where
-from launch.kit.views import Lines, Section, Table
+from launch.kit.experiment import Experiment, Part, RunFolder, environment
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, log_ticks, where
 
 Place = tuple[Sets, tuple[int, ...]]  # data, and the hidden layers of the networks that learn them
 

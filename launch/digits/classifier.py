@@ -22,7 +22,7 @@ from launch.digits.config import Config
 from launch.digits.data import WITH_FEATURES, load_model, model_name, most_accurate, row_name
 from launch.digits.solved import explicit_features, kernel_logits, layer_inputs
 from launch.digits.trained import network_logits
-from launch.kit.rows import Row, where
+from launch.kit.views import Row, where
 
 _images_per_call = 1000
 

@@ -23,9 +23,8 @@ from jexplicit.solvers.calibration import calibration_error, reliability
 from jexplicit.solvers.explicit import priming_number
 from jexplicit.solvers.metrics import accuracy, mean_loss
 from launch.digits.config import Config
-from launch.kit.experiment import Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row
+from launch.kit.experiment import Part, RunFolder
+from launch.kit.views import Row
 
 Parts = Iterator[Part]
 # methods whose features have weights of their own, in a checkpoint by the name of the features

@@ -17,9 +17,8 @@ from launch.digits import solved, trained
 from launch.digits.config import PRESETS, Config
 from launch.digits.data import Parts, Problem, about, grid_cells, make_problem, most_octaves, read, stored
 from launch.digits.views import VIEWS
-from launch.kit.experiment import Experiment
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row
+from launch.kit.experiment import Experiment, RunFolder
+from launch.kit.views import Row
 
 _shared = {"epochs": 0, "priming_number": None, "backprop_free": True}  # of rows whose methods have no others
 _matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies

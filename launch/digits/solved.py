@@ -38,7 +38,7 @@ from jexplicit.solvers.sweeps import SoftmaxFit, iterative_scaling_sweeps
 from launch.digits import data
 from launch.digits.config import Config
 from launch.digits.data import Parts, Problem, Split, dev_scores, held_out_tenth, keep, make_key, read, row_name, save_model
-from launch.kit.rows import Row, where
+from launch.kit.views import Row, where
 
 _ridge = 1e-4  # of the sweeps with a bound on the curvature, in units of the features' mean square
 _threshold = 1.0  # responses below this many standard deviations are set to 0, so that features are sparse

@@ -29,7 +29,7 @@ from jexplicit.solvers.streamed import streamed_logits, tempered
 from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.data import Parts, Problem, dev_scores, flops, held_out_tenth, keep, make_key, model_name, save_model
 from launch.digits.solved import describe_images, explicit_decoders, kernel_features, linear
-from launch.kit.rows import Row, where
+from launch.kit.views import Row, where
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2
 _readout_rate, _readout_decays = 0.1, (0.0, 0.01, 0.03, 0.1)

@@ -7,9 +7,22 @@ import jax
 import numpy as np
 
 from launch.digits.data import load_model, row_name
-from launch.kit.figures import COLOURS, figure, legend_outside, log_ticks
-from launch.kit.rows import Column, Results, Row, where
-from launch.kit.views import Images, Lines, Section, Table, View, picture
+from launch.kit.views import (
+    COLOURS,
+    Column,
+    Images,
+    Lines,
+    Results,
+    Row,
+    Section,
+    Table,
+    View,
+    figure,
+    legend_outside,
+    log_ticks,
+    picture,
+    where,
+)
 
 
 def epochs(row: Row) -> str:

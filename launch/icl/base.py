@@ -30,10 +30,8 @@ from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.host import host_bytes
 from jexplicit.runs.progress import console, stage
 from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row
-from launch.kit.views import View
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Row, View
 
 INIT_SCALE = 0.002  # of the random weights of a single layer: variance times fan-in, as in the paper's code
 # Streams of random numbers that depend on --seed; none of them is a training seed's own.

@@ -11,8 +11,7 @@ from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import DepthsConfig
 from launch.icl.tables import COLOURS, LOSS
-from launch.kit.rows import Column, Row, cell, pivot
-from launch.kit.views import Lines, Table
+from launch.kit.views import Column, Lines, Row, Table, cell, pivot
 
 BOUND = "any polynomial of the degree"
 SERIES = {

@@ -19,8 +19,7 @@ from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import MesaConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Column, Results, Row, points
-from launch.kit.views import Lines, pivot_table
+from launch.kit.views import Column, Lines, Results, Row, pivot_table, points
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
 STREAMS = ("regression", "ill-conditioned", "drift", "dynamics")

@@ -15,8 +15,7 @@ from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import NewtonConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Column, Results, Row, points
-from launch.kit.views import Lines, Table
+from launch.kit.views import Column, Lines, Results, Row, Table, points
 
 CONDITION = {"well-conditioned": 1.0, "ill-conditioned": 100.0}  # of the covariance of inputs, the latter as in Fu et al.
 _steps = 70  # most steps of Newton's iteration

@@ -29,8 +29,8 @@ from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.host import peak_bytes, trim_heap
 from jexplicit.runs.processes import is_first
 from jexplicit.runs.progress import console, stage
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row, where
+from launch.kit.experiment import RunFolder
+from launch.kit.views import Row, where
 from launch.lm.config import Config
 from launch.lm.views import scaling_file
 

@@ -26,9 +26,8 @@ from jexplicit.runs.devices import data_mesh, request_devices
 from jexplicit.runs.files import write_json
 from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first, join, lock_run_folder
 from jexplicit.runs.progress import console, print_hint
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.program import as_typed
+from launch.kit.command import as_typed
+from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.lm.check import check
 from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.forecast import forecast

@@ -20,8 +20,8 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.measures import DocumentLosses, document_losses, loss_fields
 from jexplicit.lm.training_text import Watch
 from jexplicit.runs.progress import stage
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row, groups
+from launch.kit.experiment import RunFolder
+from launch.kit.views import Row, groups
 from launch.lm.config import Config
 from launch.lm.models import ModelRun, options_of
 

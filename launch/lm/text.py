@@ -24,7 +24,7 @@ from jexplicit.runs.devices import within_memory
 from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
 from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first
 from jexplicit.runs.progress import console, stage
-from launch.kit.folder import RunFolder
+from launch.kit.experiment import RunFolder
 from launch.lm.config import Config
 
 _of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # methods that have models of sparse tables

@@ -18,9 +18,8 @@ from jexplicit.nn.training import epoch_order, shorter_epochs
 from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import console, stage
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row
-from launch.kit.views import Lines, Table
+from launch.kit.experiment import RunFolder
+from launch.kit.views import Column, Lines, Results, Row, Table
 from launch.networks.config import Descent, Pictures
 
 _scored_examples = 100_000  # of the train loss, at most

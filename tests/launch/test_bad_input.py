@@ -27,7 +27,7 @@ from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows.explicit import unigram_model
 from jexplicit.runs.bounds import find_bounds
 from launch import cli
-from launch.kit.flags import flags
+from launch.kit.command import flags
 
 TEXT = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")] * 3
 LARGE = 2**63

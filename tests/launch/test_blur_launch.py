@@ -14,7 +14,7 @@ from jexplicit.runs.results import read_events, read_rows
 from launch.blur import __main__ as blur
 from launch.blur import tasks, train
 from launch.blur.config import TRAIN, TasksConfig
-from launch.kit.rows import Results, where
+from launch.kit.views import Results, where
 
 pytestmark = pytest.mark.slow
 

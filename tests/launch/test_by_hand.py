@@ -18,7 +18,7 @@ from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import __main__ as icl
 from launch.icl.base import make_model, make_recipe, make_regression
 from launch.icl.config import LayerFlags
-from launch.kit.rows import Results
+from launch.kit.views import Results
 from launch.networks import __main__ as networks
 from launch.networks import compare
 from launch.networks.config import checked

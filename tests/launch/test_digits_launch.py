@@ -26,7 +26,7 @@ from launch.digits.classifier import load_classifier
 from launch.digits.config import METHODS, Config
 from launch.digits.data import row_name
 from launch.digits.run import EXPERIMENT
-from launch.kit.rows import only, where
+from launch.kit.views import only, where
 
 pytestmark = pytest.mark.slow
 

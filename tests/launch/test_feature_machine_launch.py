@@ -15,7 +15,7 @@ from launch.digits.classifier import load_classifier
 from launch.feature_machine import __main__ as command
 from launch.feature_machine.config import Kernel
 from launch.feature_machine.tables import read_table
-from launch.kit.rows import only
+from launch.kit.views import only
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from icl import training
 from jexplicit.runs.results import read_events, read_rows
 from launch.icl import __main__ as command
 from launch.icl import base
-from launch.kit.rows import groups, only, where
+from launch.kit.views import groups, only, where
 
 pytestmark = pytest.mark.slow
 

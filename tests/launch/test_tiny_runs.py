@@ -29,7 +29,7 @@ from launch.digits.data import row_name
 from launch.icl.base import TEST, descent_families, make_model, measure_families, random_key
 from launch.icl.config import TaskFlags
 from launch.judge import __main__ as judge
-from launch.kit.rows import only, where
+from launch.kit.views import only, where
 from launch.lm import models as lm_models
 
 # name -> the command, in its preset `tiny` or in less
