@@ -11,12 +11,10 @@ from jaxtyping import Array
 
 from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
 from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, network_outputs
-from jexplicit.runs.bounds import config_of
-from jexplicit.runs.checkpoints import is_checkpoint
+from jexplicit.runs.commands import config_of, console, show
 from jexplicit.runs.devices import full_precision
-from jexplicit.runs.files import local_path
-from jexplicit.runs.progress import console, show
-from jexplicit.runs.results import read_config, read_run
+from jexplicit.runs.files import local_path, read_config, read_run
+from jexplicit.runs.loop import is_checkpoint
 from jexplicit.solvers.layerwise import stack_logits
 from launch.digits.config import Config
 from launch.digits.data import WITH_FEATURES, load_model, model_name, most_accurate, row_name

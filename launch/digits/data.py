@@ -16,9 +16,9 @@ from jaxtyping import Array
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.features.descriptors import Axes, describe, fit_axes
 from jexplicit.features.scattering import scattering_pools, wavelets
-from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
-from jexplicit.runs.progress import stage
-from jexplicit.runs.results import is_measured
+from jexplicit.runs.commands import stage
+from jexplicit.runs.files import is_measured
+from jexplicit.runs.loop import load_checkpoint, save_checkpoint
 from jexplicit.solvers.calibration import calibration_error, reliability
 from jexplicit.solvers.explicit import priming_number
 from jexplicit.solvers.metrics import accuracy, mean_loss

@@ -8,9 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.runs.bounds import refuses
-from jexplicit.runs.host import host_bytes
-from jexplicit.runs.progress import console, stage
+from jexplicit.runs.commands import console, refuses, stage
+from jexplicit.runs.files import host_bytes
 from jexplicit.solvers.explicit import dense_cooccurrence
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained

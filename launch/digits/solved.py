@@ -22,9 +22,9 @@ from jexplicit.features.fourier import fourier_directions, fourier_features
 from jexplicit.features.patches import Filters, patch_features, patch_filters
 from jexplicit.features.positive import random_directions, random_features, unit_rows
 from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.commands import stage
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.host import peak_bytes
-from jexplicit.runs.progress import stage
+from jexplicit.runs.files import peak_bytes
 from jexplicit.solvers.calibration import calibration_error, fit_temperature
 from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution

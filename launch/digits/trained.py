@@ -21,7 +21,7 @@ from jexplicit.nn.parts.initializers import initializer
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, train_network, training_step
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.layerwise import random_decoders
 from jexplicit.solvers.metrics import accuracy, closeness, mean_loss

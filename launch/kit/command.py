@@ -36,10 +36,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import tyro
 from rich.markup import escape
 
-from jexplicit.runs.bounds import check_bounds, config_of
-from jexplicit.runs.files import local_path
-from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
-from jexplicit.runs.results import check_experiment, experiment_of, read_config
+from jexplicit.runs.commands import check_bounds, config_of, console, end_of_reader, json_line, quiet_output
+from jexplicit.runs.files import check_experiment, experiment_of, keep_compiled, local_path, read_config
 
 
 def command_name() -> str:
@@ -210,7 +208,7 @@ def run_command(
     becomes one line on the terminal and exit status 2; Ctrl-C prints how to resume.
 
     Args:
-        run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of
+        run: called with the config; it prints by `jexplicit.runs.commands.show` and returns a dict for `--json`. Or the name of
             a module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are
             parsed, so that `--help` does not import JAX.
         config: a frozen dataclass whose field docstrings become `--help`.
@@ -247,7 +245,7 @@ def run_command(
             error = ValueError(f"{error.filename or 'output'} cannot be written or read ({error.strerror or error}){full}")
         of_process = None  # the message of one process of several
         if "jax" in sys.modules:
-            from jexplicit.runs.processes import message_of_process
+            from jexplicit.runs.devices import message_of_process
 
             of_process = message_of_process(error)
         if isinstance(error, RuntimeError) and not of_process:
@@ -272,8 +270,6 @@ def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
     found: Any = pkgutil.resolve_name(run) if isinstance(run, str) else run
     function = found if callable(found) else getattr(found, "run", None) or found.EXPERIMENT.run
     if "jax" in sys.modules:
-        from jexplicit.runs.cache import keep_compiled
-
         keep_compiled()
     return function
 

@@ -28,10 +28,18 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jexplicit.runs.files import local_path, write_json
-from jexplicit.runs.processes import check_equal_across_processes, is_first, lock_run_folder
-from jexplicit.runs.progress import console, show
-from jexplicit.runs.results import check_experiment, experiment_of, read_config, read_events, read_rows, read_stored
+from jexplicit.runs.commands import console, show
+from jexplicit.runs.devices import check_equal_across_processes, is_first, lock_run_folder
+from jexplicit.runs.files import (
+    check_experiment,
+    experiment_of,
+    local_path,
+    read_config,
+    read_events,
+    read_rows,
+    read_stored,
+    write_json,
+)
 from launch.kit.command import Preset, command_name, run_command
 from launch.kit.views import Row, Section, Table, View, read_results, where
 

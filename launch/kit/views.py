@@ -19,7 +19,7 @@ import numpy as np
 import rich.table
 from rich.text import Text
 
-from jexplicit.runs.results import read_config, read_events, read_rows, read_texts
+from jexplicit.runs.files import read_config, read_events, read_rows, read_texts
 
 Row = Mapping[str, Any]
 T = TypeVar("T")

@@ -26,9 +26,9 @@ from jexplicit.lm.measures import comparable_measures, positions_in_all, spellin
 from jexplicit.lm.rows.explicit import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.runs.host import peak_bytes, trim_heap
-from jexplicit.runs.processes import is_first
-from jexplicit.runs.progress import console, stage
+from jexplicit.runs.commands import console, stage
+from jexplicit.runs.devices import is_first
+from jexplicit.runs.files import peak_bytes, trim_heap
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Row, where
 from launch.lm.config import Config

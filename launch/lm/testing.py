@@ -19,7 +19,7 @@ from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.measures import DocumentLosses, document_losses, loss_fields
 from jexplicit.lm.training_text import Watch
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Row, groups
 from launch.lm.config import Config

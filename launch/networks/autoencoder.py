@@ -17,7 +17,7 @@ from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.studies import autoencoders as study
 from jexplicit.nn.studies.autoencoders import LinearAutoencoder, linear_autoencoder, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.kit.experiment import Experiment, RunFolder
 from launch.kit.experiment import Part as Step
 from launch.kit.views import (

@@ -25,7 +25,7 @@ from jexplicit.nn.steps import initial_state, network_step, variables_of
 from jexplicit.nn.studies.gradient_noise import gradient_noise
 from jexplicit.nn.training import sampler
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from jexplicit.solvers.metrics import recall_by_class
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, mean_std, pivot_table, where

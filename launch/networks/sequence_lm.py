@@ -34,10 +34,9 @@ from jexplicit.nn.steps import train_network
 from jexplicit.nn.training import TrainingResult
 from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import on_cpu, use_devices
-from jexplicit.runs.files import write_json
-from jexplicit.runs.progress import console, stage
-from jexplicit.runs.results import read_texts
+from jexplicit.runs.files import read_texts, write_json
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, Texts, groups
 from launch.networks.config import SequenceConfig, TransformerConfig, checked

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.results import experiment_of, read_config, read_events, read_rows, read_run
+from jexplicit.runs.commands import PositiveInt
+from jexplicit.runs.files import experiment_of, read_config, read_events, read_rows, read_run
 from launch.kit import experiment as module
 from launch.kit.command import Preset
 from launch.kit.experiment import Experiment, RunFolder
@@ -190,7 +190,7 @@ def test_an_experiment_is_named_after_the_folder_of_its_launcher(module, name):
 
 
 def test_another_process_cannot_run_in_the_folder_at_the_same_time(tmp_path):
-    lock = f"from jexplicit.runs.processes import lock_run_folder; lock = lock_run_folder({str(tmp_path)!r}, 0)"
+    lock = f"from jexplicit.runs.devices import lock_run_folder; lock = lock_run_folder({str(tmp_path)!r}, 0)"
     program = f"{lock}; print('held'); input()"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -8,7 +8,7 @@ from run_folders import rows
 from sklearn.datasets import load_wine
 
 from jexplicit.data.images import read_images
-from jexplicit.runs.results import read_events
+from jexplicit.runs.files import read_events
 from jexplicit.solvers.feature_machine import KERNELS
 from launch.digits.__main__ import main as digits
 from launch.digits.classifier import load_classifier

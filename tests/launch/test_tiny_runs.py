@@ -22,7 +22,7 @@ from jexplicit.data.images import pixel_features, read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.nn import steps, training
-from jexplicit.runs.results import read_events
+from jexplicit.runs.files import read_events
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
 from launch.digits.classifier import load_classifier
 from launch.digits.data import row_name

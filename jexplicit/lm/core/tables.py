@@ -15,8 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Int, Integer
 
 from jexplicit.data.contexts import pad_to
-from jexplicit.runs.devices import AXIS, default_mesh, on_cpu, replicate
-from jexplicit.runs.processes import gather_over_processes, part_of_process
+from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 
 def static(default: Any = ...) -> Any:
