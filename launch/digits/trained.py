@@ -27,8 +27,21 @@ from jexplicit.solvers.layerwise import random_decoders
 from jexplicit.solvers.metrics import accuracy, closeness, mean_loss
 from jexplicit.solvers.streamed import streamed_logits, tempered
 from jexplicit.solvers.sweeps import SoftmaxFit
-from launch.digits.data import Parts, Problem, dev_scores, flops, held_out_tenth, keep, make_key, model_name, save_model
-from launch.digits.solved import describe_images, explicit_decoders, kernel_features, linear
+from launch.digits.solved import (
+    Parts,
+    Problem,
+    describe_images,
+    dev_scores,
+    explicit_decoders,
+    flops,
+    held_out_tenth,
+    keep,
+    kernel_features,
+    linear,
+    make_key,
+    model_name,
+    save_model,
+)
 from launch.kit.views import Row, where
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2

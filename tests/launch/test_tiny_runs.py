@@ -24,8 +24,8 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.nn import steps, training
 from jexplicit.runs.files import read_events
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
-from launch.digits.classifier import load_classifier
-from launch.digits.data import row_name
+from launch.digits.run import load_classifier
+from launch.digits.solved import row_name
 from launch.icl.base import TEST, descent_families, make_model, measure_families, random_key
 from launch.icl.config import TaskFlags
 from launch.judge import __main__ as judge
