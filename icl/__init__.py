@@ -12,7 +12,7 @@ Source: von Oswald et al., Transformers Learn In-Context by Gradient Descent, IC
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs.api import lazy_names
+from jexplicit.runs import lazy_names
 
 if TYPE_CHECKING:
     from icl.models.attention import Regression as Regression

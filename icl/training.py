@@ -23,7 +23,7 @@ from jexplicit.nn.optimizers import make_schedule
 from jexplicit.nn.parts.names import ScheduleName
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_cpu, serial_kernels
-from jexplicit.runs.iterate import History, iterate
+from jexplicit.runs.loop import History, iterate
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ if "AuthenticAMD" in _lines and "cpu family\t: 25" in _lines and "avx512f" in _l
 
 # glibc gives back large arrays at once, keeps small ones, and learns from what is freed which are large. Here those from 32
 # MB on are; of the others, such as those of a block of positions, up to 256 MB are used again, since fresh pages take longer
-# than what is computed in them. Between stages `jexplicit.runs.host.trim_heap` gives back the rest.
+# than what is computed in them. Between stages `jexplicit.runs.files.trim_heap` gives back the rest.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 with contextlib.suppress(OSError, AttributeError):  # another libc
     _libc = ctypes.CDLL("libc.so.6")

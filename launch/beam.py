@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import train_and_dev_files
 from jexplicit.data.tfds import tfds_text
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.progress import console, stage
+from jexplicit.runs.commands import PositiveInt, console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
 from launch.shared.groups import check_text

@@ -33,11 +33,11 @@ import numpy as np
 from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.host import set_malloc
+from jexplicit.runs.commands import Bounds, NonNegativeInt, PositiveInt
+from jexplicit.runs.files import set_malloc
 from launch.accelerator.texts import draw_stream
 from launch.kit.command import Preset, run_command
-from launch.kit.rows import Column, Row
+from launch.kit.views import Column, Row
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
     import jax

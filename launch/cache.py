@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from jexplicit.runs.bounds import NonNegativeFloat
-from jexplicit.runs.cache import (
+from jexplicit.runs.commands import NonNegativeFloat, show, si_format
+from jexplicit.runs.files import (
     CacheEntry,
     cache_entries,
     cache_folder,
@@ -25,9 +25,8 @@ from jexplicit.runs.cache import (
     compiled_folder,
     compiled_limit,
 )
-from jexplicit.runs.progress import show, si_format
 from launch.kit.command import Command, run_subcommand
-from launch.kit.rows import Column, rich_table
+from launch.kit.views import Column, rich_table
 
 
 @dataclass(frozen=True)

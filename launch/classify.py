@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.commands import PositiveInt
 from launch.digits.config import Method
 from launch.kit.command import entry_point
 
@@ -35,7 +35,7 @@ class Config:
     """Number of labels to show, the most probable first."""
 
 
-main = entry_point("launch.digits.classifier", Config, __doc__)
+main = entry_point("launch.digits.run:classify", Config, __doc__)
 
 if __name__ == "__main__":
     sys.exit(main())

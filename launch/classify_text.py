@@ -15,10 +15,9 @@ import numpy as np
 
 from jexplicit.data.inputs import list_files
 from jexplicit.data.records import file_records, text_of, value_of
-from jexplicit.runs.bounds import Bounds, NonNegativeInt
-from jexplicit.runs.progress import show
+from jexplicit.runs.commands import Bounds, NonNegativeInt, show
 from launch.kit.command import entry_point
-from launch.kit.rows import Column, rich_table
+from launch.kit.views import Column, rich_table
 
 _most_words, _part = 20_000, 10  # the most frequent words; every tenth text of a label is held out
 _columns = (Column("model", "model"), Column("accuracy, %", "accuracy", ".2f", 100), Column("loss, nats", "loss", ".4f"))

@@ -20,9 +20,9 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import text_sizes
 from jexplicit.data.text import read_documents
 from jexplicit.lm.core.names import label
-from jexplicit.runs.progress import console, show, stage
+from jexplicit.runs.commands import console, show, stage
 from launch.kit.command import entry_point
-from launch.kit.rows import Column, rich_table
+from launch.kit.views import Column, rich_table
 from launch.shared.choose import ModelChoices, load_choices
 from launch.shared.groups import Reading
 

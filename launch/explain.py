@@ -18,8 +18,8 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.data.inputs import is_input
+from jexplicit.runs.commands import console, show
 from jexplicit.runs.files import check_writable, local_path
-from jexplicit.runs.progress import console, show
 from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice, visible
 
@@ -111,7 +111,7 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: "Attr
 
 def draw_attribution(predicted: list[str], context: list[list[str]], why: "Attribution", path: Path) -> None:
     """Heat map [M, G] of the evidence in nats; long texts wrap."""
-    from launch.kit.figures import figure
+    from launch.kit.views import figure
 
     M, G = why.evidence.shape
     tokens = max(_tokens_per_line, -(-M // _most_lines))  # of a line

@@ -10,11 +10,10 @@ from typing import Any
 
 import tyro
 
-from jexplicit.runs.files import local_path
-from jexplicit.runs.progress import show
-from jexplicit.runs.results import read_rows, read_stored
+from jexplicit.runs.commands import show
+from jexplicit.runs.files import local_path, read_rows, read_stored
 from launch.kit.command import entry_point
-from launch.kit.rows import Column, rich_table
+from launch.kit.views import Column, rich_table
 
 
 @dataclass(frozen=True)

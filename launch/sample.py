@@ -7,8 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
-from jexplicit.runs.progress import show
+from jexplicit.runs.commands import NonNegativeFloat, NonNegativeInt, PositiveInt, show
 from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice
 

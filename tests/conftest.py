@@ -48,7 +48,7 @@ def pytest_sessionstart(session):
     Before the workers start, each folder gets a link to every file that another one has: which worker has run a file of tests
     does not matter to the next run.
     """
-    from jexplicit.runs.cache import claim, release
+    from jexplicit.runs.files import claim, release
 
     folder = os.environ.get("COMPILED_BY_TESTS")
     workers = session.config.getoption("numprocesses", None)

@@ -23,8 +23,7 @@ from PIL import Image
 
 from launch import cli
 from launch.kit import command
-from launch.kit.flags import flags
-from launch.kit.program import as_installed
+from launch.kit.command import as_installed, flags
 
 ROOT = Path(__file__).parents[1]
 # The changelog tells of flags that there were.

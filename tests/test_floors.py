@@ -123,7 +123,7 @@ def test_files_are_short():
 
 def test_imports_of_every_form_are_seen():
     for source, expected in {
-        "import launch.kit.folder as runs": {"launch.kit.folder"},
+        "import launch.kit.experiment as runs": {"launch.kit.experiment"},
         "from jexplicit.runs import devices, files": {"jexplicit.runs.devices", "jexplicit.runs.files"},
         "from jexplicit import count": {"jexplicit"},
         "def late():\n    if True:\n        import icl": {"icl"},

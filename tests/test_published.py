@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from launch.kit.rows import Results
+from launch.kit.views import Results
 from launch.lm.config import PRESETS, Config
 from launch.networks.config import CompareConfig
 from tools import headline, tables

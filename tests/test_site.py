@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launch.cli import COMMANDS
-from launch.kit.flags import flags
+from launch.kit.command import flags
 from tools.api_pages import api_pages
 from tools.command_pages import command_pages
 

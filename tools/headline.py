@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launch.digits.views import draw_errors, patient
+from launch.digits.run import draw_errors, patient
 from launch.icl import depths
-from launch.kit.figures import COLOURS, figure, log_ticks
-from launch.kit.rows import Column, Results, Row, groups, markdown_table
+from launch.kit.views import COLOURS, Column, Results, Row, figure, groups, log_ticks, markdown_table
 from launch.networks.sequence_lm import curves
 from tools import tables
 

@@ -26,11 +26,10 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from jexplicit.runs.results import read_events, read_rows, read_stored
+from jexplicit.runs.files import read_events, read_rows, read_stored
 from launch.cli import COMMANDS
 from launch.judge.run import by_model
-from launch.kit.command import Command
-from launch.kit.flags import Flag, flags
+from launch.kit.command import Command, Flag, flags
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 Row = Mapping[str, Any]

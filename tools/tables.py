@@ -35,7 +35,7 @@ from typing import Any
 import tyro
 
 from launch.kit import views
-from launch.kit.rows import Column, Results, Row, only, where
+from launch.kit.views import Column, Results, Row, only, where
 from tools.results import RESULTS, read_results
 
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021.
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs.api import lazy_names
+from jexplicit.runs import lazy_names
 
 if TYPE_CHECKING:
     from icl.blur.data import image_sets as image_sets

@@ -32,7 +32,7 @@ from icl.blur.genome import Genome
 from icl.names import Objective
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_gpu
-from jexplicit.runs.iterate import History, iterate
+from jexplicit.runs.loop import History, iterate
 
 _updates_at_once = 5  # on a GPU this halves the kernels per update; on a TPU it does not, and compilation takes minutes
 

@@ -19,8 +19,7 @@ from jexplicit.counts.merging import INT32_CELLS, Counts, SparseCounts, add_tabl
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
 from jexplicit.runs.checks import is_concrete
-from jexplicit.runs.devices import AXIS, check_memory, default_mesh, on_cpu
-from jexplicit.runs.processes import part_of_process, sum_over_processes
+from jexplicit.runs.devices import AXIS, check_memory, default_mesh, on_cpu, part_of_process, sum_over_processes
 
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
 _chunk_elsewhere = 1 << 22

@@ -17,7 +17,7 @@ from jexplicit.counts.contexts import rows_of_keys, tally
 from jexplicit.counts.merging import CSR, MergeTree, SparseCounts, merge_counts, sparse_table
 from jexplicit.counts.stream import Saving, feed
 from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
-from jexplicit.runs.processes import gather_over_processes, part_of_process
+from jexplicit.runs.devices import gather_over_processes, part_of_process
 
 _block_positions = 1 << 20  # sorted at once: the keys of one offset are 8 MB
 

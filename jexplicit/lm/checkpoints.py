@@ -22,9 +22,8 @@ from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
 from jexplicit.lm.rows import bigram_model, explicit_language_model, unigram_model
 from jexplicit.lm.text_model import TextModel
-from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
-from jexplicit.runs.files import file_inside, local_path
-from jexplicit.runs.results import is_measured, read_command, read_config, read_rows, read_stored
+from jexplicit.runs.files import file_inside, is_measured, local_path, read_command, read_config, read_rows, read_stored
+from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
 
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
 FROM_COUNTS = ("unigram", "bigram", "explicit")

@@ -18,8 +18,7 @@ from jexplicit.lm.evaluation import evaluate, read_text, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import library, save_model
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.files import local_path, write_json, write_whole
-from jexplicit.runs.results import read_stored
+from jexplicit.runs.files import local_path, read_stored, write_json, write_whole
 
 
 class TextModel(NamedTuple):

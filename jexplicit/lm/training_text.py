@@ -20,9 +20,11 @@ from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
-from jexplicit.runs.checkpoints import as_json
+from jexplicit.runs.loop import as_json
+from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
 from jexplicit.runs.devices import default_mesh
-from jexplicit.runs.host import trim_heap
+from jexplicit.runs.files import trim_heap
+from jexplicit.runs.loop import as_json
 
 _pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
@@ -46,7 +48,7 @@ class Options(FitOptions):
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
-    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
+    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.commands.stage for one.
     log: called with the fields of an event.
     dev: [L] text whose perplexity iterative methods report, and stop by.
     checkpoints: folder for what a killed fit resumes from; a fit of another text, with other options, is refused there.

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from jexplicit.nn.parts.names import look_up
-from jexplicit.runs.iterate import Entry, History, iterate
+from jexplicit.runs.loop import Entry, History, iterate
 
 Order = Callable[[int, int], Int[np.ndarray, " M"]]
 _steps_between_checks = 16  # of the losses; a check waits for the device
@@ -80,7 +80,7 @@ def train(
         order: `(seed, epoch) -> size example indices`, pure (see `sampler`); default: every example once.
         patience: stop after this many epochs without a lower dev loss; default: never.
         checkpoints: folder for checkpoints, from which training resumes; checkpoint_seconds: time between them.
-        known: what else the checkpoints are of, see `jexplicit.runs.iterate`.
+        known: what else the checkpoints are of, see `jexplicit.runs.loop`.
         progress: called with (examples done, total examples).
 
     Raises:

@@ -1,1 +1,29 @@
 """Infrastructure of all programs: devices, processes, files, checkpoints and progress."""
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package, from the names of its modules.
+
+    >>> find, names = lazy_names("jexplicit.counts", {"dense": "count", "sparse": "count_sparse"})
+    >>> names(), find("count").__module__
+    (['count', 'count_sparse'], 'jexplicit.counts.dense')
+
+    Args:
+        table: module of the package -> its names, separated by blanks; "" -> modules that are names themselves.
+    """
+    modules = {name: f"{package}.{module or name}" for module, names in table.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            near = difflib.get_close_matches(name, modules, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(modules))}"
+            raise AttributeError(f"module {package!r} has no attribute {name!r}: {remedy}")
+        module = importlib.import_module(modules[name])
+        return module if modules[name] == f"{package}.{name}" else getattr(module, name)
+
+    return find, lambda: sorted(modules)

@@ -1,16 +1,84 @@
-"""Paths of users, and files that are written whole."""
+"""The host: its memory, paths of users, files, run folders, and the cache.
 
+An entry of tokens in the cache is a folder; its modification time is the time of its last use, read or write. The least
+recently used go where there is too much.
+
+Compiled functions are in its folder `compiled`, so that commands compile each function once. JAX's file names are hashes of
+code, versions, XLA flags and the kind of device, which includes the instruction set of a CPU: machines that share a home folder
+do not load each other's code. JAX writes a file in place, and another process would read the half that is there. So a process
+has a folder of its own, `compiled/0`, or `compiled/1` while another process holds the first one, and so on.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import functools
 import json
+import logging
+import math
 import os
+import re
+import shlex
+import shutil
+import sys
 import tempfile
+import time
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np  # and where it is needed: --help does without it
+
+_units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
+
+
+def host_bytes() -> float:
+    """Bytes of memory of this machine; infinity if the system does not report it."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
+
+
+def parse_bytes(size: str) -> int:
+    """The bytes of a size such as "2GB" (10^9) or "512MiB" (2^20)."""
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*", size, re.ASCII)
+    if not found or found[2].upper() not in _units or float(found[1]) <= 0:
+        raise ValueError(f"memory {size!r}: give a number and a unit, such as 2GB or 512MiB")
+    return int(float(found[1]) * _units[found[2].upper()])
+
+
+def peak_bytes() -> int | None:
+    """Peak resident memory of this process in bytes; None if unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    # macOS counts bytes, others units of 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def set_malloc(**options: int) -> bool:
+    """Set `trim_threshold`, `mmap_max` or `arena_max` of glibc's malloc; False with another C library."""
+    if mallopt := _of_libc("mallopt"):
+        for name, value in options.items():
+            mallopt(_malloc_options[name], value)
+    return mallopt is not None
+
+
+def trim_heap() -> None:
+    """Return freed memory that glibc has kept to the system, between memory-intensive stages."""
+    if trim := _of_libc("malloc_trim"):
+        trim(0)
+
+
+def _of_libc(name: str) -> Callable[..., int] | None:
+    """A function of the C library, or None."""
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
 def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
@@ -113,7 +181,7 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically, as `jexplicit.runs.files.write_whole`."""
+    """Write JSON atomically, as `write_whole`."""
     text = json.dumps(value, indent=1, default=plain) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 
@@ -135,3 +203,265 @@ def load_arrays(path: Path) -> "dict[str, np.ndarray]":
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run the command again, which writes it anew") from error
+
+
+J = TypeVar("J", dict, list)
+
+
+def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The config and rows of a run of an experiment."""
+    config = read_config(out, experiment)
+    if config is None:
+        raise ValueError(f"no run at {out}: give the --out of a run of launch.{experiment}")
+    return config, read_rows(out)
+
+
+def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
+    """The configuration of the run in a folder, or None."""
+    path = local_path(out, "--out")
+    if not (path / "config.json").exists():
+        return None
+    if experiment is not None:
+        check_experiment(path, experiment, f"this command reads runs of launch.{experiment}")
+    return {name: value for name, value in read_stored(path).items() if name != "launcher"}
+
+
+def read_rows(out: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of a run's results.json."""
+    path = local_path(out, "--out") / "results.json"
+    if not path.exists():
+        raise ValueError(f"no results at {path}: is {out} the --out of a finished run?")
+    remedy = "delete it and continue the run with --resume, which measures again"
+    rows = _read(path, remedy, dict).get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path} is damaged (no `rows`, a list of objects): {remedy}")
+    return rows
+
+
+def read_texts(path: Path) -> list[str]:
+    """The texts in a list such as samples.json; none without the file."""
+    return _read(path, "delete it", list) if path.exists() else []
+
+
+def is_measured(value: object) -> bool:
+    """Whether a value is a number and not NaN, as a best one is."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def read_command(out: str | os.PathLike) -> str | None:
+    """The command of a run, from its environment.json, where there is one."""
+    path = local_path(out, "--out") / "environment.json"
+    words = _read(path, "delete it", dict).get("command", []) if path.exists() else None
+    return shlex.join(map(str, words)) if isinstance(words, list) else None
+
+
+def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
+    """The events of a name in metrics.jsonl, oldest first."""
+    path = local_path(out, "--out") / "metrics.jsonl"
+    about = path.stat() if path.exists() else None
+    return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
+
+
+@functools.lru_cache(maxsize=4)
+def _events(path: Path, size: int, changed: int) -> list[dict[str, Any]]:
+    """All lines of a log, cached until it grows."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [_parse(line, f"{path}, line {n},", "delete the line", dict) for n, line in enumerate(lines, 1)]
+
+
+def experiment_of(config: type) -> str:
+    """The name of the experiment of a config class: "lm" for launch.lm.config."""
+    parts = config.__module__.split(".")
+    return parts[1].replace("_", "-") if parts[0] == "launch" and len(parts) > 1 else parts[-1]
+
+
+def check_experiment(path: Path, experiment: str, remedy: str) -> None:
+    """Refuse the folder of a run of another experiment."""
+    stored = read_stored(path).get("launcher", experiment) if (path / "config.json").exists() else experiment
+    if stored != experiment:
+        raise ValueError(f"{path} is a run of launch.{stored}; {remedy}")
+
+
+def read_stored(path: Path) -> dict[str, Any]:
+    """The stored config.json."""
+    return _read(path / "config.json", "restore it, or choose another --out", dict)
+
+
+def _read(path: Path, remedy: str, kind: type[J]) -> J:
+    """The JSON object or list in a file."""
+    try:
+        return _parse(path.read_bytes(), str(path), remedy, kind)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
+
+
+def _parse(text: bytes, what: str, remedy: str, kind: type[J]) -> J:
+    """A JSON object or list; the ValueError otherwise is `what` is damaged: `remedy`."""
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"{what} is damaged ({error}): {remedy}") from error
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} is damaged (not a JSON {'object' if kind is dict else 'list'}): {remedy}")
+    return value
+
+
+logger = logging.getLogger(__name__)
+
+_name = re.compile("[0-9a-f]{32}")
+_in_use: set[Path] = set()  # entries that this process has read or written: their files may be mapped
+# JAX's own limit, jax_compilation_cache_max_size, is not used: with it JAX looks at all files at every write.
+_every_function = {"jax_persistent_cache_min_compile_time_secs": 0, "jax_persistent_cache_min_entry_size_bytes": -1}
+
+
+class CacheEntry(NamedTuple):
+    """A file or folder in the cache, its bytes, and its last use."""
+
+    path: Path
+    bytes: int
+    used: float
+
+
+def cache_folder(cache_dir: str | os.PathLike | None = None) -> Path:
+    """The folder of the cache: `cache_dir`, `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder."""
+    if cache_dir := cache_dir or os.environ.get("JEXPLICIT_CACHE_DIR"):
+        return local_path(cache_dir, "JEXPLICIT_CACHE_DIR")
+    return local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "the cache") / "jexplicit"
+
+
+def cache_limit(variable: str = "JEXPLICIT_CACHE_LIMIT", default: str = "10GB") -> int:
+    """Size limit of a part of the cache in bytes, from the environment."""
+    given = os.environ.get(variable) or default
+    try:
+        return 0 if given == "0" else parse_bytes(given)
+    except ValueError as error:
+        raise ValueError(f"{variable}={given}: {error}") from error
+
+
+def cache_entries(folder: Path) -> list[CacheEntry]:
+    """The tokenised texts of a cache, least recently used first."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if _name.fullmatch(path.name) and path.is_dir():
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            found.append(CacheEntry(path, size, path.stat().st_mtime))
+    return sorted(found, key=lambda entry: entry.used)
+
+
+def mark_used(entry: Path) -> None:
+    """Mark an entry as in use by this process."""
+    _in_use.add(entry)
+    try:
+        os.utime(entry)
+    except OSError:  # a read-only cache
+        pass
+
+
+def shrink(entries: Sequence[CacheEntry], limit: float) -> list[CacheEntry]:
+    """Remove the first entries until the rest fits a limit."""
+    excess, removed = sum(entry.bytes for entry in entries) - limit, []
+    for entry in entries:
+        if excess <= 0:
+            break
+        if entry.path not in _in_use:
+            removed.append(entry)
+            excess -= entry.bytes
+    return _remove(removed)
+
+
+def clear_cache(entries: Sequence[CacheEntry], *, older_than: float = 0.0) -> list[CacheEntry]:
+    """Remove the entries not used for `older_than` days (0: all); returns them."""
+    last = time.time() - older_than * 86_400
+    return _remove([entry for entry in entries if entry.used <= last or not older_than])
+
+
+def _remove(entries: list[CacheEntry]) -> list[CacheEntry]:
+    for entry in entries:  # files of an open or mapped entry remain readable
+        if entry.path.is_dir():
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):  # removed by another process, or a read-only cache
+                entry.path.unlink()
+    return [entry for entry in entries if not entry.path.exists()]
+
+
+# Compiled functions
+
+
+def compiled_limit() -> int:
+    """The size limit of compiled functions in bytes; 0 disables them."""
+    return cache_limit("JEXPLICIT_COMPILED_LIMIT", "1GB")
+
+
+def compiled_folder() -> Path:
+    """The folder of compiled functions."""
+    return cache_folder() / "compiled"
+
+
+def claim(folder: Path, n: int = 0) -> tuple[Path, TextIO]:
+    """The first free folder n, n + 1, ..., and its lock.
+
+    If a process was killed while it held the folder, the file that it wrote last may be incomplete and is removed.
+    """
+    import fcntl  # not on Windows, where the rest of the cache works
+
+    own = folder / str(n)
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = open(own / "lock", "a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return claim(folder, n + 1)
+    if lock.tell() and (entries := compiled_entries(own)):
+        max(entries, key=lambda entry: entry.path.stat().st_mtime).path.unlink()
+    print("held", file=lock, flush=True)
+    return own, lock
+
+
+def release(lock: TextIO) -> None:
+    """The folder of this lock is complete and free for another process."""
+    lock.truncate(0)
+    lock.close()
+
+
+def compiled_entries(folder: Path | None = None) -> list[CacheEntry]:
+    """The files of compiled functions, least recently used first."""
+    found = []
+    for path in (folder or compiled_folder()).rglob("*-cache"):
+        try:
+            about = path.stat()
+        except OSError:  # removed by another process
+            continue
+        if path.is_file():
+            found.append(CacheEntry(path, about.st_size, max(about.st_atime, about.st_mtime)))
+    return sorted(found, key=lambda entry: entry.used)
+
+
+def keep_compiled() -> None:
+    """Enable JAX's persistent compilation cache in a folder of this process.
+
+    No effect if the user has configured or disabled JAX's cache, if the limit is 0, or if the folder is not writable or belongs
+    to another user: its files are executed.
+    """
+    import jax  # local import: `launch.cache` does not need JAX
+
+    limit, folder = compiled_limit(), compiled_folder()
+    chosen = jax.config.values
+    if not limit or chosen["jax_compilation_cache_dir"] or not chosen["jax_enable_compilation_cache"]:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        own = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
+    except OSError:
+        own = False
+    if not own or not os.access(folder, os.W_OK):
+        logger.info("compiled functions are not kept in %s: set JEXPLICIT_CACHE_DIR to a folder of yours", folder)
+        return
+    own_folder, lock = claim(folder)
+    atexit.register(release, lock)
+    shrink(compiled_entries(own_folder), limit)
+    jax.config.update("jax_compilation_cache_dir", str(own_folder))
+    for name, value in _every_function.items():
+        if name.upper() not in os.environ:
+            jax.config.update(name, value)

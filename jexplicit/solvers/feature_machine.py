@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import as_float, is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.runs.iterate import Entry, iterate
+from jexplicit.runs.loop import Entry, iterate
 from jexplicit.solvers.gram import ExampleBlocks, Gram, gram_matrix, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
@@ -259,7 +259,7 @@ def feature_machine(
         seed: of the draw.
         mesh: devices that share the examples; default, all accelerators, or one CPU.
         measure: what the history has of every solve, such as its accuracy.
-        options: checkpoints and callbacks of `jexplicit.runs.iterate`.
+        options: checkpoints and callbacks of `jexplicit.runs.loop`.
 
     Returns:
         The last machine, and the history.

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import as_float, as_targets, check_targets, is_concrete
 from jexplicit.runs.devices import full_precision
-from jexplicit.runs.iterate import History, iterate
+from jexplicit.runs.loop import History, iterate
 from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 
 

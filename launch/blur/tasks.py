@@ -28,14 +28,12 @@ from icl.blur.judging import (
 from icl.blur.learning import learning_curves
 from icl.names import RATES
 from jexplicit.nn.parts.names import Activation
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.blur import config as flags
 from launch.blur.config import TasksConfig
 from launch.blur.train import by_updates, design_of, learner_options, part, place_of, ready, tuned
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row, groups, melt
-from launch.kit.views import Lines, Table
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, melt
 
 UPDATES = (1, 2, 5, 10, 20, 50, 100)  # of the rule, with rows
 REACHED = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)  # updates after which Adam's accuracy is known

@@ -28,14 +28,11 @@ from icl.blur.meta import MetaRecipe, Stage, meta_train
 from jexplicit.data.images import read_images
 from jexplicit.nn.parts.names import Activation, OptimizerName
 from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import use_devices
-from jexplicit.runs.progress import console, stage
 from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_layers
-from launch.kit.experiment import Experiment, Part
-from launch.kit.figures import log_ticks
-from launch.kit.folder import RunFolder, environment
-from launch.kit.rows import Column, Results, Row, groups, where
-from launch.kit.views import Lines, Section, Table
+from launch.kit.experiment import Experiment, Part, RunFolder, environment
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, log_ticks, where
 
 Place = tuple[Sets, tuple[int, ...]]  # data, and the hidden layers of the networks that learn them
 

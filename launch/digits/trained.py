@@ -21,15 +21,28 @@ from jexplicit.nn.parts.initializers import initializer
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, train_network, training_step
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.layerwise import random_decoders
 from jexplicit.solvers.metrics import accuracy, closeness, mean_loss
 from jexplicit.solvers.streamed import streamed_logits, tempered
 from jexplicit.solvers.sweeps import SoftmaxFit
-from launch.digits.data import Parts, Problem, dev_scores, flops, held_out_tenth, keep, make_key, model_name, save_model
-from launch.digits.solved import describe_images, explicit_decoders, kernel_features, linear
-from launch.kit.rows import Row, where
+from launch.digits.solved import (
+    Parts,
+    Problem,
+    describe_images,
+    dev_scores,
+    explicit_decoders,
+    flops,
+    held_out_tenth,
+    keep,
+    kernel_features,
+    linear,
+    make_key,
+    model_name,
+    save_model,
+)
+from launch.kit.views import Row, where
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2
 _readout_rate, _readout_decays = 0.1, (0.0, 0.01, 0.03, 0.1)

@@ -12,13 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
 from launch.feature_machine.config import ModularConfig
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row, groups
-from launch.kit.views import Images, Lines, Table
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Column, Images, Lines, Results, Row, Table, groups
 
 OPERATIONS = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 _drawn = 4  # metrics of the figure

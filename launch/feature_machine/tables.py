@@ -21,13 +21,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from jexplicit.sklearn import FeatureMachineClassifier, FeatureMachineRegressor
 from launch.feature_machine.config import TablesConfig
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row, groups
-from launch.kit.views import Table
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Column, Results, Row, Table, groups
 
 
 class Model(NamedTuple):

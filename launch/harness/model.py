@@ -24,7 +24,7 @@ from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score, spelling
 from jexplicit.lm.generation import generate, generate_text
 from jexplicit.runs.checks import key_of_seed
-from launch.kit.rows import groups
+from launch.kit.views import groups
 
 _together = 64  # prompts of one call: as many each time, so that it is compiled once
 _options = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")  # of generation

@@ -24,16 +24,14 @@ from icl.solvers.polynomials import Polynomial, optimal_polynomials
 from icl.solvers.spectrum import Spectrum, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
-from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import compile_quickly, use_devices
-from jexplicit.runs.host import host_bytes
-from jexplicit.runs.progress import console, stage
+from jexplicit.runs.files import host_bytes
+from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
 from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row
-from launch.kit.views import View
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Row, View
 
 INIT_SCALE = 0.002  # of the random weights of a single layer: variance times fan-in, as in the paper's code
 # Streams of random numbers that depend on --seed; none of them is a training seed's own.

@@ -13,8 +13,7 @@ from icl.training import Recipe
 from launch.icl import base
 from launch.icl.config import CopyConfig
 from launch.icl.tables import BY_STEP, STYLES, curve, curves, measures
-from launch.kit.rows import Results, Row
-from launch.kit.views import Lines
+from launch.kit.views import Lines, Results, Row
 
 MODELS = {"softmax": "copy", "linear": "copy_linear"}  # names in files and events, by the first layer
 

@@ -12,8 +12,7 @@ from icl.solvers.polynomials import evaluate_polynomial
 from icl.solvers.spectrum import context_eigenvalues
 from launch.icl import base
 from launch.icl.config import CurvatureConfig
-from launch.kit.rows import Column, Row, cell, means, pivot, where
-from launch.kit.views import Table
+from launch.kit.views import Column, Row, Table, cell, means, pivot, where
 
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
 _contexts = 10_000  # whose eigenvalues are measured, at most

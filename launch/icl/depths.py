@@ -7,12 +7,11 @@ import numpy as np
 
 from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial, least_loss, optimal_polynomials
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.icl import base
 from launch.icl.config import DepthsConfig
 from launch.icl.tables import COLOURS, LOSS
-from launch.kit.rows import Column, Row, cell, pivot
-from launch.kit.views import Lines, Table
+from launch.kit.views import Column, Lines, Row, Table, cell, pivot
 
 BOUND = "any polynomial of the degree"
 SERIES = {

@@ -13,11 +13,10 @@ from icl.models.transformer import CausalTransformer
 from icl.problems import function_classes
 from icl.problems.function_classes import SHIFTS, FunctionClass, Prompt, Shift
 from icl.training import Recipe
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.icl import base
 from launch.icl.config import ClassesConfig
-from launch.kit.rows import Column, Results, Row, means
-from launch.kit.views import pivot_table
+from launch.kit.views import Column, Results, Row, means, pivot_table
 
 _two_dimensional = ("orthogonal query", "half subspace")  # shifts that need at least two dimensions
 

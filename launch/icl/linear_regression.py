@@ -7,8 +7,7 @@ from icl.problems.comparison import interpolate
 from launch.icl import base
 from launch.icl.config import LayerFlags, MultiStepConfig, OneStepConfig
 from launch.icl.tables import COMPARISON, STYLES, curves
-from launch.kit.rows import Results, Row, melt
-from launch.kit.views import Lines
+from launch.kit.views import Lines, Results, Row, melt
 
 
 def one_step(job: base.Job[OneStepConfig]) -> Iterator[base.Part]:

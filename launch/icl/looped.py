@@ -14,8 +14,7 @@ from icl.tasks import Sequence, sample_tasks
 from launch.icl import base
 from launch.icl.config import LoopedConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Column, Row, cell, means, pivot
-from launch.kit.views import Lines, Table
+from launch.kit.views import Column, Lines, Row, Table, cell, means, pivot
 
 SOLVED_FOR = (1, 2, 5, 10)
 LOOPS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)

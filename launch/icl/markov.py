@@ -16,8 +16,7 @@ from icl.training import Recipe
 from launch.icl import base
 from launch.icl.config import MarkovConfig
 from launch.icl.tables import curve, curves
-from launch.kit.rows import Column, Results, Row, means
-from launch.kit.views import Lines, Table
+from launch.kit.views import Column, Lines, Results, Row, Table, means
 
 MODELS = {"no symbol at the start": "markov", "a symbol at the start": "markov_start"}  # names in files and events, by label
 _exact_sequences = 100  # on which constructions are compared in float64

@@ -15,12 +15,11 @@ from icl.models import recurrences
 from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.icl import base
 from launch.icl.config import MesaConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Column, Results, Row, points
-from launch.kit.views import Lines, pivot_table
+from launch.kit.views import Column, Lines, Results, Row, pivot_table, points
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
 STREAMS = ("regression", "ill-conditioned", "drift", "dynamics")

@@ -11,12 +11,11 @@ import numpy as np
 from icl.solvers.polynomials import START_POWERS, equivalent_steps, newton_residual, optimal_polynomials, residual
 from icl.solvers.polynomials import steps_per_layer as slope
 from icl.solvers.spectrum import weighted_eigenvalues
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.icl import base
 from launch.icl.config import NewtonConfig
 from launch.icl.tables import LOSS
-from launch.kit.rows import Column, Results, Row, points
-from launch.kit.views import Lines, Table
+from launch.kit.views import Column, Lines, Results, Row, Table, points
 
 CONDITION = {"well-conditioned": 1.0, "ill-conditioned": 100.0}  # of the covariance of inputs, the latter as in Fu et al.
 _steps = 70  # most steps of Newton's iteration

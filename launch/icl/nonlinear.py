@@ -14,7 +14,7 @@ from icl.training import Recipe
 from launch.icl import base
 from launch.icl.config import NonlinearConfig
 from launch.icl.tables import loss_by_step, measures
-from launch.kit.rows import Results, Row
+from launch.kit.views import Results, Row
 
 _penalties = 10.0 ** np.arange(-8, 3)
 # as in the paper's code, whose rate of attention, which starts close to zero, is larger

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from launch.kit.rows import Column, Results, Row, groups, means
-from launch.kit.views import Lines, Table
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, means
 
 COLOURS = {  # distinguishable for colour-blind readers too
     "gd": "#e69f00",

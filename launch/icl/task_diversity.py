@@ -12,12 +12,11 @@ from icl.models.constructions import head_layer
 from icl.problems import task_diversity as diversity
 from icl.problems.task_diversity import FiniteTasks, diversity_curve
 from icl.tasks import Tasks, half_mse
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.icl import base
 from launch.icl.config import TaskDiversityConfig
 from launch.icl.tables import COLOURS, LOSS
-from launch.kit.rows import Column, Results, Row, melt, where
-from launch.kit.views import Lines, Table
+from launch.kit.views import Column, Lines, Results, Row, Table, melt, where
 
 _noise = 0.5  # standard deviation, of Raventós et al.
 _draws = 8  # of tasks, over which the excess loss is averaged

@@ -16,8 +16,7 @@ from jexplicit.runs.devices import full_precision
 from launch.icl import base
 from launch.icl.config import DeepSoftmaxConfig, FiniteDataConfig, LayerFlags, LayernormConfig, SoftmaxConfig
 from launch.icl.tables import loss_by_step, measures
-from launch.kit.rows import Results, Row
-from launch.kit.views import Images
+from launch.kit.views import Images, Results, Row
 
 
 def compared(job: base.Job[LayerFlags], model: base.Model, families: list[base.Family]) -> list[Row]:

@@ -12,12 +12,10 @@ from jexplicit.data.records import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
 from jexplicit.lm.evaluation import judgement, preferences
 from jexplicit.lm.text_model import TextModel
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from launch.judge.config import Config
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row, cell, groups, pivot
-from launch.kit.views import Lines, Section, Table
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, cell, groups, pivot
 from launch.shared.choose import load_choices
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart

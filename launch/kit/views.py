@@ -1,21 +1,280 @@
-"""Views of results: tables and figures for terminal, report and docs.
+"""Rows of results, and their views: tables and figures for terminal, report and docs.
 
 A view is a function `Results -> lines of Markdown`, which also draws its figure. Most views are a `Table`, `Lines` or `Images`;
 any other figure is a function.
 """
 
+import contextlib
 import itertools
+import json
+import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import rich.table
-from matplotlib.colors import TwoSlopeNorm
+from rich.text import Text
 
-from jexplicit.runs.results import read_texts
-from launch.kit.figures import COLOURS, FEW, figure, legend_below, log_ticks
-from launch.kit.rows import Column, Results, Row, cell, groups, markdown_table, pivot, rich_table, where
+from jexplicit.runs.files import read_config, read_events, read_rows, read_texts
+
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Results(NamedTuple):
+    """Input of views: the rows of a run, with its configuration, events and arrays.
+
+    path: the run folder, or docs/results/ for results stored with the documentation.
+    config: fields of the configuration.
+    rows: of results.json.
+    kept: events by name, of results without a metrics.jsonl.
+    """
+
+    path: Path
+    config: Row
+    rows: Sequence[Row]
+    kept: Mapping[str, Sequence[Row]] | None = None
+
+    def events(self, name: str, *last_of: str) -> list[Row]:
+        """The events of a name, the last of equals `last_of`."""
+        found = self.kept.get(name, []) if self.kept is not None else read_events(self.path, name)
+        return list({tuple(event[field] for field in last_of) or n: event for n, event in enumerate(found)}.values())
+
+    def arrays(self, name: str) -> Mapping[str, np.ndarray]:
+        """The arrays of a run's .npz file; empty if missing."""
+        path = self.path / name
+        return np.load(path) if path.exists() else {}
+
+    def where(self, **fields: Any) -> "Results":
+        """The same results, restricted to rows and events with these values."""
+        kept = {
+            name: [event for event in events if where([event], **{field: fields[field] for field in fields if field in event})]
+            for name, events in (self.kept or {}).items()
+        }
+        return self._replace(rows=where(self.rows, **fields), kept=kept if self.kept is not None else None)
+
+
+def read_results(out: Path) -> Results:
+    """The results of a run folder."""
+    return Results(out, read_config(out) or {}, read_rows(out))
+
+
+def where(rows: Iterable[Row], **fields: Any) -> list[Row]:
+    """The rows that have these values; a tuple matches any of its values."""
+    wanted = {name: value if isinstance(value, tuple) else (value,) for name, value in fields.items()}
+    return [row for row in rows if all(row.get(name) in values for name, values in wanted.items())]
+
+
+def only(rows: Iterable[Row], **fields: Any) -> Row:
+    """The one row that has these values; a ValueError for none or several."""
+    found = where(rows, **fields)
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} rows with {fields}: give fields of exactly one row")
+    return found[0]
+
+
+def groups(rows: Iterable[T], by: Sequence[str] | Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Rows grouped by the values of some fields, or any objects by a function."""
+    found: dict[Any, list[T]] = {}
+    for row in rows:
+        key = by(row) if callable(by) else tuple(_hashable(cast(Row, row).get(name)) for name in by)
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def means(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list[Row]:
+    """One row per group: floats as means, group size as `number`."""
+    found: list[Row] = []
+    for own in groups(rows, by).values():
+        floats = {name: [value for row in own if isinstance(value := row.get(name), float)] for name in own[0]}
+        found.append({**own[0], **{name: float(np.mean(of)) for name, of in floats.items() if of}, "number": len(own)})
+    return found
+
+
+def _hashable(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def pivot(rows: Iterable[Row], by: Sequence[str], across: str | Callable[[Row], Any]) -> list[Row]:
+    """One line per value of `by`; field V is the row across = V."""
+    lines: dict[tuple[Any, ...], dict[Any, Any]] = {}
+    for row in rows:
+        line = lines.setdefault(tuple(_hashable(row.get(name)) for name in by), {name: row.get(name) for name in by})
+        line[row.get(across) if isinstance(across, str) else across(row)] = row
+    return list(lines.values())
+
+
+def cell(key: Any, value: str | Callable[[Row], Any]) -> Callable[[Row], Any]:
+    """A column of a pivoted table: a field of a key's row."""
+
+    def find(line: Row) -> Any:
+        row = line.get(key)
+        return row if row is None else row.get(value) if isinstance(value, str) else value(row)
+
+    return find
+
+
+def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
+    """A row per measure, with its name as `measure` and `value`."""
+    found, shown = [*rows], measures.items()
+    return [{**r, "measure": label, "value": r[name]} for name, label in shown for r in found if r.get(name) is not None]
+
+
+def points(x: Iterable[Any], y: Iterable[Any], **fields: Any) -> list[Row]:
+    """A row per point of a curve, with its coordinates as `x` and `y`."""
+    return [{**fields, "x": a, "y": b} for a, b in zip(x, y, strict=True)]
+
+
+def mean_std(values: Iterable[float], form: str) -> str:
+    """Mean ± standard deviation, formatted."""
+    numbers = list(values)
+    return f"{mean(numbers):{form}} ± {stdev(numbers):{form}}" if len(numbers) > 1 else f"{numbers[0]:{form}}"
+
+
+class Column(NamedTuple):
+    """One column of a table of rows.
+
+    heading: its title.
+    value: a field of the row, or a function of it; the cell is empty if it is missing or None.
+    format: format specification of a number, such as ".1f" or ",".
+    scale: factor on a number.
+    bold: whether its cells are bold.
+    """
+
+    heading: str
+    value: str | Callable[[Any], Any]
+    format: str = ""
+    scale: float | None = None
+    bold: bool = False
+
+    def cell(self, row: Any) -> str:
+        """The text of a row's cell."""
+        value = row.get(self.value) if isinstance(self.value, str) else self.value(row)
+        if value is None or value == "":
+            return ""
+        if isinstance(value, str):
+            return value
+        return format(value if self.scale is None else value * self.scale, self.format)
+
+
+def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The lines of a Markdown table, with an empty line before and after it."""
+    lines = [_line(column.heading for column in columns), "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [column.cell(row).replace("|", "\\|") for column in columns]
+        lines.append(_line(f"**{cell}**" if c.bold and cell else cell for c, cell in zip(columns, cells, strict=True)))
+    return ["", *lines, ""]
+
+
+def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> rich.table.Table:
+    """The same table for the terminal; `**x**` is bold x."""
+    table = rich.table.Table(title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.format else "left", style="bold" if column.bold else None)
+    for row in rows:
+        table.add_row(*(_text(column.cell(row)) for column in columns))
+    return table
+
+
+def _text(cell: str) -> Text:
+    """A cell for the terminal, in which brackets are no markup."""
+    parts = re.split(r"\*\*(.+?)\*\*", cell)
+    return Text.assemble(*((part, "bold" if n % 2 else "") for n, part in enumerate(parts)))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 150,
+}
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")  # safe for colour-blind readers
+FEW = 12  # points of a line with markers, and values on a log axis with one tick each
+
+
+@contextlib.contextmanager
+def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[np.ndarray]:
+    """A figure in the project's style, written to `path`; yields the axes.
+
+    Log axes with values that have no logarithm become symmetrical log axes. size: inches. options: of matplotlib's `subplots`.
+    """
+    import matplotlib
+    import matplotlib.pyplot as plt  # half a second, which commands that draw nothing need not wait for
+
+    matplotlib.use("Agg")
+    with plt.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Data has no positive values")  # _show_zeros changes the scale
+        fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **options)
+        try:
+            yield axes
+            for ax in axes.flat:
+                _show_zeros(ax)
+                _whole_ticks(ax)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fig.savefig(path)
+        finally:
+            plt.close(fig)
+
+
+def legend_outside(ax: Any, **options: Any) -> None:
+    """A small legend to the right of a panel."""
+    ax.legend(**{"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False, **options})
+
+
+def legend_below(axes: np.ndarray, **options: Any) -> None:
+    """One small legend below all panels, with each label once."""
+    labelled = [ax.get_legend_handles_labels() for ax in axes.flat]
+    handles = {name: handle for handles, names in labelled for handle, name in zip(handles, names, strict=True)}
+    shared = {"fontsize": 8, "loc": "outside lower center", "ncols": 4, "frameon": False, **options}
+    axes.flat[0].figure.legend(handles.values(), handles.keys(), **shared)
+
+
+def log_ticks(ax: Any, which: str = "y", places: Collection[float] = ()) -> None:
+    """Plain numbers on a log axis, at given places or by decades."""
+    from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+
+    low, high = getattr(ax, f"get_{which}lim")()
+    decades, axis = np.log10(high / low) if low > 0 else np.inf, getattr(ax, f"{which}axis")
+    subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
+    few = 0 < len(places) <= FEW and all(float(f"{x:.4g}") == x for x in places)
+    axis.set_major_locator(FixedLocator(sorted(places)) if few else LogLocator(subs=subs))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def _show_zeros(ax: Any) -> None:
+    """Make a log axis linear near 0 if its lines reach 0."""
+    for n, axis in enumerate((ax.xaxis, ax.yaxis)):
+        lines = [line for line in ax.get_lines() if line.get_transform().contains_branch_seperately(ax.transData)[n]]
+        data = np.concatenate([np.asarray(line.get_data()[n], float) for line in lines] or [np.zeros(0)])
+        if axis.get_scale() != "log" or not (data <= 0).any():
+            continue
+        positive = data[(data > 0) & np.isfinite(data)]
+        set_scale = (ax.set_xscale, ax.set_yscale)[n]
+        set_scale("symlog", linthresh=positive.min()) if len(positive) else set_scale("linear")
+
+
+def _whole_ticks(ax: Any) -> None:
+    """Integer ticks on a linear axis whose values are all integers, such as layers."""
+    from matplotlib.ticker import MaxNLocator
+
+    numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.zeros(0)])
+    locator = ax.xaxis.get_major_locator()
+    if isinstance(locator, MaxNLocator) and len(np.unique(numbers)) > 2 and not (numbers % 1).any():
+        locator.set_params(integer=True)
+
 
 _characters = 80  # of the names below bars, in a line
 
@@ -275,6 +534,8 @@ class Images(NamedTuple):
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
+        from matplotlib.colors import TwoSlopeNorm
+
         grid = self.grid(results)
         if not grid:
             return []

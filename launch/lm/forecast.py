@@ -18,8 +18,8 @@ from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.training_text import TrainingText, Watch
-from jexplicit.runs.progress import show, si_format
-from launch.kit.rows import Column, Row, rich_table
+from jexplicit.runs.commands import show, si_format
+from launch.kit.views import Column, Row, rich_table
 from launch.lm.config import Config
 from launch.lm.models import options_of, wanted_models
 from launch.lm.text import kind_of_tables, read_corpus

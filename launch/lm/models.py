@@ -24,11 +24,11 @@ from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.runs.host import peak_bytes, trim_heap
-from jexplicit.runs.processes import is_first
-from jexplicit.runs.progress import console, stage
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row, where
+from jexplicit.runs.commands import console, stage
+from jexplicit.runs.devices import is_first
+from jexplicit.runs.files import peak_bytes, trim_heap
+from launch.kit.experiment import RunFolder
+from launch.kit.views import Row, where
 from launch.lm.config import Config
 from launch.lm.views import scaling_file
 

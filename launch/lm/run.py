@@ -22,13 +22,19 @@ from jexplicit.lm.fits.fit import ONE_DEVICE
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.training_text import TrainingText
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import data_mesh, request_devices
+from jexplicit.runs.commands import console, print_hint
+from jexplicit.runs.devices import (
+    barrier,
+    check_equal_across_processes,
+    data_mesh,
+    is_first,
+    join,
+    lock_run_folder,
+    request_devices,
+)
 from jexplicit.runs.files import write_json
-from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first, join, lock_run_folder
-from jexplicit.runs.progress import console, print_hint
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.program import as_typed
+from launch.kit.command import as_typed
+from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.lm.check import check
 from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.forecast import forecast

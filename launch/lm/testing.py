@@ -19,9 +19,9 @@ from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.evaluation import DocumentLosses, document_losses, loss_fields
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.training_text import Watch
-from jexplicit.runs.progress import stage
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row, groups
+from jexplicit.runs.commands import stage
+from launch.kit.experiment import RunFolder
+from launch.kit.views import Row, groups
 from launch.lm.config import Config
 from launch.lm.models import ModelRun, options_of
 

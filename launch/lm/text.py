@@ -20,11 +20,10 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.checkpoints import has_counts, load_counts, save_counts, save_tokenizer
 from jexplicit.lm.fits.fit import choose_tables
 from jexplicit.lm.training_text import TrainingText
-from jexplicit.runs.devices import within_memory
-from jexplicit.runs.host import host_bytes, parse_bytes, peak_bytes
-from jexplicit.runs.processes import barrier, check_equal_across_processes, is_first
-from jexplicit.runs.progress import console, stage
-from launch.kit.folder import RunFolder
+from jexplicit.runs.commands import console, stage
+from jexplicit.runs.devices import barrier, check_equal_across_processes, is_first, within_memory
+from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes
+from launch.kit.experiment import RunFolder
 from launch.lm.config import Config
 
 _of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # methods that have models of sparse tables

@@ -8,9 +8,23 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
 from jexplicit.lm.core.names import label
-from launch.kit.figures import figure
-from launch.kit.rows import Column, Results, Row, cell, groups, melt, pivot, where
-from launch.kit.views import Lines, Section, Table, Texts, View, picture
+from launch.kit.views import (
+    Column,
+    Lines,
+    Results,
+    Row,
+    Section,
+    Table,
+    Texts,
+    View,
+    cell,
+    figure,
+    groups,
+    melt,
+    picture,
+    pivot,
+    where,
+)
 
 # Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
 PAPER_TABLE = {

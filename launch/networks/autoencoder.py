@@ -17,13 +17,24 @@ from jexplicit.nn.parts.activations import activation
 from jexplicit.nn.studies import autoencoders as study
 from jexplicit.nn.studies.autoencoders import LinearAutoencoder, linear_autoencoder, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.progress import stage
-from launch.kit.experiment import Experiment
+from jexplicit.runs.commands import stage
+from launch.kit.experiment import Experiment, RunFolder
 from launch.kit.experiment import Part as Step
-from launch.kit.figures import figure, legend_outside
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row, groups, mean_std, means, where
-from launch.kit.views import Section, Table, picture, pivot_table
+from launch.kit.views import (
+    Column,
+    Results,
+    Row,
+    Section,
+    Table,
+    figure,
+    groups,
+    legend_outside,
+    mean_std,
+    means,
+    picture,
+    pivot_table,
+    where,
+)
 from launch.networks.config import AutoencoderConfig, Descent, checked
 from launch.networks.training import CURVES, RESULTS, Data, SplitData, load_variables, open_pictures, solved_row, train_model
 

@@ -25,12 +25,10 @@ from jexplicit.nn.steps import initial_state, network_step, variables_of
 from jexplicit.nn.studies.gradient_noise import gradient_noise
 from jexplicit.nn.training import sampler
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.progress import stage
+from jexplicit.runs.commands import stage
 from jexplicit.solvers.metrics import recall_by_class
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row, groups, mean_std, where
-from launch.kit.views import Lines, Section, Table, pivot_table
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, mean_std, pivot_table, where
 from launch.networks.config import CompareConfig, checked
 from launch.networks.training import Data, SplitData, finite, open_pictures
 

@@ -12,9 +12,8 @@ from jexplicit.nn.parts.objectives import objective
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 from jexplicit.solvers.metrics import accuracy
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Row
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Row
 from launch.networks.config import FCNNConfig, checked
 from launch.networks.training import CURVES, RESULTS, Data, open_pictures, raw_data, solved_row, train_model
 

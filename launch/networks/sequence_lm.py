@@ -34,14 +34,11 @@ from jexplicit.nn.steps import train_network
 from jexplicit.nn.training import TrainingResult
 from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import on_cpu, use_devices
-from jexplicit.runs.files import write_json
-from jexplicit.runs.progress import console, stage
-from jexplicit.runs.results import read_texts
-from launch.kit.experiment import Experiment, Part
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row, groups
-from launch.kit.views import Lines, Table, Texts
+from jexplicit.runs.files import read_texts, write_json
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Column, Lines, Results, Row, Table, Texts, groups
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
 
 _shares = (0, 0.1, 0.25, 0.5, 1)  # of the steps

@@ -15,12 +15,11 @@ from jexplicit.nn.parts import objectives
 from jexplicit.nn.parts.names import ObjectiveName
 from jexplicit.nn.steps import Scores, scorer, train_network
 from jexplicit.nn.training import epoch_order, shorter_epochs
-from jexplicit.runs.checkpoints import load_checkpoint, save_checkpoint
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.progress import console, stage
-from launch.kit.folder import RunFolder
-from launch.kit.rows import Column, Results, Row
-from launch.kit.views import Lines, Table
+from jexplicit.runs.commands import console, stage
+from jexplicit.runs.loop import load_checkpoint, save_checkpoint
+from launch.kit.experiment import RunFolder
+from launch.kit.views import Column, Lines, Results, Row, Table
 from launch.networks.config import Descent, Pictures
 
 _scored_examples = 100_000  # of the train loss, at most

@@ -11,8 +11,8 @@ from rich.markup import escape
 
 from jexplicit.data.inputs import is_input
 from jexplicit.lm.core.names import Features, History, Method
-from jexplicit.runs.cache import keep_compiled
-from jexplicit.runs.progress import console
+from jexplicit.runs.commands import console
+from jexplicit.runs.files import keep_compiled
 
 if TYPE_CHECKING:
     from jexplicit.lm.text_model import TextModel

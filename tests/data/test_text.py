@@ -15,7 +15,7 @@ from jexplicit.data.corpus.cache import cached_streams
 from jexplicit.data.corpus.docstrings import docs_corpus, installed_corpus
 from jexplicit.data.corpus.shards import read_sizes, write_sizes
 from jexplicit.data.text import read_documents, text_corpus
-from jexplicit.runs.cache import cache_entries
+from jexplicit.runs.files import cache_entries
 
 
 def write(path: Path, data: str | bytes) -> str:

@@ -1,15 +1,21 @@
-"""An experiment from flags to report: parts that are there are skipped, and what is refused, interrupted or diverges."""
+"""An experiment from flags to report, and its folder: one run at a time, rows whole or not at all."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.commands import PositiveInt
+from jexplicit.runs.files import experiment_of, read_config, read_events, read_rows, read_run
+from launch.kit import experiment as module
 from launch.kit.command import Preset
-from launch.kit.experiment import Experiment
-from launch.kit.rows import Column, read_results
-from launch.kit.views import Lines, Section, Table
+from launch.kit.experiment import Experiment, RunFolder
+from launch.kit.views import Column, Lines, Section, Table, read_results
 
 
 @dataclass(frozen=True)
@@ -107,3 +113,170 @@ def test_a_preset_is_a_configuration(tmp_path, capsys):
     assert SQUARES.main(["--preset", "tiny", "--out", str(tmp_path), "--json", "--quiet"]) == 0
     printed = capsys.readouterr()
     assert not printed.err and [row["square"] for row in json.loads(printed.out)["rows"]] == [49, 49]
+
+
+@dataclass(frozen=True)
+class Stored:
+    out: str
+    steps: int = 10
+    radius: tuple[int, ...] = (1, 2)
+
+
+def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experiment: str = "lm", **changed) -> RunFolder:
+    return RunFolder(path, Stored(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
+
+
+def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path, row = tmp_path / "runs" / "demo", {"name": "a", "shape": (2, 3), "rates": [1.0]}
+    run = opened("~/runs/demo")
+    assert run.rows() == []
+    run.add_rows([row])
+    row["rates"].append(2.0)  # a caller cannot change the rows
+    run.rows().clear()
+    run.add_rows([{"name": "b"}, {"name": "c"}])
+    assert [event["name"] for event in read_events("~/runs/demo", "row")] == ["a", "b", "c"]
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        run.add_rows([{"name": "a"}, {"name": object()}])
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # rows that come together are there all or none
+        patch.setattr(module.os, "replace", killed)
+        run.add_rows([{"name": "d"}, {"name": "e"}])
+    rows = [{"name": "a", "shape": [2, 3], "rates": [1.0]}, {"name": "b"}, {"name": "c"}]  # as JSON has them
+    assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
+
+
+def test_a_run_is_continued_with_resume_and_fields_to_extend_may_change(tmp_path):
+    opened(tmp_path).add_rows([{"radius": 1}])
+    more = {"resume": True, "radius": (1, 2, 4)}
+    refusals = [
+        ({}, "already holds a run: add --resume"),
+        ({"resume": True, "steps": 20}, r"was run with steps = 10 \(now 20\)"),
+        (more, r"was run with radius = \[1, 2\] \(now \[1, 2, 4\]\)"),
+        ({**more, "steps": 20, "extend": ("radius",)}, "was run with steps = 10"),
+        ({"resume": True, "extend": ("radii",)}, "extend names radii: the config has only out, steps, radius"),
+    ]
+    for options, said in refusals:
+        with pytest.raises(ValueError, match=said):
+            opened(tmp_path, **options)
+    assert opened(tmp_path, **more, extend=("radius",)).rows() == [{"radius": 1}]
+    assert (read_config(tmp_path) or {})["radius"] == [1, 2, 4] and (read_config(tmp_path) or {})["steps"] == 10
+    opened(tmp_path, **more, steps=20, extend=("radius", "steps"))
+    assert (read_config(tmp_path) or {})["steps"] == 20
+
+
+def test_a_folder_is_of_one_experiment(tmp_path):
+    opened(tmp_path, experiment="networks").add_rows([{"loss": 1.0}])
+    config = {"out": str(tmp_path), "steps": 10, "radius": [1, 2]}
+    assert read_run(tmp_path, experiment="networks") == (config, [{"loss": 1.0}])
+    with pytest.raises(ValueError, match=r"is a run of launch.networks; this command reads runs of launch.lm$"):
+        read_run(tmp_path, experiment="lm")
+    for resume in (False, True):
+        with pytest.raises(ValueError, match="is a run of launch.networks; choose another --out"):
+            opened(tmp_path, resume=resume)
+    with pytest.raises(ValueError, match="no run at .*: give the --out of a run of launch.lm"):
+        read_run(tmp_path / "none", experiment="lm")
+    (tmp_path / "config.json").write_text(json.dumps(config))  # without a name it is of any
+    assert read_config(tmp_path, experiment="lm") == config
+    opened(tmp_path, resume=True, experiment="lm")
+
+
+@pytest.mark.parametrize(("module", "name"), [("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")])
+def test_an_experiment_is_named_after_the_folder_of_its_launcher(module, name):
+    assert experiment_of(type("Config", (), {"__module__": module})) == name
+
+
+def test_another_process_cannot_run_in_the_folder_at_the_same_time(tmp_path):
+    lock = f"from jexplicit.runs.devices import lock_run_folder; lock = lock_run_folder({str(tmp_path)!r}, 0)"
+    program = f"{lock}; print('held'); input()"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-uc", program], env=environment, **pipes) as other:
+        assert other.stdout and other.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="another run is active in"):
+            opened(tmp_path)
+        other.communicate("\n")
+    opened(tmp_path)
+    opened(tmp_path)  # within one process there is nothing to protect
+
+
+@pytest.mark.parametrize(
+    "out, message",
+    [
+        ("", "--out '': give a path"),
+        ("gs://bucket/run", "--out gs://bucket/run: give a path on this machine"),
+        ("~nobody-of-this-name/run", "--out ~nobody-of-this-name/run: .*give the whole path"),
+    ],
+)
+def test_an_out_that_is_no_folder_of_this_machine_is_refused(tmp_path, monkeypatch, out, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        opened(out)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ValueError, match="cannot be written .*: choose another --out"):
+        opened(tmp_path / "run")
+
+
+@pytest.mark.parametrize("files", [{"thesis.tex": ""}, {"config.json": "{}", "model.safetensors": ""}, {"results.json": "{}"}])
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, files):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=f"is not the folder of a run and holds {', '.join(files)}: choose another --out"):
+            opened(tmp_path, resume=resume)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+def test_an_empty_folder_and_one_without_measurements_are_fine(tmp_path):
+    (tmp_path / ".DS_Store").write_text("")
+    opened(tmp_path)
+    (tmp_path / "environment.json").unlink()  # killed before it was written
+    opened(tmp_path, steps=20)
+    (tmp_path / "model.safetensors").write_text("")  # exported into the folder of its run
+    opened(tmp_path).add_rows([{"name": "a"}])
+    assert opened(tmp_path, resume=True).rows() == [{"name": "a"}]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"rows": {}}', '{"rows": [1]}', "\xff"])
+def test_damaged_results_are_named(tmp_path, text):
+    opened(tmp_path).add_rows([{"name": "a"}])
+    (tmp_path / "results.json").write_text(text, encoding="latin-1")
+    for read in (read_rows, lambda path: read_run(path, "lm"), lambda path: opened(path, resume=True)):
+        with pytest.raises(ValueError, match=r"results.json is damaged \(.*\): delete it and continue the run with --resume"):
+            read(tmp_path)
+    (tmp_path / "results.json").unlink()
+    assert opened(tmp_path, resume=True).rows() == []
+    (tmp_path / "results.json").mkdir()
+    with pytest.raises(ValueError, match="results.json cannot be read"):
+        opened(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("text", ["{", "null"])
+def test_a_damaged_config_is_named(tmp_path, text):
+    opened(tmp_path).add_rows([{"name": "a"}])
+    (tmp_path / "config.json").write_text(text)
+    for read in (read_config, lambda path: read_run(path, "lm"), lambda path: opened(path, resume=True)):
+        with pytest.raises(ValueError, match=r"config.json is damaged \(.*\): restore it, or choose another --out"):
+            read(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ValueError, match="has measurements and no config.json: restore it, or choose another --out"):
+        opened(tmp_path, resume=True)
+
+
+def test_a_last_line_cut_short_is_dropped_and_a_damaged_one_before_it_is_named(tmp_path):
+    run, metrics = opened(tmp_path), tmp_path / "metrics.jsonl"
+    for n in range(3):
+        run.log(event="step", n=n)
+    whole = metrics.read_text()
+    metrics.write_text(whole[:-5])
+    assert [event["n"] for event in read_events(tmp_path, "step")] == [0, 1]
+    opened(tmp_path, resume=True).log(event="step", n=7)  # on a line of its own
+    assert [event["n"] for event in read_events(tmp_path, "step")] == [0, 1, 7]
+    for damaged in ("1}", "3", ""):
+        metrics.write_text(whole.replace("\n", f"\n{damaged}\n", 1))
+        with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is damaged \(.*\): delete the line"):
+            run.events("step")

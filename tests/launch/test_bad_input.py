@@ -25,9 +25,11 @@ from jexplicit.data.contexts import check_stream
 from jexplicit.features.positive import random_directions
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import unigram_model
-from jexplicit.runs.bounds import find_bounds
+from jexplicit.runs.commands import find_bounds
+from jexplicit.lm.rows import unigram_model
+from jexplicit.runs.commands import find_bounds
 from launch import cli
-from launch.kit.flags import flags
+from launch.kit.command import flags
 
 TEXT = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")] * 3
 LARGE = 2**63

@@ -14,7 +14,7 @@ from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.arpa import read_arpa, write_arpa
 from jexplicit.lm.evaluation import score
 from launch import bench
-from launch.kit.rows import where
+from launch.kit.views import where
 
 FIELDS = {"case", "size", "seconds", "peer", "peer_seconds", "ratio", "repeats", "skipped"}
 OF_KENLM = "ngram-fit", "ngram-scoring"

@@ -10,11 +10,11 @@ from outlines import check_report
 from icl.blur.genome import load_genome
 from icl.blur.judging import TASKS, select_tasks, task_sets
 from icl.names import RATES
-from jexplicit.runs.results import read_events, read_rows
+from jexplicit.runs.files import read_events, read_rows
 from launch.blur import __main__ as blur
 from launch.blur import tasks, train
 from launch.blur.config import TRAIN, TasksConfig
-from launch.kit.rows import Results, where
+from launch.kit.views import Results, where
 
 pytestmark = pytest.mark.slow
 

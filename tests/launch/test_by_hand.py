@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.commands import check_bounds
 from launch.blur import config as blur
 from launch.blur.config import hidden_layers
 from launch.blur.tasks import mean_and_spread
 from launch.digits import config as digits
-from launch.digits.data import most_accurate
 from launch.digits.run import check as check_digits
+from launch.digits.solved import most_accurate
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import __main__ as icl
 from launch.icl.base import make_model, make_recipe, make_regression
 from launch.icl.config import LayerFlags
-from launch.kit.rows import Results
+from launch.kit.views import Results
 from launch.networks import __main__ as networks
 from launch.networks import compare
 from launch.networks.config import checked

@@ -12,7 +12,7 @@ from jexplicit.nn.networks import FullyConnected, init_variables, network_output
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, network_step, variables_of
 from jexplicit.nn.training import sampler
-from jexplicit.runs.results import read_events
+from jexplicit.runs.files import read_events
 from launch.networks import __main__ as networks
 from launch.networks import compare
 from launch.networks.compare import Variant, imbalance, saturate, train_variant, variants_of

@@ -17,16 +17,15 @@ from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.images import FILES, pixel_features, read_images
 from jexplicit.nn import steps, training
-from jexplicit.runs.results import read_events
+from jexplicit.runs.files import read_events
 from jexplicit.solvers.calibration import fit_temperature
 from jexplicit.solvers.metrics import mean_loss
 from launch.classify import main as classify
 from launch.digits import __main__ as digits
-from launch.digits.classifier import load_classifier
 from launch.digits.config import METHODS, Config
-from launch.digits.data import row_name
-from launch.digits.run import EXPERIMENT
-from launch.kit.rows import only, where
+from launch.digits.run import EXPERIMENT, load_classifier
+from launch.digits.solved import row_name
+from launch.kit.views import only, where
 
 pytestmark = pytest.mark.slow
 

@@ -8,14 +8,14 @@ from run_folders import rows
 from sklearn.datasets import load_wine
 
 from jexplicit.data.images import read_images
-from jexplicit.runs.results import read_events
+from jexplicit.runs.files import read_events
 from jexplicit.solvers.feature_machine import KERNELS
 from launch.digits.__main__ import main as digits
-from launch.digits.classifier import load_classifier
+from launch.digits.run import load_classifier
 from launch.feature_machine import __main__ as command
 from launch.feature_machine.config import Kernel
 from launch.feature_machine.tables import read_table
-from launch.kit.rows import only
+from launch.kit.views import only
 
 pytestmark = pytest.mark.slow
 

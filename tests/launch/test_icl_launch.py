@@ -13,10 +13,10 @@ import pytest
 from run_folders import without_costs
 
 from icl import training
-from jexplicit.runs.results import read_events, read_rows
+from jexplicit.runs.files import read_events, read_rows
 from launch.icl import __main__ as command
 from launch.icl import base
-from launch.kit.rows import groups, only, where
+from launch.kit.views import groups, only, where
 
 pytestmark = pytest.mark.slow
 

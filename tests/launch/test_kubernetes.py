@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launch.kit.flags import parse
+from launch.kit.command import parse
 from launch.lm.check import check
 from launch.lm.config import Config
 

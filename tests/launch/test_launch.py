@@ -43,7 +43,7 @@ from jexplicit.lm.fits.fit import ORDER
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.nn import training
 from launch import cli, sample
-from launch.kit.rows import where
+from launch.kit.views import where
 from launch.lm import __main__ as lm
 from launch.lm import models as lm_models
 from launch.lm.run import EXPERIMENT

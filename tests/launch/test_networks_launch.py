@@ -13,9 +13,9 @@ from jexplicit.data.images import read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token
 from jexplicit.nn import steps, training
-from jexplicit.runs.checkpoints import load_checkpoint
-from jexplicit.runs.results import read_events
-from launch.kit.rows import Results
+from jexplicit.runs.files import read_events
+from jexplicit.runs.loop import load_checkpoint
+from launch.kit.views import Results
 from launch.networks import __main__ as networks
 from launch.networks import mlp_lm
 from launch.networks.training import centred_data

@@ -22,14 +22,14 @@ from jexplicit.data.images import pixel_features, read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.nn import steps, training
-from jexplicit.runs.results import read_events
+from jexplicit.runs.files import read_events
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
-from launch.digits.classifier import load_classifier
-from launch.digits.data import row_name
+from launch.digits.run import load_classifier
+from launch.digits.solved import row_name
 from launch.icl.base import TEST, descent_families, make_model, measure_families, random_key
 from launch.icl.config import TaskFlags
 from launch.judge import __main__ as judge
-from launch.kit.rows import only, where
+from launch.kit.views import only, where
 from launch.lm import models as lm_models
 
 # name -> the command, in its preset `tiny` or in less

@@ -25,8 +25,8 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, make_batch, training_step
 from jexplicit.nn.parts.names import SamplerName
 from jexplicit.nn.training import TrainingResult, epoch_order, sampler, shorter_epochs, train
-from jexplicit.runs.checkpoints import load_latest
 from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.loop import load_latest
 
 SIZE, DIMENSION = 37, 3  # at one example a step: losses are checked, and checkpoints made, after 16, 32 and 37 steps
 EPOCHS = 3

@@ -6,9 +6,16 @@ from pathlib import Path
 from jexplicit.counts.dense import count
 from jexplicit.counts.stream import Saving
 from jexplicit.data.corpus.shards import read_shards
-from jexplicit.runs.devices import data_mesh, request_devices
+from jexplicit.runs.devices import (
+    check_equal_across_processes,
+    data_mesh,
+    gather_over_processes,
+    is_first,
+    join,
+    part_of_process,
+    request_devices,
+)
 from jexplicit.runs.files import save_arrays
-from jexplicit.runs.processes import check_equal_across_processes, gather_over_processes, is_first, join, part_of_process
 
 
 def main(coordinator: str, processes: str, number: str, shards: str, saved: str, out: str, seconds: str) -> None:

@@ -1,14 +1,31 @@
-"""Paths that a user gives, files that an index names, and JSON that is read."""
+"""Paths, JSON, and the cache of compiled functions: where they lie, when not, and what is damaged."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
+from jexplicit.data.corpora import Corpus
+from jexplicit.data.corpus.cache import cached_streams
 from jexplicit.runs import files
-from jexplicit.runs.cache import cache_folder
-from jexplicit.runs.files import file_inside, local_path, parse_json
-from jexplicit.runs.results import is_measured, read_command, read_texts
+from jexplicit.runs.files import (
+    cache_entries,
+    cache_folder,
+    clear_cache,
+    file_inside,
+    is_measured,
+    keep_compiled,
+    local_path,
+    parse_json,
+    read_command,
+    read_texts,
+)
+from launch import cache
 
 
 def test_a_path_is_whole_and_in_the_home_folder_where_it_says_so(tmp_path, monkeypatch):
@@ -79,3 +96,190 @@ def test_files_of_a_run_of_other_types_are_refused_by_name(tmp_path):
             read_texts(path)
     files.write_json(path, ["to be"])
     assert read_texts(path) == ["to be"]
+
+
+ROOT = Path(__file__).parents[2]
+COMPUTE = """
+import jax, jax.numpy as jnp
+found = []
+jax.monitoring.register_event_listener(lambda event, **more: found.append(event.rsplit("/")[-1]))
+def run(config=None):
+    total = jax.jit(lambda x: jnp.sort(x @ x.T).sum())(jnp.ones((4, 3)))
+    print(float(total), found.count("cache_hits"), jax.config.jax_compilation_cache_dir)
+"""
+COMMAND = f"""
+import sys
+from launch.kit.command import run_command
+from launch.cache import List
+{COMPUTE}
+sys.exit(run_command(run, List, description=""))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "10MB")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def start(program: str = COMMAND, **environment: str) -> subprocess.Popen:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **environment}, **pipes)
+
+
+def answer(process: subprocess.Popen) -> tuple[float, int, str, str]:
+    """The number computed, how many functions were read, the folder of the cache, and what else was printed."""
+    printed, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    total, read, folder = printed.split()
+    return float(total), int(read), folder, errors
+
+
+def compiled_files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*-cache"))
+
+
+def test_functions_are_compiled_once_for_several_processes_and_those_that_are_damaged_again(tmp_path):
+    folder = tmp_path / "cache" / "compiled"
+    together = [answer(process) for process in [start(), start()]]
+    assert [total for total, *_ in together] == [48, 48]  # 16 sums of three ones
+    assert all(Path(where).parent == folder and not errors for *_, where, errors in together)
+    kept = compiled_files(folder / "0")
+    total, read, where, errors = answer(start())
+    assert (
+        total == 48
+        and read == len(kept) > 0
+        and not errors
+        and compiled_files(folder / "0") == kept
+        and where == str(folder / "0")
+    )
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:50])  # a disk was full
+    total, read, _, errors = answer(start())
+    assert total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
+
+
+def test_processes_that_run_at_once_hold_a_folder_each_and_a_killed_one_leaves_nothing_half_written(tmp_path):
+    keep = "from jexplicit.runs.files import keep_compiled\nkeep_compiled()\nrun()"
+    hold = f"import time\n{COMPUTE}\n{keep}\ntime.sleep(600)"
+    folder = tmp_path / "cache" / "compiled"
+    with start(hold, PYTHONUNBUFFERED="1") as first:
+        assert first.stdout is not None and first.stdout.readline().split()[2] == str(folder / "0")
+        assert answer(start()) == (48, 0, str(folder / "1"), "")
+        first.kill()
+    last = max(compiled_files(folder / "0"), key=lambda path: path.stat().st_mtime)
+    last.write_bytes(last.read_bytes()[:50])  # killed while it wrote
+    total, _, where, errors = answer(start())
+    assert total == 48 and where == str(folder / "0") and not errors
+
+
+@pytest.fixture
+def settings():
+    """JAX's settings, those of a process without a cache at first, which come back in the end."""
+    names = [name for name in jax.config.values if "compilation_cache" in name or "persistent_cache_min" in name]
+    before = {name: jax.config.values[name] for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    yield lambda name: jax.config.values[f"jax_{name}"]
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tmp_path, monkeypatch, settings):
+    for variable, value in (("JEXPLICIT_COMPILED_LIMIT", "0"), ("JEXPLICIT_CACHE_DIR", "/dev/null/no_folder")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            keep_compiled()
+        assert settings("compilation_cache_dir") is None
+    for name, value in (("enable_compilation_cache", False), ("compilation_cache_dir", "theirs")):
+        before = settings(name)
+        jax.config.update(f"jax_{name}", value)
+        keep_compiled()
+        assert settings(name) == value and settings("compilation_cache_dir") in (None, "theirs")
+        jax.config.update(f"jax_{name}", before)
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1000")  # which JAX has read
+    seconds = settings("persistent_cache_min_compile_time_secs")
+    keep_compiled()
+    assert settings("compilation_cache_dir") == str(tmp_path / "cache" / "compiled" / "0")
+    assert settings("persistent_cache_min_compile_time_secs") == seconds
+    assert settings("persistent_cache_min_entry_size_bytes") == -1
+    assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not compiled_files(tmp_path)
+
+
+def test_those_that_were_not_used_go_where_there_are_too_many(tmp_path, monkeypatch, settings):
+    folder = tmp_path / "cache" / "compiled"
+    (folder / "0").mkdir(parents=True)
+    for n, name in enumerate(("oldest-cache", "older-cache", "newest-cache")):
+        (folder / "0" / name).write_bytes(bytes(1000))
+        os.utime(folder / "0" / name, (n, n))
+    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "2500B")
+    keep_compiled()
+    assert {path.name for path in compiled_files(folder)} == {"older-cache", "newest-cache"}
+    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "much")
+    with pytest.raises(ValueError, match="JEXPLICIT_COMPILED_LIMIT=much"):
+        keep_compiled()
+
+
+def test_the_command_shows_and_clears_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "0")  # this process keeps nothing itself
+    folder = tmp_path / "cache" / "compiled"
+    folder.mkdir(parents=True)
+    for n, name in enumerate(("jit_old-1-cache", "jit_new-2-cache")):
+        (folder / name).write_bytes(bytes(100))
+        if not n:
+            os.utime(folder / name, (0, 0))
+
+    def printed(*arguments: str) -> str:
+        assert cache.main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    assert f"{folder}: 2 files, 200B" in printed("list")
+    assert json.loads(printed("list", "--json"))["compiled"] == {"files": 2, "bytes": 200}
+    assert json.loads(printed("clear", "--older-than", "30", "--json"))["compiled"] == {"files": 1, "bytes": 100}
+    assert f"{folder}: 1 files removed, 100B" in printed("clear") and not compiled_files(folder)
+
+
+# Cached tokens
+
+
+def made(folder, text: str):
+    return cached_streams(Corpus("tiny", [text * 50], [text]), kind="char", vocab_size=None, cache_dir=folder)
+
+
+def test_the_cache_forgets_what_was_not_used_for_the_longest_time(tmp_path, monkeypatch):
+    folder, times = tmp_path / "cache", {}
+    for text in ("ab", "cd", "ef"):
+        before = set(times)
+        made(folder, text)
+        (new,) = {entry.path for entry in cache_entries(folder)} - before
+        times[new] = len(times)
+    for path, n in times.items():
+        os.utime(path, (n, n))
+    oldest, middle, latest = cache_entries(folder)
+    monkeypatch.setattr(files, "_in_use", {oldest.path})  # this run reads it
+    monkeypatch.setenv("JEXPLICIT_CACHE_LIMIT", f"{2.5 * oldest.bytes:.0f}B")
+    assert not made(folder, "gh").cached
+    left = {entry.path for entry in cache_entries(folder)}
+    assert oldest.path in left and middle.path not in left and latest.path not in left and len(left) == 2
+    monkeypatch.setenv("JEXPLICIT_CACHE_LIMIT", "much")
+    with pytest.raises(ValueError, match="JEXPLICIT_CACHE_LIMIT=much"):
+        made(folder, "ij")
+
+
+def test_reading_an_entry_is_a_use_of_it(tmp_path):
+    made(tmp_path, "ab")
+    os.utime(cache_entries(tmp_path)[0].path, (0, 0))
+    assert made(tmp_path, "ab").cached and cache_entries(tmp_path)[0].used > 0
+
+
+def test_the_cache_is_cleared_by_age_and_as_a_whole(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(folder))
+    made(folder, "ab")
+    made(folder, "cd")
+    (folder / "notes.txt").write_text("not an entry")
+    os.utime(cache_entries(folder)[0].path, (0, 0))
+    assert cache.main(["clear", "--older-than", "30", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["removed"]) == 1 and len(cache_entries(folder)) == 1
+    assert clear_cache(cache_entries(folder)) and not cache_entries(folder) and (folder / "notes.txt").exists()

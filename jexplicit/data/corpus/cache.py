@@ -18,7 +18,7 @@ import sentencepiece
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.corpora import Corpus, Overlap, TextSizes, overlap, text_sizes
 from jexplicit.data.tokenizers import KINDS, Progress, Tokenizer, encode_documents, make_tokenizer, open_tokenizer
-from jexplicit.runs.cache import cache_entries, cache_folder, cache_limit, mark_used, shrink
+from jexplicit.runs.files import cache_entries, cache_folder, cache_limit, mark_used, shrink
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jexplicit.data.corpora import Corpus, split_documents
-from jexplicit.runs.cache import cache_folder, mark_used
-from jexplicit.runs.files import write_whole
+from jexplicit.runs.files import cache_folder, mark_used, write_whole
 
 logger = logging.getLogger(__name__)
 _HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -102,7 +102,7 @@ def sweep_tables(
             its penalty. `kneser_ney_discount` estimates it.
         weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
         chunk: contexts at a time; it changes the memory, not the result.
-        known: what else the checkpoints are of, see `jexplicit.runs.iterate`.
+        known: what else the checkpoints are of, see `jexplicit.runs.loop`.
         on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
         options: checkpoints and progress of jexplicit.solvers.sweeps.run_sweeps.
 

@@ -1,4 +1,4 @@
-"""A series of checkpoints on disk: what is there is whole, whatever was interrupted."""
+"""The loop of all iterations: interrupted anywhere, it ends as if it had not been."""
 
 import shutil
 from typing import Any, NamedTuple
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jexplicit.runs import checkpoints
-from jexplicit.runs.checkpoints import is_checkpoint, load_checkpoint, load_latest, save_checkpoint, save_latest
+from jexplicit.runs import loop
 from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.loop import is_checkpoint, iterate, load_checkpoint, load_latest, save_checkpoint, save_latest
 
 TEXT = b"position"
 
@@ -76,7 +76,7 @@ def test_a_crash_leaves_two_of_which_the_newer_counts_and_an_interrupted_write_i
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(checkpoints.shutil, "rmtree", crash)
+        patch.setattr(loop.shutil, "rmtree", crash)
         save_latest(tmp_path, 10, a_tree(10))
     assert names(tmp_path) == ["10", "9"]
     unfinished = tmp_path / "11.orbax-checkpoint-tmp"  # the name that orbax writes under, and renames in the end
@@ -93,7 +93,7 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     save_latest(tmp_path, 1, a_tree(1))
-    monkeypatch.setattr(checkpoints.orbax(), "save", full)
+    monkeypatch.setattr(loop.orbax(), "save", full)
     with pytest.raises(ValueError, match="cannot be written .No space left on device.: choose another --out"):
         save_latest(tmp_path, 2, a_tree(2))
     assert_equal(load_latest(tmp_path, like()), a_tree(1))
@@ -153,3 +153,60 @@ def test_a_single_checkpoint_is_whole_or_missing(tmp_path):
     assert found["C"][1].dtype == np.float32
     save_checkpoint(path, {"C": [np.arange(4)]})
     np.testing.assert_array_equal(load_checkpoint(path)["C"][0], np.arange(4))
+
+
+class Interrupted(Exception):
+    pass
+
+
+def run(folder=None, *, stop: int | None = None, seconds: float = 0.0, steps: int = 6) -> tuple[Any, list[dict[str, Any]]]:
+    """A state of which one array grows, and steps that depend on state and history alone."""
+
+    def step(state, history):
+        if len(history) == stop:
+            raise Interrupted
+        x, seen = state
+        return (x * 1.5 + len(history), np.append(seen, x[0])), {"x": float(x[1])}
+
+    start = jnp.arange(3.0), np.zeros(0)
+    return iterate(step, start, done=lambda h: len(h) == steps, checkpoints=folder, checkpoint_seconds=seconds)
+
+
+@pytest.mark.parametrize("stop", range(6))
+def test_an_interrupted_iteration_ends_as_an_uninterrupted_one(tmp_path, stop):
+    (x, seen), history = run()
+    with pytest.raises(Interrupted):
+        run(tmp_path, stop=stop)
+    (x2, seen2), history2 = run(tmp_path)
+    np.testing.assert_array_equal(x, x2)
+    np.testing.assert_array_equal(seen, seen2)
+    assert [entry["x"] for entry in history] == [entry["x"] for entry in history2]
+    times = [entry["seconds"] for entry in history2]
+    assert times == sorted(times)
+
+
+def test_a_finished_iteration_has_nothing_left_to_do(tmp_path):
+    first = run(tmp_path, seconds=1e9)  # the end is kept however rare checkpoints are
+    again = run(tmp_path, stop=0)
+    np.testing.assert_array_equal(first[0][0], again[0][0])
+    assert first[1] == again[1] and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "known", "message"),
+    [
+        (np.zeros(4), {}, "holds arrays .*: it is another model's; delete it"),
+        (np.zeros(3, np.float16), {}, r"was written for dtype \['float64'\], not \['float16', 'float64'\]"),
+        (np.zeros(3), {"seed": np.int64(2)}, "was written for seed 1, not 2: choose another folder for checkpoints, or delete"),
+        (np.zeros(3), {"text": np.array([0, 1])}, "was written for text '[0-9a-f]{12}', not '[0-9a-f]{12}': choose another"),
+        (np.zeros(3), {"radius": 1}, "was written for radius None, not 1: choose another folder"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(tmp_path, start, known, message):
+    def once(x, **known):
+        return iterate(lambda s, h: (s, {}), (x, np.zeros(0)), done=bool, checkpoints=tmp_path, known=known)
+
+    first = once(np.zeros(3), seed=1, text=np.array([0, 2]))
+    with pytest.raises(ValueError, match=message):
+        once(start, **{"seed": 1, "text": np.array([0, 2])} | known)
+    assert once(np.zeros(3), text=np.array([0, 2]), seed=np.int32(1))[1] == first[1]
