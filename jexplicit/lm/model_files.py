@@ -28,11 +28,6 @@ from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import COUNTED, AnyModel, context_of, text_of_context
 from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows, SparseTables
 from jexplicit.runs.commands import is_of
-from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.rows import NetworkRows, SequenceRows
-from jexplicit.lm.rows import BackOffChain, Children
-from jexplicit.lm.rows import SparseTables
-from jexplicit.runs.commands import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
 
 # What `rebuild` raises of JSON or arrays that are none of a model.

@@ -20,8 +20,6 @@ from jexplicit.data.corpus.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
-from jexplicit.runs.loop import as_json
-from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
 from jexplicit.runs.loop import as_json

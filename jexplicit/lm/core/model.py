@@ -32,8 +32,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.counts.stream import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, pad_to, window_contexts
 from jexplicit.data.corpus.shards import Stream
-from jexplicit.runs.devices import AXIS, default_mesh, on_cpu, replicate
-from jexplicit.runs.devices import gather_over_processes, part_of_process
+from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 
 def static(default: Any = ...) -> Any:
