@@ -123,7 +123,7 @@ def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
     """A step of linear attention: `12 w (w + N)` operations a task."""
-    from icl.models.attention import Regression, init_layers
+    from icl.attention import Regression, init_layers
     from icl.tasks import Tasks
     from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 

@@ -11,10 +11,20 @@ import numpy as np
 import scipy
 from jax import lax
 
-from icl.models import recurrences
-from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion
-from icl.models.streams import Dynamics, Streams
-from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
+from icl import recurrences
+from icl.recurrences import (
+    Dynamics,
+    Stream,
+    Streams,
+    delta_losses,
+    delta_rule,
+    hebbian_losses,
+    kalman_filter,
+    linear_attention,
+    mesa_recursion,
+    prefix_ridge,
+    ridge_losses,
+)
 from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import MesaConfig

@@ -16,7 +16,7 @@ from PIL import Image
 from run_folders import interrupted, rows, without_costs
 
 from icl.blur.genome import load_genome
-from icl.solvers.descent import gd_plus_plus
+from icl.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.data.images import pixel_features, read_images
 from jexplicit.lm.checkpoints import load_model
