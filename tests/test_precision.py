@@ -11,9 +11,8 @@ import numpy as np
 from tables import each_row, products
 
 from icl import closed_form, descent, diversity, problems
-from icl.blur.descent import network_loss, sgd_rules
-from icl.blur.genome import backprop_genome
-from icl.blur.rules import Rules, init_synapses, learn
+from icl.blur.baselines import network_loss, sgd_rules
+from icl.blur.rules import Rules, backprop_genome, init_synapses, learn
 from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.features import descriptors, patch_pools, patches
 from jexplicit.nn.studies.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder

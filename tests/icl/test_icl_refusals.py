@@ -15,10 +15,10 @@ import icl
 from icl import blur
 from icl.attention import diagonal_layers
 from icl.blocks import CausalTransformer, counting_model, induction_model, init_model, next_outputs
-from icl.blur.data import resize_images
-from icl.blur.episodes import Family
-from icl.blur.judging import mixture, plane, select_tasks, task_sets
+from icl.blur.baselines import mixture, plane, select_tasks, task_sets
+from icl.blur.learning import resize_images
 from icl.blur.rules import forward
+from icl.blur.search import Family
 from icl.closed_form import all_heads_solution, exact_moments
 from icl.diversity import MixedNoise, fit_diagonal
 from icl.problems import Chains, Copying, FunctionClass, Waves, init_network, predict_waves, separate_tokens
