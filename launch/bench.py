@@ -257,7 +257,7 @@ def attention(config: Config, size: int, folder: Path) -> Pair:
     """The update of many tasks' tokens: batch last, or first for einsums."""
     import jax
 
-    from icl.models.attention import attention_update, head_maps, init_layers
+    from icl.attention import attention_update, head_maps, init_layers
     from jexplicit.runs.checks import key_of_seed
 
     layers = init_layers(key_of_seed(config.seed), WIDTH, scale=1.0, dtype=np.float32)

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from icl.blur.data import Examples
+from icl.blur.learning import Examples
 
 
 def two_classes(examples: int = 40, seed: int = 0, dtype: Any = np.float32) -> Examples:

@@ -12,8 +12,8 @@ from tables import each_row, refuse
 import icl
 import icl.blur
 import jexplicit
-from icl.models.recurrences import Stream
-from icl.solvers.closed_form import exact_moments
+from icl.closed_form import exact_moments
+from icl.recurrences import Stream
 from icl.tasks import Sequence, Tasks
 from jexplicit import lm, solvers
 from jexplicit.data.corpora import TextSizes

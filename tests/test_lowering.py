@@ -14,12 +14,10 @@ import optax
 import pytest
 from jax.sharding import Mesh
 
-from icl.blur.data import Examples
-from icl.blur.episodes import Family, Source, mean_scores
-from icl.blur.genome import random_genome
-from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
-from icl.blur.rules import Rules
-from icl.models.attention import Regression, init_layers
+from icl.attention import Regression, init_layers
+from icl.blur.learning import Examples
+from icl.blur.rules import Rules, random_genome
+from icl.blur.search import Family, MetaRecipe, MetaState, Source, Stage, mean_scores, meta_optimizer, meta_steps
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts.dense import counting_step

@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from tables import each_row, products
 
-from icl.blur.descent import network_loss, sgd_rules
-from icl.blur.genome import backprop_genome
-from icl.blur.rules import Rules, init_synapses, learn
-from icl.problems import function_classes, mixed_noise, sine_waves
-from icl.solvers import closed_form, descent
+from icl import closed_form, descent, diversity, problems
+from icl.blur.baselines import network_loss, sgd_rules
+from icl.blur.rules import Rules, backprop_genome, init_synapses, learn
 from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.features import descriptors, patch_pools, patches
 from jexplicit.nn.studies.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
@@ -48,7 +46,7 @@ def cases():
     RULES, GENOME = Rules(states=2), backprop_genome(2)
     x, y = jax.device_put((np.ones((3, 4), GENOME.f.dtype), np.ones((3, 2), GENOME.f.dtype)))
     SYNAPSES = drawn(init_synapses, GENOME, RULES, (4, 3, 2))
-    ENCODER = drawn(sine_waves.init_network, channels=4, hidden=3).encoder
+    ENCODER = drawn(problems.init_network, channels=4, hidden=3).encoder
     PROMPT = (X, ones(3), ones(3), V)
     STREAM = gram.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
     IDENTITY = jax.tree_util.Partial(lambda X: X)
@@ -71,14 +69,14 @@ def cases():
         "moments": (lambda A: closed_form.exact_moments(TASKS, factor=A)[:3], (eye(2),)),
         "sampled moments": (lambda X: closed_form.sampled_moments(X)[:3], (ones((4, 5, 2)),)),
         "its loss": (closed_form.solution_loss, (eye(2), MOMENTS)),
-        "noise variance": (mixed_noise.estimated_variance, (BATCH,)),
-        "posterior mean": (lambda b: mixed_noise.posterior_mean(b, mixed_noise.MixedNoise(dim=2, context=5)), (BATCH,)),
-        "wave features": (sine_waves.features, (ENCODER, WAVES)),
-        "least squares": (function_classes.least_squares, PROMPT),
-        "averaging": (function_classes.averaging_estimator, PROMPT),
-        "neighbours": (function_classes.nearest_neighbours, PROMPT),
-        "lasso": (function_classes.lasso, PROMPT),
-        "newton": (function_classes.newton, PROMPT),
+        "noise variance": (diversity.estimated_variance, (BATCH,)),
+        "posterior mean": (lambda b: diversity.posterior_mean(b, diversity.MixedNoise(dim=2, context=5)), (BATCH,)),
+        "wave features": (problems.features, (ENCODER, WAVES)),
+        "least squares": (problems.least_squares, PROMPT),
+        "averaging": (problems.averaging_estimator, PROMPT),
+        "neighbours": (problems.nearest_neighbours, PROMPT),
+        "lasso": (problems.lasso, PROMPT),
+        "newton": (problems.newton, PROMPT),
         "update rule": (lambda x, y: learn(GENOME, RULES, SYNAPSES, x, y), (x, y)),
         "its gradient": (jax.grad(lambda genome: learn(genome, RULES, SYNAPSES, x, y)[1].sum()), (GENOME,)),
         "descent of a network": (lambda W: network_loss(sgd_rules("tanh", "cross_entropy"), [W], X, Y), (ones((5, 2)),)),
@@ -98,10 +96,10 @@ def test_functions_of_a_class_and_shifted_points():
     def check(name, function, argument):
         assert not [line for line in products(function, argument) if "HIGHEST" not in line]
 
-    key, functions = jax.random.key(0), function_classes.FunctionClass(dim=4, points=4)
-    of_kind = (function_classes.FunctionClass(kind, dim=4, points=6) for kind in function_classes.KINDS)
-    rows: list[Any] = [(own.kind, lambda v, own=own: function_classes.sample_function(key, own)(v), ones(4)) for own in of_kind]
-    shifts: Any = function_classes.SHIFTS
+    key, functions = jax.random.key(0), problems.FunctionClass(dim=4, points=4)
+    of_kind = (problems.FunctionClass(kind, dim=4, points=6) for kind in problems.KINDS)
+    rows: list[Any] = [(own.kind, lambda v, own=own: problems.sample_function(key, own)(v), ones(4)) for own in of_kind]
+    shifts: Any = problems.SHIFTS
     each_row(check, rows + [(by, lambda key, by=by: functions.sample(key, by), key) for by in shifts])
 
 

@@ -67,7 +67,7 @@ def sweep_of_images() -> tuple[float, float]:
 
 def least_squares() -> tuple[float, float]:
     """Ridge regression's prediction beside NumPy's least squares of the examples and the penalty's rows."""
-    from icl.solvers.descent import ridge
+    from icl.descent import ridge
     from icl.tasks import Sequence
 
     X, Y, x = (np.random.default_rng(n).normal(size=size) for n, size in enumerate([(20, 5), (20, 1), (5,)]))
@@ -113,7 +113,7 @@ def adagrad_steps() -> tuple[float, float]:
 
 def linear_attention_gradient() -> tuple[float, float]:
     """The loss of linear attention and a slope, compared with float64."""
-    from icl.models.attention import Regression, init_layers
+    from icl.attention import Regression, init_layers
     from icl.tasks import Tasks
 
     problem, rng = Regression(Tasks(dim=3, context=8)), np.random.default_rng(0)

@@ -123,7 +123,7 @@ def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
     """A step of linear attention: `12 w (w + N)` operations a task."""
-    from icl.models.attention import Regression, init_layers
+    from icl.attention import Regression, init_layers
     from icl.tasks import Tasks
     from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 
@@ -139,12 +139,10 @@ def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 def blur_step(sizes: Sizes, mesh: Mesh) -> Case:
     """A meta-step of BLUR: learners 64-32-10, ten updates on 64 examples."""
-    from icl.blur.data import Examples
-    from icl.blur.episodes import make_source
-    from icl.blur.genome import random_genome
-    from icl.blur.judging import matrix_flops
-    from icl.blur.meta import MetaRecipe, MetaState, Stage, meta_optimizer, meta_steps
-    from icl.blur.rules import Rules
+    from icl.blur.baselines import matrix_flops
+    from icl.blur.learning import Examples
+    from icl.blur.rules import Rules, random_genome
+    from icl.blur.search import MetaRecipe, MetaState, Stage, make_source, meta_optimizer, meta_steps
 
     (recipe, stage), G, rng = ((MetaRecipe(), Stage(10, 100)), sizes.genomes, np.random.default_rng(0))
     genomes = jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), G))

@@ -12,9 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from icl.blur.data import Sets
-from icl.blur.genome import LearnedRule, load_genome
-from icl.blur.judging import (
+from icl.blur.baselines import (
     TASKS,
     Task,
     descent_flops,
@@ -25,7 +23,8 @@ from icl.blur.judging import (
     task_sets,
     updates_to_reach,
 )
-from icl.blur.learning import learning_curves
+from icl.blur.learning import Sets, learning_curves
+from icl.blur.rules import LearnedRule, load_genome
 from icl.names import RATES
 from jexplicit.nn.parts.names import Activation
 from jexplicit.runs.commands import stage

@@ -17,14 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from icl.blur.data import Examples, Sets, corners, image_sets, xor
-from icl.blur.descent import descent_curves, sgd_difference, sgd_rules
+from icl.blur.baselines import descent_curves, descent_flops, rule_flops, sgd_difference, sgd_rules
 from icl.blur.design import Rules
-from icl.blur.episodes import FAMILIES
-from icl.blur.genome import LearnedRule, load_genome, random_genome, ridge_genome, save_genome
-from icl.blur.judging import descent_flops, rule_flops
-from icl.blur.learning import learning_curves
-from icl.blur.meta import MetaRecipe, Stage, meta_train
+from icl.blur.learning import Examples, Sets, corners, image_sets, learning_curves, xor
+from icl.blur.rules import LearnedRule, load_genome, random_genome, ridge_genome, save_genome
+from icl.blur.search import FAMILIES, MetaRecipe, Stage, meta_train
 from jexplicit.data.images import read_images
 from jexplicit.nn.parts.names import Activation, OptimizerName
 from jexplicit.runs.checks import key_of_seed

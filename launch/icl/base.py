@@ -15,13 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from icl.models.attention import AttentionLayer, Regression, init_layers
-from icl.models.constructions import descent_layers
-from icl.problems.comparison import Predictions, PredictorDifference, descent_rates, difference, predictions
-from icl.solvers.closed_form import optimal_rate
-from icl.solvers.descent import gd_plus_plus, ridge
-from icl.solvers.polynomials import Polynomial, optimal_polynomials
-from icl.solvers.spectrum import Spectrum, spectral_law
+from icl.attention import AttentionLayer, Regression, descent_layers, init_layers
+from icl.closed_form import optimal_rate
+from icl.descent import Predictions, PredictorDifference, descent_rates, difference, gd_plus_plus, predictions, ridge
+from icl.rates import Polynomial, Spectrum, optimal_polynomials, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checks import key_of_seed

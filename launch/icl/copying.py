@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from icl.models.attention import AttentionLayer, init_layers
-from icl.problems import copying
+from icl import problems
+from icl.attention import AttentionLayer, init_layers
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from launch.icl import base
@@ -28,7 +28,7 @@ def untrained(config: CopyConfig) -> Iterator[Row]:
     """Predicting zero, one step of descent, and weights that copy and descend exactly."""
     about, batch = test_set(config)
     eta, losses = levels(config, batch)
-    layers = jax.jit(copying.copying_layers, static_argnums=(0, 1))(config.dim, config.context, eta)
+    layers = jax.jit(problems.copying_layers, static_argnums=(0, 1))(config.dim, config.context, eta)
     constructed = float(half_mse(predict_with_codes(layers, batch), batch.y_q))
     yield {**about, "layers": 0, "predictor": "zero", "loss": losses["zero"]}
     yield {**about, "layers": 1, "predictor": "gd", "loss": losses["gd"], "eta": eta}
@@ -45,7 +45,7 @@ def test_set(config: CopyConfig) -> tuple[Row, Sequence]:
 def train_copying(job: base.Job[CopyConfig], first: str) -> Iterator[Row]:
     """Two trained layers for each seed, or for one if linear."""
     config, name = job.config, MODELS[first]
-    problem = copying.Copying(base.make_model(config).tasks, softmax=(first == "softmax", False))
+    problem = problems.Copying(base.make_model(config).tasks, softmax=(first == "softmax", False))
     validation = problem.sample(base.random_key(config, base.VALIDATION), config.validation_tasks)
     few = jax.tree.map(lambda leaf: leaf[..., :500], validation)
 
@@ -74,16 +74,16 @@ def levels(config: CopyConfig, batch: Sequence) -> tuple[float, dict[str, float]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def sensitivity(problem: copying.Copying, softmax: bool, layers: AttentionLayer, batch: Sequence) -> copying.CopySensitivity:
+def sensitivity(problem: problems.Copying, softmax: bool, layers: AttentionLayer, batch: Sequence) -> problems.CopySensitivity:
     """How the outputs of the first layer depend on each token."""
-    return copying.copy_sensitivity(layers, problem.tokens(batch), softmax=softmax)
+    return problems.copy_sensitivity(layers, problem.tokens(batch), softmax=softmax)
 
 
 @jax.jit
 def predict_with_codes(layers: AttentionLayer, batch: Sequence) -> jax.Array:
     """The predictions of constructed layers, whose positions have unit codes."""
-    tokens = copying.add_codes(copying.separate_tokens(batch), copying.unit_codes(len(batch.X)))
-    return copying.read_out(layers, tokens)
+    tokens = problems.add_codes(problems.separate_tokens(batch), problems.unit_codes(len(batch.X)))
+    return problems.read_out(layers, tokens)
 
 
 def figure_rows(results: Results) -> list[Row]:

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from icl.problems.comparison import condition_numbers, curvature_after_step
-from icl.solvers.polynomials import evaluate_polynomial
-from icl.solvers.spectrum import context_eigenvalues
+from icl.rates import condition_numbers, context_eigenvalues, curvature_after_step, evaluate_polynomial
 from launch.icl import base
 from launch.icl.config import CurvatureConfig
 from launch.kit.views import Column, Row, Table, cell, means, pivot, where

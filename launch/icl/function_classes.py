@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.models.transformer import CausalTransformer
-from icl.problems import function_classes
-from icl.problems.function_classes import SHIFTS, FunctionClass, Prompt, Shift
+from icl import problems
+from icl.blocks import CausalTransformer
+from icl.problems import SHIFTS, FunctionClass, Prompt, Shift
 from icl.training import Recipe
 from jexplicit.runs.commands import stage
 from launch.icl import base
@@ -45,13 +45,13 @@ def make_predictors(job: base.Job[ClassesConfig], functions: FunctionClass) -> P
     """All baselines of a class and every seed's transformer, each compiled once."""
     config, (width, layers, heads) = job.config, job.config.transformer
     model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
-    problem, init = function_classes.Prompts(functions, model.apply), functools.partial(init_model, model, functions)  # pyright: ignore[reportArgumentType]
+    problem, init = problems.Prompts(functions, model.apply), functools.partial(init_model, model, functions)  # pyright: ignore[reportArgumentType]
     recipe = Recipe(config.batch_size, config.learning_rate, b2=0.999, gradient_clip=1.0)
     evaluation, every = base.validation_loss(config, problem), max(1, config.steps // 20)
     trained = base.train_or_load(job, f"functions_{functions.kind}", init, problem, recipe, evaluation, every=every)
     predictors: Predictors = [
-        ({"predictor": name, "layers": 0}, jax.jit(jax.vmap(functools.partial(function_classes.at_every_prefix, baseline))))
-        for name, baseline in function_classes.function_baselines(functions.kind).items()
+        ({"predictor": name, "layers": 0}, jax.jit(jax.vmap(functools.partial(problems.at_every_prefix, baseline))))
+        for name, baseline in problems.function_baselines(functions.kind).items()
     ]
     apply: Any = jax.jit(model.apply)
     for one, entry in trained:
@@ -88,7 +88,7 @@ def losses(
 @jax.jit
 def losses_by_prefix(predictions: jax.Array, y: jax.Array) -> jax.Array:
     """The losses at the prefixes of prompts, without padding."""
-    return function_classes.prefix_losses(predictions[:, : y.shape[1]], y)
+    return problems.prefix_losses(predictions[:, : y.shape[1]], y)
 
 
 def after_prompts(results: Results) -> list[Row]:

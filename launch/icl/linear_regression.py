@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from icl.problems.comparison import interpolate
+from icl.descent import interpolate
 from launch.icl import base
 from launch.icl.config import LayerFlags, MultiStepConfig, OneStepConfig
 from launch.icl.tables import COMPARISON, STYLES, curves

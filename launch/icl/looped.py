@@ -6,10 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from icl.models.attention import AttentionLayer, roll_out
-from icl.problems.comparison import path_losses
-from icl.solvers.polynomials import Polynomial, evaluate_polynomial, optimal_polynomials
-from icl.solvers.spectrum import context_eigenvalues
+from icl.attention import AttentionLayer, roll_out
+from icl.descent import path_losses
+from icl.rates import Polynomial, context_eigenvalues, evaluate_polynomial, optimal_polynomials
 from icl.tasks import Sequence, sample_tasks
 from launch.icl import base
 from launch.icl.config import LoopedConfig

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.models.causal import CausalModel, init_model, next_outputs
-from icl.models.induction import cache_row, counting_model, head_roles, induction_model
-from icl.problems import markov
-from icl.problems.markov import Chain, Chains, bigram_posterior, cross_entropy, divergence
+from icl import problems
+from icl.blocks import CausalModel, cache_row, counting_model, head_roles, induction_model, init_model, next_outputs
+from icl.problems import Chain, Chains, bigram_posterior, cross_entropy, divergence
 from icl.training import Recipe
 from launch.icl import base
 from launch.icl.config import MarkovConfig
@@ -103,8 +102,8 @@ def strategies(chains: Chains) -> dict[str, Predict]:
     """The closed forms, by name."""
     k, alpha = chains.states, chains.alpha
     return {
-        "uniform": lambda x: jnp.log(markov.uniform_prediction(x, k)),
-        "unigram": lambda x: jnp.log(markov.unigram_posterior(x, alpha, k)),
+        "uniform": lambda x: jnp.log(problems.uniform_prediction(x, k)),
+        "unigram": lambda x: jnp.log(problems.unigram_posterior(x, alpha, k)),
         "bigram": lambda x: jnp.log(bigram_posterior(x, alpha, k)),
     }
 

@@ -9,12 +9,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jax import lax
-
 from icl.models import recurrences
 from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
+from jax import lax
+
+from icl import recurrences
+from icl.recurrences import (
+    Dynamics,
+    Stream,
+    Streams,
+    delta_losses,
+    delta_rule,
+    hebbian_losses,
+    kalman_filter,
+    linear_attention,
+    mesa_recursion,
+    prefix_ridge,
+    ridge_losses,
+)
 from jexplicit.runs.commands import stage
 from launch.icl import base
 from launch.icl.config import MesaConfig

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.models.attention import Regression, init_layers
-from icl.models.constructions import descent_layers, diagonal_layers
-from icl.problems import mixed_noise
-from icl.solvers.closed_form import exact_moments, optimal_solution, solution_loss
-from icl.solvers.descent import gradient_descent, ridge
+from icl import diversity
+from icl.attention import Regression, descent_layers, diagonal_layers, init_layers
+from icl.closed_form import exact_moments, optimal_solution, solution_loss
+from icl.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from jexplicit.runs.commands import stage
 from launch.icl import base
@@ -69,15 +68,15 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
 def mixed(config: NoisyConfig) -> Iterator[base.Row]:
     """Fitted layers and ridge regressions, less ridge that knows the noise."""
     levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
-    distribution = mixed_noise.MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
+    distribution = diversity.MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
     size = min(_fit_tasks, 2 * config.validation_tasks)
-    fitted, _ = mixed_noise.sample_mixed_noise(base.random_key(config, base.VALIDATION), distribution, size)
+    fitted, _ = diversity.sample_mixed_noise(base.random_key(config, base.VALIDATION), distribution, size)
     with stage("fitting ridge regressions"):
-        baselines = mixed_noise.ridge_baselines(fitted, distribution)
+        baselines = diversity.ridge_baselines(fitted, distribution)
     fits = fit_layers(config, distribution, fitted)
     predictors: dict[tuple[str, int], Predict] = {(name, 0): predict for name, predict in baselines.items()}
     for which, fit in fits.items():
-        predictors[which] = partial(mixed_noise.predict_diagonal, jnp.asarray(fit.rates, fitted.X.dtype))
+        predictors[which] = partial(diversity.predict_diagonal, jnp.asarray(fit.rates, fitted.X.dtype))
     K = max(config.diagonal_layers)
     layers = diagonal_layers(fits["diagonal", K].rates, distribution.dim)  # the same as attention
     predictors["constructed", K] = partial(Regression(distribution.tasks, K).predict, layers)
@@ -90,36 +89,34 @@ def mixed(config: NoisyConfig) -> Iterator[base.Row]:
 
 
 def fit_layers(
-    config: NoisyConfig, distribution: mixed_noise.MixedNoise, fitted: Sequence
-) -> dict[tuple[str, int], mixed_noise.DiagonalFit]:
+    config: NoisyConfig, distribution: diversity.MixedNoise, fitted: Sequence
+) -> dict[tuple[str, int], diversity.DiagonalFit]:
     """The rates of layers with two and four scalars, by depth."""
     few, found = jax.tree.map(lambda leaf: leaf[..., :_coarse_tasks], fitted), {}
     key, contexts = base.random_key(config, base.SPECTRUM), min(_contexts, config.test_tasks)
     for K in sorted(config.diagonal_layers):
         with stage(f"fitting diagonal layers, K = {K}"):
-            start = mixed_noise.gd_plus_plus_rates(key, distribution, K, contexts=contexts)
+            start = diversity.gd_plus_plus_rates(key, distribution, K, contexts=contexts)
             for name in ("gd++", "diagonal"):
                 starts = [found["gd++", K].rates if name == "diagonal" else start]
                 # rates of fewer layers, then layers that do nothing or little: from exactly zero the search may stall
                 fewer = [fit.rates for (other, _), fit in found.items() if other == name]
                 starts += [np.vstack([r, *[scale * r[-1:]] * (K - len(r))]) for r in fewer for scale in (0.0, 0.1)]
-                fit_rates = partial(mixed_noise.fit_diagonal, plus_plus=name == "gd++")
+                fit_rates = partial(diversity.fit_diagonal, plus_plus=name == "gd++")
                 coarse = min((fit_rates(few, s) for s in starts), key=lambda fit: fit.loss)
                 found[name, K] = fit_rates(fitted, coarse.rates, steps=60)
     return found
 
 
-def mean_losses(
-    config: NoisyConfig, distribution: mixed_noise.MixedNoise, predictors: Mapping[Any, Predict]
-) -> dict[Any, float]:
+def mean_losses(config: NoisyConfig, distribution: diversity.MixedNoise, predictors: Mapping[Any, Predict]) -> dict[Any, float]:
     """Mean losses on the same fresh tasks, ridge that knows noise first."""
     size = min(_block, config.test_tasks)
     blocks = 1000 + jnp.arange(-(-config.test_tasks // size))
 
     def block_losses(block: jax.Array) -> list[jax.Array]:
         key = jax.random.fold_in(base.random_key(config, base.TEST), block)
-        batch, sigma = mixed_noise.sample_mixed_noise(key, distribution, size)
-        y = [mixed_noise.ridge_batch(batch, sigma**2), *(predict(batch) for predict in predictors.values())]
+        batch, sigma = diversity.sample_mixed_noise(key, distribution, size)
+        y = [diversity.ridge_batch(batch, sigma**2), *(predict(batch) for predict in predictors.values())]
         return [half_mse(one, batch.y_q) for one in y]
 
     with stage("testing mixed noise"):

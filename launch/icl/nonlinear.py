@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.problems.comparison import difference, predictions
-from icl.problems.sine_waves import Network, NonlinearRegression, Waves, init_network, predict_waves, ridge_on_features
+from icl.descent import difference, predictions
+from icl.problems import Network, NonlinearRegression, Waves, init_network, predict_waves, ridge_on_features
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
 from launch.icl import base

@@ -7,10 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from icl.models.attention import Regression, init_layers, predict_batch
-from icl.models.constructions import head_layer
-from icl.problems import task_diversity as diversity
-from icl.problems.task_diversity import FiniteTasks, diversity_curve
+from icl import diversity
+from icl.attention import Regression, head_layer, init_layers, predict_batch
+from icl.diversity import FiniteTasks, diversity_curve
 from icl.tasks import Tasks, half_mse
 from jexplicit.runs.commands import stage
 from launch.icl import base

@@ -8,9 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from icl.models.attention import head_maps
-from icl.models.constructions import softmax_descent_layer, softmax_layers
-from icl.problems.comparison import sweep_loss
+from icl.attention import head_maps, softmax_descent_layer, softmax_layers
+from icl.descent import sweep_loss
 from icl.tasks import Tasks, sample_tasks
 from jexplicit.runs.devices import full_precision
 from launch.icl import base

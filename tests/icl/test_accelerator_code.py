@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 from samples import two_classes
 
+from icl.attention import Regression, init_layers
 from icl.blur import MetaRecipe, Rules, Stage, descent_curves, learning_curves, random_genome
-from icl.blur.episodes import Family, make_source, mean_scores
-from icl.blur.meta import MetaState, meta_optimizer, meta_steps
-from icl.linalg import contract
-from icl.models.attention import Regression, init_layers
-from icl.tasks import Tasks
+from icl.blur.search import Family, MetaState, make_source, mean_scores, meta_optimizer, meta_steps
+from icl.tasks import Tasks, contract
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.runs.devices import data_mesh
 

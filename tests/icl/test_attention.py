@@ -12,11 +12,9 @@ from reference import attention_layer, attention_update, descent_step
 from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-from icl import descent_layers, head_maps, squared_error, tokens
-from icl.models.attention import AttentionLayer, predict, predict_batch, roll_out
-from icl.models.constructions import softmax_layers
-from icl.solvers import descent
-from icl.solvers.descent import gd_plus_plus, gradient_descent
+from icl import descent, descent_layers, head_maps, squared_error, tokens
+from icl.attention import AttentionLayer, predict, predict_batch, roll_out, softmax_layers
+from icl.descent import gd_plus_plus, gradient_descent
 
 # compiled whole, which takes less time than compiling every operation
 ridge = jax.jit(descent.ridge)

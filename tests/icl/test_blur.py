@@ -14,10 +14,9 @@ from interruption import resumed_after
 from samples import two_classes as data
 
 from icl import blur
-from icl.blur.data import resize_images
-from icl.blur.episodes import draw_episode, make_source, mean_scores, meta_loss
-from icl.blur.genome import Genome, save_genome
-from icl.blur.rules import Synapse
+from icl.blur.learning import resize_images
+from icl.blur.rules import Genome, Synapse, save_genome
+from icl.blur.search import draw_episode, make_source, mean_scores, meta_loss
 from jexplicit.data.images import read_images
 
 SIZES = (3, 4, 3, 2)

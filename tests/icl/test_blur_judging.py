@@ -10,23 +10,23 @@ import pytest
 from jax import lax
 from samples import two_classes
 
-from icl.blur import descent_curves, judging, learning_curves, load_genome, minibatches, sgd_rules
-from icl.blur.descent import initial_layers, network_loss
-from icl.blur.genome import backprop_genome
+from icl.blur import baselines, descent_curves, learning_curves, load_genome, minibatches, sgd_rules
+from icl.blur.baselines import initial_layers, network_loss
+from icl.blur.rules import backprop_genome
 
 pytestmark = pytest.mark.slow  # of learners that a learned rule is compared with
 A, B, C = np.ones((2, 3)), np.ones((3, 5)), np.ones((4, 3, 3))
 
 
 def test_tasks_are_chosen_by_name_and_data_in_their_order():
-    assert len({task.data for task in judging.TASKS}) == len({task.name for task in judging.TASKS}) == 12
-    assert [task.name for task in judging.select_tasks(["mixture@5/128", "iris"])] == ["iris/128", "mixture@5/128"]
+    assert len({task.data for task in baselines.TASKS}) == len({task.name for task in baselines.TASKS}) == 12
+    assert [task.name for task in baselines.select_tasks(["mixture@5/128", "iris"])] == ["iris/128", "mixture@5/128"]
 
 
-@pytest.mark.parametrize("data", [task.data for task in judging.TASKS if not task.data.startswith("mnist")])
+@pytest.mark.parametrize("data", [task.data for task in baselines.TASKS if not task.data.startswith("mnist")])
 def test_parts_are_disjoint_standardised_and_of_all_classes(data):
     """Iris has two equal flowers."""
-    sets, again, other = judging.task_sets(data), judging.task_sets(data), judging.task_sets(data, seed=1)
+    sets, again, other = baselines.task_sets(data), baselines.task_sets(data), baselines.task_sets(data, seed=1)
     train, dev, test = sets[:3]
     M = sum(len(part.X) for part in sets[:3])
     assert len(train.X) == M // 2 and len(dev.X) == M // 4 and len(test.X) == M - M // 2 - M // 4
@@ -44,22 +44,22 @@ def test_parts_are_disjoint_standardised_and_of_all_classes(data):
 
 
 def test_an_input_that_is_constant_is_zero(monkeypatch):
-    points = judging.plane("moons", 100, np.random.default_rng(0))
+    points = baselines.plane("moons", 100, np.random.default_rng(0))
     monkeypatch.setattr(judging, "plane", lambda *args: (np.append(points[0], np.full((100, 1), 0.1), axis=1), points[1]))
-    for part in judging.task_sets("moons")[:3]:
+    for part in baselines.task_sets("moons")[:3]:
         assert np.isfinite(part.X).all() and not part.X[:, 2].any() and part.X[:, :2].all()
 
 
 def test_mnist_comes_from_its_test_images(data_dir):
-    sets, small = judging.task_sets("mnist@28"), judging.task_sets("mnist@7")
+    sets, small = baselines.task_sets("mnist@28"), baselines.task_sets("mnist@7")
     assert [len(one.X) for one in sets[:3]] == [3500, 500, 1000] and (sets.inputs, small.inputs) == (784, 49)
     np.testing.assert_array_equal(sets.train.Y, small.train.Y)
     np.testing.assert_allclose(sets.train.X.std(), 1, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", judging.PLANES)
+@pytest.mark.parametrize("name", baselines.PLANES)
 def test_figures_in_the_plane_are_balanced_and_where_they_should_be(name):
-    X, labels = judging.plane(name, 4000, np.random.default_rng(0))
+    X, labels = baselines.plane(name, 4000, np.random.default_rng(0))
     assert X.shape == (4000, 2) and abs(labels.mean() - 0.5) < 0.04  # five standard deviations
     radius, angle = np.hypot(*X.T), np.arctan2(X[:, 1], X[:, 0])
     centred = X - np.array([[0.0, 0.0], [1.0, 0.5]])[labels]  # each moon is half a unit circle about one of these
@@ -78,7 +78,7 @@ def test_figures_in_the_plane_are_balanced_and_where_they_should_be(name):
 
 def test_centres_of_a_mixture_have_the_stated_distance():
     """With unit noise and classes of one cluster each, class means are the centres."""
-    X, labels = judging.mixture(40_000, np.random.default_rng(0), inputs=200, classes=8, distance=6.0)
+    X, labels = baselines.mixture(40_000, np.random.default_rng(0), inputs=200, classes=8, distance=6.0)
     centres = np.stack([X[labels == n].mean(axis=0) for n in range(8)])
     squares = ((centres[:, None, :] - centres[None, :, :]) ** 2).sum(axis=-1)
     np.testing.assert_allclose(np.sqrt(squares.sum() / (8 * 7)), 6.0, rtol=0.05)  # of 28 pairs in 200 dimensions
@@ -138,18 +138,20 @@ def test_products_are_counted_as_often_as_they_run():
         product(2, 3, 2) + product(2, 2, 3): (lambda A: lax.cond(A[0, 0] > 0, lambda A: A @ A.T @ A, jnp.sin, A), A),
     }
     for flops, (function, *args) in cases.items():
-        assert judging.matrix_flops(function, *args) == flops
+        assert baselines.matrix_flops(function, *args) == flops
     with pytest.raises(ValueError, match=r"use jax\.lax\.scan"):
-        judging.matrix_flops(lambda A: lax.while_loop(lambda A: A[0, 0] < 1, lambda A: A @ A.T @ A, A), A)
+        baselines.matrix_flops(lambda A: lax.while_loop(lambda A: A[0, 0] < 1, lambda A: A @ A.T @ A, A), A)
     analysis: Any = jax.jit(lambda A, B: (A @ B).T @ A).lower(A, B).compile().cost_analysis()  # the compiler's own
-    assert analysis["flops"] == judging.matrix_flops(lambda A, B: (A @ B).T @ A, A, B) == product(2, 3, 5) + product(5, 2, 3)
+    assert analysis["flops"] == baselines.matrix_flops(lambda A, B: (A @ B).T @ A, A, B) == product(2, 3, 5) + product(5, 2, 3)
 
 
 def test_descent_costs_three_products_a_layer_but_no_error_of_the_inputs():
     sizes, M = (7, 5, 4, 3), 6
     weights = [np.ones((a + 1, b)) for a, b in zip(sizes, sizes[1:], strict=False)]
     loss = functools.partial(network_loss, sgd_rules("tanh", "cross_entropy"))
-    assert judging.descent_flops(sizes, M) == judging.matrix_flops(jax.grad(loss), weights, np.ones((M, 7)), np.ones((M, 3)))
+    assert baselines.descent_flops(sizes, M) == baselines.matrix_flops(
+        jax.grad(loss), weights, np.ones((M, 7)), np.ones((M, 3))
+    )
 
 
 def test_an_update_of_the_shipped_rules_by_hand():
@@ -164,9 +166,9 @@ def test_an_update_of_the_shipped_rules_by_hand():
     last += product(M, n1 + 1, M) + passes * product(n2, M, M) + product(n1 + 1, M, n2)
     genome, rules, _ = load_genome("digits")
     assert (
-        judging.rule_flops(genome, rules, (n0, n1, n2), M) == 2 * sum(forward) + back + first + last
+        baselines.rule_flops(genome, rules, (n0, n1, n2), M) == 2 * sum(forward) + back + first + last
     )  # in sequence: forward twice
-    assert judging.rule_flops(genome, rules, (64, 32, 10), 64) / judging.descent_flops((64, 32, 10), 64) == pytest.approx(
+    assert baselines.rule_flops(genome, rules, (64, 32, 10), 64) / baselines.descent_flops((64, 32, 10), 64) == pytest.approx(
         8.53, abs=0.005
     )
 
@@ -176,7 +178,7 @@ def test_an_update_of_the_shipped_rules_by_hand():
     first = product(k, 1, M * n0) + product(k, k, M * n1) + k * product(n0 + 1, M, n1)
     last = product(k, k, M * n1) + product(k, k, M * n2) + k * product(n1 + 1, M, n2)
     genome, rules, _ = load_genome("hebbian")
-    assert judging.rule_flops(genome, rules, (n0, n1, n2), M) == sum(forward) + back + first + last
+    assert baselines.rule_flops(genome, rules, (n0, n1, n2), M) == sum(forward) + back + first + last
 
 
 # --- neighbours and speed ------------------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ def test_an_update_of_the_shipped_rules_by_hand():
 def test_the_nearest_neighbour_is_among_the_examples_of_the_learners_and_no_others():
     """By loops over the examples of the first n minibatches; both learners share the one of all examples."""
     train, test = two_classes(20), two_classes(50, 1)
-    found = judging.nearest_neighbour_accuracies(train, test, at=(1, 2, 5), batch_size=4, seeds=(0, 3))
+    found = baselines.nearest_neighbour_accuracies(train, test, at=(1, 2, 5), batch_size=4, seeds=(0, 3))
     labels, wanted = train.Y.argmax(axis=1), test.Y.argmax(axis=1)
     for row, seed in zip(found, (0, 3), strict=True):
         batches = minibatches(seed, 20, steps=5, batch_size=4)
@@ -200,14 +202,14 @@ def test_the_nearest_neighbour_is_among_the_examples_of_the_learners_and_no_othe
 )
 def test_updates_to_reach_an_accuracy_by_hand(accuracy, updates):
     """From 2 to 8 updates a curve rises by 0.1, so that half of it is reached after 4; a later fall does not matter."""
-    assert judging.updates_to_reach(accuracy, (1, 2, 8, 16), (0.5, 0.6, 0.7, 0.65)) == pytest.approx(updates)
+    assert baselines.updates_to_reach(accuracy, (1, 2, 8, 16), (0.5, 0.6, 0.7, 0.65)) == pytest.approx(updates)
 
 
 def test_the_interquartile_mean_by_hand():
-    assert judging.interquartile_mean([9.0, 1.0, 2.0, 3.0, 4.0]) == 3.0  # of five, one is left out at each end
-    assert judging.interquartile_mean([1.0, 5.0, 3.0]) == 3.0
+    assert baselines.interquartile_mean([9.0, 1.0, 2.0, 3.0, 4.0]) == 3.0  # of five, one is left out at each end
+    assert baselines.interquartile_mean([1.0, 5.0, 3.0]) == 3.0
     with pytest.raises(ValueError, match="no values: give at least one"):
-        judging.interquartile_mean([])
+        baselines.interquartile_mean([])
     for at, curve in (((1, 2), (0.5,)), ((), ()), ((0, 1), (0.1, 0.2)), ((2, 1), (0.1, 0.2))):
         with pytest.raises(ValueError, match="give one for each, ascending from 1 on"):
-            judging.updates_to_reach(0.5, at, curve)
+            baselines.updates_to_reach(0.5, at, curve)

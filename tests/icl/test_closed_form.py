@@ -8,9 +8,8 @@ import pytest
 from drawn import arrays, task
 from samples import within_error
 
-from icl import Sequence, Tasks
-from icl.solvers import closed_form
-from icl.solvers.closed_form import one_step_loss, optimal_rate
+from icl import Sequence, Tasks, closed_form
+from icl.closed_form import one_step_loss, optimal_rate
 
 # compiled whole, which takes less time than compiling every operation
 exact_moments, sampled_moments = jax.jit(closed_form.exact_moments), jax.jit(closed_form.sampled_moments)

@@ -7,13 +7,12 @@ import numpy as np
 from drawn import arrays, ones_of, task
 from reference import attention_layer, descent_step
 
-from icl import Sequence, Tasks
-from icl.models.attention import AttentionLayer, attend
-from icl.problems import copying
+from icl import Sequence, Tasks, problems
+from icl.attention import AttentionLayer, attend
 
 # compiled whole, which takes less time than compiling every operation
-layers_of = jax.jit(copying.copying_layers, static_argnums=(0, 1, 2))
-sensitivity = jax.jit(copying.copy_sensitivity, static_argnames="softmax")
+layers_of = jax.jit(problems.copying_layers, static_argnums=(0, 1, 2))
+sensitivity = jax.jit(problems.copy_sensitivity, static_argnames="softmax")
 
 
 @functools.cache
@@ -32,15 +31,15 @@ def separate(batch) -> np.ndarray:
 def coded(batch) -> np.ndarray:
     """With unit codes."""
     tokens = separate(batch)
-    codes = np.broadcast_to(copying.unit_codes(len(tokens) // 2)[:, :, None], (len(tokens), len(tokens) - 1, tokens.shape[2]))
+    codes = np.broadcast_to(problems.unit_codes(len(tokens) // 2)[:, :, None], (len(tokens), len(tokens) - 1, tokens.shape[2]))
     return np.concatenate([tokens, codes], axis=1)
 
 
 def test_two_linear_layers_copy_and_descend_exactly():
     @jax.jit
     def answers(batch):
-        layers = copying.copying_layers(batch.X.shape[1], len(batch.X), 0.7)
-        return copying.read_out(layers, copying.add_codes(copying.separate_tokens(batch), copying.unit_codes(len(batch.X))))
+        layers = problems.copying_layers(batch.X.shape[1], len(batch.X), 0.7)
+        return problems.read_out(layers, problems.add_codes(problems.separate_tokens(batch), problems.unit_codes(len(batch.X))))
 
     for batch in (drawn(), drawn(1, 1)):
         found = np.asarray(answers(batch))
@@ -66,13 +65,13 @@ def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
 
 
 def test_tokens_hold_x_and_y_apart_and_codes_are_those_of_vaswani():
-    E = np.asarray(jax.jit(copying.Copying(Tasks(dim=4, context=6), codes=6).tokens)(drawn())).swapaxes(0, 1)
+    E = np.asarray(jax.jit(problems.Copying(Tasks(dim=4, context=6), codes=6).tokens)(drawn())).swapaxes(0, 1)
     assert E.shape == (13, 10, 4)
     np.testing.assert_array_equal(E[:, :4], separate(drawn()))
     angles = np.arange(13)[:, None] / 10_000 ** (np.arange(3) / 3)
     codes = np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(13, 6)
-    np.testing.assert_allclose(copying.sinusoidal_codes(13, 6), codes, rtol=1e-6, atol=1e-12)
-    np.testing.assert_allclose(E[:, 4:, 1], copying.sinusoidal_codes(13, 6), rtol=1e-12)
+    np.testing.assert_allclose(problems.sinusoidal_codes(13, 6), codes, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(E[:, 4:, 1], problems.sinusoidal_codes(13, 6), rtol=1e-12)
 
 
 def test_sensitivities_are_norms_of_mean_gradients():

@@ -9,19 +9,19 @@ import pytest
 from sklearn.linear_model import Lasso
 from sklearn.neighbors import KNeighborsRegressor
 
-from icl.models.transformer import CausalTransformer, interleave
-from icl.problems import function_classes
+from icl import problems
+from icl.blocks import CausalTransformer, interleave
 
 DRAWN = np.random.default_rng(0).normal(size=(12, 6))
 X, Y = DRAWN[:, :4], DRAWN[:, :4] @ DRAWN[0, :4] + DRAWN[:, 4]  # 12 noisy values of a linear function
 
 
-def prompt() -> function_classes.Prompt:
-    return function_classes.Prompt(jax.device_put(X), jax.device_put(Y))
+def prompt() -> problems.Prompt:
+    return problems.Prompt(jax.device_put(X), jax.device_put(Y))
 
 
 def test_functions_have_the_power_that_losses_are_divided_by():
-    laws = [function_classes.FunctionClass(kind, dim=5, points=4) for kind in function_classes.KINDS]
+    laws = [problems.FunctionClass(kind, dim=5, points=4) for kind in problems.KINDS]
     values = jax.jit(lambda keys: [jax.vmap(law.sample)(keys).y for law in laws])(jax.random.split(jax.random.key(0), 8000))
     for law, y in zip(laws, values, strict=True):
         # the largest fourth moments are those of quadratic functions; 4 values of one function go together
@@ -34,10 +34,10 @@ def test_sparse_weights_and_trees_are_what_they_say():
 
     @jax.jit
     def drawn(key):
-        sparse = jax.vmap(function_classes.sample_function(key, function_classes.FunctionClass("sparse", dim=5, nonzero=2)))(
+        sparse = jax.vmap(problems.sample_function(key, problems.FunctionClass("sparse", dim=5, nonzero=2)))(
             jax.device_put(rows)
         )
-        tree = jax.vmap(function_classes.sample_function(key, function_classes.FunctionClass("tree", dim=3)))
+        tree = jax.vmap(problems.sample_function(key, problems.FunctionClass("tree", dim=3)))
         return sparse, tree(jax.device_put(points)), tree(jax.device_put(3 * points))
 
     for n in range(4):
@@ -49,12 +49,12 @@ def test_sparse_weights_and_trees_are_what_they_say():
 
 def test_baselines_are_the_outside_libraries_at_every_prefix():
     predictors = (
-        function_classes.least_squares,
-        function_classes.nearest_neighbours,
-        function_classes.averaging_estimator,
-        functools.partial(function_classes.lasso, alpha=0.1, sweeps=300),
+        problems.least_squares,
+        problems.nearest_neighbours,
+        problems.averaging_estimator,
+        functools.partial(problems.lasso, alpha=0.1, sweeps=300),
     )
-    said = jax.jit(lambda prompt: [function_classes.at_every_prefix(predictor, prompt) for predictor in predictors])(prompt())
+    said = jax.jit(lambda prompt: [problems.at_every_prefix(predictor, prompt) for predictor in predictors])(prompt())
     squares, near, means, sparse = map(np.asarray, said)
     assert not any(answers[0] for answers in (squares, near, means, sparse))  # nothing seen
     for t in range(1, 12):
@@ -69,9 +69,7 @@ def test_baselines_are_the_outside_libraries_at_every_prefix():
 
 def test_newton_s_steps_are_the_loop_and_tend_to_least_squares():
     seen = np.ones(12)
-    found = jax.jit(
-        lambda X, y, x: [function_classes.newton(X, y, jax.device_put(seen), x, steps=steps) for steps in (0, 1, 2, 3, 30)]
-    )
+    found = jax.jit(lambda X, y, x: [problems.newton(X, y, jax.device_put(seen), x, steps=steps) for steps in (0, 1, 2, 3, 30)])
     answers = [float(answer) for answer in found(X, Y, np.ones(4))]
     A = X.T @ X
     M = A / np.abs(A).sum(axis=1).max() ** 2
@@ -83,8 +81,8 @@ def test_newton_s_steps_are_the_loop_and_tend_to_least_squares():
 
 
 def test_answers_at_a_prefix_depend_on_that_prefix_alone():
-    baselines = function_classes.function_baselines("sparse").values()
-    answers = lambda y: [function_classes.at_every_prefix(p, prompt()._replace(y=y)) for p in baselines]  # noqa: E731
+    baselines = problems.function_baselines("sparse").values()
+    answers = lambda y: [problems.at_every_prefix(p, prompt()._replace(y=y)) for p in baselines]  # noqa: E731
     for slope in jax.jit(jax.jacrev(answers))(Y):
         assert not np.triu(np.asarray(slope)).any()
 
@@ -105,15 +103,15 @@ def test_the_causal_model_answers_from_what_came_before():
 
 
 def test_the_loss_of_prompts_is_the_mean_over_prefixes():
-    problem = function_classes.Prompts(function_classes.FunctionClass(dim=2, points=3), lambda params, X, y: params * y)
+    problem = problems.Prompts(problems.FunctionClass(dim=2, points=3), lambda params, X, y: params * y)
     batch = jax.jit(problem.sample, static_argnums=1)(jax.random.key(0), 7)
     assert batch.X.shape == (3, 2, 7) and batch.y.shape == (3, 7)
     assert float(jax.jit(problem.loss)(0.5, batch)) == pytest.approx(np.mean(np.asarray(batch.y) ** 2) / 8)
 
 
 def test_shifts_are_what_they_say():
-    law, few = function_classes.FunctionClass(dim=4, points=9), function_classes.FunctionClass(dim=4, points=4)
-    shifts = {shift: few if shift == "orthogonal query" else law for shift in function_classes.SHIFTS}
+    law, few = problems.FunctionClass(dim=4, points=9), problems.FunctionClass(dim=4, points=4)
+    shifts = {shift: few if shift == "orthogonal query" else law for shift in problems.SHIFTS}
     keys = jax.random.split(jax.random.key(5), 200)
 
     @jax.jit

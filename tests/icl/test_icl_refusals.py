@@ -13,25 +13,17 @@ from tables import refuse
 
 import icl
 from icl import blur
-from icl.blur.data import resize_images
-from icl.blur.episodes import Family
-from icl.blur.judging import mixture, plane, select_tasks, task_sets
+from icl.attention import diagonal_layers
+from icl.blocks import CausalTransformer, counting_model, induction_model, init_model, next_outputs
+from icl.blur.baselines import mixture, plane, select_tasks, task_sets
+from icl.blur.learning import resize_images
 from icl.blur.rules import forward
-from icl.models.causal import init_model, next_outputs
-from icl.models.constructions import diagonal_layers
-from icl.models.induction import counting_model, induction_model
-from icl.models.recurrences import Stream
-from icl.models.streams import Dynamics
-from icl.models.transformer import CausalTransformer
-from icl.problems.copying import Copying, separate_tokens
-from icl.problems.function_classes import FunctionClass
-from icl.problems.markov import Chains
-from icl.problems.mixed_noise import MixedNoise, fit_diagonal
-from icl.problems.sine_waves import Waves, init_network, predict_waves
-from icl.solvers.closed_form import exact_moments
-from icl.solvers.polynomials import newton_residual
-from icl.solvers.single_layer import all_heads_solution
-from icl.solvers.spectrum import Spectrum
+from icl.blur.search import Family
+from icl.closed_form import all_heads_solution, exact_moments
+from icl.diversity import MixedNoise, fit_diagonal
+from icl.problems import Chains, Copying, FunctionClass, Waves, init_network, predict_waves, separate_tokens
+from icl.rates import Spectrum, newton_residual
+from icl.recurrences import Dynamics, Stream
 from icl.training import blocked_gradient
 from jexplicit.data.images import read_images
 

@@ -12,10 +12,10 @@ from interruption import resumed_after
 from reference import descent_step
 
 from icl import Recipe, Regression, Tasks, descent_layers, difference, interpolate, predictions, sample_tasks
-from icl.models.attention import AttentionLayer, init_layers
-from icl.problems.comparison import condition_numbers, curvature_after_step, descent_rates, path_losses, sweep_loss
-from icl.solvers.closed_form import optimal_rate
-from icl.solvers.descent import gradient_descent
+from icl.attention import AttentionLayer, init_layers
+from icl.closed_form import optimal_rate
+from icl.descent import descent_rates, gradient_descent, path_losses, sweep_loss
+from icl.rates import condition_numbers, curvature_after_step
 from icl.tasks import vmap_tasks
 from icl.training import blocked_gradient, train_layers
 

@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 import reference_blur as reference
 
-from icl.blur import MetaRecipe, Rules, Stage, episodes, image_sets, learn, learner, learning_curves, load_genome, meta_train
+from icl.blur import MetaRecipe, Rules, Stage, image_sets, learn, learner, learning_curves, load_genome, meta_train, search
 from icl.blur import rules as passes
-from icl.blur.data import Examples
-from icl.blur.episodes import Family, cross_entropy, make_source, meta_loss
-from icl.blur.genome import Genome, backprop_genome
-from icl.blur.learning import accuracy_of
-from icl.blur.rules import Synapse
+from icl.blur.learning import Examples, accuracy_of
+from icl.blur.rules import Genome, Synapse, backprop_genome
+from icl.blur.search import Family, cross_entropy, make_source, meta_loss
 from jexplicit.data.images import read_images
 
 # compiled whole, which takes less time than compiling every operation
 ridge_update = jax.jit(passes.ridge_update, static_argnames="iterations")
 init_synapses = jax.jit(passes.init_synapses, static_argnums=(2, 3))
 predict = jax.jit(passes.predict, static_argnums=1)
-draw_task = jax.jit(episodes.draw_task, static_argnums=1)
-draw_family_episode = jax.jit(episodes.draw_family_episode, static_argnums=1, static_argnames=("unroll", "query_size"))
+draw_task = jax.jit(search.draw_task, static_argnums=1)
+draw_family_episode = jax.jit(search.draw_family_episode, static_argnums=1, static_argnames=("unroll", "query_size"))
 RULES = Rules(
     states=2,
     backward="multiplicative_second_state",

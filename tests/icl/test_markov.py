@@ -8,17 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from icl.models import causal, induction
-from icl.models.attention import AttentionLayer
-from icl.models.causal import CausalLayer, CausalModel
-from icl.problems import markov
-from icl.problems.markov import Chains, cross_entropy, dirichlet_mean, divergence, uniform_prediction
+from icl import blocks, problems
+from icl.attention import AttentionLayer
+from icl.blocks import CausalLayer, CausalModel
+from icl.problems import Chains, cross_entropy, dirichlet_mean, divergence, uniform_prediction
 
 # compiled whole, which takes less time than compiling every operation
-next_outputs = jax.jit(causal.next_outputs, static_argnames="softmax")
-induction_model = jax.jit(induction.induction_model, static_argnums=(0, 1), static_argnames="dtype")
-counting_model = jax.jit(induction.counting_model, static_argnums=(0, 1))
-bigram_posterior = jax.jit(markov.bigram_posterior, static_argnums=2)
+next_outputs = jax.jit(blocks.next_outputs, static_argnames="softmax")
+induction_model = jax.jit(blocks.induction_model, static_argnums=(0, 1), static_argnames="dtype")
+counting_model = jax.jit(blocks.counting_model, static_argnums=(0, 1))
+bigram_posterior = jax.jit(problems.bigram_posterior, static_argnums=2)
 CASES = [(2, 2, 0.3), (3, 40, 1.0), (3, 40, np.array([0.1, 3.0, 50.0]))]
 
 
@@ -62,8 +61,8 @@ def test_the_posterior_means_are_their_loops():
 
         @jax.jit
         def found(x, k=k, alpha=alpha):
-            counts = markov.transition_counts(x, k)
-            return counts, markov.bigram_posterior(x, alpha, k), markov.unigram_posterior(x, alpha, k)
+            counts = problems.transition_counts(x, k)
+            return counts, problems.bigram_posterior(x, alpha, k), problems.unigram_posterior(x, alpha, k)
 
         counts, bigram, unigram = found(x)
         np.testing.assert_array_equal(counts, counts_loop(x, k))
@@ -103,14 +102,14 @@ def test_chains_have_the_distribution_that_they_should():
     np.testing.assert_allclose(P.sum(axis=1), 1, atol=1e-12)
     variance = (1 / 3) * (2 / 3) / (3 * 0.7 + 1)  # of a coordinate of the Dirichlet distribution
     assert P.var() == pytest.approx(variance, rel=0.04) and P.mean() == pytest.approx(1 / 3)  # 36,000 of them
-    pi = np.asarray(jax.jit(jax.vmap(markov.stationary_distribution, in_axes=-1, out_axes=-1))(P))
+    pi = np.asarray(jax.jit(jax.vmap(problems.stationary_distribution, in_axes=-1, out_axes=-1))(P))
     np.testing.assert_allclose(pi.sum(axis=0), 1, atol=1e-12)
     np.testing.assert_allclose(np.einsum("ib,ijb->jb", pi, P), pi, atol=1e-12)
     rare = jax.random.dirichlet(jax.random.key(1), jnp.full(3, 0.01, jnp.float32), (4000, 3), jnp.float32)  # states hardly left
-    proper = np.asarray(jax.vmap(markov.stationary_distribution)(rare))
+    proper = np.asarray(jax.vmap(problems.stationary_distribution)(rare))
     assert proper.min() >= 0 and np.abs(proper.mean(axis=0) - 1 / 3).max() < 0.04
     np.testing.assert_allclose(np.einsum("bi,bij->bj", proper, rare), proper, atol=1e-6)
-    assert np.allclose(markov.stationary_distribution(jnp.eye(3)), 1 / 3)
+    assert np.allclose(problems.stationary_distribution(jnp.eye(3)), 1 / 3)
     # the share of steps from x_t to j minus its probability: mean zero, 4000 * 49 steps of variance below 1/4
     steps = np.array([(x[1:] == j) - P[x[:-1], j, np.arange(4000)[None]] for j in range(3)])
     assert np.abs(steps.mean(axis=(1, 2))).max() < 5 * 0.5 / math.sqrt(4000 * 49)
@@ -128,9 +127,9 @@ def test_the_posterior_mean_has_the_least_expected_loss():
     @jax.jit
     @jax.vmap
     def losses(x):
-        best = markov.bigram_posterior(x, 1.0, 3)
-        others = {f"alpha {a}": markov.bigram_posterior(x, a, 3) for a in (0.5, 0.8, 1.25, 2.0)}
-        others |= {"unigram": markov.unigram_posterior(x, 1.0, 3), "uniform": uniform_prediction(x, 3)}
+        best = problems.bigram_posterior(x, 1.0, 3)
+        others = {f"alpha {a}": problems.bigram_posterior(x, a, 3) for a in (0.5, 0.8, 1.25, 2.0)}
+        others |= {"unigram": problems.unigram_posterior(x, 1.0, 3), "uniform": uniform_prediction(x, 3)}
         others |= {f"power {q}": jax.nn.softmax(q * jnp.log(best)) for q in (0.9, 1.1)}
         return {name: cross_entropy(jnp.log(p), x) - cross_entropy(jnp.log(best), x) for name, p in others.items()}
 
@@ -141,7 +140,7 @@ def test_the_posterior_mean_has_the_least_expected_loss():
 @functools.cache
 def induced(k: int, T: int, dtype=None):
     """The outputs of the construction, compiled whole, by (x, α)."""
-    return jax.jit(lambda x, alpha: causal.next_outputs(induction.induction_model(k, T, alpha, dtype=dtype), x))
+    return jax.jit(lambda x, alpha: blocks.next_outputs(blocks.induction_model(k, T, alpha, dtype=dtype), x))
 
 
 def test_two_layers_are_the_posterior_mean():
@@ -162,7 +161,7 @@ def test_two_layers_are_the_posterior_mean():
 def test_linear_attention_counts():
     for k, T, alpha in CASES:
         x = sequence(k, T)
-        counted = jax.jit(lambda x, k=k, T=T: causal.next_outputs(induction.counting_model(k, T), x, softmax=False))
+        counted = jax.jit(lambda x, k=k, T=T: blocks.next_outputs(blocks.counting_model(k, T), x, softmax=False))
         n = np.asarray(counted(x))
         np.testing.assert_array_equal(n, counts_loop(x, k))
         np.testing.assert_allclose(jax.jit(dirichlet_mean)(n, alpha), posterior_loop(x, alpha, k), rtol=0, atol=1e-12)
@@ -170,7 +169,7 @@ def test_linear_attention_counts():
 
 def test_the_constructed_heads_look_where_they_should():
     x, model = sequence(3, 40), induction_model(3, 40, 0.5)
-    look = jax.jit(lambda model, x: (causal.attention_maps(model, x), induction.head_roles(model, x)))
+    look = jax.jit(lambda model, x: (blocks.attention_maps(model, x), blocks.head_roles(model, x)))
     maps, roles = look(model, x)
     first, second = np.asarray(maps)[:, 0, 3:]
     n = counts_loop(x, 3).sum(axis=1)
@@ -191,7 +190,7 @@ def test_the_constructed_heads_look_where_they_should():
 def test_the_induction_head_is_the_cache_row_of_a_language_model(k, T):
     """Its counts are the row's; with α = n₊/k, which the row takes from the text, its outputs are the row's prediction."""
     x = sequence(k, T, seed=2)
-    row = jax.jit(induction.cache_row, static_argnums=1)(jax.device_put(x), k)
+    row = jax.jit(blocks.cache_row, static_argnums=1)(jax.device_put(x), k)
     n = counts_loop(x, k)
     np.testing.assert_allclose(row.counts, n, rtol=0, atol=1e-11)  # read back through a logarithm
     np.testing.assert_allclose(row.counts, next_outputs(counting_model(k, T), jax.device_put(x), softmax=False), atol=1e-11)
@@ -219,7 +218,7 @@ def test_causal_attention_is_its_loop():
                 a = np.array([(W_K @ E[s]) @ (W_Q @ E[t]) for s in range(t + 1)]) / (6**0.5 if softmax else 1) + b[t::-1]
                 a = np.exp(a) / np.exp(a).sum() if softmax else a
                 expected[t] += P @ sum(a[s] * (W_V @ E[s]) for s in range(t + 1))
-        ours = jax.jit(causal.attend_causally, static_argnames="softmax")(layer, E, softmax=softmax)
+        ours = jax.jit(blocks.attend_causally, static_argnames="softmax")(layer, E, softmax=softmax)
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-14)
 
 
@@ -234,7 +233,7 @@ def test_no_output_depends_on_a_later_state():
 
 
 def test_initial_models_have_the_sizes_asked_for_and_nearly_uniform_predictions():
-    init = jax.jit(causal.init_model, static_argnums=(1, 2), static_argnames=("width", "heads", "start"))
+    init = jax.jit(blocks.init_model, static_argnums=(1, 2), static_argnames=("width", "heads", "start"))
     model = init(jax.random.key(0), 3, 9, width=6, heads=2, start=True)
     assert model.before == 1 and model.layers.heads.P.shape == (2, 2, 6, 6) and model.layers.bias.shape == (2, 2, 10)
     assert np.abs(np.asarray(next_outputs(model, sequence(3, 9)))).max() < 0.5
@@ -243,7 +242,7 @@ def test_initial_models_have_the_sizes_asked_for_and_nearly_uniform_predictions(
 def test_a_gradient_of_the_loss_is_a_finite_difference():
     """And the loss is that of the outputs' softmax."""
     chains, model = Chains(states=3, length=9), random_model(3, 9)
-    batch = markov.Chain(
+    batch = problems.Chain(
         jax.device_put(np.zeros((3, 3, 2))), jax.device_put(np.stack([sequence(3, 9, n) for n in (0, 1)], axis=1))
     )
     direction = jax.tree.map(lambda leaf: np.cos(np.arange(leaf.size, dtype=float)).reshape(leaf.shape), model)

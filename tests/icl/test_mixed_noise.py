@@ -9,16 +9,15 @@ from drawn import arrays, ones_of, task
 from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-from icl import Sequence, predict_batch
-from icl.models.constructions import diagonal_layers
-from icl.problems import mixed_noise
-from icl.solvers.closed_form import optimal_rate
+from icl import Sequence, diversity, predict_batch
+from icl.attention import diagonal_layers
+from icl.closed_form import optimal_rate
 
 # compiled whole, which takes less time than compiling every operation
-posterior_mean = jax.jit(mixed_noise.posterior_mean, static_argnums=1)
-predict_diagonal, ridge_batch = jax.jit(mixed_noise.predict_diagonal), jax.jit(mixed_noise.ridge_batch)
-estimated_variance = jax.jit(mixed_noise.estimated_variance)
-LAW = mixed_noise.MixedNoise(dim=3, context=8, levels=3.0)
+posterior_mean = jax.jit(diversity.posterior_mean, static_argnums=1)
+predict_diagonal, ridge_batch = jax.jit(diversity.predict_diagonal), jax.jit(diversity.ridge_batch)
+estimated_variance = jax.jit(diversity.estimated_variance)
+LAW = diversity.MixedNoise(dim=3, context=8, levels=3.0)
 SIGMA = 3 * np.random.default_rng(1).uniform(size=600)
 RATES = np.array([[-0.03, 0.02, -0.09, 0.01], [-0.01, -0.02, -0.05, 0.02]])
 
@@ -71,7 +70,7 @@ def test_two_of_the_four_scalars_are_gd_plus_plus(four):
 
 
 def test_one_layer_of_gd_plus_plus_is_the_optimal_single_layer():
-    rates = mixed_noise.gd_plus_plus_rates(jax.random.key(1), LAW, 1)
+    rates = diversity.gd_plus_plus_rates(jax.random.key(1), LAW, 1)
     noise = float(np.sqrt(np.mean(np.square(LAW.support))))
     expected = optimal_rate(dataclasses.replace(LAW.tasks, noise=noise)) / LAW.context
     assert -rates[0, 2] == pytest.approx(expected, rel=0.02) and not rates[0, [1, 3]].any()  # of 5,000 contexts
@@ -79,16 +78,16 @@ def test_one_layer_of_gd_plus_plus_is_the_optimal_single_layer():
 
 @pytest.mark.slow
 def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior(many):
-    start = mixed_noise.gd_plus_plus_rates(jax.random.key(1), LAW, 2, contexts=200)
-    two = mixed_noise.fit_diagonal(many, start, plus_plus=True)
-    four = mixed_noise.fit_diagonal(many, two.rates)
+    start = diversity.gd_plus_plus_rates(jax.random.key(1), LAW, 2, contexts=200)
+    two = diversity.fit_diagonal(many, start, plus_plus=True)
+    four = diversity.fit_diagonal(many, two.rates)
     assert (two.rates[:, [1, 3]] == 0).all() and (two.rates[-1, 0], four.rates[-1, 0]) == (start[-1, 0],) * 2
     began = loss_of(predict_diagonal(jax.device_put(start), many), many)
     assert loss_of(posterior_mean(many, LAW), many) < four.loss < two.loss <= began
     again = loss_of(predict_diagonal(jax.device_put(four.rates), many), many)
     assert four.loss == pytest.approx(again, rel=1e-12)
     with pytest.raises(ValueError, match="not finite"):
-        mixed_noise.fit_diagonal(many, np.full((9, 4), 1e30))
+        diversity.fit_diagonal(many, np.full((9, 4), 1e30))
 
 
 def test_ridge_predictions_are_scikit_learn_s(four):
@@ -112,8 +111,8 @@ def test_the_noise_is_estimated_without_bias(four):
 def test_tuned_penalties_have_the_lowest_loss_of_their_kind_and_predictors_stand_in_the_order_that_theory_says(many):
     """On the tasks they were fitted to: the oracle knows most, then the posterior, then what is tuned."""
     constant, tuned, variance = (
-        mixed_noise.constant_penalty(many),
-        mixed_noise.tuned_penalty(many),
+        diversity.constant_penalty(many),
+        diversity.tuned_penalty(many),
         np.asarray(estimated_variance(many)),
     )
 
@@ -128,7 +127,7 @@ def test_tuned_penalties_have_the_lowest_loss_of_their_kind_and_predictors_stand
     for m, t in ((0.8, 1.0), (1.25, 1.0), (1.0, 0.6), (1.0, 1.6)):
         assert best <= adaptive(tuned[0] * m, tuned[1] * t)
     assert best <= loss(variance)
-    baselines = mixed_noise.ridge_baselines(many, LAW)
+    baselines = diversity.ridge_baselines(many, LAW)
     answers = jax.jit(lambda batch: {name: predict(batch) for name, predict in baselines.items()})(many)
     told = {name: loss_of(answer, many) for name, answer in answers.items()}
     assert loss(SIGMA**2) < told["posterior mean"] < told["ridge, tuned"] < told["ridge"]
@@ -137,7 +136,7 @@ def test_tuned_penalties_have_the_lowest_loss_of_their_kind_and_predictors_stand
 
 
 def test_the_posterior_mean_is_bayes_rule_on_a_grid(four):
-    law = mixed_noise.MixedNoise(dim=3, context=8, levels=(0.5, 2.0))
+    law = diversity.MixedNoise(dim=3, context=8, levels=(0.5, 2.0))
     ours = np.asarray(posterior_mean(four, law))
     for n, one in enumerate(ones_of(four)):
         X, Y, x_q = arrays(one)
@@ -150,9 +149,9 @@ def test_the_posterior_mean_is_bayes_rule_on_a_grid(four):
 
 
 def test_levels_are_drawn_as_asked_and_are_those_of_the_noise():
-    one, two = mixed_noise.MixedNoise(dim=3, context=8, levels=4.0), mixed_noise.MixedNoise(dim=3, context=8, levels=(1.0, 3.0))
+    one, two = diversity.MixedNoise(dim=3, context=8, levels=4.0), diversity.MixedNoise(dim=3, context=8, levels=(1.0, 3.0))
     (batch, sigma), (_, other) = jax.tree.map(
-        np.asarray, [mixed_noise.sample_mixed_noise(jax.random.key(0), law, 4000) for law in (one, two)]
+        np.asarray, [diversity.sample_mixed_noise(jax.random.key(0), law, 4000) for law in (one, two)]
     )
     assert 0 <= sigma.min() and sigma.max() <= 4 and sigma.mean() == pytest.approx(2, abs=0.08)
     assert set(other.tolist()) == {1.0, 3.0} and np.mean(other == 1.0) == pytest.approx(0.5, abs=0.04)

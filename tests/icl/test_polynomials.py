@@ -12,10 +12,9 @@ from drawn import arrays, task
 from reference import gd_plus_plus as gd_plus_plus_loop
 from samples import within_error
 
-from icl import Sequence, Tasks
-from icl.solvers import polynomials
-from icl.solvers.closed_form import optimal_rate
-from icl.solvers.spectrum import Spectrum, context_eigenvalues, spectral_law, weighted_eigenvalues
+from icl import Sequence, Tasks, rates
+from icl.closed_form import optimal_rate
+from icl.rates import Spectrum, context_eigenvalues, spectral_law, weighted_eigenvalues
 from icl.tasks import sample_tasks
 from launch.icl import newton
 
@@ -35,12 +34,12 @@ def fresh() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def by_depth(law) -> dict[bool, list[polynomials.Polynomial]]:
+def by_depth(law) -> dict[bool, list[rates.Polynomial]]:
     """1 to 5 layers of GD++, recurrent and separate."""
-    return {tied: polynomials.optimal_polynomials(law, PAPER, layers=5, tied=tied) for tied in (True, False)}
+    return {tied: rates.optimal_polynomials(law, PAPER, layers=5, tied=tied) for tied in (True, False)}
 
 
-errors_of = jax.jit(polynomials.spectral_errors)
+errors_of = jax.jit(rates.spectral_errors)
 
 
 def loss_of(law: Spectrum, eta: np.ndarray, gamma: np.ndarray, tasks: Tasks) -> float:
@@ -59,7 +58,7 @@ def simulated(batch: Sequence, eta: np.ndarray, gamma: np.ndarray) -> np.ndarray
     return np.sum((-y - y_q) ** 2, axis=1) / 2
 
 
-residual_of = jax.jit(polynomials.residual, static_argnums=3)
+residual_of = jax.jit(rates.residual, static_argnums=3)
 
 
 def test_the_residual_polynomial_is_that_of_gd_plus_plus():
@@ -75,7 +74,7 @@ def test_the_residual_polynomial_is_that_of_gd_plus_plus():
 def test_chebyshev_rates_triple_an_angle_in_every_layer():
     bound, theta = 7.0, np.linspace(1e-3, np.pi / 2, 999)
     for K in (1, 2, 5):
-        r = residual_of(bound * np.sin(theta) ** 2, *polynomials.chebyshev_rates(bound, 10, K), 10)
+        r = residual_of(bound * np.sin(theta) ** 2, *rates.chebyshev_rates(bound, 10, K), 10)
         # a rounding error of θ grows three-fold a layer
         np.testing.assert_allclose(r, np.sin(3**K * theta) / (3**K * np.sin(theta)), atol=1e-15 * 9**K)
 
@@ -131,9 +130,9 @@ def test_eigenvalues_of_wishart_contexts():
 
 def test_losses_of_contexts_are_those_of_their_law(law, fresh):
     eta, gamma = np.array([6.0, 20.0]), np.array([0.2, 0.0])
-    by_context = np.asarray(jax.jit(polynomials.losses_by_context)(fresh, eta, gamma, PAPER))
+    by_context = np.asarray(jax.jit(rates.losses_by_context)(fresh, eta, gamma, PAPER))
     assert by_context.mean() == pytest.approx(loss_of(law, eta, gamma, PAPER), rel=0.01)  # of 20,000 and 50,000 contexts
-    found = polynomials.evaluate_polynomial(fresh, polynomials.Polynomial(eta, gamma, 0.0), PAPER)
+    found = rates.evaluate_polynomial(fresh, rates.Polynomial(eta, gamma, 0.0), PAPER)
     assert found.loss == pytest.approx(by_context.mean(), rel=1e-12)
     assert list(found.quantiles) == sorted(found.quantiles) and found.quantiles[0] < found.quantiles[-1]
 
@@ -149,9 +148,9 @@ def test_layers_reach_the_reference_losses(law, by_depth, fresh, layers, tied, p
     if plus_plus:
         found = by_depth[tied][layers - 1]
     else:
-        found = polynomials.optimal_polynomials(law, PAPER, layers=layers, tied=tied, plus_plus=False)[-1]
+        found = rates.optimal_polynomials(law, PAPER, layers=layers, tied=tied, plus_plus=False)[-1]
     assert found.loss == pytest.approx(loss, rel=0.01)  # of 20,000 contexts
-    measured = polynomials.evaluate_polynomial(fresh, found, PAPER)
+    measured = rates.evaluate_polynomial(fresh, found, PAPER)
     assert abs(measured.loss - loss) <= 4 * measured.standard_error + 1e-4  # the references' last digit, and the tail's share
 
 
@@ -164,8 +163,8 @@ def test_one_layer_s_polynomial_is_the_closed_form(by_depth):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("layers", [5, pytest.param(12, marks=pytest.mark.slow)])
 def test_more_layers_are_better_on_fresh_contexts(law, by_depth, fresh, tied, layers):
-    found = by_depth[tied] if layers == 5 else polynomials.optimal_polynomials(law, PAPER, layers=layers, tied=tied)
-    losses = [polynomials.evaluate_polynomial(fresh, one, PAPER).loss for one in found]
+    found = by_depth[tied] if layers == 5 else rates.optimal_polynomials(law, PAPER, layers=layers, tied=tied)
+    losses = [rates.evaluate_polynomial(fresh, one, PAPER).loss for one in found]
     assert [len(one.eta) for one in found] == list(range(1, layers + 1))
     assert all(deeper < shallower for shallower, deeper in itertools.pairwise(losses)), losses
 
@@ -173,7 +172,7 @@ def test_more_layers_are_better_on_fresh_contexts(law, by_depth, fresh, tied, la
 def test_five_layers_of_their_own_need_no_training(by_depth, fresh):
     """Training from an earlier solution reached 0.0135."""
     found = by_depth[False][4]
-    assert polynomials.evaluate_polynomial(fresh, found, PAPER).loss <= 0.0072  # 0.0068 of 200,000 contexts
+    assert rates.evaluate_polynomial(fresh, found, PAPER).loss <= 0.0072  # 0.0068 of 200,000 contexts
     y = simulated(task(6, 10, 10, 1, (20_000,), input_range=1.0), found.eta, found.gamma)
     assert abs(y.mean() - found.loss) <= 4 * y.std() / np.sqrt(len(y)) + 1e-4
 
@@ -194,8 +193,8 @@ def test_no_rates_nearby_are_better(by_depth, law):
 @pytest.mark.slow
 def test_the_loss_of_five_layers_does_not_depend_on_the_seed(fresh):
     laws = (spectral_law(jax.random.key(10 + seed), PAPER, 200_000) for seed in range(5))
-    found = [polynomials.optimal_polynomials(law, PAPER, layers=5, tied=False, seed=seed)[-1] for seed, law in enumerate(laws)]
-    losses = [polynomials.evaluate_polynomial(fresh, one, PAPER).loss for one in found]
+    found = [rates.optimal_polynomials(law, PAPER, layers=5, tied=False, seed=seed)[-1] for seed, law in enumerate(laws)]
+    losses = [rates.evaluate_polynomial(fresh, one, PAPER).loss for one in found]
     assert max(losses) <= 1.03 * min(losses) and max(losses) <= 0.0072
 
 
@@ -211,7 +210,7 @@ def test_the_loss_of_five_layers_does_not_depend_on_the_seed(fresh):
 def test_gamma_of_the_best_two_recurrent_layers(context, gamma, papers):
     tasks = Tasks(dim=10, context=context)
     number = 8_000 if context == 10 else 2_000
-    found = polynomials.optimal_polynomials(spectral_law(jax.random.key(0), tasks, number), tasks, layers=2, tied=True)[-1]
+    found = rates.optimal_polynomials(spectral_law(jax.random.key(0), tasks, number), tasks, layers=2, tied=True)[-1]
     assert found.gamma[0] == pytest.approx(gamma, rel=0.02)  # of a few thousand contexts
     assert found.gamma[0] == pytest.approx(papers, rel=0.04)  # trained transformers
 
@@ -220,7 +219,7 @@ def test_noise_keeps_layers_from_fitting_small_eigenvalues():
     """With as much noise as signal, more layers approach ridge regression from above and are never worse."""
     tasks = Tasks(dim=4, context=8, noise=1.0)
     law = spectral_law(jax.random.key(0), tasks, 2_000)
-    found = polynomials.optimal_polynomials(law, tasks, layers=4, tied=False)
+    found = rates.optimal_polynomials(law, tasks, layers=4, tied=False)
     losses = [one.loss for one in found]
     ridge = float(np.sum(law.weights / 2 / (law.values + 1)))  # ½ Σ weight v/(λ + v), the Bayes risk
     assert all(deeper <= shallower for shallower, deeper in itertools.pairwise(losses))
@@ -237,27 +236,23 @@ def test_the_least_loss_of_a_degree_is_that_of_least_squares(degree):
     b = -np.sqrt(law.weights)
     c = np.linalg.lstsq(A, b, rcond=None)[0]
     wanted = 1.5**2 * 2 / 2 * ((A @ c - b) ** 2).sum()
-    assert polynomials.least_loss(law, tasks, degree) == pytest.approx(wanted, rel=1e-7)  # the condition of the powers
+    assert rates.least_loss(law, tasks, degree) == pytest.approx(wanted, rel=1e-7)  # the condition of the powers
 
 
 def test_no_solved_layers_are_below_the_least_loss_of_their_degree(law, by_depth):
-    for K, rates in enumerate(by_depth[False], 1):
-        least = polynomials.least_loss(law, PAPER, (3**K - 1) // 2)
-        assert least <= rates.loss * (1 + 1e-9) and rates.loss < 1.05 * least
-    assert by_depth[False][0].loss == pytest.approx(
-        polynomials.least_loss(law, PAPER, 1), rel=1e-9
-    )  # of degree 1 it is all there is
+    for K, solved in enumerate(by_depth[False], 1):
+        least = rates.least_loss(law, PAPER, (3**K - 1) // 2)
+        assert least <= solved.loss * (1 + 1e-9) and solved.loss < 1.05 * least
+    assert by_depth[False][0].loss == pytest.approx(rates.least_loss(law, PAPER, 1), rel=1e-9)  # of degree 1 it is all there is
 
 
 def test_as_many_degrees_as_eigenvalues_fit_all_but_those_at_0():
     law = Spectrum(np.array([0.0, 1.0, 2.0]), np.array([0.5, 1.0, 1.0]), 2.0)
-    assert polynomials.least_loss(law, Tasks(), 2) == pytest.approx(0.25) and polynomials.least_loss(
-        law, Tasks(), 9
-    ) == pytest.approx(0.25)
+    assert rates.least_loss(law, Tasks(), 2) == pytest.approx(0.25) and rates.least_loss(law, Tasks(), 9) == pytest.approx(0.25)
     with pytest.raises(ValueError, match="without noise"):
-        polynomials.least_loss(law, Tasks(noise=0.1), 2)
+        rates.least_loss(law, Tasks(noise=0.1), 2)
     with pytest.raises(ValueError, match="degree -1"):
-        polynomials.least_loss(law, Tasks(), -1)
+        rates.least_loss(law, Tasks(), -1)
 
 
 # Newton's iteration
@@ -267,7 +262,7 @@ def test_the_residual_is_that_of_the_iteration():
     X = np.random.default_rng(0).normal(size=(7, 4))
     A = X.T @ X
     values, U = np.linalg.eigh(A)
-    residuals = jax.jit(lambda values, k: [polynomials.newton_residual(values, k, power=power) for power in (0, 1)])
+    residuals = jax.jit(lambda values, k: [rates.newton_residual(values, k, power=power) for power in (0, 1)])
     found = [residuals(values, float(k)) for k in range(8)]
     for power in (0, 1):
         M = np.linalg.matrix_power(A, power) / values[-1] ** (power + 1)
@@ -282,23 +277,17 @@ def test_a_layer_at_chebyshev_rates_is_worth_log_9_steps():
     tasks = Tasks(dim=6, context=6, inputs="normal")
     with jax.enable_x64(True):
         values, weights = map(jax.device_put, weighted_eigenvalues(jax.random.key(1), tasks, 5_000))
-        losses = [
-            float(jnp.mean(jnp.sum(weights * polynomials.newton_residual(values, float(k)) ** 2, axis=1))) for k in range(40)
-        ]
+        losses = [float(jnp.mean(jnp.sum(weights * rates.newton_residual(values, float(k)) ** 2, axis=1))) for k in range(40)]
         steps = []
-        for p in polynomials.optimal_polynomials(spectral_law(jax.random.key(0), tasks, 5_000), tasks, layers=7, tied=False)[
-            3:
-        ]:
-            r = polynomials.residual(values, jax.device_put(p.eta), jax.device_put(p.gamma), 6)
-            steps.append(polynomials.equivalent_steps(np.array(losses), float(jnp.mean(jnp.sum(weights * r**2, axis=1)))))
+        for p in rates.optimal_polynomials(spectral_law(jax.random.key(0), tasks, 5_000), tasks, layers=7, tied=False)[3:]:
+            r = rates.residual(values, jax.device_put(p.eta), jax.device_put(p.gamma), 6)
+            steps.append(rates.equivalent_steps(np.array(losses), float(jnp.mean(jnp.sum(weights * r**2, axis=1)))))
     assert np.diff(np.array(steps, float)) == pytest.approx(np.log2(9), rel=0.1)  # of 5,000 contexts
 
 
 def test_equivalent_steps_interpolate_logarithms():
     losses = np.array([1.0, 0.1, 0.001])
-    assert (
-        polynomials.equivalent_steps(losses, 0.01) == pytest.approx(1.5) and polynomials.equivalent_steps(losses, 1e-4) is None
-    )
+    assert rates.equivalent_steps(losses, 0.01) == pytest.approx(1.5) and rates.equivalent_steps(losses, 1e-4) is None
 
 
 def test_the_loss_is_a_mean_over_contexts_and_the_slope_that_of_least_squares():
@@ -307,8 +296,8 @@ def test_the_loss_is_a_mean_over_contexts_and_the_slope_that_of_least_squares():
     assert float(jax.jit(newton.loss_of)(weights, r)) == pytest.approx(expected, rel=1e-12)
     K, steps = np.arange(2, 6), np.array([5.0, 9.0, 11.0, 15.0])
     slope = ((K - K.mean()) * (steps - steps.mean())).sum() / ((K - K.mean()) ** 2).sum()
-    assert polynomials.steps_per_layer([1, *K.tolist(), 6], [99.0, *steps.tolist(), None]) == pytest.approx(slope, rel=1e-12)
-    assert np.isnan(polynomials.steps_per_layer([1, 2], [3.0, 6.0]))
+    assert rates.steps_per_layer([1, *K.tolist(), 6], [99.0, *steps.tolist(), None]) == pytest.approx(slope, rel=1e-12)
+    assert np.isnan(rates.steps_per_layer([1, 2], [3.0, 6.0]))
 
 
 def test_the_best_looped_preconditioner_is_the_inverse_covariance():
@@ -327,5 +316,5 @@ def test_the_best_looped_preconditioner_is_the_inverse_covariance():
     found = scipy.optimize.minimize(lambda a: tuple(np.asarray(part) for part in loss(a)), A.ravel(), jac=True).x.reshape(2, 2)
     isotropic = Tasks(dim=2, context=6, inputs="normal", input_range=12**0.5)  # variance 1
     law = spectral_law(jax.random.key(1), isotropic, 20_000)
-    eta = polynomials.optimal_polynomials(law, isotropic, layers=loops, tied=True, plus_plus=False)[-1].eta[0] / 6
+    eta = rates.optimal_polynomials(law, isotropic, layers=loops, tied=True, plus_plus=False)[-1].eta[0] / 6
     np.testing.assert_allclose(found @ covariance, eta * np.eye(2), atol=0.06 * eta)  # of 4,000 contexts

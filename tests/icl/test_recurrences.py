@@ -12,8 +12,7 @@ import pytest
 import scipy.linalg
 
 from icl import delta_rule, linear_attention, mesa_conjugate_gradients, mesa_recursion, prefix_ridge, sherman_morrison
-from icl.linalg import solve_rows
-from icl.models.recurrences import Stream
+from icl.recurrences import Stream, solve_rows
 
 T, D, M = 23, 4, 2
 RNG = np.random.default_rng(0)

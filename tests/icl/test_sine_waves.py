@@ -6,13 +6,12 @@ import pytest
 from reference import attention_layer, descent_step
 from sklearn.linear_model import Ridge
 
-from icl import Sequence
-from icl.models.attention import AttentionLayer
-from icl.problems import sine_waves
-from icl.problems.sine_waves import Encoder, Network, NonlinearRegression, Waves, ridge_on_features
+from icl import Sequence, problems
+from icl.attention import AttentionLayer
+from icl.problems import Encoder, Network, NonlinearRegression, Waves, ridge_on_features
 
 # compiled whole, which takes less time than compiling every operation
-predict_waves = jax.jit(sine_waves.predict_waves, static_argnames="depth")
+predict_waves = jax.jit(problems.predict_waves, static_argnames="depth")
 WAVES = Waves(context=6)
 RNG = np.random.default_rng(0)
 SHAPES = {"E": (5, 2), "W1": (7, 5), "b1": (7,), "W2": (5, 7), "b2": (5,)}
@@ -75,7 +74,7 @@ def test_independent_waves_have_phases_of_their_own():
 
 
 def test_features_are_the_residual_mlp_by_hand():
-    context, query = jax.jit(sine_waves.encode)(encoder(), batch())
+    context, query = jax.jit(problems.encode)(encoder(), batch())
     found = np.concatenate([context, query], axis=1)
     for n in range(4):
         np.testing.assert_allclose(found[:, :, n], encoded(n).T, rtol=1e-12, atol=1e-14)

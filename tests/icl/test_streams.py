@@ -7,14 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from icl import Streams, Tasks, delta_rule, kalman_filter, linear_attention, mesa_recursion, one_step_loss, optimal_rate
-from icl.models.streams import Dynamics
-from icl.solvers import online
+from icl import (
+    Streams,
+    Tasks,
+    delta_rule,
+    kalman_filter,
+    linear_attention,
+    mesa_recursion,
+    one_step_loss,
+    optimal_rate,
+    recurrences,
+)
+from icl.recurrences import Dynamics
 
 # compiled whole, which takes less time than compiling every operation
-hebbian_losses = jax.jit(online.hebbian_losses, static_argnums=0, static_argnames="forgetting")
-delta_losses = jax.jit(online.delta_losses, static_argnums=(0, 1))
-ridge_losses = jax.jit(online.ridge_losses, static_argnums=0)
+hebbian_losses = jax.jit(recurrences.hebbian_losses, static_argnums=0, static_argnames="forgetting")
+delta_losses = jax.jit(recurrences.delta_losses, static_argnums=(0, 1))
+ridge_losses = jax.jit(recurrences.ridge_losses, static_argnums=0)
 DRIFT = Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
 
 

@@ -12,24 +12,15 @@ import scipy.optimize
 from drawn import LAWS, ones_of, task
 from samples import within_error
 
-from icl import Tasks, descent_layers, predict, predict_batch, ridge, train_layers
-from icl.models.attention import AttentionLayer, Regression, init_layers
-from icl.models.constructions import head_layer, head_tensor
-from icl.problems.task_diversity import (
-    FiniteTasks,
-    crossing,
-    discrete_mmse,
-    diversity_curve,
-    diversity_threshold,
-    limiting_excess,
-)
-from icl.solvers import closed_form, single_layer
-from icl.solvers.single_layer import gaussian_tasks
+from icl import Tasks, closed_form, descent_layers, predict, predict_batch, ridge, train_layers
+from icl.attention import AttentionLayer, Regression, head_layer, head_tensor, init_layers
+from icl.closed_form import gaussian_tasks
+from icl.diversity import FiniteTasks, crossing, discrete_mmse, diversity_curve, diversity_threshold, limiting_excess
 from icl.tasks import Sequence
 from icl.training import Recipe
 
 # compiled whole, which takes less time than compiling every operation
-token_moments, heads_loss = single_layer.token_moments, single_layer.heads_loss
+token_moments, heads_loss = closed_form.token_moments, closed_form.heads_loss
 optimum = jax.jit(lambda *args, **more: closed_form.optimal_solution(closed_form.exact_moments(*args, **more)))
 optimal_loss = jax.jit(lambda G, *args, **more: closed_form.solution_loss(G, closed_form.exact_moments(*args, **more)))
 sample = jax.jit(lambda tasks, key, number: tasks.sample(key, number), static_argnums=(0, 2))
@@ -57,8 +48,8 @@ def every(tasks: Tasks = TASKS):
 @jax.jit
 def solutions(moments):
     """The tensors of the best layers with any number of heads and with one, and the one head."""
-    head = single_layer.one_head_solution(moments)
-    return single_layer.all_heads_solution(moments), head.tensor, head
+    head = closed_form.one_head_solution(moments)
+    return closed_form.all_heads_solution(moments), head.tensor, head
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +204,7 @@ def test_moments_of_probabilities_are_those_of_repeated_tasks():
 # The best layers
 
 
-slope_of = jax.jit(jax.grad(single_layer.heads_loss))
+slope_of = jax.jit(jax.grad(closed_form.heads_loss))
 
 
 def test_without_the_other_blocks_losses_and_optimum_are_those_of_the_closed_form():
@@ -285,7 +276,7 @@ def test_no_other_search_finds_a_better_head():
 def test_sweeps_never_raise_the_loss():
     @jax.jit
     def losses_of(moments):
-        heads = [single_layer.one_head_solution(moments, sweeps=n) for n in (1, 2, 5, 50)]
+        heads = [closed_form.one_head_solution(moments, sweeps=n) for n in (1, 2, 5, 50)]
         return [heads_loss(head.tensor, moments) for head in heads]
 
     losses = list(map(float, losses_of(few())))

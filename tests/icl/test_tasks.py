@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from drawn import task
 
-from icl.draws import draw
-from icl.linalg import contract
-from icl.models.attention import init_layers
-from icl.problems.sine_waves import init_network
-from icl.tasks import KURTOSIS, Sequence, Tasks, map_pieces, sample_tasks, sequences, tokens
+from icl.attention import init_layers
+from icl.problems import init_network
+from icl.tasks import KURTOSIS, Sequence, Tasks, contract, draw, map_pieces, sample_tasks, sequences, tokens
 
 
 def drawn(seed: int, tasks: Tasks, *batch: int) -> Sequence:

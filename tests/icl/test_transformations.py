@@ -11,12 +11,11 @@ import pytest
 from tables import each_row
 
 import icl
-from icl.models.constructions import diagonal_layers
-from icl.problems.copying import copying_layers
-from icl.problems.mixed_noise import MixedNoise, posterior_mean
-from icl.problems.sine_waves import Waves, init_network, predict_waves
-from icl.solvers.closed_form import exact_moments, sampled_moments, solution_loss
-from icl.solvers.polynomials import losses_by_context
+from icl.attention import diagonal_layers
+from icl.closed_form import exact_moments, sampled_moments, solution_loss
+from icl.diversity import MixedNoise, posterior_mean
+from icl.problems import Waves, copying_layers, init_network, predict_waves
+from icl.rates import losses_by_context
 
 TASKS = icl.Tasks(dim=3, context=5)
 RATES = np.array([0.3, 0.8])

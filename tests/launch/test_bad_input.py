@@ -18,7 +18,7 @@ from files import idx_bytes
 from tables import compiled, each_row, refuse
 
 import jexplicit
-from icl.blur.data import image_sets
+from icl.blur.learning import image_sets
 from jexplicit import lm
 from jexplicit.counts.dense import counted_radius
 from jexplicit.data.contexts import check_stream

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from outlines import check_report
 
-from icl.blur.genome import load_genome
-from icl.blur.judging import TASKS, select_tasks, task_sets
+from icl.blur.baselines import TASKS, select_tasks, task_sets
+from icl.blur.rules import load_genome
 from icl.names import RATES
 from jexplicit.runs.files import read_events, read_rows
 from launch.blur import __main__ as blur

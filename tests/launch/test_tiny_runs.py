@@ -15,8 +15,8 @@ from lm_runs import DEV, SMALL, TRAIN, dev_stream
 from PIL import Image
 from run_folders import interrupted, rows, without_costs
 
-from icl.blur.genome import load_genome
-from icl.solvers.descent import gd_plus_plus
+from icl.blur.rules import load_genome
+from icl.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.data.images import pixel_features, read_images
 from jexplicit.lm.checkpoints import load_model

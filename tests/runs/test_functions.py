@@ -18,8 +18,8 @@ from tables import each_row, products
 
 import icl
 import jexplicit
-from icl.models.recurrences import Stream
-from icl.problems.comparison import Predictions
+from icl.descent import Predictions
+from icl.recurrences import Stream
 from jexplicit import lm, solvers
 from jexplicit.features import scattering
 from jexplicit.lm.core import model

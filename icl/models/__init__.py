@@ -1,1 +1,0 @@
-"""Attention layers, constructed weights, and transformers."""

@@ -1,0 +1,668 @@
+"""Problems beyond linear regression: copying, sine waves, classes of functions, Markov chains."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from icl.attention import AttentionLayer, Softmax, descent_layers, head_maps, init_layers, layers_from_maps, transform_batch
+from icl.blocks import CausalModel, next_outputs
+from icl.names import KINDS as KINDS
+from icl.names import Kind as Kind
+from icl.tasks import QueryLoss, Sequence, Tasks, draw, transpose, truncated_std, truncated_weights, vmap_tasks
+from jexplicit.runs.devices import full_precision
+
+# Copying: a layer joins x and y tokens, a second performs descent.
+#
+#     x_1, (0, .., 0, y_1), x_2, (0, .., 0, y_2), .., x_q,    each with a code of its position appended
+#
+# A first layer with softmax can attend from each x to the next token, and add its y. The sensitivities `∂ Σ e'_j / ∂ e_i` to a
+# token itself, to the next and to all others measure it. `copying_layers` are two linear layers that are exactly one step of
+# gradient descent.
+#
+# Source: von Oswald et al. 2023, Sec. 5, Prop. 3 and App. A.6.
+
+
+@dataclasses.dataclass(frozen=True)
+class Copying(QueryLoss):
+    """Two layers on separate tokens of x and y: a problem for `icl.train_layers`.
+
+    As in the paper's code, the prediction is minus the last channel of the last token. This channel belongs to the position
+    code, whose value the layers learn to subtract.
+
+    tasks: their distribution, with one output.
+    codes: width of the position codes, even. The paper's code has 10, its text 20.
+    softmax: of each layer. With two linear layers training does not succeed (paper).
+    clip: tokens are clipped to [-clip, clip].
+    """
+
+    tasks: Tasks
+    codes: int = 10
+    softmax: Softmax = (True, False)
+    clip: float | None = 10.0
+
+    def __post_init__(self):
+        if self.tasks.outputs != 1 or self.codes < 2 or self.codes % 2:
+            raise ValueError(f"{self.tasks.outputs} outputs, codes of width {self.codes}: use one output and an even width")
+
+    @property
+    def width(self) -> int:
+        """Channels of a token."""
+        return self.tasks.dim + self.codes
+
+    def tokens(self, batch: Sequence) -> Float[Array, "width tokens batch"]:
+        """The tokens with their position codes."""
+        return add_codes(separate_tokens(batch), sinusoidal_codes(2 * self.tasks.context + 1, self.codes))
+
+    def predict(self, params: AttentionLayer, batch: Sequence) -> Float[Array, "1 batch"]:
+        """Predictions for a batch."""
+        return read_out(params, self.tokens(batch), softmax=self.softmax, clip=self.clip)
+
+
+class CopySensitivity(NamedTuple):
+    """Norms of mean gradients of a context token's output by input tokens."""
+
+    own: Float[Array, ""]
+    next: Float[Array, ""]
+    other: Float[Array, ""]
+
+
+def separate_tokens(batch: Sequence) -> Float[Array, "d tokens *batch"]:
+    """Tokens `x_1, (0, .., 0, y_1), .., x_q` of width d, features first."""
+    if batch.Y.shape[1] != 1:
+        raise ValueError(f"{batch.Y.shape[1]} outputs: separate tokens have one")
+    x, y = transpose(batch.X), transpose(batch.Y)
+    y = jnp.concatenate([jnp.zeros_like(x[1:]), y])
+    pairs = jnp.stack([x, y], axis=2).reshape(len(x), -1, *x.shape[2:])
+    return jnp.concatenate([pairs, batch.x_q[:, None]], axis=1)
+
+
+def add_codes(
+    tokens: Float[Array, "d n *batch"], codes: Float[Array, "n p"] | Float[np.ndarray, "n p"]
+) -> Float[Array, "width n *batch"]:
+    """Tokens with the codes of their positions appended as channels."""
+    columns = jnp.asarray(codes, tokens.dtype).T.reshape(codes.shape[::-1] + (1,) * (tokens.ndim - 2))
+    return jnp.concatenate([tokens, jnp.broadcast_to(columns, (len(columns), *tokens.shape[1:]))])
+
+
+def sinusoidal_codes(positions: int, width: int) -> Float[np.ndarray, "positions width"]:
+    """`sin(n / 10000^(2i/width))` and its cosine, interleaved (Vaswani et al. 2017, Sec. 3.5)."""
+    angles = np.arange(positions)[:, None] / 10_000 ** (np.arange(0, width, 2) / width)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(positions, width)
+
+
+def read_out(
+    layers: AttentionLayer, tokens: Float[Array, "width n batch"], *, softmax: Softmax = False, clip: float | None = None
+) -> Float[Array, "1 batch"]:
+    """Minus the last channel of the last token after the layers."""
+    return -transform_batch(layers, tokens[:, :-1], tokens[:, -1:], softmax=softmax, clip=clip)[-1]
+
+
+def copying_layers(dim: int, context: int, eta: Any, *, dtype: Any = None) -> AttentionLayer:
+    """Two linear layers that copy and descend: exactly one step of rate η.
+
+    With unit codes p_j the first head of the first layer attends from each x to the y that follows, and replaces the code of x
+    by that y; the second head clears the tokens of y. The second layer is a step of gradient descent.
+    """
+    descent = head_maps(descent_layers(dim, context, eta, dtype=dtype))  # checks the sizes
+    width = dim + 2 * context
+    M, R = np.zeros((2, 2, width, width)), np.zeros((2, 2, width, width))
+    xs, ys = np.arange(dim, width, 2), np.arange(dim + 1, width, 2)  # channels of the codes
+    M[0, 0, ys, xs] = 1  # e_iᵀ M e_j = 1 if i is the y that follows the x at j
+    R[0, 0, xs, ys] = -1  # maps the code of y to minus the code of x, which cancels
+    R[0, 0, -1, dim - 1] = 1  # y moves to the last channel
+    M[0, 1, ys, ys] = 1  # a token of y attends to itself
+    R[0, 1] = -np.eye(width)
+    x_and_y = np.ix_([*range(dim), width - 1], [*range(dim), width - 1])
+    M, R = (
+        jnp.asarray(copy, step.dtype).at[1, 0].set(jnp.zeros((width, width), step.dtype).at[x_and_y].set(step[0, 0]))
+        for copy, step in zip((M, R), descent, strict=True)
+    )
+    return layers_from_maps(M, R)
+
+
+def unit_codes(context: int) -> Float[np.ndarray, "positions width"]:
+    """A unit vector for each position; the code of the last is zero."""
+    return np.eye(2 * context + 1)[:, :-1]
+
+
+def copy_sensitivity(layers: AttentionLayer, tokens: Float[Array, "width n batch"], *, softmax: bool = True) -> CopySensitivity:
+    """Sensitivity of the first layer at each context token to input tokens.
+
+    The norm, per input token, of the gradient of the sum of an output's channels, averaged over tasks. Unlike in the paper's
+    code, *other* does not include the next token.
+    """
+    first = jax.tree.map(lambda leaf: leaf[:1], layers)
+    n = tokens.shape[1]
+
+    def outputs(shift: Array) -> Array:
+        """Channel sums of each token but the last two, with shifted inputs."""
+        E = tokens + shift[:, :, None]
+        return jnp.mean(jnp.sum(transform_batch(first, E[:, :-1], E[:, : n - 2], softmax=softmax), axis=0), axis=-1)
+
+    norms = jnp.linalg.norm(jax.jacrev(outputs)(jnp.zeros(tokens.shape[:2], tokens.dtype)), axis=1)  # [n - 2, n]
+    own, following = jnp.diagonal(norms), jnp.diagonal(norms, 1)
+    return CopySensitivity(own.mean(), following.mean(), jnp.mean((norms.sum(axis=1) - own - following) / (n - 2)))
+
+
+# Sine waves: descent on features of an MLP.
+#
+#     e = E (x, y),    φ = e + MLP(e),    ŷ = -(last channel of φ_q after layers of linear attention on φ)
+#
+# The last channel is `y - f(x)`. The prediction before the layers, `-φ_q[-1]`, is thus a function of the query alone, which
+# attention corrects by the context. In the *control* the layers are not trained: each is one step of gradient descent on the
+# other channels, and only the features are learned. *Ridge* replaces these steps by their limit, on the same features.
+#
+# Source: von Oswald et al. 2023, Sec. 3, 4 and App. A.12.
+
+
+@dataclasses.dataclass(frozen=True)
+class Waves:
+    """A distribution of tasks `y = a sin(x + p)`.
+
+    context: N, pairs in the context.
+    input_range: x ~ U(-r/2, r/2).
+    amplitude: bounds of the uniform amplitude a. The paper's code has 0.1 to 0.5, its text 0.1 to 5.
+    independent: whether a and p ~ U(0, π) are independent, as in the paper's text. Its code computes both from one random
+        number, so that a task has a single unknown.
+    """
+
+    context: int = 10
+    input_range: float = 10.0
+    amplitude: tuple[float, float] = (0.1, 0.5)
+    independent: bool = False
+
+    def __post_init__(self):
+        low, high = self.amplitude
+        if self.context < 1 or not self.input_range > 0 or not 0 <= low <= high:
+            raise ValueError(
+                f"context {self.context}, input range {self.input_range}, amplitude {self.amplitude}: "
+                "use at least one pair, a range above 0, and amplitudes 0 <= low <= high"
+            )
+
+    def sample(self, key: Array, *batch: int, dtype: Any = None) -> Sequence:
+        """Fresh tasks, batch last."""
+        return _sample_waves(key, self, batch, jnp.dtype(dtype or jnp.zeros(()).dtype))
+
+
+class Encoder(NamedTuple):
+    """The feature map of tokens: the embedding E and a residual MLP.
+
+    E: [C, 2]; W1: [H, C]; b1: [H]; W2: [C, H]; b2: [C].
+    """
+
+    E: Float[Array, "*seeds C 2"]
+    W1: Float[Array, "*seeds H C"]
+    b1: Float[Array, "*seeds H"]
+    W2: Float[Array, "*seeds C H"]
+    b2: Float[Array, "*seeds C"]
+
+
+class Network(NamedTuple):
+    """An encoder and layers of attention, None for the control."""
+
+    encoder: Encoder
+    attention: AttentionLayer | None
+
+
+class WavePredictions(NamedTuple):
+    """Predictions [1, batch] before and after attention."""
+
+    initial: Float[Array, "1 batch"]
+    final: Float[Array, "1 batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class NonlinearRegression(QueryLoss):
+    """Networks on sine tasks: a problem for `icl.train_layers`.
+
+    tasks: their distribution.
+    eta: η of the control's steps.
+    depth: number of layers of attention, or of the control's steps. A single layer is applied repeatedly.
+    """
+
+    tasks: Waves
+    eta: float = 0.1
+    depth: int = 1
+
+    def predict(self, params: Network, batch: Sequence) -> Float[Array, "1 batch"]:
+        """Predictions after attention."""
+        return predict_waves(params, batch, eta=self.eta, depth=self.depth).final
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _sample_waves(key: Array, waves: Waves, batch: tuple[int, ...], dtype: Any) -> Sequence:
+    key_x, key_a, key_p = jax.random.split(key, 3)
+    low, high = waves.amplitude
+    u = jax.random.uniform(key_a, batch, dtype)
+    a, p = low + (high - low) * u, jnp.pi * (jax.random.uniform(key_p, batch, dtype) if waves.independent else u)
+    x = waves.input_range * draw(
+        jax.random.uniform, key_x, (waves.context + 1, 1, *batch), dtype=dtype, minval=-0.5, maxval=0.5
+    )
+    y = a[None, None] * jnp.sin(x + p[None, None])
+    return Sequence(x[:-1], y[:-1], x[-1], y[-1])
+
+
+def init_network(
+    key: Array, *, channels: int = 40, hidden: int = 160, scale: float = 0.002, layers: int = 1, dtype: Any = None
+) -> Network:
+    """Random weights of variance scale / fan-in, biases 0; no layers for controls."""
+    if channels < 2 or min(hidden, layers + 1) < 1 or not scale > 0:
+        sizes = f"{channels} channels, {hidden} hidden units, {layers} layers, scale {scale}"
+        raise ValueError(f"{sizes}: use at least 2 channels, 1 hidden unit and 0 layers, and a positive scale")
+    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
+    *keys, last = jax.random.split(key, 4)
+    encoder = _init_encoder(keys, channels, hidden, [truncated_std(scale / n, dtype) for n in (2, channels, hidden)], dtype)
+    return Network(encoder, init_layers(last, channels, layers=layers, scale=scale, dtype=dtype) if layers else None)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 4))
+def _init_encoder(keys: list[Array], channels: int, hidden: int, stds: Any, dtype: Any) -> Encoder:
+    shapes = (channels, 2), (hidden, channels), (channels, hidden)
+    E, W1, W2 = (truncated_weights(*of_layer, dtype) for of_layer in zip(keys, shapes, stds, strict=True))
+    return Encoder(E, W1, jnp.zeros(hidden, dtype), W2, jnp.zeros(channels, dtype))
+
+
+@full_precision
+def features(encoder: Encoder, tokens: Float[Array, "2 n batch"]) -> Float[Array, "C n batch"]:
+    """`φ = e + MLP(e)` of tokens `e = E (x, y)`."""
+    E, W1, b1, W2, b2 = encoder
+    e = jnp.einsum("ij,jnb->inb", E, tokens)
+    h = jax.nn.gelu(jnp.einsum("he,enb->hnb", W1, e) + b1[:, None, None])
+    return e + jnp.einsum("eh,hnb->enb", W2, h) + b2[:, None, None]
+
+
+def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"], Float[Array, "C 1 batch"]]:
+    """The features of a batch's context, and of its queries with y = 0."""
+    context = jnp.stack([batch.X[:, 0], batch.Y[:, 0]])
+    query = jnp.stack([batch.x_q, jnp.zeros_like(batch.y_q)])
+    return features(encoder, context), features(encoder, query)
+
+
+def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1, depth: int = 1) -> WavePredictions:
+    """Predictions before and after the layers, or the control's steps of descent."""
+    context, query = encode(params.encoder, batch)
+    C, N = context.shape[:2]
+    layers = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
+    return WavePredictions(-query[-1], -transform_batch(layers, context, query, depth=depth)[-1])
+
+
+@full_precision
+def ridge_on_features(encoder: Encoder, batch: Sequence, penalty: Any) -> Float[Array, "1 batch"]:
+    """Ridge regression on the features: the limit of descent by layers.
+
+    ŷ = -φ_q[-1] - rᵀ (Φ Φᵀ + penalty I)⁻¹ Φ φ_q,    Φ: the context's other channels, r: its last channel
+    """
+
+    def one(context: Array, query: Array) -> Array:
+        phi, r = context[:-1], context[-1]
+        K = phi.T @ phi + penalty * jnp.eye(len(r), dtype=r.dtype)
+        return -query[-1] + r @ jnp.linalg.solve(K, phi.T @ query[:-1])
+
+    return vmap_tasks(one)(*encode(encoder, batch))
+
+
+# Classes of functions to learn in context, and shifts of prompts.
+#
+# A prompt is points x_1, .., x_T and values y_t = f(x_t) of one random f. A predictor estimates y_t from x_1, y_1, .., x_t, for
+# every t. Functions take one prompt; use `jax.vmap` for a batch.
+#
+# Source: Garg, Tsipras, Liang, Valiant 2022.
+
+QueryShift = Literal["random quadrants", "opposite quadrants", "orthogonal query", "query seen"]
+Shift = Literal["none", QueryShift, "half subspace", "skewed", "x times 1/3", "x times 3", "y times 1/3", "y times 3", "noise"]
+SHIFTS = get_args(Shift)
+_tree_depth = 4
+
+
+class Prompt(NamedTuple):
+    """Points X [T, d] and values y [T], batch first."""
+
+    X: Float[Array, "*prompts T d"]
+    y: Float[Array, "*prompts T"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionClass:
+    """A distribution of functions of x ~ N(0, I).
+
+    kind: linear: `wᵀx`, w ~ N(0, I). sparse: with `nonzero` entries of w. noisy: with noise of variance 1.
+        quadratic: `wᵀ(x²) / sqrt(3)`. relu: `sqrt(2/h) aᵀ relu(W x)` with h = `hidden`. tree: a decision
+        tree of depth 4 that splits on the signs of random coordinates, with leaves N(0, 1).
+    dim: d; points: T.
+    nonzero, hidden: of sparse and relu.
+    """
+
+    kind: Kind = "linear"
+    dim: int = 20
+    points: int = 41
+    nonzero: int = 3
+    hidden: int = 100
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"class {self.kind!r}: choose one of {', '.join(KINDS)}")
+        if min(self.dim, self.points, self.nonzero, self.hidden) < 1 or (self.kind == "sparse" and self.nonzero > self.dim):
+            raise ValueError(
+                f"dim {self.dim}, points {self.points}, nonzero {self.nonzero}, hidden {self.hidden}: use at least 1 for "
+                "each, and no more nonzero weights than inputs"
+            )
+
+    def sample(self, key: Array, shift: Shift = "none") -> Prompt:
+        """One prompt, shifted in points, query, scales or noise.
+
+        random, opposite quadrants: each coordinate has one sign over the context; the query is unrestricted, or in the opposite
+        quadrant. orthogonal query: the last point is orthogonal to all others. query seen: it is one of them. half subspace:
+        points lie in a random subspace of d/2 dimensions. skewed: coordinate k has variance proportional to 1/k², then rotated.
+        Scales are as named; noise has variance 1. Source: Garg et al. 2022, Sec. 4.
+        """
+        if shift not in SHIFTS:
+            raise ValueError(f"shift {shift!r}: choose one of {', '.join(SHIFTS)}")
+        if (shift == "orthogonal query" and self.points > self.dim) or (shift == "half subspace" and self.dim < 2):
+            raise ValueError(
+                f"shift {shift!r} with {self.points} points in {self.dim} dimensions: use fewer points or more dimensions"
+            )
+        if shift in ("query seen", "opposite quadrants", "random quadrants") and self.points < 2:
+            raise ValueError(f"shift {shift!r} with {self.points} point: use more")
+        key_x, key_f, key_shift, key_noise = jax.random.split(key, 4)
+        X = _shifted_points(jax.random.normal(key_x, (self.points, self.dim)), shift, key_shift)
+        y = jax.vmap(sample_function(key_f, self))(X)
+        if self.kind == "noisy" or shift == "noise":
+            y = y + jax.random.normal(key_noise, y.shape)
+        return Prompt(X, y * {"y times 1/3": 1 / 3, "y times 3": 3.0}.get(shift, 1.0))
+
+    @property
+    def power(self) -> float:
+        """E[f(x)²], the normaliser of losses."""
+        return {"linear": self.dim, "sparse": self.nonzero, "noisy": self.dim + 1, "quadratic": self.dim, "relu": self.dim}.get(
+            self.kind, 1.0
+        )
+
+
+def sample_function(key: Array, functions: FunctionClass) -> Callable[[Float[Array, " d"]], Float[Array, ""]]:
+    """A random function of a class, without the noise of "noisy"."""
+    key, more = jax.random.split(key)
+    w = jax.random.normal(key, (functions.dim,))
+    if functions.kind == "sparse":
+        w = jnp.where(jax.random.permutation(more, functions.dim) < functions.nonzero, w, 0)
+    if functions.kind == "quadratic":
+        return full_precision(lambda x: w @ x**2 / 3**0.5)
+    if functions.kind == "relu":
+        a, W = jax.random.normal(key, (functions.hidden,)), jax.random.normal(more, (functions.hidden, functions.dim))
+        return full_precision(lambda x: (2 / functions.hidden) ** 0.5 * (a @ jax.nn.relu(W @ x)))
+    if functions.kind == "tree":
+        splits = jax.random.randint(key, (2**_tree_depth - 1,), 0, functions.dim)
+        leaves = jax.random.normal(more, (2**_tree_depth,))
+        return functools.partial(_tree_value, splits, leaves)
+    return full_precision(lambda x: w @ x)
+
+
+@jax.jit
+def _tree_value(splits: Array, leaves: Array, x: Array) -> Array:
+    """The leaf of x in a binary tree with heap numbering."""
+    node = jnp.zeros((), splits.dtype)
+    for _ in range(_tree_depth):
+        node = 2 * node + 1 + (x[splits[node]] > 0).astype(node.dtype)
+    return leaves[node - len(splits)]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+@full_precision
+def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
+    T, d = X.shape
+    if shift in ("random quadrants", "opposite quadrants"):
+        signs = jax.random.rademacher(key, (1, d), X.dtype)
+        query = -signs * jnp.abs(X[-1:]) if shift == "opposite quadrants" else X[-1:]
+        return jnp.concatenate([signs * jnp.abs(X[:-1]), query])
+    if shift == "orthogonal query":
+        basis, _ = jnp.linalg.qr(X[:-1].T)
+        return X.at[-1].add(-basis @ (basis.T @ X[-1]))
+    if shift == "query seen":
+        return X.at[-1].set(X[jax.random.randint(key, (), 0, T - 1)])
+    if shift == "half subspace":
+        basis, _ = jnp.linalg.qr(jax.random.normal(key, (d, d // 2)))
+        return X @ basis @ basis.T
+    if shift == "skewed":
+        basis, _ = jnp.linalg.qr(jax.random.normal(key, (d, d)))
+        scale = 1 / jnp.arange(1, d + 1, dtype=X.dtype)
+        return X * (scale / jnp.sqrt(jnp.mean(scale**2)))[None] @ basis.T
+    return X * {"x times 1/3": 1 / 3, "x times 3": 3.0}.get(shift, 1.0)
+
+
+PrefixPredictor = Callable[[Float[Array, "T d"], Float[Array, " T"], Float[Array, " T"], Float[Array, " d"]], Float[Array, ""]]
+
+
+def at_every_prefix(predictor: PrefixPredictor, prompt: Prompt) -> Float[Array, " T"]:
+    """Predictions of y_1, .., y_T, each from the preceding pairs.
+
+    `seen` [T] is 1 for the pairs of the prefix and 0 for the others, which are zeroed.
+    """
+    T = len(prompt.y)
+
+    def one(t: Array) -> Array:
+        seen = (jnp.arange(T) < t).astype(prompt.y.dtype)
+        return predictor(prompt.X * seen[:, None], prompt.y * seen, seen, prompt.X[t])
+
+    return jax.vmap(one)(jnp.arange(T))
+
+
+@full_precision
+def least_squares(X: Array, y: Array, seen: Array, x: Array) -> Array:
+    """`w = X⁺ y`, the solution of least norm."""
+    return jnp.linalg.pinv(X, rtol=1e-5) @ y @ x
+
+
+@full_precision
+def averaging_estimator(X: Array, y: Array, seen: Array, x: Array) -> Array:
+    """`w = Xᵀ y / t`, unbiased for x ~ N(0, I)."""
+    return (y @ X / jnp.maximum(jnp.sum(seen), 1)) @ x
+
+
+@full_precision
+def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3) -> Array:
+    """The mean y of the k nearest points, or of all."""
+    distance = jnp.where(seen > 0, jnp.sum((X - x[None]) ** 2, axis=1), jnp.inf)
+    near = jnp.where(jnp.argsort(jnp.argsort(distance)) < k, seen, 0)
+    return y @ near / jnp.maximum(jnp.sum(near), 1)
+
+
+@full_precision
+def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, sweeps: int = 100) -> Array:
+    """The lasso by coordinate descent (Friedman et al. 2010, Eq. 8).
+    It minimises `||y - X w||² / (2t) + alpha ||w||₁`."""
+    t = jnp.maximum(jnp.sum(seen), 1)
+    A, b = X.T @ X / t, X.T @ y / t
+
+    def coordinate(k: Array, w: Array) -> Array:
+        rest = b[k] - A[k] @ w + A[k, k] * w[k]
+        step = jnp.sign(rest) * jnp.maximum(jnp.abs(rest) - alpha, 0)
+        return w.at[k].set(jnp.where(A[k, k] > 0, step / jnp.where(A[k, k] > 0, A[k, k], 1), 0))
+
+    def sweep(w: Array, _: None) -> tuple[Array, None]:
+        return lax.fori_loop(0, len(w), coordinate, w), None
+
+    return lax.scan(sweep, jnp.zeros_like(b), None, length=sweeps)[0] @ x
+
+
+@full_precision
+def newton(X: Array, y: Array, seen: Array, x: Array, *, steps: int = 10) -> Array:
+    """Newton's iteration for least squares (Fu et al. 2023).
+    `w = M_k Xᵀ y`, `M_{k+1} = 2 M_k - M_k A M_k`, `A = XᵀX`, from `M_0 = A / ||A||²` (largest row sum)."""
+    A = X.T @ X
+    size = jnp.maximum(jnp.max(jnp.sum(jnp.abs(A), axis=1)), jnp.finfo(A.dtype).tiny ** 0.5)
+    M = lax.fori_loop(0, steps, lambda _, M: 2 * M - M @ A @ M, A / size**2)
+    return M @ (X.T @ y) @ x
+
+
+def function_baselines(kind: Kind, *, alpha: float = 0.1) -> dict[str, PrefixPredictor]:
+    """The baselines of a class, by name."""
+    common: dict[str, PrefixPredictor] = {
+        "zero": lambda X, y, seen, x: jnp.zeros((), y.dtype),  # the mean over functions
+        "least squares": least_squares,
+        "3 nearest neighbours": nearest_neighbours,
+        "averaging": averaging_estimator,
+    }
+    if kind in ("linear", "noisy", "sparse"):
+        common |= {f"Newton, {steps} steps": functools.partial(newton, steps=steps) for steps in (4, 8, 12)}
+    if kind == "sparse":
+        common[f"Lasso {alpha:g}"] = functools.partial(lasso, alpha=alpha)
+    return common
+
+
+def prefix_losses(predictions: Float[Array, "prompts T"], y: Float[Array, "prompts T"]) -> Float[Array, " T"]:
+    """Half the mean squared error at every prefix."""
+    return jnp.mean((predictions - y) ** 2, axis=0) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """Prompts of a class, and the mean loss over all prefixes.
+
+    functions: their class.
+    model: `(params, X [B, T, d], y [B, T]) -> predictions [B, T]`, causal.
+    """
+
+    functions: FunctionClass
+    model: Callable[[Any, Array, Array], Array]
+
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Prompt:
+        """Fresh prompts, batch last."""
+        prompts = jax.vmap(self.functions.sample)(jax.random.split(key, size))
+        return Prompt(*(jnp.moveaxis(leaf, 0, -1).astype(dtype or leaf.dtype) for leaf in prompts))
+
+    def loss(self, params: Any, batch: Prompt) -> Float[Array, ""]:
+        """Half the mean squared error, averaged over prefixes."""
+        X, y = (jnp.moveaxis(leaf, -1, 0) for leaf in batch)
+        return jnp.mean(prefix_losses(self.model(params, X, y), y))
+
+
+# Markov chains learned in context: each sequence has its own matrix.
+#
+#     P_i ~ Dirichlet(α, .., α) for each of k rows,    x_{t+1} ~ P_{x_t}
+#
+# With n_ij the number of steps from i to j so far and n_i their sum over j, the posterior mean of P_ij is `(n_ij + α) / (n_i +
+# k α)`. Its row i = x_t is the prediction with the least expected loss if the first state is uniform. If it is drawn from the
+# stationary distribution of P, as in the paper, x_1 is informative of P, which the formula ignores.
+#
+# Source: Edelman, Edelman, Goel, Malach, Tsilivis 2024, The evolution of statistical induction heads.
+
+
+class Chain(NamedTuple):
+    """A transition matrix P [k, k] and states x [T]; batch last."""
+
+    P: Float[Array, "k k *batch"]
+    x: Int[Array, "T *batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Chains:
+    """A distribution of Markov chains, and the cross-entropy of a causal model.
+
+    states: k; length: T, states of a sequence; alpha: α of the Dirichlet distribution of each row.
+    stationary: whether the first state has the chain's stationary distribution; else it is uniform.
+    """
+
+    states: int = 3
+    length: int = 64
+    alpha: float = 1.0
+    stationary: bool = True
+
+    def __post_init__(self):
+        whole = all(isinstance(size, int | np.integer) and size >= 2 for size in (self.states, self.length))
+        if not whole or not self.alpha > 0:
+            sizes = f"{self.states} states, length {self.length}, alpha {self.alpha}"
+            raise ValueError(f"{sizes}: use whole numbers of at least 2, and an alpha above 0")
+
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Chain:
+        """Fresh chains and a sequence of each, batch last."""
+        return _sample_chains(jax.random.split(key, size), self, jnp.dtype(dtype or jnp.zeros(()).dtype))
+
+    def loss(self, params: CausalModel, batch: Chain) -> Float[Array, ""]:
+        """The mean cross-entropy of a batch, in nats."""
+        losses = jax.vmap(lambda x: cross_entropy(jax.nn.log_softmax(next_outputs(params, x)), x), in_axes=-1)(batch.x)
+        return jnp.mean(losses)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+@functools.partial(jax.vmap, in_axes=(0, None, None), out_axes=-1)
+def _sample_chains(key: Array, chains: Chains, dtype: Any) -> Chain:
+    """A chain and a sequence of states, for each key."""
+    key_P, key_x = jax.random.split(key)
+    k = chains.states
+    P = jax.random.dirichlet(key_P, jnp.full(k, chains.alpha, dtype), (k,), dtype)
+    first = stationary_distribution(P) if chains.stationary else jnp.full(k, 1 / k, dtype)
+    uniform = jax.random.uniform(key_x, (chains.length,), dtype)
+
+    def step(row: Array, u: Array) -> tuple[Array, Array]:
+        x = jnp.sum(jnp.cumsum(row)[:-1] < u, dtype=jnp.int32)  # the inverse of the distribution function
+        return P[x], x
+
+    return Chain(P, lax.scan(step, first, uniform)[1])
+
+
+@full_precision
+def stationary_distribution(P: Float[Array, "k k"]) -> Float[Array, " k"]:
+    """The π with `π P = π` and sum 1, by elimination.
+
+    Each state may go to any other, with a probability of 2e-13 or more in float32: π is unique where states are never left.
+
+    Source: Grassmann, Taksar and Heyman 1985.
+    """
+    A, π = P + jnp.finfo(P.dtype).tiny ** (1 / 3), jnp.ones(1, P.dtype)
+    for n in reversed(range(1, len(P))):
+        A = A.at[:n, n].divide(A[n, :n].sum())
+        A = A.at[:n, :n].add(A[:n, n, None] * A[n, None, :n])
+    for n in range(1, len(P)):
+        π = jnp.append(π, π @ A[:n, n])
+        π = π / π.sum()
+    return π
+
+
+def uniform_prediction(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
+    """`1/k` for every next state."""
+    return jnp.full((len(x), states), 1 / states, dtype)
+
+
+def unigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
+    """`(n_j + α) / (t + k α)`: the posterior mean for independent states."""
+    return dirichlet_mean(jnp.cumsum(jax.nn.one_hot(x, states, dtype=dtype), axis=0), alpha)
+
+
+def bigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
+    """`(n_ij + α) / (n_i + k α)`, i = x_t: the posterior mean."""
+    return dirichlet_mean(transition_counts(x, states, dtype=dtype), alpha)
+
+
+def transition_counts(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
+    """n_ij with i = x_t: how often each state has followed x_t."""
+    now = jax.nn.one_hot(x, states, dtype=dtype)
+
+    def step(n: Array, pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        before, here = pair
+        n = n + before[:, None] * here[None]
+        return n, jnp.sum(n * here[:, None], axis=0)
+
+    before = jnp.concatenate([jnp.zeros_like(now[:1]), now[:-1]])  # x_1 has no predecessor
+    return lax.scan(step, jnp.zeros((states, states), now.dtype), (before, now))[1]
+
+
+def dirichlet_mean(n: Float[Array, "T k"], alpha: Any) -> Float[Array, "T k"]:
+    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior."""
+    n = n + jnp.broadcast_to(jnp.asarray(alpha, n.dtype), n.shape[1:])[None]
+    return n / jnp.sum(n, axis=1, keepdims=True)
+
+
+def cross_entropy(log_p: Float[Array, "T k"], x: Int[Array, " T"]) -> Float[Array, ""]:
+    """`-mean log p_t(x_{t+1})` over t = 1, .., T - 1, in nats."""
+    return -jnp.mean(jnp.take_along_axis(log_p[:-1], x[1:, None], axis=1))
+
+
+def divergence(p: Float[Array, "T k"], log_q: Float[Array, "T k"]) -> Float[Array, ""]:
+    """The mean over t of `KL(p_t || q_t)`, in nats."""
+    return jnp.mean(jnp.sum(jax.scipy.special.xlogy(p, p) - p * log_q, axis=1))

@@ -1,1 +1,0 @@
-"""In-context problems beyond linear regression."""

@@ -1,1 +1,0 @@
-"""Solutions without training: gradient descent, closed forms, optimal polynomials."""
