@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.text import train_and_dev_files
 from jexplicit.data.tfds import tfds_text
-from jexplicit.runs.commands import PositiveInt, console, stage
+from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.commands import console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
 from launch.shared.groups import check_text

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from jexplicit.runs.commands import NonNegativeFloat, show, si_format
+from jexplicit.runs.bounds import NonNegativeFloat
+from jexplicit.runs.commands import show, si_format
 from jexplicit.runs.files import (
     CacheEntry,
     cache_entries,

@@ -15,7 +15,8 @@ import numpy as np
 
 from jexplicit.data.inputs import list_files
 from jexplicit.data.records import file_records, text_of, value_of
-from jexplicit.runs.commands import Bounds, NonNegativeInt, show
+from jexplicit.runs.bounds import Bounds, NonNegativeInt
+from jexplicit.runs.commands import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
 

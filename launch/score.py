@@ -25,7 +25,8 @@ from jexplicit.data.corpora import text_sizes
 from jexplicit.data.inputs import expand_paths, file_lines
 from jexplicit.data.records import json_records
 from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
-from jexplicit.runs.commands import PositiveFloat, console, json_line, refuses, show, stage
+from jexplicit.runs.bounds import PositiveFloat, refuses
+from jexplicit.runs.commands import console, json_line, show, stage
 from jexplicit.runs.files import local_path, write_whole
 from launch.kit.command import entry_point
 from launch.shared.choose import ModelChoice, load_choice

@@ -27,7 +27,7 @@ from jexplicit.lm.counted.columns import Context
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import COUNTED, AnyModel, context_of, text_of_context
 from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows, SparseTables
-from jexplicit.runs.commands import is_of
+from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
 
 # What `rebuild` raises of JSON or arrays that are none of a model.

@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial, least_loss, optimal_polynomials
-from icl.solvers.spectrum import context_eigenvalues
 
 from icl.rates import Polynomial, chebyshev_rates, context_eigenvalues, evaluate_polynomial, least_loss, optimal_polynomials
 from jexplicit.runs.commands import stage

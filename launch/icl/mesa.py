@@ -9,10 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from icl.models import recurrences
-from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion
-from icl.models.streams import Dynamics, Streams
-from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
 from jax import lax
 
 from icl import recurrences

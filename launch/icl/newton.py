@@ -7,9 +7,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from icl.solvers.polynomials import START_POWERS, equivalent_steps, newton_residual, optimal_polynomials, residual
-from icl.solvers.polynomials import steps_per_layer as slope
-from icl.solvers.spectrum import weighted_eigenvalues
 
 from icl.rates import START_POWERS, equivalent_steps, newton_residual, optimal_polynomials, residual, weighted_eigenvalues
 from icl.rates import steps_per_layer as slope

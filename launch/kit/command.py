@@ -36,7 +36,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import tyro
 from rich.markup import escape
 
-from jexplicit.runs.commands import check_bounds, config_of, console, end_of_reader, json_line, quiet_output
+from jexplicit.runs.bounds import check_bounds, config_of
+from jexplicit.runs.commands import console, end_of_reader, json_line, quiet_output
 from jexplicit.runs.files import check_experiment, experiment_of, keep_compiled, local_path, read_config
 
 

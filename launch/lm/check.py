@@ -8,7 +8,7 @@ from jexplicit.lm.checkpoints import FROM_COUNTS
 from jexplicit.lm.core.names import FitOptions, window_of
 from jexplicit.lm.fits.fit import OPTIONS
 from jexplicit.nn.optimizers import optax_optimizer
-from jexplicit.runs.commands import refuses
+from jexplicit.runs.bounds import refuses
 from jexplicit.runs.devices import check_process
 from jexplicit.runs.files import parse_bytes
 from launch.lm.config import PRESETS, Config

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jexplicit.data.text import Unit
-from jexplicit.runs.commands import NonNegativeInt, PositiveInt, refuses
+from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, refuses
 
 
 @dataclass(frozen=True)
