@@ -458,8 +458,10 @@ def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray
 
 
 def weigh(weights: np.ndarray, X: np.ndarray, log_odds: np.ndarray) -> Float32[np.ndarray, " B"]:
-    """The log-odds of every decision with `w.x`."""
-    return np.clip(log_odds + weights @ X.astype(np.float32), -MOST, MOST)
+    """The log-odds of every decision with `w.x`, context by context."""
+    for k in range(0, len(weights), KINDS):
+        log_odds = np.clip(log_odds + weights[k : k + KINDS] @ X[k : k + KINDS].astype(np.float32), -MOST, MOST)
+    return log_odds
 
 
 def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.ndarray, " L"]:

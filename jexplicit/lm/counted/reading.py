@@ -65,12 +65,16 @@ class Ahead(NamedTuple):
     X: [F, B] their evidence.
     sets: [B] of each gate.
     base: [parts, B'] of all decisions that are kept, the old ones first.
+    log_odds: [B] of the decisions.
+    gates: after they have learned from them.
     """
 
     d: Decisions
     X: np.ndarray
     sets: tuple[np.ndarray, ...]
     base: np.ndarray
+    log_odds: np.ndarray
+    gates: tuple[Gate, ...]
 
 
 def within_documents(model: CountedModel) -> CountedModel:
@@ -129,7 +133,7 @@ def look_ahead(
         state: of the text before.
         ids: [L] the tokens of the state and the new ones.
         new: the new decisions.
-        learn: whether gates of the first stages learn from the decisions, as those of the last one do after them.
+        learn: whether gates learn from the decisions.
     """
     text = text_of(ids, model.spelling, model.history)
     old = decisions_at(model.tree, ids, predicted_places(model, state.tokens)) if len(state.base) or state.done else None
@@ -138,7 +142,8 @@ def look_ahead(
     later = d._replace(place=d.place[first:], block=d.block[first:], node=d.node[first:], bit=d.bit[first:])
     b, known, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), []
     X = np.full((len(model.weights), len(b)), BIAS, np.float32)
-    starts, sets, blocks = np.zeros(len(ids), int), [], complete(model, state, later) if learn else NO_BLOCKS
+    starts, sets, gates = np.zeros(len(ids), int), [], list(state.gates)
+    blocks = complete(model, state, later) if learn else NO_BLOCKS
     for k, part in enumerate(model.parts):
         own = model.history != "none"  # it counts the text that is read
         if own:
@@ -155,16 +160,15 @@ def look_ahead(
         last = k + 1 == len(model.parts)
         if last and model.layer:
             X[-2] = model.layer.evidence(text, later)
+            b = weigh(model.weights[-2:-1], X[-2:-1], b)
         F = len(X) if last else F
-        stage = [(names, gate) for (names, own), gate in zip(model.gates, state.gates, strict=True) if len(own.U) == F]
-        if not stage:
-            continue
-        facts = facts_of(text, later, known, model.tree, slice(None))
-        for names, gate in stage:
-            sets.append(sets_of(names, facts)[0])
-            b = b if last else read_gate(gate, X[:F], b, sets[-1], later.bit, blocks)[0]
+        if stage := [n for n, gate in enumerate(gates) if len(gate.U) == F]:
+            facts = facts_of(text, later, known, model.tree, slice(None))
+            for n in stage:
+                sets.append(sets_of(model.gates[n][0], facts)[0])
+                b, gates[n] = read_gate(gates[n], X[:F], b, sets[n], later.bit, blocks)
     kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
-    return Ahead(later, X, tuple(sets), kept)
+    return Ahead(later, X, tuple(sets), kept, b, tuple(gates))
 
 
 def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
@@ -173,17 +177,6 @@ def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.n
         return NO_BLOCKS
     blocks = blocks_of(d.place, state.done)
     return blocks[: np.searchsorted(blocks, (state.done + len(blocks)) // BLOCK)]
-
-
-def pass_gates(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS):
-    """[B] the log-odds of decisions ahead, and the gates after learning."""
-    a, done, after = np.zeros(ahead.X.shape[1], np.float32), 0, []
-    for gate, sets in zip(gates, ahead.sets, strict=True):
-        F = len(gate.U)
-        a, gate = read_gate(gate, ahead.X[:F], weigh(model.weights[done:F], ahead.X[done:F], a), sets, ahead.d.bit, learn)
-        after.append(gate)
-        done = F
-    return weigh(model.weights[done:], ahead.X[done:], a), tuple(after)
 
 
 def read(
@@ -209,7 +202,7 @@ def expect(model: CountedModel, state: CountedState) -> tuple[Float[np.ndarray, 
     """The same, and the evidence at all nodes, for `accept`."""
     ids = np.append(state.tokens, np.int32(PAD))
     ahead = look_ahead(model, state, ids, decisions_of_nodes(model, np.array([len(ids) - 1])))
-    return model.tree.log_probabilities(pass_gates(model, state.gates, ahead)[0][1 - model.vocab_size :]), ahead
+    return model.tree.log_probabilities(ahead.log_odds[1 - model.vocab_size :]), ahead
 
 
 def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -> CountedState:
@@ -221,8 +214,20 @@ def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -
     d = ahead.d._replace(place=ahead.d.place[some], block=ahead.d.block[some], node=ahead.d.node[some])
     d = d._replace(bit=np.append(ahead.d.bit[:old], bit))
     base = np.concatenate([ahead.base[:, :kept], ahead.base[:, kept + path]], axis=1) if len(ahead.base) else ahead.base
-    ahead = Ahead(d, ahead.X[:, some], tuple(sets[some] for sets in ahead.sets), base)
-    return _go_on(model, state, ahead, np.append(state.tokens, np.int32(token)))[1]
+    X, a, done, gates, learn = (
+        ahead.X[:, some],
+        np.zeros(len(some), np.float32),
+        0,
+        list(state.gates),
+        complete(model, state, d),
+    )
+    for n, gate in enumerate(gates if len(learn) else []):
+        F = len(gate.U)
+        a = weigh(model.weights[done:F], X[done:F], a)
+        a, gates[n] = read_gate(gate, X[:F], a, ahead.sets[n][some], d.bit, learn)
+        done = F
+    ahead = ahead._replace(d=d, base=base, gates=tuple(gates))
+    return _go_on(model, state, ahead, np.append(state.tokens, np.int32(token)))
 
 
 def predict_alone(
@@ -230,8 +235,7 @@ def predict_alone(
 ) -> Float[np.ndarray, "P N"]:
     """The same at some places, for a model of the training text."""
     ahead = look_ahead(model, begin(model), ids, decisions_of_nodes(model, places))
-    a = pass_gates(model, begin(model).gates, ahead)[0]
-    return model.tree.log_probabilities(a.reshape(len(places), model.vocab_size - 1))
+    return model.tree.log_probabilities(ahead.log_odds.reshape(len(places), model.vocab_size - 1))
 
 
 def read_decisions(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]):
@@ -242,8 +246,8 @@ def read_decisions(model: CountedModel, state: CountedState, tokens: Integer[np.
         new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
         where, a = new.place - np.int32(len(state.tokens) - first), np.zeros(0, np.float32)
         if len(new.bit):
-            a, state = _go_on(model, state, look_ahead(model, state, ids, new, learn=True), ids)
-            a = a[len(a) - len(new.bit) :]
+            ahead = look_ahead(model, state, ids, new, learn=True)
+            a, state = ahead.log_odds[len(ahead.log_odds) - len(new.bit) :], _go_on(model, state, ahead, ids)
         else:
             state = _forget(model, state._replace(tokens=ids))
         found.append((where, new, a))
@@ -255,12 +259,10 @@ def read_decisions(model: CountedModel, state: CountedState, tokens: Integer[np.
     return np.concatenate(where), functools.reduce(_after, d), np.concatenate(a), state
 
 
-def _go_on(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarray) -> tuple[np.ndarray, CountedState]:
-    """The log-odds of the decisions ahead, and the state after them."""
-    learn = complete(model, state, ahead.d)
-    a, gates = pass_gates(model, state.gates, ahead, learn)
-    done = state.done + len(learn) if model.moving else ahead.base.shape[1]
-    return a, _forget(model, CountedState(ids, ahead.base, gates, done))
+def _go_on(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarray) -> CountedState:
+    """The state after the decisions ahead, from which gates have learned."""
+    done = state.done + len(complete(model, state, ahead.d)) if model.moving else ahead.base.shape[1]
+    return _forget(model, CountedState(ids, ahead.base, ahead.gates, done))
 
 
 def _forget(model: CountedModel, state: CountedState) -> CountedState:
@@ -379,7 +381,7 @@ def predict_combined(model: Combination, state: CombinationState) -> Float[np.nd
     """`log p` of every token as the next one."""
     nodes, stream = np.arange(model.vocab_size - 1), np.append(state.tokens, np.int32(PAD))
     ahead = expect(model.model, state.own)[1]
-    a = pass_gates(model.model, state.own.gates, ahead)[0][-len(nodes) :]
+    a = ahead.log_odds[-len(nodes) :]
     z = _log_odds(model.model, model.other, stream, np.full(len(nodes), len(stream) - 1), nodes)
     return model.model.tree.log_probabilities(_mix(model, a, z, nodes))
 
@@ -528,7 +530,7 @@ def _at_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> n
     for some in np.split(places, np.arange(_reported, len(places), _reported)):
         ahead = look_ahead(model, begin(model), stream, decisions_at(model.tree, stream, some))
         log_p = np.zeros(len(stream))
-        np.add.at(log_p, ahead.d.place, log_likelihoods(ahead.d.bit, pass_gates(model, begin(model).gates, ahead)[0]))
+        np.add.at(log_p, ahead.d.place, log_likelihoods(ahead.d.bit, ahead.log_odds))
         found.append(log_p[some])
     return np.concatenate(found)
 

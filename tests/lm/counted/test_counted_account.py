@@ -9,10 +9,10 @@ from counted_models import HISTORIES, fitted, histories, stream, tokenizer
 
 import launch.explain
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.attribution import account, entry_names, explain
+from jexplicit.lm.attribution import account, divide, entry_names, explain
 from jexplicit.lm.core.model import read_text
 from jexplicit.lm.counted.evidence import KINDS
-from jexplicit.lm.counted.reading import begin, look_ahead, pass_gates, read
+from jexplicit.lm.counted.reading import begin, look_ahead, read
 from jexplicit.lm.evaluation import score
 from jexplicit.lm.text_model import TextModel
 from launch.shared.page import explain_alternatives
@@ -52,8 +52,7 @@ def test_a_gate_speaks_through_its_evidence():
     for part in (0, 3):
         X = ahead.X.copy()
         X[KINDS * part : KINDS * (part + 1)] = 0
-        a = pass_gates(model, begin(model).gates, ahead._replace(X=X))[0]
-        b = pass_gates(model, begin(model).gates, ahead)[0]
+        a, b = divide(model, begin(model).gates, ahead._replace(X=X))[1], ahead.log_odds
         U = [gate.U for _, gate in model.gates]
         z = [np.abs(x[: len(u)].T.astype(np.float32) @ u).max(axis=1) < 7 for u in U for x in (ahead.X, X)]
         calm = np.all(z, axis=0) & (np.abs(b) < 9) & (np.abs(a) < 9) & (np.abs(own.entries[:, -1]) < 1e-5)
