@@ -16,7 +16,7 @@ from icl import Sequence, Tasks, rates
 from icl.closed_form import optimal_rate
 from icl.rates import Spectrum, context_eigenvalues, spectral_law, weighted_eigenvalues
 from icl.tasks import sample_tasks
-from launch.icl import newton
+from launch.icl.rates import loss_of as mean_loss
 
 PAPER = Tasks(dim=10, context=10)
 ILL = Tasks(dim=3, context=5, scales=(2.0, 1.0, 0.25), noise=0.2, weight_scale=1.5)
@@ -293,7 +293,7 @@ def test_equivalent_steps_interpolate_logarithms():
 def test_the_loss_is_a_mean_over_contexts_and_the_slope_that_of_least_squares():
     weights, r = np.random.default_rng(0).normal(size=(2, 5, 3))
     expected = sum(w * x**2 for context in zip(weights, r, strict=True) for w, x in zip(*context, strict=True)) / 10
-    assert float(jax.jit(newton.loss_of)(weights, r)) == pytest.approx(expected, rel=1e-12)
+    assert float(jax.jit(mean_loss)(weights, r)) == pytest.approx(expected, rel=1e-12)
     K, steps = np.arange(2, 6), np.array([5.0, 9.0, 11.0, 15.0])
     slope = ((K - K.mean()) * (steps - steps.mean())).sum() / ((K - K.mean()) ** 2).sum()
     assert rates.steps_per_layer([1, *K.tolist(), 6], [99.0, *steps.tolist(), None]) == pytest.approx(slope, rel=1e-12)

@@ -27,8 +27,8 @@ from icl.recurrences import (
 )
 from jexplicit.runs.progress import stage
 from launch.icl import base
+from launch.icl.base import LOSS
 from launch.icl.config import MesaConfig
-from launch.icl.tables import LOSS
 from launch.kit.rows import Column, Results, Row, points
 from launch.kit.views import Lines, pivot_table
 
@@ -265,4 +265,4 @@ ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding
 NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
 Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs."""
 VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, FIGURE]
-EXPERIMENT = base.experiment("mesa", measure, VIEWS, title="Layers as online estimators")
+MESA = base.experiment("mesa", measure, VIEWS, title="Layers as online estimators")
