@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from launch.digits.run import draw_errors, patient
-from launch.icl import depths
+from launch.icl import rates
 from launch.kit.views import COLOURS, Column, Results, Row, figure, groups, log_ticks, markdown_table
 from launch.networks.sequence_lm import curves
 from tools import tables
@@ -226,14 +226,14 @@ def draw_starts(path: Path = STARTS_PICTURE) -> None:
 def draw_depths(path: Path = DEPTHS_PICTURE) -> None:
     """Write the picture of the depths: solved layers as lines, trained ones as points."""
     with figure(path, size=(6.0, 4.2)) as axes:
-        for name, rows in groups(tables.kept("icl-depths").rows, depths.FIGURE.hue).items():
+        for name, rows in groups(tables.kept("icl-depths").rows, rates.DEPTHS_FIGURE.hue).items():
             x, y = zip(*((row["layers"], row["loss"]) for row in rows), strict=True)
-            axes[0, 0].plot(x, y, label=name, **depths.FIGURE.styles[name])
+            axes[0, 0].plot(x, y, label=name, **rates.DEPTHS_FIGURE.styles[name])
         for marker, (name, results) in zip("^v", TRAINED.items(), strict=True):
             own = tables.kept(*results).where(predictor="trained", start="cold").rows
             x, y = zip(*((row["layers"], row["loss"]) for row in own), strict=True)
             axes[0, 0].plot(x, y, marker, label=name, color=COLOURS[1])
-        axes[0, 0].set(**depths.AXES)
+        axes[0, 0].set(**rates.DEPTHS_AXES)
         log_ticks(axes[0, 0])
         axes[0, 0].legend(fontsize=8, frameon=False)
 

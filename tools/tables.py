@@ -5,7 +5,7 @@
 
 Results NAME are docs/results/NAME.json. The text between a marker and its closing marker, such as `<!-- /table -->`, is made:
 
-* `<!-- table: launch.icl.newton:DEPTHS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of
+* `<!-- table: launch.icl.rates:STEPS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of
   some results. Several names are separated by spaces; values that its rows have may follow them, and the columns to show:
   `launch.lm.views:RESULTS of babylm radius=1 method=bigram,explicit with model, train, dev`.
 * `<!-- table: speed-lm -->`: the rows of some results, whose fields are the headings, as their report had them.
@@ -16,7 +16,7 @@ docs/numbers.toml has the numbers of sentences: pieces of the text of each page,
 * `icl-two loss predictor=gd++ .4f`: a field of the only row with these values, with its format.
 * `icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f`: an expression of `the(field, **values)`,
   `mean`, `least`, `most`, `each` (all numbers, for "0.1 and 0.2"), `rows(**values)`, `events(name)` and
-  `find("launch.icl.newton:steps_per_layer")`, a function of the launchers.
+  `find("launch.icl.rates:steps_per_layer")`, a function of the launchers.
 """
 
 import difflib

@@ -263,28 +263,29 @@ def _command(name: str, config: type[Flags], where: str, tiny: Mapping[str, Any]
     """An experiment with the preset `tiny` beside others."""
     small = {field.name: _tiny[field.name] for field in dataclasses.fields(config) if field.name in _tiny}
     quick = Preset(config(**{"out": f"runs/icl_{name}_tiny", **small, **tiny}), "seconds; the numbers mean nothing.")
-    return Command(config, f"launch.icl.{where}", {"tiny": quick, **presets}, f"icl {name}")
+    function = f"launch.icl.{where}:{name.upper().replace('-', '_')}"
+    return Command(config, function, {"tiny": quick, **presets}, f"icl {name}")
 
 
 COMMANDS = {
     name: _command(name, config, where, tiny, _presets if name == "multi-step" else {})
     for name, config, where, tiny in (
-        ("one-step", OneStepConfig, "linear_regression:ONE_STEP", {}),
-        ("multi-step", MultiStepConfig, "linear_regression:MULTI_STEP", {"warm_steps": 100}),
-        ("depths", DepthsConfig, "depths", {"depths": 3}),
-        ("curvature", CurvatureConfig, "curvature", {"contexts": (3, 5)}),
-        ("nonlinear", NonlinearConfig, "nonlinear", {"wave_layers": (1, 2), "steps": 8}),
-        ("copy", CopyConfig, "copying", {}),
-        ("softmax", SoftmaxConfig, "variants:SOFTMAX", {}),
-        ("deep-softmax", DeepSoftmaxConfig, "variants:DEEP_SOFTMAX", {"warm_steps": 100}),
-        ("layernorm", LayernormConfig, "variants:LAYERNORM", {}),
-        ("finite-data", FiniteDataConfig, "variants:FINITE_DATA", {"training_tasks": (8,)}),
-        ("noisy", NoisyConfig, "noisy", {"diagonal_layers": (2,)}),
-        ("function-classes", ClassesConfig, "function_classes", _few_functions),
-        ("task-diversity", TaskDiversityConfig, "task_diversity", _few_tasks),
-        ("looped", LoopedConfig, "looped", {}),
-        ("newton", NewtonConfig, "newton", {"depths": 3}),
-        ("mesa", MesaConfig, "mesa", {"tokens": 300}),
-        ("markov", MarkovConfig, "markov", {"length": 8, "steps": 8}),
+        ("one-step", OneStepConfig, "layers", {}),
+        ("multi-step", MultiStepConfig, "layers", {"warm_steps": 100}),
+        ("depths", DepthsConfig, "rates", {"depths": 3}),
+        ("curvature", CurvatureConfig, "layers", {"contexts": (3, 5)}),
+        ("nonlinear", NonlinearConfig, "problems", {"wave_layers": (1, 2), "steps": 8}),
+        ("copy", CopyConfig, "problems", {}),
+        ("softmax", SoftmaxConfig, "layers", {}),
+        ("deep-softmax", DeepSoftmaxConfig, "layers", {"warm_steps": 100}),
+        ("layernorm", LayernormConfig, "layers", {}),
+        ("finite-data", FiniteDataConfig, "layers", {"training_tasks": (8,)}),
+        ("noisy", NoisyConfig, "diversity", {"diagonal_layers": (2,)}),
+        ("function-classes", ClassesConfig, "problems", _few_functions),
+        ("task-diversity", TaskDiversityConfig, "diversity", _few_tasks),
+        ("looped", LoopedConfig, "layers", {}),
+        ("newton", NewtonConfig, "rates", {"depths": 3}),
+        ("mesa", MesaConfig, "recurrences", {"tokens": 300}),
+        ("markov", MarkovConfig, "problems", {"length": 8, "steps": 8}),
     )
 }

@@ -45,7 +45,7 @@ def test_parts_are_disjoint_standardised_and_of_all_classes(data):
 
 def test_an_input_that_is_constant_is_zero(monkeypatch):
     points = baselines.plane("moons", 100, np.random.default_rng(0))
-    monkeypatch.setattr(judging, "plane", lambda *args: (np.append(points[0], np.full((100, 1), 0.1), axis=1), points[1]))
+    monkeypatch.setattr(baselines, "plane", lambda *args: (np.append(points[0], np.full((100, 1), 0.1), axis=1), points[1]))
     for part in baselines.task_sets("moons")[:3]:
         assert np.isfinite(part.X).all() and not part.X[:, 2].any() and part.X[:, :2].all()
 

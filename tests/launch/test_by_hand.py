@@ -16,8 +16,9 @@ from launch.digits.run import check as check_digits
 from launch.digits.solved import most_accurate
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import __main__ as icl
-from launch.icl.base import make_model, make_recipe, make_regression
+from launch.icl.base import make_model
 from launch.icl.config import LayerFlags
+from launch.icl.training import make_recipe, make_regression
 from launch.kit.views import Results
 from launch.networks import __main__ as networks
 from launch.networks import compare

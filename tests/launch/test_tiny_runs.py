@@ -26,8 +26,9 @@ from jexplicit.runs.files import read_events
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
 from launch.digits.run import load_classifier
 from launch.digits.solved import row_name
-from launch.icl.base import TEST, descent_families, make_model, measure_families, random_key
+from launch.icl.base import TEST, make_model, random_key
 from launch.icl.config import TaskFlags
+from launch.icl.training import descent_families, measure_families
 from launch.judge import __main__ as judge
 from launch.kit.views import only, where
 from launch.lm import models as lm_models

@@ -1,4 +1,4 @@
-"""What the package refuses: sizes below one, shapes that do not fit, unknown names. Messages name the value or the remedy."""
+"""What functions of icl refuse, and how they behave under jit, vmap and grad and as accelerators run them."""
 
 import functools
 from collections.abc import Callable
@@ -8,24 +8,28 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
+import pytest
 from samples import two_classes
-from tables import refuse
+from tables import each_row, refuse
 
 import icl
 from icl import blur
-from icl.attention import diagonal_layers
+from icl.attention import Regression, diagonal_layers, init_layers
 from icl.blocks import CausalTransformer, counting_model, induction_model, init_model, next_outputs
+from icl.blur import MetaRecipe, Rules, Stage, descent_curves, learning_curves, random_genome
 from icl.blur.baselines import mixture, plane, select_tasks, task_sets
 from icl.blur.learning import resize_images
 from icl.blur.rules import forward
-from icl.blur.search import Family
-from icl.closed_form import all_heads_solution, exact_moments
-from icl.diversity import MixedNoise, fit_diagonal
-from icl.problems import Chains, Copying, FunctionClass, Waves, init_network, predict_waves, separate_tokens
-from icl.rates import Spectrum, newton_residual
+from icl.blur.search import Family, MetaState, make_source, mean_scores, meta_optimizer, meta_steps
+from icl.closed_form import all_heads_solution, exact_moments, sampled_moments, solution_loss
+from icl.diversity import MixedNoise, fit_diagonal, posterior_mean
+from icl.problems import Chains, Copying, FunctionClass, Waves, copying_layers, init_network, predict_waves, separate_tokens
+from icl.rates import Spectrum, losses_by_context, newton_residual
 from icl.recurrences import Dynamics, Stream
-from icl.training import blocked_gradient
+from icl.tasks import Tasks, contract
+from icl.training import Recipe, TrainingState, blocked_gradient, make_optimizer, training_steps
 from jexplicit.data.images import read_images
+from jexplicit.runs.devices import data_mesh
 
 
 def filled(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -260,3 +264,187 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
     monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
     refuse(refusals())
+
+
+TASKS = icl.Tasks(dim=3, context=5)
+RATES = np.array([0.3, 0.8])
+DRIFT = icl.Streams(dim=3, tokens=12, outputs=2, noise=0.4, memory=0.9, variances=(0.5, 1.0, 2.0))
+RNG: Any = np.random.default_rng(0)
+
+
+def regression(*batch: int) -> icl.Sequence:
+    """Linear regressions of uniform inputs in [-1, 1], of NumPy."""
+    X, W, x_q = RNG.uniform(-1, 1, (5, 3, *batch)), RNG.normal(size=(1, 3, *batch)), RNG.uniform(-1, 1, (3, *batch))
+    return icl.Sequence(X, np.einsum("md...,nd...->nm...", W, X), x_q, np.einsum("md...,d...->m...", W, x_q))
+
+
+BATCH = regression(50)
+
+
+CONSTRUCTIONS = {
+    "gd": lambda eta: icl.descent_layers(3, 5, eta),
+    "gd++": lambda eta: icl.descent_layers(3, 5, eta, gamma=eta / 10, layers=2),
+    "weights": lambda eta: icl.descent_layers(3, 5, eta, W0=eta * jnp.ones((1, 3)), preconditioner=eta * jnp.eye(3)),
+    "softmax": lambda eta: icl.softmax_descent_layer(3, 5, eta, sharpness=eta / 10),
+    "diagonal": lambda eta: diagonal_layers(eta * jnp.ones((2, 4)), 3),
+    "copying": lambda eta: copying_layers(3, 5, eta),
+}
+SOLVERS = {
+    "optimal rate": lambda x: icl.optimal_rate(icl.Tasks(noise=x)),
+    "one-step loss": lambda x: icl.one_step_loss(icl.Tasks(weight_scale=x), 1.0),
+    "optimal solution": lambda x: icl.optimal_solution(exact_moments(icl.Tasks(dim=3, noise=x))),
+    "sampled moments": lambda x: icl.optimal_solution(sampled_moments(jnp.moveaxis(BATCH.X, -1, 0), v=x)),
+    "solution loss": lambda x: solution_loss(x * jnp.eye(3), exact_moments(TASKS)),
+    "polynomial": lambda x: losses_by_context(jnp.ones((4, 3)), x[None], jnp.zeros(1), TASKS),
+    "posterior mean": lambda x: posterior_mean(BATCH._replace(Y=x * BATCH.Y), MixedNoise(dim=3, context=5)),
+    "losses of the delta rule": lambda x: icl.delta_losses(DRIFT, x / 2),
+}
+
+
+def drawn(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Parameters of the shapes that a function draws."""
+    shapes = jax.eval_shape(lambda key: init(key, *args, **options), jax.random.key(0))
+    return jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape) / 2, shapes)
+
+
+@functools.cache
+def predictors() -> dict[str, Callable[[Any], Any]]:
+    STACK = drawn(icl.init_layers, 4, layers=2, heads=2)
+    NETWORK = drawn(init_network, channels=5, hidden=7)
+    return {
+        "attention": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, clip=2.0),
+        "softmax": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, softmax=True, layernorm=True),
+        "gd++": icl.vmap_tasks(lambda one: icl.gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
+        "ridge": icl.vmap_tasks(lambda one: icl.ridge(one, 0.5)),
+        "posterior mean": lambda batch: posterior_mean(batch, MixedNoise(dim=3, context=5)),
+        "waves": lambda batch: predict_waves(of_type(NETWORK, batch), batch).final,
+    }
+
+
+@pytest.mark.parametrize("plain", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_jit_vmap_and_grad_give_the_values_and_slopes_of_differences(plain):
+    """Values and slopes at two rates and beside the first, in one program for each function."""
+    h = 1e-5
+    at = np.array([*RATES, RATES[0] + h, RATES[0] - h])
+
+    def total(values):
+        return sum(jnp.sum(leaf * np.cos(np.arange(leaf.size)).reshape(leaf.shape)) for leaf in jax.tree.leaves(values))
+
+    def check(name, function):
+        def value(x):
+            values = function(x)
+            return total(values), values
+
+        (numbers, mapped), slopes = jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.value_and_grad(value, has_aux=True)))(at))
+        # the difference is off by h² times the third derivative, and by 1e-16 / h times the value
+        assert slopes[0] == pytest.approx((numbers[2] - numbers[3]) / (2 * h), rel=1e-4, abs=1e-8)
+        if not plain:
+            return
+        for ours, theirs in zip(*map(jax.tree.leaves, (mapped, function(jax.device_put(RATES[0])))), strict=True):
+            np.testing.assert_allclose(ours[0], theirs, rtol=1e-10, atol=1e-12)  # float64; solves of 3 x 3 systems
+
+    each_row(check, (CONSTRUCTIONS | SOLVERS).items())
+
+
+def test_values_are_not_checked_under_jit():
+    assert not jnp.isfinite(jax.jit(lambda X: icl.optimal_solution(sampled_moments(X)))(np.zeros((2, 3, 2)))).all()
+
+
+def of_type(params, batch):
+    """Parameters in the precision of a batch."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, batch.X.dtype), params)
+
+
+def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_precision_little():
+    def check(name, predictor):
+        predictor = jax.jit(predictor)
+        of_waves = name == "waves"
+        batch = jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
+        if of_waves:
+            batch = jax.tree.map(
+                lambda leaf: RNG.normal(size=leaf.shape),
+                jax.eval_shape(lambda key: Waves(context=6).sample(key, 4), jax.random.key(0)),
+            )
+        whole = predictor(jax.device_put(batch))
+        other = jax.tree.map(lambda leaf: np.concatenate([leaf[..., 1:3], leaf[..., :2] + 1], axis=-1), batch)
+        turned = batch._replace(X=batch.X[::-1], Y=batch.Y[::-1], y_q=batch.y_q + 5)
+        np.testing.assert_allclose(predictor(turned), whole, rtol=1e-10, atol=1e-11)  # float64, hundreds of terms of order 1
+        few = np.asarray(predictor(jax.device_put(other)))[:, :2]
+        np.testing.assert_allclose(few, np.asarray(whole)[:, 1:3], rtol=1e-10, atol=1e-11)
+        single = predictor(jax.device_put(jax.tree.map(lambda leaf: leaf.astype("f4"), batch)))
+        assert single.dtype == jnp.float32
+        np.testing.assert_allclose(single, whole, rtol=1e-4, atol=1e-4)  # a few hundred roundings of 6e-8
+
+    each_row(check, predictors().items())
+
+
+# Tolerances: the same float32 operations in another order, a few hundred of them one after the other, each with a relative
+# rounding of 6e-8: 1e-4. Accuracies are shares of whole predictions: one more is a
+# larger difference.
+
+RULES = Rules(states=2, synapse_norm=True)
+HIDDEN = (4,)
+
+
+@functools.cache
+def examples():
+    return jax.tree.map(jnp.asarray, two_classes())
+
+
+@functools.cache
+def genomes():
+    return jax.vmap(lambda key: random_genome(key, 2))(jax.random.split(jax.random.key(0), 3))
+
+
+def contractions():
+    """In float64: 7 products of numbers of size 1, whose sum rounds by less than 1e-14."""
+    rng = np.random.default_rng(0)
+    A, B = rng.normal(size=(7, 3, 5)), rng.normal(size=(7, 2, 5))
+    return jax.jit(jax.value_and_grad(lambda A, B: jnp.sum(jnp.sin(contract(A, B))), (0, 1)))(A, B)
+
+
+def scores_of_genomes():
+    learners = {"rules": RULES, "family": Family(HIDDEN, 8), "unroll": 3, "query_size": 10, "learners": 2}
+    return mean_scores(genomes(), jax.random.key(1), make_source(examples()), **learners)
+
+
+def curves_of_a_rule_and_of_descent():
+    shared = {"steps": 3, "batch_size": 8, "seeds": (0, 1)}
+    genome, data = jax.tree.map(lambda leaf: leaf[0], genomes()), examples()
+    descent = descent_curves("sgd", (0.1, 0.5), HIDDEN, data, data, normalised=True, **shared)
+    return learning_curves(genome, RULES, HIDDEN, data, data, **shared), descent
+
+
+def losses_of_meta_steps():
+    recipe, stage = MetaRecipe(hidden=HIDDEN, batch_size=8, query_size=10), Stage(2, 10)
+    moments = jax.vmap(meta_optimizer(recipe, 10).init)(genomes())
+    state = MetaState(jax.tree.map(jnp.copy, genomes()), moments, jnp.zeros(3, int))
+    run = meta_steps(RULES, recipe, recipe.tasks[0], stage, 2, data_mesh(1))
+    return run(state, jnp.arange(3), jax.random.key(1), jnp.asarray(0), make_source(examples()))[1]
+
+
+def losses_of_training_steps():
+    problem, recipe = Regression(Tasks(dim=2, context=3), 2), Recipe(batch_size=256)
+
+    @jax.jit
+    def start(key):
+        params = jax.vmap(lambda key: init_layers(key, 3))(jax.random.split(key, 2))
+        return TrainingState(params, jax.vmap(make_optimizer(recipe, 3).init)(params)), jax.random.split(key)
+
+    state, keys = start(jax.random.key(0))
+    return training_steps(problem, recipe, 3, data_mesh(1))(state, keys, jax.device_put(np.array(0)))[1]
+
+
+@pytest.mark.parametrize(
+    "compute, rounding",
+    [
+        (contractions, 1e-13),
+        (losses_of_training_steps, 1e-4),
+        pytest.param(scores_of_genomes, 1e-4, marks=pytest.mark.slow),
+        pytest.param(curves_of_a_rule_and_of_descent, 1e-4, marks=pytest.mark.slow),
+        pytest.param(losses_of_meta_steps, 1e-4, marks=pytest.mark.slow),
+    ],
+)
+def test_accelerators_compute_what_a_cpu_does(compute, rounding, elsewhere):
+    for ours, theirs in zip(*map(jax.tree.leaves, (compute(), elsewhere(compute))), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rounding, atol=1e-13)

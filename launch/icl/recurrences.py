@@ -27,8 +27,8 @@ from icl.recurrences import (
 )
 from jexplicit.runs.commands import stage
 from launch.icl import base
+from launch.icl.base import LOSS
 from launch.icl.config import MesaConfig
-from launch.icl.tables import LOSS
 from launch.kit.views import Column, Lines, Results, Row, pivot_table, points
 
 RECURSION, GRADIENTS, TEXTBOOK = "mesa, recursion", "mesa, conjugate gradients", "mesa, Sherman-Morrison"
@@ -264,4 +264,4 @@ ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding
 NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.
 Below, the largest errors of float32 over all tokens of one long sequence, relative to the outputs."""
 VIEWS = [LOSSES._replace(note=NOTE), ROUNDING, FIGURE]
-EXPERIMENT = base.experiment("mesa", measure, VIEWS, title="Layers as online estimators")
+MESA = base.experiment("mesa", measure, VIEWS, title="Layers as online estimators")

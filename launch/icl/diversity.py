@@ -1,0 +1,262 @@
+"""Few and many pretraining tasks, unequal inputs and noisy labels."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from icl import diversity
+from icl.attention import Regression, descent_layers, diagonal_layers, head_layer, init_layers, predict_batch
+from icl.closed_form import exact_moments, optimal_solution, solution_loss
+from icl.descent import gradient_descent, ridge
+from icl.diversity import FiniteTasks, diversity_curve
+from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
+from jexplicit.runs.commands import stage
+from launch.icl import base, training
+from launch.icl.base import COLOURS, LOSS, measures
+from launch.icl.config import NoisyConfig, TaskDiversityConfig
+from launch.kit.views import Column, Lines, Results, Row, Table, melt, where
+
+# A layer after few and many pretraining tasks (Raventós et al. 2023).
+
+_noise = 0.5  # standard deviation, of Raventós et al.
+_draws = 8  # of tasks, over which the excess loss is averaged
+_tolerance = 0.05
+_copies = 64  # bytes for each entry of the fourth moments of tokens: eight arrays in float64
+
+
+def check_inputs(config: TaskDiversityConfig) -> None:
+    """Refuse more inputs than fit."""
+    flags = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
+    needed = _copies * (max(config.dim, *config.dims) + 1) ** 4
+    base.check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
+
+
+def task_diversity(job: base.Job[TaskDiversityConfig]) -> Iterator[base.Part]:
+    """Untrained rows by numbers of tasks and heads, and the `threshold` events."""
+    config, tasks = job.config, make_tasks(job.config.dim, job.config.context)
+    yield {"start": None}, partial(untrained, config, tasks)
+    for M in config.diversity_points:
+        for heads in (1, config.dim + 1):
+            few = FiniteTasks(tasks, M, config.seed)
+            yield {"predictor": "trained", "training_tasks": M, "heads": heads}, partial(trained_rows, job, few, heads)
+    known = {event["dim"] for event in job.folder.events("threshold")}
+    for d in dict.fromkeys((config.dim, *config.dims)):
+        if d not in known:
+            job.folder.log(event="threshold", **threshold(config, make_tasks(d, config.context if d == config.dim else d)))
+
+
+def make_tasks(d: int, N: int) -> Tasks:
+    """x ~ N(0, I), w ~ N(0, I), and noise."""
+    return Tasks(dim=d, context=N, inputs="normal", input_range=12**0.5, noise=_noise)
+
+
+def _row(tasks: Tasks, predictor: str, M: int | None, **more: Any) -> Row:
+    about = {"task": "finite tasks", "layers": 1, "recurrent": True, "dim": tasks.dim, "context": tasks.context}
+    return about | {"predictor": predictor, "training_tasks": M} | more
+
+
+def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
+    """Exact losses of the best layers, and the Bayes optima.
+
+    A row without a number of tasks is of the best layer for all of them.
+    """
+    numbers = sorted({*config.pretraining_tasks, *config.diversity_points})
+    W = FiniteTasks(tasks, max(numbers), config.seed).weights()
+    curve = diversity_curve(tasks, W, numbers)
+    yield _row(tasks, "closed_form", None, loss=float(curve.limit))
+    solved = ("closed_form", 1, curve.descent), ("solved", 1, curve.one_head), ("solved", tasks.dim + 1, curve.all_heads)
+    for name, heads, losses in solved:
+        for M, loss, train_loss in zip(numbers, losses.fresh, losses.pretraining, strict=True):
+            yield _row(tasks, name, M, heads=heads, loss=float(loss), train_loss=float(train_loss))
+    size, key = config.test_tasks, base.random_key(config, base.TEST)
+    fresh = tasks.sample(key, size)
+    with stage("Bayes-optimal predictions", "numbers of tasks") as progress:
+        for n, M in enumerate(numbers):
+            own = FiniteTasks(tasks, M, config.seed).sample(key, size)
+            on_own, on_fresh = (diversity.bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
+            p, A = (jnp.asarray(leaf[n], fresh.X.dtype) for leaf in curve.heads)
+            layer = predict_batch(head_layer(p, A, tasks.context), fresh)
+            for name, y in on_fresh.items():
+                losses = {"loss": half_mse(y, fresh.y_q), "train_loss": half_mse(on_own[name], own.y_q)}
+                losses["distance_to_solved"] = half_mse(layer, y)  # as a loss, on fresh tasks
+                yield _row(tasks, name, M, test_tasks=size, **{what: float(value) for what, value in losses.items()})
+            progress(n + 1, len(numbers))
+
+
+def trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
+    """Layers trained on M tasks, and their exact losses."""
+    config, name, problem = job.config, f"diversity_{few.number}_{heads}_heads", Regression(few)
+    init = partial(init_layers, width=config.dim + 1, heads=heads, scale=training.INIT_SCALE)
+    evaluation = training.validation_loss(config, problem)
+    for layer, entry in training.train_or_load(job, name, init, problem, training.make_recipe(config), evaluation):
+        loss, train_loss = diversity.layer_losses(layer, few)
+        yield _row(few.tasks, "trained", few.number, start="cold", loss=loss, train_loss=train_loss, **entry)
+
+
+def threshold(config: TaskDiversityConfig, tasks: Tasks) -> Row:
+    """Mean excess losses on fresh tasks, and numbers of tasks within tolerance."""
+    numbers, curves = sorted(set(config.pretraining_tasks)), []
+    with stage(f"threshold, d = {tasks.dim}", "draws") as progress:
+        for draw in range(_draws):
+            curves.append(diversity_curve(tasks, FiniteTasks(tasks, max(numbers), config.seed + draw).weights(), numbers))
+            progress(draw + 1, _draws)
+    fresh = {name: np.mean([getattr(c, name).fresh for c in curves], axis=0) for name in ("descent", "one_head", "all_heads")}
+    excess = {name: losses / curves[0].limit - 1 for name, losses in fresh.items()}
+    found = {name: diversity.crossing(numbers, losses, _tolerance) for name, losses in excess.items()}
+    found["limit"] = diversity.diversity_threshold(tasks, tolerance=_tolerance)
+    about = {"dim": tasks.dim, "context": tasks.context, "tolerance": _tolerance, "draws": _draws, "numbers": numbers}
+    return {**about, "excess": {name: losses.tolist() for name, losses in excess.items()}, "thresholds": found}
+
+
+_series_of = {"closed_form": "closed form without XᵀX and yᵀy", "dmmse": "dMMSE", "ridge": "ridge"}
+_on = {"train_loss": "the M tasks", "loss": "fresh tasks"}
+
+
+def _series(row: Row) -> str:
+    """The predictor, and its heads where these matter."""
+    return _series_of.get(row["predictor"]) or f"{'one head' if row['heads'] == 1 else 'all heads'}, {row['predictor']}"
+
+
+def _curves(results: Results) -> list[Row]:
+    """All losses but those far above the Bayes optimum's."""
+    highest = 1.5 * max(row["loss"] for row in where(results.rows, predictor="dmmse"))
+    return melt([row for row in results.rows if row["loss"] <= highest], _on)
+
+
+_limits = {"limit": "limit of large d", "descent": "descent", "one_head": "one head", "all_heads": "all heads"}
+THRESHOLDS = Table(
+    [Column("d", "dim"), Column("N", "context"), *(Column(label, name, ".0f") for name, label in _limits.items())],
+    lambda results: sorted(({**e, **e["thresholds"]} for e in results.events("threshold", "dim")), key=lambda e: e["dim"]),
+    note="The M from which on the loss on fresh tasks is within 5 % of that for all tasks, in the mean over draws of tasks: "
+    "proportional to d in Raventós et al. 2023.",
+)
+_solved: Any = {"one head, solved": {"color": COLOURS["trained"]}, "all heads, solved": {"color": COLOURS["gd++"]}}
+_points = {"linestyle": "", "marker": "o", "markersize": 5}
+_styles = {
+    **_solved,
+    **{name.replace("solved", "trained"): {**style, **_points} for name, style in _solved.items()},
+    **{name: {"color": COLOURS[colour], "linestyle": "--"} for name, colour in (("dMMSE", "warm"), ("ridge", "ridge"))},
+    _series_of["closed_form"]: {"color": COLOURS["closed_form"], "linestyle": ":"},
+}
+_axes = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
+_lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, _styles, _axes, legend="right")
+DIVERSITY_VIEWS = [THRESHOLDS, _lines._replace(by_panel={"fresh tasks": {"yscale": "log"}})]
+TASK_DIVERSITY = base.experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity", check=check_inputs)
+
+
+# Regression with unequal inputs and noisy labels, also by task.
+
+ANISOTROPIC, MIXED = "anisotropic, noisy", "mixed noise"
+_label_noise = 1.0  # standard deviation; that of the labels is about sqrt(d)
+_fit_tasks, _coarse_tasks, _contexts = 20_000, 2000, 5000
+_block = 10_000  # test tasks per evaluation
+
+Predict = Callable[[Sequence], Any]
+
+
+def noisy(job: base.Job[NoisyConfig]) -> Iterator[base.Part]:
+    """A part for each kind of tasks."""
+    yield {"task": ANISOTROPIC}, partial(anisotropic, job)
+    yield {"task": MIXED}, partial(mixed, job.config)
+
+
+def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
+    """x ~ N(0, Λ), noisy labels: one layer, and preconditioned descent."""
+    config, d, N = job.config, job.config.dim, job.config.context
+    scales = tuple(float(k**-0.5) for k in range(1, d + 1))
+    tasks = Tasks(dim=d, context=N, inputs="normal", input_range=12**0.5, scales=scales, noise=_label_noise)
+    moments, eye = exact_moments(tasks), jnp.eye(d)
+    G = optimal_solution(moments)
+    # the loss is a parabola of η
+    below, at, above = (float(solution_loss(eta * eye, moments)) for eta in (-1.0, 0.0, 1.0))
+    eta = (below - above) / (2 * (above + below - 2 * at))
+    exact = {"gd": float(solution_loss(eta * eye, moments)), "closed_form": float(solution_loss(G, moments))}
+    problem, init = Regression(tasks), partial(init_layers, width=d + 1, scale=training.INIT_SCALE)
+    evaluation = training.validation_loss(config, problem)
+    trained = training.train_or_load(job, "anisotropic", init, problem, training.make_recipe(config), evaluation)
+    constructed = descent_layers(d, N, 1.0, preconditioner=G.T)
+    predictors: list[tuple[base.Row, Predict]] = [
+        ({"predictor": "zero"}, lambda b: jnp.zeros_like(b.y_q)),
+        ({"predictor": "gd", "eta": eta}, vmap_tasks(lambda s: gradient_descent(s, eta)[-1])),
+        ({"predictor": "closed_form"}, vmap_tasks(lambda s: gradient_descent(s, 1.0, preconditioner=G.T)[-1])),
+        ({"predictor": "constructed"}, partial(problem.predict, constructed)),
+        ({"predictor": "ridge"}, vmap_tasks(lambda s: ridge(s, _label_noise**2))),
+        *(({"predictor": "trained", **e, "start": "cold"}, partial(problem.predict, one)) for one, e in trained),
+    ]
+    batch = sample_tasks(base.random_key(config, base.TEST), tasks, config.test_tasks)
+    about = {"reference": "closed_form", "layers": 1, "recurrent": True}
+    about |= {"dim": d, "context": N, "test_tasks": config.test_tasks}
+    with stage("testing other covariances"):
+        found = [training.predictions_of(lambda _, b, predict=predict: predict(b), None, batch) for _, predict in predictors]
+    for ours, (entry, _) in zip(found, predictors, strict=True):
+        compared = jax.tree.map(float, training.compare(ours, found[2]))
+        yield {**about, **compared, "population_loss": exact.get(entry["predictor"]), **entry}
+
+
+def mixed(config: NoisyConfig) -> Iterator[base.Row]:
+    """Fitted layers and ridge regressions, less ridge that knows the noise."""
+    levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
+    distribution = diversity.MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
+    size = min(_fit_tasks, 2 * config.validation_tasks)
+    fitted, _ = diversity.sample_mixed_noise(base.random_key(config, base.VALIDATION), distribution, size)
+    with stage("fitting ridge regressions"):
+        baselines = diversity.ridge_baselines(fitted, distribution)
+    fits = fit_layers(config, distribution, fitted)
+    predictors: dict[tuple[str, int], Predict] = {(name, 0): predict for name, predict in baselines.items()}
+    for which, fit in fits.items():
+        predictors[which] = partial(diversity.predict_diagonal, jnp.asarray(fit.rates, fitted.X.dtype))
+    K = max(config.diagonal_layers)
+    layers = diagonal_layers(fits["diagonal", K].rates, distribution.dim)  # the same as attention
+    predictors["constructed", K] = partial(Regression(distribution.tasks, K).predict, layers)
+    losses = mean_losses(config, distribution, predictors)
+    about = {"reference": "oracle", "recurrent": False, "dim": distribution.dim, "context": distribution.context}
+    for (name, K), loss in losses.items():
+        row = {**about, "predictor": name, "layers": K, "heads": 2 if name in ("diagonal", "constructed") else 1}
+        fit = {"rates": f.rates.tolist(), "fitted_loss": f.loss} if (f := fits.get((name, K))) else {}
+        yield {**row, "loss": loss, "adjusted_loss": loss - losses["oracle", 0], **fit}
+
+
+def fit_layers(
+    config: NoisyConfig, distribution: diversity.MixedNoise, fitted: Sequence
+) -> dict[tuple[str, int], diversity.DiagonalFit]:
+    """The rates of layers with two and four scalars, by depth."""
+    few, found = jax.tree.map(lambda leaf: leaf[..., :_coarse_tasks], fitted), {}
+    key, contexts = base.random_key(config, base.SPECTRUM), min(_contexts, config.test_tasks)
+    for K in sorted(config.diagonal_layers):
+        with stage(f"fitting diagonal layers, K = {K}"):
+            start = diversity.gd_plus_plus_rates(key, distribution, K, contexts=contexts)
+            for name in ("gd++", "diagonal"):
+                starts = [found["gd++", K].rates if name == "diagonal" else start]
+                # rates of fewer layers, then layers that do nothing or little: from exactly zero the search may stall
+                fewer = [fit.rates for (other, _), fit in found.items() if other == name]
+                starts += [np.vstack([r, *[scale * r[-1:]] * (K - len(r))]) for r in fewer for scale in (0.0, 0.1)]
+                fit_rates = partial(diversity.fit_diagonal, plus_plus=name == "gd++")
+                coarse = min((fit_rates(few, s) for s in starts), key=lambda fit: fit.loss)
+                found[name, K] = fit_rates(fitted, coarse.rates, steps=60)
+    return found
+
+
+def mean_losses(config: NoisyConfig, distribution: diversity.MixedNoise, predictors: Mapping[Any, Predict]) -> dict[Any, float]:
+    """Mean losses on the same fresh tasks, ridge that knows noise first."""
+    size = min(_block, config.test_tasks)
+    blocks = 1000 + jnp.arange(-(-config.test_tasks // size))
+
+    def block_losses(block: jax.Array) -> list[jax.Array]:
+        key = jax.random.fold_in(base.random_key(config, base.TEST), block)
+        batch, sigma = diversity.sample_mixed_noise(key, distribution, size)
+        y = [diversity.ridge_batch(batch, sigma**2), *(predict(batch) for predict in predictors.values())]
+        return [half_mse(one, batch.y_q) for one in y]
+
+    with stage("testing mixed noise"):
+        losses = jax.jit(lambda blocks: jax.lax.map(block_losses, blocks))(blocks)
+    return dict(zip([("oracle", 0), *predictors], (float(jnp.mean(loss)) for loss in losses), strict=True))
+
+
+_noise_note = """Adjusted losses are less that of ridge regression that knows each task's noise. The best single layer is
+preconditioned descent (Ahn et al. 2023); GD++ is as good as ridge regression with one penalty (Vladymyrov et al. 2024)."""
+NOISY_VIEWS = [measures(tasks=[ANISOTROPIC]), measures(tasks=[MIXED], note=_noise_note)]
+NOISY = base.experiment("noisy", noisy, NOISY_VIEWS, title="Noise")

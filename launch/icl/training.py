@@ -1,0 +1,299 @@
+"""Layers trained, solved or constructed for linear regression, and their rows."""
+
+import functools
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from icl.attention import AttentionLayer, Regression, descent_layers, init_layers
+from icl.closed_form import optimal_rate
+from icl.descent import Predictions, PredictorDifference, descent_rates, difference, gd_plus_plus, predictions, ridge
+from icl.rates import Polynomial, optimal_polynomials
+from icl.tasks import QueryLoss, Sequence, map_pieces, sample_tasks, vmap_tasks
+from icl.training import Recipe, TrainingProblem, train_layers
+from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.commands import console, stage
+from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
+from launch.icl.base import TEST, VALIDATION, Job, Model, model_name, random_key, spectrum
+from launch.icl.config import LayerFlags, TaskFlags, TrainingFlags
+from launch.kit.views import Row
+
+INIT_SCALE = 0.002  # of the random weights of a single layer: variance times fan-in, as in the paper's code
+_block = 10_000  # test tasks per evaluation
+_piece = 500  # of these at a time: what deep models keep of 10,000 tasks for their sensitivities takes gigabytes
+_penalty = 1e-6  # of ridge regression on tasks without noise
+WARM_CLIP = 1e3  # of tokens: solved layers stay below, and training that leaves them stays finite
+_deepest = 10  # layers of their own in float32: of more, rounding errors push eigenvalues beyond the bound of the spectrum
+
+
+def make_regression(model: Model, **options: Any) -> Regression:
+    """The layers as a problem, with the token clip of the paper's code."""
+    return Regression(model.tasks, model.layers, **{"clip": 10.0 if model.layers > 3 else None, **options})
+
+
+def make_recipe(config: TrainingFlags, depth: int = 1) -> Recipe:
+    """The hyperparameters for K layers, as in the paper's code."""
+    return Recipe(config.batch_size, config.learning_rate, gradient_clip=1e-3 if depth <= 2 else 10.0)
+
+
+Measure = Callable[[Any], Row]  # parameters of one seed -> numbers
+Member = tuple[Any, Row]  # parameters or weights, and the fields of rows that do not depend on a test: seed, steps, seconds
+
+
+def train_or_load(
+    job: Job[TrainingFlags],
+    name: str,
+    init: Callable[[Array], Any],
+    problem: TrainingProblem,
+    recipe: Recipe,
+    evaluation: Callable[[], Measure],
+    *,
+    steps: int | None = None,
+    seeds: int | None = None,
+    every: int = 100,
+) -> list[Member]:
+    """The parameters of every seed, with row fields; interrupted training continues.
+
+    name: of the model, in files and events. init: `key -> parameters`. evaluation: returns the measure of one seed's
+    parameters; called only if there is something to train. problem, recipe, every: as in `icl.train_layers`.
+    """
+    (config, folder), steps = job, steps or job.config.steps
+    path, numbers = folder.path / "checkpoints" / name, [config.seed + n for n in range(seeds or config.seeds)]
+
+    def load() -> list[Member]:
+        structure = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)))
+        params = split_seeds(jax.tree.unflatten(structure, load_checkpoint(path)["params"]))
+        event = next(event for event in folder.events("trained") if event["model"] == name)
+        about = {"steps": event["steps"], "seconds": event["seconds"]}
+        return [(one, {"seed": seed, **about}) for one, seed in zip(params, event["seeds"], strict=True)]
+
+    if is_checkpoint(path):
+        return load()
+    measure, tenth = evaluation(), max(every, steps // 10 // every * every)
+
+    def evaluate(params: Any) -> Row:
+        entries = [measure(one) for one in split_seeds(params)]
+        return {what: [float(entry[what]) for entry in entries] for what in entries[0]}
+
+    def on_evaluation(entry: Row) -> None:
+        folder.log(event="evaluation", model=name, **entry)
+        if entry["step"] % tenth == 0:
+            measures = ", ".join(f"{what} {np.mean(entry[what]):.4f}" for what in ("loss", "cosine") if what in entry)
+            console.print(f"    {name}: step {entry['step']}, {measures}, {entry['seconds']:.0f} s")
+
+    first = [init(jax.random.fold_in(key_of_seed(seed), 0)) for seed in numbers]
+    with stage(f"training {name}, {len(numbers)} seed{'s' * (len(numbers) > 1)}", "steps") as progress:
+        trained = train_layers(
+            jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first),
+            problem,
+            recipe._replace(cooling=config.cooling),
+            steps=steps,
+            seeds=numbers,
+            every=every,
+            evaluate=evaluate,
+            devices=config.devices,
+            checkpoints=(partial := path.with_name(f"{name}.partial")),
+            on_evaluation=on_evaluation,
+            progress=progress,
+        )
+    folder.log(event="trained", model=name, steps=steps, seconds=trained.seconds, seeds=numbers)
+    save_checkpoint(path, {"params": [np.asarray(leaf) for leaf in jax.tree.leaves(trained.params)]})
+    shutil.rmtree(partial, ignore_errors=True)
+    return load()
+
+
+def split_seeds(params: Any) -> list[Any]:
+    """The entries of stacked parameters."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, params))
+    return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
+
+
+def first_layer(layers: Any) -> Any:
+    """The first of a stack of layers."""
+    return jax.tree.map(lambda leaf: leaf[0], layers)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def batch_loss(problem: TrainingProblem, params: Any, batch: Any) -> Array:
+    """The loss of parameters on a batch, compiled once for equal problems."""
+    return problem.loss(params, batch)
+
+
+def validation_loss(config: TrainingFlags, problem: TrainingProblem) -> Callable[[], Measure]:
+    """An evaluation of the loss alone, on validation tasks."""
+
+    def evaluation() -> Measure:
+        validation = problem.sample(random_key(config, VALIDATION), config.validation_tasks)
+        return lambda params: {"loss": batch_loss(problem, params, validation)}
+
+    return evaluation
+
+
+Predict = Callable[[Any, Sequence], Array]
+
+
+class Family(NamedTuple):
+    """Predictors `(weights, batch) -> [m, B]` that differ in weights, compiled once."""
+
+    name: str
+    predict: Predict
+    members: list[Member]
+
+
+@functools.lru_cache(maxsize=64)
+def descent(config: TaskFlags, model: Model, name: str) -> tuple[Polynomial, float]:
+    """The rates of K steps of descent, and the seconds to find them.
+
+    gd: one rate for all steps. gd++: rates tied as the layers are. closed_form: GD++ with rates of its own per layer.
+    """
+    (tasks, K, recurrent), start = model, time.perf_counter()
+    if name == "gd++" and K == 1 or name == "closed_form" and K > 1 and not recurrent:
+        return descent(config, model, "closed_form" if K == 1 else "gd++")  # the last γ has no effect: of one layer GD++ is GD
+    with stage(f"best rates of {name}, {K} layer{'s' * (K > 1)}, N = {tasks.context}"):
+        tied = {"gd": True, "gd++": recurrent, "closed_form": K == 1}[name]
+        depth, law = K if tied else min(K, _deepest), spectrum(config, tasks)
+        rates = optimal_polynomials(law, tasks, layers=depth, tied=tied, plus_plus=name != "gd", seed=config.seed)[-1]
+        idle = np.zeros(K - depth)  # further layers that change nothing
+        rates = rates._replace(eta=np.append(rates.eta, idle), gamma=np.append(rates.gamma, idle))
+        if K == 1:  # exactly, from moments
+            rates = rates._replace(eta=np.array([optimal_rate(tasks)]))
+    return rates, time.perf_counter() - start
+
+
+def constructed_layers(config: TaskFlags, model: Model) -> AttentionLayer:
+    """The weights that perform GD++ (GD if K = 1)."""
+    rates, free = descent(config, model, "gd++")[0], 1 if model.recurrent else model.layers
+    return descent_layers(model.tasks.dim, model.tasks.context, rates.eta[:free], gamma=rates.gamma[:free])
+
+
+def descent_family(config: TaskFlags, model: Model, name: str) -> Family:
+    """One of the descents of `descent`."""
+    rates, seconds = descent(config, model, name)
+    # one number where all layers share it
+    eta, gamma = (float(rate[0]) if np.ptp(rate) == 0 else rate.tolist() for rate in (rates.eta, rates.gamma))
+    about = {"eta": eta, "gamma": gamma if name != "gd" and model.layers > 1 else None, "seconds": seconds}
+    weights = tuple(jnp.asarray(rate, jnp.zeros(()).dtype) for rate in (rates.eta, rates.gamma))
+    return Family(name, _by_descent(model.layers), [(weights, about)])
+
+
+def descent_families(config: TaskFlags, model: Model) -> list[Family]:
+    """The descents that K layers are compared with."""
+    return [descent_family(config, model, name) for name in ("gd", *["gd++"] * (model.layers > 1), "closed_form")]
+
+
+def untrained_families(config: TaskFlags, model: Model) -> list[Family]:
+    """All predictors without training: descents, constructed layers and ridge regression."""
+    predict = predict_of(Regression(model.tasks, model.layers))  # tokens of solved recurrent layers exceed the paper's clip
+    members = [(constructed_layers(config, model), about) for _, about in descent_family(config, model, "gd++").members]
+    by_ridge = lambda penalty, batch: vmap_tasks(lambda s: ridge(s, penalty))(batch)  # noqa: E731
+    ridges = Family("ridge", by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})])
+    return [*descent_families(config, model), Family("constructed", predict, members), ridges]
+
+
+@functools.cache
+def _by_descent(K: int) -> Predict:
+    return lambda rates, batch: vmap_tasks(lambda s: gd_plus_plus(s, *rates, steps=K)[-1])(batch)  # with γ = 0 GD
+
+
+@functools.cache
+def predict_of(problem: QueryLoss) -> Predict:
+    """The predictions of layers, compiled once for equal problems."""
+    return problem.predict
+
+
+def trained_family(
+    job: Job[LayerFlags],
+    model: Model,
+    *,
+    name: str | None = None,
+    problem: QueryLoss | None = None,
+    recipe: Recipe | None = None,
+    start: str = "cold",
+    heads: int = 1,
+    init: Callable[[Array], Any] | None = None,
+    steps: int | None = None,
+) -> Family:
+    """Layers of every seed, trained now or earlier in this run.
+
+    start is cold, from random weights, or warm, from those of the closed form or of `init`. Problem and recipe are by default
+    those of the flags; evaluations are 100 steps apart, or 1/200 of a longer training.
+    """
+    config, tasks = job.config, model.tasks
+    name, options = name or f"{start}_{model_name(model.sizes)}", {"clip": WARM_CLIP} if start == "warm" else {}
+    if start == "warm" and init is None:
+        constructed = constructed_layers(config, model)  # solved here: `init` is traced
+        init = lambda key: constructed  # noqa: E731
+    if init is None:
+        sizes: Any = {"width": tasks.dim + tasks.outputs, "layers": 1 if model.recurrent else model.layers, "heads": heads}
+        init = functools.partial(init_layers, scale=INIT_SCALE / model.layers, **sizes)
+    trained, recipe = problem or make_regression(model, **options), recipe or make_recipe(config, model.layers)
+
+    def evaluation() -> Measure:
+        validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
+        found = {what: reference_predictions(config, model, validation, what) for what in sorted({"gd", model.reference})}
+        for what, theirs in found.items():
+            job.folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
+
+        def measure(layers: Any) -> Row:
+            measured = compare(predictions_of(predict_of(trained), layers, validation), found[model.reference])
+            return {what: measured[what] for what in ("loss", *PredictorDifference._fields)}
+
+        return measure
+
+    every = max(100, (steps or config.steps) // 200)
+    members = train_or_load(job, name, init, trained, recipe, evaluation, steps=steps, every=every)
+    return Family("trained", predict_of(trained), [(layers, {**e, "start": start, "heads": heads}) for layers, e in members])
+
+
+def with_descent_rates(model: Model, trained: Family) -> Family:
+    """The same layers, with η and γ of the nearest descent in rows."""
+    rates, members = jax.jit(functools.partial(descent_rates, dim=model.tasks.dim, context=model.tasks.context)), []
+    for layers, entry in trained.members:
+        eta, gamma = map(float, rates(first_layer(layers)))
+        members.append((layers, {**entry, "eta": eta, "gamma": gamma if model.layers > 1 else None}))
+    return trained._replace(members=members)
+
+
+def measure_families(config: TaskFlags, model: Model, families: list[Family]) -> list[Row]:
+    """A row for each predictor on the same fresh test tasks."""
+    size = min(_block, config.test_tasks)
+    blocks, found = -(-config.test_tasks // size), []
+    predictors = [(family, *member) for family in families for member in family.members]
+    with stage(f"testing {model_name(model.sizes)}", "tasks") as progress:
+        for block in range(blocks):
+            batch = sample_tasks(jax.random.fold_in(random_key(config, TEST), block), model.tasks, size)
+            theirs = reference_predictions(config, model, batch, model.reference)
+            ours = [compare(predictions_of(family.predict, weights, batch), theirs) for family, weights, _ in predictors]
+            found.append(jax.tree.map(float, ours))
+            progress((block + 1) * size, blocks * size)
+    rows, means = [], jax.tree.map(lambda *of_blocks: float(np.mean(of_blocks)), *found)
+    for (family, _, entry), one in zip(predictors, means, strict=True):
+        variance = max(one.pop("square") - one["loss"] ** 2, 0)
+        one |= {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
+        rows.append(model.row(family.name, **one, **entry))
+    return rows
+
+
+def reference_predictions(config: TaskFlags, model: Model, batch: Sequence, name: str) -> Predictions:
+    """The predictions of a descent that others are compared with."""
+    family = descent_family(config, model, name)
+    return predictions_of(family.predict, family.members[0][0], batch)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def predictions_of(predict: Predict, weights: Any, batch: Sequence) -> Predictions:
+    """The predictions of a member of a family."""
+    return map_pieces(lambda piece: predictions(lambda b: predict(weights, b), piece), batch, _piece)
+
+
+@jax.jit  # apart from the predictions, so that it is compiled once for all predictors
+def compare(ours: Predictions, theirs: Predictions) -> dict[str, Array]:
+    """Mean loss and mean squared loss, and differences from other predictions."""
+    means = {"loss": ours.loss, "square": ours.loss**2, "above_reference": ours.loss - theirs.loss}
+    return {**jax.tree.map(jnp.mean, means), **difference(ours, theirs)._asdict()}
