@@ -20,7 +20,7 @@ from jexplicit.data.tfds import tfds_text
 from jexplicit.runs.commands import PositiveInt, console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
-from launch.shared.groups import check_text
+from launch.shared.flags import check_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,6 @@ from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.commands import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import set_malloc
-from launch.accelerator.texts import draw_stream
 from launch.kit.command import Preset, run_command
 from launch.kit.views import Column, Row
 
@@ -106,6 +105,7 @@ def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
 def counting(config: Config, size: int, folder: Path) -> Pair:
     """Tables of pairs, from token ids to tables in host memory."""
     from jexplicit.counts.dense import count
+    from launch.accelerator.checks import draw_stream
 
     x, N = draw_stream(size, config.vocab_size, config.seed), config.vocab_size
     ours = functools.partial(count, x, radius=RADIUS, vocab_size=N)
@@ -232,6 +232,7 @@ def adagrad(config: Config, size: int, folder: Path) -> Pair:
     from jexplicit.nn import optimizers
     from jexplicit.runs.checks import key_of_seed
     from jexplicit.runs.devices import data_mesh
+    from launch.accelerator.checks import draw_stream
 
     N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), optimizers.adagrad(RATE), optional("torch")
     X, Y = (part[: BATCHES * size] for part in contexts(draw_stream((BATCHES + 1) * size, N, config.seed), 1))

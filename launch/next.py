@@ -12,7 +12,7 @@ import numpy as np
 from jexplicit.runs.commands import PositiveInt, show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
-from launch.shared.choose import ModelChoice, load_choice, visible
+from launch.shared.flags import ModelChoice, load_choice, visible
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from jexplicit.runs.commands import NonNegativeFloat, NonNegativeInt, PositiveInt, show
 from launch.kit.command import entry_point
-from launch.shared.choose import ModelChoice, load_choice
+from launch.shared.flags import ModelChoice, load_choice
 
 
 @dataclass(frozen=True)

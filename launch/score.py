@@ -28,8 +28,7 @@ from jexplicit.data.text import Document, check_reading, line_documents, locate_
 from jexplicit.runs.commands import PositiveFloat, console, json_line, refuses, show, stage
 from jexplicit.runs.files import local_path, write_whole
 from launch.kit.command import entry_point
-from launch.shared.choose import ModelChoice, load_choice
-from launch.shared.groups import Reading
+from launch.shared.flags import ModelChoice, Reading, load_choice
 
 _stdin = "-"
 

@@ -19,7 +19,7 @@ from jexplicit.data.corpus.sources import read_corpus
 from jexplicit.runs.commands import Bounds, NonNegativeInt, PositiveInt, console, si_format, stage
 from jexplicit.runs.files import check_writable, local_path, parse_json, write_json, write_whole
 from launch.kit.command import Preset, entry_point
-from launch.shared.groups import Text, check_text
+from launch.shared.flags import Text, check_text
 
 if TYPE_CHECKING:
     from jexplicit.data.corpus.shards import Shards

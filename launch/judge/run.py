@@ -16,7 +16,7 @@ from jexplicit.runs.commands import stage
 from launch.judge.config import Config
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, cell, groups, pivot
-from launch.shared.choose import load_choices
+from launch.shared.flags import load_choices
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart
 

@@ -17,9 +17,9 @@ from jexplicit import evaluate, load_model, score
 from jexplicit.data import encode_documents
 from jexplicit.data.corpora import Corpus
 from jexplicit.lm.checkpoints import load_row
-from launch.lm import testing
+from launch.lm import models as testing
+from launch.lm.models import chosen_models
 from launch.lm.run import EXPERIMENT
-from launch.lm.testing import chosen_models
 
 pytestmark = pytest.mark.slow
 
