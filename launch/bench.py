@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 import numpy as np
 
 from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
-from jexplicit.data.text import read_documents
+from jexplicit.data.corpora import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.commands import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import set_malloc

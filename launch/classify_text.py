@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from jexplicit.data.inputs import list_files
-from jexplicit.data.records import file_records, text_of, value_of
+from jexplicit.data.inputs import file_records, list_files, text_of, value_of
 from jexplicit.runs.commands import Bounds, NonNegativeInt, show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table

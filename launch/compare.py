@@ -17,8 +17,7 @@ import numpy as np
 from rich.markup import escape
 
 from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import text_sizes
-from jexplicit.data.text import read_documents
+from jexplicit.data.corpora import read_documents, text_sizes
 from jexplicit.lm.core.names import label
 from jexplicit.runs.commands import console, show, stage
 from launch.kit.command import entry_point

@@ -21,10 +21,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jexplicit.data.corpora import text_sizes
-from jexplicit.data.inputs import expand_paths, file_lines
-from jexplicit.data.records import json_records
-from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
+from jexplicit.data.corpora import Document, check_reading, line_documents, locate_documents, record_documents, text_sizes
+from jexplicit.data.inputs import expand_paths, file_lines, json_records
 from jexplicit.runs.commands import PositiveFloat, console, json_line, refuses, show, stage
 from jexplicit.runs.files import local_path, write_whole
 from launch.kit.command import entry_point

@@ -43,7 +43,7 @@ def count(
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
-            `jexplicit.data.corpus.shards.Shards`, of which one window is in memory at a time.
+            `jexplicit.data.shards.Shards`, of which one window is in memory at a time.
         radius: K, the largest offset in tokens.
         vocab_size: N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.

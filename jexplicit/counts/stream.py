@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jexplicit.data.contexts import PAD, Stream, check_stream
-from jexplicit.data.corpus.shards import Shards
+from jexplicit.data.shards import Shards
 from jexplicit.runs.files import load_arrays, save_arrays
 
 _block = 1 << 22  # tokens whose checksum is taken at a time

@@ -16,7 +16,7 @@ from jexplicit.counts.merging import Counts, SparseCounts
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import check_stream
 from jexplicit.data.contexts import PAD, check_token_ids, distinct_contexts
-from jexplicit.data.corpus.shards import Stream
+from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import LanguageModel, TableRows
 from jexplicit.lm.core.past import EncodedText as EncodedText

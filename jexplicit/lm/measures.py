@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, Integer
 
 from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.corpora import TextSizes
-from jexplicit.data.records import MinimalPair
+from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
 from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.evaluation import score

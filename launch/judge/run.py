@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jexplicit.data.records import MinimalPair, read_pairs
+from jexplicit.data.inputs import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
 from jexplicit.lm.measures import judgement, preferences
 from jexplicit.lm.text_model import TextModel

@@ -17,13 +17,11 @@ from jexplicit.counts.dense import Counts, count
 from jexplicit.counts.merging import SparseCounts, read_tables
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.counts.stream import Saving
+from jexplicit.data import corpora
 from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Corpus, Documents, split_at_end
-from jexplicit.data.corpus import sources
-from jexplicit.data.corpus.cache import TokenizedCorpus, cached_streams
-from jexplicit.data.corpus.shards import read_shards, read_sizes
+from jexplicit.data.corpora import Corpus, Documents, check_reading, file_documents, split_at_end
 from jexplicit.data.inputs import list_files
-from jexplicit.data.text import check_reading, file_documents
+from jexplicit.data.shards import TokenizedCorpus, cached_streams, read_shards, read_sizes
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import (
     FROM_COUNTS,
@@ -62,7 +60,7 @@ def read_corpus(config: Config) -> Corpus[list[str]]:
     with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
         split = "end" if config.split == "dev-test" else config.split
         options: Any = {"field": config.field, "documents": config.documents, "split": split, "keep": True}
-        corpus = sources.read_corpus(config.corpus, config.train, config.dev, **options, progress=progress)
+        corpus = corpora.read_corpus(config.corpus, config.train, config.dev, **options, progress=progress)
         if config.split == "dev-test":  # a ninth of what is left is a tenth of all
             train, dev = (Documents(split_at_end, corpus.train, dev=dev, share=1 / 9) for dev in (False, True))
             corpus = Corpus(corpus.name, train, dev, corpus.source)
@@ -322,7 +320,7 @@ def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> HeldB
     """
     reading: Any = {"field": config.field, "documents": config.documents}
     if config.split == "dev-test":
-        corpus = sources.read_corpus(config.corpus, config.train, split="end", **reading)
+        corpus = corpora.read_corpus(config.corpus, config.train, split="end", **reading)
         counted, test = (encode_documents(tokenizer, list(part)) for part in (corpus.train, corpus.dev))
         held = HeldBack({"the last tenth": test}, counted)
     else:

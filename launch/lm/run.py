@@ -19,9 +19,8 @@ from rich.markup import escape
 from jexplicit.counts.dense import count
 from jexplicit.counts.sparse import count_sparse
 from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import TextSizes
-from jexplicit.data.corpus.docstrings import about_corpus
-from jexplicit.data.corpus.shards import count_tokens, read_shards
+from jexplicit.data.corpora import TextSizes, about_corpus
+from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.checkpoints import FROM_COUNTS, load_row, model_rows
 from jexplicit.lm.core.names import FitOptions, window_of

@@ -14,10 +14,8 @@ from jax.sharding import Mesh
 
 from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import TextSizes
-from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.corpus.sources import read_corpus
-from jexplicit.data.text import text_corpus
+from jexplicit.data.corpora import TextSizes, read_corpus, text_corpus
+from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.markup import escape
 
+from jexplicit.data.corpora import Unit
 from jexplicit.data.inputs import is_input
-from jexplicit.data.text import Unit
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.runs.commands import NonNegativeInt, PositiveInt, console, refuses
 from jexplicit.runs.files import keep_compiled

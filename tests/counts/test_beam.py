@@ -11,9 +11,8 @@ import pytest
 from jexplicit.counts.beam import DocumentShard, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
 from jexplicit.counts.dense import count
 from jexplicit.counts.merging import merge_counts, read_tables
-from jexplicit.data.corpora import split_documents
-from jexplicit.data.corpus.shards import read_shards
-from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.data.corpora import read_documents, split_documents, text_corpus
+from jexplicit.data.shards import read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from launch.beam import main
 from launch.shards import main as shards_main

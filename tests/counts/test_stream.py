@@ -11,7 +11,7 @@ from reference import cooccurrences, random_documents, stream_of
 from jexplicit.counts.dense import DenseCounter, count
 from jexplicit.counts.stream import Saving, feed, windows
 from jexplicit.data.contexts import with_leading_pads
-from jexplicit.data.corpus.shards import read_shards
+from jexplicit.data.shards import read_shards
 from jexplicit.runs.files import load_arrays, save_arrays
 
 N, K = 7, 2

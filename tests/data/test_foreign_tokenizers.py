@@ -9,7 +9,7 @@ import sentencepiece
 import tokenizers
 
 from jexplicit.data.corpora import Corpus
-from jexplicit.data.corpus.cache import cached_streams
+from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer, encode_documents, make_tokenizer, open_tokenizer, train_tokenizer
 
 TEXTS = ["the cat sat on the mat", "a dog and the cat ran", "naïve cats, dogs and ▁ 日本", "two  spaces and\nlines "] * 5

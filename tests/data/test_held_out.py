@@ -5,7 +5,7 @@ import pytest
 from reference import PAD, random_documents, stream_of
 
 from jexplicit.counts.dense import count
-from jexplicit.data.corpus.held_out import cut_documents, hold_out
+from jexplicit.data.contexts import cut_documents, hold_out
 
 DOCUMENTS = random_documents(seed=9, number=800, vocab_size=9, longest=20)
 STREAM = stream_of(DOCUMENTS)

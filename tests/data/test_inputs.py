@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from jexplicit.data import inputs
-from jexplicit.data.records import read_pairs
-from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.data.corpora import read_documents, text_corpus
+from jexplicit.data.inputs import read_pairs
 
 TEXT = b"to be\nor not\n"
 PAIR = b'{"sentence_good": "he runs", "sentence_bad": "he run"}\n'
@@ -70,7 +70,7 @@ def test_a_pipe_is_read_once_and_asked_for_more_often(tmp_path):
 
 
 def test_standard_input_is_a_file(tmp_path):
-    code = "from jexplicit.data.text import read_documents; print(read_documents('/dev/stdin'))"
+    code = "from jexplicit.data.corpora import read_documents; print(read_documents('/dev/stdin'))"
     answer = subprocess.run([sys.executable, "-c", code], input=TEXT, capture_output=True, check=True)
     assert answer.stdout.decode().strip() == "['to be', 'or not']"
 

@@ -8,8 +8,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from jexplicit.data.records import file_records, read_pairs
-from jexplicit.data.text import file_documents, locate_documents, read_documents, text_corpus
+from jexplicit.data.corpora import file_documents, locate_documents, read_documents, text_corpus
+from jexplicit.data.inputs import file_records, read_pairs
 
 TEXTS = ["to be, or not", 'that "is"\nthe question', "  ", "naïve ü", "x" * 200_000]
 EXPECTED = [TEXTS[n] for n in (0, 1, 3, 4)]

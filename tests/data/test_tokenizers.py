@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jexplicit.data.corpora import Corpus
-from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.corpus.docstrings import docs_corpus
-from jexplicit.data.text import text_corpus
+from jexplicit.data.corpora import Corpus, docs_corpus, text_corpus
+from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, train_tokenizer
 
 PROSE = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jexplicit.counts.dense import count
 from jexplicit.counts.stream import Saving
-from jexplicit.data.corpus.shards import read_shards
+from jexplicit.data.shards import read_shards
 from jexplicit.runs.devices import (
     check_equal_across_processes,
     data_mesh,

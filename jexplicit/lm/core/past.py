@@ -8,7 +8,7 @@ from jaxtyping import Integer
 
 from jexplicit.counts.stream import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, window_contexts
-from jexplicit.data.corpus.shards import Stream
+from jexplicit.data.shards import Stream
 from jexplicit.lm.core.model import NO_TOKEN
 
 

@@ -10,7 +10,7 @@ import pytest
 from counted_models import HISTORIES, fitted, histories, stream, tokenizer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.data.records import MinimalPair
+from jexplicit.data.inputs import MinimalPair
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.past import read_text
 from jexplicit.lm.counted import reading, use
