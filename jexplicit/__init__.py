@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jexplicit import features as features
     from jexplicit import lm as lm
     from jexplicit import solvers as solvers
-    from jexplicit.counts.dense import count as count
+    from jexplicit.counts.pairs import count as count
     from jexplicit.data.contexts import contexts as contexts
     from jexplicit.lm.attribution import explain as explain
     from jexplicit.lm.checkpoints import load_model as load_model
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 _names = {
     "": "counts data features lm solvers",
-    "counts.dense": "count",
+    "counts.pairs": "count",
     "data.contexts": "contexts",
     "lm.attribution": "explain",
     "lm.checkpoints": "load_model",

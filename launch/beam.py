@@ -52,7 +52,7 @@ PRESETS = {
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
     from jexplicit.counts.beam import check_beam, ingest
-    from jexplicit.counts.merging import read_tables
+    from jexplicit.counts.tables import read_tables
     from jexplicit.data.shards import read_shards
 
     check_beam()

@@ -104,7 +104,7 @@ def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
 
 def counting(config: Config, size: int, folder: Path) -> Pair:
     """Tables of pairs, from token ids to tables in host memory."""
-    from jexplicit.counts.dense import count
+    from jexplicit.counts.pairs import count
     from launch.accelerator.checks import draw_stream
 
     x, N = draw_stream(size, config.vocab_size, config.seed), config.vocab_size

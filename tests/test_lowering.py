@@ -22,7 +22,7 @@ from icl.blur.rules import Rules
 from icl.models.attention import Regression, init_layers
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
-from jexplicit.counts.dense import counting_step
+from jexplicit.counts.pairs import counting_step
 from jexplicit.features.fourier import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts.merging import SparseCounts, merge_counts, split_columns, write_tables, write_tables_index
-from jexplicit.counts.sparse import SparseCounter
+from jexplicit.counts.pairs import SparseCounter
+from jexplicit.counts.tables import SparseCounts, merge_counts, split_columns, write_tables, write_tables_index
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, TfdsText, Unit, file_documents, has_ranges, is_dev
 from jexplicit.data.shards import Shard, write_index, write_shard

@@ -12,9 +12,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
 from scipy.sparse import coo_array
 
-from jexplicit.counts.merging import Counts, SparseCounts
-from jexplicit.counts.sparse import count_sparse
-from jexplicit.counts.stream import check_stream
+from jexplicit.counts.pairs import count_sparse
+from jexplicit.counts.tables import Counts, SparseCounts, check_stream
 from jexplicit.data.contexts import PAD, check_token_ids, distinct_contexts
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Progress

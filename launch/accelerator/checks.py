@@ -30,7 +30,7 @@ def apart(ours: object, theirs: object) -> float:
 
 def pairs_by_scatter() -> tuple[float, float]:
     """Counts of pairs, two tokens back, equal a loop's counts."""
-    from jexplicit.counts.dense import count
+    from jexplicit.counts.pairs import count
     from jexplicit.runs.devices import data_mesh
 
     x, N = draw_stream(300, 20), 20
@@ -200,7 +200,7 @@ class Case(NamedTuple):
 
 def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
     """Pairs of neighbours added to a table: a token, a cell read and written."""
-    from jexplicit.counts.dense import counting_step
+    from jexplicit.counts.pairs import counting_step
 
     x, N = draw_stream(sizes.pairs, sizes.vocabulary), sizes.vocabulary
     arguments = (jnp.zeros(N * N, jnp.int32),), x[None], np.array([len(x) - 1], np.int32)

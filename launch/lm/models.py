@@ -13,10 +13,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jax.sharding import Mesh
 
-from jexplicit.counts.dense import Counts, count
-from jexplicit.counts.merging import SparseCounts, read_tables
-from jexplicit.counts.sparse import count_sparse
-from jexplicit.counts.stream import Saving
+from jexplicit.counts.pairs import Counts, count, count_sparse
+from jexplicit.counts.tables import Saving, SparseCounts, read_tables
 from jexplicit.data import corpora
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus, Documents, check_reading, file_documents, split_at_end

@@ -16,8 +16,7 @@ import numpy as np
 from filelock import FileLock
 from rich.markup import escape
 
-from jexplicit.counts.dense import count
-from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.pairs import count, count_sparse
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import TextSizes, about_corpus
 from jexplicit.data.shards import count_tokens, read_shards

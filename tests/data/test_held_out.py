@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from reference import PAD, random_documents, stream_of
 
-from jexplicit.counts.dense import count
+from jexplicit.counts.pairs import count
 from jexplicit.data.contexts import cut_documents, hold_out
 
 DOCUMENTS = random_documents(seed=9, number=800, vocab_size=9, longest=20)

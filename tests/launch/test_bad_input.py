@@ -20,7 +20,7 @@ from tables import compiled, each_row, refuse
 import jexplicit
 from icl.blur.data import image_sets
 from jexplicit import lm
-from jexplicit.counts.dense import counted_radius
+from jexplicit.counts.pairs import counted_radius
 from jexplicit.data.contexts import check_stream
 from jexplicit.features.positive import random_directions
 from jexplicit.lm.fits.log_linear import offset_rows

@@ -14,7 +14,7 @@ import pytest
 from reference import sentences
 from tables import each_row
 
-from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.pairs import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain

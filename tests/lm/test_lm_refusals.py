@@ -14,8 +14,7 @@ from scipy.sparse import csr_array
 from tables import refuse
 
 from jexplicit import fit
-from jexplicit.counts.dense import count
-from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.pairs import count, count_sparse
 from jexplicit.data import train_tokenizer
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.attribution import explain

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Integer
 
-from jexplicit.counts.stream import check_stream, windows
+from jexplicit.counts.tables import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, window_contexts
 from jexplicit.data.shards import Stream
 from jexplicit.lm.core.model import NO_TOKEN

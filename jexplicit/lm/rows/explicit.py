@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_array, issparse
 from scipy.special import xlogy
 
-from jexplicit.counts.dense import Counts, counted_radius
-from jexplicit.counts.merging import SparseCounts
+from jexplicit.counts.pairs import Counts, counted_radius
+from jexplicit.counts.tables import SparseCounts
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import Constant, LanguageModel, token_model
 from jexplicit.lm.core.names import Features
@@ -37,7 +37,7 @@ def explicit_language_model(
     """A single-layer language model in closed form: counts, F, U, then Ũ.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.dense.count; of sparse ones the model is `sparse_language_model`.
+        counts: C_1 .. C_K' of jexplicit.counts.pairs.count; of sparse ones the model is `sparse_language_model`.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
         noise: the paper's noise model; without it a pair that never occurred has the logit -inf.
 
@@ -45,7 +45,7 @@ def explicit_language_model(
         ValueError: a radius that was not counted; other features than the two.
 
     Example:
-        >>> from jexplicit.counts.dense import count
+        >>> from jexplicit.counts.pairs import count
         >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), radius=2, vocab_size=3), features="cat")
         >>> model.radius, model.vocab_size
         (2, 3)
@@ -93,7 +93,7 @@ def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Langua
         ValueError: no counts.
 
     Example:
-        >>> from jexplicit.counts.dense import count
+        >>> from jexplicit.counts.pairs import count
         >>> model = unigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
         >>> jnp.exp(model.logits(jnp.array([1]))).round(2).tolist()  # what was never a target counts once
         [0.25, 0.5, 0.25]
@@ -110,7 +110,7 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
         ValueError: no counts.
 
     Example:
-        >>> from jexplicit.counts.dense import count
+        >>> from jexplicit.counts.pairs import count
         >>> import jax
         >>> model = bigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
         >>> (8 * jax.nn.softmax(model.logits(jnp.array([1])))).round().tolist()  # after 1 came 2

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Integer
 
-from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
+from jexplicit.counts.pairs import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
 from jexplicit.lm.core.model import TableRows
 from jexplicit.lm.core.smoothing import counts_of_counts, discounts_of, unigram
 from jexplicit.lm.core.tables import Dense, Sparse, SparseRows, find_entry, pytree, static

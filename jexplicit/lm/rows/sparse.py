@@ -20,8 +20,8 @@ from jaxtyping import Float
 from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array
 
-from jexplicit.counts.dense import counted_radius
-from jexplicit.counts.merging import SparseCounts, merge_offsets
+from jexplicit.counts.pairs import counted_radius
+from jexplicit.counts.tables import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import LanguageModel, RowsByOffset
 from jexplicit.lm.core.names import Features
@@ -89,7 +89,7 @@ def sparse_language_model(
     """The model of `explicit_language_model`, from sparse counts: its probabilities are the same to rounding.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.sparse.
+        counts: C_1 .. C_K' of jexplicit.counts.pairs.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
         dtype: of the corrections; the vectors are float64.
 
@@ -98,7 +98,7 @@ def sparse_language_model(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jexplicit.counts.sparse import SparseCounter
+        >>> from jexplicit.counts.pairs import SparseCounter
         >>> counter = SparseCounter(1, 3)
         >>> counter.add(np.array([0, 1, 2, 1, 0]))
         >>> model = sparse_language_model(counter.tables(), features="cat", eos=True)
