@@ -17,15 +17,15 @@ from icl.solvers.closed_form import exact_moments
 from icl.tasks import Sequence, Tasks
 from jexplicit import lm, solvers
 from jexplicit.data.corpora import TextSizes
-from jexplicit.features.descriptors import fit_axes
+from jexplicit.features.images import fit_axes
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import discounts_of, kneser_ney
 from jexplicit.lm.evaluation import log_probabilities
 from jexplicit.lm.measures import comparable_measures, judgement, paired_difference
 from jexplicit.lm.rows.explicit import bigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling
-from jexplicit.solvers.calibration import calibration_error, fit_temperature
 from jexplicit.solvers.feature_machine import solve as solve_machine
+from jexplicit.solvers.metrics import calibration_error, fit_temperature
 
 
 @pytest.fixture(autouse=True)

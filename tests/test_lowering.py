@@ -23,7 +23,7 @@ from icl.models.attention import Regression, init_layers
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit.counts.pairs import counting_step
-from jexplicit.features.fourier import fourier_features
+from jexplicit.features.random import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
@@ -33,11 +33,9 @@ from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
 from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, training_step
 from jexplicit.runs.devices import data_mesh
-from jexplicit.solvers.curvature_bound import CurvatureProblem, curvature_bound_sweep
 from jexplicit.solvers.explicit import explicit_solution
-from jexplicit.solvers.gram import ExampleBlocks, Gram, add_block
-from jexplicit.solvers.streamed import StreamedProblem, streamed_sweep
-from jexplicit.solvers.sweeps import ScalingProblem, scaling_sweep
+from jexplicit.solvers.gram import ExampleBlocks, Gram, StreamedProblem, add_block, streamed_sweep
+from jexplicit.solvers.sweeps import CurvatureProblem, ScalingProblem, curvature_bound_sweep, scaling_sweep
 
 N, K = 8192, 4  # vocabulary and context of the tables
 

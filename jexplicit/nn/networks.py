@@ -136,7 +136,7 @@ class MLPLanguageModel(_Layers):
 class SoftmaxStack(nn.Module):
     """L softmax layers, `softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N].
 
-    `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}` may be decoders of jexplicit.solvers.layerwise; random ones are uniform in
+    `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}` may be decoders of jexplicit.solvers.explicit; random ones are uniform in
     ±1/sqrt(n_in). Source: paper, Sec. 3.3.
     """
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, Integer
 
 from jexplicit.nn.sequences import window_order
 from jexplicit.nn.transformer import Transformer
-from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
+from jexplicit.solvers.sweeps import curvature_bound_sweeps
 
 _solved_on = 1 << 14  # positions of the training text
 _sweeps, _ridge = 30, 1e-3

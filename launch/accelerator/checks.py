@@ -62,7 +62,7 @@ def closed_form() -> tuple[float, float]:
 
 def sweep_of_images() -> tuple[float, float]:
     """One sweep with a bound on the curvature, from small weights, beside float64."""
-    from jexplicit.solvers.curvature_bound import curvature_bound_sweep, curvature_problem
+    from jexplicit.solvers.sweeps import curvature_bound_sweep, curvature_problem
 
     rng = np.random.default_rng(0)
     H, Y, U = rng.normal(size=(64, 12)), np.eye(5)[rng.integers(0, 5, 64)], rng.normal(size=(12, 5)) / 4
@@ -224,7 +224,7 @@ def explicit_tables(sizes: Sizes, mesh: Mesh) -> Case:
 
 def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
     """A curvature-bound sweep, 784 features: `4 M D N + 2 D² N` operations."""
-    from jexplicit.solvers.curvature_bound import curvature_bound_sweep, curvature_problem
+    from jexplicit.solvers.sweeps import curvature_bound_sweep, curvature_problem
 
     M, D, N = sizes.images, 784, 10
     rng = np.random.default_rng(0)

@@ -20,8 +20,7 @@ from jexplicit.runs.commands import config_of, console, refuses, show, stage
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.files import host_bytes, local_path, read_config, read_run
 from jexplicit.runs.loop import is_checkpoint
-from jexplicit.solvers.explicit import dense_cooccurrence
-from jexplicit.solvers.layerwise import stack_logits
+from jexplicit.solvers.explicit import dense_cooccurrence, stack_logits
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained
 from launch.digits.config import PRESETS, Config

@@ -22,10 +22,9 @@ from jexplicit.nn.parts.objectives import objective
 from jexplicit.nn.steps import initial_state, train_network, training_step
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import stage
-from jexplicit.solvers.calibration import fit_temperature
-from jexplicit.solvers.layerwise import random_decoders
-from jexplicit.solvers.metrics import accuracy, closeness, mean_loss
-from jexplicit.solvers.streamed import streamed_logits, tempered
+from jexplicit.solvers.explicit import random_decoders
+from jexplicit.solvers.gram import streamed_logits, tempered
+from jexplicit.solvers.metrics import accuracy, closeness, fit_temperature, mean_loss
 from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.solved import (
     Parts,

@@ -10,8 +10,7 @@ from files import shards_of
 from reference import cooccurrences, random_documents, stream_of
 from scipy.sparse import csr_array
 
-from jexplicit.counts import pairs
-from jexplicit.counts import tables
+from jexplicit.counts import pairs, tables
 from jexplicit.counts.pairs import SparseCounter, count, count_sparse
 from jexplicit.counts.tables import merge_counts
 from jexplicit.data.contexts import context_columns

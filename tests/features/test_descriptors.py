@@ -12,9 +12,8 @@ import pytest
 import reference
 
 from jexplicit.data.images import read_images
-from jexplicit.features.descriptors import describe, fit_axes, unit_roots
-from jexplicit.features.fourier import cos_sin, fourier_directions, fourier_features
-from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
+from jexplicit.features.images import describe, fit_axes, fit_patch_bank, patch_pools, unit_roots
+from jexplicit.features.random import cos_sin, fourier_directions, fourier_features
 
 OPTIONS = {"grid": 2, "threshold": 0.5}
 

@@ -10,13 +10,20 @@ import pytest
 import reference
 
 from jexplicit.data.images import read_images
-from jexplicit.features import patches
-from jexplicit.features.descriptors import describe, fit_axes
-from jexplicit.features.fourier import fourier_directions
-from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
-from jexplicit.features.patches import Filters, patch_features, patch_filters, spherical_kmeans
-from jexplicit.features.positive import positive_parts, random_directions, random_features, unit_rows
-from jexplicit.features.scattering import scattering_pools, wavelets
+from jexplicit.features import images as module
+from jexplicit.features.images import (
+    Filters,
+    describe,
+    fit_axes,
+    fit_patch_bank,
+    patch_features,
+    patch_filters,
+    patch_pools,
+    scattering_pools,
+    spherical_kmeans,
+    wavelets,
+)
+from jexplicit.features.random import fourier_directions, positive_parts, random_directions, random_features, unit_rows
 
 ROWS = np.ones((3, 4))
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 9, 7), np.uint8)
@@ -63,7 +70,7 @@ IN_BLOCKS: dict[str, Any] = {
 def test_the_number_of_images_per_call_changes_nothing(name, monkeypatch):
     function, done = IN_BLOCKS[name], []
     whole = function(IMAGES[:11], None)
-    monkeypatch.setattr(patches, "_images_per_call", 3)
+    monkeypatch.setattr(module, "_images_per_call", 3)
     blocks = function(IMAGES[:11], lambda *now: done.append(now))
     np.testing.assert_allclose(blocks, whole, rtol=0, atol=1e-5)  # another order of float32 sums
     assert done[-4:] == [(3, 11), (6, 11), (9, 11), (11, 11)]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.features.scattering import Wavelets, scattering, scattering_pools, wavelets
+from jexplicit.features.images import Wavelets, scattering, scattering_pools, wavelets
 
 SHAPE = (9, 12)
 

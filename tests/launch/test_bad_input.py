@@ -22,7 +22,7 @@ from icl.blur.data import image_sets
 from jexplicit import lm
 from jexplicit.counts.pairs import counted_radius
 from jexplicit.data.contexts import check_stream
-from jexplicit.features.positive import random_directions
+from jexplicit.features.random import random_directions
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows.explicit import unigram_model
 from jexplicit.runs.commands import find_bounds

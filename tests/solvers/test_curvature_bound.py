@@ -9,7 +9,7 @@ import reference
 from interruption import resumed_after
 from sklearn.linear_model import LogisticRegression
 
-from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
+from jexplicit.solvers.sweeps import curvature_bound_sweeps
 
 M, D, N = 300, 6, 3
 

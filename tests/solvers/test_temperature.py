@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jexplicit.solvers.calibration import calibration_error, fit_temperature, reliability
+from jexplicit.solvers.metrics import calibration_error, fit_temperature, reliability
 
 
 def drawn(M=20_000, N=4, temperature=1.0, seed=0):
