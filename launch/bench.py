@@ -229,12 +229,12 @@ def optax_step(table: np.ndarray) -> Step:
 def adagrad(config: Config, size: int, folder: Path) -> Pair:
     """A step on each of three batches in turn, from host memory."""
     from jexplicit.lm.fits import gradient
-    from jexplicit.nn import optimizers
+    from jexplicit.nn import training
     from jexplicit.runs.checks import key_of_seed
     from jexplicit.runs.devices import data_mesh
     from launch.accelerator.checks import draw_stream
 
-    N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), optimizers.adagrad(RATE), optional("torch")
+    N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), training.adagrad(RATE), optional("torch")
     X, Y = (part[: BATCHES * size] for part in contexts(draw_stream((BATCHES + 1) * size, N, config.seed), 1))
     batches = [*zip(X.reshape(BATCHES, size, 1), Y.reshape(BATCHES, size), strict=True)]
     tables = gradient.cold_start(key_of_seed(config.seed), features="cat", radius=1, vocab_size=N, dtype=np.float32)

@@ -29,9 +29,8 @@ from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.softmax import logits
 from jexplicit.lm.core.tables import compiled_map as of_contexts
 from jexplicit.lm.fits import gradient
-from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, training_step
+from jexplicit.nn.networks import FullyConnected, MLPLanguageModel, initial_state, training_step
+from jexplicit.nn.training import objective
 from jexplicit.runs.devices import data_mesh
 from jexplicit.solvers.explicit import explicit_solution
 from jexplicit.solvers.gram import ExampleBlocks, Gram, StreamedProblem, add_block, streamed_sweep

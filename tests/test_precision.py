@@ -17,7 +17,7 @@ from icl.problems import function_classes, mixed_noise, sine_waves
 from icl.solvers import closed_form, descent
 from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.features import images
-from jexplicit.nn.studies.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
+from jexplicit.nn.studies import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers import gram, priming, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit

@@ -39,9 +39,9 @@ from icl.blur.design import Rules
 from icl.blur.genome import Genome, backprop_genome
 from icl.blur.learning import accuracies_of, seeded_learners, trajectory
 from icl.blur.rules import Synapses, init_synapses, learn, normalise, transpose_synapses
-from jexplicit.nn.optimizers import make_optimizer
-from jexplicit.nn.parts.activations import activation
-from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.nn.names import Activation, OptimizerName
+from jexplicit.nn.networks import activation
+from jexplicit.nn.training import make_optimizer
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import full_precision, map_rows
 
@@ -224,7 +224,7 @@ def descent_curves(
     dominates the time of tuning. Minibatches are those of `icl.blur.learning_curves`.
 
     Args:
-        optimizer: a name of `jexplicit.nn.optimizers`.
+        optimizer: a name of `jexplicit.nn.training`.
         hidden, train, test, steps, batch_size, seeds, at: as in `icl.blur.learning_curves`.
         normalised: whether all layers are normalised.
         hidden_activation: σ of the hidden layers.

@@ -34,7 +34,7 @@ from jaxtyping import Array, Float
 from icl.blur.design import Rules
 from icl.blur.genome import Genome
 from icl.linalg import solve_rows
-from jexplicit.nn.parts.activations import activation
+from jexplicit.nn.networks import activation
 from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision
 

@@ -1,4 +1,4 @@
-"""The explicit solution of a softmax layer (paper, Eq. 2, 3, 5), also layer by layer.
+"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5; Sec. 3.3).
 
 With F = HᵀY, the layer's co-occurrences, and the priming number K, the L1 norm of its inputs,
 

@@ -102,7 +102,7 @@ def ngrams_of_tokens() -> tuple[float, float]:
 def adagrad_steps() -> tuple[float, float]:
     """Two steps of Adagrad at rate 0.1, compared with float64 loops."""
     from jexplicit.lm.fits.gradient import initial_state, make_batch, training_step
-    from jexplicit.nn.optimizers import adagrad
+    from jexplicit.nn.training import adagrad
     from jexplicit.runs.devices import data_mesh
 
     N, rng, mesh = 12, np.random.default_rng(0), data_mesh(1)
@@ -248,7 +248,7 @@ def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
     """A step of Adagrad on four tables, all rows."""
     from jexplicit.data.contexts import contexts
     from jexplicit.lm.fits.gradient import cold_start, initial_state, make_batch, training_step
-    from jexplicit.nn.optimizers import adagrad
+    from jexplicit.nn.training import adagrad
 
     N, B = sizes.vocabulary, sizes.batch
     X, Y = (part[:B] for part in contexts(draw_stream(2 * B, N), CONTEXT))
@@ -296,8 +296,8 @@ def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
     """A step of Adam on a transformer with windows of 256 tokens."""
     import optax
 
-    from jexplicit.nn.steps import initial_state, training_step
-    from jexplicit.nn.transformer import Transformer
+    from jexplicit.nn.networks import initial_state, training_step
+    from jexplicit.nn.sequences import Transformer
 
     N, T, optimizer = sizes.vocabulary, 256, optax.adam(1e-3)
     model = Transformer(vocab_size=N, width=sizes.width, layers=sizes.layers, heads=max(1, sizes.width // 64), window=T)

@@ -27,7 +27,7 @@ from icl.blur.judging import (
 )
 from icl.blur.learning import learning_curves
 from icl.names import RATES
-from jexplicit.nn.parts.names import Activation
+from jexplicit.nn.names import Activation
 from jexplicit.runs.commands import stage
 from launch.blur import config as flags
 from launch.blur.config import TasksConfig

@@ -26,7 +26,7 @@ from icl.blur.judging import descent_flops, rule_flops
 from icl.blur.learning import learning_curves
 from icl.blur.meta import MetaRecipe, Stage, meta_train
 from jexplicit.data.images import read_images
-from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import use_devices

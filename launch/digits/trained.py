@@ -15,11 +15,18 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack, init_variables, network_outputs
-from jexplicit.nn.optimizers import adagrad
-from jexplicit.nn.parts.initializers import initializer
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, train_network, training_step
+from jexplicit.nn.networks import (
+    ConvolutionalNetwork,
+    FullyConnected,
+    SoftmaxStack,
+    init_variables,
+    initial_state,
+    initializer,
+    network_outputs,
+    train_network,
+    training_step,
+)
+from jexplicit.nn.training import adagrad, objective
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import stage
 from jexplicit.solvers.explicit import random_decoders

@@ -28,7 +28,7 @@ from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import unknown_share
 from jexplicit.lm.training_text import TrainingText, Watch
-from jexplicit.nn.optimizers import optax_optimizer
+from jexplicit.nn.training import optax_optimizer
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import console, print_hint, refuses, show, si_format
 from jexplicit.runs.devices import (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import tyro
 
 from jexplicit.data.corpora import Split
-from jexplicit.nn.parts.names import Activation, Direct, OptimizerName
+from jexplicit.nn.names import Activation, Direct, OptimizerName
 from jexplicit.runs.commands import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit.command import Preset
 from launch.shared import flags

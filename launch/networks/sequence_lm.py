@@ -24,13 +24,21 @@ from jexplicit.lm.generation import generate_text
 from jexplicit.lm.measures import comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.training_text import TrainingText
-from jexplicit.nn.lstm import LSTM
-from jexplicit.nn.networks import init_variables
-from jexplicit.nn.sequences import sequence_loss, sequence_optimizer, stream_log_probabilities, window_batch, window_order
-from jexplicit.nn.starts import bigram_start, embedding_start, induction_start, output_start
-from jexplicit.nn.steps import train_network
+from jexplicit.nn.networks import init_variables, train_network
+from jexplicit.nn.sequences import (
+    LSTM,
+    Transformer,
+    bigram_start,
+    embedding_start,
+    induction_start,
+    output_start,
+    sequence_loss,
+    sequence_optimizer,
+    stream_log_probabilities,
+    window_batch,
+    window_order,
+)
 from jexplicit.nn.training import TrainingResult
-from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import on_cpu, use_devices

@@ -15,13 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
-from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.optimizers import make_optimizer, make_schedule
-from jexplicit.nn.parts import objectives
-from jexplicit.nn.parts.names import ObjectiveName
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import Scores, scorer, train_network
-from jexplicit.nn.training import epoch_order, shorter_epochs
+from jexplicit.nn import training
+from jexplicit.nn.names import ObjectiveName
+from jexplicit.nn.networks import FullyConnected, Scores, init_variables, scorer, train_network
+from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, objective, shorter_epochs
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import full_precision
@@ -119,7 +116,7 @@ def train_model(
     name: of the row, unique within the run. model: the kind of network. variables: the initial ones; default, random. finish:
     `variables -> more fields`, of the trained network. more: fields of the row.
     """
-    loss, M, softmax = objectives.objective(objective), len(data.train.X), "softmax" in objective
+    loss, M, softmax = training.objective(objective), len(data.train.X), "softmax" in objective
     size = min(flags.epoch_examples or M, M)
     batch_size = min(flags.batch_size or size, size)
     epoch_steps = -(-size // batch_size)

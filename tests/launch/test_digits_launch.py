@@ -16,7 +16,8 @@ from PIL import Image
 from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.images import FILES, pixel_features, read_images
-from jexplicit.nn import steps, training
+from jexplicit.nn import networks as steps
+from jexplicit.nn import training
 from jexplicit.runs.files import read_events
 from jexplicit.solvers.metrics import fit_temperature, mean_loss
 from launch.classify import main as classify

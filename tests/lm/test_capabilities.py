@@ -29,9 +29,8 @@ from jexplicit.lm.reading import init, read
 from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
-from jexplicit.nn.transformer import Transformer
+from jexplicit.nn.sequences import LSTM, Transformer
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.files import write_json
 

@@ -31,8 +31,8 @@ from jexplicit.lm.rows.network import network_model
 from jexplicit.lm.rows.ngrams import smoothed_ngrams
 from jexplicit.lm.rows.sparse import smoothed_offset_rows, sparse_language_model
 from jexplicit.lm.training_text import Options, TrainingText
-from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
+from jexplicit.nn.sequences import LSTM
 
 N = 8
 SMALL = [[5, 1, 2], [3, 1, 1, 4]]

@@ -30,8 +30,7 @@ from jexplicit.lm.core.tables import map_contexts
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.rows.explicit import explicit_blocks, token_counts
 from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
-from jexplicit.nn.optimizers import adagrad, optax_optimizer
-from jexplicit.nn.training import train
+from jexplicit.nn.training import adagrad, optax_optimizer, train
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, full_precision, on_cpu
 from jexplicit.solvers.metrics import parameter_closeness
