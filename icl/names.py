@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from jexplicit.nn.parts.names import Activation
+from jexplicit.nn.names import Activation
 
 Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -19,8 +19,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jexplicit.nn.optimizers import make_schedule
-from jexplicit.nn.parts.names import ScheduleName
+from jexplicit.nn.names import ScheduleName
+from jexplicit.nn.training import make_schedule
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_cpu, serial_kernels
 from jexplicit.runs.loop import History, iterate
@@ -45,7 +45,7 @@ class Recipe(NamedTuple):
     batch_size: tasks per step.
     learning_rate, b2: of Adam; b1 is 0.9. The paper's code has b2 = 0.98, its text Adam's default, 0.999.
     gradient_clip: largest norm of the gradient. At 0.001, nearly every step uses the normalised gradient.
-    cooling: schedule of the learning rate over all steps (`jexplicit.nn.optimizers.make_schedule`). At a constant rate, Adam's
+    cooling: schedule of the learning rate over all steps (`jexplicit.nn.training.make_schedule`). At a constant rate, Adam's
         noise decides how close training comes to the best layers.
     block: tasks processed at a time; default, the largest divisor of the batch up to 128 on a CPU, else the whole batch.
     cycle: number of steps after which the same tasks repeat; default, never.

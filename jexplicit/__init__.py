@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jexplicit import features as features
     from jexplicit import lm as lm
     from jexplicit import solvers as solvers
-    from jexplicit.counts.dense import count as count
+    from jexplicit.counts.pairs import count as count
     from jexplicit.data.contexts import contexts as contexts
     from jexplicit.lm.attribution import explain as explain
     from jexplicit.lm.checkpoints import load_model as load_model
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from jexplicit.lm.text_model import TextModel as TextModel
     from jexplicit.runs.devices import data_mesh as data_mesh
     from jexplicit.solvers.explicit import explicit_solution as explicit_solution
-    from jexplicit.solvers.layerwise import solve_layers as solve_layers
+    from jexplicit.solvers.explicit import solve_layers as solve_layers
 
 __version__ = "0.2.0"
 _names = {
     "": "counts data features lm solvers",
-    "counts.dense": "count",
+    "counts.pairs": "count",
     "data.contexts": "contexts",
     "lm.attribution": "explain",
     "lm.checkpoints": "load_model",
@@ -51,7 +51,6 @@ _names = {
     "lm.generation": "generate",
     "lm.text_model": "TextModel",
     "runs.devices": "data_mesh",
-    "solvers.explicit": "explicit_solution",
-    "solvers.layerwise": "solve_layers",
+    "solvers.explicit": "explicit_solution solve_layers",
 }
 __getattr__, __dir__ = lazy_names(__name__, _names)

@@ -16,9 +16,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
+from jexplicit.solvers.sweeps import curvature_bound_sweeps
 
 _floats = [np.float64, np.float32]
 
@@ -247,7 +247,7 @@ def _check_positive(X: np.ndarray) -> None:
 
 
 class CurvatureBoundClassifier(_WithDecisions):
-    """Multinomial logistic regression by sweeps of the curvature bound (`jexplicit.solvers.curvature_bound`): no learning rate.
+    """Multinomial logistic regression by sweeps of the curvature bound (`jexplicit.solvers.sweeps`): no learning rate.
 
     Args:
         sweeps: how many.

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jexplicit.data.corpora import Corpus
-from jexplicit.data.text import train_and_dev_files
-from jexplicit.data.tfds import tfds_text
+from jexplicit.data.corpora import Corpus, tfds_text, train_and_dev_files
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.commands import console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
-from launch.shared.groups import check_text
+from launch.shared.flags import check_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +53,8 @@ PRESETS = {
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
     from jexplicit.counts.beam import check_beam, ingest
-    from jexplicit.counts.merging import read_tables
-    from jexplicit.data.corpus.shards import read_shards
+    from jexplicit.counts.tables import read_tables
+    from jexplicit.data.shards import read_shards
 
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line

@@ -31,11 +31,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 import numpy as np
 
 from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
-from jexplicit.data.text import read_documents
+from jexplicit.data.corpora import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import set_malloc
-from launch.accelerator.texts import draw_stream
 from launch.kit.command import Preset, run_command
 from launch.kit.views import Column, Row
 
@@ -105,7 +104,8 @@ def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
 
 def counting(config: Config, size: int, folder: Path) -> Pair:
     """Tables of pairs, from token ids to tables in host memory."""
-    from jexplicit.counts.dense import count
+    from jexplicit.counts.pairs import count
+    from launch.accelerator.checks import draw_stream
 
     x, N = draw_stream(size, config.vocab_size, config.seed), config.vocab_size
     ours = functools.partial(count, x, radius=RADIUS, vocab_size=N)
@@ -229,11 +229,12 @@ def optax_step(table: np.ndarray) -> Step:
 def adagrad(config: Config, size: int, folder: Path) -> Pair:
     """A step on each of three batches in turn, from host memory."""
     from jexplicit.lm.fits import gradient
-    from jexplicit.nn import optimizers
+    from jexplicit.nn import training
     from jexplicit.runs.checks import key_of_seed
     from jexplicit.runs.devices import data_mesh
+    from launch.accelerator.checks import draw_stream
 
-    N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), optimizers.adagrad(RATE), optional("torch")
+    N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), training.adagrad(RATE), optional("torch")
     X, Y = (part[: BATCHES * size] for part in contexts(draw_stream((BATCHES + 1) * size, N, config.seed), 1))
     batches = [*zip(X.reshape(BATCHES, size, 1), Y.reshape(BATCHES, size), strict=True)]
     tables = gradient.cold_start(key_of_seed(config.seed), features="cat", radius=1, vocab_size=N, dtype=np.float32)

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from jexplicit.data.inputs import list_files
-from jexplicit.data.records import file_records, text_of, value_of
+from jexplicit.data.inputs import file_records, list_files, text_of, value_of
 from jexplicit.runs.bounds import Bounds, NonNegativeInt
 from jexplicit.runs.commands import show
 from launch.kit.command import entry_point

@@ -17,14 +17,12 @@ import numpy as np
 from rich.markup import escape
 
 from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import text_sizes
-from jexplicit.data.text import read_documents
+from jexplicit.data.corpora import read_documents, text_sizes
 from jexplicit.lm.core.names import label
 from jexplicit.runs.commands import console, show, stage
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
-from launch.shared.choose import ModelChoices, load_choices
-from launch.shared.groups import Reading
+from launch.shared.flags import ModelChoices, Reading, load_choices
 
 _much = 0.01  # of the tokens unknown: more need a warning
 

@@ -21,7 +21,7 @@ from jexplicit.data.inputs import is_input
 from jexplicit.runs.commands import console, show
 from jexplicit.runs.files import check_writable, local_path
 from launch.kit.command import entry_point
-from launch.shared.choose import ModelChoice, load_choice, visible
+from launch.shared.flags import ModelChoice, load_choice, visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution

@@ -14,7 +14,7 @@ from typing import Any
 from jexplicit.runs.commands import console, show
 from jexplicit.runs.files import check_writable, local_path
 from launch.kit.command import entry_point
-from launch.shared.choose import ModelChoice, load_choice
+from launch.shared.flags import ModelChoice, load_choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.commands import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
-from launch.shared.choose import ModelChoice, load_choice, visible
+from launch.shared.flags import ModelChoice, load_choice, visible
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jexplicit.runs.commands import show
 from launch.kit.command import entry_point
-from launch.shared.choose import ModelChoice, load_choice
+from launch.shared.flags import ModelChoice, load_choice
 
 
 @dataclass(frozen=True)

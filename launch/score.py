@@ -21,16 +21,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jexplicit.data.corpora import text_sizes
-from jexplicit.data.inputs import expand_paths, file_lines
-from jexplicit.data.records import json_records
-from jexplicit.data.text import Document, check_reading, line_documents, locate_documents, record_documents
+from jexplicit.data.corpora import Document, check_reading, line_documents, locate_documents, record_documents, text_sizes
+from jexplicit.data.inputs import expand_paths, file_lines, json_records
 from jexplicit.runs.bounds import PositiveFloat, refuses
 from jexplicit.runs.commands import console, json_line, show, stage
 from jexplicit.runs.files import local_path, write_whole
 from launch.kit.command import entry_point
-from launch.shared.choose import ModelChoice, load_choice
-from launch.shared.groups import Reading
+from launch.shared.flags import ModelChoice, Reading, load_choice
 
 _stdin = "-"
 

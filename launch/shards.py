@@ -14,16 +14,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from jexplicit.data.corpora import Corpus, sample_documents, text_sizes
-from jexplicit.data.corpus.sources import read_corpus
+from jexplicit.data.corpora import Corpus, read_corpus, sample_documents, text_sizes
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.commands import console, si_format, stage
 from jexplicit.runs.files import check_writable, local_path, parse_json, write_json, write_whole
 from launch.kit.command import Preset, entry_point
-from launch.shared.groups import Text, check_text
+from launch.shared.flags import Text, check_text
 
 if TYPE_CHECKING:
-    from jexplicit.data.corpus.shards import Shards
+    from jexplicit.data.shards import Shards
     from jexplicit.data.tokenizers import Tokenizer
 
 
@@ -72,7 +71,7 @@ PRESETS = {
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
-    from jexplicit.data.corpus.shards import write_shards, write_sizes
+    from jexplicit.data.shards import write_shards, write_sizes
 
     check_text(config)
     corpus = open_corpus(config)

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from jexplicit.data.corpus.shards import write_stream
+from jexplicit.data.shards import write_stream
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

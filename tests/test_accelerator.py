@@ -9,8 +9,7 @@ import pytest
 
 from jexplicit.runs.devices import data_mesh
 from launch.accelerator import __main__ as gpu
-from launch.accelerator.checks import CHECKS
-from launch.accelerator.parts import PARTS, TINY, Sizes, blur_step
+from launch.accelerator.checks import CHECKS, PARTS, TINY, Sizes, blur_step
 
 BLOCK = """
 import sys

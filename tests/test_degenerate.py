@@ -17,14 +17,14 @@ from icl.recurrences import Stream
 from icl.tasks import Sequence, Tasks
 from jexplicit import lm, solvers
 from jexplicit.data.corpora import TextSizes
-from jexplicit.features.descriptors import fit_axes
+from jexplicit.features.images import fit_axes
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import discounts_of, kneser_ney
 from jexplicit.lm.evaluation import comparable_measures, judgement, log_probabilities, paired_difference
 from jexplicit.lm.rows import bigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling
-from jexplicit.solvers.calibration import calibration_error, fit_temperature
 from jexplicit.solvers.feature_machine import solve as solve_machine
+from jexplicit.solvers.metrics import calibration_error, fit_temperature
 
 
 @pytest.fixture(autouse=True)

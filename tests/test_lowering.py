@@ -20,21 +20,18 @@ from icl.blur.rules import Rules, random_genome
 from icl.blur.search import Family, MetaRecipe, MetaState, Source, Stage, mean_scores, meta_optimizer, meta_steps
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
-from jexplicit.counts.dense import counting_step
-from jexplicit.features.fourier import fourier_features
+from jexplicit.counts.pairs import counting_step
+from jexplicit.features.random import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import compiled_map as of_contexts
 from jexplicit.lm.core.model import logits, token_model
 from jexplicit.lm.fits import gradient
-from jexplicit.nn.networks import FullyConnected, MLPLanguageModel
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, training_step
+from jexplicit.nn.networks import FullyConnected, MLPLanguageModel, initial_state, training_step
+from jexplicit.nn.training import objective
 from jexplicit.runs.devices import data_mesh
-from jexplicit.solvers.curvature_bound import CurvatureProblem, curvature_bound_sweep
 from jexplicit.solvers.explicit import explicit_solution
-from jexplicit.solvers.gram import ExampleBlocks, Gram, add_block
-from jexplicit.solvers.streamed import StreamedProblem, streamed_sweep
-from jexplicit.solvers.sweeps import ScalingProblem, scaling_sweep
+from jexplicit.solvers.gram import ExampleBlocks, Gram, StreamedProblem, add_block, streamed_sweep
+from jexplicit.solvers.sweeps import CurvatureProblem, ScalingProblem, curvature_bound_sweep, scaling_sweep
 
 N, K = 8192, 4  # vocabulary and context of the tables
 

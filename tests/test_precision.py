@@ -14,10 +14,10 @@ from icl import closed_form, descent, diversity, problems
 from icl.blur.baselines import network_loss, sgd_rules
 from icl.blur.rules import Rules, backprop_genome, init_synapses, learn
 from icl.tasks import Sequence, Tasks, sample_tasks
-from jexplicit.features import descriptors, patch_pools, patches
-from jexplicit.nn.studies.autoencoders import linear_autoencoder, pseudo_inverse_autoencoder
+from jexplicit.features import images
+from jexplicit.nn.studies import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers import curvature_bound, gram, priming, streamed
+from jexplicit.solvers import gram, priming, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
 
@@ -50,19 +50,19 @@ def cases():
     PROMPT = (X, ones(3), ones(3), V)
     STREAM = gram.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
     IDENTITY = jax.tree_util.Partial(lambda X: X)
-    PROBLEM = streamed.StreamedProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
-    FILTERS = patches.Filters(ones((9, 2)), ones(2))
-    AXES = descriptors.Axes(ones(8), ones((8, 3)))
+    PROBLEM = gram.StreamedProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
+    FILTERS = images.Filters(ones((9, 2)), ones(2))
+    AXES = images.Axes(ones(8), ones((8, 3)))
     WAVES = ones((2, 3, 7))
 
     return {
-        "logits of a fit": (lambda H, Y: curvature_bound.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
+        "logits of a fit": (lambda H, Y: sweeps.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
         "intercept": (priming.intercept_logits, (H, U, ones(3))),
         "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
-        "streamed sweep": (streamed.streamed_sweep, ((U, ones(3)), PROBLEM)),
-        "streamed logits": (lambda X: streamed.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
-        "patch pools": (lambda X: patch_pools.patch_pools(X, (FILTERS,), grid=2, threshold=0.5), (ones((2, 6, 6)),)),
-        "descriptors": (lambda H: descriptors._project(H, AXES), (ones((2, 8)),)),
+        "streamed sweep": (gram.streamed_sweep, ((U, ones(3)), PROBLEM)),
+        "streamed logits": (lambda X: gram.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
+        "patch pools": (lambda X: images.patch_pools(X, (FILTERS,), grid=2, threshold=0.5), (ones((2, 6, 6)),)),
+        "descriptors": (lambda H: images._project(H, AXES), (ones((2, 8)),)),
         "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
         "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
         "gradient": (jax.grad(descent.squared_error), (ones((1, 2)), ONE.X, ONE.Y)),

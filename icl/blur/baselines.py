@@ -22,9 +22,9 @@ from icl.blur.design import Rules
 from icl.blur.learning import Examples, Sets, accuracies_of, image_sets, minibatches, seeded_learners, trajectory
 from icl.blur.rules import Genome, Synapses, backprop_genome, init_synapses, learn, normalise, transpose_synapses
 from jexplicit.data.images import Images, one_hot, read_images
-from jexplicit.nn.optimizers import make_optimizer
-from jexplicit.nn.parts.activations import activation
-from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.nn.names import Activation, OptimizerName
+from jexplicit.nn.networks import activation
+from jexplicit.nn.training import make_optimizer
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import full_precision, map_rows
 
@@ -229,7 +229,7 @@ def descent_curves(
     dominates the time of tuning. Minibatches are those of `icl.blur.learning_curves`.
 
     Args:
-        optimizer: a name of `jexplicit.nn.optimizers`.
+        optimizer: a name of `jexplicit.nn.training`.
         hidden, train, test, steps, batch_size, seeds, at: as in `icl.blur.learning_curves`.
         normalised: whether all layers are normalised.
         hidden_activation: σ of the hidden layers.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icl.names import BackwardMode, Feedback, Normalisation, Output, Over, Pre, Update
-from jexplicit.nn.parts.names import Activation
+from jexplicit.nn.names import Activation
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts.merging import SparseCounts, merge_counts, split_columns, write_tables, write_tables_index
-from jexplicit.counts.sparse import SparseCounter
+from jexplicit.counts.pairs import SparseCounter
+from jexplicit.counts.tables import SparseCounts, merge_counts, split_columns, write_tables, write_tables_index
 from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import Documents, is_dev
-from jexplicit.data.corpus.shards import Shard, write_index, write_shard
-from jexplicit.data.text import Unit, file_documents, has_ranges
-from jexplicit.data.tfds import TfdsText
+from jexplicit.data.corpora import Documents, TfdsText, Unit, file_documents, has_ranges, is_dev
+from jexplicit.data.shards import Shard, write_index, write_shard
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents
 from jexplicit.runs.files import local_path, make_folder
 
@@ -48,7 +46,7 @@ def file_parts(
         split: `train` or `dev`.
         files: their paths, seen by every worker.
         size: bytes of a part.
-        field, documents: see `jexplicit.data.text.read_documents`.
+        field, documents: see `jexplicit.data.corpora.read_documents`.
 
     Raises:
         ValueError: size < 1.

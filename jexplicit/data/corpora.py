@@ -1,19 +1,52 @@
-"""A corpus: train and dev documents, read lazily, and their splits.
+"""A corpus: train and dev documents, read lazily, their splits and sources.
 
 Contexts do not cross the boundaries of documents, such as lines of a text file or docstrings. The documents of a corpus are an
 iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time, so that
-no corpus has to fit in memory.
+no corpus has to fit in memory. Lines of text files can also be read by ranges of bytes.
+
+Sources are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for
+minutes, so likely failures are checked first, within seconds), and the documentation of a Python installation.
 """
 
+import ast
+import contextlib
+import functools
 import hashlib
+import importlib.util
+import json
+import logging
 import math
+import os
+import platform
 import re
+import site
+import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+
+from jexplicit.data.inputs import (
+    Paths,
+    Record,
+    check_field,
+    file_lines,
+    file_records,
+    file_stamp,
+    is_compressed,
+    is_pipe,
+    kind_of,
+    list_files,
+    path_list,
+    text_of,
+    value_of,
+)
+from jexplicit.runs.files import cache_folder, local_path, mark_used, write_whole
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Iterable[str], covariant=True)
@@ -211,3 +244,411 @@ def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
 
 def _bytes(document: str) -> int:
     return len(document.encode("utf-8", "surrogatepass"))
+
+
+Unit = Literal["line", "paragraph", "file"]
+_plain_name = re.compile(r"\.txt(\.\w+)?$")
+
+
+def text_corpus(
+    train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line", split: Split = "blocks"
+) -> Corpus[Documents]:
+    """A lazy corpus of text files; train is split without dev files.
+
+    Paths, `field` and `documents` are as in `read_documents`.
+    """
+    train_files, dev_files = train_and_dev_files(train, dev)
+    check_reading([*train_files, *dev_files], field=field, documents=documents)
+    reading: dict[str, Any] = {"field": field, "documents": documents}
+    whole = Documents(_files_documents, train_files, **reading)
+    parts = (whole, Documents(_files_documents, dev_files, **reading)) if dev_files else lazy_split(whole, split)
+    reading |= {"split": split}
+    source = {"train_files": list(map(file_stamp, train_files)), "dev_files": list(map(file_stamp, dev_files)), **reading}
+    return Corpus(", ".join(path_list(train)), *parts, source)
+
+
+def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = "line") -> list[str]:
+    """Documents of files: every line that is not blank, without its end.
+
+    paths: files, compressed or not, pipes, globs and folders (sorted, without hidden files), each read once. Files of records
+        (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.inputs) have one document per record.
+    field: of the records, with the text; required for records.
+    documents: of plain text: each `line`, each `paragraph` (between blank lines), or each `file`.
+    """
+    files = list_files(paths)
+    check_reading(files, field=field, documents=documents)
+    return list(_files_documents(files, field=field, documents=documents))
+
+
+def check_reading(files: Sequence[str], *, field: str | None, documents: str) -> None:
+    """Refuse a `field` or `documents` that does not fit the files."""
+    if documents not in get_args(Unit):
+        raise ValueError(f"documents {documents!r}: choose one of {', '.join(get_args(Unit))}")
+    records = [file for file in files if kind_of(file) != "text"]
+    for file in records:
+        check_field(file, field)
+    other = [file for file in sorted(set(files) - set(records)) if not _plain_name.search(file.lower())]
+    if records and other:
+        raise ValueError(f"{other[0]} is no file of records: name those only, such as *.jsonl, or name plain text .txt")
+    if field is not None and not records:
+        raise ValueError(f"{files[0]} is plain text, which has no field {field!r}: omit the field, or give .jsonl, .csv, ...")
+    if documents != "line" and len(records) == len(files):
+        raise ValueError(f"{files[0]} holds records, a document each: documents={documents!r} is for plain text; omit it")
+
+
+def train_and_dev_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]:
+    """The files of train and dev, each once and in order."""
+    train_files, dev_files = list_files(train), list_files(dev) if path_list(dev) else []
+    if shared := sorted(set(map(os.path.realpath, train_files)) & set(map(os.path.realpath, dev_files))):
+        raise ValueError(f"{shared[0]} is in train and in dev: remove it from one, or give no dev to split train")
+    return train_files, dev_files
+
+
+def _files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
+    return chain.from_iterable(file_documents(file, **reading) for file in files)
+
+
+class Document(NamedTuple):
+    """A document with its file, first line from 1, id and fields."""
+
+    text: str
+    file: str
+    line: int
+    id: Any = None
+    fields: Mapping[str, Any] | None = None
+
+
+def file_documents(path: str, start: int = 0, stop: int | None = None, **reading: Any) -> Iterator[str]:
+    """The documents of one file, or of the lines in a byte range.
+
+    Consecutive ranges yield every document exactly once.
+    """
+    return (document.text for document in locate_documents(path, start, stop, **reading))
+
+
+def has_ranges(path: str, documents: Unit = "line") -> bool:
+    """Whether byte ranges of a file are independent: one document per line."""
+    return documents == "line" and kind_of(path) == "text" and not is_pipe(path) and not is_compressed(path)
+
+
+def locate_documents(
+    path: str,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    field: str | None = None,
+    documents: Unit = "line",
+    id_field: str | None = None,
+    every: bool = False,
+) -> Iterator[Document]:
+    """The documents of one file with their positions; every: all records, blank ones too."""
+    if kind_of(path) != "text":
+        fields = None if field is None or every else [field, *([] if id_field is None else [id_field])]
+        found = record_documents(file_records(path, fields), path, field=field, id_field=id_field, every=every)
+    else:
+        found = line_documents(file_lines(path, start, stop), path, documents)
+    empty = start == 0 and stop is None
+    for document in found:
+        empty = False
+        yield document
+    if empty:
+        raise ValueError(f"{path} holds no text: take it out, or check how it was written")
+
+
+def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") -> Iterator[Document]:
+    """The documents in plain text: lines, blocks between blank lines, or all."""
+    block: list[str] = []
+    first = 0
+    for n, line in enumerate(_split_lines(lines), 1):
+        if documents == "line":
+            if line.strip():
+                yield Document(line, name, n)
+        elif line.strip() or (documents == "file" and block):
+            first = first if block else n
+            block.append(line)
+        elif block:
+            yield Document("\n".join(block), name, first)
+            block = []
+    while block and not block[-1].strip():
+        block.pop()
+    if block:
+        yield Document("\n".join(block), name, first)
+
+
+def record_documents(
+    records: Iterable[Record], name: str, *, field: str | None, id_field: str | None = None, every: bool = False
+) -> Iterator[Document]:
+    """The documents in a field of records, with `every` also blank ones."""
+    for record in records:
+        if field is None:
+            raise ValueError(f"{name} has the fields {', '.join(record.fields)}: name the one that holds the text, field=NAME")
+        text = text_of(record, name, field)
+        if every or text.strip():
+            value = None if id_field is None else value_of(record, name, id_field)
+            yield Document(text if text.strip() else "", name, record.line, value, record.fields if every else None)
+
+
+def _split_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines without their ends, `\\n`, `\\r\\n` or `\\r`."""
+    # str.splitlines would also split at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
+    for line in lines:
+        if "\r" in line:
+            yield from line.removesuffix("\n").removesuffix("\r").split("\r")
+        else:
+            yield line.removesuffix("\n")
+
+
+_host = ("storage.googleapis.com", 443)
+_info_file = "dataset_info.json"  # of every version of a prepared data set
+_dev_splits = ("validation", "test")
+_text_way_out = "download the text and use train=FILES, or the corpus docs, which is embedded"
+
+
+def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: str) -> Any:
+    """The builder of a TFDS data set or folder, downloaded if necessary.
+
+    data_dir: default, `$TFDS_DATA_DIR` or `tensorflow_datasets` in the user's home.
+    """
+    missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ValueError(f"tfds:{name} needs {' and '.join(missing)}: pip install 'jexplicit[tfds]', or {way_out}")
+    prepared = _prepared_folder(name, f"tfds:{name}")
+    home = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "the folder of TFDS")
+    folder = home / name.split("/")[0]
+    if prepared is None and not any(folder.rglob(_info_file)) and not _reachable(*_host):
+        raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}")
+    import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
+
+    try:
+        if prepared is not None:
+            return tfds.builder_from_directory(prepared)
+        builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
+        with contextlib.redirect_stdout(sys.stderr):  # for progress
+            builder.download_and_prepare()
+    except Exception as error:  # of TFDS, its readers or the network
+        raise unreadable(name, error, way_out=way_out) from error
+    return builder
+
+
+def _prepared_folder(name: str, what: str) -> Path | None:
+    """The folder with the files of one version, if a name is a folder."""
+    folder = local_path(name, what)
+    versions = sorted(path.parent for path in folder.rglob(_info_file)) if folder.is_dir() else []
+    if len(versions) > 1:
+        raise ValueError(f"{what} holds several data sets: name one of {', '.join(map(str, versions))}")
+    if not versions and name.startswith(("/", ".", "~")):
+        raise ValueError(f"{what}: no {_info_file} there: name the folder of a data set that TFDS has prepared")
+    return versions[0] if versions else None
+
+
+def unreadable(name: str, error: Exception, *, way_out: str) -> ValueError:
+    """The error of any failure while reading, with the remedy."""
+    return ValueError(f"tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
+
+
+class TfdsText(NamedTuple):
+    """A prepared text data set.
+
+    name: of the data set, or its folder.
+    feature: the feature with the text.
+    data_dir: the folder of the data sets.
+    version: the data set's full name, including its version.
+    dev: the split used as dev, or None if there is only train.
+    sizes: number of documents in each split, including blank ones.
+    bytes: of the files of each split.
+    """
+
+    name: str
+    feature: str
+    data_dir: str | None
+    version: str
+    dev: str | None
+    sizes: dict[str, int]
+    bytes: dict[str, int]
+
+    def documents(self, split: str) -> Iterator[str]:
+        """The documents of a split that are not blank, read lazily."""
+        builder = prepared_builder(self.name, self.data_dir, way_out=_text_way_out)
+        try:
+            rows = builder.as_data_source(split=split)
+            for n in range(len(rows)):
+                value = rows[n][self.feature]
+                text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+                if text.strip():
+                    yield text
+        except Exception as error:
+            raise unreadable(self.name, error, way_out=_text_way_out) from error
+
+
+def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> TfdsText:
+    """A text data set of TFDS; dev is validation, or else test."""
+    builder = prepared_builder(name, data_dir, way_out=_text_way_out)
+    features, splits = list(builder.info.features), list(builder.info.splits)
+    if feature not in features:
+        raise ValueError(f"tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (feature=NAME)")
+    if "train" not in splits:
+        raise ValueError(f"tfds:{name} has the splits {', '.join(splits)}, but no train: {_text_way_out}")
+    dev = next((split for split in _dev_splits if split in splits), None)
+    sizes = {split: int(about.num_examples) for split, about in builder.info.splits.items()}
+    size = {split: int(about.num_bytes) for split, about in builder.info.splits.items()}
+    return TfdsText(name, feature, None if data_dir is None else str(data_dir), str(builder.info.full_name), dev, sizes, size)
+
+
+def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
+    """A lazy text data set of TFDS; without validation and test, `split_documents` splits train."""
+    data = tfds_text(name, feature=feature, data_dir=data_dir)
+    train = Documents(data.documents, "train")
+    parts = lazy_split(train) if data.dev is None else (train, Documents(data.documents, data.dev))
+    return Corpus(f"tfds:{data.version}", *parts, {"version": data.version, "bytes": data.bytes, "feature": data.feature})
+
+
+def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=seconds):
+            return True
+    except OSError:
+        return False
+
+
+logger = logging.getLogger(__name__)
+_HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
+# Nodes that may contain a class or a function, and their fields; all others are skipped.
+_COMPOUND = (
+    *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+    *(ast.Try, ast.TryStar, ast.ExceptHandler, ast.Match, ast.match_case),
+)
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+_LAYOUT = "1"  # increment if the same source files give other documents
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
+    """Help topics and docstrings of the Python standard library, without duplicates.
+
+    A Python release determines the corpus (`about_corpus`). keep: cache it, as parsing takes 6 s of CPU time.
+    """
+    documents = _kept_documents() if keep else _standard_library_documents()
+    return Corpus("docs", *split_documents(_unique(documents)))
+
+
+def about_corpus(name: str) -> str | None:
+    """A description of an embedded corpus with Python's version, else None."""
+    docs = f"documentation of Python {platform.python_version()}"
+    return {"docs": docs, "installed": f"{docs} and of the packages installed with it"}.get(name)
+
+
+def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus[list[str]]:
+    """`docs_corpus` and the docstrings of all installed packages, parsed."""
+    sources = [path for folder in _package_folders() for path in _source_files(folder)]
+    documents = [*_standard_library_documents(), *_docstrings(sources, progress)]
+    return Corpus("installed", *split_documents(_unique(documents)))
+
+
+@functools.cache
+def _standard_library_documents() -> tuple[str, ...]:
+    from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
+
+    return *(topics[name] for name in sorted(topics)), *_docstrings(_standard_library())
+
+
+def _standard_library() -> list[Path]:
+    return _source_files(Path(sysconfig.get_paths()["stdlib"]))
+
+
+def _kept_documents() -> tuple[str, ...]:
+    """The documents from the cache, if no source file has changed."""
+    about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _standard_library()]
+    key = hashlib.sha256(json.dumps([sys.version, _LAYOUT, *about]).encode()).hexdigest()
+    path = cache_folder() / key[:32] / "documents.json"
+    try:
+        documents = tuple(json.loads(path.read_text()))
+    except (OSError, ValueError):  # missing or damaged
+        documents = _standard_library_documents()
+        with contextlib.suppress(OSError, ValueError):  # unwritable cache: not used
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, lambda file: file.write(json.dumps(documents).encode()))
+    mark_used(path.parent)
+    return documents
+
+
+def _package_folders() -> list[Path]:
+    paths = sysconfig.get_paths()
+    folders = {Path(folder).resolve() for folder in (*site.getsitepackages(), paths["purelib"], paths["platlib"])}
+    return sorted(folder for folder in folders if folder.is_dir())
+
+
+def _source_files(folder: Path) -> list[Path]:
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
+        found += [Path(place, name) for name in files if name.endswith(".py")]
+    return sorted(found)
+
+
+def _docstrings(sources: Sequence[Path], progress: Callable[[int, int], None] | None = None) -> Iterator[str]:
+    unreadable = []
+    for done, path in enumerate(sources, 1):
+        try:
+            yield from _file_docstrings(path)
+        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+            unreadable.append(f"{path} ({error})")
+        if progress is not None:
+            progress(done, len(sources))
+    if unreadable:
+        counts = f"{len(unreadable)} of {len(sources)} source files"
+        logger.warning("skipped %s that cannot be read, the first: %s", counts, unreadable[0])
+
+
+def _file_docstrings(path: Path) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in other people's code
+        tree = ast.parse(path.read_bytes())
+    return [docstring for node in _nodes_with_docstrings(tree) if (docstring := ast.get_docstring(node))]
+
+
+def _nodes_with_docstrings(tree: ast.AST) -> Iterator[_HasDocstring]:
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, _HasDocstring):
+            yield node
+        blocks = (getattr(node, name, None) for name in _BLOCKS)
+        pending += reversed([child for block in blocks if block for child in block if isinstance(child, _COMPOUND)])
+
+
+def _unique(documents: Iterable[str]) -> list[str]:
+    # A docstring may contain a lone surrogate, which UTF-8 cannot encode.
+    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in documents)
+    return list(dict.fromkeys(text for text in texts if text.strip()))
+
+
+def read_corpus(
+    name: str,
+    train: Paths = (),
+    dev: Paths = (),
+    *,
+    field: str | None = None,
+    documents: Unit = "line",
+    split: Split = "blocks",
+    feature: str = "text",
+    data_dir: str | os.PathLike | None = None,
+    keep: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Corpus:
+    """The corpus of a name: `docs`, `installed`, `text` or `tfds:NAME`.
+
+    train, dev, field, documents, split: of `text`, see `jexplicit.data.corpora.text_corpus`. feature, data_dir: of TFDS.
+    keep: of `docs`, see `docs_corpus`. progress: of `installed`, called with (source files done, total source files).
+    """
+    kind, _, of_tfds = name.partition(":")
+    if kind == "tfds" and of_tfds:
+        return tfds_corpus(of_tfds, feature=feature, data_dir=data_dir)
+    if name == "text":
+        return text_corpus(train, dev, field=field, documents=documents, split=split)
+    if name == "installed":
+        return installed_corpus(progress)
+    if name != "docs":
+        raise ValueError(f"corpus {name!r}: choose docs, installed or tfds:NAME, or name training files")
+    return docs_corpus(keep=keep)

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Float, Integer, Num, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from jexplicit.data.corpora import prepared_builder, unreadable
 from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
-from jexplicit.data.tfds import prepared_builder, unreadable
 from jexplicit.runs.checks import check_labels
 from jexplicit.runs.files import local_path
 

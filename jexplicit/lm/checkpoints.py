@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from jexplicit.counts.dense import Counts
-from jexplicit.counts.sparse import SparseCounts, sparse_table
+from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
 from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.arpa import is_arpa, read_arpa

@@ -24,12 +24,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import coo_array
 
-from jexplicit.counts.merging import Counts, SparseCounts
-from jexplicit.counts.sparse import count_sparse
-from jexplicit.counts.stream import check_stream
+from jexplicit.counts.pairs import count_sparse
+from jexplicit.counts.tables import Counts, SparseCounts, check_stream
 from jexplicit.data.contexts import PAD, Stream, check_token_ids, distinct_contexts
 from jexplicit.data.corpora import TextSizes
-from jexplicit.data.records import MinimalPair
+from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
 from jexplicit.lm.core.model import EncodedText as EncodedText
 from jexplicit.lm.core.model import LanguageModel, TableRows, contexts_at, draw_sample, map_contexts, sampled_positions

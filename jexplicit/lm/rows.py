@@ -35,9 +35,8 @@ from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array, issparse
 from scipy.special import xlogy
 
-from jexplicit.counts.contexts import ContextLevel, count_contexts, quotient_and_rest, starts_of, sum_runs
-from jexplicit.counts.dense import Counts, counted_radius
-from jexplicit.counts.merging import SparseCounts, merge_offsets
+from jexplicit.counts.pairs import ContextLevel, Counts, count_contexts, counted_radius, quotient_and_rest, starts_of, sum_runs
+from jexplicit.counts.tables import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import (
     NO_TOKEN,
@@ -128,7 +127,7 @@ def sparse_language_model(
     """The model of `explicit_language_model`, from sparse counts: its probabilities are the same to rounding.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.sparse.
+        counts: C_1 .. C_K' of jexplicit.counts.pairs.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
         dtype: of the corrections; the vectors are float64.
 
@@ -137,7 +136,7 @@ def sparse_language_model(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from jexplicit.counts.sparse import SparseCounter
+        >>> from jexplicit.counts.pairs import SparseCounter
         >>> counter = SparseCounter(1, 3)
         >>> counter.add(np.array([0, 1, 2, 1, 0]))
         >>> model = sparse_language_model(counter.tables(), features="cat", eos=True)
@@ -283,7 +282,7 @@ def explicit_language_model(
     """A single-layer language model in closed form: counts, F, U, then Ũ.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.dense.count; of sparse ones the model is `sparse_language_model`.
+        counts: C_1 .. C_K' of jexplicit.counts.pairs.count; of sparse ones the model is `sparse_language_model`.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
         noise: the paper's noise model; without it a pair that never occurred has the logit -inf.
 
@@ -291,7 +290,7 @@ def explicit_language_model(
         ValueError: a radius that was not counted; other features than the two.
 
     Example:
-        >>> from jexplicit.counts.dense import count
+        >>> from jexplicit.counts.pairs import count
         >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), radius=2, vocab_size=3), features="cat")
         >>> model.radius, model.vocab_size
         (2, 3)
@@ -339,7 +338,7 @@ def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Langua
         ValueError: no counts.
 
     Example:
-        >>> from jexplicit.counts.dense import count
+        >>> from jexplicit.counts.pairs import count
         >>> model = unigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
         >>> jnp.exp(model.logits(jnp.array([1]))).round(2).tolist()  # what was never a target counts once
         [0.25, 0.5, 0.25]
@@ -356,7 +355,7 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
         ValueError: no counts.
 
     Example:
-        >>> from jexplicit.counts.dense import count
+        >>> from jexplicit.counts.pairs import count
         >>> import jax
         >>> model = bigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
         >>> (8 * jax.nn.softmax(model.logits(jnp.array([1])))).round().tolist()  # after 1 came 2

@@ -231,7 +231,7 @@ def _documents(texts: Sequence[Any]) -> list[str]:
     if isinstance(texts, str):
         raise ValueError(f"a text of {len(texts)} characters instead of documents: pass a list of documents, [text]")
     if not isinstance(texts, Iterable):
-        raise ValueError(f"{texts!r} instead of documents: pass a list of strings; jexplicit.data.text reads files")
+        raise ValueError(f"{texts!r} instead of documents: pass a list of strings; jexplicit.data.corpora reads files")
     texts = list(texts)
     if others := [n for n, text in enumerate(texts) if not isinstance(text, str)]:
         raise ValueError(f"text {others[0]} is {texts[others[0]]!r} of type {type(texts[others[0]]).__name__}: pass strings")

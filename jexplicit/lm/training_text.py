@@ -12,11 +12,9 @@ import numpy as np
 from jax.sharding import Mesh
 from scipy.sparse import csr_array
 
-from jexplicit.counts.dense import Counts, count
-from jexplicit.counts.sparse import SparseCounts, count_sparse
-from jexplicit.data.contexts import PAD, check_stream, contexts
-from jexplicit.data.corpus.held_out import cut_documents, hold_out
-from jexplicit.data.corpus.shards import Stream
+from jexplicit.counts.pairs import Counts, SparseCounts, count, count_sparse
+from jexplicit.data.contexts import PAD, check_stream, contexts, cut_documents, hold_out
+from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows import BackOffChain, smoothed_ngrams

@@ -1,24 +1,111 @@
-"""Fully connected networks, a language model of them, and a convolutional network, in flax.
+"""Fully connected and convolutional networks in flax, and their training steps.
 
     hidden layer    z = W x + b,  or z = norm(W x);  a = dropout(φ(z));  residual: a = x + dropout(φ(z))
     network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
 
 Hidden layers sow their pre-activations `z` into flax's collection `intermediates`, and a network the `features` before its last
-layer; gradients with respect to z come from `perturbations` (jexplicit.nn.diagnostics). Parameters are plain dictionaries.
+layer; gradients with respect to z come from `perturbations` (jexplicit.nn.studies). Parameters are plain dictionaries.
+
+Random weights preserve the scale of activations. With i.i.d. weights of mean 0 and inputs of mean square s, a pre-activation
+`z_i = sum_j W_ij a_j` has the variance `n_in s Var[W]`. Choices of Var[W], where g is the gain of the activation:
+
+    Glorot    g² 2/(n_in + n_out)    a compromise between forward and backward pass
+    He        g²/n_in                preserves the forward pass
+    backward  g²/n_out               preserves the backward pass
+    fan_in    1/(3 n_in)             U(±1/√n_in) for any activation, the baseline of Glorot & Bengio (2010, Fig. 7): too small
+    standard  c/n_in                 with c E[φ(z)²] = 1 for z ~ N(0, 1), so that E[φ(z)²] is the same in every layer
+
+A uniform distribution on ±b has variance b²/3. Zero weights never train (see `initializer`).
+
+In training, BatchNorm normalises a batch by its own statistics and updates the running ones, and dropout sets outputs to 0. A
+`scorer` is inference: with running statistics and without dropout, so that an example's output does not depend on its batch.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.nn.initializers import variance_scaling, zeros
+from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jexplicit.nn.parts.activations import activation
-from jexplicit.nn.parts.initializers import initializer
-from jexplicit.nn.parts.names import Activation, Direct, InitializerName, NormName, look_up
+from jexplicit.nn.names import Activation, Direct, InitializerName, NormName, look_up
+from jexplicit.nn.training import Objective, TrainingResult, train
+from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import replicate
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "leaky_relu": jax.nn.leaky_relu,  # of slope 0.01 below 0
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "relu_tanh": lambda z: jax.nn.relu(jnp.tanh(z)),
+    "silu": jax.nn.silu,
+    "linear": lambda z: z,
+}
+
+
+def activation(name: str) -> Callable[[Array], Array]:
+    """The nonlinearity φ called `name`; a ValueError for an unknown name."""
+    return look_up("activation", ACTIVATIONS, name)
+
+
+GAINS: dict[str, float] = {
+    "linear": 1.0,
+    "tanh": 1.0,
+    "sigmoid": 4.0,
+    "relu": math.sqrt(2),
+    "relu_tanh": math.sqrt(2),
+    "leaky_relu": math.sqrt(2 / (1 + 0.01**2)),
+    "silu": math.sqrt(2),
+}
+"""Factors g of the standard deviation: a sigmoid has slope 1/4 near 0, a ReLU drops half of its input. Some tables give 5/3 for
+tanh, to compensate for its flat ends in deep stacks."""
+
+_schemes: dict[str, Any] = {  # mode and distribution of `variance_scaling`
+    "glorot_normal": ("fan_avg", "normal"),  # 2/(n_in + n_out) is one over their mean
+    "glorot_uniform": ("fan_avg", "uniform"),
+    "he_normal": ("fan_in", "normal"),
+    "he_uniform": ("fan_in", "uniform"),
+    "backward_normal": ("fan_out", "normal"),
+    "fan_in_uniform": ("fan_in", "uniform"),
+    "standard": ("fan_in", "normal"),
+    "zeros": ("fan_in", "normal"),
+}
+
+
+def initializer(name: str, activation: str) -> Callable[..., Array]:
+    """The distribution of a layer's weights, `(key, shape, dtype) -> W`.
+
+    With `zeros`, a network of two or more layers without biases never trains: every gradient has a factor of zero
+    (Radhakrishnan 2024, Lemma 1). Source: Glorot & Bengio 2010; He et al. 2015.
+    """
+    mode, law = look_up("initializer", _schemes, name)
+    gain = look_up("activation", GAINS, activation)
+    if name == "zeros":
+        return zeros
+    scale = standard_scale(activation) if name == "standard" else 1 / 3 if name == "fan_in_uniform" else gain**2
+    return variance_scaling(scale, mode, law)
+
+
+@functools.cache
+def standard_scale(activation: str) -> float:
+    """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1).
+
+    The lecture has N(0, c/k_i) for W⁽ⁱ⁾ [k_i, k_{i-1}]. For layers of equal width this is c/n_in; for other widths only c/n_in
+    preserves the scale.
+    """
+    z, weight = np.polynomial.hermite_e.hermegauss(100)
+    with jax.ensure_compile_time_eval():  # a concrete number even under jit
+        square = np.asarray(ACTIVATIONS[activation](jax.numpy.asarray(z)), np.float64) ** 2
+    return float(weight.sum() / (weight @ square))
+
 
 _groups = 8  # of GroupNorm, at most: gcd(_groups, width)
 _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of a few hundred steps
@@ -76,7 +163,7 @@ class FullyConnected(_Layers):
         & Hinton 2016). group: of an example over each of gcd(8, width) groups of units (Wu & He 2018).
     residual: hidden layers of equal input and output width add their input to their output.
     dropout: share of hidden outputs set to 0 at random in training, the others scaled by 1/(1 - share) (Srivastava et al.
-    2014). weights: initializer of the weights (jexplicit.nn.parts.initializers); biases start at 0. weight_scale: factor on the
+    2014). weights: initializer of the weights (jexplicit.nn.networks); biases start at 0. weight_scale: factor on the
     random weights of the hidden layers. output_scale: factor on the last layer's random weights; small values give a first
     softmax loss near log N.
     """
@@ -136,7 +223,7 @@ class MLPLanguageModel(_Layers):
 class SoftmaxStack(nn.Module):
     """L softmax layers, `softmax(... softmax(x U⁽¹⁾) ...) U⁽ᴸ⁾`, [B, D] -> [B, N].
 
-    `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}` may be decoders of jexplicit.solvers.layerwise; random ones are uniform in
+    `{"params": {"layer_1": {"kernel": U⁽¹⁾}, ...}}` may be decoders of jexplicit.solvers.explicit; random ones are uniform in
     ±1/sqrt(n_in). Source: paper, Sec. 3.3.
     """
 
@@ -206,3 +293,111 @@ def network_outputs(model: nn.Module, variables: dict[str, Any], inputs: Any) ->
 
 def _scaled(law: Callable[..., Array], factor: float) -> Callable[..., Array]:
     return lambda key, shape, dtype: law(key, shape, dtype) * jnp.asarray(factor, dtype)
+
+
+Batch = tuple[Any, Any]
+
+
+class NetworkState(NamedTuple):
+    """The state of a training run.
+
+    params: of the network.
+    statistics: running mean and variance of every BatchNorm layer; empty without BatchNorm.
+    optimizer: the optimiser's state.
+    steps: number of steps so far.
+    """
+
+    params: Any
+    statistics: Any
+    optimizer: Any
+    steps: Array
+
+
+def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransformation) -> NetworkState:
+    """The initial state of training from `init_variables`, a copy."""
+    params, statistics = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), (variables["params"], variables["batch_stats"]))
+    return NetworkState(params, statistics, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+
+def variables_of(state: NetworkState) -> dict[str, Any]:
+    """The variables of the network for inference: parameters and running statistics."""
+    return {"params": state.params, "batch_stats": state.statistics}
+
+
+def network_step(
+    model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int | Array = 0
+) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
+    """The pure step `(state, (X, Y)) -> (state, summed loss)` of training.
+
+    seed: of dropout, whose masks depend on (seed, step) only; or a random key.
+    """
+
+    def mean_loss(params: Any, statistics: Any, batch: Batch, steps: Array) -> tuple[Array, Any]:
+        X, Y = batch
+        variables = {"params": params, "batch_stats": statistics}
+        rngs = {"dropout": jax.random.fold_in(key_of_seed(seed), steps)}
+        z, updated = model.apply(variables, X, train=True, mutable=["batch_stats"], rngs=rngs)
+        return objective(z, Y).mean(), updated.get("batch_stats", statistics)
+
+    def step(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
+        differentiate = jax.value_and_grad(mean_loss, has_aux=True)
+        (loss, statistics), gradient = differentiate(state.params, state.statistics, batch, state.steps)
+        with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
+            updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+            params = optax.apply_updates(state.params, updates)
+        return NetworkState(params, statistics, optimizer_state, state.steps + 1), loss * len(batch[1])
+
+    return step
+
+
+def training_step(
+    model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int = 0
+) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
+    """`network_step`, compiled, with the state donated."""
+    return jax.jit(network_step(model, objective, optimizer, seed=seed), donate_argnums=0)
+
+
+def train_network(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    variables: dict[str, Any],
+    batch: Callable[[np.ndarray], Batch],
+    evaluate: Callable[[dict[str, Any]], float],
+    *,
+    mesh: Mesh | None = None,
+    **options: Any,
+) -> TrainingResult:
+    """`train` a network, and keep the variables of the best epoch.
+
+    mesh: devices that all have the state. options: of `train`; the seed is that of dropout, too.
+    """
+    state, step = initial_state(variables, optimizer), training_step(model, objective, optimizer, seed=options.get("seed", 0))
+    return train(replicate(state, mesh) if mesh else state, step, batch, evaluate, params=variables_of, **options)
+
+
+class Scores(NamedTuple):
+    """Mean loss per example (nats for cross-entropies), and accuracy."""
+
+    loss: float
+    accuracy: float
+
+
+def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Callable[[dict[str, Any], Any, Any], Scores]:
+    """Compiled inference `(variables, X, Y) -> Scores`, `chunk` rows at a time."""
+
+    @jax.jit
+    def summed(variables: dict[str, Any], X: Any, Y: Any) -> tuple[Array, Array]:
+        z = network_outputs(model, variables, X)
+        labels = Y if Y.ndim == 1 else Y.argmax(axis=1)
+        right = z.argmax(axis=1).astype(labels.dtype) == labels
+        return objective(z, Y).sum(), right.sum()
+
+    def score(variables: dict[str, Any], X: Any, Y: Any) -> Scores:
+        if not len(X):
+            raise ValueError("no examples to score: give at least one")
+        parts = [summed(variables, X[m : m + chunk], Y[m : m + chunk]) for m in range(0, len(X), chunk)]
+        loss, right = (np.sum([np.asarray(part[n], np.float64) for part in parts]) for n in (0, 1))
+        return Scores(float(loss) / len(X), float(right) / len(X))
+
+    return score

@@ -1,8 +1,33 @@
-"""One training loop for every network, and the order of examples.
+"""One training loop for every network, the order of examples, optimisers and losses.
 
 A step is a pure, compiled function `(state, batch) -> (state, loss)` that donates its state. The order of the data depends on
 (seed, epoch) only (by default a permutation), so an interrupted run resumes from its last checkpoint with the same batches as
 an uninterrupted run, and has the same result bit for bit.
+
+Optimisers of optax by name, with the gradient g of step k, all operations elementwise:
+
+    sgd         W -= η g
+    momentum    M = α M + g;                W -= η M            (nesterov: evaluated one step ahead)
+    adagrad     G += g²;                    W -= η g/√(G + ε)
+    rmsprop     V = γ V + (1 - γ) g²;       W -= η g/√(V + ε)
+    adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)
+    adam        M, V exponential moving averages, each divided by 1 - β^k;   W -= η M/(√V + ε)
+    nadam       adam with Nesterov momentum
+    adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
+
+AdaDelta is Zeiler's (2012): the running RMS of previous updates gives updates the unit of W, so η = 1. Some lecture notes call
+`W -= η M/√(V + ε)`, with M a moving average of the gradients, AdaDelta; that is Adam without bias correction.
+
+Losses of the last layer's outputs z and targets y:
+
+                            J                                       dJ/dz
+    squared_error           ½ ||y - z||²                            z - y
+    sigmoid_squared_error   ||y - a||²,  a = σ(z)                   -2 (y - a) a (1 - a)
+    binary_cross_entropy    -Σ y ln a + (1 - y) ln(1 - a)           a - y
+    softmax_cross_entropy   -Σ y ln softmax(z)                      softmax(z) - y
+
+At a sigmoid saturated at the wrong value, the factor a (1 - a) removes the gradient of the squared error but not that of the
+cross-entropy: therefore cross-entropy learns faster at first.
 """
 
 import functools
@@ -12,10 +37,95 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int, Integer
+import optax
+from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.nn.parts.names import look_up
+from jexplicit.nn.names import look_up
 from jexplicit.runs.loop import Entry, History, iterate
+
+Rate = float | jax.Array | optax.Schedule
+
+
+def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> optax.GradientTransformation:
+    """Adagrad from G = 0: `G += g²; W -= η g/√(G + ε)`.
+
+    ε is far below any g² and only prevents 0/0; optax has 1e-7.
+    """
+    return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
+
+
+_optimizers: dict[str, Callable[[Any, float, float], optax.GradientTransformation]] = {
+    "sgd": lambda rate, momentum, decay: optax.sgd(rate),
+    "momentum": lambda rate, momentum, decay: optax.sgd(rate, momentum),
+    "nesterov": lambda rate, momentum, decay: optax.sgd(rate, momentum, nesterov=True),
+    "adagrad": lambda rate, momentum, decay: adagrad(rate),
+    "rmsprop": lambda rate, momentum, decay: optax.rmsprop(rate),
+    "adadelta": lambda rate, momentum, decay: optax.adadelta(rate),
+    "adam": lambda rate, momentum, decay: optax.adam(rate),
+    "nadam": lambda rate, momentum, decay: optax.nadam(rate),
+    "adamw": lambda rate, momentum, decay: optax.adamw(rate, weight_decay=decay),
+}
+_schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
+    "constant": lambda rate, steps: optax.constant_schedule(rate),
+    "step": lambda rate, steps: optax.piecewise_constant_schedule(rate, {2 * steps // 3: 0.1}),
+    "exponential": lambda rate, steps: optax.exponential_decay(rate, steps, 0.01),
+    "linear": lambda rate, steps: optax.linear_schedule(rate, 0.0, steps),
+    "cosine": optax.cosine_decay_schedule,
+}
+
+
+def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
+    """The optax optimiser `name`, if it needs only a learning rate."""
+    W = jax.numpy.ones(1)
+    try:
+        optimizer = getattr(optax, name)(rate)
+        optimizer.update(W, optimizer.init(W), W)
+    except (AttributeError, TypeError, ValueError) as error:
+        remedy = "try adagrad, sgd, adam or rmsprop"
+        raise ValueError(f"optimizer {name!r}: optax has no plain optimiser of this name; {remedy}") from error
+    return optimizer
+
+
+def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay: float = 0.02) -> optax.GradientTransformation:
+    """The optimiser `name` of the table above.
+
+    rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
+    momentum: α of momentum and nesterov. weight_decay: λ of adamw.
+    """
+    return look_up("optimizer", _optimizers, name)(rate, momentum, weight_decay)
+
+
+def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
+    """The learning rate by step, from `rate` at the first of `steps`.
+
+    name: constant; step: a tenth after two thirds of the steps; exponential: to rate/100; linear, cosine: to 0.
+    """
+    if not 0 < rate < float("inf") or steps < 1:
+        raise ValueError(f"learning rate {rate} over {steps} steps: both must be positive")
+    return look_up("schedule", _schedules, name)(rate, steps)
+
+
+Objective = Callable[[Array, Array], Array]
+"""`(z, y) -> J` [B], per example, in nats for the cross-entropies. Targets y are [B, N]; the softmax also takes labels [B]."""
+
+
+def objective(name: str) -> Objective:
+    """The loss called `name`; a ValueError for an unknown name."""
+    return look_up("objective", OBJECTIVES, name)
+
+
+def _softmax_cross_entropy(z: Float[Array, "B N"], y: Array) -> Float[Array, " B"]:
+    loss = optax.softmax_cross_entropy_with_integer_labels if y.ndim == 1 else optax.softmax_cross_entropy
+    return loss(z, y)
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "squared_error": lambda z, y: optax.l2_loss(z, y).sum(axis=1),
+    "sigmoid_squared_error": lambda z, y: optax.squared_error(jax.nn.sigmoid(z), y).sum(axis=1),
+    "binary_cross_entropy": lambda z, y: optax.sigmoid_binary_cross_entropy(z, y).sum(axis=1),
+    "softmax_cross_entropy": _softmax_cross_entropy,
+}
+
 
 Order = Callable[[int, int], Int[np.ndarray, " M"]]
 _steps_between_checks = 16  # of the losses; a check waits for the device

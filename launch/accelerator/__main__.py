@@ -33,8 +33,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jexplicit.runs.devices import AXIS
-from launch.accelerator.checks import CHECKS, Check
-from launch.accelerator.parts import FULL, PARTS, TINY, Case, Part, Sizes
+from launch.accelerator.checks import CHECKS, FULL, PARTS, TINY, Case, Check, Part, Sizes
 
 Value = float | int | str | bool | None
 Row = dict[str, Value]

@@ -26,7 +26,7 @@ from icl.blur.baselines import (
 from icl.blur.learning import Sets, learning_curves
 from icl.blur.rules import LearnedRule, load_genome
 from icl.names import RATES
-from jexplicit.nn.parts.names import Activation
+from jexplicit.nn.names import Activation
 from jexplicit.runs.commands import stage
 from launch.blur import config as flags
 from launch.blur.config import TasksConfig

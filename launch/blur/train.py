@@ -23,7 +23,7 @@ from icl.blur.learning import Examples, Sets, corners, image_sets, learning_curv
 from icl.blur.rules import LearnedRule, load_genome, random_genome, ridge_genome, save_genome
 from icl.blur.search import FAMILIES, MetaRecipe, Stage, meta_train
 from jexplicit.data.images import read_images
-from jexplicit.nn.parts.names import Activation, OptimizerName
+from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import use_devices

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Preset
-from launch.shared.groups import Images, Run
+from launch.shared.flags import Images, Run
 
 Solved = Literal["explicit", "delta", "scaling", "quadratic", "features", "kernel", "feature-machine"]
 Method = Literal[Solved, "logistic_regression", "trained_readout", "network", "cnn", "cold", "warm"]

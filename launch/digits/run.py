@@ -21,30 +21,11 @@ from jexplicit.runs.commands import console, show, stage
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.files import host_bytes, local_path, read_config, read_run
 from jexplicit.runs.loop import is_checkpoint
-from jexplicit.solvers.explicit import dense_cooccurrence
-from jexplicit.solvers.layerwise import stack_logits
+from jexplicit.solvers.explicit import dense_cooccurrence, stack_logits
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained
 from launch.digits.config import PRESETS, Config
-from launch.digits.solved import (
-    WITH_FEATURES,
-    Parts,
-    Problem,
-    about,
-    explicit_features,
-    grid_cells,
-    kernel_logits,
-    layer_inputs,
-    load_model,
-    make_problem,
-    model_name,
-    most_accurate,
-    most_octaves,
-    read,
-    row_name,
-    stored,
-)
-from launch.digits.trained import network_logits
+from launch.digits.solved import Parts, Problem, load_model, row_name
 from launch.kit.experiment import Experiment, RunFolder
 from launch.kit.views import (
     COLOURS,
@@ -217,24 +198,24 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
         raise ValueError(f"{run} is a run of another version: fit its models again, by jexplicit digits with another --out")
     config = config_of(Config, stored, f"restore it in {run}, or give another run")
     folder = local_path(run, "--run") / "checkpoints"
-    saved = [row for row in rows if is_checkpoint(folder / model_name(row))]
+    saved = [row for row in rows if is_checkpoint(folder / solved.model_name(row))]
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if not (fitting := where(saved, **wanted)):
         asked = " ".join(f"--{name} {value}" for name, value in wanted.items()) or "--run"
         there = "; ".join(map(row_name, saved)) or "none that was saved"
         raise ValueError(f"{asked}: {run} has no such model; it has {there}")
-    row = most_accurate(fitting)
-    params = load_model(folder / model_name(row))
-    weights = load_model(folder / row["features"]) if row["method"] in WITH_FEATURES else {}
+    row = solved.most_accurate(fitting)
+    params = load_model(folder / solved.model_name(row))
+    weights = load_model(folder / row["features"]) if row["method"] in solved.WITH_FEATURES else {}
 
     def logits(X: np.ndarray) -> Array:
         if row["features"] in ("kernel", "feature-machine"):
-            return kernel_logits(config, weights, params, X, row["levels"])
+            return solved.kernel_logits(config, weights, params, X, row["levels"])
         if row["method"] == "features":
-            return _logits(row, params, explicit_features(X, row["levels"], weights))
+            return _logits(row, params, solved.explicit_features(X, row["levels"], weights))
         H = jnp.asarray(pixel_features(X, row["levels"]))
         if row["method"] == "cnn":
-            return network_logits(ConvolutionalNetwork((row["height"], row["width"]), row["outputs"]))(params, H)
+            return trained.network_logits(ConvolutionalNetwork((row["height"], row["width"]), row["outputs"]))(params, H)
         return _logits(row, params, H)
 
     return Classifier(row, tuple(row.get("classes") or map(str, range(row["outputs"]))), logits)
@@ -250,7 +231,7 @@ def _logits(row: Row, params: Any, H: Array) -> Array:
         return stack_logits([params[f"layer_{n}"]["kernel"] for n in range(1, row["layers"] + 1)], H)
     if row["method"] == "explicit":
         return stack_logits(params, H)
-    return layer_inputs(row, H) @ params["U"] + params["intercept"][None, :]
+    return solved.layer_inputs(row, H) @ params["U"] + params["intercept"][None, :]
 
 
 def classify(config: Any) -> dict[str, Any]:
@@ -321,16 +302,16 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
 def check_images(config: Config) -> Iterator[tuple[Any, str]]:
     """Refuse flags that do not fit each other or the images."""
     check(config)
-    side = min(read(config).train_images.shape[1:])
+    side = min(solved.read(config).train_images.shape[1:])
     small = f"--methods features of images {side} pixels wide: use images of at least 5, or leave it out"
     yield "features" in config.methods and side < 5, small
     halved = f"--methods cnn of images {side} pixels wide, which it halves twice: use images of at least 4, or leave it out"
     yield "cnn" in config.methods and side < 4, halved
     if not _of_descriptors & set(config.methods):
         return
-    octaves, wide = most_octaves(side), f"of images {side} pixels wide"
+    octaves, wide = solved.most_octaves(side), f"of images {side} pixels wide"
     yield (config.octaves or 0) > octaves, f"--octaves {config.octaves} {wide}: use at most {octaves}"
-    yield grid_cells(config, side) > side, f"--grid {config.grid} {wide}: use at most {side} cells"
+    yield solved.grid_cells(config, side) > side, f"--grid {config.grid} {wide}: use at most {side} cells"
     D, present = 2 * config.frequencies, host_bytes()
     needed, matrices = 4 * _matrices * D**2, f"{_matrices} matrices of {D} x {D} numbers"
     machine = f"this machine has {present / 1e9:,.0f} GB; use at most {int((present / 4 / _matrices) ** 0.5 / 2)}"
@@ -340,8 +321,8 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
 
 def measure(config: Config, folder: RunFolder) -> Parts:
     """The accuracy by priming number, and every method."""
-    problem = make_problem(config, folder)
-    images, data = problem.images, about(problem)
+    problem = solved.make_problem(config, folder)
+    images, data = problem.images, solved.about(problem)
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
     write_scan(problem)
     for method in config.methods:
@@ -352,7 +333,7 @@ def measure(config: Config, folder: RunFolder) -> Parts:
 
 
 def _complete(problem: Problem, part: Callable[[], Iterable[Row]], data: Row) -> list[Row]:
-    return [{**_shared, **row, **stored(problem, row), **data} for row in part()]
+    return [{**_shared, **row, **solved.stored(problem, row), **data} for row in part()]
 
 
 def write_scan(problem: Problem) -> None:

@@ -21,26 +21,45 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
-from jexplicit.features.descriptors import Axes, describe, fit_axes
-from jexplicit.features.fourier import fourier_directions, fourier_features
-from jexplicit.features.patches import Filters, patch_features, patch_filters
-from jexplicit.features.positive import random_directions, random_features, unit_rows
-from jexplicit.features.scattering import scattering_pools, wavelets
+from jexplicit.features.images import (
+    Axes,
+    Filters,
+    describe,
+    fit_axes,
+    patch_features,
+    patch_filters,
+    scattering_pools,
+    wavelets,
+)
+from jexplicit.features.random import fourier_directions, fourier_features, random_directions, random_features, unit_rows
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import stage
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.files import is_measured, peak_bytes
 from jexplicit.runs.loop import load_checkpoint, save_checkpoint
-from jexplicit.solvers.calibration import calibration_error, fit_temperature, reliability
-from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
-from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
+from jexplicit.solvers.explicit import (
+    SoftmaxLayer,
+    dense_cooccurrence,
+    explicit_solution,
+    priming_number,
+    solve_layers,
+    stack_logits,
+)
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, matrix_power, predict
-from jexplicit.solvers.gram import Gram, add_grams, gram_matrix, split_examples
-from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers, stack_logits
-from jexplicit.solvers.metrics import accuracy, mean_loss
+from jexplicit.solvers.gram import (
+    Gram,
+    add_grams,
+    choose_ridge,
+    gram_least_squares,
+    gram_matrix,
+    gram_softmax_sweeps,
+    split_examples,
+    streamed_logits,
+    tempered,
+)
+from jexplicit.solvers.metrics import accuracy, calibration_error, fit_temperature, mean_loss, reliability
 from jexplicit.solvers.priming import delta_intercept, fit_image_delta, intercept_logits
-from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
-from jexplicit.solvers.sweeps import SoftmaxFit, iterative_scaling_sweeps
+from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps, iterative_scaling_sweeps
 from launch.digits.config import Config
 from launch.kit.experiment import Part, RunFolder
 from launch.kit.views import Row, where

@@ -15,33 +15,26 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack, init_variables, network_outputs
-from jexplicit.nn.optimizers import adagrad
-from jexplicit.nn.parts.initializers import initializer
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, train_network, training_step
+from jexplicit.nn.networks import (
+    ConvolutionalNetwork,
+    FullyConnected,
+    SoftmaxStack,
+    init_variables,
+    initial_state,
+    initializer,
+    network_outputs,
+    train_network,
+    training_step,
+)
+from jexplicit.nn.training import adagrad, objective
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import stage
-from jexplicit.solvers.calibration import fit_temperature
-from jexplicit.solvers.layerwise import random_decoders
-from jexplicit.solvers.metrics import accuracy, closeness, mean_loss
-from jexplicit.solvers.streamed import streamed_logits, tempered
+from jexplicit.solvers.explicit import random_decoders
+from jexplicit.solvers.gram import streamed_logits, tempered
+from jexplicit.solvers.metrics import accuracy, closeness, fit_temperature, mean_loss
 from jexplicit.solvers.sweeps import SoftmaxFit
-from launch.digits.solved import (
-    Parts,
-    Problem,
-    describe_images,
-    dev_scores,
-    explicit_decoders,
-    flops,
-    held_out_tenth,
-    keep,
-    kernel_features,
-    linear,
-    make_key,
-    model_name,
-    save_model,
-)
+from launch.digits import solved
+from launch.digits.solved import Parts, Problem, dev_scores, held_out_tenth, keep, linear, make_key
 from launch.kit.views import Row, where
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2
@@ -63,13 +56,13 @@ def _stack(problem: Problem, key: Row) -> list[Row]:
     (H, Y, _), tenth = problem.train, held_out_tenth(problem)
     used = problem.train.rows(~tenth)  # a warm start is solved on these, too: held-out images stay unseen
     decoders = random_decoders(key_of_seed(config.seed), H.shape[1], Y.shape[1], layers)
-    decoders = explicit_decoders(used, problem.K, layers) if warm else decoders
+    decoders = solved.explicit_decoders(used, problem.K, layers) if warm else decoders
     params = {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}
-    solved = explicit_decoders(used, problem.K, 1) if layers == 1 else ()
+    closed = solved.explicit_decoders(used, problem.K, 1) if layers == 1 else ()
 
     def near(variables: Variables) -> Row:
         """How near training is to the solution of the same images."""
-        found = [closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, H[tenth])._asdict() for U in solved]
+        found = [closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, H[tenth])._asdict() for U in closed]
         return {f"explicit_{field}": value for one in found for field, value in one.items()}
 
     fields = {"priming_number": problem.K if warm else None, "learning_rate": config.learning_rate}
@@ -166,9 +159,9 @@ def trained_readout(problem: Problem) -> Parts:
 
 def _readout(problem: Problem, key: Row) -> list[Row]:
     config, N = problem.config, problem.images.outputs
-    train, test, weights, feature_seconds, feature_flops = describe_images(config)
-    save_model(problem, "kernel", weights)
-    features, D = kernel_features(weights), 2 * config.frequencies
+    train, test, weights, feature_seconds, feature_flops = solved.describe_images(config)
+    solved.save_model(problem, "kernel", weights)
+    features, D = solved.kernel_features(weights), 2 * config.frequencies
     zeros = {"kernel": jnp.zeros((D, N), train.dtype), "bias": jnp.zeros(N, train.dtype)}
 
     def layer(variables: Any) -> SoftmaxFit:
@@ -241,9 +234,9 @@ def fit_network(
         shared = {"event": "epoch", "method": key["method"], "layers": key["layers"], **about, "epoch": entry["epoch"]}
         problem.folder.log(**shared, **measured, seconds=entry.get("seconds", 0.0), train_loss=entry.get("train_loss"))
 
-    name = "_".join([model_name(key), *(f"{value:g}" for value in about.values())])
+    name = "_".join([solved.model_name(key), *(f"{value:g}" for value in about.values())])
     shapes = jax.eval_shape(lambda *parts: parts, initial_state(variables, optimizer), batch(np.arange(size)))
-    step_flops = flops(training_step(model, loss, optimizer, seed=config.seed), *shapes)
+    step_flops = solved.flops(training_step(model, loss, optimizer, seed=config.seed), *shapes)
     with stage(f"training {name}", "images") as progress:
         trained = train_network(
             model,

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Preset
-from launch.shared.groups import Run
+from launch.shared.flags import Run
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
 Data = Literal["diabetes", "friedman", "breast-cancer", "wine"]

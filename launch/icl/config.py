@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from icl.names import KINDS, Kind
-from jexplicit.nn.parts.names import ScheduleName
+from jexplicit.nn.names import ScheduleName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from launch.shared.choose import ModelChoices
+from launch.shared.flags import ModelChoices
 
 
 @dataclass(frozen=True, kw_only=True)

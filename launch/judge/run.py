@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jexplicit.data.records import MinimalPair, read_pairs
+from jexplicit.data.inputs import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
 from jexplicit.lm.evaluation import judgement, preferences
 from jexplicit.lm.text_model import TextModel
@@ -16,7 +16,7 @@ from jexplicit.runs.commands import stage
 from launch.judge.config import Config
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, cell, groups, pivot
-from launch.shared.choose import load_choices
+from launch.shared.flags import load_choices
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart
 

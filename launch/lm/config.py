@@ -8,7 +8,7 @@ from jexplicit.lm.core.names import Features, FitOptions, History, Method
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.files import local_path
 from launch.kit.command import Preset
-from launch.shared.groups import Run, Text
+from launch.shared.flags import Run, Text
 
 # What a finished run may be continued with: more models, samples or a test text.
 _models = ("methods", "features", "radius", "history")

@@ -1,36 +1,186 @@
-"""The models of a launch.lm run, and their fits."""
+"""The text of a launch.lm run, its models and their tests."""
 
 import functools
+import hashlib
 import itertools
+import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jax.sharding import Mesh
 
-from jexplicit.counts.dense import Counts
-from jexplicit.data.contexts import contexts
-from jexplicit.data.corpus.cache import TokenizedCorpus
-from jexplicit.lm.checkpoints import FROM_COUNTS, model_name, save_run_model
+from jexplicit.counts.pairs import Counts, count, count_sparse
+from jexplicit.counts.tables import Saving, SparseCounts, read_tables
+from jexplicit.data import corpora
+from jexplicit.data.contexts import PAD, contexts
+from jexplicit.data.corpora import Corpus, Documents, check_reading, file_documents, split_at_end
+from jexplicit.data.inputs import list_files
+from jexplicit.data.shards import TokenizedCorpus, cached_streams, read_shards, read_sizes
+from jexplicit.data.tokenizers import Tokenizer, encode_documents
+from jexplicit.lm.checkpoints import (
+    FROM_COUNTS,
+    has_counts,
+    load_counts,
+    load_row,
+    model_name,
+    save_counts,
+    save_run_model,
+    save_tokenizer,
+)
 from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.core.names import Features, FitOptions, label
 from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.evaluation import comparable_measures, evaluate, positions_in_all, spelling
-from jexplicit.lm.fits.fit import ORDER, contexts_radius, fit_model
+from jexplicit.lm.evaluation import (
+    DocumentLosses,
+    comparable_measures,
+    document_losses,
+    evaluate,
+    loss_fields,
+    positions_in_all,
+    spelling,
+)
+from jexplicit.lm.fits.fit import ORDER, choose_tables, contexts_radius, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.commands import console, stage
-from jexplicit.runs.devices import is_first
-from jexplicit.runs.files import peak_bytes, trim_heap
+from jexplicit.runs.devices import barrier, check_equal_across_processes, is_first, within_memory
+from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap
 from launch.kit.experiment import RunFolder
-from launch.kit.views import Row, where
+from launch.kit.views import Row, groups, where
 from launch.lm.config import Config
 from launch.lm.views import scaling_file
+
+_of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # methods that have models of sparse tables
+
+
+def read_corpus(config: Config) -> Corpus[list[str]]:
+    """The documents of the corpus, without the test text."""
+    with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
+        split = "end" if config.split == "dev-test" else config.split
+        options: Any = {"field": config.field, "documents": config.documents, "split": split, "keep": True}
+        corpus = corpora.read_corpus(config.corpus, config.train, config.dev, **options, progress=progress)
+        if config.split == "dev-test":  # a ninth of what is left is a tenth of all
+            train, dev = (Documents(split_at_end, corpus.train, dev=dev, share=1 / 9) for dev in (False, True))
+            corpus = Corpus(corpus.name, train, dev, corpus.source)
+        return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
+
+
+def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[str, Any]]:
+    """Streams of token ids, and their origin as fields of rows.
+
+    Of several processes the first one tokenises, and the others then find its tokens in the cache. The tokenizer is saved.
+
+    Raises:
+        ValueError: shards of another tokenizer than the one beside them; a run that is resumed counted another text.
+    """
+    if config.shards:
+        tokenizer = Tokenizer.load(config.shards / "tokenizer.model")
+        train, dev = (read_shards(config.shards / part) for part in ("train", "dev"))
+        if others := [shards.folder for shards in (train, dev) if shards.tokenizer != tokenizer.sha256]:
+            raise ValueError(f"{others[0]} holds tokens of another tokenizer than its tokenizer.model: write both again")
+        name, sha256, of_all = str(config.shards), train.sha256, train.sha256 + dev.sha256
+        text = TokenizedCorpus(tokenizer, train, dev[:], cached=True, dev_sizes=read_sizes(config.shards / "dev"))
+    else:
+        if not is_first():
+            barrier("tokens")
+        corpus = read_corpus(config)
+        name, sha256, of_all = corpus.name, corpus.sha256, corpus.sha256
+        with stage("tokenising", "documents") as progress:
+            text = cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
+        if is_first():
+            barrier("tokens")
+    check_equal_across_processes("text", of_all)
+    folder.note_data("text", corpus_sha256=sha256, tokenizer_sha256=text.tokenizer.sha256)
+    if is_first():
+        save_tokenizer(folder.path, text.tokenizer)
+    return text, {"corpus": name, "corpus_sha256": sha256}
+
+
+def kind_of_tables(config: Config, vocab_size: int) -> str:
+    """dense or sparse tables, by --tables or by memory."""
+    budget = parse_bytes(config.memory) if config.memory else host_bytes()
+    auto = choose_tables(config.methods, vocab_size, max(config.radius), budget)
+    return auto if config.tables == "auto" else config.tables
+
+
+def check_fit(config: Config, text: TokenizedCorpus, tables: str) -> None:
+    """Refuse methods without such tables, and text that is too small.
+
+    Raises:
+        ValueError: with the methods and the tables, or with what the text has.
+    """
+    if tables == "sparse" and (others := set(config.methods) - set(_of_sparse)):
+        raise ValueError(
+            f"--methods {' '.join(sorted(others))} with sparse tables: these work only with {', '.join(_of_sparse)}; "
+            "use --tables dense or a smaller --vocab-size"
+        )
+    if isinstance(text.train, np.ndarray):  # shards are too many to look through
+        lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
+        if len(np.unique(np.bincount(text.train[text.train != PAD]))) <= 2:  # 0, and one number
+            raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
+        if max(config.radius) > lengths.max():
+            raise ValueError(
+                f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that"
+            )
+
+
+def count_or_load(
+    config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
+) -> tuple[TrainingText, float]:
+    """The text with its counts, new or resumed, and their seconds."""
+    K, N, path = max(config.radius), text.tokenizer.vocab_size, folder.path
+    memory = parse_bytes(config.memory) if config.memory else None
+    shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
+
+    def training(counts: Any) -> TrainingText:
+        name = {"dense": "counts", "sparse": "sparse_counts"}[kind]
+        return TrainingText(text.train, N, **{name: counts}, **shape)
+
+    sparse = kind == "sparse"
+    if has_counts(path, sparse=sparse) and len(counts := load_counts(path, sparse=sparse)) >= K:
+        return training(counts), folder.events("count")[-1]["seconds"]
+    saving = Saving(path / "checkpoints" / "counting", config.checkpoint_seconds)
+    start = time.perf_counter()
+    with stage(f"counting, {kind} tables", "positions") as progress:
+        options: Any = {"radius": K, "vocab_size": N, "progress": progress}
+        counts: Any
+        if beside := counts_beside_shards(config, text.tokenizer, K):
+            counts = beside if kind == "sparse" else tuple(C.toarray() for C in beside)
+        elif kind == "sparse":
+            counts = count_sparse(text.train, saving=saving, **options)
+        else:
+            devices = within_memory(mesh, memory, 4 * K * N**2, K) if memory else mesh
+            counts = count(text.train, mesh=devices, saving=saving, **options)
+        counted = training(counts)
+    seconds = time.perf_counter() - start
+    folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes(), tables=kind)
+    save_counts(path, counts)
+    if is_first():
+        shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
+    return counted, seconds
+
+
+def counts_beside_shards(config: Config, tokenizer: Tokenizer, radius: int) -> SparseCounts:
+    """C_1 .. C_K that launch.beam left with its shards, if any.
+
+    Raises:
+        ValueError: damaged counts, or those of another tokenizer.
+    """
+    folder = config.shards / "counts" if config.shards else None
+    if not folder or not folder.is_dir():
+        return ()
+    tables = read_tables(folder, tokenizer=tokenizer.sha256)[:radius]
+    if len(tables) < radius:
+        console.print(f"  {folder} holds offsets 1 to {len(tables)} of the {radius} needed: counting again")
+        return ()
+    return tables
+
 
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
 _once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
@@ -153,3 +303,96 @@ def measure_scaling(job: ModelRun, model: LanguageModel) -> dict[str, Any]:
         np.savez_compressed(path, f=f, log_means=log_means)
     found = {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}
     return found | {"log_partition_sd": partition_spread(model, X, times)}
+
+
+_block = 1000  # predictions of a single document, which is resampled in blocks
+
+
+class HeldBack(NamedTuple):
+    """Test streams by file, and the text to fit the chosen models on again."""
+
+    files: dict[str, np.ndarray]
+    counted: np.ndarray | None = None
+
+
+def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> HeldBack:
+    """The test text of --test or --split dev-test as streams.
+
+    Raises:
+        ValueError: a file that is missing, that holds no text, or that is in train or dev, too; a run that is resumed was
+            tested on another text.
+    """
+    reading: Any = {"field": config.field, "documents": config.documents}
+    if config.split == "dev-test":
+        corpus = corpora.read_corpus(config.corpus, config.train, split="end", **reading)
+        counted, test = (encode_documents(tokenizer, list(part)) for part in (corpus.train, corpus.dev))
+        held = HeldBack({"the last tenth": test}, counted)
+    else:
+        files = check_test_files(config)
+        inside = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
+        texts = {os.path.relpath(file, inside): list(file_documents(file, **reading)) for file in files}
+        held = HeldBack({name: encode_documents(tokenizer, documents) for name, documents in texts.items()})
+    if empty := [name for name, stream in held.files.items() if not (stream != PAD).any()]:
+        raise ValueError(f"{empty[0]} has no token to predict: take it out of --test")
+    now = {name: hashlib.sha256(stream.astype(np.int64).tobytes()).hexdigest() for name, stream in held.files.items()}
+    for before in folder.events("test_text"):
+        if before["sha256"] != now:
+            was = f"{', '.join(before['sha256'])} (now {', '.join(now) or 'no file'})"
+            raise ValueError(f"{folder.path} was tested on another text, {was}: restore it, or choose another --out")
+    if now and not folder.events("test_text"):
+        folder.log(event="test_text", sha256=now)
+    return held
+
+
+def check_test_files(config: Config) -> list[str]:
+    """The files of --test, each once; none without --test.
+
+    Raises:
+        ValueError: a missing file, one that is in train or dev, or one that --field or --documents does not fit.
+    """
+    if not config.test:
+        return []
+    files = list_files(config.test)
+    others = {flag: list_files(getattr(config, flag)) for flag in ("train", "dev") if getattr(config, flag)}
+    for flag, read in others.items():
+        if shared := sorted(set(map(os.path.realpath, files)) & set(map(os.path.realpath, read))):
+            raise ValueError(f"{shared[0]} is in {flag} and in test: remove it from one; a test text is new to every choice")
+    check_reading(
+        [*(file for read in others.values() for file in read), *files], field=config.field, documents=config.documents
+    )
+    return files
+
+
+def chosen_models(rows: Iterable[Row]) -> list[Row]:
+    """The row of lowest dev perplexity, by method and history."""
+    return [min(own, key=lambda row: row["dev_perplexity"]) for own in groups(rows, ["method", "history"]).values()]
+
+
+def measure_tests(job: ModelRun, held: HeldBack) -> None:
+    """Evaluate the chosen models on every test file not yet measured."""
+    for row in chosen_models(job.folder.rows()) if held.files else ():
+        if "test_loss" in row:
+            continue
+        name = {field: row[field] for field in ("method", "features", "radius", "history") if field in row}
+        model = load_row(job.folder.path, row).model if held.counted is None else _fit_again(job, held.counted, name)
+        losses = []
+        for file, stream in held.files.items():
+            with stage(f"test of {label(row)}, {file}", "positions") as progress:
+                losses.append(document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
+            documents = int(np.count_nonzero(stream == PAD)) - 1
+            job.folder.log(event="test", **name, file=file, **test_fields(losses[-1:], documents))
+        documents = sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in held.files.values())
+        job.folder.extend_row(dict(row), **test_fields(losses, documents))
+
+
+def test_fields(losses: Sequence[DocumentLosses], documents: int) -> dict[str, Any]:
+    """The fields of a row on the test text."""
+    return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
+
+
+def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> AnyModel:
+    """The model of a name, of all text before the test."""
+    text, known = job.training, {}
+    if job.tables == "sparse":
+        known["sparse_counts"] = count_sparse(stream, radius=max(job.config.radius), vocab_size=text.vocab_size)
+    return fit_model(name["method"], text.like(stream, **known), options_of(job.config, name), Watch(stage=stage)).model

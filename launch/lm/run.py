@@ -1,9 +1,14 @@
-"""The whole job of launch.lm, from text to report."""
+"""The whole job of launch.lm, from flags to report, and its forecast.
+
+The forecast of tokens, memory, disk and time takes sizes from the tables that would be made, and times from a small part of the
+text on which everything is done: every model is fitted and evaluated there twice, the first time with compilation.
+"""
 
 import functools
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
@@ -11,37 +16,190 @@ import numpy as np
 from filelock import FileLock
 from rich.markup import escape
 
-from jexplicit.counts.dense import count
+from jexplicit.counts.pairs import count, count_sparse
 from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import TextSizes
-from jexplicit.data.corpus.docstrings import about_corpus
-from jexplicit.data.corpus.shards import count_tokens
-from jexplicit.lm.checkpoints import load_row, model_rows
-from jexplicit.lm.evaluation import unknown_share
-from jexplicit.lm.fits.fit import ONE_DEVICE
+from jexplicit.data.corpora import TextSizes, about_corpus
+from jexplicit.data.shards import count_tokens, read_shards
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
+from jexplicit.lm.checkpoints import FROM_COUNTS, load_row, model_rows
+from jexplicit.lm.core.names import FitOptions, window_of
+from jexplicit.lm.evaluation import evaluate, unknown_share
+from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, fit_model
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.training_text import TrainingText
+from jexplicit.lm.training_text import TrainingText, Watch
+from jexplicit.nn.training import optax_optimizer
+from jexplicit.runs.bounds import refuses
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import console, print_hint
+from jexplicit.runs.commands import console, print_hint, show, si_format
 from jexplicit.runs.devices import (
     barrier,
     check_equal_across_processes,
+    check_process,
     data_mesh,
     is_first,
     join,
     lock_run_folder,
     request_devices,
 )
-from jexplicit.runs.files import write_json
+from jexplicit.runs.files import parse_bytes, write_json
 from launch.kit.command import as_typed
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.lm.check import check
+from launch.kit.views import Column, Row, rich_table
 from launch.lm.config import GROWING, PRESETS, Config
-from launch.lm.forecast import forecast
-from launch.lm.models import ModelRun, measure_model, wanted_models
-from launch.lm.testing import measure_tests, read_tests
-from launch.lm.text import check_fit, count_or_load, kind_of_tables, read_text
+from launch.lm.models import (
+    ModelRun,
+    check_fit,
+    check_test_files,
+    count_or_load,
+    kind_of_tables,
+    measure_model,
+    measure_tests,
+    options_of,
+    read_corpus,
+    read_tests,
+    read_text,
+    wanted_models,
+)
 from launch.lm.views import VIEWS, repetition
+from launch.shared.flags import check_text
+
+_served = (*FROM_COUNTS, "ngram")  # by several processes
+_unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
+_given = ("methods", "features", "radius", "history")  # each with a value at least
+
+
+@refuses
+def check(config: Config) -> Iterator[tuple[Any, str]]:
+    """Refuse flags that make no sense, with the remedy."""
+    kind, _, name = config.corpus.partition(":")
+    methods, corpus = set(config.methods), f"--corpus {config.corpus}"
+    words = {name: " ".join(map(str, getattr(config, name))) for name in _given}
+    known = kind in (("shards", "tfds") if name else ("docs", "installed", "text"))
+    yield not known, f"{corpus}: choose docs, installed, text, shards:DIR or tfds:NAME"
+    if config.coordinator is not None:
+        check_process(config.coordinator, config.num_processes, config.process_id)
+        yield _beyond("--methods", config.methods, _served, "--coordinator")
+        alone = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
+        yield config.test, f"--test {' '.join(config.test)} with --coordinator: {alone}"
+    else:
+        alone = f"--num-processes {config.num_processes} --process-id {config.process_id}"
+        yield (config.num_processes, config.process_id) != (None, None), f"{alone} without --coordinator HOST:PORT"
+    if config.memory is not None:
+        parse_bytes(config.memory)
+    if config.shards:
+        made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
+        flags = " ".join(flag for flag, given in made.items() if given)
+        yield flags, f"{flags} with {corpus}: shards are tokenised already; give these flags to launch.shards"
+        yield _beyond("--methods", config.methods, (*_served, "context-mixing"), "--corpus shards:DIR")
+    check_text(config)
+    check_test_files(config)
+    for name in _given:
+        yield not getattr(config, name), f"--{name} without a value: give at least one"
+    for history in config.history:
+        window_of(history)
+    past = set(config.history) != {"none"} and "context-mixing" not in methods
+    reads = "only --methods context-mixing reads preceding text"
+    yield past, f"--history {words['history']} with --methods {words['methods']}: {reads}"
+    unsplit = config.split != "blocks" and (config.dev or not config.train)
+    yield unsplit, f"--split {config.split}: it splits the files of --train, without --dev"
+    if config.split == "dev-test":
+        refused = {"--test": config.test, "--limit": config.limit, "--memory": config.memory}
+        refused |= {"--coordinator": config.coordinator}
+        refused |= {f"--methods {method}": method in methods for method in ("cold", "warm")}  # which stop on the dev text
+        flags = " ".join(flag for flag, given in refused.items() if given)
+        yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
+    far = "optimum" in methods and 1 not in config.radius
+    yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
+    for name in (field.name for field in fields(FitOptions)):
+        users, value = [method for method in OPTIONS if name in OPTIONS[method]], getattr(config, name)
+        unused = not config.resume and methods.isdisjoint(users) and all(value != getattr(own, name) for own in _unchanged)
+        flag = f"--{name.replace('_', '-')} {value} with --methods {words['methods']}"
+        yield unused, f"{flag}, which do not use it; methods that do: {', '.join(users)}"
+    if config.optimizer != "adagrad":
+        optax_optimizer(config.optimizer, config.learning_rate)
+
+
+def _beyond(flag: str, given: Sequence[str], served: Sequence[str], where: str) -> tuple[Any, str]:
+    """Values of a flag that are not served there."""
+    others = sorted(set(given) - set(served))
+    return others, f"{flag} {' '.join(others)} with {where}: use {flag} {' '.join(served)} there"
+
+
+_documents = 1_000  # of the part that is tokenised
+_positions = 20_000  # of the part that is fitted on
+_runtime_bytes = 600 * 10**6  # Python, its libraries, and what XLA compiles
+_pair_bytes = 12  # of a pair in sparse counts: two ids and a number
+_stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
+_passes = {  # the option with the number of passes that a fit makes
+    "iterative-scaling": "sweeps",
+    **dict.fromkeys(("cold", "warm"), "epochs"),
+}
+_fixed = ("unigram", "bigram", "explicit", "log-linear")  # solved from counts: not longer for more text
+
+
+def forecast(config: Config) -> dict[str, Any]:
+    """Estimate, show the estimate as a table, and return it."""
+    if config.shards:
+        shards, seconds = read_shards(config.shards / "train"), 0.0
+        tokenizer, stream = Tokenizer.load(config.shards / "tokenizer.model"), shards[: min(len(shards), 50 * _positions)]
+        documents, tokens = shards.documents, len(shards)
+    else:
+        texts = read_corpus(config).train
+        part, documents, start = texts[:: max(1, len(texts) // _documents)], len(texts), time.perf_counter()
+        tokenizer = make_tokenizer(config.tokenizer, part, None)
+        stream = encode_documents(tokenizer, part)
+        share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
+        tokens, seconds = int(len(stream) * share), (time.perf_counter() - start) * share
+    N = config.vocab_size or tokenizer.vocab_size
+    kind, K = kind_of_tables(config, N), max(config.radius)
+    ends = np.flatnonzero(stream == PAD)[1:]
+    stream = stream[: int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)]) + 1]  # whole documents
+    grows, start = tokens / len(stream), time.perf_counter()
+    pairs = sum(table.nnz for table in count_sparse(stream, radius=K, vocab_size=tokenizer.vocab_size))
+    counting = (time.perf_counter() - start) * grows
+    pairs *= grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
+    table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
+    models = list(wanted_models(config))
+    fitting = sum(_model_seconds(config, name, stream, tokenizer, tokens) for name in models)
+    saved = sum(name["method"] not in FROM_COUNTS for name in models)
+    found = {
+        "documents": documents,
+        "tokens": tokens - documents - 1,  # without <pad>
+        "vocab_size": N,
+        "tables": kind,
+        "memory_bytes": _runtime_bytes + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens,
+        "disk_bytes": saved * table_bytes + (_pair_bytes if kind == "sparse" else _stored_bytes) * pairs,
+        "tokenising_seconds": seconds,
+        "counting_seconds": counting,
+        "models_seconds": fitting,
+        "seconds": seconds + counting + fitting,
+    }
+    rows = [
+        {"what": name.replace("_", " "), "estimate": value if isinstance(value, str) else si_format(value)}
+        for name, value in found.items()
+    ]
+    show(rich_table([Column("", "what"), Column("estimate", "estimate")], rows, title="a forecast; nothing is written"))
+    return found
+
+
+def _model_seconds(config: Config, name: Row, stream: np.ndarray, tokenizer: Tokenizer, tokens: int) -> float:
+    """Seconds to fit and evaluate the whole text, from a part."""
+    method, grows, seconds = name["method"], tokens / len(stream), []
+    options, passes = options_of(config, name), _passes.get(method)
+    if passes:
+        options = replace(options, **{passes: 1})
+    shape: Any = {"eos": config.eos, "tokenizer": tokenizer}
+    for _ in range(2):  # the second time without compilation
+        start = time.perf_counter()
+        model = fit_model(method, TrainingText(stream, tokenizer.vocab_size, **shape), options, Watch(dev=stream)).model
+        middle = time.perf_counter()
+        evaluate(model, stream)
+        seconds.append((middle - start, time.perf_counter() - middle))
+    (first_fit, first_reading), (fitted, read) = seconds
+    compiling = max(0.0, first_fit - fitted) + max(0.0, first_reading - read)
+    longer = (getattr(config, passes) if passes else 1) * (1.0 if method in _fixed else grows)
+    drawn = tokens if name["radius"] == 1 else min(tokens, config.train_sample or tokens) + tokens / 10
+    return compiling + fitted * longer + read * drawn / len(stream)
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 
 from launch.kit.command import Command, run_subcommand
 from launch.networks import config as configs
-from launch.networks.presets import PRESETS
+from launch.networks.config import PRESETS
 
 COMMANDS = {
     name: Command(config, f"launch.networks.{module}", PRESETS[name])
@@ -19,7 +19,7 @@ COMMANDS = {
         ("mlp-lm", configs.MLPConfig, "mlp_lm"),
         ("transformer-lm", configs.TransformerConfig, "sequence_lm"),
         ("lstm-lm", configs.LSTMConfig, "sequence_lm"),
-        ("fcnn", configs.FCNNConfig, "fcnn"),
+        ("fcnn", configs.FCNNConfig, "training"),
         ("autoencoder", configs.AutoencoderConfig, "autoencoder"),
         ("compare", configs.CompareConfig, "compare"),
     )

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.nn.parts.activations import activation
-from jexplicit.nn.studies import autoencoders as study
-from jexplicit.nn.studies.autoencoders import LinearAutoencoder, linear_autoencoder, reconstruction_errors
+from jexplicit.nn import studies
+from jexplicit.nn.networks import FullyConnected, activation, init_variables, network_outputs
+from jexplicit.nn.studies import LinearAutoencoder, linear_autoencoder, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import stage
 from launch.kit.experiment import Experiment, RunFolder
@@ -108,18 +107,18 @@ def measure_linear(f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> l
 
 def auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
     """How well the reconstruction error separates anomalies from test examples."""
-    return study.anomaly_auc(*(reconstruction_errors(f(X), X) for X in map(jnp.asarray, (data.test.X, anomalies))))
+    return studies.anomaly_auc(*(reconstruction_errors(f(X), X) for X in map(jnp.asarray, (data.test.X, anomalies))))
 
 
 def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
     """Whether a map contracts around the training examples, and leads back to them."""
     X = jnp.asarray(data.train.X)
     with stage("iterating the map"):
-        J = study.contraction(f, X)
-        starts = study.add_noise(key_of_seed(config.seed), X, _noise, _starts_per_memory)
+        J = studies.contraction(f, X)
+        starts = studies.add_noise(key_of_seed(config.seed), X, _noise, _starts_per_memory)
         own = np.repeat(np.arange(len(X)), _starts_per_memory)
-        from_noise = study.recall(study.iterate_map(f, starts, config.iterations), X)
-        from_test = study.recall(study.iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
+        from_noise = studies.recall(studies.iterate_map(f, starts, config.iterations), X)
+        from_test = studies.recall(studies.iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
     largest = {"singular_value": float(J.singular.max()), "spectral_radius": float(J.spectral_radius.max())}
     return {
         **{f"largest_{name}": value for name, value in largest.items()},
@@ -142,7 +141,7 @@ def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, se
     for name, code in codes.items():
         with stage(f"clusters of {name}"):
             seeds = range(seed, seed + _clusterings)
-            agreement = [study.cluster_agreement(np.asarray(code), labels, clusters=clusters, seed=seed) for seed in seeds]
+            agreement = [studies.cluster_agreement(np.asarray(code), labels, clusters=clusters, seed=seed) for seed in seeds]
         centred = code - code.mean(axis=0)[None, :]
         axes = centred @ linear_autoencoder(centred, 2).B.T
         numbers = {"agreement": float(np.mean(agreement)), "spread": float(np.std(agreement, ddof=1))}
@@ -152,7 +151,7 @@ def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, se
 
 def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
     """Linear autoencoders as wide as their input, from several starts."""
-    D, projection = X.shape[1], study.pseudo_inverse_autoencoder(X)
+    D, projection = X.shape[1], studies.pseudo_inverse_autoencoder(X)
     P, identity = projection.A @ projection.B, jnp.eye(D, dtype=X.dtype)
     for seed in range(first_seed, first_seed + _descents):
         A, B = jax.random.normal(key_of_seed(seed), (2, D, D), X.dtype) * math.sqrt(2 / D)
@@ -165,10 +164,10 @@ def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
         }
         for name, start in starts.items():
             with stage(f"linear, width {D}, from {name}"):
-                f = study.descend_linear(start, X, _descent_steps)
+                f = studies.descend_linear(start, X, _descent_steps)
             first, loss = (float(reconstruction_errors(g(X), X).mean()) for g in (start, f))
             distance = float(jnp.linalg.norm(f.A @ f.B - P) / jnp.linalg.norm(P))
-            numbers = {"first_loss": first, "loss": loss, "gain": study.off_span_gain(f, X), "distance": distance}
+            numbers = {"first_loss": first, "loss": loss, "gain": studies.off_span_gain(f, X), "distance": distance}
             folder.log(event="wide linear", start=name, seed=seed, **numbers)
 
 

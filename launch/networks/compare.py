@@ -15,15 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jexplicit.nn.diagnostics import hidden_layers
-from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.nn.optimizers import make_optimizer, make_schedule
-from jexplicit.nn.parts.activations import activation
-from jexplicit.nn.parts.names import Activation, NormName, ObjectiveName, OptimizerName, SamplerName, ScheduleName
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, network_step, variables_of
-from jexplicit.nn.studies.gradient_noise import gradient_noise
-from jexplicit.nn.training import sampler
+from jexplicit.nn.names import Activation, NormName, ObjectiveName, OptimizerName, SamplerName, ScheduleName
+from jexplicit.nn.networks import (
+    FullyConnected,
+    activation,
+    init_variables,
+    initial_state,
+    network_outputs,
+    network_step,
+    variables_of,
+)
+from jexplicit.nn.studies import gradient_noise, hidden_layers
+from jexplicit.nn.training import make_optimizer, make_schedule, objective, sampler
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import stage
 from jexplicit.solvers.metrics import recall_by_class

@@ -10,10 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import contexts
-from jexplicit.data.corpora import Corpus, split_documents, split_in_three
-from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.corpus.docstrings import about_corpus, docs_corpus
-from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.data.corpora import (
+    Corpus,
+    about_corpus,
+    docs_corpus,
+    read_documents,
+    split_documents,
+    split_in_three,
+    text_corpus,
+)
+from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import map_contexts

@@ -14,10 +14,8 @@ from jax.sharding import Mesh
 
 from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import TextSizes
-from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.corpus.sources import read_corpus
-from jexplicit.data.text import text_corpus
+from jexplicit.data.corpora import TextSizes, read_corpus, text_corpus
+from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
@@ -26,13 +24,21 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows import network_model
 from jexplicit.lm.training_text import TrainingText
-from jexplicit.nn.lstm import LSTM
-from jexplicit.nn.networks import init_variables
-from jexplicit.nn.sequences import sequence_loss, sequence_optimizer, stream_log_probabilities, window_batch, window_order
-from jexplicit.nn.starts import bigram_start, embedding_start, induction_start, output_start
-from jexplicit.nn.steps import train_network
+from jexplicit.nn.networks import init_variables, train_network
+from jexplicit.nn.sequences import (
+    LSTM,
+    Transformer,
+    bigram_start,
+    embedding_start,
+    induction_start,
+    output_start,
+    sequence_loss,
+    sequence_optimizer,
+    stream_log_probabilities,
+    window_batch,
+    window_order,
+)
 from jexplicit.nn.training import TrainingResult
-from jexplicit.nn.transformer import Transformer
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import on_cpu, use_devices

@@ -1,26 +1,33 @@
-"""Shared parts of launch.networks: examples, training, rows and views."""
+"""Shared parts of launch.networks: examples, training, rows and views; and fcnn.
 
+fcnn: a fully connected network on images, next to the explicit solution.
+"""
+
+import functools
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
-from jexplicit.nn.networks import init_variables
-from jexplicit.nn.optimizers import make_optimizer, make_schedule
-from jexplicit.nn.parts import objectives
-from jexplicit.nn.parts.names import ObjectiveName
-from jexplicit.nn.steps import Scores, scorer, train_network
-from jexplicit.nn.training import epoch_order, shorter_epochs
+from jexplicit.nn import training
+from jexplicit.nn.names import ObjectiveName
+from jexplicit.nn.networks import FullyConnected, Scores, init_variables, scorer, train_network
+from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, objective, shorter_epochs
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.commands import console, stage
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.loop import load_checkpoint, save_checkpoint
-from launch.kit.experiment import RunFolder
+from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
+from jexplicit.solvers.metrics import accuracy
+from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table
-from launch.networks.config import Descent, Pictures
+from launch.networks.config import Descent, FCNNConfig, Pictures, checked
 
 _scored_examples = 100_000  # of the train loss, at most
 _optional = ("optimizer", "objective", "dev_perplexity", "test_accuracy", "steps", "seconds")
@@ -109,7 +116,7 @@ def train_model(
     name: of the row, unique within the run. model: the kind of network. variables: the initial ones; default, random. finish:
     `variables -> more fields`, of the trained network. more: fields of the row.
     """
-    loss, M, softmax = objectives.objective(objective), len(data.train.X), "softmax" in objective
+    loss, M, softmax = training.objective(objective), len(data.train.X), "softmax" in objective
     size = min(flags.epoch_examples or M, M)
     batch_size = min(flags.batch_size or size, size)
     epoch_steps = -(-size // batch_size)
@@ -201,3 +208,30 @@ RESULTS = Table(
 )
 _axes = {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}
 CURVES = Lines("curves", "step", "dev_loss", "name", rows=_curves, axes=_axes, size=(6.4, 4.2), legend="below")
+
+
+def measure(config: FCNNConfig, folder: RunFolder) -> Iterator[Part]:
+    """The explicit solution, and the network of the flags."""
+    images, data = open_pictures(config, "fcnn")
+    yield {"name": "explicit"}, functools.partial(solve, raw_data(images, "fcnn"))
+    kind = "FCNN " + "-".join(map(str, (data.train.X.shape[1], *config.hidden, data.outputs)))
+    network = FullyConnected(config.hidden, data.outputs, dropout=config.dropout)
+    yield {"name": "fcnn"}, functools.partial(train_model, folder, config, data, network, "fcnn", kind)
+
+
+@full_precision
+def solve(data: Data) -> list[Row]:
+    """The row of the explicit solution of one softmax layer on positive pixels."""
+    parts = {name: tuple(map(jnp.asarray, getattr(data, name))) for name in ("train", "dev", "test")}
+    (H, Y), (H_test, Y_test) = parts["train"], parts["test"]
+    begin = time.perf_counter()
+    U = jax.block_until_ready(explicit_solution(dense_cooccurrence(H, Y), float(priming_number(H))))
+    seconds = time.perf_counter() - begin
+    loss = objective("softmax_cross_entropy")
+    losses = {name: float(loss(features @ U, targets).mean()) for name, (features, targets) in parts.items()}
+    found = accuracy(H_test @ U, Y_test.argmax(axis=1))
+    return [solved_row(data, losses, model="explicit solution, one layer", seconds=seconds, test_accuracy=found)]
+
+
+VIEWS = [RESULTS, CURVES]
+EXPERIMENT = Experiment("networks", FCNNConfig, measure, VIEWS, check=checked, title="launch.networks fcnn")

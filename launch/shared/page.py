@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jexplicit.runs.files import write_whole
-from launch.shared.choose import visible
+from launch.shared.flags import visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.core.model import EncodedText

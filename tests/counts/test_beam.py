@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from jexplicit.counts.beam import DocumentShard, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
-from jexplicit.counts.dense import count
-from jexplicit.counts.merging import merge_counts, read_tables
-from jexplicit.data.corpora import split_documents
-from jexplicit.data.corpus.shards import read_shards
-from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.counts.pairs import count
+from jexplicit.counts.tables import merge_counts, read_tables
+from jexplicit.data.corpora import read_documents, split_documents, text_corpus
+from jexplicit.data.shards import read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from launch.beam import main
 from launch.shards import main as shards_main
@@ -71,7 +70,7 @@ def test_parts_are_cut_as_the_whole(n):
 
 def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypatch):
     monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 16)
-    monkeypatch.setattr("jexplicit.counts.sparse._block_positions", 100)
+    monkeypatch.setattr("jexplicit.counts.pairs._block_positions", 100)
     documents, K = read_documents(files), 3
     tokenizer = train_tokenizer(documents, vocab_size=60)
     (tmp_path / "train").mkdir()

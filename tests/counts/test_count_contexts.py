@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from jexplicit.counts import contexts
-from jexplicit.counts.contexts import count_contexts
+from jexplicit.counts import pairs
+from jexplicit.counts.pairs import count_contexts
 
 N = 6
 
@@ -26,7 +26,7 @@ def keys_of(level, N=N):
 @pytest.fixture(params=[2**63 - 1, 100, 40], ids=["one number", "numbered once", "numbered often"])
 def largest(request, monkeypatch):
     """Keys are numbered again where they would grow too large; how large that is changes nothing."""
-    monkeypatch.setattr(contexts, "_largest", request.param)
+    monkeypatch.setattr(pairs, "_largest", request.param)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])

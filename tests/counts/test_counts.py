@@ -10,10 +10,9 @@ from files import shards_of
 from reference import cooccurrences, random_documents, stream_of
 from scipy.sparse import csr_array
 
-from jexplicit.counts import dense, merging, sparse
-from jexplicit.counts.dense import count
-from jexplicit.counts.merging import merge_counts
-from jexplicit.counts.sparse import SparseCounter, count_sparse
+from jexplicit.counts import pairs, tables
+from jexplicit.counts.pairs import SparseCounter, count, count_sparse
+from jexplicit.counts.tables import merge_counts
 from jexplicit.data.contexts import context_columns
 from jexplicit.runs.devices import data_mesh
 
@@ -65,7 +64,7 @@ FEW = ("dense of 5 on 8", "dense of 1000000 on 1", "sparse (64, 1, 3)", "sparse 
 
 @pytest.mark.parametrize("way", [way if way in FEW else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
 def test_every_way_of_counting_is_the_double_loop(way, monkeypatch):
-    monkeypatch.setattr(sparse, "_block_positions", 50)
+    monkeypatch.setattr(pairs, "_block_positions", 50)
     for documents, vocab_size in TEXTS.values():
         counts = WAYS[way](stream_of(documents, np.uint8), radius=K, vocab_size=vocab_size)
         assert_same_counts(counts, cooccurrences(documents, K, vocab_size))
@@ -119,15 +118,15 @@ def test_merged_counts_become_int64_exactly_where_a_cell_could_pass_int32(kind, 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(devices, monkeypatch):
     bound, flushed = 64, []
-    reduce = dense._reduce
+    reduce = pairs._reduce
 
     def observed_reduce(table, vocab_size):
         flushed.append(reduce(table, vocab_size))
         return flushed[-1]
 
-    monkeypatch.setattr(dense, "INT32_CELLS", bound)  # instead of 2^31
-    monkeypatch.setattr(merging, "INT32_CELLS", bound)
-    monkeypatch.setattr(dense, "_reduce", observed_reduce)
+    monkeypatch.setattr(pairs, "INT32_CELLS", bound)  # instead of 2^31
+    monkeypatch.setattr(tables, "INT32_CELLS", bound)
+    monkeypatch.setattr(pairs, "_reduce", observed_reduce)
     assert_same_counts(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), EXPECTED)
     assert len(flushed) > K * (len(STREAM) // bound)
     assert max(C.sum() for C in flushed) < bound  # so no cell, and no sum of cells, came near it
@@ -137,7 +136,7 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
 
 
 def test_one_run_compiles_its_step_once(monkeypatch):
-    monkeypatch.setattr(dense, "context_columns", chex.assert_max_traces(context_columns, n=1))
+    monkeypatch.setattr(pairs, "context_columns", chex.assert_max_traces(context_columns, n=1))
     for _ in range(2):  # 20 steps, the last one not full, of a vocabulary of no other test
         count(STREAM, radius=2, vocab_size=11, chunk=16)
 

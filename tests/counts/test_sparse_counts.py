@@ -8,11 +8,18 @@ import pytest
 from reference import cooccurrences, random_documents, stream_of
 from scipy.sparse import csr_array
 
-from jexplicit.counts import merging, sparse
-from jexplicit.counts.dense import count
-from jexplicit.counts.merging import MergeTree, merge_counts, read_tables, split_columns, write_tables, write_tables_index
-from jexplicit.counts.sparse import SparseCounter, count_sparse
-from jexplicit.counts.stream import Saving, windows
+from jexplicit.counts import pairs, tables
+from jexplicit.counts.pairs import SparseCounter, count, count_sparse
+from jexplicit.counts.tables import (
+    MergeTree,
+    Saving,
+    merge_counts,
+    read_tables,
+    split_columns,
+    windows,
+    write_tables,
+    write_tables_index,
+)
 
 N, K = 9, 3
 DOCUMENTS = random_documents(seed=1, number=60, vocab_size=N, longest=9)
@@ -70,22 +77,22 @@ def test_keys_up_to_and_beyond_32_bits_are_exact(large):
 
 
 def test_cells_that_pass_the_bound_become_int64(monkeypatch, large_counts):
-    monkeypatch.setattr(merging, "INT32_CELLS", 64)
-    monkeypatch.setattr(sparse, "_block_positions", 3000)
-    tables = counted(LARGE_STREAM, LARGE_N).tables()
-    assert {C.dtype for C in tables} == {np.dtype(np.int64)}
-    assert_same_counts(tables, large_counts)
+    monkeypatch.setattr(tables, "INT32_CELLS", 64)
+    monkeypatch.setattr(pairs, "_block_positions", 3000)
+    found = counted(LARGE_STREAM, LARGE_N).tables()
+    assert {C.dtype for C in found} == {np.dtype(np.int64)}
+    assert_same_counts(found, large_counts)
 
 
 def test_merges_are_few_and_of_like_sizes(monkeypatch):
-    added, add = [], merging.add_tables
+    added, add = [], tables.add_tables
 
     def observed(x, y):
         added.append(x.nnz + y.nnz)
         return add(x, y)
 
-    monkeypatch.setattr(merging, "add_tables", observed)
-    monkeypatch.setattr(sparse, "_block_positions", 100)
+    monkeypatch.setattr(tables, "add_tables", observed)
+    monkeypatch.setattr(pairs, "_block_positions", 100)
     counter = SparseCounter(1, 4000)
     stream = np.random.default_rng(0).permutation(np.repeat(np.arange(4000), 2))  # hardly a pair occurs twice
     counter.add(stream)

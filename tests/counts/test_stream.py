@@ -8,10 +8,10 @@ import pytest
 from files import shards_of
 from reference import cooccurrences, random_documents, stream_of
 
-from jexplicit.counts.dense import DenseCounter, count
-from jexplicit.counts.stream import Saving, feed, windows
+from jexplicit.counts.pairs import DenseCounter, count
+from jexplicit.counts.tables import Saving, feed, windows
 from jexplicit.data.contexts import with_leading_pads
-from jexplicit.data.corpus.shards import read_shards
+from jexplicit.data.shards import read_shards
 from jexplicit.runs.files import load_arrays, save_arrays
 
 N, K = 7, 2
@@ -123,7 +123,7 @@ def test_kills_at_random_moments_leave_exact_counts(tmp_path, kills=80):
     expected = count(stream_of(documents), radius=K, vocab_size=N)
     shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=5000)
     context = multiprocessing.get_context("forkserver")  # a process that has imported JAX, and not started it
-    context.set_forkserver_preload(["jexplicit.counts.dense"])
+    context.set_forkserver_preload(["jexplicit.counts.pairs"])
     rng, killed, ended = np.random.default_rng(0), 0, 0
     while killed < kills or not ended:
         saved, out = tmp_path / f"saved_{ended}", tmp_path / f"out_{ended}.npz"

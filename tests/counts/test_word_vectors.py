@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jexplicit.counts.dense import count
+from jexplicit.counts.pairs import count
 from jexplicit.counts.word_vectors import word_vectors
 
 N = 8

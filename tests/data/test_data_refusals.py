@@ -10,12 +10,10 @@ import numpy as np
 from reference import random_documents, stream_of
 from tables import refuse
 
-from jexplicit.data.contexts import contexts
-from jexplicit.data.corpora import iterate_split, sample_documents, split_documents
-from jexplicit.data.corpus.held_out import hold_out
-from jexplicit.data.corpus.shards import write_shards, write_stream
+from jexplicit.data.contexts import contexts, hold_out
+from jexplicit.data.corpora import check_reading, iterate_split, read_documents, sample_documents, split_documents, text_corpus
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features
-from jexplicit.data.text import check_reading, read_documents, text_corpus
+from jexplicit.data.shards import write_shards, write_stream
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, train_tokenizer
 
 # of a file: its name, its bytes, the field that is read, and the message

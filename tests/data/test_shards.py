@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jexplicit.data.corpora import Corpus, iterate_split, sample_documents, split_documents
-from jexplicit.data.corpus import shards as module
-from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.corpus.shards import count_tokens, read_shards, write_shards, write_stream
-from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.data import shards as module
+from jexplicit.data.corpora import Corpus, iterate_split, read_documents, sample_documents, split_documents, text_corpus
+from jexplicit.data.shards import cached_streams, count_tokens, read_shards, write_shards, write_stream
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
 from launch.shards import main
@@ -94,7 +92,7 @@ def killed_at(fatal: int, monkeypatch, moment: str = "before"):
             raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        for place in ("jexplicit.data.corpus.shards", "jexplicit.runs.files", "launch.shards"):
+        for place in ("jexplicit.data.shards", "jexplicit.runs.files", "launch.shards"):
             patch.setattr(f"{place}.write_whole", write_or_die)
         yield
 
@@ -290,7 +288,7 @@ def _lines(path: Path, n: int, word: str = "line") -> str:
 def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatch):
     path = _lines(tmp_path / "a.txt", 700)
     docs = Corpus("docs", *split_documents([f"n {n}\nand {n * n % 97}" for n in range(900)]))
-    monkeypatch.setattr("jexplicit.data.corpus.sources.docs_corpus", lambda **_: docs)
+    monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: docs)
     limited = Corpus("docs", docs.train[:500], docs.dev[:50])  # as launch.lm limits a corpus in memory
     for flags, corpus in ((["--train", path], text_corpus([path]).in_memory()), (["--preset", "tiny"], limited)):
         out = tmp_path / flags[0]

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from jexplicit.data.corpora import Corpus, TextSizes, overlap, split_at_end, split_documents, text_sizes
-from jexplicit.data.corpus import docstrings
-from jexplicit.data.corpus.cache import cached_streams
-from jexplicit.data.corpus.docstrings import docs_corpus, installed_corpus
-from jexplicit.data.corpus.shards import read_sizes, write_sizes
-from jexplicit.data.text import read_documents, text_corpus
+from jexplicit.data import corpora
+from jexplicit.data.corpora import (
+    Corpus,
+    TextSizes,
+    docs_corpus,
+    installed_corpus,
+    overlap,
+    read_documents,
+    split_at_end,
+    split_documents,
+    text_corpus,
+    text_sizes,
+)
+from jexplicit.data.shards import cached_streams, read_sizes, write_sizes
 from jexplicit.runs.files import cache_entries
 
 
@@ -108,15 +116,15 @@ def test_docs_corpus_is_large_unique_and_reproducible():
     assert len(set(documents)) == len(documents)
     assert all(document.strip() for document in documents)
     assert any("\n" in document for document in documents)
-    docstrings._standard_library_documents.cache_clear()
+    corpora._standard_library_documents.cache_clear()
     assert docs_corpus().sha256 == corpus.sha256
 
 
 def test_docs_corpus_is_parsed_once_and_again_where_the_cache_is_damaged_or_cannot_be_written(tmp_path, monkeypatch):
     parsed = ("first topic", "second, with a lone \ud800 surrogate", "third", "fourth")
     calls = []
-    monkeypatch.setattr(docstrings, "_standard_library_documents", lambda: calls.append(1) or parsed)
-    monkeypatch.setattr(docstrings, "_standard_library", lambda: [tmp_path / "module.py"])
+    monkeypatch.setattr(corpora, "_standard_library_documents", lambda: calls.append(1) or parsed)
+    monkeypatch.setattr(corpora, "_standard_library", lambda: [tmp_path / "module.py"])
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "module.py").write_text("'a module'")
     corpus = docs_corpus()
@@ -133,8 +141,8 @@ def test_docs_corpus_is_parsed_once_and_again_where_the_cache_is_damaged_or_cann
 
 def test_documents_are_found_in_blocks_of_every_kind(tmp_path):
     (tmp_path / "module.py").write_text(SOURCE)
-    expected = [ast.get_docstring(node) for node in pre_order(ast.parse(SOURCE)) if isinstance(node, docstrings._HasDocstring)]
-    assert docstrings._file_docstrings(tmp_path / "module.py") == list(filter(None, expected)) == list("mabcdefghi")
+    expected = [ast.get_docstring(node) for node in pre_order(ast.parse(SOURCE)) if isinstance(node, corpora._HasDocstring)]
+    assert corpora._file_docstrings(tmp_path / "module.py") == list(filter(None, expected)) == list("mabcdefghi")
 
 
 SOURCE = """'m'
@@ -174,8 +182,8 @@ def test_installed_corpus_reads_packages_and_reports_what_it_cannot(tmp_path, mo
     write(tmp_path / "pkg/latin.py", b'# -*- coding: latin-1 -*-\nif 1:\n    def f():\n        "caf\xe9 \\ud800"\n')
     write(tmp_path / "pkg/broken.py", "def (:\n")
     write(tmp_path / "pkg/tests/test_it.py", '"""Left out."""\n')
-    monkeypatch.setattr(docstrings, "_package_folders", lambda: [tmp_path])
-    monkeypatch.setattr(docstrings, "_standard_library_documents", lambda: ("Lists.",))  # all take long
+    monkeypatch.setattr(corpora, "_package_folders", lambda: [tmp_path])
+    monkeypatch.setattr(corpora, "_standard_library_documents", lambda: ("Lists.",))  # all take long
     seen = []
     with caplog.at_level(logging.WARNING):
         corpus = installed_corpus(progress=lambda done, in_all: seen.append((done, in_all)))

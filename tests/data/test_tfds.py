@@ -14,9 +14,8 @@ from PIL import Image
 from tensorflow_datasets.core.data_sources.base import BaseDataSource
 
 from jexplicit.counts.beam import tfds_parts
-from jexplicit.data.corpora import split_documents
+from jexplicit.data.corpora import split_documents, tfds_corpus, tfds_text
 from jexplicit.data.images import read_images
-from jexplicit.data.tfds import tfds_corpus, tfds_text
 from launch.lm.__main__ import main as lm
 from launch.shards import main as shards
 

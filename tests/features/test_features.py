@@ -1,6 +1,7 @@
-"""What holds for all features of images: the seed alone decides, blocks change nothing, and what is refused."""
+"""Features of images: the seed alone decides, blocks change nothing, and what is refused."""
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -10,13 +11,31 @@ import pytest
 import reference
 
 from jexplicit.data.images import read_images
-from jexplicit.features import patches
-from jexplicit.features.descriptors import describe, fit_axes
-from jexplicit.features.fourier import fourier_directions
-from jexplicit.features.patch_pools import fit_patch_bank, patch_pools
-from jexplicit.features.patches import Filters, patch_features, patch_filters, spherical_kmeans
-from jexplicit.features.positive import positive_parts, random_directions, random_features, unit_rows
-from jexplicit.features.scattering import scattering_pools, wavelets
+from jexplicit.features import images as module
+from jexplicit.features.images import (
+    Filters,
+    Wavelets,
+    describe,
+    fit_axes,
+    fit_patch_bank,
+    patch_features,
+    patch_filters,
+    patch_pools,
+    scattering,
+    scattering_pools,
+    spherical_kmeans,
+    unit_roots,
+    wavelets,
+)
+from jexplicit.features.random import (
+    cos_sin,
+    fourier_directions,
+    fourier_features,
+    positive_parts,
+    random_directions,
+    random_features,
+    unit_rows,
+)
 
 ROWS = np.ones((3, 4))
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 9, 7), np.uint8)
@@ -63,7 +82,7 @@ IN_BLOCKS: dict[str, Any] = {
 def test_the_number_of_images_per_call_changes_nothing(name, monkeypatch):
     function, done = IN_BLOCKS[name], []
     whole = function(IMAGES[:11], None)
-    monkeypatch.setattr(patches, "_images_per_call", 3)
+    monkeypatch.setattr(module, "_images_per_call", 3)
     blocks = function(IMAGES[:11], lambda *now: done.append(now))
     np.testing.assert_allclose(blocks, whole, rtol=0, atol=1e-5)  # another order of float32 sums
     assert done[-4:] == [(3, 11), (6, 11), (9, 11), (11, 11)]
@@ -219,3 +238,219 @@ def test_no_round_lowers_the_sum_of_largest_products_and_directions_have_norm_1(
     sums = [(X @ C.T).max(axis=1).sum() for C in rounds]
     assert np.all(np.diff(sums) >= -1e-9) and sums[-1] > sums[0] + 1
     np.testing.assert_allclose([np.linalg.norm(C, axis=1) for C in rounds], 1, rtol=1e-12)
+
+
+OPTIONS = {"grid": 2, "threshold": 0.5}
+
+
+def drawn_images(M=60, height=9, width=7, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (M, height, width), np.uint8)
+
+
+@functools.cache
+def some_bank(sizes=(3, 4)):
+    return fit_patch_bank(drawn_images(), 256, sizes=sizes, number=5)
+
+
+@functools.cache
+def some_axes(sizes=(3, 4), dimensions=10):
+    """Pools of the images, and their axes."""
+    pools = functools.partial(patch_pools, bank=some_bank(sizes), **OPTIONS)
+    return pools, fit_axes(pools, drawn_images(), 256, dimensions=dimensions)
+
+
+def slow_roots(image, bank, grid, threshold):
+    parts = []
+    for W, b in bank:
+        size = int(np.sqrt(len(W)))
+        padded = np.pad(image / 255, ((size - 1) // 2, size // 2), mode="edge")
+        parts.append(reference.patch_answers(padded, np.asarray(W), np.asarray(b), threshold, grid))
+    roots = np.sqrt(np.concatenate(parts, axis=2)).reshape(-1)
+    return roots / np.linalg.norm(roots)
+
+
+def test_descriptors_are_the_loop_over_images_sizes_and_places():
+    images, (pools, axes) = drawn_images(), some_axes()
+    Z = np.asarray(describe(pools, axes, images, 256))
+    slow = np.array([slow_roots(image, some_bank(), **OPTIONS) for image in images])
+    np.testing.assert_allclose(Z, (slow - slow.mean(0)) @ np.asarray(axes.axes), rtol=0, atol=1e-4)
+    assert Z.shape == (60, 10)
+
+
+def test_axes_are_principal_and_have_one_scale():
+    pools, axes = some_axes()
+    Z = np.asarray(describe(pools, axes, drawn_images(), 256), np.float64)
+    assert np.mean(np.sum(Z**2, axis=1)) == pytest.approx(1, rel=1e-4)
+    covariance = Z.T @ Z / len(Z)
+    np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), rtol=0, atol=1e-5)
+    assert np.all(np.diff(np.diag(covariance)) >= -1e-6)
+    _, few = some_axes(sizes=(3,), dimensions=1000)  # more than responses: all of them
+    assert few.axes.shape == (2 * 5 * 4, 40)
+
+
+def test_contrast_says_little_where_nothing_is_cut_off():
+    """At threshold 0 the responses of darker images are smaller in proportion, but for the mean patch, which is taken away."""
+    images = read_images("digits").train_images[:60]
+    bank = fit_patch_bank(images, 17, sizes=(3,), number=8)
+    bank = tuple(each._replace(b=jnp.zeros_like(each.b)) for each in bank)
+    bright, dark = (
+        patch_pools(jax.device_put(np.asarray(images, np.float32)) / top, bank, grid=2, threshold=0.0) for top in (16, 32)
+    )
+    np.testing.assert_allclose(dark, bright, rtol=0, atol=1e-5)
+
+
+def test_parts_have_one_norm_and_zeros_stay_zeros():
+    parts = [np.array([[[9.0], [16.0]], [[0.0], [0.0]]]), np.array([[4.0], [1.0]])]
+    rows = np.asarray(jax.jit(unit_roots)(list(map(jax.device_put, parts))))
+    np.testing.assert_allclose(rows * np.sqrt(2), [[0.6, 0.8, 1], [0, 0, 1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-6), (np.float64, 2e-7)])
+def test_cosines_and_sines_by_series(dtype, error):
+    x = np.linspace(-40, 40, 10_001).astype(dtype)  # float32 has angles of 40 to 4e-6, and NumPy sees the same ones
+    for part, exact in zip(jax.jit(cos_sin)(jax.device_put(x)), (np.cos, np.sin), strict=True):
+        assert part.dtype == dtype
+        # whole turns are taken away in the precision of x: 40 / 2 pi turns in float32 keep 2 pi 4e-7
+        np.testing.assert_allclose(part, exact(x.astype(np.float64)), rtol=0, atol=max(error, 40 * np.finfo(dtype).eps))
+
+
+def test_inner_products_approach_the_gaussian_kernel_and_rows_have_norm_1():
+    X = np.random.default_rng(0).normal(size=(6, 3))
+    W = fourier_directions(jax.random.key(0), 3, 40_000, scale=0.7, dtype=jnp.float64)
+    H = np.asarray(fourier_features(jax.device_put(X), W))
+    kernel = np.exp(-(0.7**2) * np.sum((X[:, None] - X[None]) ** 2, axis=2) / 2)
+    np.testing.assert_allclose(H @ H.T, kernel, rtol=0, atol=0.02)  # a mean of 40,000 cosines: 0.005, four deviations
+    np.testing.assert_allclose(np.sum(H**2, axis=1), 1, rtol=1e-6)
+    shifted = np.asarray(fourier_features(jax.device_put(X + 1.7), W))  # of all inputs, which changes no inner product
+    np.testing.assert_allclose(shifted @ shifted.T, H @ H.T, rtol=0, atol=1e-6)
+
+
+SHAPE = (9, 12)
+
+
+compiled = jax.jit(scattering)
+
+
+def some_image(shape=SHAPE, seed=0):
+    return np.random.default_rng(seed).random(shape)
+
+
+def circular(x, psi):
+    """`x * ψ` at every place of a periodic image, one product at a time; psi is the wavelet's spectrum."""
+    kernel = np.fft.ifft2(psi)
+    rows, columns = x.shape
+    found = np.zeros(x.shape, complex)
+    for i in range(rows):
+        for j in range(columns):
+            found[i, j] = np.sum(x * kernel[(i - np.arange(rows)[:, None]) % rows, (j - np.arange(columns)) % columns])
+    return found
+
+
+def slow_average(moduli, i, octaves, grid, shape=SHAPE):
+    """Means with Gaussian weights around the centres of cells; moduli lie at every 2ⁱ-th pixel of a margin and the image."""
+    weights = []
+    for n, places in zip(shape, moduli.shape, strict=True):
+        p = np.arange(places) * 2**i - 2**octaves
+        w = np.array([np.exp(-((p - ((g + 0.5) * n / grid - 0.5)) ** 2) / 2 / (0.8 * n / grid) ** 2) for g in range(grid)])
+        weights.append(w / w.sum(axis=1, keepdims=True))
+    return weights[0] @ moduli @ weights[1].T
+
+
+def slow_scattering(x, bank, octaves, angles, grid):
+    margin = 2**octaves
+    N = bank.psi[0].shape[2:]
+    x = np.pad(x, [(margin, N[d] - x.shape[d] - margin) for d in (0, 1)], mode="edge")
+    zero, first, second = [slow_average(x, 0, octaves, grid)], [], []
+    for j in range(octaves):
+        for a in range(angles):
+            U = np.abs(circular(x, np.asarray(bank.psi[0][j, a])))[:: 2**j, :: 2**j]
+            first.append(slow_average(U, j, octaves, grid))
+            for k in range(j + 1, octaves):
+                for b in range(angles):
+                    V = np.abs(circular(U, np.asarray(bank.psi[j][k, b])))[:: 2 ** (k - j), :: 2 ** (k - j)]
+                    second.append(((j, k, a, b), slow_average(V, k, octaves, grid)))
+    second = [average for _, average in sorted(second, key=lambda path: path[0])]
+    return np.array(zero), np.array(first), np.array(second)
+
+
+def test_the_orders_are_the_loop_over_places_and_paths():
+    bank = wavelets(SHAPE, octaves=2, angles=3, grid=2)
+    x = some_image()
+    for found, slow in zip(
+        compiled(jax.device_put(np.asarray(x, np.float32)), bank), slow_scattering(x, bank, 2, 3, 2), strict=True
+    ):
+        assert found.shape == slow.shape
+        np.testing.assert_allclose(found, slow, rtol=0, atol=1e-5)
+
+
+def test_wavelets_of_a_later_octave_are_those_of_the_image_at_fewer_places():
+    """Kernels of an octave's moduli are those of images at every second row and column, times the 4 places that one stands for.
+
+    The coarsest wavelet has no frequencies near those that a second place hides: to 2 per cent of its largest number.
+    """
+    bank = wavelets((32, 32), octaves=3, angles=4, grid=4)
+    of_images, of_moduli = (np.fft.ifft2(np.asarray(bank.psi[i][2], np.float64)) for i in (0, 1))
+    np.testing.assert_allclose(of_moduli, 4 * of_images[:, ::2, ::2], rtol=0, atol=0.02 * np.abs(of_moduli).max())
+
+
+def test_wavelets_have_no_mean_and_lie_at_their_frequencies():
+    bank = wavelets((64, 64), octaves=3, angles=8, grid=4)
+    psi = np.asarray(bank.psi[0], np.float64)
+    frequencies = 2 * np.pi * np.fft.fftfreq(psi.shape[2])
+    np.testing.assert_allclose(psi[:, :, 0, 0], 0, rtol=0, atol=1e-6)
+    for j in range(3):
+        for a in range(8):
+            row, column = np.unravel_index(psi[j, a].argmax(), psi[j, a].shape)
+            xi = 3 * math.pi / 4 / 2**j * np.array([math.cos(math.pi * a / 8), math.sin(math.pi * a / 8)])
+            # to a step of the frequencies, and what taking away the mean shifts the largest value by
+            np.testing.assert_allclose([frequencies[row], frequencies[column]], xi, rtol=0, atol=0.15)
+
+
+def test_moduli_ignore_constants_and_follow_contrast():
+    bank = wavelets(SHAPE, octaves=2, angles=3, grid=2)
+    x = some_image().astype(np.float32)
+    orders, inverted, bright, flat = (
+        list(map(np.asarray, compiled(jax.device_put(image), bank)))
+        for image in (x, 1 - x, 3 * x, np.full(SHAPE, 0.25, np.float32))
+    )
+    for n in (1, 2):
+        np.testing.assert_allclose(inverted[n], orders[n], rtol=0, atol=1e-5)
+    for order, more in zip(orders, bright, strict=True):
+        np.testing.assert_allclose(more, 3 * order, rtol=1e-4, atol=1e-5)
+    for order, level in zip(flat, (0.25, 0, 0), strict=True):  # it has its level and no moduli
+        np.testing.assert_allclose(order, level, rtol=1e-6, atol=1e-6 * (not level))
+    rows = np.asarray(scattering_pools(jax.device_put(np.stack([x, 3 * x])), bank))
+    np.testing.assert_allclose(rows[1], rows[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.sum(rows**2, axis=1), 1, rtol=1e-5)
+
+
+def test_a_quarter_turn_turns_the_cells_and_exchanges_the_angles():
+    """Of a square image with moduli at every pixel: octave 0 alone."""
+    bank = wavelets((8, 8), octaves=1, angles=4, grid=2)
+    x = np.pad(some_image((4, 4)), 2)
+    x[3, 3] = 2.0
+    first, turned = (
+        np.asarray(compiled(jax.device_put(np.asarray(image, np.float32)), bank)[1]) for image in (x, np.rot90(x).copy())
+    )
+    expected = np.rot90(first, axes=(1, 2))[[2, 3, 0, 1]]  # angle 0 looks along rows, and π/2 along columns
+    np.testing.assert_allclose(turned, expected, rtol=0, atol=1e-5)
+
+
+def test_a_small_shift_moves_moduli_less_than_pixels():
+    x = np.pad(some_image((12, 12)), 8)
+    shifted = np.roll(x, 1, axis=1)
+    images = jax.device_put(np.stack([x, shifted]).astype(np.float32))
+    rows = np.asarray(scattering_pools(images, wavelets((28, 28), octaves=3, angles=4, grid=7)))
+    moved = np.linalg.norm(rows[0] - rows[1])
+    assert moved < 0.5 * np.linalg.norm(x - shifted) / np.linalg.norm(x)
+
+
+@pytest.mark.parametrize("octaves", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_one_octave_has_no_second_order_and_jit_and_grad_pass(octaves):
+    bank = wavelets((16, 16), octaves=octaves, angles=2, grid=3)
+    X = jax.device_put(some_image((3, 16, 16)).astype(np.float32))
+    rows = scattering_pools(X, bank)
+    paths = 1 + 2 * octaves + 4 * octaves * (octaves - 1) // 2
+    assert rows.shape == (3, paths * 9) and isinstance(bank, Wavelets)
+    slope = np.asarray(jax.jit(jax.grad(lambda X: jnp.sum(scattering(X[0], bank)[1])))(X))
+    assert np.isfinite(slope).all() and np.abs(slope).max() > 0

@@ -20,9 +20,9 @@ from tables import compiled, each_row, refuse
 import jexplicit
 from icl.blur.learning import image_sets
 from jexplicit import lm
-from jexplicit.counts.dense import counted_radius
+from jexplicit.counts.pairs import counted_radius
 from jexplicit.data.contexts import check_stream
-from jexplicit.features.positive import random_directions
+from jexplicit.features.random import random_directions
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import unigram_model
 from jexplicit.runs.bounds import find_bounds

@@ -22,8 +22,7 @@ from launch.icl.training import make_recipe, make_regression
 from launch.kit.views import Results
 from launch.networks import __main__ as networks
 from launch.networks import compare
-from launch.networks.config import checked
-from launch.networks.presets import PRESETS
+from launch.networks.config import PRESETS, checked
 
 
 def test_presets_are_valid_configurations():

@@ -19,7 +19,7 @@ from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
 from launch import compare, explain, export, next, runs, sample, score
 from launch.judge import __main__ as judge
-from launch.shared.choose import visible
+from launch.shared.flags import visible
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,8 @@ import pytest
 from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.images import read_images
-from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, network_step, variables_of
-from jexplicit.nn.training import sampler
+from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
+from jexplicit.nn.training import objective, sampler
 from jexplicit.runs.files import read_events
 from launch.networks import __main__ as networks
 from launch.networks import compare

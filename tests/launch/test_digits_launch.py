@@ -16,10 +16,10 @@ from PIL import Image
 from run_folders import interrupted, rows, without_costs
 
 from jexplicit.data.images import FILES, pixel_features, read_images
-from jexplicit.nn import steps, training
+from jexplicit.nn import networks as steps
+from jexplicit.nn import training
 from jexplicit.runs.files import read_events
-from jexplicit.solvers.calibration import fit_temperature
-from jexplicit.solvers.metrics import mean_loss
+from jexplicit.solvers.metrics import fit_temperature, mean_loss
 from launch.classify import main as classify
 from launch.digits import __main__ as digits
 from launch.digits.config import METHODS, Config

@@ -13,7 +13,7 @@ import yaml
 from jexplicit import fit, score
 from jexplicit.data import encode_documents
 from jexplicit.data.corpora import text_sizes
-from jexplicit.data.records import read_pairs
+from jexplicit.data.inputs import read_pairs
 from jexplicit.lm import next_token
 from jexplicit.lm.evaluation import comparable_measures, judgement, preferences, spelling
 from jexplicit.lm.reading import init, predict, read

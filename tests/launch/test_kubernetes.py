@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from launch.kit.command import parse
-from launch.lm.check import check
 from launch.lm.config import Config
+from launch.lm.run import check
 
 pytestmark = pytest.mark.slow
 

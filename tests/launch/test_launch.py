@@ -300,7 +300,7 @@ def test_a_killed_run_resumes_to_the_same_rows(tmp_path):
 
 def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next(tmp_path, monkeypatch, capsys):
     docs = Corpus("docs", TRAIN[:200], DEV[:20])
-    monkeypatch.setattr("jexplicit.data.corpus.sources.docs_corpus", lambda **_: docs)
+    monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: docs)
     monkeypatch.setattr(sys, "argv", ["jexplicit lm"])
     given = [*SMALL, "--radius", "1", "--features", "cat", "--samples", "0"]
     assert lm.main(["--out", str(tmp_path / "a run"), *given]) == 0

@@ -8,11 +8,11 @@ import pytest
 from run_folders import rows
 
 from jexplicit import evaluate, load_model
-from jexplicit.counts.merging import merge_counts, write_tables, write_tables_index
-from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.pairs import count_sparse
+from jexplicit.counts.tables import merge_counts, write_tables, write_tables_index
 from jexplicit.data import encode_documents
-from jexplicit.data.corpus.shards import Shards, read_shards
-from jexplicit.data.text import text_corpus
+from jexplicit.data.corpora import text_corpus
+from jexplicit.data.shards import Shards, read_shards
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from launch import shards
 from launch.lm import __main__ as lm

@@ -17,9 +17,9 @@ from jexplicit import evaluate, load_model, score
 from jexplicit.data import encode_documents
 from jexplicit.data.corpora import Corpus
 from jexplicit.lm.checkpoints import load_row
-from launch.lm import testing
+from launch.lm import models as testing
+from launch.lm.models import chosen_models
 from launch.lm.run import EXPERIMENT
-from launch.lm.testing import chosen_models
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +140,7 @@ def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
 def test_test_files_may_be_records_and_the_text_of_any_corpus(tmp_path, monkeypatch):
     records = tmp_path / "test.jsonl"
     records.write_text("".join(json.dumps({"body": line}) + "\n" for line in ONE))
-    monkeypatch.setattr("jexplicit.data.corpus.sources.docs_corpus", lambda **_: Corpus("docs", TRAIN, DEV))
+    monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: Corpus("docs", TRAIN, DEV))
     flags = [*SMALL, "--methods", "explicit", "--features", "cat", "--test", str(records), "--field", "body", "--samples", "0"]
     assert run(tmp_path / "run", *flags) == 0
     [plain, _] = [event for event in events(run_with_test(), "test") if event["method"] == "bigram"]

@@ -12,7 +12,8 @@ from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token
-from jexplicit.nn import steps, training
+from jexplicit.nn import networks as steps
+from jexplicit.nn import training
 from jexplicit.runs.files import read_events
 from jexplicit.runs.loop import load_checkpoint
 from launch.kit.views import Results

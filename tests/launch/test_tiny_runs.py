@@ -21,7 +21,8 @@ from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.data.images import pixel_features, read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.nn import steps, training
+from jexplicit.nn import networks as steps
+from jexplicit.nn import training
 from jexplicit.runs.files import read_events
 from launch import cache, classify, cli, compare, explain, export, next, sample, score, shards
 from launch.digits.run import load_classifier

@@ -14,7 +14,7 @@ import pytest
 from reference import sentences
 from tables import each_row
 
-from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.pairs import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
@@ -29,9 +29,8 @@ from jexplicit.lm.reading import init, read
 from jexplicit.lm.rows import network_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
-from jexplicit.nn.transformer import Transformer
+from jexplicit.nn.sequences import LSTM, Transformer
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.files import write_json
 

@@ -25,7 +25,7 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
-from jexplicit.counts.dense import count
+from jexplicit.counts.pairs import count
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.rows import (

@@ -25,7 +25,7 @@ from reference import (
 )
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
-from jexplicit.counts.dense import count
+from jexplicit.counts.pairs import count
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model
 from jexplicit.lm.fits import gradient as gradient_module

@@ -14,8 +14,7 @@ from scipy.sparse import csr_array
 from tables import refuse
 
 from jexplicit import fit
-from jexplicit.counts.dense import count
-from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.pairs import count, count_sparse
 from jexplicit.data import train_tokenizer
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.attribution import explain
@@ -37,8 +36,8 @@ from jexplicit.lm.rows import (
     unigram_model,
 )
 from jexplicit.lm.training_text import Options, TrainingText
-from jexplicit.nn.lstm import LSTM
 from jexplicit.nn.networks import init_variables
+from jexplicit.nn.sequences import LSTM
 
 N = 8
 SMALL = [[5, 1, 2], [3, 1, 1, 4]]

@@ -12,7 +12,7 @@ import pytest
 from reference import cooccurrences, log_softmax, random_documents, stream_of
 from scipy.sparse import csr_array
 
-from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.pairs import count_sparse
 from jexplicit.data.contexts import contexts
 from jexplicit.lm import evaluation, rows
 from jexplicit.lm.core.model import is_token_model, token_model

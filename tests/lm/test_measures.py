@@ -12,7 +12,7 @@ import scipy.stats
 from jexplicit import count, evaluate, score
 from jexplicit.data import encode_documents, train_tokenizer
 from jexplicit.data.corpora import TextSizes, text_sizes
-from jexplicit.data.records import MinimalPair, read_pairs
+from jexplicit.data.inputs import MinimalPair, read_pairs
 from jexplicit.lm import explicit_language_model, next_token
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.evaluation import (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from reference import cooccurrences, log_softmax, random_documents, stream_of
 
-from jexplicit.counts.sparse import count_sparse
+from jexplicit.counts.pairs import count_sparse
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_token_model, token_model
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows

@@ -12,29 +12,28 @@ import optax
 import pytest
 from sklearn.decomposition import PCA
 
-from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, network_step
-from jexplicit.nn.studies import autoencoders
-from jexplicit.nn.studies.autoencoders import (
+from jexplicit.nn import studies
+from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_step
+from jexplicit.nn.studies import (
     LinearAutoencoder,
     add_noise,
     anomaly_auc,
     cluster_agreement,
     contraction,
     descend_linear,
+    gradient_noise,
     iterate_map,
     off_span_gain,
     recall,
     reconstruction_errors,
 )
-from jexplicit.nn.studies.gradient_noise import gradient_noise
+from jexplicit.nn.training import objective
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 3)) @ RNG.normal(size=(3, 6)) + 0.1 * RNG.normal(size=(20, 6))
 # compiled whole, which takes less time than compiling every operation
-reconstructed = jax.jit(lambda X, k, Z: autoencoders.linear_autoencoder(X, k)(Z), static_argnums=1)
-projected = jax.jit(lambda X, Z: autoencoders.pseudo_inverse_autoencoder(X)(Z))
+reconstructed = jax.jit(lambda X, k, Z: studies.linear_autoencoder(X, k)(Z), static_argnums=1)
+projected = jax.jit(lambda X, Z: studies.pseudo_inverse_autoencoder(X)(Z))
 
 
 def errors_of(outputs, X) -> np.ndarray:

@@ -13,11 +13,18 @@ import optax
 import pytest
 from drawn_weights import drawn_variables, outputs
 
-from jexplicit.nn.diagnostics import hidden_layers, hockey_stick
-from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, MLPLanguageModel, init_variables
-from jexplicit.nn.optimizers import make_optimizer
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, network_step, scorer, variables_of
+from jexplicit.nn.networks import (
+    ConvolutionalNetwork,
+    FullyConnected,
+    MLPLanguageModel,
+    init_variables,
+    initial_state,
+    network_step,
+    scorer,
+    variables_of,
+)
+from jexplicit.nn.studies import hidden_layers, hockey_stick
+from jexplicit.nn.training import make_optimizer, objective
 
 pytestmark = pytest.mark.usefixtures("promotion")
 

@@ -12,14 +12,11 @@ import optax
 import pytest
 from drawn_weights import drawn_variables
 
-from jexplicit.nn import optimizers
-from jexplicit.nn.diagnostics import hidden_layers
-from jexplicit.nn.networks import FullyConnected, network_outputs
-from jexplicit.nn.optimizers import make_optimizer, make_schedule
-from jexplicit.nn.parts.activations import ACTIVATIONS
-from jexplicit.nn.parts.initializers import initializer, standard_scale
-from jexplicit.nn.parts.names import InitializerName, OptimizerName, ScheduleName
-from jexplicit.nn.parts.objectives import OBJECTIVES, objective
+from jexplicit.nn import training
+from jexplicit.nn.names import InitializerName, OptimizerName, ScheduleName
+from jexplicit.nn.networks import ACTIVATIONS, FullyConnected, initializer, network_outputs, standard_scale
+from jexplicit.nn.studies import hidden_layers
+from jexplicit.nn.training import OBJECTIVES, make_optimizer, make_schedule, objective
 
 RNG = np.random.default_rng(0)
 Z = RNG.normal(size=(5, 3)) * 3
@@ -148,7 +145,7 @@ def test_adagrad_follows_its_recurrence_from_0():
 
     @jax.jit
     def found():
-        made = [make_optimizer("adagrad", 0.1), *(optimizers.adagrad(0.1, accumulator=a, eps=eps) for a, eps in starts)]
+        made = [make_optimizer("adagrad", 0.1), *(training.adagrad(0.1, accumulator=a, eps=eps) for a, eps in starts)]
         return [descend(optimizer, GRADIENTS) for optimizer in made]
 
     for end, (accumulator, eps) in zip(found(), (starts[0], *starts), strict=True):

@@ -10,23 +10,17 @@ import numpy as np
 from jaxtyping import TypeCheckError
 from tables import refuse
 
-from jexplicit.nn.diagnostics import hockey_stick
-from jexplicit.nn.networks import FullyConnected, init_variables
-from jexplicit.nn.optimizers import make_optimizer, make_schedule, optax_optimizer
-from jexplicit.nn.parts.activations import activation
-from jexplicit.nn.parts.initializers import initializer
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import scorer
-from jexplicit.nn.studies import autoencoders
-from jexplicit.nn.studies.gradient_noise import gradient_noise
-from jexplicit.nn.training import sampler, shorter_epochs
+from jexplicit.nn import studies
+from jexplicit.nn.networks import FullyConnected, activation, init_variables, initializer, scorer
+from jexplicit.nn.studies import gradient_noise, hockey_stick
+from jexplicit.nn.training import make_optimizer, make_schedule, objective, optax_optimizer, sampler, shorter_epochs
 
 
 def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
     """Calls, and parts of their messages: those refused at once, and those refused for what is computed."""
     KEY, X = jax.random.key(0), jax.device_put(np.random.default_rng(0).normal(size=(20, 6)))
     NONE, THREE = jax.device_put(np.ones((0, 6))), jax.device_put(np.ones((3, 6)))
-    SQUARE = autoencoders.LinearAutoencoder(jax.device_put(np.eye(6)), jax.device_put(np.eye(6)))
+    SQUARE = studies.LinearAutoencoder(jax.device_put(np.eye(6)), jax.device_put(np.eye(6)))
     NETWORK: Any = FullyConnected
 
     def noise(sizes, scale=1.0):
@@ -55,19 +49,19 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: noise([0]), "of 20 examples: use 1 .. 20"),
         (lambda: noise([21]), "of 20 examples: use 1 .. 20"),
         (lambda: noise([]), "of 20 examples: use 1 .. 20"),
-        (lambda: autoencoders.linear_autoencoder(X, 0), "width 0 for 20 examples of 6 features"),
-        (lambda: autoencoders.linear_autoencoder(X, 7), "width 7 for 20 examples of 6 features"),
-        (lambda: autoencoders.pseudo_inverse_autoencoder(NONE), "at least one"),
-        (lambda: autoencoders.iterate_map(jnp.tanh, X, -1), "-1 iterations"),
-        (lambda: autoencoders.anomaly_auc(jax.device_put(np.ones(20)), jax.device_put(np.ones(0))), "at least one of each"),
-        (lambda: autoencoders.cluster_agreement(np.eye(2), np.arange(2), clusters=3, seed=0), "3 clusters of 2 examples"),
+        (lambda: studies.linear_autoencoder(X, 0), "width 0 for 20 examples of 6 features"),
+        (lambda: studies.linear_autoencoder(X, 7), "width 7 for 20 examples of 6 features"),
+        (lambda: studies.pseudo_inverse_autoencoder(NONE), "at least one"),
+        (lambda: studies.iterate_map(jnp.tanh, X, -1), "-1 iterations"),
+        (lambda: studies.anomaly_auc(jax.device_put(np.ones(20)), jax.device_put(np.ones(0))), "at least one of each"),
+        (lambda: studies.cluster_agreement(np.eye(2), np.arange(2), clusters=3, seed=0), "3 clusters of 2 examples"),
     ]
     computed: list[tuple[Callable[[], Any], str]] = [
         (lambda: optax_optimizer("chain", 0.1), "optimizer 'chain': optax has no plain optimiser of this name; try adagrad"),
         (lambda: noise([1], scale=0.0), "is 0"),
-        (lambda: autoencoders.descend_linear(SQUARE, jax.device_put(np.zeros((3, 6))), 1), "examples that are not 0"),
-        (lambda: autoencoders.off_span_gain(SQUARE, X), "span all 6 dimensions"),
-        (lambda: autoencoders.descend_linear(SQUARE, THREE, -1), "-1 steps"),
+        (lambda: studies.descend_linear(SQUARE, jax.device_put(np.zeros((3, 6))), 1), "examples that are not 0"),
+        (lambda: studies.off_span_gain(SQUARE, X), "span all 6 dimensions"),
+        (lambda: studies.descend_linear(SQUARE, THREE, -1), "-1 steps"),
     ]
     return at_once, computed
 

@@ -13,10 +13,16 @@ import numpy as np
 import optax
 import pytest
 
-from jexplicit.nn.lstm import LSTM
-from jexplicit.nn.sequences import sequence_loss, sequence_optimizer, stream_log_probabilities, window_batch, window_order
-from jexplicit.nn.steps import initial_state, training_step
-from jexplicit.nn.transformer import Transformer
+from jexplicit.nn.networks import initial_state, training_step
+from jexplicit.nn.sequences import (
+    LSTM,
+    Transformer,
+    sequence_loss,
+    sequence_optimizer,
+    stream_log_probabilities,
+    window_batch,
+    window_order,
+)
 from jexplicit.runs.devices import data_mesh, replicate
 
 pytestmark = pytest.mark.usefixtures("promotion")

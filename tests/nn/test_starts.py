@@ -9,9 +9,7 @@ import pytest
 
 from jexplicit.data.contexts import PAD
 from jexplicit.nn.networks import init_variables
-from jexplicit.nn.sequences import sequence_loss
-from jexplicit.nn.starts import bigram_start, embedding_start, induction_start, output_start
-from jexplicit.nn.transformer import Transformer
+from jexplicit.nn.sequences import Transformer, bigram_start, embedding_start, induction_start, output_start, sequence_loss
 
 pytestmark = pytest.mark.slow
 N, T = 10, 48

@@ -23,7 +23,7 @@ from reference import random_documents, stream_of
 from jexplicit.data.contexts import contexts
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, make_batch, training_step
-from jexplicit.nn.parts.names import SamplerName
+from jexplicit.nn.names import SamplerName
 from jexplicit.nn.training import TrainingResult, epoch_order, sampler, shorter_epochs, train
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.loop import load_latest

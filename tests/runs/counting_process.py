@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from jexplicit.counts.dense import count
-from jexplicit.counts.stream import Saving
-from jexplicit.data.corpus.shards import read_shards
+from jexplicit.counts.pairs import count
+from jexplicit.counts.tables import Saving
+from jexplicit.data.shards import read_shards
 from jexplicit.runs.devices import (
     check_equal_across_processes,
     data_mesh,

@@ -18,7 +18,7 @@ from files import shards_of
 from jax.sharding import AxisType
 from reference import random_documents, stream_of
 
-from jexplicit.counts.dense import count
+from jexplicit.counts.pairs import count
 from jexplicit.runs import devices as module
 from jexplicit.runs.devices import (
     AXIS,

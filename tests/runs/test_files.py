@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from jexplicit.data.corpora import Corpus
-from jexplicit.data.corpus.cache import cached_streams
+from jexplicit.data.shards import cached_streams
 from jexplicit.runs import files
 from jexplicit.runs.files import (
     cache_entries,

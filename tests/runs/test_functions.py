@@ -21,7 +21,7 @@ import jexplicit
 from icl.descent import Predictions
 from icl.recurrences import Stream
 from jexplicit import lm, solvers
-from jexplicit.features import scattering
+from jexplicit.features import images
 from jexplicit.lm.core import model
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import AXIS, data_mesh
@@ -88,7 +88,7 @@ def cases() -> dict[str, Case]:
     DECODERS = [jax.device_put(F[:4]), jax.device_put(F[4:7])]
     CONTEXT, VALUES = jax.device_put(np.array([2])), jax.device_put(np.array([1.0, 3.0]))
     TARGETS, ANSWERS, QUERY = jax.device_put(Y), jax.device_put(LABELS), jax.device_put(SINGLE)
-    WAVELETS = scattering.wavelets((8, 8), octaves=2, angles=2, grid=2)
+    WAVELETS = images.wavelets((8, 8), octaves=2, angles=2, grid=2)
     return {
         "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
         "jexplicit.solvers.dense_cooccurrence": case(solvers.dense_cooccurrence, H, Y),
@@ -111,7 +111,7 @@ def cases() -> dict[str, Case]:
         "jexplicit.features.random_features": case(jexplicit.features.random_features, normal(8, 6), normal(6, 5)),
         "jexplicit.features.fourier_features": case(jexplicit.features.fourier_features, normal(8, 3), normal(3, 4)),
         "jexplicit.features.scattering_pools": case(
-            lambda X: scattering.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
+            lambda X: images.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
         ),
         "jexplicit.lm.logits": case(lambda U: model.logits((U,), CONTEXT), normal(8, 8)),
         "jexplicit.solvers.priming_scan": case(

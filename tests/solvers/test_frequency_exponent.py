@@ -8,8 +8,14 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from jexplicit.solvers.explicit import explicit_solution
-from jexplicit.solvers.frequency_exponent import fit_delta
-from jexplicit.solvers.priming import delta_intercept, fit_image_delta, fit_intercept, intercept_logits, log_intercept
+from jexplicit.solvers.priming import (
+    delta_intercept,
+    fit_delta,
+    fit_image_delta,
+    fit_intercept,
+    intercept_logits,
+    log_intercept,
+)
 
 RNG = np.random.default_rng(0)
 M, D, N = 300, 6, 3

@@ -10,12 +10,19 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from jexplicit.features.fourier import fourier_directions, fourier_features
+from jexplicit.features.random import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
-from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
-from jexplicit.solvers.gram import add_grams, gram_matrix, split_examples
-from jexplicit.solvers.streamed import choose_ridge, gram_least_squares, gram_softmax_sweeps, streamed_logits, tempered
-from jexplicit.solvers.sweeps import SoftmaxFit
+from jexplicit.solvers.gram import (
+    add_grams,
+    choose_ridge,
+    gram_least_squares,
+    gram_matrix,
+    gram_softmax_sweeps,
+    split_examples,
+    streamed_logits,
+    tempered,
+)
+from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps
 
 SLOW = pytest.mark.slow
 IDENTITY = jax.tree_util.Partial(lambda X: X)

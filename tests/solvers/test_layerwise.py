@@ -12,10 +12,9 @@ import pytest
 import reference
 from sklearn.naive_bayes import MultinomialNB
 
-from jexplicit.nn.networks import SoftmaxStack, init_variables, network_outputs
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, network_step
-from jexplicit.solvers.layerwise import SoftmaxLayer, random_decoders, solve_layers, stack_logits
+from jexplicit.nn.networks import SoftmaxStack, init_variables, initial_state, network_outputs, network_step
+from jexplicit.nn.training import objective
+from jexplicit.solvers.explicit import SoftmaxLayer, random_decoders, solve_layers, stack_logits
 from jexplicit.solvers.sweeps import iterative_scaling_sweeps
 
 M, D, N = 300, 6, 3

@@ -10,9 +10,8 @@ import optax
 import pytest
 import reference
 
-from jexplicit.nn.networks import SoftmaxStack
-from jexplicit.nn.parts.objectives import objective
-from jexplicit.nn.steps import initial_state, network_step
+from jexplicit.nn.networks import SoftmaxStack, initial_state, network_step
+from jexplicit.nn.training import objective
 from jexplicit.solvers.explicit import explicit_solution, priming_number
 from jexplicit.solvers.priming import fit_intercept, intercept_logits, log_intercept, priming_scan
 

@@ -9,15 +9,11 @@ import pytest
 from reference import one_hot
 from tables import refuse
 
-from jexplicit.solvers.calibration import calibration_error, fit_temperature
-from jexplicit.solvers.curvature_bound import curvature_bound_sweeps
-from jexplicit.solvers.explicit import check_cooccurrences, dense_cooccurrence, explicit_solution
-from jexplicit.solvers.frequency_exponent import fit_delta
-from jexplicit.solvers.gram import gram_matrix, split_examples
-from jexplicit.solvers.layerwise import SoftmaxLayer, solve_layers
-from jexplicit.solvers.priming import priming_scan
-from jexplicit.solvers.streamed import gram_least_squares
-from jexplicit.solvers.sweeps import iterative_scaling_sweeps
+from jexplicit.solvers.explicit import SoftmaxLayer, check_cooccurrences, dense_cooccurrence, explicit_solution, solve_layers
+from jexplicit.solvers.gram import gram_least_squares, gram_matrix, split_examples
+from jexplicit.solvers.metrics import calibration_error, fit_temperature
+from jexplicit.solvers.priming import fit_delta, priming_scan
+from jexplicit.solvers.sweeps import curvature_bound_sweeps, iterative_scaling_sweeps
 
 M, D, N = 12, 3, 2
 

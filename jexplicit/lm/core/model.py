@@ -29,9 +29,9 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.counts.stream import check_stream, windows
+from jexplicit.counts.tables import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, pad_to, window_contexts
-from jexplicit.data.corpus.shards import Stream
+from jexplicit.data.shards import Stream
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 

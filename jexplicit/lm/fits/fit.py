@@ -19,8 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Corpus
-from jexplicit.data.text import Unit, read_documents
+from jexplicit.data.corpora import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.core.model import LanguageModel, logits, token_model
 from jexplicit.lm.core.names import Features, History, Method, window_of
@@ -42,7 +41,7 @@ from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
 from jexplicit.runs.checks import check_seed
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.loop import as_json
-from jexplicit.solvers.frequency_exponent import fit_delta
+from jexplicit.solvers.priming import fit_delta
 
 # Methods that are solved from dense tables [N, N].
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
@@ -126,7 +125,7 @@ def fit(
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
             SentencePiece model, a `tokenizer.json`).
         vocab_size: token ids of a trained tokenizer; default 4098, or every character.
-        field, documents: how files are read, see `jexplicit.data.text.read_documents`.
+        field, documents: how files are read, see `jexplicit.data.corpora.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.
         options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.lm.Options`: smoothing, sweeps, seed, ...

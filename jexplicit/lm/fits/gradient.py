@@ -29,8 +29,7 @@ from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_counts, noisy_
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.rows import explicit_blocks, token_counts
 from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
-from jexplicit.nn.optimizers import adagrad, optax_optimizer
-from jexplicit.nn.training import train
+from jexplicit.nn.training import adagrad, optax_optimizer, train
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, full_precision, on_cpu
 from jexplicit.solvers.metrics import parameter_closeness

@@ -49,7 +49,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from jexplicit.counts.merging import Counts, merge_offsets
+from jexplicit.counts.tables import Counts, merge_offsets
 from jexplicit.data.contexts import contexts, distinct_contexts
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.names import Features

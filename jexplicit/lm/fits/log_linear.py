@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
 from scipy.sparse import csr_array
 
-from jexplicit.counts.dense import Counts, counted_radius
+from jexplicit.counts.pairs import Counts, counted_radius
 from jexplicit.data.contexts import contexts
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import LanguageModel, map_contexts, token_model
@@ -55,7 +55,7 @@ def offset_rows(
     `a_k(j) = I_k(j) / I_1(j)`.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.dense.count.
+        counts: C_1 .. C_K' of jexplicit.counts.pairs.count.
         features: "sum" or "cat".
 
     Raises:

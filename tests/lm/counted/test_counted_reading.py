@@ -10,7 +10,7 @@ import pytest
 from counted_models import HISTORIES, fitted, histories, stream, tokenizer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.data.records import MinimalPair
+from jexplicit.data.inputs import MinimalPair
 from jexplicit.lm.core.model import read_text, token_model
 from jexplicit.lm.counted import reading
 from jexplicit.lm.evaluation import document_losses, evaluate, log_distributions, preferences, score

@@ -1,4 +1,4 @@
-"""Autoencoders: linear ones in closed form, anomaly detection, and over-parameterised ones as associative memories.
+"""Studies of training: hidden layers, autoencoders, and the error of mini-batch gradients.
 
 With the examples as rows of X, a linear autoencoder is `f(x) = A B x` with B [k, D] and A [D, k]. The best of width k projects
 on the first k right singular vectors of X (Eckart & Young 1936; Baldi & Hornik 1989). Beyond the rank of X, the identity is one
@@ -7,17 +7,85 @@ orthogonal to all of them to 0.
 
 Nonlinear autoencoders wider than their input do not learn the identity either. Trained maps contract around the examples, so
 that their iteration converges to an example: an associative memory (Radhakrishnan, Belkin & Uhler 2020).
+
+For B of M examples drawn without replacement, with Σ the covariance of the examples' gradients g_i around their mean g,
+
+    E ||g_B - g||² = (tr Σ / B) (M - B)/(M - 1)
+
+so the error falls as 1/√B: 100 times the compute for a tenth of the error. The *noise scale* tr Σ/||g||² is the batch size with
+an error as large as the gradient itself (McCandlish et al. 2018).
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
 
+from jexplicit.nn.training import Objective
 from jexplicit.runs.devices import full_precision
+
+
+class LayerValues(NamedTuple):
+    """Pre-activations and gradients of one hidden layer for B examples."""
+
+    z: Float[Array, "B width"]
+    gradient: Float[Array, "B width"]
+
+
+def hidden_layers(
+    model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any, *, train: bool = True
+) -> dict[str, LayerValues]:
+    """Pre-activations [B, width] and gradients of every hidden layer by name.
+
+    train: whether BatchNorm uses batch statistics.
+    """
+    X, Y = jnp.asarray(X), jnp.asarray(Y)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), X).get("perturbations", {})
+    rngs = {"dropout": jax.random.key(0)}
+    unchanged = jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), shapes)
+
+    def mean_loss(perturbations: Any) -> tuple[Array, Any]:
+        read = {**variables, "perturbations": perturbations}
+        z, seen = model.apply(read, X, train=train, mutable=["intermediates", "batch_stats"], rngs=rngs)
+        return objective(z, Y).mean(), seen.get("intermediates", {})
+
+    gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)
+    return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
+
+
+class HockeyStick(NamedTuple):
+    """The first loss of a run compared with log N.
+
+    excess: first loss minus log N, nats.
+    detected: whether it exceeds a tenth of log N: the first steps then only shrink the outputs.
+    """
+
+    excess: float
+    detected: bool
+
+
+def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
+    """Whether a loss curve starts well above `log N`, a bad initialisation."""
+    if outputs < 2 or math.isnan(first_loss):
+        raise ValueError(f"first loss {first_loss} with {outputs} outputs: give a number, and at least 2 outputs")
+    uniform = math.log(outputs)
+    return HockeyStick(first_loss - uniform, first_loss - uniform > 0.1 * uniform)
+
+
+def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:
+    """(layer, z, its gradient) from flax's nested collections."""
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    flat, by_z = ({name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
+    named = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
+    return [(path.removeprefix("network/"), z, by_z[f"{path}/z"]) for path, z in named.items()]
+
 
 Map = Callable[[Float[Array, " D"]], Float[Array, " D"]]
 
@@ -147,3 +215,69 @@ def add_noise(key: Array, X: Float[Array, "M D"], noise: float, copies: int) -> 
     """`copies` noisy copies of every point, in order."""
     points = jnp.repeat(X, copies, axis=0)
     return points + noise * X.std() * jax.random.normal(key, points.shape, X.dtype)
+
+
+_chunk = 64  # examples whose gradients are in memory at once
+
+
+class GradientNoise(NamedTuple):
+    """Errors of mini-batch gradients, by batch size.
+
+    sizes: [S] batch sizes.
+    errors: [S] root mean square of ||g_B - g||/||g|| over draws.
+    predicted: [S] the same by the formula.
+    cosines: [S] mean cosine between g_B and g.
+    scale: tr Σ/||g||², examples.
+    """
+
+    sizes: Int[np.ndarray, " S"]
+    errors: Float[np.ndarray, " S"]
+    predicted: Float[np.ndarray, " S"]
+    cosines: Float[np.ndarray, " S"]
+    scale: float
+
+
+def gradient_noise(
+    loss: Callable[[Any, Any, Any], Array],
+    params: Any,
+    X: Array,
+    Y: Array,
+    key: Array,
+    *,
+    sizes: Sequence[int],
+    draws: int = 100,
+) -> GradientNoise:
+    """The errors of gradients of `draws` random mini-batches of each size, and their prediction.
+
+    loss: `(params, x, y) -> J` of one example. sizes: each in 1 .. M.
+    Source: lecture notes on MLP language models, "Mini-batch (32) against full batch"; McCandlish et al. 2018, Sec. 2.
+    """
+    M = len(X)
+    if not sizes or min(sizes) < 1 or max(sizes) > M:
+        raise ValueError(f"batch sizes {list(sizes)} of {M} examples: use 1 .. {M}")
+    flat, restore = ravel_pytree(params)
+    gradient = jax.grad(lambda flat, X, Y: jax.vmap(lambda x, y: loss(restore(flat), x, y))(X, Y).mean())
+
+    @jax.jit
+    def moments(flat: Array) -> tuple[Array, Array]:
+        """The mean gradient and the mean squared norm."""
+        norms = jax.lax.map(lambda xy: jnp.sum(gradient(flat, xy[0][None], xy[1][None]) ** 2), (X, Y), batch_size=_chunk)
+        return gradient(flat, X, Y), norms.mean()
+
+    g, square = moments(flat)
+    size = float(jnp.linalg.norm(g))
+    if not size:
+        raise ValueError("the gradient of all examples is 0, so relative errors are undefined: use other parameters")
+    trace = max(float(square) - size**2, 0.0)
+
+    def draw(key: Array, B: int) -> tuple[Array, Array]:
+        m = jax.random.permutation(key, M)[:B]
+        mean = gradient(flat, X[m], Y[m])
+        return jnp.sum((mean - g) ** 2), mean @ g / (jnp.linalg.norm(mean) * size)
+
+    keys, B = jax.random.split(key, draws), np.asarray(sizes)
+    found = [jax.jit(lambda keys, B=B: jax.lax.map(lambda key: draw(key, B), keys))(keys) for B in sizes]
+    errors = np.array([float(jnp.sqrt(squares.mean()) / size) for squares, _ in found])
+    cosines = np.array([float(cosines.mean()) for _, cosines in found])
+    predicted = np.sqrt(trace / B * (M - B) / max(M - 1, 1)) / size
+    return GradientNoise(B, errors, predicted, cosines, trace / size**2)

@@ -1,1 +1,0 @@
-"""Corpora: sources, held-out text, cached and sharded token streams."""

@@ -1,0 +1,516 @@
+"""Features of images: whitened patches as filters, scattering, and descriptors.
+
+Patches are those of Coates & Ng 2011, as positive pooled features; of several sizes they are pooled over a grid and normalised.
+Their filters are clusters of patches of training images, without gradient training.
+
+A descriptor has some hundred dimensions, principal components of responses pooled over a grid; distances between descriptors
+compare shapes and tolerate small shifts. They are the inputs of random Fourier features.
+
+Scattering: moduli of wavelet responses, of two orders, averaged over a grid.
+
+    orders 0, 1, 2:    φ * x,    φ * |x * ψ|,    φ * ||x * ψ| * ψ'|
+
+ψ are Morlet wavelets of several octaves and angles, φ a Gaussian window. Moduli are invariant to the position of a stroke
+within a cell; the second order recovers information lost by averaging the first. Nothing is fitted to images.
+
+Source: Bruna & Mallat, Invariant scattering convolution networks, 2013.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt8
+
+from jexplicit.features.random import positive_parts
+from jexplicit.runs.checks import as_float, is_concrete
+from jexplicit.runs.devices import full_precision
+
+_patches_per_filter = 200
+_least_contrast = 0.1  # least standard deviation of a patch's grey levels, which range from 0 to 1
+_images_per_call = 500
+
+
+class Filters(NamedTuple):
+    """Linear filters `z = x W - b` of patches x [size * size]."""
+
+    W: Float[Array, "P filters"]
+    b: Float[Array, " filters"]
+
+    def size(self) -> int:
+        """Height and width of a patch, in pixels."""
+        return math.isqrt(len(self.W))
+
+
+def patch_filters(
+    images: UInt8[np.ndarray, "M height width"],
+    levels: int,
+    *,
+    size: int,
+    number: int,
+    seed: int = 0,
+    noise: float = 0.01,
+    clusters: bool = False,
+) -> Filters:
+    """Random patches of training images, whitened, as filters of unit norm.
+
+    With mean μ and covariance C of patches and `V = (C + noise)^(-1/2)`, the response of patch x to the filter of patch a is
+    `⟨(x - μ)V, (a - μ)V⟩ / ||(a - μ)V||`. Patches without contrast are excluded.
+
+    Args:
+        images: [M, height, width] grey levels 0 .. levels - 1.
+        levels: 256 for bytes.
+        noise: variance added before whitening; grey levels lie between 0 and 1.
+        clusters: cluster directions of whitened patches, instead of random patches.
+
+    Raises:
+        ValueError: no images, or other grey levels than these; a patch larger than an image; fewer than 1 filter; too few
+            patches with any contrast; a noise too small to whiten them.
+
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+        >>> patch_filters(images, 17, size=3, number=4).W.shape
+        (9, 4)
+
+    Source: Coates & Ng, The importance of encoding versus training with sparse coding and vector quantization, 2011.
+    """
+    check_levels(images, levels)
+    M, height, width = images.shape
+    if not 2 <= size <= min(height, width) or number < 1:
+        raise ValueError(
+            f"{number} patches of {size} x {size} in images of {height} x {width}: 2 <= size <= {min(height, width)}"
+        )
+    rng = np.random.default_rng(seed)
+    drawn = max(_patches_per_filter * number, 10 * size * size)
+    m, row, column = (rng.integers(0, end, drawn) for end in (M, height - size + 1, width - size + 1))
+    offsets = np.arange(size)
+    rows, columns = row[:, None, None] + offsets[None, :, None], column[:, None, None] + offsets[None, None, :]
+    patches = images[m[:, None, None], rows, columns].reshape(drawn, -1) / (levels - 1)
+    patches = patches[patches.std(axis=1) > _least_contrast]
+    if len(patches) < number:
+        raise ValueError(
+            f"{len(patches)} of {drawn} patches have any contrast, for {number} filters: use fewer filters or larger patches"
+        )
+    mean, covariance = patches.mean(axis=0), np.cov(patches.T)
+    variances, axes = np.linalg.eigh(covariance)
+    if not variances[0] + noise > 0:
+        raise ValueError(f"noise {noise}: patches of this covariance cannot be whitened; use a number above 0, e.g. 0.01")
+    V = (axes / np.sqrt(variances + noise)) @ axes.T
+    if clusters:
+        directions = spherical_kmeans((patches - mean) @ V, number, seed=seed)
+    else:
+        chosen = (patches[:number] - mean) @ V
+        directions = chosen / np.linalg.norm(chosen, axis=1, keepdims=True)
+    W = V @ directions.T
+    return Filters(jnp.asarray(W, jnp.float32), jnp.asarray(mean @ W, jnp.float32))
+
+
+def patch_features(
+    images: UInt8[np.ndarray, "M height width"],
+    levels: int,
+    filters: Filters,
+    *,
+    grid: int,
+    threshold: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[Array, "M D"]:
+    """Positive parts of filter responses, summed over a grid: D = 2 n grid².
+
+    Args:
+        images: [M, height, width] grey levels 0 .. levels - 1.
+        levels: 256 for bytes.
+        grid: cells along each side.
+        threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
+        progress: called with (images done, total images).
+
+    Raises:
+        ValueError: no images, or other grey levels than these; more cells along a side than positions of a patch; a threshold
+            that is NaN.
+
+    Example:
+        >>> filters = Filters(jnp.ones((9, 4), "f4"), jnp.zeros(4, "f4"))
+        >>> patch_features(np.zeros((5, 8, 8), np.uint8), 17, filters, grid=2, threshold=1.0).shape
+        (5, 32)
+    """
+    if np.isnan(threshold):
+        raise ValueError("threshold NaN: use a number")
+    positions = min(images.shape[1:]) - filters.size() + 1
+    if not 1 <= grid <= positions:
+        raise ValueError(f"a grid of {grid} x {grid} over {positions} x {positions} positions: use 1 to {positions} cells")
+    return of_images(lambda X: _pooled_responses(X, filters, threshold, grid), images, levels, progress)
+
+
+def check_levels(images: np.ndarray, levels: int) -> None:
+    """Refuse no images, fewer than 2 grey levels, and other levels."""
+    if not len(images) or levels < 2 or not 0 <= images.min() <= images.max() <= levels - 1:
+        span = f" from {images.min()} to {images.max()}" if images.size else ""
+        raise ValueError(f"{len(images)} images{span}, of {levels} grey levels: give at least one, with levels 0 .. levels - 1")
+
+
+def of_images(
+    f: Callable[[Array], Array],
+    images: UInt8[np.ndarray, "M height width"],
+    levels: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[Array, "M D"]:
+    """f of grey levels between 0 and 1, in batches of images."""
+    check_levels(images, levels)
+    blocks = []
+    for m in range(0, len(images), _images_per_call):
+        blocks.append(f(jnp.asarray(images[m : m + _images_per_call], jnp.float32) / (levels - 1)))
+        if progress:
+            progress(min(m + _images_per_call, len(images)), len(images))
+    return jnp.concatenate(blocks)
+
+
+@functools.partial(jax.jit, static_argnames=("threshold", "grid"))
+@full_precision
+def _pooled_responses(X: Array, filters: Filters, threshold: float, grid: int) -> Array:
+    return pool(responses(X, filters), grid, threshold).reshape(len(X), -1)
+
+
+def responses(X: Float[Array, "m height width"], filters: Filters) -> Float[Array, "m rows columns n"]:
+    """The response of every filter at every position of images."""
+    kernel = filters.W.reshape(filters.size(), filters.size(), 1, -1)
+    z = jax.lax.conv_general_dilated(X[..., None], kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return z - filters.b[None, None, None, :]
+
+
+def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Float[Array, "m grid grid nn"]:
+    """Positive parts of responses, summed over the cells of a grid.
+
+    The sum runs over one row of all cells at a time, several times as fast on a CPU as a sum over an axis.
+    """
+    rows = _cells(z, 1, grid)
+    z = functools.reduce(jnp.add, (positive_parts(rows[:, :, i], threshold) for i in range(rows.shape[2])))
+    columns = _cells(z, 2, grid)
+    return functools.reduce(jnp.add, (columns[:, :, :, j] for j in range(columns.shape[3])))
+
+
+def _cells(z: Array, axis: int, grid: int) -> Array:
+    """An axis split into [grid, largest cell], padded with 0."""
+    begin = -(-np.arange(grid + 1) * z.shape[axis] // grid)
+    places = begin[:-1, None] + np.arange(np.diff(begin).max())
+    if (places < begin[1:, None]).all():
+        return z.reshape(*z.shape[:axis], *places.shape, *z.shape[axis + 1 :])
+    zeros = jnp.pad(z, [(0, int(n == axis)) for n in range(z.ndim)])
+    return jnp.take(zeros, jnp.asarray(np.where(places < begin[1:, None], places, z.shape[axis])), axis=axis)
+
+
+def spherical_kmeans(
+    X: Float[np.ndarray, "M P"], number: int, *, iterations: int = 10, seed: int = 0
+) -> Float[np.ndarray, "number P"]:
+    """Unit vectors C [number, P], directions of sums of rows of X.
+
+    Each sums the rows x with which it has the largest `⟨x, c⟩`. Neither step lowers the sum of these inner products; longer
+    vectors count more. Directions without vectors are unchanged.
+    Source: Coates & Ng, Learning feature representations with k-means, 2012.
+    """
+    if not 1 <= number <= len(X) or iterations < 0:
+        raise ValueError(
+            f"{number} directions of {len(X)} vectors in {iterations} iterations: use 1 to {len(X)}, and at least 0"
+        )
+    if not (lengths := np.linalg.norm(X, axis=1)).all():
+        raise ValueError(f"vector {int(lengths.argmin())} is zero and has no direction: remove it")
+    chosen = np.random.default_rng(seed).choice(len(X), number, replace=False)
+    C = X[chosen] / lengths[chosen, None]
+    for _ in range(iterations):
+        nearest = (X @ C.T).argmax(axis=1)
+        sums = np.eye(number, dtype=X.dtype)[nearest].T @ X
+        norms = np.linalg.norm(sums, axis=1, keepdims=True)
+        C = np.where(norms > 0, sums / np.where(norms > 0, norms, 1), C)
+    return C
+
+
+_images_for_axes = 10_000
+
+
+class Axes(NamedTuple):
+    """Mean and scaled principal axes of pooled responses."""
+
+    mean: Float[Array, " D"]
+    axes: Float[Array, "D r"]
+
+
+def fit_axes(
+    pools: Callable[[Array], Array],
+    images: UInt8[np.ndarray, "M height width"],
+    levels: int,
+    *,
+    dimensions: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Axes:
+    """The principal axes of pooled responses of some images.
+
+    Args:
+        pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], e.g. `scattering_pools` of some wavelets.
+        images: [M, height, width] grey levels 0 .. levels - 1; the axes are fitted to a sample of them.
+        dimensions: r; fewer if there are fewer pooled responses.
+        progress: called with (images done, total images).
+
+    Raises:
+        ValueError: fewer than 1 dimension; no images, or other grey levels than these; images that are all alike.
+
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+        >>> fit_axes(lambda X: X.reshape(len(X), -1), images, 17, dimensions=3).axes.shape
+        (64, 3)
+    """
+    if dimensions < 1:
+        raise ValueError(f"{dimensions} dimensions: use at least 1")
+    order = np.random.default_rng(seed).permutation(len(images))
+    H = of_images(pools, images[np.sort(order[:_images_for_axes])], levels, progress)
+    if bool((H == H[:1]).all()):
+        raise ValueError(f"{len(H)} images without variance: principal axes need images that differ")
+    return _principal_axes(H, min(dimensions, H.shape[1]))
+
+
+def describe(
+    pools: Callable[[Array], Array],
+    axes: Axes,
+    images: UInt8[np.ndarray, "M height width"],
+    levels: int,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[Array, "M r"]:
+    """Descriptors `(s - mean) axes` of images with pooled responses s.
+
+    Args:
+        pools, images, levels, progress: as in `fit_axes`; the images may differ.
+
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+        >>> pools = jax.tree_util.Partial(lambda X: X.reshape(len(X), -1))
+        >>> H = describe(pools, fit_axes(pools, images, 17, dimensions=3), images, 17)
+        >>> H.shape, round(float((H**2).sum(axis=1).mean()), 3)
+        ((20, 3), 1.0)
+    """
+    return of_images(lambda X: _project(pools(X), axes), images, levels, progress)
+
+
+def unit_roots(parts: Sequence[Float[Array, "m ..."]]) -> Float[Array, "m D"]:
+    """Square roots of numbers >= 0 as rows of norm 1, parts alike."""
+    roots = [jnp.sqrt(part.reshape(len(part), -1)) for part in parts]
+    norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]
+    units = [rows / jnp.where(norm > 0, norm, 1) for rows, norm in zip(roots, norms, strict=True)]
+    return jnp.concatenate(units, axis=1) / math.sqrt(len(parts))
+
+
+@jax.jit
+@full_precision
+def _project(rows: Array, axes: Axes) -> Array:
+    return (rows - axes.mean[None, :]) @ axes.axes
+
+
+@full_precision
+def _principal_axes(H: Float[Array, "M D"], dimensions: int) -> Axes:
+    """The mean, and the axes of largest variance, scaled."""
+    mean = H.mean(axis=0)
+    centred = H - mean[None, :]
+    variances, axes = jnp.linalg.eigh(centred.T @ centred / len(H))
+    return Axes(mean, axes[:, -dimensions:] / jnp.sqrt(variances[-dimensions:].sum()))
+
+
+def fit_patch_bank(
+    images: UInt8[np.ndarray, "M height width"], levels: int, *, sizes: Sequence[int], number: int, seed: int = 0
+) -> tuple[Filters, ...]:
+    """Filters of several sizes from clusters of patches of images.
+
+    Args:
+        images: [M, height, width] grey levels 0 .. levels - 1.
+        sizes: heights and widths of patches, in pixels.
+        number: of filters of each size; twice as many responses, positive and negative parts.
+
+    Raises:
+        ValueError: no sizes; patches larger than an image; fewer than 1 filter.
+    """
+    if not sizes:
+        raise ValueError("patches of no size: use at least one size")
+    return tuple(patch_filters(images, levels, size=size, number=number, seed=seed, clusters=True) for size in sizes)
+
+
+@functools.partial(jax.jit, static_argnames=("grid", "threshold"))
+@full_precision
+def patch_pools(
+    X: Float[Array, "m rows columns"], bank: tuple[Filters, ...], *, grid: int, threshold: float
+) -> Float[Array, "m D"]:
+    """Square roots of filter responses, summed over a grid, rows of norm 1.
+
+    The root reduces the weight of strokes that fill a cell, and the norm that of the contrast of an image. Patches lie around
+    every pixel; borders are repeated.
+
+    Raises:
+        ValueError: more cells than pixels.
+
+    Args:
+        X: grey levels between 0 and 1.
+        grid: cells along each side.
+        threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
+    """
+    side = min(X.shape[1:])
+    if not 1 <= grid <= side:
+        raise ValueError(f"a {grid} x {grid} grid: use 1 to {side} cells along a side")
+    cells = []
+    for filters in bank:
+        before, after = (filters.size() - 1) // 2, filters.size() // 2
+        padded = jnp.pad(X, ((0, 0), (before, after), (before, after)), mode="edge")
+        cells.append(pool(responses(padded, filters), grid, threshold))
+    return unit_roots([jnp.concatenate(cells, axis=3)])
+
+
+_finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per pixel
+_width = 0.8  # standard deviation of their envelopes, in pixels, and of the windows, in cells
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["psi", "rows", "columns"], meta_fields=["shape"])
+@dataclass(frozen=True)
+class Wavelets:
+    """Spectra of wavelets on images with a margin, and windows of cells.
+
+    shape: height and width of the images.
+    psi: [octaves, angles, rows, columns] for images, and for their moduli of each octave but the last, each with every second
+        row and column of the octave before.
+    rows, columns: [grid, rows] and [grid, columns], windows over the moduli of each octave.
+    """
+
+    shape: tuple[int, int]
+    psi: tuple[Float[Array, "J L _ _"], ...]
+    rows: tuple[Float[Array, "g _"], ...]
+    columns: tuple[Float[Array, "g _"], ...]
+
+
+def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> Wavelets:
+    """Morlet wavelets of octaves j and angles π l/L.
+    `ψ̂(ω) = ĝ(ω - ξ) - κ ĝ(ω)`, with κ such that `ψ̂(0) = 0`.
+
+    ξ has length 3π/4 2⁻ʲ and the direction of the angle; ĝ is a Gaussian of standard deviation 1/(0.8 2ʲ) along it, and 4/L as
+    much across.
+
+    Args:
+        octaves: J.
+        angles: L.
+        grid: cells along each side; windows have a standard deviation of 0.8 cells.
+
+    Raises:
+        ValueError: fewer than one octave, angle or cell, octaves of more pixels than half of an image, or more cells than
+            pixels.
+
+    Example:
+        >>> [spectra.shape for spectra in wavelets((28, 28), octaves=2, angles=8, grid=7).psi]
+        [(2, 8, 36, 36)]
+    """
+    side = min(shape)
+    if not (octaves >= 1 and 2**octaves <= side / 2) or angles < 1 or not 1 <= grid <= side:
+        most = f"1 to {side.bit_length() - 2} octaves, at least 1 angle and 1 to {side} cells"
+        raise ValueError(
+            f"{octaves} octaves, {angles} angles and a grid of {grid} x {grid} for images of {shape[0]} x {shape[1]}: use "
+            f"{most if side >= 4 else '4 x 4 pixels or more'}"
+        )
+    padded = [_padded(n, octaves) for n in shape]
+    turns, levels = np.arange(angles) / angles, range(max(1, octaves - 1))
+    psi = [
+        np.array([[_morlet(padded, i, j, math.pi * turn, 4 / angles) for turn in turns] for j in range(octaves)])
+        for i in levels
+    ]
+    rows, columns = ([_windows(n, octaves, i, grid) for i in range(octaves)] for n in shape)
+    arrays = (tuple(jnp.asarray(part, jnp.float32) for part in parts) for parts in (psi, rows, columns))
+    return Wavelets((shape[0], shape[1]), *arrays)
+
+
+def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[Array, "_ g g"], ...]:
+    """Orders 0, 1 and 2 of the scattering of one image.
+    Shapes are [1, g, g], [J L, g, g] and [J (J - 1)/2 L², g, g].
+
+    Moduli of octave j are computed at every 2ʲ-th pixel; edges are extended by 2ᴶ pixels.
+    """
+    if x.shape != bank.shape:
+        raise ValueError(f"an image of {x.shape} and wavelets for {bank.shape}: make wavelets for the shape of the image")
+    octaves = len(bank.rows)
+    margin = 2**octaves
+    x = jnp.pad(x, [(margin, N - n - margin) for N, n in zip(bank.psi[0].shape[2:], x.shape, strict=True)], mode="edge")
+
+    def average(moduli: Array, i: int) -> Array:
+        rows, columns = (windows[i].astype(x.dtype) for windows in (bank.rows, bank.columns))
+        return jnp.einsum("gr,prc,hc->pgh", rows, moduli, columns)
+
+    zero = average(x[None], 0)
+    first, second = [], [jnp.zeros((0, *zero.shape[1:]), x.dtype)]
+    for j in range(octaves):
+        U = _moduli(x[None], bank.psi[0][j], 2**j)
+        first.append(average(U, j))
+        second += [average(_moduli(U, bank.psi[j][k], 2 ** (k - j)), k) for k in range(j + 1, octaves)]
+    return zero, jnp.concatenate(first), jnp.concatenate(second)
+
+
+def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
+    """Square roots of the averages as rows of norm 1.
+
+    Args:
+        X: grey levels between 0 and 1.
+        bank: `wavelets` of images of this size.
+
+    Raises:
+        ValueError: no images; grey levels that are negative or not finite (not checked under jit, vmap and grad).
+
+    Example:
+        >>> bank = wavelets((8, 8), octaves=2, angles=2, grid=2)
+        >>> jax.eval_shape(scattering_pools, jnp.ones((5, 8, 8), "f4"), bank).shape  # (1 + 4 + 4) orders in 2 x 2 cells
+        (5, 36)
+    """
+    X = as_float(X)
+    if not len(X) or (is_concrete(X) and not (float(X.min()) >= 0 and bool(jnp.isfinite(X).all()))):
+        raise ValueError(f"images {X.shape}: give at least one, of finite grey levels of at least 0")
+    return _scattering_pools(X, bank)
+
+
+@jax.jit
+@full_precision
+def _scattering_pools(X: Array, bank: Wavelets) -> Array:
+    zero, first, second = jax.vmap(scattering, (0, None))(X, bank)
+    return unit_roots([jnp.concatenate([zero, first], axis=1), second])
+
+
+def _moduli(x: Float[Array, "m r c"], psi: Float[Array, "L r c"], step: int) -> Float[Array, "mL _ _"]:
+    """`|x * ψ|` at every step-th row and column, by aliasing."""
+    spectra = jnp.fft.fft2(x)
+    product = spectra[:, None] * psi[None].astype(spectra.dtype)
+    rows, columns = psi.shape[1] // step, psi.shape[2] // step
+    aliases = product.reshape(-1, step, rows, step, columns)
+    return jnp.abs(jnp.fft.ifft2(aliases.mean(axis=(1, 3))))
+
+
+def _padded(n: int, octaves: int) -> int:
+    """Pixels with a margin of 2ᴶ at both ends, a multiple of 2ᴶ."""
+    return -(-(n + 2 * 2**octaves) // 2**octaves) * 2**octaves
+
+
+def _morlet(shape: Sequence[int], i: int, j: int, angle: float, slant: float) -> np.ndarray:
+    """The spectrum of a wavelet of octave j on every 2ⁱ-th pixel."""
+    frequencies = [2 * math.pi * np.fft.fftfreq(n // 2**i) / 2**i for n in shape]
+
+    def gaussian(centre: float) -> np.ndarray:
+        """The sum over aliased frequencies, up to errors of 1e-7."""
+        turns = 2 * math.pi * np.arange(-2, 3) / 2**i
+        u, v = (f[:, None] + turns[None, :] for f in frequencies)
+        u, v = u[:, None, :, None], v[None, :, None, :]
+        along, across = u * math.cos(angle) + v * math.sin(angle), v * math.cos(angle) - u * math.sin(angle)
+        exponent = (along - centre) ** 2 + (across / slant) ** 2
+        return np.exp(-((_width * 2**j) ** 2) / 2 * exponent).sum(axis=(2, 3))
+
+    wave, mean = gaussian(_finest / 2**j), gaussian(0.0)
+    return wave - wave[0, 0] / mean[0, 0] * mean
+
+
+def _windows(n: int, octaves: int, i: int, grid: int) -> np.ndarray:
+    """Gaussians around the centres of cells, each with sum 1."""
+    places = np.arange(0, _padded(n, octaves), 2**i) - 2**octaves
+    centres = (np.arange(grid) + 0.5) * n / grid - 0.5
+    distances = (places[None, :] - centres[:, None]) / (_width * n / grid)
+    phi = np.exp(-(distances**2) / 2)
+    return phi / phi.sum(axis=1, keepdims=True)

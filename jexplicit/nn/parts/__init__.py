@@ -1,1 +1,0 @@
-"""Parts of a network and their names: nonlinearities, initial weights and losses."""

@@ -1,1 +1,0 @@
-"""Studies of training: optimiser paths, gradient noise, learned representations."""
