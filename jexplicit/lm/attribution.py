@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.lm.core.model import HISTORY, LanguageModel
 from jexplicit.lm.counted.account import account_of_tokens, accounts_of_stream, entry_names, entry_tokens
+from jexplicit.lm.counted.combine import Combination
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import within_documents
 from jexplicit.lm.counted.use import AnyModel, states_at
@@ -97,11 +98,13 @@ def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
 
 
 def check_explainable(model: AnyModel) -> None:
-    """Refuse a network.
+    """Refuse a network and two models in one mix.
 
     Raises:
         ValueError: its logits are no sum over rows.
     """
+    if isinstance(model, Combination):
+        raise ValueError("explain of two models in one mix: explain each of them, `.model` and `.other`")
     if isinstance(model, LanguageModel) and isinstance(model.rows, NetworkRows | SequenceRows):
         raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
 

@@ -62,10 +62,10 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
     far = "optimum" in methods and 1 not in config.radius
     yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
-    for name in (field.name for field in fields(FitOptions)):
+    for name in ("features", "radius", *(field.name for field in fields(FitOptions))):
         users, value = [method for method in OPTIONS if name in OPTIONS[method]], getattr(config, name)
         unused = not config.resume and methods.isdisjoint(users) and all(value != getattr(own, name) for own in _unchanged)
-        flag = f"--{name.replace('_', '-')} {value} with --methods {words['methods']}"
+        flag = f"--{name.replace('_', '-')} {words.get(name, value)} with --methods {words['methods']}"
         yield unused, f"{flag}, which do not use it; methods that do: {', '.join(users)}"
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)

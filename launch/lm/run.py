@@ -78,7 +78,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     held = read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size
     tables = kind_of_tables(config, N)
-    check_fit(config, text, tables)
+    check_fit(config, text)
     check_equal_across_processes("choice of --tables, as they have other memory,", tables)
     training, seconds = count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown

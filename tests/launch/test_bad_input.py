@@ -54,6 +54,10 @@ lm {TRAIN} --methods cold --learning-rate inf | --learning-rate inf: use above 0
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --seed {LARGE} | use whole numbers below 2^63
 lm --out gs://bucket/x {TRAIN} | give a path on this machine
+lm {TRAIN} --methods ngram --radius 7 --features cat | --radius 7 with --methods ngram, which do not use it
+lm {TRAIN} --methods bigram --features sum | --features sum with --methods bigram, which do not use it
+lm {TRAIN} --methods cold --tables sparse --dry-run | --methods cold with sparse tables
+lm {TRAIN} --vocab-size 100000 --dry-run | more than the text allows
 lm --train {{two}} | give more text
 lm --train {{empty}} | holds no text
 lm --train {{binary}} | is a binary file

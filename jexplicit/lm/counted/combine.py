@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.lm.counted.mixing import MOST, log_likelihoods, newton
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import CountedState, begin, expect, pass_gates, read_decisions
@@ -68,14 +68,16 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
         stream: [L] tokens, `<pad> d_1 <pad> ... d_n <pad>`.
 
     Raises:
-        ValueError: models of other tokens, or a text without any.
+        ValueError: models of other tokens, a malformed stream, or a text without any token.
     """
     if not isinstance(model, CountedModel) or not hasattr(other, "vocab_size"):
         kinds = f"{type(model).__name__} and {type(other).__name__}"
         raise ValueError(f"{kinds}: give a model of context mixing and any language model, the `model` of each TextModel")
     if other.vocab_size != model.vocab_size:
         raise ValueError(f"a model of {other.vocab_size} tokens with one of {model.vocab_size}: they need the same tokenizer")
-    stream = np.asarray(stream, np.int32)
+    check_stream(stream)
+    check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    stream = stream.astype(np.int32)
     place, d, a, _ = read_decisions(model, begin(model), stream[1:])
     if not len(a):
         raise ValueError("no token in the text that weights are fitted on: give some text")
