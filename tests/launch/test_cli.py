@@ -144,6 +144,17 @@ def test_a_closed_pipe_leaves_no_traceback(finished, tmp_path, environment):
     assert process.returncode == 141
 
 
+def test_results_are_shown_in_any_encoding_at_any_width_and_to_no_one(finished, environment):
+    for own, arguments in (
+        ({"PYTHONIOENCODING": "ascii"}, ("next", "--run", str(finished), "--method", "bigram", "--prompt", "the", "--top", "1")),
+        ({"COLUMNS": "0", "FORCE_COLOR": "1", "NO_COLOR": "1"}, ("runs", str(finished))),
+    ):
+        answer = subprocess.run(command(*arguments), env=environment | own, capture_output=True, check=True)
+        assert b"\\u2581" in answer.stdout or b"bigram" in answer.stdout
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("runs", str(finished))]
+    assert (subprocess.run(shell, env=environment, check=True, capture_output=True).stderr) == b""
+
+
 def test_an_interrupt_leaves_no_traceback(tmp_path, environment):
     interrupt = "import signal; signal.raise_signal(signal.SIGINT)"  # while a module is imported
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which shells ignore in the background

@@ -75,9 +75,10 @@ def begin(model: CountedModel) -> CountedState:
 
 
 def is_state_of(model: CountedModel, state: CountedState) -> bool:
-    """Whether a state has the shape of a model's."""
+    """Whether a state has the shape of a model's, and its gates the model's directions, which never move."""
     own = begin(model)
-    alike = [gate.D.shape == other.D.shape for gate, other in zip(own.gates, state.gates, strict=False)]
+    pairs = zip(own.gates, state.gates, strict=False)
+    alike = [gate.D.shape == other.D.shape and np.array_equal(gate.U, other.U) for gate, other in pairs]
     return len(own.gates) == len(state.gates) and len(own.base) == len(state.base) and all(alike)
 
 
