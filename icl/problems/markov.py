@@ -22,6 +22,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from icl.models.causal import CausalModel, next_outputs
+from jexplicit.runs.bounds import is_of
+from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision
 
 
@@ -47,12 +49,15 @@ class Chains:
 
     def __post_init__(self):
         whole = all(isinstance(size, int | np.integer) and size >= 2 for size in (self.states, self.length))
-        if not whole or not self.alpha > 0:
+        if not whole or not is_of(self.alpha, float) or not 1e-30 <= self.alpha <= 1e30:  # others are NaN in float32
             sizes = f"{self.states} states, length {self.length}, alpha {self.alpha}"
-            raise ValueError(f"{sizes}: use whole numbers of at least 2, and an alpha above 0")
+            raise ValueError(f"{sizes}: use whole numbers of at least 2, and an alpha from 1e-30 to 1e30")
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Chain:
         """Fresh chains and a sequence of each, batch last."""
+        check_key(key)
+        if size < 1:
+            raise ValueError(f"{size} chains: draw at least one")
         return _sample(jax.random.split(key, size), self, jnp.dtype(dtype or jnp.zeros(()).dtype))
 
     def loss(self, params: CausalModel, batch: Chain) -> Float[Array, ""]:

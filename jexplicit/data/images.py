@@ -33,7 +33,7 @@ KEYS = dict(zip(FILES, ("x_train", "y_train", "x_test", "y_test"), strict=True))
 
 _ten_classes = ("digits", "mnist", "fashion_mnist")
 _train_digits = 1437  # the last 360 of the 8x8 digits are from other writers
-_most_classes = 256  # labels are bytes
+_most_classes, _largest_side = 256, 1024  # labels are bytes; pixels of resize=N
 
 
 class Images(NamedTuple):
@@ -97,8 +97,8 @@ def read_images(
         raise ValueError(f"data set {name!r}: give a name, such as digits, or a path")
     name = os.fspath(name)
     made = name == "digits" or name.startswith("tfds:")
-    if resize is not None and (resize < 1 or made or not local_path(_place(name, data_dir)).is_dir()):
-        raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of at least 1, or leave it out")
+    if resize is not None and (not 1 <= resize <= _largest_side or made or not local_path(_place(name, data_dir)).is_dir()):
+        raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of 1 to {_largest_side}, or none")
     if name == "digits":
         if data_dir is not None:
             raise ValueError(

@@ -310,7 +310,7 @@ def test_photos_of_any_kind_and_size_are_read_where_they_are_resized(tmp_path):
     clear.save(tmp_path / "clear.png")
     assert (read_png(tmp_path / "clear.png", 2) == 255).all()
     for place, size in (("digits", 8), (str(tmp_path / "pets"), 0), (str(file), 8)):
-        with pytest.raises(ValueError, match=f"resize={size} for {place}: name a folder of images and a size of at least 1"):
+        with pytest.raises(ValueError, match=f"resize={size} for {place}: name a folder of images and a size of 1 to 1024"):
             read_images(place, resize=size)
     with pytest.raises(ValueError, match=r"a folder of LABEL/\*.png alone is read with resize=N"):
         read_images("pets", tmp_path / "pets")
