@@ -16,6 +16,8 @@ from icl.blocks import CausalModel, next_outputs
 from icl.names import KINDS as KINDS
 from icl.names import Kind as Kind
 from icl.tasks import QueryLoss, Sequence, Tasks, draw, transpose, truncated_std, truncated_weights, vmap_tasks
+from jexplicit.runs.bounds import is_of
+from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision
 
 # Copying: a layer joins x and y tokens, a second performs descent.
@@ -575,12 +577,15 @@ class Chains:
 
     def __post_init__(self):
         whole = all(isinstance(size, int | np.integer) and size >= 2 for size in (self.states, self.length))
-        if not whole or not self.alpha > 0:
+        if not whole or not is_of(self.alpha, float) or not 1e-30 <= self.alpha <= 1e30:  # others are NaN in float32
             sizes = f"{self.states} states, length {self.length}, alpha {self.alpha}"
-            raise ValueError(f"{sizes}: use whole numbers of at least 2, and an alpha above 0")
+            raise ValueError(f"{sizes}: use whole numbers of at least 2, and an alpha from 1e-30 to 1e30")
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Chain:
         """Fresh chains and a sequence of each, batch last."""
+        check_key(key)
+        if size < 1:
+            raise ValueError(f"{size} chains: draw at least one")
         return _sample_chains(jax.random.split(key, size), self, jnp.dtype(dtype or jnp.zeros(()).dtype))
 
     def loss(self, params: CausalModel, batch: Chain) -> Float[Array, ""]:

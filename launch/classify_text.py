@@ -37,7 +37,7 @@ class Config:
     """Labelled texts to measure on, as --train. Default: a tenth of the texts of each label, held out with --seed."""
     text: tuple[str, ...] = ()
     """Texts whose labels are wanted."""
-    norm: Annotated[float, Bounds(at_least=1)] | None = None
+    norm: Annotated[float, Bounds(at_least=1, at_most=1e6)] | None = None
     """L1 norm K of the features of a text. Default: the mean number of words of a training text."""
     seed: NonNegativeInt = 0
     """Seed of the held-out texts."""

@@ -33,7 +33,7 @@ KEYS = dict(zip(FILES, ("x_train", "y_train", "x_test", "y_test"), strict=True))
 
 _ten_classes = ("digits", "mnist", "fashion_mnist")
 _train_digits = 1437  # the last 360 of the 8x8 digits are from other writers
-_most_classes = 256  # labels are bytes
+_most_classes, _largest_side = 256, 1024  # labels are bytes; pixels of resize=N
 
 
 class Images(NamedTuple):
@@ -97,8 +97,8 @@ def read_images(
         raise ValueError(f"data set {name!r}: give a name, such as digits, or a path")
     name = os.fspath(name)
     made = name == "digits" or name.startswith("tfds:")
-    if resize is not None and (resize < 1 or made or not local_path(_place(name, data_dir)).is_dir()):
-        raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of at least 1, or leave it out")
+    if resize is not None and (not 1 <= resize <= _largest_side or made or not local_path(_place(name, data_dir)).is_dir()):
+        raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of 1 to {_largest_side}, or none")
     if name == "digits":
         if data_dir is not None:
             raise ValueError(
@@ -280,6 +280,7 @@ def _idx_file(folder: Path, file: str) -> Path:
 # PNG
 
 _TO_GREY = """Image.open(file).convert("L").save(new_file)"""
+_TO_8_BITS = """Image.fromarray((numpy.asarray(Image.open(file)) // 257).astype("uint8")).save(new_file)"""
 _TO_WHITE = (  # a conversion alone would drop the transparency, and show what lies under it
     """image = Image.open(file).convert("RGBA"); """
     """Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L").save(new_file)"""
@@ -298,16 +299,20 @@ def read_png(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.nda
         why = "none is in it" if isinstance(error, UnidentifiedImageError) else error
         raise ValueError(f"{path} cannot be read as {'an image' if resize else 'a PNG'} ({why}): write it again") from error
     transparent |= mode.endswith("A")
+    wide = mode.startswith("I;16")  # which a conversion would clip, not scale
+    if mode in ("I", "F"):
+        raise ValueError(f"{path} is an image of mode {mode}: its grey levels have no known range; write it with 8 or 16 bits")
     if not resize and (transparent or mode not in ("L", "1")):
+        remedy = _TO_8_BITS if wide else _TO_WHITE if transparent else _TO_GREY
         raise ValueError(
             f"{path} is an image of mode {mode}{' with transparency' * transparent}: only grey images of 8 bits are read; "
-            f"read its folder with resize=N, or convert it, with Pillow: {_TO_WHITE if transparent else _TO_GREY}"
+            f"read its folder with resize=N, or convert it, with Pillow: {remedy}"
         )
     if frames > 1:
         raise ValueError(f"{path} has {frames} frames: write each as an image of its own")
     if not resize:
         return np.asarray(upright.convert("L"))
-    shown = upright.convert("RGBA")
+    shown = (Image.fromarray((np.asarray(upright) // 257).astype(np.uint8)) if wide else upright).convert("RGBA")
     grey = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown).convert("L")
     return np.asarray(grey.resize((resize, resize)))
 

@@ -460,7 +460,7 @@ def _vocabulary(file: ArpaFile, unigrams: Order, words: list[str]) -> tuple[np.n
     eos = end > NEVER + 1
     if abs(left - 10**end if eos else min(left, 0)) > _off_by:
         total = 1 - left + (10**end if eos else 0)
-        raise file.error(f"the unigrams sum to {total:.4f}", "renormalise the model (SRILM: ngram -renorm)", unigrams.line)
+        raise file.error(f"the unigrams sum to {total:.5g}", "renormalise the model (SRILM: ngram -renorm)", unigrams.line)
     base[PAD] = end if eos else np.log10(max(left, 10**NEVER))  # the rest is that of `<pad>`, which no text asks for
     return base, eos, renamed
 
@@ -520,7 +520,7 @@ def _check_sums(file: ArpaFile, levels: list[BackoffLevel], context: np.ndarray,
     if abs(total[worst] - 1) > _off_by:
         h = " ".join(words[i] if i != PAD else "<s>" for i in context_tokens(levels, len(words))[worst, ::-1])
         raise ValueError(
-            f"{file.path}: the probabilities after {h!r} sum to {total[worst]:.4f}: renormalise the model "
+            f"{file.path}: the probabilities after {h!r} sum to {total[worst]:.5g}: renormalise the model "
             "(SRILM: ngram -renorm), or write the file again"
         )
 

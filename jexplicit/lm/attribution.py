@@ -27,6 +27,7 @@ from jexplicit.lm.counted.model import CountedModel, weigh
 from jexplicit.lm.counted.reading import (
     Ahead,
     AnyModel,
+    Combination,
     CountedState,
     begin,
     complete,
@@ -261,11 +262,13 @@ def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
 
 
 def check_explainable(model: AnyModel) -> None:
-    """Refuse a network.
+    """Refuse a network and two models in one mix.
 
     Raises:
         ValueError: its logits are no sum over rows.
     """
+    if isinstance(model, Combination):
+        raise ValueError("explain of two models in one mix: explain each of them, `.model` and `.other`")
     if isinstance(model, LanguageModel) and isinstance(model.rows, NetworkRows | SequenceRows):
         raise ValueError("explain of a network: its logits are no sum over tokens; explain a model of rows instead")
 

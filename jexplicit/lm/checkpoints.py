@@ -70,7 +70,8 @@ def import_model(path: str | os.PathLike) -> TextModel:
     if tokenizer is None:
         raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
     check_sizes(path, model, tokenizer)
-    return TextModel(model, tokenizer, about)
+    kind = {"method": type(model).__name__, "features": "none", "radius": model.radius}  # of a model made by hand
+    return TextModel(model, tokenizer, kind | {"history": model.history if isinstance(model.history, str) else "none"} | about)
 
 
 def load_model(

@@ -25,7 +25,7 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, SparseRows, State, TokenTables
 from jexplicit.lm.counted.columns import Context
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import COUNTED, AnyModel, context_of, text_of_context
+from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState, context_of, text_of_context
 from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows, SparseTables
 from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
@@ -36,7 +36,7 @@ _format = 4
 _alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
 _types = (
     *(LanguageModel, Constant, TokenTables, SparseTables, BackOffChain, NetworkRows, SequenceRows, SparseRows, Children, State),
-    *COUNTED,
+    *(*COUNTED, Combination, CombinationState),
 )
 _known: dict[str, type] = {cls.__name__: cls for cls in _types}
 _networks = {"MLPLanguageModel": "networks", "Transformer": "transformer", "LSTM": "lstm"}
@@ -111,7 +111,7 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         return {"context": text_of_context(value, name)}
     if isinstance(value, dict):
         return {key: describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
         return {"tuple": [describe(item, f"{name}.{n}", tensors) for n, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -151,7 +151,8 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
     if "type" in described:
         kind: Any = _class_of(described["type"])
         host = host or kind in COUNTED  # which are read on the host, with integers of 64 bits
-        fields = {key: rebuild(item, tensors, host=host) for key, item in described["fields"].items()}
+        own = {key: host or kind is Combination and key != "other" for key in described["fields"]}
+        fields = {key: rebuild(item, tensors, host=own[key]) for key, item in described["fields"].items()}
         if described["type"] == "Spelling":
             fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
         if described["type"] == "MLPLanguageModel":
@@ -201,6 +202,10 @@ def _check_model(model: Any) -> None:
             raise ValueError(f"its arrays do not fit together: {error}") from error
         if row.shape != (model.vocab_size,):
             raise ValueError(f"its row has shape {row.shape}, and its vocabulary {model.vocab_size} tokens")
+    elif isinstance(model, Combination):
+        _check_model(model.other)
+        if model.other.vocab_size != model.vocab_size:
+            raise ValueError(f"models of {model.vocab_size} and {model.other.vocab_size} tokens together")
     elif not isinstance(model, CountedModel):
         raise ValueError(f"a {type(model).__name__} is no model")
 
@@ -260,7 +265,7 @@ def _check_numbers(path: Any, tensors: Mapping[str, np.ndarray]) -> None:
 def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
     """Refuse a model with parts of different sizes, or another model's tokenizer."""
     N = tokenizer.vocab_size
-    if isinstance(model, CountedModel):
+    if not isinstance(model, LanguageModel):
         if model.vocab_size != N:
             raise ValueError(f"{path} has a tokenizer of {N} tokens and a tree of {model.vocab_size}: they are of two models")
         return

@@ -27,19 +27,19 @@ class _Console(Console):
 def end_of_reader() -> NoReturn:
     """Exit on a broken pipe of the output with its usual status."""
     for stream in (sys.stdout, sys.stderr):  # discard their buffers
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # None if closed from the start
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     raise SystemExit(128 + signal.SIGPIPE)
 
 
-_widest = 10_000  # columns, without a terminal
+_narrowest, _widest = 20, 10_000  # columns of a table: of a terminal at least, and without one
 console = _Console(stderr=True, highlight=False, emoji=False, width=None if sys.stderr and sys.stderr.isatty() else _widest)
 _results = _Console(highlight=False, markup=False, emoji=False)
 
 
 def show(*results: RenderableType) -> None:
     """Print results on standard output, tables unwrapped without a terminal; nothing with `--json`."""
-    if not _results.is_terminal:
+    if not _results.is_terminal or _results.width < _narrowest:  # COLUMNS=0 would leave nothing
         _results.width = _widest
     for result in results:
         _results.print(result, soft_wrap=isinstance(result, str))
@@ -49,7 +49,7 @@ def json_line(value: Any) -> str:
     """A value as a line of JSON, in ASCII if necessary."""
     line = json.dumps(value, ensure_ascii=False, default=str)
     try:
-        line.encode(sys.stdout.encoding or "utf-8")
+        line.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
         return json.dumps(value, default=str)
     return line

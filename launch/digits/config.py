@@ -22,7 +22,7 @@ class Config(Images, Run):
 
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and at most as many test images."""
-    resize: PositiveInt | None = None
+    resize: Annotated[int, Bounds(at_least=1, at_most=1024)] | None = None
     """Read a folder of images of any kind, colour and size as grey ones of N x N pixels, by Pillow. It may then be a single
     folder of LABEL/*.jpg, of which every fifth image of a label, drawn with --seed, is a test image."""
     methods: tuple[Method, ...] = METHODS

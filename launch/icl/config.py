@@ -241,11 +241,11 @@ class MarkovConfig(TrainingFlags):
     batch_size: PositiveInt = 64
     validation_tasks: PositiveInt = 1000
     test_tasks: PositiveInt = 5000
-    states: Annotated[int, Bounds(at_least=2)] = 3
+    states: Annotated[int, Bounds(at_least=2, at_most=1000)] = 3
     """Number of states of a chain, k."""
     length: Annotated[int, Bounds(at_least=2)] = 64
     """Length of a sequence, T."""
-    alpha: PositiveFloat = 1.0
+    alpha: Annotated[float, Bounds(at_least=1e-30, at_most=1e30)] = 1.0
     """Parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
 
 

@@ -20,6 +20,7 @@ import dataclasses
 import errno
 import functools
 import inspect
+import io
 import logging
 import os
 import pkgutil
@@ -217,6 +218,8 @@ def run_command(
         experiment: the name in config.json; default, the launcher that defines the config.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # results of long work are shown in any encoding
     argv = list(sys.argv[1:] if argv is None else argv)
     prog, presets, whole = prog or command_name(), presets or {}, "--help-all" in argv
     known = [field.name for field in dataclasses.fields(config)]  # pyright: ignore[reportArgumentType]
@@ -236,7 +239,8 @@ def run_command(
             found = _ready(run)(chosen)
         if as_json:
             print(json_line(found))
-        sys.stdout.flush()
+        if sys.stdout:  # None if closed from the start
+            sys.stdout.flush()
     except BrokenPipeError:
         end_of_reader()
     except (ValueError, FloatingPointError, RuntimeError, OSError) as error:

@@ -103,23 +103,24 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
 
 
 def kind_of_tables(config: Config, vocab_size: int) -> str:
-    """dense or sparse tables, by --tables or by memory."""
+    """dense or sparse tables, by --tables or by memory; methods without such tables are refused."""
     budget = parse_bytes(config.memory) if config.memory else host_bytes()
     auto = choose_tables(config.methods, vocab_size, max(config.radius), budget)
-    return auto if config.tables == "auto" else config.tables
-
-
-def check_fit(config: Config, text: TokenizedCorpus, tables: str) -> None:
-    """Refuse methods without such tables, and text that is too small.
-
-    Raises:
-        ValueError: with the methods and the tables, or with what the text has.
-    """
+    tables = auto if config.tables == "auto" else config.tables
     if tables == "sparse" and (others := set(config.methods) - set(_of_sparse)):
         raise ValueError(
             f"--methods {' '.join(sorted(others))} with sparse tables: these work only with {', '.join(_of_sparse)}; "
             "use --tables dense or a smaller --vocab-size"
         )
+    return tables
+
+
+def check_fit(config: Config, text: TokenizedCorpus) -> None:
+    """Refuse text that is too small.
+
+    Raises:
+        ValueError: with what the text has.
+    """
     if isinstance(text.train, np.ndarray):  # shards are too many to look through
         lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
         if len(np.unique(np.bincount(text.train[text.train != PAD]))) <= 2:  # 0, and one number

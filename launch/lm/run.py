@@ -110,10 +110,10 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
     far = "optimum" in methods and 1 not in config.radius
     yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
-    for name in (field.name for field in fields(FitOptions)):
+    for name in ("features", "radius", *(field.name for field in fields(FitOptions))):
         users, value = [method for method in OPTIONS if name in OPTIONS[method]], getattr(config, name)
         unused = not config.resume and methods.isdisjoint(users) and all(value != getattr(own, name) for own in _unchanged)
-        flag = f"--{name.replace('_', '-')} {value} with --methods {words['methods']}"
+        flag = f"--{name.replace('_', '-')} {words.get(name, value)} with --methods {words['methods']}"
         yield unused, f"{flag}, which do not use it; methods that do: {', '.join(users)}"
     if config.optimizer != "adagrad":
         optax_optimizer(config.optimizer, config.learning_rate)
@@ -145,22 +145,29 @@ def forecast(config: Config) -> dict[str, Any]:
         documents, tokens = shards.documents, len(shards)
     else:
         texts = read_corpus(config).train
-        part, documents, start = texts[:: max(1, len(texts) // _documents)], len(texts), time.perf_counter()
-        tokenizer = make_tokenizer(config.tokenizer, part, None)
+        documents, step, tokenizer, part, start = len(texts), max(1, len(texts) // _documents), None, texts, 0.0
+        while tokenizer is None:
+            part, start = texts[::step], time.perf_counter()
+            try:
+                tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
+            except ValueError:  # a vocabulary that this part is too small for
+                if (step := step // 2) == 0:
+                    raise
         stream = encode_documents(tokenizer, part)
         share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
         tokens, seconds = int(len(stream) * share), (time.perf_counter() - start) * share
-    N = config.vocab_size or tokenizer.vocab_size
+    N = tokenizer.vocab_size
     kind, K = kind_of_tables(config, N), max(config.radius)
     ends = np.flatnonzero(stream == PAD)[1:]
     stream = stream[: int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)]) + 1]  # whole documents
     grows, start = tokens / len(stream), time.perf_counter()
-    pairs = sum(table.nnz for table in count_sparse(stream, radius=K, vocab_size=tokenizer.vocab_size))
+    tables = count_sparse(stream, radius=K, vocab_size=N)
     counting = (time.perf_counter() - start) * grows
-    pairs *= grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
+    pairs = sum(table.nnz for table in tables) * grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
     table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
     models = list(wanted_models(config))
-    fitting = sum(_model_seconds(config, name, stream, tokenizer, tokens) for name in models)
+    shape: Any = {"eos": config.eos, "tokenizer": tokenizer, "sparse_counts": tables if kind == "sparse" else ()}
+    fitting = sum(_model_seconds(config, name, TrainingText(stream, N, **shape), tokens) for name in models)
     saved = sum(name["method"] not in FROM_COUNTS for name in models)
     found = {
         "documents": documents,
@@ -182,22 +189,22 @@ def forecast(config: Config) -> dict[str, Any]:
     return found
 
 
-def _model_seconds(config: Config, name: Row, stream: np.ndarray, tokenizer: Tokenizer, tokens: int) -> float:
+def _model_seconds(config: Config, name: Row, text: TrainingText, tokens: int) -> float:
     """Seconds to fit and evaluate the whole text, from a part."""
-    method, grows, seconds = name["method"], tokens / len(stream), []
+    method, stream, seconds = name["method"], text.in_memory, []
     options, passes = options_of(config, name), _passes.get(method)
     if passes:
         options = replace(options, **{passes: 1})
-    shape: Any = {"eos": config.eos, "tokenizer": tokenizer}
     for _ in range(2):  # the second time without compilation
         start = time.perf_counter()
-        model = fit_model(method, TrainingText(stream, tokenizer.vocab_size, **shape), options, Watch(dev=stream)).model
+        text.forget()
+        model = fit_model(method, text, options, Watch(dev=stream)).model
         middle = time.perf_counter()
         evaluate(model, stream)
         seconds.append((middle - start, time.perf_counter() - middle))
     (first_fit, first_reading), (fitted, read) = seconds
     compiling = max(0.0, first_fit - fitted) + max(0.0, first_reading - read)
-    longer = (getattr(config, passes) if passes else 1) * (1.0 if method in _fixed else grows)
+    longer = (getattr(config, passes) if passes else 1) * (1.0 if method in _fixed else tokens / len(stream))
     drawn = tokens if name["radius"] == 1 else min(tokens, config.train_sample or tokens) + tokens / 10
     return compiling + fitted * longer + read * drawn / len(stream)
 
@@ -242,7 +249,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     held = read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size
     tables = kind_of_tables(config, N)
-    check_fit(config, text, tables)
+    check_fit(config, text)
     check_equal_across_processes("choice of --tables, as they have other memory,", tables)
     training, seconds = count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown

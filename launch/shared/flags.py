@@ -69,7 +69,7 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
     quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""
     console.print(f"model {model_name(saved.about)} of {config.run}{quality}", soft_wrap=True)
     if unknown := saved.tokenizer.unknown_symbols(text):
-        seen = escape(repr(unknown))
+        seen = escape(repr([f"{symbol[:40]}..." if len(symbol) > 40 else symbol for symbol in unknown]))
         console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
     return saved
 

@@ -226,6 +226,11 @@ def test_pngs_that_would_be_misread_are_refused(tmp_path):
         with pytest.raises(ValueError, match=f"of mode {mode}.*: only grey images of 8 bits.*resize=N.*convert"):
             read_png(write_png(tmp_path / "a.png", image, mode))
     np.testing.assert_array_equal(read_png(write_png(tmp_path / "a.png", image > 99)), 255 * (image > 99))
+    wide, narrow = (read_png(write_png(tmp_path / "a.png", levels), 4) for levels in (257 * image.astype(np.uint16), image))
+    np.testing.assert_array_equal(wide, narrow)
+    for levels in (image.astype(np.int32), image.astype(np.float32)):
+        with pytest.raises(ValueError, match="of mode [IF]: its grey levels have no known range"):
+            read_png(write_png(tmp_path / "a.tif", levels), 4)
     whole = write_png(tmp_path / "a.png", np.tile(image, (20, 20))).read_bytes()
     for damaged in (b"", b"no image", whole[:-2000], whole[:40], whole[:16] + b"x" + whole[17:]):
         (tmp_path / "a.png").write_bytes(damaged)
@@ -305,7 +310,7 @@ def test_photos_of_any_kind_and_size_are_read_where_they_are_resized(tmp_path):
     clear.save(tmp_path / "clear.png")
     assert (read_png(tmp_path / "clear.png", 2) == 255).all()
     for place, size in (("digits", 8), (str(tmp_path / "pets"), 0), (str(file), 8)):
-        with pytest.raises(ValueError, match=f"resize={size} for {place}: name a folder of images and a size of at least 1"):
+        with pytest.raises(ValueError, match=f"resize={size} for {place}: name a folder of images and a size of 1 to 1024"):
             read_images(place, resize=size)
     with pytest.raises(ValueError, match=r"a folder of LABEL/\*.png alone is read with resize=N"):
         read_images("pets", tmp_path / "pets")

@@ -54,6 +54,11 @@ lm {TRAIN} --methods cold --learning-rate inf | --learning-rate inf: use above 0
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --seed {LARGE} | use whole numbers below 2^63
 lm --out gs://bucket/x {TRAIN} | give a path on this machine
+lm {TRAIN} --methods ngram --radius 7 --features cat | --radius 7 with --methods ngram, which do not use it
+lm {TRAIN} --methods bigram --features sum | --features sum with --methods bigram, which do not use it
+lm {TRAIN} --methods cold --tables sparse --dry-run | --methods cold with sparse tables
+lm {TRAIN} --vocab-size 100000 --dry-run | more than the text allows
+lm {TRAIN} --methods context-mixing --history window:{LARGE} | in up to 9 digits
 lm --train {{two}} | give more text
 lm --train {{empty}} | holds no text
 lm --train {{binary}} | is a binary file
@@ -116,6 +121,7 @@ compare --run {{run}} --text {{pairs}} | name the one that holds the text, --fie
 compare --run {{run}} --text {{pairs}} --field story | story
 classify --run {{run}} --images x.png | this command reads runs of
 classify --run {{run}} --images | --images needs at least one file or folder
+classify-text --train {{reviews}} --field text --label y --norm 1e300 | --norm 1e+300: use at least 1 and at most
 classify-text --train {{reviews}} --field text --label y --text ' ' | --text ' ': give at least one word to classify
 classify-text --train {{reviews}} --field body --label y | line 2 has no field 'body': it has 'text', 'y', 'one'
 classify-text --train {{reviews}} --field text --label stars | line 2 has no field 'stars': it has 'text', 'y', 'one'

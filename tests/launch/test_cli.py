@@ -144,6 +144,14 @@ def test_a_closed_pipe_leaves_no_traceback(finished, tmp_path, environment):
     assert process.returncode == 141
 
 
+def test_results_are_shown_in_any_encoding_at_any_width_and_to_no_one(finished, environment):
+    of_no_width = {"COLUMNS": "0", "FORCE_COLOR": "1", "PYTHONIOENCODING": "ascii"}
+    arguments = command("next", "--run", str(finished), "--method", "bigram", "--prompt", "the", "--top", "1")
+    assert b"\\u2581" in subprocess.run(arguments, env=environment | of_no_width, capture_output=True, check=True).stdout
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("runs", str(finished))]
+    assert (subprocess.run(shell, env=environment, check=True, capture_output=True).stderr) == b""
+
+
 def test_an_interrupt_leaves_no_traceback(tmp_path, environment):
     interrupt = "import signal; signal.raise_signal(signal.SIGINT)"  # while a module is imported
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which shells ignore in the background

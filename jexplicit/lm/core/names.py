@@ -39,9 +39,9 @@ def window_of(history: str) -> int | None:
     kind, _, size = history.partition(":")
     if history in ("none", "document", "all", *ADAPTIVE):
         return None
-    if kind == "window" and size.isdecimal() and int(size) >= SMALLEST_WINDOW:
+    if kind == "window" and size.isdecimal() and len(size) <= 9 and int(size) >= SMALLEST_WINDOW:
         return int(size)
-    known = f"none, document, window:W (W at least {SMALLEST_WINDOW} tokens), all, {' or '.join(ADAPTIVE)}"
+    known = f"none, document, window:W (W at least {SMALLEST_WINDOW} tokens, in up to 9 digits), all, {' or '.join(ADAPTIVE)}"
     raise ValueError(f"history {history!r}: choose {known}")
 
 

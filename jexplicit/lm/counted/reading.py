@@ -91,9 +91,10 @@ def begin(model: CountedModel) -> CountedState:
 
 
 def is_state_of(model: CountedModel, state: CountedState) -> bool:
-    """Whether a state has the shape of a model's."""
+    """Whether a state has the shape of a model's, and its gates the model's directions, which never move."""
     own = begin(model)
-    alike = [gate.D.shape == other.D.shape for gate, other in zip(own.gates, state.gates, strict=False)]
+    pairs = zip(own.gates, state.gates, strict=False)
+    alike = [gate.D.shape == other.D.shape and np.array_equal(gate.U, other.U) for gate, other in pairs]
     return len(own.gates) == len(state.gates) and len(own.base) == len(state.base) and all(alike)
 
 
@@ -343,14 +344,16 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
         stream: [L] tokens, `<pad> d_1 <pad> ... d_n <pad>`.
 
     Raises:
-        ValueError: models of other tokens, or a text without any.
+        ValueError: models of other tokens, a malformed stream, or a text without any token.
     """
     if not isinstance(model, CountedModel) or not hasattr(other, "vocab_size"):
         kinds = f"{type(model).__name__} and {type(other).__name__}"
         raise ValueError(f"{kinds}: give a model of context mixing and any language model, the `model` of each TextModel")
     if other.vocab_size != model.vocab_size:
         raise ValueError(f"a model of {other.vocab_size} tokens with one of {model.vocab_size}: they need the same tokenizer")
-    stream = np.asarray(stream, np.int32)
+    check_stream(stream)
+    check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    stream = stream.astype(np.int32)
     place, d, a, _ = read_decisions(model, begin(model), stream[1:])
     if not len(a):
         raise ValueError("no token in the text that weights are fitted on: give some text")

@@ -10,7 +10,7 @@ from jexplicit.lm.core.model import token_model
 from jexplicit.lm.counted.reading import combine, mass_log_odds
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate, next_token
-from jexplicit.lm.reading import init, predict, read
+from jexplicit.lm.reading import init, load_state, predict, read, save_state
 
 HELD, TEST = stream(6, 5), stream(3, 7)
 
@@ -57,11 +57,28 @@ def test_a_model_that_knows_more_helps_and_each_prediction_is_normalised():
     assert both.names[-1] == "other model" and both.nbytes > model.nbytes and "Combination(" in repr(both)
 
 
+def test_two_models_in_one_file_and_their_state(tmp_path):
+    model, file = fitted(), tmp_path / "both.safetensors"
+    other = token_model([jax.device_put(np.eye(model.vocab_size, dtype="f4"))], "cat", False)
+    both = combine(model, other, HELD)
+    jexplicit.TextModel(both, tokenizer(), {}).save(file)
+    found = jexplicit.load_model(file)
+    assert (loss(found.model), found.about["method"]) == (loss(both), "Combination")
+    state = read(both, init(both), TEST[1:20])[1]
+    save_state(file, state)
+    np.testing.assert_array_equal(predict(both, load_state(file)), predict(both, state))
+    with pytest.raises(ValueError, match="explain each of them"):
+        found.explain("the cat")
+
+
 def test_what_cannot_be_combined():
     with pytest.raises(ValueError, match="same tokenizer"):
         combine(fitted(), token_model([np.eye(2, dtype="f4")], "cat", False), HELD)
     with pytest.raises(ValueError, match="give some text"):
         combine(fitted(), fitted(), np.array([0, 0, 0]))
+    for ids, message in (([1, 2], "encode_documents"), ([0, 99, 0], "token id 99 and a model")):
+        with pytest.raises(ValueError, match=message):
+            combine(fitted(), fitted(), np.array(ids))
     with pytest.raises(ValueError, match="combined with a count-based model"):
         combine(fitted(), type("Odd", (), {"vocab_size": fitted().vocab_size})(), HELD)
     with pytest.raises(ValueError, match="not of this model"):

@@ -200,6 +200,9 @@ def test_a_state_of_another_model_is_refused():
         read(model, init(other), [3])
     with pytest.raises(ValueError, match="not of this model"):
         read(model, init(fitted("none")), [3])
+    turned = tuple((name, gate._replace(U=-gate.U)) for name, gate in model.gates)
+    with pytest.raises(ValueError, match="not of this model"):
+        predict(model, init(model._replace(gates=turned)))
     with pytest.raises(ValueError, match="counted model"):
         predict(other, init(model))
     with pytest.raises(ValueError, match="token id"):
