@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from jexplicit.runs.commands import NonNegativeFloat, show, si_format
+from jexplicit.runs.bounds import NonNegativeFloat
 from jexplicit.runs.files import (
     CacheEntry,
     cache_entries,
@@ -25,6 +25,7 @@ from jexplicit.runs.files import (
     compiled_folder,
     compiled_limit,
 )
+from jexplicit.runs.progress import show, si_format
 from launch.kit.command import Command, run_subcommand
 from launch.kit.views import Column, rich_table
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from jexplicit.runs.commands import PositiveInt
+from jexplicit.runs.bounds import PositiveInt
 from launch.digits.config import Method
 from launch.kit.command import entry_point
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from jexplicit.data.inputs import file_records, list_files, text_of, value_of
-from jexplicit.runs.commands import Bounds, NonNegativeInt, show
+from jexplicit.runs.bounds import Bounds, NonNegativeInt
+from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jexplicit.runs.commands import PositiveInt, show
+from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
 from launch.shared.flags import ModelChoice, load_choice, visible

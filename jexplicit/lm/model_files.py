@@ -32,7 +32,7 @@ from jexplicit.lm.counted.use import AnyModel
 from jexplicit.lm.rows.network import NetworkRows, SequenceRows
 from jexplicit.lm.rows.ngrams import BackOffChain, Children
 from jexplicit.lm.rows.sparse import SparseTables
-from jexplicit.runs.commands import is_of
+from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
 
 # What `rebuild` raises of JSON or arrays that are none of a model.

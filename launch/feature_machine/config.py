@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
-from jexplicit.runs.commands import Bounds, PositiveFloat, PositiveInt
+from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Preset
 from launch.shared.flags import Run
 

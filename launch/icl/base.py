@@ -25,10 +25,10 @@ from icl.solvers.spectrum import Spectrum, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import compile_quickly, use_devices
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.progress import console, stage
 from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Row, View

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from icl.names import KINDS, Kind
 from jexplicit.nn.names import ScheduleName
-from jexplicit.runs.commands import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from icl.solvers.polynomials import Polynomial, chebyshev_rates, evaluate_polynomial, least_loss, optimal_polynomials
 from icl.solvers.spectrum import context_eigenvalues
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import DepthsConfig
 from launch.icl.tables import COLOURS, LOSS

@@ -13,7 +13,7 @@ from icl.models.transformer import CausalTransformer
 from icl.problems import function_classes
 from icl.problems.function_classes import SHIFTS, FunctionClass, Prompt, Shift
 from icl.training import Recipe
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import ClassesConfig
 from launch.kit.views import Column, Results, Row, means, pivot_table

@@ -15,7 +15,7 @@ from icl.models import recurrences
 from icl.models.recurrences import Stream, delta_rule, linear_attention, mesa_recursion
 from icl.models.streams import Dynamics, Streams
 from icl.solvers.online import delta_losses, hebbian_losses, kalman_filter, prefix_ridge, ridge_losses
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import MesaConfig
 from launch.icl.tables import LOSS

@@ -11,7 +11,7 @@ import numpy as np
 from icl.solvers.polynomials import START_POWERS, equivalent_steps, newton_residual, optimal_polynomials, residual
 from icl.solvers.polynomials import steps_per_layer as slope
 from icl.solvers.spectrum import weighted_eigenvalues
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import NewtonConfig
 from launch.icl.tables import LOSS

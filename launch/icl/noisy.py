@@ -14,7 +14,7 @@ from icl.problems import mixed_noise
 from icl.solvers.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.solvers.descent import gradient_descent, ridge
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import NoisyConfig
 from launch.icl.tables import measures

@@ -12,7 +12,7 @@ from icl.models.constructions import head_layer
 from icl.problems import task_diversity as diversity
 from icl.problems.task_diversity import FiniteTasks, diversity_curve
 from icl.tasks import Tasks, half_mse
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.config import TaskDiversityConfig
 from launch.icl.tables import COLOURS, LOSS

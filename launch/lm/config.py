@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.lm.core.names import Features, FitOptions, History, Method
-from jexplicit.runs.commands import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.files import local_path
 from launch.kit.command import Preset
 from launch.shared.flags import Run, Text

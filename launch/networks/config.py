@@ -8,7 +8,7 @@ import tyro
 
 from jexplicit.data.corpora import Split
 from jexplicit.nn.names import Activation, Direct, OptimizerName
-from jexplicit.runs.commands import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
+from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit.command import Preset
 from launch.shared import flags
 from launch.shared.flags import Images, Run

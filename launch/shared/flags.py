@@ -12,8 +12,9 @@ from rich.markup import escape
 from jexplicit.data.corpora import Unit
 from jexplicit.data.inputs import is_input
 from jexplicit.lm.core.names import Features, History, Method
-from jexplicit.runs.commands import NonNegativeInt, PositiveInt, console, refuses
+from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, refuses
 from jexplicit.runs.files import keep_compiled
+from jexplicit.runs.progress import console
 
 if TYPE_CHECKING:
     from jexplicit.lm.text_model import TextModel

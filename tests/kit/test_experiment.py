@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jexplicit.runs.commands import PositiveInt
+from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.files import experiment_of, read_config, read_events, read_rows, read_run
 from launch.kit import experiment as module
 from launch.kit.command import Preset

@@ -25,7 +25,7 @@ from jexplicit.data.contexts import check_stream
 from jexplicit.features.random import random_directions
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows.explicit import unigram_model
-from jexplicit.runs.commands import find_bounds
+from jexplicit.runs.bounds import find_bounds
 from launch import cli
 from launch.kit.command import flags
 

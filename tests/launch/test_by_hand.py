@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jexplicit.runs.commands import check_bounds
+from jexplicit.runs.bounds import check_bounds
 from launch.blur import config as blur
 from launch.blur.config import hidden_layers
 from launch.blur.tasks import mean_and_spread

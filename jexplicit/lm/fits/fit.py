@@ -38,8 +38,8 @@ from jexplicit.lm.rows.explicit import (
 )
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
+from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
 from jexplicit.runs.checks import check_seed
-from jexplicit.runs.commands import PositiveInt, find_bounds, is_of
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.loop import as_json
 from jexplicit.solvers.priming import fit_delta

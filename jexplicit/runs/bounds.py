@@ -1,4 +1,4 @@
-"""Commands: types of a config and bounds of its numbers, results and progress.
+"""Types of a config and bounds of its numbers, checked by `run_command`.
 
 @dataclass(frozen=True)
 class Config:
@@ -6,28 +6,16 @@ class Config:
     widths: tuple[PositiveInt, ...] = (256, 128)
     learning_rate: PositiveFloat = 0.01
     patience: PositiveInt | None = None
-
-Results are on standard output, progress is on standard error: a bar with a rate while a stage runs, and one line at its end.
 """
 
-import contextlib
 import dataclasses
 import functools
-import json
 import math
-import os
-import signal
-import sys
-import time
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, TypeVar
-
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from typing import Annotated, Any, TypeVar
 
 C = TypeVar("C")
 
@@ -122,96 +110,3 @@ def find_bounds(hint: Any) -> Iterator[Bounds]:
     yield from (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Bounds))
     for part in typing.get_args(hint):
         yield from find_bounds(part)
-
-
-class _Console(Console):
-    """A console that exits quietly on a broken pipe, e.g. when piped to `head`."""
-
-    def on_broken_pipe(self) -> None:
-        end_of_reader()
-
-
-def end_of_reader() -> NoReturn:
-    """Exit on a broken pipe of the output with its usual status."""
-    for stream in (sys.stdout, sys.stderr):  # discard their buffers
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    raise SystemExit(128 + signal.SIGPIPE)
-
-
-_widest = 10_000  # columns, without a terminal
-console = _Console(stderr=True, highlight=False, emoji=False, width=None if sys.stderr and sys.stderr.isatty() else _widest)
-_results = _Console(highlight=False, markup=False, emoji=False)
-
-
-def show(*results: RenderableType) -> None:
-    """Print results on standard output, tables unwrapped without a terminal; nothing with `--json`."""
-    if not _results.is_terminal:
-        _results.width = _widest
-    for result in results:
-        _results.print(result, soft_wrap=isinstance(result, str))
-
-
-def json_line(value: Any) -> str:
-    """A value as a line of JSON, in ASCII if necessary."""
-    line = json.dumps(value, ensure_ascii=False, default=str)
-    try:
-        line.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(value, default=str)
-    return line
-
-
-def print_hint(text: str) -> None:
-    """Print a suggestion for a next command, except with `--quiet` or `--json`."""
-    if not _results.quiet:
-        console.print(text, markup=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def quiet_output(*, progress: bool, results: bool) -> Iterator[None]:
-    """Disable progress or results within a context."""
-    before = console.quiet, _results.quiet
-    console.quiet, _results.quiet = before[0] or progress, before[1] or results
-    try:
-        yield
-    finally:
-        console.quiet, _results.quiet = before
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(f"{si_format(task.speed or 0)} {task.fields['unit']}/s")
-
-
-@contextlib.contextmanager
-def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Show a named stage of a run; yields its progress function.
-
-    Example:
-        >>> with stage("counting", "tokens") as progress:
-        ...     progress(5, 10)
-    """
-    start, amount, last = time.perf_counter(), 0, 0
-    columns = (TextColumn("  {task.description}"), BarColumn(), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None, unit=unit)
-
-        def progress(done: int, total: int) -> None:
-            nonlocal amount, last
-            amount += done - last if done >= last else done  # a new pass over the data
-            last = done
-            bar.update(task, completed=done, total=total)
-
-        yield progress
-    seconds = time.perf_counter() - start
-    rate = f": {si_format(amount)} {unit}, {si_format(amount / max(seconds, 1e-9))}/s" if amount else ""
-    console.print(f"  {name} {seconds:.1f} s{rate}")
-
-
-def si_format(x: float) -> str:
-    """A number with three digits and a suffix: k, M, G or T."""
-    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if x >= factor:
-            return f"{x / factor:.3g} {letter}"
-    return f"{x:.3g}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from jexplicit.runs.commands import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds, config_of
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds, config_of
 
 
 @dataclass(frozen=True)
