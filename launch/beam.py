@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from jexplicit.data.corpora import Corpus, tfds_text, train_and_dev_files
 from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.commands import console, stage
+from jexplicit.runs.progress import console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
 from launch.shared.flags import check_text

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any
 
 from jexplicit.runs.bounds import NonNegativeFloat
-from jexplicit.runs.commands import show, si_format
 from jexplicit.runs.files import (
     CacheEntry,
     cache_entries,
@@ -26,6 +25,7 @@ from jexplicit.runs.files import (
     compiled_folder,
     compiled_limit,
 )
+from jexplicit.runs.progress import show, si_format
 from launch.kit.command import Command, run_subcommand
 from launch.kit.views import Column, rich_table
 

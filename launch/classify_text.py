@@ -15,7 +15,7 @@ import numpy as np
 
 from jexplicit.data.inputs import file_records, list_files, text_of, value_of
 from jexplicit.runs.bounds import Bounds, NonNegativeInt
-from jexplicit.runs.commands import show
+from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
 

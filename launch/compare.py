@@ -19,7 +19,7 @@ from rich.markup import escape
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import read_documents, text_sizes
 from jexplicit.lm.core.names import label
-from jexplicit.runs.commands import console, show, stage
+from jexplicit.runs.progress import console, show, stage
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
 from launch.shared.flags import ModelChoices, Reading, load_choices

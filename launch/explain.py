@@ -18,8 +18,8 @@ import numpy as np
 from rich.table import Table
 
 from jexplicit.data.inputs import is_input
-from jexplicit.runs.commands import console, show
 from jexplicit.runs.files import check_writable, local_path
+from jexplicit.runs.progress import console, show
 from launch.kit.command import entry_point
 from launch.shared.flags import ModelChoice, load_choice, visible
 

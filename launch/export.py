@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from jexplicit.runs.commands import console, show
 from jexplicit.runs.files import check_writable, local_path
+from jexplicit.runs.progress import console, show
 from launch.kit.command import entry_point
 from launch.shared.flags import ModelChoice, load_choice
 

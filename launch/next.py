@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.commands import show
+from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
 from launch.shared.flags import ModelChoice, load_choice, visible

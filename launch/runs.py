@@ -10,8 +10,8 @@ from typing import Any
 
 import tyro
 
-from jexplicit.runs.commands import show
 from jexplicit.runs.files import local_path, read_rows, read_stored
+from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
 

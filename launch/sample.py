@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
-from jexplicit.runs.commands import show
+from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.shared.flags import ModelChoice, load_choice
 

@@ -24,8 +24,8 @@ import numpy as np
 from jexplicit.data.corpora import Document, check_reading, line_documents, locate_documents, record_documents, text_sizes
 from jexplicit.data.inputs import expand_paths, file_lines, json_records
 from jexplicit.runs.bounds import PositiveFloat, refuses
-from jexplicit.runs.commands import console, json_line, show, stage
 from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.progress import console, json_line, show, stage
 from launch.kit.command import entry_point
 from launch.shared.flags import ModelChoice, Reading, load_choice
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus, read_corpus, sample_documents, text_sizes
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.commands import console, si_format, stage
 from jexplicit.runs.files import check_writable, local_path, parse_json, write_json, write_whole
+from jexplicit.runs.progress import console, si_format, stage
 from launch.kit.command import Preset, entry_point
 from launch.shared.flags import Text, check_text
 

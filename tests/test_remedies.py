@@ -15,7 +15,7 @@ import jexplicit
 from jexplicit import solvers
 from jexplicit.data.images import read_png
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import json_line
+from jexplicit.runs.progress import json_line
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the log"] * 10
 

@@ -44,7 +44,7 @@ class Options(FitOptions):
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
-    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.commands.stage for one.
+    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
     log: called with the fields of an event.
     dev: [L] text whose perplexity iterative methods report, and stop by.
     checkpoints: folder for what a killed fit resumes from; a fit of another text, with other options, is refused there.

@@ -391,7 +391,7 @@ def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
 
 
 def _give_up(coordinator: str, num_processes: int | None, process_id: int | None, seconds: int) -> None:
-    from jexplicit.runs.commands import console  # rich is not for every program
+    from jexplicit.runs.progress import console  # rich is not for every program
 
     # The main thread waits inside the runtime, which exceptions do not interrupt.
     console.print(

@@ -27,7 +27,7 @@ from icl.blur.learning import Sets, learning_curves
 from icl.blur.rules import LearnedRule, load_genome
 from icl.names import RATES
 from jexplicit.nn.names import Activation
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.blur import config as flags
 from launch.blur.config import TasksConfig
 from launch.blur.train import by_updates, design_of, learner_options, part, place_of, ready, tuned

@@ -25,8 +25,8 @@ from icl.blur.search import FAMILIES, MetaRecipe, Stage, meta_train
 from jexplicit.data.images import read_images
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import use_devices
+from jexplicit.runs.progress import console, stage
 from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_layers
 from launch.kit.experiment import Experiment, Part, RunFolder, environment
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, log_ticks, where

@@ -17,10 +17,10 @@ from jaxtyping import Array
 from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
 from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, network_outputs
 from jexplicit.runs.bounds import config_of, refuses
-from jexplicit.runs.commands import console, show, stage
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.files import host_bytes, local_path, read_config, read_run
 from jexplicit.runs.loop import is_checkpoint
+from jexplicit.runs.progress import console, show, stage
 from jexplicit.solvers.explicit import dense_cooccurrence, stack_logits
 from jexplicit.solvers.priming import priming_scan
 from launch.digits import solved, trained

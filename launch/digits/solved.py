@@ -33,10 +33,10 @@ from jexplicit.features.images import (
 )
 from jexplicit.features.random import fourier_directions, fourier_features, random_directions, random_features, unit_rows
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import stage
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.files import is_measured, peak_bytes
 from jexplicit.runs.loop import load_checkpoint, save_checkpoint
+from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import (
     SoftmaxLayer,
     dense_cooccurrence,

@@ -28,7 +28,7 @@ from jexplicit.nn.networks import (
 )
 from jexplicit.nn.training import adagrad, objective
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import random_decoders
 from jexplicit.solvers.gram import streamed_logits, tempered
 from jexplicit.solvers.metrics import accuracy, closeness, fit_temperature, mean_loss

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
 from launch.feature_machine.config import ModularConfig
 from launch.kit.experiment import Experiment, Part, RunFolder

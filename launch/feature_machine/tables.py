@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from jexplicit.sklearn import FeatureMachineClassifier, FeatureMachineRegressor
 from launch.feature_machine.config import TablesConfig
 from launch.kit.experiment import Experiment, Part, RunFolder

@@ -11,8 +11,8 @@ import sys
 
 from rich.markup import escape
 
-from jexplicit.runs.commands import console
 from jexplicit.runs.files import keep_compiled
+from jexplicit.runs.progress import console
 
 _remedy = "pip install 'jexplicit[eval]'"
 

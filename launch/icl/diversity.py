@@ -14,7 +14,7 @@ from icl.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.descent import gradient_descent, ridge
 from icl.diversity import FiniteTasks, diversity_curve
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base, training
 from launch.icl.base import COLOURS, LOSS, measures
 from launch.icl.config import NoisyConfig, TaskDiversityConfig

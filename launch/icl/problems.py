@@ -42,7 +42,7 @@ from icl.problems import (
 )
 from icl.tasks import Sequence, half_mse
 from icl.training import Recipe
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base, training
 from launch.icl.base import BY_STEP, STYLES, curve, curves, loss_by_step, measures
 from launch.icl.config import ClassesConfig, CopyConfig, MarkovConfig, NonlinearConfig

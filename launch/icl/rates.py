@@ -23,7 +23,7 @@ from icl.rates import (
     weighted_eigenvalues,
 )
 from icl.rates import steps_per_layer as slope
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.base import COLOURS, LOSS
 from launch.icl.config import DepthsConfig, NewtonConfig

@@ -25,7 +25,7 @@ from icl.recurrences import (
     prefix_ridge,
     ridge_losses,
 )
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.icl import base
 from launch.icl.base import LOSS
 from launch.icl.config import MesaConfig

@@ -18,8 +18,8 @@ from icl.rates import Polynomial, optimal_polynomials
 from icl.tasks import QueryLoss, Sequence, map_pieces, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import console, stage
 from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.progress import console, stage
 from launch.icl.base import TEST, VALIDATION, Job, Model, model_name, random_key, spectrum
 from launch.icl.config import LayerFlags, TaskFlags, TrainingFlags
 from launch.kit.views import Row

@@ -12,7 +12,7 @@ from jexplicit.data.inputs import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
 from jexplicit.lm.evaluation import judgement, preferences
 from jexplicit.lm.text_model import TextModel
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.judge.config import Config
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, cell, groups, pivot

@@ -38,8 +38,8 @@ import tyro
 from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds, config_of
-from jexplicit.runs.commands import console, end_of_reader, json_line, quiet_output
 from jexplicit.runs.files import check_experiment, experiment_of, keep_compiled, local_path, read_config
+from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
 
 def command_name() -> str:
@@ -210,7 +210,7 @@ def run_command(
     becomes one line on the terminal and exit status 2; Ctrl-C prints how to resume.
 
     Args:
-        run: called with the config; it prints by `jexplicit.runs.commands.show` and returns a dict for `--json`. Or the name of
+        run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of
             a module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are
             parsed, so that `--help` does not import JAX.
         config: a frozen dataclass whose field docstrings become `--help`.

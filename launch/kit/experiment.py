@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jexplicit.runs.commands import console, show
 from jexplicit.runs.devices import check_equal_across_processes, is_first, lock_run_folder
 from jexplicit.runs.files import (
     check_experiment,
@@ -40,6 +39,7 @@ from jexplicit.runs.files import (
     read_stored,
     write_json,
 )
+from jexplicit.runs.progress import console, show
 from launch.kit.command import Preset, command_name, run_command
 from launch.kit.views import Row, Section, Table, View, read_results, where
 

@@ -30,7 +30,6 @@ from jexplicit.lm.training_text import TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
 from jexplicit.runs.bounds import refuses
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import console, print_hint, show, si_format
 from jexplicit.runs.devices import (
     barrier,
     check_equal_across_processes,
@@ -42,6 +41,7 @@ from jexplicit.runs.devices import (
     request_devices,
 )
 from jexplicit.runs.files import parse_bytes, write_json
+from jexplicit.runs.progress import console, print_hint, show, si_format
 from launch.kit.command import as_typed
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Row, rich_table

@@ -16,7 +16,7 @@ from jexplicit.nn import studies
 from jexplicit.nn.networks import FullyConnected, activation, init_variables, network_outputs
 from jexplicit.nn.studies import LinearAutoencoder, linear_autoencoder, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, RunFolder
 from launch.kit.experiment import Part as Step
 from launch.kit.views import (

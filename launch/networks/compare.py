@@ -28,7 +28,7 @@ from jexplicit.nn.networks import (
 from jexplicit.nn.studies import gradient_noise, hidden_layers
 from jexplicit.nn.training import make_optimizer, make_schedule, objective, sampler
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import stage
+from jexplicit.runs.progress import stage
 from jexplicit.solvers.metrics import recall_by_class
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, mean_std, pivot_table, where

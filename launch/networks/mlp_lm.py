@@ -30,9 +30,9 @@ from jexplicit.lm.rows import network_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import MLPLanguageModel
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import stage
 from jexplicit.runs.devices import check_memory, data_mesh
 from jexplicit.runs.files import write_json
+from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Results, Row, Table, Texts, figure, picture, where
 from launch.networks.config import MLPConfig, checked

@@ -40,9 +40,9 @@ from jexplicit.nn.sequences import (
 )
 from jexplicit.nn.training import TrainingResult
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import on_cpu, use_devices
 from jexplicit.runs.files import read_texts, write_json
+from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, Texts, groups
 from launch.networks.config import SequenceConfig, TransformerConfig, checked

@@ -20,9 +20,9 @@ from jexplicit.nn.names import ObjectiveName
 from jexplicit.nn.networks import FullyConnected, Scores, init_variables, scorer, train_network
 from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, objective, shorter_epochs
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.commands import console, stage
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.loop import load_checkpoint, save_checkpoint
+from jexplicit.runs.progress import console, stage
 from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
 from jexplicit.solvers.metrics import accuracy
 from launch.kit.experiment import Experiment, Part, RunFolder

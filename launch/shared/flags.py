@@ -13,8 +13,8 @@ from jexplicit.data.corpora import Unit
 from jexplicit.data.inputs import is_input
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, refuses
-from jexplicit.runs.commands import console
 from jexplicit.runs.files import keep_compiled
+from jexplicit.runs.progress import console
 
 if TYPE_CHECKING:
     from jexplicit.lm.text_model import TextModel
