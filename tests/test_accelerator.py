@@ -70,7 +70,7 @@ def test_a_python_with_jax_alone_counts_and_a_part_names_what_it_misses():
         "from launch.accelerator import __main__ as gpu\n"
         "gpu.name_missing_types()\n"
         "from jexplicit.lm.rows import ngrams\n"
-        "from icl.models import attention\n"
+        "from icl import attention\n"
         "print(gpu.attempt(lambda: gpu.run_check(gpu.CHECKS[-2]), float('inf')))"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
