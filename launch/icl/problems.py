@@ -1,6 +1,5 @@
 """Copying, sine waves, classes of functions and Markov chains."""
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -55,8 +54,8 @@ COPY_MODELS = {"softmax": "copy", "linear": "copy_linear"}  # names in files and
 
 def copy(job: base.Job[CopyConfig]) -> Iterator[base.Part]:
     """What needs no training, then a part for each first layer."""
-    yield {"attention": None}, functools.partial(copy_references, job.config)
-    yield from (({"attention": first}, functools.partial(train_copying, job, first)) for first in COPY_MODELS)
+    yield {"attention": None}, partial(copy_references, job.config)
+    yield from (({"attention": first}, partial(train_copying, job, first)) for first in COPY_MODELS)
 
 
 def copy_references(config: CopyConfig) -> Iterator[Row]:
@@ -93,7 +92,7 @@ def train_copying(job: base.Job[CopyConfig], first: str) -> Iterator[Row]:
             job.folder.log(event="reference", model=name, predictor=predictor, loss=loss)
         return lambda layers: measured(layers, validation)
 
-    init = functools.partial(init_layers, width=problem.width, layers=2, scale=0.02 / 2)
+    init = partial(init_layers, width=problem.width, layers=2, scale=0.02 / 2)
     recipe, every = Recipe(config.batch_size, config.learning_rate, gradient_clip=10.0), max(1, min(500, config.steps // 20))
     seeds, (about, batch) = config.seeds if first == "softmax" else 1, test_set(config)
     for layers, entry in training.train_or_load(job, name, init, problem, recipe, evaluation, seeds=seeds, every=every):
@@ -108,7 +107,7 @@ def levels(config: CopyConfig, batch: Sequence) -> tuple[float, dict[str, float]
     return entry["eta"], {"zero": 0.5 * float(jnp.mean(batch.y_q**2)), "gd": loss}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
 def sensitivity(problem: problems.Copying, softmax: bool, layers: AttentionLayer, batch: Sequence) -> problems.CopySensitivity:
     """How the outputs of the first layer depend on each token."""
     return problems.copy_sensitivity(layers, problem.tokens(batch), softmax=softmax)
@@ -232,22 +231,22 @@ def function_classes(job: base.Job[ClassesConfig]) -> Iterator[base.Part]:
     for kind in job.config.functions:
         d = job.config.dim
         functions = FunctionClass(kind, dim=d, points=2 * d + 1, nonzero=min(3, d))
-        predictors = functools.cache(functools.partial(make_predictors, job, functions))
+        predictors = cache(partial(make_predictors, job, functions))
         for shift in SHIFTS if kind == "linear" else SHIFTS[:1]:
             if d > 1 or shift not in _two_dimensional:
-                yield {"task": kind, "shift": shift}, functools.partial(prompt_rows, job.config, functions, shift, predictors)
+                yield {"task": kind, "shift": shift}, partial(prompt_rows, job.config, functions, shift, predictors)
 
 
 def make_predictors(job: base.Job[ClassesConfig], functions: FunctionClass) -> Predictors:
     """All baselines of a class and every seed's transformer, each compiled once."""
     config, (width, layers, heads) = job.config, job.config.transformer
     model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
-    problem, init = problems.Prompts(functions, model.apply), functools.partial(init_transformer, model, functions)  # pyright: ignore[reportArgumentType]
+    problem, init = problems.Prompts(functions, model.apply), partial(init_transformer, model, functions)  # pyright: ignore[reportArgumentType]
     recipe = Recipe(config.batch_size, config.learning_rate, b2=0.999, gradient_clip=1.0)
     evaluation, every = training.validation_loss(config, problem), max(1, config.steps // 20)
     trained = training.train_or_load(job, f"functions_{functions.kind}", init, problem, recipe, evaluation, every=every)
     predictors: Predictors = [
-        ({"predictor": name, "layers": 0}, jax.jit(jax.vmap(functools.partial(problems.at_every_prefix, baseline))))
+        ({"predictor": name, "layers": 0}, jax.jit(jax.vmap(partial(problems.at_every_prefix, baseline))))
         for name, baseline in problems.function_baselines(functions.kind).items()
     ]
     apply: Any = jax.jit(model.apply)
@@ -257,7 +256,7 @@ def make_predictors(job: base.Job[ClassesConfig], functions: FunctionClass) -> P
     return predictors
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
 def init_transformer(model: CausalTransformer, functions: FunctionClass, key: jax.Array) -> Any:
     """The weights of a transformer."""
     X = jnp.zeros((1, functions.points, functions.dim))
