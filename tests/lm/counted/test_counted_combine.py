@@ -76,9 +76,9 @@ def test_what_cannot_be_combined():
         combine(fitted(), token_model([np.eye(2, dtype="f4")], "cat", False), HELD)
     with pytest.raises(ValueError, match="give some text"):
         combine(fitted(), fitted(), np.array([0, 0, 0]))
-    for stream, message in (([1, 2], "encode_documents"), ([0, 99, 0], "token id 99 and a model")):
+    for wrong, message in (([1, 2], "encode_documents"), ([0, 99, 0], "token id 99 and a model")):
         with pytest.raises(ValueError, match=message):
-            combine(fitted(), fitted(), np.array(stream))
+            combine(fitted(), fitted(), np.array(wrong))
     with pytest.raises(ValueError, match="combined with a count-based model"):
         combine(fitted(), type("Odd", (), {"vocab_size": fitted().vocab_size})(), HELD)
     with pytest.raises(ValueError, match="not of this model"):
