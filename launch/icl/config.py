@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from icl.names import KINDS, Kind
 from jexplicit.nn.names import ScheduleName
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset
 
 
@@ -169,7 +169,7 @@ class NoisyConfig(LayerFlags):
 
     seeds: PositiveInt = 1
     test_tasks: PositiveInt = 100_000
-    noise_levels: tuple[NonNegativeFloat, ...] = (5.0,)
+    noise_levels: tuple[Annotated[float, Bounds(at_least=0, at_most=1e6)], ...] = (5.0,)
     """Standard deviations of the noise; each task has one of them. A single number is the upper bound of a uniform
     distribution."""
     diagonal_layers: tuple[PositiveInt, ...] = (1, 2, 3, 4)

@@ -103,7 +103,7 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
 
 
 def kind_of_tables(config: Config, vocab_size: int) -> str:
-    """dense or sparse tables, by --tables or by memory; methods without such tables are refused."""
+    """dense or sparse tables, as the methods, --tables and the memory allow."""
     budget = parse_bytes(config.memory) if config.memory else host_bytes()
     auto = choose_tables(config.methods, vocab_size, max(config.radius), budget)
     tables = auto if config.tables == "auto" else config.tables

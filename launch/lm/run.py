@@ -145,11 +145,12 @@ def forecast(config: Config) -> dict[str, Any]:
         documents, tokens = shards.documents, len(shards)
     else:
         texts = read_corpus(config).train
-        documents, step, tokenizer, part, start = len(texts), max(1, len(texts) // _documents), None, texts, 0.0
-        while tokenizer is None:
+        documents, step = len(texts), max(1, len(texts) // _documents)
+        while True:
             part, start = texts[::step], time.perf_counter()
             try:
                 tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
+                break
             except ValueError:  # a vocabulary that this part is too small for
                 if (step := step // 2) == 0:
                     raise

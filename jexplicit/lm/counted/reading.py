@@ -91,7 +91,7 @@ def begin(model: CountedModel) -> CountedState:
 
 
 def is_state_of(model: CountedModel, state: CountedState) -> bool:
-    """Whether a state has the shape of a model's, and its gates the model's directions, which never move."""
+    """Whether a state has a model's shape and directions, which never move."""
     own = begin(model)
     pairs = zip(own.gates, state.gates, strict=False)
     alike = [gate.D.shape == other.D.shape and np.array_equal(gate.U, other.U) for gate, other in pairs]
