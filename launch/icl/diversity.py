@@ -42,7 +42,7 @@ def task_diversity(job: base.Job[TaskDiversityConfig]) -> Iterator[base.Part]:
     for M in config.diversity_points:
         for heads in (1, config.dim + 1):
             few = FiniteTasks(tasks, M, config.seed)
-            yield {"predictor": "trained", "training_tasks": M, "heads": heads}, partial(trained_rows, job, few, heads)
+            yield {"predictor": "trained", "training_tasks": M, "heads": heads}, partial(_trained_rows, job, few, heads)
     known = {event["dim"] for event in job.folder.events("threshold")}
     for d in dict.fromkeys((config.dim, *config.dims)):
         if d not in known:
@@ -87,7 +87,7 @@ def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
             progress(n + 1, len(numbers))
 
 
-def trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
+def _trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
     """Layers trained on M tasks, and their exact losses."""
     config, name, problem = job.config, f"diversity_{few.number}_{heads}_heads", Regression(few)
     init = partial(init_layers, width=config.dim + 1, heads=heads, scale=training.INIT_SCALE)
@@ -205,14 +205,14 @@ def mixed(config: NoisyConfig) -> Iterator[base.Row]:
     fitted, _ = diversity.sample_mixed_noise(base.random_key(config, base.VALIDATION), distribution, size)
     with stage("fitting ridge regressions"):
         baselines = diversity.ridge_baselines(fitted, distribution)
-    fits = fit_layers(config, distribution, fitted)
+    fits = _fit_layers(config, distribution, fitted)
     predictors: dict[tuple[str, int], Predict] = {(name, 0): predict for name, predict in baselines.items()}
     for which, fit in fits.items():
         predictors[which] = partial(diversity.predict_diagonal, jnp.asarray(fit.rates, fitted.X.dtype))
     K = max(config.diagonal_layers)
     layers = diagonal_layers(fits["diagonal", K].rates, distribution.dim)  # the same as attention
     predictors["constructed", K] = partial(Regression(distribution.tasks, K).predict, layers)
-    losses = mean_losses(config, distribution, predictors)
+    losses = _mean_losses(config, distribution, predictors)
     about = {"reference": "oracle", "recurrent": False, "dim": distribution.dim, "context": distribution.context}
     for (name, K), loss in losses.items():
         row = {**about, "predictor": name, "layers": K, "heads": 2 if name in ("diagonal", "constructed") else 1}
@@ -220,7 +220,7 @@ def mixed(config: NoisyConfig) -> Iterator[base.Row]:
         yield {**row, "loss": loss, "adjusted_loss": loss - losses["oracle", 0], **fit}
 
 
-def fit_layers(
+def _fit_layers(
     config: NoisyConfig, distribution: diversity.MixedNoise, fitted: Sequence
 ) -> dict[tuple[str, int], diversity.DiagonalFit]:
     """The rates of layers with two and four scalars, by depth."""
@@ -240,7 +240,9 @@ def fit_layers(
     return found
 
 
-def mean_losses(config: NoisyConfig, distribution: diversity.MixedNoise, predictors: Mapping[Any, Predict]) -> dict[Any, float]:
+def _mean_losses(
+    config: NoisyConfig, distribution: diversity.MixedNoise, predictors: Mapping[Any, Predict]
+) -> dict[Any, float]:
     """Mean losses on the same fresh tasks, ridge that knows noise first."""
     size = min(_block, config.test_tasks)
     blocks = 1000 + jnp.arange(-(-config.test_tasks // size))

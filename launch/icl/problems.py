@@ -54,16 +54,16 @@ COPY_MODELS = {"softmax": "copy", "linear": "copy_linear"}  # names in files and
 
 def copy(job: base.Job[CopyConfig]) -> Iterator[base.Part]:
     """What needs no training, then a part for each first layer."""
-    yield {"attention": None}, partial(copy_references, job.config)
-    yield from (({"attention": first}, partial(train_copying, job, first)) for first in COPY_MODELS)
+    yield {"attention": None}, partial(_copy_references, job.config)
+    yield from (({"attention": first}, partial(_train_copying, job, first)) for first in COPY_MODELS)
 
 
-def copy_references(config: CopyConfig) -> Iterator[Row]:
+def _copy_references(config: CopyConfig) -> Iterator[Row]:
     """Predicting zero, one step of descent, and weights that copy and descend exactly."""
     about, batch = test_set(config)
     eta, losses = levels(config, batch)
     layers = jax.jit(problems.copying_layers, static_argnums=(0, 1))(config.dim, config.context, eta)
-    constructed = float(half_mse(predict_with_codes(layers, batch), batch.y_q))
+    constructed = float(half_mse(_predict_with_codes(layers, batch), batch.y_q))
     yield {**about, "layers": 0, "predictor": "zero", "loss": losses["zero"]}
     yield {**about, "layers": 1, "predictor": "gd", "loss": losses["gd"], "eta": eta}
     yield {**about, "layers": 2, "heads": 2, "predictor": "constructed", "loss": constructed, "eta": eta}
@@ -76,7 +76,7 @@ def test_set(config: CopyConfig) -> tuple[Row, Sequence]:
     return about | {"test_tasks": config.test_tasks}, batch
 
 
-def train_copying(job: base.Job[CopyConfig], first: str) -> Iterator[Row]:
+def _train_copying(job: base.Job[CopyConfig], first: str) -> Iterator[Row]:
     """Two trained layers for each seed, or for one if linear."""
     config, name = job.config, COPY_MODELS[first]
     problem = problems.Copying(base.make_model(config).tasks, softmax=(first == "softmax", False))
@@ -114,13 +114,13 @@ def sensitivity(problem: problems.Copying, softmax: bool, layers: AttentionLayer
 
 
 @jax.jit
-def predict_with_codes(layers: AttentionLayer, batch: Sequence) -> jax.Array:
+def _predict_with_codes(layers: AttentionLayer, batch: Sequence) -> jax.Array:
     """The predictions of constructed layers, whose positions have unit codes."""
     tokens = problems.add_codes(problems.separate_tokens(batch), problems.unit_codes(len(batch.X)))
     return problems.read_out(layers, tokens)
 
 
-def copy_curves(results: Results) -> list[Row]:
+def _copy_curves(results: Results) -> list[Row]:
     """Losses of both, and sensitivities of the first layer with softmax."""
     names = {"own": "same token", "next": "next token", "other": "other tokens"}
     return curves(results, {f"{first} first layer": model for first, model in COPY_MODELS.items()}) + [
@@ -135,7 +135,7 @@ _sensitivity_axes = {"sensitivity": {"ylabel": "sensitivity of the first layer",
 _copy_note = (
     "von Oswald et al. 2023, Fig. 5 (10,000 steps): the loss drops just after the first layer attends to the next token."
 )
-COPY_FIGURE = Lines("copy", "step", "loss", "series", "label", copy_curves, STYLES, _copy_axes, _sensitivity_axes)
+COPY_FIGURE = Lines("copy", "step", "loss", "series", "label", _copy_curves, STYLES, _copy_axes, _sensitivity_axes)
 COPY = base.experiment("copy", copy, [measures({"attention": "first layer"}, _copy_note), COPY_FIGURE], title="Copying")
 
 
@@ -151,10 +151,10 @@ RECIPES = {
 
 def nonlinear(job: base.Job[NonlinearConfig]) -> Iterator[base.Part]:
     """A part for each number of layers."""
-    yield from (({"layers": layers}, partial(fit_waves, job, layers)) for layers in job.config.wave_layers)
+    yield from (({"layers": layers}, partial(_fit_waves, job, layers)) for layers in job.config.wave_layers)
 
 
-def fit_waves(job: base.Job[NonlinearConfig], layers: int) -> Iterator[Row]:
+def _fit_waves(job: base.Job[NonlinearConfig], layers: int) -> Iterator[Row]:
     """Attention and control of every seed, and ridge on their features."""
     config = job.config
     problem, every = NonlinearRegression(Waves(context=config.context), depth=layers), max(1, min(500, config.steps // 20))
@@ -162,7 +162,7 @@ def fit_waves(job: base.Job[NonlinearConfig], layers: int) -> Iterator[Row]:
     batch = problem.sample(base.random_key(config, base.TEST), config.test_tasks)
 
     def evaluation() -> training.Measure:
-        return lambda network: wave_losses(problem, network, validation)
+        return lambda network: _wave_losses(problem, network, validation)
 
     trained = {}
     for name, recipe in RECIPES.items():
@@ -177,38 +177,38 @@ def fit_waves(job: base.Job[NonlinearConfig], layers: int) -> Iterator[Row]:
     for n, (control, _) in enumerate(trained["control"]):
         for name, members in trained.items():
             network, entry = members[n]
-            found = wave_losses(problem, network, batch)
+            found = _wave_losses(problem, network, batch)
             if name == "trained":
                 found |= difference(predicted(network, batch), predicted(control, batch))._asdict()
             yield {**about, "predictor": name, **jax.tree.map(float, found), **entry}
             # in float32 the smallest penalties may give NaN
-            tried = [float(ridge_loss(network, validation, jnp.asarray(penalty))) for penalty in _penalties]
+            tried = [float(_ridge_loss(network, validation, jnp.asarray(penalty))) for penalty in _penalties]
             penalty = float(_penalties[int(np.nanargmin(tried))])
-            loss = float(ridge_loss(network, batch, jnp.asarray(penalty)))
+            loss = float(_ridge_loss(network, batch, jnp.asarray(penalty)))
             yield {**about, "predictor": "ridge", "start": name, "loss": loss, "penalty": penalty, **entry}
 
 
 @partial(jax.jit, static_argnums=0)
-def wave_losses(problem: NonlinearRegression, network: Network, batch: Sequence) -> dict[str, jax.Array]:
+def _wave_losses(problem: NonlinearRegression, network: Network, batch: Sequence) -> dict[str, jax.Array]:
     """The losses after and before the layers."""
     y = predict_waves(network, batch, eta=problem.eta, depth=problem.depth)
     return {"loss": half_mse(y.final, batch.y_q), "initial_loss": half_mse(y.initial, batch.y_q)}
 
 
 @jax.jit
-def ridge_loss(network: Network, batch: Sequence, penalty: jax.Array) -> jax.Array:
+def _ridge_loss(network: Network, batch: Sequence, penalty: jax.Array) -> jax.Array:
     """The loss of ridge regression on the features of a network."""
     return half_mse(ridge_on_features(network.encoder, batch, penalty), batch.y_q)
 
 
-def wave_models(results: Results) -> dict[str, str]:
+def _wave_models(results: Results) -> dict[str, str]:
     """The names of models in files and events, by label."""
     depths = sorted({row["layers"] for row in results.rows})
     return {f"{name}, K = {K}": f"nonlinear_{name}_K{K}" for K in depths for name in RECIPES}
 
 
 _wave_note = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."
-NONLINEAR_VIEWS = [measures(note=_wave_note), loss_by_step("nonlinear", wave_models)]
+NONLINEAR_VIEWS = [measures(note=_wave_note), loss_by_step("nonlinear", _wave_models)]
 NONLINEAR = base.experiment("nonlinear", nonlinear, NONLINEAR_VIEWS, title="Nonlinear regression")
 
 
@@ -219,7 +219,7 @@ _two_dimensional = ("orthogonal query", "half subspace")  # shifts that need at 
 Predictors = list[tuple[Row, Callable[[Prompt], jax.Array]]]  # row fields, predictions [prompts, T]
 
 
-def check_transformer(config: ClassesConfig) -> None:
+def _check_transformer(config: ClassesConfig) -> None:
     """Refuse a width that heads do not divide."""
     width, layers, heads = config.transformer
     if width % heads:
@@ -231,17 +231,17 @@ def function_classes(job: base.Job[ClassesConfig]) -> Iterator[base.Part]:
     for kind in job.config.functions:
         d = job.config.dim
         functions = FunctionClass(kind, dim=d, points=2 * d + 1, nonzero=min(3, d))
-        predictors = cache(partial(make_predictors, job, functions))
+        predictors = cache(partial(_make_predictors, job, functions))
         for shift in SHIFTS if kind == "linear" else SHIFTS[:1]:
             if d > 1 or shift not in _two_dimensional:
-                yield {"task": kind, "shift": shift}, partial(prompt_rows, job.config, functions, shift, predictors)
+                yield {"task": kind, "shift": shift}, partial(_prompt_rows, job.config, functions, shift, predictors)
 
 
-def make_predictors(job: base.Job[ClassesConfig], functions: FunctionClass) -> Predictors:
+def _make_predictors(job: base.Job[ClassesConfig], functions: FunctionClass) -> Predictors:
     """All baselines of a class and every seed's transformer, each compiled once."""
     config, (width, layers, heads) = job.config, job.config.transformer
     model = CausalTransformer(width, layers, heads, jnp.zeros(()).dtype)
-    problem, init = problems.Prompts(functions, model.apply), partial(init_transformer, model, functions)  # pyright: ignore[reportArgumentType]
+    problem, init = problems.Prompts(functions, model.apply), partial(_init_transformer, model, functions)  # pyright: ignore[reportArgumentType]
     recipe = Recipe(config.batch_size, config.learning_rate, b2=0.999, gradient_clip=1.0)
     evaluation, every = training.validation_loss(config, problem), max(1, config.steps // 20)
     trained = training.train_or_load(job, f"functions_{functions.kind}", init, problem, recipe, evaluation, every=every)
@@ -257,13 +257,13 @@ def make_predictors(job: base.Job[ClassesConfig], functions: FunctionClass) -> P
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def init_transformer(model: CausalTransformer, functions: FunctionClass, key: jax.Array) -> Any:
+def _init_transformer(model: CausalTransformer, functions: FunctionClass, key: jax.Array) -> Any:
     """The weights of a transformer."""
     X = jnp.zeros((1, functions.points, functions.dim))
     return model.init(key, X, X[:, :, 0])
 
 
-def prompt_rows(
+def _prompt_rows(
     config: ClassesConfig, functions: FunctionClass, shift: Shift, predictors: Callable[[], Predictors]
 ) -> Iterator[Row]:
     """Losses at some prefixes of test prompts, padded to the transformer's positions."""
@@ -275,19 +275,19 @@ def prompt_rows(
         prompts = jax.vmap(lambda key: fits.sample(key, shift))(keys)
         padded = Prompt(*(jnp.asarray(np.pad(leaf, ((0, 0), (0, left), *[(0, 0)] * (leaf.ndim - 2)))) for leaf in prompts))
         for entry, predict in predictors():
-            found = np.asarray(losses_by_prefix(predict(padded), prompts.y))
+            found = np.asarray(_losses_by_prefix(predict(padded), prompts.y))
             about = {"test_tasks": config.test_tasks, "recurrent": False, "dim": d, "context": T - 1, **entry}
             for t in sorted({0, d // 2, min(d, T - 1), T - 1}):
                 yield {**about, "prefix": t, "loss": float(found[t]), "loss_by_power": float(found[t] / fits.power)}
 
 
 @jax.jit
-def losses_by_prefix(predictions: jax.Array, y: jax.Array) -> jax.Array:
+def _losses_by_prefix(predictions: jax.Array, y: jax.Array) -> jax.Array:
     """The losses at the prefixes of prompts, without padding."""
     return problems.prefix_losses(predictions[:, : y.shape[1]], y)
 
 
-def after_prompts(results: Results) -> list[Row]:
+def _after_prompts(results: Results) -> list[Row]:
     """The means over seeds after the whole prompt, the transformer first."""
     rows = sorted(results.rows, key=lambda row: row["predictor"] != "trained")
     return means([row for row in rows if row["prefix"] == row["context"]], ["task", "shift", "predictor"])
@@ -296,10 +296,10 @@ def after_prompts(results: Results) -> list[Row]:
 _class_note = """Half the squared error after the whole prompt, in % of E[f²]. Garg et al. 2022 (12 layers, 20 dimensions,
 500,001 steps): near least squares on linear functions and Lasso on sparse ones, better than greedy trees on trees."""
 _class_columns = [Column("functions", "task"), Column("shift", "shift")]
-CLASSES = pivot_table(_class_columns, "predictor", "loss_by_power", ".1f", scale=100, rows=after_prompts)
+CLASSES = pivot_table(_class_columns, "predictor", "loss_by_power", ".1f", scale=100, rows=_after_prompts)
 CLASSES_VIEWS = [CLASSES._replace(note=_class_note)]
 FUNCTION_CLASSES = base.experiment(
-    "function-classes", function_classes, CLASSES_VIEWS, title="Classes of functions", check=check_transformer
+    "function-classes", function_classes, CLASSES_VIEWS, title="Classes of functions", check=_check_transformer
 )
 
 
@@ -316,10 +316,10 @@ Predict = Callable[..., jax.Array]  # (weights, if any, and a sequence x) -> log
 
 def markov(job: base.Job[MarkovConfig]) -> Iterator[base.Part]:
     """Closed forms, constructions and models of every seed, in one part."""
-    yield {}, partial(chain_rows, job, Chains(job.config.states, job.config.length, job.config.alpha))
+    yield {}, partial(_chain_rows, job, Chains(job.config.states, job.config.length, job.config.alpha))
 
 
-def chain_rows(job: base.Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
+def _chain_rows(job: base.Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
     """Losses of trained and constructed models, and of a cache row."""
     config, k, size = job.config, chains.states, min(job.config.validation_tasks, job.config.test_tasks)
     keys = [jax.random.fold_in(base.random_key(config, base.TEST), block) for block in range(config.test_tasks // size)]
@@ -328,7 +328,7 @@ def chain_rows(job: base.Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
     about = {"task": "markov chains", "recurrent": False, "alpha": chains.alpha, "dim": k, "context": chains.length}
 
     def test(name: str, predict: Predict, *weights: Any, **fields: Any) -> Row:
-        found = [chain_measures(predict, chains, batch, *weights) for batch in tests]
+        found = [_chain_measures(predict, chains, batch, *weights) for batch in tests]
         if weights:
             found = [of_batch | roles(*weights, batch) for of_batch, batch in zip(found, tests, strict=True)]
         averages = {what: float(np.mean([of_batch[what] for of_batch in found])) for what in found[0]}
@@ -336,17 +336,17 @@ def chain_rows(job: base.Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
         return {**about, **sizes, **averages, **fields}
 
     yield from (test(name, predict) for name, predict in strategies(chains).items())
-    row, layers, counts = exact_differences(chains, base.random_key(config, base.TEST))
+    row, layers, counts = _exact_differences(chains, base.random_key(config, base.TEST))
     of_cache = lambda x: jax.nn.log_softmax(cache_row(x, k).row)  # noqa: E731
     yield test("cache row", of_cache, max_difference=row, count_difference=counts)
     of_construction = lambda model, x: jnp.log(next_outputs(model, x))  # noqa: E731  (whose outputs are probabilities)
     yield test("constructed", of_construction, constructed, symbols_before=k, max_difference=layers)
     for before, name in enumerate(MARKOV_MODELS.values()):
         fields = {"task": "markov chains" + ", marked start" * before, "symbols_before": before, "start": "cold"}
-        yield from (test("trained", of_logits, model, **fields, **entry) for model, entry in train_chains(job, chains, name))
+        yield from (test("trained", of_logits, model, **fields, **entry) for model, entry in _train_chains(job, chains, name))
 
 
-def exact_differences(chains: Chains, key: jax.Array) -> list[float]:
+def _exact_differences(chains: Chains, key: jax.Array) -> list[float]:
     """The largest differences in float64 over a few sequences.
 
     Between a language model's cache row and the constructed layers with α = n₊/k, place by place; between the outputs of the
@@ -366,24 +366,24 @@ def exact_differences(chains: Chains, key: jax.Array) -> list[float]:
         return jnp.max(jax.lax.map(of_sequence, chains.sample(key, _exact_sequences).x.T), axis=0).tolist()
 
 
-def train_chains(job: base.Job[MarkovConfig], chains: Chains, name: str) -> list[training.Member]:
+def _train_chains(job: base.Job[MarkovConfig], chains: Chains, name: str) -> list[training.Member]:
     """Two-layer models, one per seed, with or without a start symbol."""
     config = job.config
 
     def evaluation() -> training.Measure:
         validation = chains.sample(base.random_key(config, base.VALIDATION), config.validation_tasks)
         for strategy, predict in strategies(chains).items():
-            loss = float(chain_measures(predict, chains, validation)["loss"])
+            loss = float(_chain_measures(predict, chains, validation)["loss"])
             job.folder.log(event="reference", model=name, predictor=strategy, loss=loss)
-        return lambda model: chain_measures(of_logits, chains, validation, model) | roles(model, validation)
+        return lambda model: _chain_measures(of_logits, chains, validation, model) | roles(model, validation)
 
     recipe = Recipe(config.batch_size, config.learning_rate, b2=0.999, gradient_clip=1.0)
-    init, every = partial(init_causal, chains, name == "markov_start"), max(1, min(50, config.steps // 20))
+    init, every = partial(_init_causal, chains, name == "markov_start"), max(1, min(50, config.steps // 20))
     return training.train_or_load(job, name, init, chains, recipe, evaluation, every=every)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def init_causal(chains: Chains, start: bool, key: jax.Array) -> CausalModel:
+def _init_causal(chains: Chains, start: bool, key: jax.Array) -> CausalModel:
     """Random weights."""
     return init_model(key, chains.states, chains.length, start=start)
 
@@ -405,7 +405,7 @@ def of_logits(model: CausalModel, x: jax.Array) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def chain_measures(predict: Predict, chains: Chains, batch: Chain, *weights: Any) -> dict[str, jax.Array]:
+def _chain_measures(predict: Predict, chains: Chains, batch: Chain, *weights: Any) -> dict[str, jax.Array]:
     """The loss of predictions, and their divergences in nats."""
 
     def of_sequence(P: jax.Array, x: jax.Array) -> dict[str, jax.Array]:

@@ -57,7 +57,7 @@ class Estimator(NamedTuple):
     steps: int = 0
 
 
-def make_streams(task: str, d: int) -> Streams | Dynamics:
+def _make_streams(task: str, d: int) -> Streams | Dynamics:
     """The streams of a task, and the law of their keys and maps."""
     still, decaying = Streams(dim=d, tokens=20 * d, outputs=d), 1 / np.arange(1, d + 1) ** 2
     return {
@@ -77,17 +77,17 @@ def measure(job: base.Job[MesaConfig]) -> Iterator[base.Part]:
 
 def losses(job: base.Job[MesaConfig], task: str) -> Iterator[Row]:
     """The loss of each estimator at the end; those at every position are events."""
-    config, streams = job.config, make_streams(task, job.config.dim)
+    config, streams = job.config, _make_streams(task, job.config.dim)
 
     def sample(stream: int, number: int) -> Batch:
         return jax.jit(jax.vmap(streams.sample))(jax.random.split(base.random_key(config, stream), number))
 
     searched, batch = sample(base.VALIDATION, min(config.test_tasks, _searched)), sample(base.TEST, config.test_tasks)
-    found = on_dynamics(streams, searched) if isinstance(streams, Dynamics) else on_streams(streams, searched)
+    found = _on_dynamics(streams, searched) if isinstance(streams, Dynamics) else _on_streams(streams, searched)
     about = {"layers": 1, "recurrent": True, "dim": config.dim, "context": streams.tokens, "test_tasks": config.test_tasks}
     with stage(f"estimators, {task}"):
         for name, one in found:
-            by_token = np.asarray(losses_by_token(one.layer, one.steps, one.settings, one.factor, *batch))
+            by_token = np.asarray(_losses_by_token(one.layer, one.steps, one.settings, one.factor, *batch))
             expected = None if one.expected is None else np.asarray(one.expected).tolist()
             job.folder.log(event="positions", task=task, predictor=name, losses=by_token.tolist(), expected=expected)
             settings = {what: value for what, value in one.settings.items() if isinstance(value, float)}
@@ -103,7 +103,7 @@ def outputs(layer: Layer, steps: int, settings: dict[str, Any], stream: Stream) 
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def losses_by_token(
+def _losses_by_token(
     layer: Layer, steps: int, settings: dict[str, Any], factor: Any, batch: Stream, targets: jax.Array
 ) -> jax.Array:
     """Half the mean squared error of an output at every position."""
@@ -126,47 +126,47 @@ def forgets(gamma: float) -> dict[str, float]:
     return {} if gamma == 1 else {"forgetting": gamma}
 
 
-def on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estimator]]:
+def _on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estimator]]:
     """Layers at their best factors, rates and forgetting."""
     a, penalty, gammas = streams.memory, streams.penalty, (1.0,) if streams.memory == 1 else _forgetting
     gamma = lowest(gammas, jax.jit(lambda gamma: hebbian_losses(streams, forgetting=gamma)[1]))
     yield "linear attention", Estimator(linear_attention, forgets(gamma), *hebbian_losses(streams, forgetting=gamma))
-    for name, rate in (("delta rule", best_rate(streams)), ("delta rule, best rates", None)):
+    for name, rate in (("delta rule", _best_rate(streams)), ("delta rule, best rates", None)):
         rates, expected = delta_losses(streams, rate)
         yield name, Estimator(delta_rule, {"rate": rate or rates} | forgets(a), a, expected)
     expected = ridge_losses(streams) if a == 1 else None
     if a < 1:
         settings = {"penalty": penalty}
-        gamma = lowest(gammas, lambda g: losses_by_token(mesa_recursion, 0, settings | {"forgetting": g}, a, *searched))
-    yield from mesa_layers(streams.dim, {"penalty": penalty} | forgets(gamma), a, expected).items()
+        gamma = lowest(gammas, lambda g: _losses_by_token(mesa_recursion, 0, settings | {"forgetting": g}, a, *searched))
+    yield from _mesa_layers(streams.dim, {"penalty": penalty} | forgets(gamma), a, expected).items()
     yield "ridge", Estimator(prefix_ridge, {"penalty": penalty}, 1.0, expected)
     if a < 1:
         yield "Kalman filter", Estimator(kalman_filter, {"noise": streams.noise, "memory": a})
 
 
-def on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estimator]]:
+def _on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estimator]]:
     """The same with searched factors and rates, as keys are dependent."""
     found = jax.vmap(partial(outputs, linear_attention, 0, {}))(searched[0])
     factors = jnp.sum(found * searched[1], axis=(0, 2)) / jnp.sum(found**2, axis=(0, 2))
     yield "linear attention", Estimator(linear_attention, {}, factors)
-    rate = lowest(_rates, lambda rate: losses_by_token(normalised_delta_rule, 0, {"rate": rate}, 1.0, *searched))
-    yield "delta rule", Estimator(normalised_delta_rule, {"rate": rate})
-    yield from mesa_layers(streams.dim, {"penalty": streams.penalty}).items()
+    rate = lowest(_rates, lambda rate: _losses_by_token(_normalised_delta_rule, 0, {"rate": rate}, 1.0, *searched))
+    yield "delta rule", Estimator(_normalised_delta_rule, {"rate": rate})
+    yield from _mesa_layers(streams.dim, {"penalty": streams.penalty}).items()
     yield "ridge", Estimator(prefix_ridge, {"penalty": streams.penalty})
 
 
-def mesa_layers(d: int, settings: dict[str, float], *more: Any) -> dict[str, Estimator]:
+def _mesa_layers(d: int, settings: dict[str, float], *more: Any) -> dict[str, Estimator]:
     """Both forms of the mesa layer."""
     exact = Estimator(mesa_recursion, settings, *more)
     return {RECURSION: exact, GRADIENTS: exact._replace(layer=recurrences.mesa_conjugate_gradients, steps=4 * d)}
 
 
-def normalised_delta_rule(stream: Stream, rate: Any) -> jax.Array:
+def _normalised_delta_rule(stream: Stream, rate: Any) -> jax.Array:
     """The delta rule with rates β / ||k||², stable for β < 2."""
     return delta_rule(stream, rate / jnp.sum(stream.K**2, axis=1))
 
 
-def best_rate(streams: Streams) -> float:
+def _best_rate(streams: Streams) -> float:
     """The β with the lowest expected loss, a mean over positions."""
     mean_loss = jax.jit(lambda rate: jnp.mean(delta_losses(streams, rate)[1]))
     highest = np.log(2 / (max(streams.spectrum) * (streams.dim + 2)))  # beyond it descent diverges
@@ -190,7 +190,7 @@ def rounding(job: base.Job[MesaConfig], inputs: str) -> Iterator[Row]:
             others["linear attention"] = Estimator(linear_attention, {})
             others["delta rule"] = Estimator(delta_rule, {"rate": 0.5 / (d + 2)})
         others[TEXTBOOK] = Estimator(recurrences.sherman_morrison, settings)
-        for name, one in (others | mesa_layers(d, settings)).items():
+        for name, one in (others | _mesa_layers(d, settings)).items():
             with stage(f"rounding over {T} tokens, {inputs}, {name}"):
                 found = computed(one, stream, np.float32)
                 theirs = computed(one, stream, np.float64) if name in others else exact
@@ -228,7 +228,7 @@ def computed(one: Estimator, stream: Stream, dtype: Any) -> np.ndarray:
         return np.asarray(outputs(one.layer, one.steps, one.settings, arrays), np.float64)
 
 
-def with_expectation(row: Row) -> str:
+def _with_expectation(row: Row) -> str:
     """A loss, and in brackets its closed form where there is one."""
     expected = row.get("population_loss")
     return f"{row['loss']:#.3g}" + (f" ({expected:#.3g})" if expected else "")
@@ -258,7 +258,7 @@ BY_PANEL = {"regression": {"ylabel": LOSS}, **_errors, **_labels}
 FIGURE = Lines(
     "mesa", "x", "y", "predictor", "panel", figure_rows, _styles, AXES, BY_PANEL, (2.8, 2.6), row="row", legend="below"
 )
-LOSSES = pivot_table([Column("stream", "task")], "predictor", with_expectation, rows={"task": STREAMS})
+LOSSES = pivot_table([Column("stream", "task")], "predictor", _with_expectation, rows={"task": STREAMS})
 KEYS = [Column("keys", "inputs"), Column("γ", "forgetting", "g")]
 ROUNDING = pivot_table(KEYS, "predictor", float32_error, rows={"task": "rounding"})
 NOTE = """Above, half the mean squared error of an output after the last pair, in brackets its expectation in closed form.

@@ -217,7 +217,7 @@ def run(config: Config) -> dict[str, Any]:
     request_devices(config.devices)
     if config.dry_run:
         return forecast(config)
-    place = join_others(config)
+    place = _join_others(config)
     presented = EXPERIMENT.run(config)
     if is_first():
         said, page = shlex.quote(config.out), shlex.quote(f"{config.out}/explain.html")
@@ -227,7 +227,7 @@ def run(config: Config) -> dict[str, Any]:
     return presented
 
 
-def join_others(config: Config) -> FileLock | None:
+def _join_others(config: Config) -> FileLock | None:
     """Become one of several processes until the result is released."""
     if config.coordinator is None:
         return None
@@ -255,7 +255,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     training, seconds = count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown
     about = {
-        "train_tokens": counted_tokens(training),
+        "train_tokens": _counted_tokens(training),
         "dev_tokens": count_tokens(text.dev),
         "vocab_size": N,
         "count_seconds": seconds,
@@ -277,7 +277,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     measure_tests(job, held)
 
 
-def counted_tokens(training: TrainingText) -> int:
+def _counted_tokens(training: TrainingText) -> int:
     """The number of tokens of a text but `<pad>`, from counts."""
     C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
     return int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum())
