@@ -70,8 +70,9 @@ def import_model(path: str | os.PathLike) -> TextModel:
     if tokenizer is None:
         raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
     check_sizes(path, model, tokenizer)
-    kind = {"method": type(model).__name__, "features": "none", "radius": model.radius}  # of a model made by hand
-    return TextModel(model, tokenizer, kind | {"history": model.history if isinstance(model.history, str) else "none"} | about)
+    if "method" not in about:  # a model made by hand
+        about = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": "none", **about}
+    return TextModel(model, tokenizer, about)
 
 
 def load_model(
