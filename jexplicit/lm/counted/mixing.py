@@ -84,7 +84,7 @@ def information(X: Float[np.ndarray, "B F"], log_odds: Float[np.ndarray, " B"]) 
         [[5.0]]
     """
     v = expit(log_odds) * expit(-log_odds)
-    return (X * v[:, None]).T @ X / v.sum()
+    return (X * v[:, None]).T @ X / max(v.sum(), 1e-30)
 
 
 def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:

@@ -358,7 +358,7 @@ def fit_and_read(
     rng, late = np.random.default_rng(seed), late_decisions(d.block, end, adaptive)
     lowest = end * 2 // 5 if not adaptive else end // 5
     some = np.sort(lowest + rng.choice(end - lowest, min(_sample, end - lowest), replace=False))
-    gated = slice(int(late[0]), B) if len(late) == end - late[0] else np.append(late, np.arange(end, B))
+    gated = slice(end - len(late), B) if adaptive or end <= _late else np.append(late, np.arange(end, B))
     n, y = len(late), d.bit[gated]
     ends = [len(chain) * stage // stages for stage in range(1, stages)]
     layer = layer if layer is not None else name != "characters" and end >= _solvable

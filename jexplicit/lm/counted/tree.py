@@ -150,7 +150,7 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
     Source: agglomerative information bottleneck, Slonim and Tishby 1999; Brown et al. 1992.
     """
     N = len(J)
-    J = J[:, J.any(axis=0)] + 1e-9
+    J = J[:, J.any(axis=0) | (np.arange(J.shape[1]) == 0)] + 1e-9  # also of a text without neighbours
 
     def lost(v: np.ndarray) -> np.ndarray | np.floating:
         total = v.sum(axis=-1)
