@@ -32,9 +32,7 @@ def test_texts_alone_are_enough():
     assert model.perplexity(texts(2, 1)) < 10
     assert isinstance(model.generate("to be", 3), str)
     assert np.isfinite(jexplicit.fit(["to be or not to be"], tokenizer="char", gates=1).score(["to be"])[0]).all()
-    assert all(
-        np.isfinite(fit_counted(np.array(ids), 4).weights).all() for ids in ([0, 0, 0], [0, 2, 0])
-    )  # few decisions or none
+    assert all(np.isfinite(fit_counted(np.array(ids), 4).weights).all() for ids in ([0, 0, 0], [0, 2, 0]))
 
 
 def test_a_run_has_a_row_and_a_model_of_each_history(tmp_path):
