@@ -55,7 +55,7 @@ def test_what_jax_computes_is_refused_in_a_forked_process_and_goes_on_in_its_par
         lambda: ngram.generate("the", 2),
         lambda: adaptive.perplexity(TEXTS),
         lambda: jexplicit.fit(TEXTS, "explicit", tokenizer="word"),
-        lambda: jexplicit.fit(TEXTS, tokenizer="word"),
+        lambda: jexplicit.fit(TEXTS, "bigram", tokenizer="word"),
     ):
         assert 'get_context("spawn")' in str(in_child(question))
     check_threads()

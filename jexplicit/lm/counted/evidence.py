@@ -166,10 +166,7 @@ def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UI
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> list[UInt64[np.ndarray, " n"]]:
-    """Numbers that sort decisions by (cell, time).
-
-    Those of each shard of cells, by the highest bits, are an array.
-    """
+    """Numbers that sort decisions by (cell, time), for each shard of cells."""
     B, step, high = len(d.bit), 1 << 20, np.uint64(64 - (shards - 1).bit_length())
 
     def part(a: int) -> list[UInt64[np.ndarray, " n"]]:

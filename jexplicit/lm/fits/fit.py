@@ -39,6 +39,7 @@ from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
 from jexplicit.runs.checks import check_seed
+from jexplicit.runs.devices import check_threads
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.loop import as_json
 from jexplicit.solvers.priming import fit_delta
@@ -91,6 +92,7 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
+    check_threads()
     options, start = options or Options(), time.perf_counter()
     fitted = METHODS[method](text, options, watch or Watch())
     jax.block_until_ready(fitted.model)
