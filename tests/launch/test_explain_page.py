@@ -55,7 +55,10 @@ def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
     model, text = fitted(kind), "abba" if kind == "absent" else TEXT
     _, explained = written(kind, text, tmp_path)
     scores, found, gates = model.score([text])[0], [], getattr(model.model, "gates", ())
-    rounding = max([ROUNDING, *(1.2e-7 * np.abs(gate.U).sum(axis=0).max() for _, gate in gates)])  # sums of float32 numbers
+    depth = model.model.tree.length.max() if gates else 0
+    rounding = max(
+        [ROUNDING, *(1.2e-7 * depth * np.abs(gate.U).sum(axis=0).max() for _, gate in gates)]
+    )  # float32, each decision
     for of_one, log_p in zip(explained["predictions"], scores, strict=True):
         for rows, own in zip(of_one["rows"], of_one["log_p"], strict=True):
             assert len(rows) == len(explained["rows"]) == len(explained["back"])
