@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from run_folders import without_costs
 
-from icl import training
 from jexplicit.runs.files import read_events, read_rows
 from launch.icl import __main__ as command
-from launch.icl import base
+from launch.icl import training
 from launch.kit.views import groups, only, where
 
 pytestmark = pytest.mark.slow
@@ -199,9 +198,9 @@ def test_an_interrupted_run_resumes_exactly_also_separate_layers(tmp_path, monke
     assert command.main(words(whole)) == 0
     told = where(read_rows(whole), predictor="interpolated")
     assert {row["seed"] for row in told} == {0, 1} and not any(row["recurrent"] for row in told)
-    monkeypatch.setattr(base, "train_layers", stopped)
+    monkeypatch.setattr(training, "train_layers", stopped)
     assert command.main(words(out)) == 130
-    monkeypatch.setattr(base, "train_layers", train)
+    monkeypatch.setattr(training, "train_layers", train)
     assert command.main([*words(out), "--resume"]) == 0
     assert without_costs(out) == without_costs(whole)
 
