@@ -71,7 +71,8 @@ def import_model(path: str | os.PathLike) -> TextModel:
         raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
     check_sizes(path, model, tokenizer)
     if "method" not in about:  # a model made by hand
-        about = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": "none", **about}
+        history = model.history if isinstance(model.history, str) else "none"
+        about = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": history, **about}
     return TextModel(model, tokenizer, about)
 
 

@@ -39,8 +39,6 @@ from jexplicit.lm.counted.reading import AnyModel, Counted, distributions, distr
 from jexplicit.lm.rows import SequenceRows
 from jexplicit.runs.devices import check_threads
 
-_block = 1 << 22  # tokens that are checked at once
-
 
 class Evaluation(NamedTuple):
     """The loss of a model on a text: summed negative log-likelihood and predictions."""
@@ -264,8 +262,7 @@ def _positions_of(
         N = model.vocab_size
         C: Any = coo_array((counts or count_sparse(stream, radius=1, vocab_size=N))[0])
         if counts:
-            blocks = (np.asarray(stream[a : a + _block]) for a in range(1, len(stream), _block))
-            f = sum((np.bincount(block, minlength=N) for block in blocks), np.zeros(N, np.int64))
+            f = sum((np.bincount(block, minlength=N) for block in _blocks(stream, 1)), np.zeros(N, np.int64))
             if C.shape != (N, N) or not np.array_equal(f, C.sum(axis=0)):
                 raise ValueError(
                     f"counts of {C.sum(dtype=np.int64)} positions and vocabulary {C.shape[0]} for a stream of "
@@ -513,8 +510,8 @@ def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
     return {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": error, "positions": int(positions.sum())}
 
 
-def _blocks(stream: Stream) -> Any:
-    return (stream[start : start + _read_at_once] for start in range(0, len(stream), _read_at_once))
+def _blocks(stream: Stream, first: int = 0) -> Any:
+    return (stream[start : start + _read_at_once] for start in range(first, len(stream), _read_at_once))
 
 
 _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -165,7 +165,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ),
         ("1 states, length 64", lambda: Chains(states=1)),
         ("length 1", lambda: Chains(length=1)),
-        *((f"alpha {alpha}", lambda alpha=alpha: Chains(alpha=alpha)) for alpha in (0.0, 1e-40, float("inf"))),
+        *((f"alpha {alpha}", lambda alpha=alpha: Chains(alpha=alpha)) for alpha in cast(Any, (0.0, 1e-40, float("inf"), "1"))),
         ("0 chains: draw at least one", lambda: Chains().sample(KEY, 0)),
         ("1 states", lambda: traced(lambda: induction_model(1, 4, 1.0))),
         ("length 0", lambda: counting_model(3, 0)),

@@ -56,9 +56,8 @@ def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
     _, explained = written(kind, text, tmp_path)
     scores, found, gates = model.score([text])[0], [], getattr(model.model, "gates", ())
     depth = model.model.tree.length.max() if gates else 0
-    rounding = max(
-        [ROUNDING, *(1.2e-7 * depth * np.abs(gate.U).sum(axis=0).max() for _, gate in gates)]
-    )  # float32, each decision
+    sums = [np.abs(gate.U).sum(axis=0).max() for _, gate in gates]  # which multiply the rounding of float32 numbers
+    rounding = max([ROUNDING, *(1.2e-7 * depth * most for most in sums)])
     for of_one, log_p in zip(explained["predictions"], scores, strict=True):
         for rows, own in zip(of_one["rows"], of_one["log_p"], strict=True):
             assert len(rows) == len(explained["rows"]) == len(explained["back"])

@@ -453,7 +453,7 @@ def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray
     """Add the evidence of a context to the log-odds, in place."""
     for a in range(0, len(base), 1 << 16):
         at = slice(a, a + (1 << 16))
-        base[at] = np.clip(base[at] + step @ x[:, at].astype(np.float32), -MOST, MOST)
+        base[at] = weigh(step, x[:, at], base[at])
 
 
 def weigh(weights: np.ndarray, X: np.ndarray, log_odds: np.ndarray) -> Float32[np.ndarray, " B"]:

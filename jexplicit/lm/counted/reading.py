@@ -215,13 +215,8 @@ def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -
     d = ahead.d._replace(place=ahead.d.place[some], block=ahead.d.block[some], node=ahead.d.node[some])
     d = d._replace(bit=np.append(ahead.d.bit[:old], bit))
     base = np.concatenate([ahead.base[:, :kept], ahead.base[:, kept + path]], axis=1) if len(ahead.base) else ahead.base
-    X, a, done, gates, learn = (
-        ahead.X[:, some],
-        np.zeros(len(some), np.float32),
-        0,
-        list(state.gates),
-        complete(model, state, d),
-    )
+    X, a, done = ahead.X[:, some], np.zeros(len(some), np.float32), 0
+    gates, learn = list(state.gates), complete(model, state, d)
     for n, gate in enumerate(gates if len(learn) else []):
         F = len(gate.U)
         a = weigh(model.weights[done:F], X[done:F], a)
@@ -471,7 +466,7 @@ def score_stream(
         parts = zip(pads[:-1], pads[1:] + 1, strict=True)
         return np.concatenate([score_stream(model, stream[first:end]) for first, end in parts])
     model = within_documents(model) if separate and isinstance(model, CountedModel) else model
-    log_p = np.concatenate([*_read_reporteds(model, _checked(model, stream), progress)])
+    log_p = np.concatenate([*_read_pieces(model, _checked(model, stream), progress)])
     return log_p[predicted_places(model, stream) - 1]
 
 
@@ -494,7 +489,7 @@ def losses_of(
     if is_alone(model):
         return -_at_places(model, stream, places[draw_sample(len(places), sample, seed)])
     read_to = places[sample]
-    return -np.concatenate([*_read_reporteds(model, stream[:read_to], progress)])[places[:sample] - 1]
+    return -np.concatenate([*_read_pieces(model, stream[:read_to], progress)])[places[:sample] - 1]
 
 
 def distributions_at(
@@ -538,7 +533,7 @@ def _at_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> n
     return np.concatenate(found)
 
 
-def _read_reporteds(model: CountedModel | Combination, stream: np.ndarray, progress: Progress | None) -> Iterator[np.ndarray]:
+def _read_pieces(model: CountedModel | Combination, stream: np.ndarray, progress: Progress | None) -> Iterator[np.ndarray]:
     state, piece = begin_any(model), _reported if progress else len(stream)
     for at in range(1, max(len(stream), 2), piece):
         log_p, state = read_any(model, state, stream[at : at + piece])
