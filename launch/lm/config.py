@@ -79,8 +79,8 @@ class Config(FitOptions, Models):
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
     rounding where exponents are fitted. The fits of ngram and optimum use one."""
     memory: str | None = None
-    """Memory limit for dense tables, such as 2GB. Default: all available memory. To stay within it, fewer devices have their
-    own tables, and --tables auto chooses sparse ones."""
+    """Memory limit, such as 2GB. Default: all memory. To stay within it, fewer devices have dense tables of their own, and
+    --tables auto chooses sparse ones. A fit of context mixing that needs more is refused."""
     tables: Literal["auto", "dense", "sparse"] = "auto"
     """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. auto: dense
     where a method needs it and it fits in memory, otherwise sparse. Results do not change, except for rounding. Sparse tables

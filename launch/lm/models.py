@@ -33,6 +33,7 @@ from jexplicit.lm.checkpoints import (
 )
 from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.core.names import Features, FitOptions, label
+from jexplicit.lm.counted.model import CONTEXTS, fit_bytes
 from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.evaluation import (
     DocumentLosses,
@@ -43,7 +44,7 @@ from jexplicit.lm.evaluation import (
     positions_in_all,
     spelling,
 )
-from jexplicit.lm.fits.fit import ORDER, choose_tables, contexts_radius, fit_model
+from jexplicit.lm.fits.fit import ORDER, choose_tables, contexts_name, contexts_radius, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
@@ -116,10 +117,10 @@ def kind_of_tables(config: Config, vocab_size: int) -> str:
 
 
 def check_fit(config: Config, text: TokenizedCorpus) -> None:
-    """Refuse text that is too small.
+    """Refuse text that is too small, or too long for the memory.
 
     Raises:
-        ValueError: with what the text has.
+        ValueError: with the numbers of the text.
     """
     if isinstance(text.train, np.ndarray):  # shards are too many to look through
         lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
@@ -129,6 +130,15 @@ def check_fit(config: Config, text: TokenizedCorpus) -> None:
             raise ValueError(
                 f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that"
             )
+        if "context-mixing" in config.methods:
+            budget = parse_bytes(config.memory) if config.memory else host_bytes()
+            kind = contexts_name(config.contexts, text.tokenizer.kind)
+            needed = fit_bytes(np.bincount(text.train[text.train != PAD]), len(CONTEXTS[kind]))
+            if needed > budget:
+                raise ValueError(
+                    f"context mixing of {lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have "
+                    f"{budget / 1e9:.1f} GB: allow more with --memory, or read less with --limit"
+                )
 
 
 def count_or_load(

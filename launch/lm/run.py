@@ -23,8 +23,9 @@ from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.checkpoints import FROM_COUNTS, load_row, model_rows
 from jexplicit.lm.core.names import FitOptions, window_of
+from jexplicit.lm.counted.model import CONTEXTS, fit_bytes
 from jexplicit.lm.evaluation import evaluate, unknown_share
-from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, fit_model
+from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, contexts_name, fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.training_text import TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
@@ -166,6 +167,9 @@ def forecast(config: Config) -> dict[str, Any]:
     counting = (time.perf_counter() - start) * grows
     pairs = sum(table.nnz for table in tables) * grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
     table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
+    counted = fit_bytes(
+        (grows * np.bincount(stream)).astype(int), len(CONTEXTS[contexts_name(config.contexts, tokenizer.kind)])
+    )
     models = list(wanted_models(config))
     shape: Any = {"eos": config.eos, "tokenizer": tokenizer, "sparse_counts": tables if kind == "sparse" else ()}
     fitting = sum(_model_seconds(config, name, TrainingText(stream, N, **shape), tokens) for name in models)
@@ -175,7 +179,10 @@ def forecast(config: Config) -> dict[str, Any]:
         "tokens": tokens - documents - 1,  # without <pad>
         "vocab_size": N,
         "tables": kind,
-        "memory_bytes": _runtime_bytes + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens,
+        "memory_bytes": max(
+            _runtime_bytes + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens,
+            counted if "context-mixing" in config.methods else 0,
+        ),
         "disk_bytes": saved * table_bytes + (_pair_bytes if kind == "sparse" else _stored_bytes) * pairs,
         "tokenising_seconds": seconds,
         "counting_seconds": counting,

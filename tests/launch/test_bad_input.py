@@ -52,6 +52,7 @@ lm {TRAIN} --methods cold --optimizer chain | optimizer 'chain': optax has no pl
 lm {TRAIN} --methods cold --optimizer adagrat | try adagrad, sgd, adam or rmsprop
 lm {TRAIN} --methods cold --learning-rate inf | --learning-rate inf: use above 0
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
+lm {TRAIN} --methods context-mixing --memory 0.1GB | tokens takes about 0.6 GB and may have 0.1 GB
 lm {TRAIN} --seed {LARGE} | use whole numbers below 2^63
 lm --out gs://bucket/x {TRAIN} | give a path on this machine
 lm {TRAIN} --methods ngram --radius 7 --features cat | --radius 7 with --methods ngram, which do not use it

@@ -40,6 +40,7 @@ _chunk = 1 << 17  # decisions at a time, which fit a cache
 _shard = 1 << 19  # decisions that are sorted at once
 _sorted_once = 1 << 24  # decisions above which they are sorted again after a table is counted, to save memory
 _precise = 1 << 23  # decisions above which evidence is kept in half precision
+_alone = 1 << 23  # decisions of a shard, that is of one cell mostly, which is sorted beside no other, to save memory
 _keys_at_once = 1 << 26  # decisions whose keys are in memory at once
 _time_bits = np.uint64(29)  # of a key, for the number of a decision and its bit
 PART = 8  # one cell in eight of a long text makes the table of states and the weights
@@ -486,10 +487,11 @@ def pass_over(
         last = last[last - s.start[last] + 1 >= least]
         return s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32))
 
-    each = map if shards == 1 else threads().map  # a short text starts no thread
     size = min(shards, max(1, _keys_at_once // _shard))
     for group in (range(first, first + size) for first in range(0, shards, size)):
         key = keys(h, d, shards, group)
+        alone = shards == 1 or max(map(len, key)) > _alone  # a short text starts no thread
+        each = map if alone else threads().map
         kept = list(each(shard, range(size))) if B <= _sorted_once else []
         if not len(tables):
             some = range(size if W == B else max(1, min(size, shards // PART)))

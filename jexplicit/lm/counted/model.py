@@ -41,6 +41,7 @@ from jexplicit.lm.counted.mixing import (
     whitening,
 )
 from jexplicit.lm.counted.tree import Tree, grow_with_classes
+from jexplicit.runs.files import trim_heap
 
 BIAS = np.float16(0.3)
 _blocks = 10  # of the training text: a static model is fitted on what the blocks before say
@@ -400,6 +401,8 @@ def fit_and_read(
         parts.append(Part(context, past.step, past.table, past.cells))
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
+        if W < B:
+            trim_heap()  # of the threads
         if k + 1 in ends:
             gate_stage(at.stop)
     if layer:
@@ -418,6 +421,23 @@ def fit_and_read(
 def fit_counted(ids: Integer[np.ndarray, " L"], N: int, tokenizer: Tokenizer | None = None, **options: Any) -> CountedModel:
     """The model of `fit_and_read`, without another text."""
     return fit_and_read(ids, N, tokenizer, **options)[0]
+
+
+def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
+    """About the memory that a fit takes at most.
+
+    Args:
+        counts: [N] of the tokens of a text.
+        contexts: how many are fitted.
+
+    Example:
+        >>> round(fit_bytes(np.full(64, 16_000), 40) / 1e9)  # a million characters
+        4
+    """
+    p = counts[counts > 0] / max(counts.sum(), 1)
+    B = 1.1 * counts.sum() * -(p * np.log2(p)).sum()  # decisions: paths are hardly longer than the entropy
+    mixed, cells = (B, 4) if B <= _late else (_late, 0.5)  # decisions of gates, bytes of cells per decision and context
+    return int(6e8 + 24 * B + contexts * (2 * KINDS * mixed + cells * B) + 120 * min(B, 1 << 24))
 
 
 def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, " L"]:
