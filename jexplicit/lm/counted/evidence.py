@@ -392,7 +392,7 @@ class Past(NamedTuple):
 
 
 def columns(time: Int[np.ndarray, " n"], wanted: Int[np.ndarray, "R 2"]) -> Int[np.ndarray, " n"]:
-    """The number of each decision among those of ascending ranges, or -1.
+    """The number of each decision in some ascending ranges, or -1.
 
     Example:
         >>> columns(np.arange(8), np.array([[1, 3], [6, 8]])).tolist()
