@@ -658,9 +658,13 @@ def transition_counts(x: Int[Array, " T"], states: int, *, dtype: Any = None) ->
 
 
 def dirichlet_mean(n: Float[Array, "T k"], alpha: Any) -> Float[Array, "T k"]:
-    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior."""
+    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior.
+
+    Where all are 0 it is uniform, the limit of small α.
+    """
     n = n + jnp.broadcast_to(jnp.asarray(alpha, n.dtype), n.shape[1:])[None]
-    return n / jnp.sum(n, axis=1, keepdims=True)
+    total = jnp.sum(n, axis=1, keepdims=True)
+    return jnp.where(total > 0, n / jnp.where(total > 0, total, 1), 1 / n.shape[1])
 
 
 def cross_entropy(log_p: Float[Array, "T k"], x: Int[Array, " T"]) -> Float[Array, ""]:

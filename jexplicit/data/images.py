@@ -280,6 +280,7 @@ def _idx_file(folder: Path, file: str) -> Path:
 # PNG
 
 _TO_GREY = """Image.open(file).convert("L").save(new_file)"""
+_closed = (".avif", ".heic", ".heif", ".jxl")  # images that Pillow reads with a plugin alone
 _TO_8_BITS = """Image.fromarray((numpy.asarray(Image.open(file)) // 257).astype("uint8")).save(new_file)"""
 _TO_WHITE = (  # a conversion alone would drop the transparency, and show what lies under it
     """image = Image.open(file).convert("RGBA"); """
@@ -346,9 +347,13 @@ def _read_png_folders(folder: Path, resize: int | None, seed: int) -> Images:
 
 def _png_files(folder: Path, resize: int | None) -> list[Path]:
     """The PNGs in a folder, or with `resize` all images, sorted."""
-    files = [path for path in map(Path, folder_files(folder)) if path.suffix.lower() in Image.registered_extensions()]
+    files = [
+        path for path in map(Path, folder_files(folder)) if path.suffix.lower() in {*Image.registered_extensions(), *_closed}
+    ]
     if not files:
         raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
+    if closed := next((path for path in files if path.suffix.lower() not in Image.registered_extensions()), None):
+        raise ValueError(f"{closed} is an image that Pillow does not read: convert it to PNG or JPEG, or remove it")
     if not resize and (other := next((path for path in files if path.suffix.lower() != ".png"), None)):
         raise ValueError(f"{other} is no PNG: convert it, with Pillow, or remove it: {_TO_GREY}; or read all with resize=N")
     return files

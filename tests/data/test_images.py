@@ -314,6 +314,9 @@ def test_photos_of_any_kind_and_size_are_read_where_they_are_resized(tmp_path):
             read_images(place, resize=size)
     with pytest.raises(ValueError, match=r"a folder of LABEL/\*.png alone is read with resize=N"):
         read_images("pets", tmp_path / "pets")
+    (tmp_path / "pets" / "cat" / "a.HEIC").write_bytes(b"x")
+    with pytest.raises(ValueError, match="a.HEIC is an image that Pillow does not read: convert it"):
+        read_images("pets", tmp_path / "pets", resize=6)
 
 
 def test_images_are_not_skipped_and_names_are_of_any_case(tmp_path):

@@ -437,6 +437,9 @@ def test_the_posterior_mean_is_exact_for_a_uniform_first_state_and_nearly_for_a_
             np.testing.assert_allclose(ours[t - 1], exact_posterior(x[:t], alpha, stationary=False), rtol=1e-11)
         apart = [np.abs(ours[t - 1] - exact_posterior(x[:t], alpha, stationary=True)).max() for t in (1, 24)]
         assert 0.02 < apart[0] < 0.2 and apart[1] < 0.02
+    np.testing.assert_allclose(
+        bigram_posterior(x, 0.0, 3), bigram_posterior(x, 1e-12, 3), atol=1e-9
+    )  # before its first pair 1/3
 
 
 def test_chains_have_the_distribution_that_they_should():

@@ -401,8 +401,9 @@ def fit_and_read(
         parts.append(Part(context, past.step, past.table, past.cells))
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
-        if W < B:
-            trim_heap()  # of the threads
+        if W < B:  # memory is short
+            text.made.clear()
+            trim_heap()
         if k + 1 in ends:
             gate_stage(at.stop)
     if layer:
