@@ -51,7 +51,6 @@ def cases():
     STREAM = gram.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
     IDENTITY = jax.tree_util.Partial(lambda X: X)
     PROBLEM = gram.StreamedProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
-    FILTERS = images.Filters(ones((9, 2)), ones(2))
     AXES = images.Axes(ones(8), ones((8, 3)))
     WAVES = ones((2, 3, 7))
 
@@ -61,7 +60,6 @@ def cases():
         "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
         "streamed sweep": (gram.streamed_sweep, ((U, ones(3)), PROBLEM)),
         "streamed logits": (lambda X: gram.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
-        "patch pools": (lambda X: images.patch_pools(X, (FILTERS,), grid=2, threshold=0.5), (ones((2, 6, 6)),)),
         "descriptors": (lambda H: images._project(H, AXES), (ones((2, 8)),)),
         "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
         "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),

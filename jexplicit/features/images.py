@@ -1,7 +1,6 @@
 """Features of images: whitened patches as filters, scattering, and descriptors.
 
-Patches are those of Coates & Ng 2011, as positive pooled features; of several sizes they are pooled over a grid and normalised.
-Their filters are clusters of patches of training images, without gradient training.
+Patches are those of Coates & Ng 2011, as positive features, pooled over a grid.
 
 A descriptor has some hundred dimensions, principal components of responses pooled over a grid; distances between descriptors
 compare shapes and tolerate small shifts. They are the inputs of random Fourier features.
@@ -55,7 +54,6 @@ def patch_filters(
     number: int,
     seed: int = 0,
     noise: float = 0.01,
-    clusters: bool = False,
 ) -> Filters:
     """Random patches of training images, whitened, as filters of unit norm.
 
@@ -66,7 +64,6 @@ def patch_filters(
         images: [M, height, width] grey levels 0 .. levels - 1.
         levels: 256 for bytes.
         noise: variance added before whitening; grey levels lie between 0 and 1.
-        clusters: cluster directions of whitened patches, instead of random patches.
 
     Raises:
         ValueError: no images, or other grey levels than these; a patch larger than an image; fewer than 1 filter; too few
@@ -101,12 +98,8 @@ def patch_filters(
     if not variances[0] + noise > 0:
         raise ValueError(f"noise {noise}: patches of this covariance cannot be whitened; use a number above 0, e.g. 0.01")
     V = (axes / np.sqrt(variances + noise)) @ axes.T
-    if clusters:
-        directions = spherical_kmeans((patches - mean) @ V, number, seed=seed)
-    else:
-        chosen = (patches[:number] - mean) @ V
-        directions = chosen / np.linalg.norm(chosen, axis=1, keepdims=True)
-    W = V @ directions.T
+    chosen = (patches[:number] - mean) @ V
+    W = V @ (chosen / np.linalg.norm(chosen, axis=1, keepdims=True)).T
     return Filters(jnp.asarray(W, jnp.float32), jnp.asarray(mean @ W, jnp.float32))
 
 
@@ -202,31 +195,6 @@ def _cells(z: Array, axis: int, grid: int) -> Array:
     return jnp.take(zeros, jnp.asarray(np.where(places < begin[1:, None], places, z.shape[axis])), axis=axis)
 
 
-def spherical_kmeans(
-    X: Float[np.ndarray, "M P"], number: int, *, iterations: int = 10, seed: int = 0
-) -> Float[np.ndarray, "number P"]:
-    """Unit vectors C [number, P], directions of sums of rows of X.
-
-    Each sums the rows x with which it has the largest `⟨x, c⟩`. Neither step lowers the sum of these inner products; longer
-    vectors count more. Directions without vectors are unchanged.
-    Source: Coates & Ng, Learning feature representations with k-means, 2012.
-    """
-    if not 1 <= number <= len(X) or iterations < 0:
-        raise ValueError(
-            f"{number} directions of {len(X)} vectors in {iterations} iterations: use 1 to {len(X)}, and at least 0"
-        )
-    if not (lengths := np.linalg.norm(X, axis=1)).all():
-        raise ValueError(f"vector {int(lengths.argmin())} is zero and has no direction: remove it")
-    chosen = np.random.default_rng(seed).choice(len(X), number, replace=False)
-    C = X[chosen] / lengths[chosen, None]
-    for _ in range(iterations):
-        nearest = (X @ C.T).argmax(axis=1)
-        sums = np.eye(number, dtype=X.dtype)[nearest].T @ X
-        norms = np.linalg.norm(sums, axis=1, keepdims=True)
-        C = np.where(norms > 0, sums / np.where(norms > 0, norms, 1), C)
-    return C
-
-
 _images_for_axes = 10_000
 
 
@@ -315,53 +283,6 @@ def _principal_axes(H: Float[Array, "M D"], dimensions: int) -> Axes:
     centred = H - mean[None, :]
     variances, axes = jnp.linalg.eigh(centred.T @ centred / len(H))
     return Axes(mean, axes[:, -dimensions:] / jnp.sqrt(variances[-dimensions:].sum()))
-
-
-def fit_patch_bank(
-    images: UInt8[np.ndarray, "M height width"], levels: int, *, sizes: Sequence[int], number: int, seed: int = 0
-) -> tuple[Filters, ...]:
-    """Filters of several sizes from clusters of patches of images.
-
-    Args:
-        images: [M, height, width] grey levels 0 .. levels - 1.
-        sizes: heights and widths of patches, in pixels.
-        number: of filters of each size; twice as many responses, positive and negative parts.
-
-    Raises:
-        ValueError: no sizes; patches larger than an image; fewer than 1 filter.
-    """
-    if not sizes:
-        raise ValueError("patches of no size: use at least one size")
-    return tuple(patch_filters(images, levels, size=size, number=number, seed=seed, clusters=True) for size in sizes)
-
-
-@functools.partial(jax.jit, static_argnames=("grid", "threshold"))
-@full_precision
-def patch_pools(
-    X: Float[Array, "m rows columns"], bank: tuple[Filters, ...], *, grid: int, threshold: float
-) -> Float[Array, "m D"]:
-    """Square roots of filter responses, summed over a grid, rows of norm 1.
-
-    The root reduces the weight of strokes that fill a cell, and the norm that of the contrast of an image. Patches lie around
-    every pixel; borders are repeated.
-
-    Raises:
-        ValueError: more cells than pixels.
-
-    Args:
-        X: grey levels between 0 and 1.
-        grid: cells along each side.
-        threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
-    """
-    side = min(X.shape[1:])
-    if not 1 <= grid <= side:
-        raise ValueError(f"a {grid} x {grid} grid: use 1 to {side} cells along a side")
-    cells = []
-    for filters in bank:
-        before, after = (filters.size() - 1) // 2, filters.size() // 2
-        padded = jnp.pad(X, ((0, 0), (before, after), (before, after)), mode="edge")
-        cells.append(pool(responses(padded, filters), grid, threshold))
-    return unit_roots([jnp.concatenate(cells, axis=3)])
 
 
 _finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per pixel
