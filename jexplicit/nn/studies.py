@@ -17,7 +17,6 @@ an error as large as the gradient itself (McCandlish et al. 2018).
 """
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,25 +57,6 @@ def hidden_layers(
 
     gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)
     return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
-
-
-class HockeyStick(NamedTuple):
-    """The first loss of a run compared with log N.
-
-    excess: first loss minus log N, nats.
-    detected: whether it exceeds a tenth of log N: the first steps then only shrink the outputs.
-    """
-
-    excess: float
-    detected: bool
-
-
-def hockey_stick(first_loss: float, outputs: int) -> HockeyStick:
-    """Whether a loss curve starts well above `log N`, a bad initialisation."""
-    if outputs < 2 or math.isnan(first_loss):
-        raise ValueError(f"first loss {first_loss} with {outputs} outputs: give a number, and at least 2 outputs")
-    uniform = math.log(outputs)
-    return HockeyStick(first_loss - uniform, first_loss - uniform > 0.1 * uniform)
 
 
 def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:

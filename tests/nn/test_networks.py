@@ -23,7 +23,7 @@ from jexplicit.nn.networks import (
     scorer,
     variables_of,
 )
-from jexplicit.nn.studies import hidden_layers, hockey_stick
+from jexplicit.nn.studies import hidden_layers
 from jexplicit.nn.training import make_optimizer, objective
 
 pytestmark = pytest.mark.usefixtures("promotion")
@@ -319,8 +319,3 @@ def test_the_layers_of_a_language_model_are_found():
 def test_a_network_without_hidden_layers_has_nothing_to_show():
     model, X = FullyConnected((), 2, dtype=jnp.float64), jax.device_put(np.ones((3, 2)))
     assert hidden_layers(model, drawn_variables(model, X), objective("squared_error"), X, X) == {}
-
-
-def test_hockey_sticks_are_measured_against_log_n():
-    assert hockey_stick(np.log(27), 27).excess == pytest.approx(0)
-    assert [hockey_stick(loss, 27).detected for loss in (1.09 * np.log(27), 1.11 * np.log(27), np.inf)] == [False, True, True]

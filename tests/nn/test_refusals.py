@@ -12,7 +12,7 @@ from tables import refuse
 
 from jexplicit.nn import studies
 from jexplicit.nn.networks import FullyConnected, activation, init_variables, initializer, scorer
-from jexplicit.nn.studies import gradient_noise, hockey_stick
+from jexplicit.nn.studies import gradient_noise
 from jexplicit.nn.training import make_optimizer, make_schedule, objective, optax_optimizer, sampler, shorter_epochs
 
 
@@ -44,8 +44,6 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: init_variables(NETWORK((2,), 1), KEY, np.zeros((3, 0))), "at least one example and one feature"),
         (lambda: init_variables(NETWORK((3,), 2, norm="instance"), KEY, np.ones((1, 4), np.float32)), "'instance'"),
         (lambda: scorer(NETWORK((), 1), objective("squared_error"))({}, NONE, NONE), "no examples"),
-        (lambda: hockey_stick(1.0, 1), "at least 2 outputs"),
-        (lambda: hockey_stick(np.nan, 3), "at least 2 outputs"),
         (lambda: noise([0]), "of 20 examples: use 1 .. 20"),
         (lambda: noise([21]), "of 20 examples: use 1 .. 20"),
         (lambda: noise([]), "of 20 examples: use 1 .. 20"),
