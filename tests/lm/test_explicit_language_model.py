@@ -1,4 +1,4 @@
-"""The whole model, from documents to logits, against a dense loop over documents: in dense tables, sparse ones and on devices.
+"""The whole model, from documents to logits, against a dense loop over documents: in dense tables and in sparse ones.
 
 Tolerances: counts below 1000 and logarithms of order 10, summed over at most 3 offsets: 1e-11 is 1000 times what float64
 rounds. Float32 tables may be off by some eps * 10 * K per logit: 1e-4 nats.
@@ -25,14 +25,19 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import count
-from jexplicit.lm.evaluation import evaluate, log_probabilities
+from jexplicit.counts.pairs import count, count_sparse
+from jexplicit.data.contexts import contexts
+from jexplicit.lm import evaluation, rows
+from jexplicit.lm.core.model import is_token_model, token_model
+from jexplicit.lm.evaluation import evaluate, log_probabilities, score
 from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import (
     bigram_model,
     bigram_optimum,
     explicit_blocks,
     explicit_language_model,
+    smoothed_offset_rows,
     sparse_language_model,
     target_counts,
     token_counts,
@@ -46,21 +51,13 @@ DOCUMENTS = [[token for token in document if token != 5] or [1] for document in 
 DEV = random_documents(4, 25, N, 8)  # token 5 too, and pairs never seen
 STREAM = stream_of(DOCUMENTS)
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(DOCUMENTS, 3, N))
-KINDS = pytest.mark.parametrize("kind", ["sum", "cat"])
-EOS = pytest.mark.parametrize("eos", [False, True])
-ALL = list(product(["sum", "cat"], [1, 2, 3], [False, True]))
-SOME = [("cat", 1, False), ("sum", 3, True), ("cat", 3, False)]
-SLOW = pytest.mark.slow
-REST = [(s, *c) for s, cases in {"dense": ALL, "sparse": ALL}.items() for c in cases]
-FEW = [(s, *c) for s in ("dense", "sparse") for c in SOME]
-STORED = [*FEW, *(pytest.param(*case, marks=SLOW) for case in REST if case not in FEW)]
+SPARSE = tuple(map(csr_array, COUNTS))
+OF_STORED: dict[str, Any] = {"dense": explicit_language_model, "sparse": sparse_language_model}
 
 
-def fit(stored: Any = "dense", *, dtype: Any = np.float64, counts=COUNTS, **options):
+def fit(stored="dense", *, dtype: Any = np.float64, counts=COUNTS, **options):
     """The explicit model in dense tables or in sparse ones."""
-    if stored == "dense":
-        return explicit_language_model(counts, dtype=dtype, **options)
-    return sparse_language_model(tuple(map(csr_array, counts)), dtype=dtype, **options)
+    return OF_STORED[stored](counts if stored == "dense" else tuple(map(csr_array, counts)), dtype=dtype, **options)
 
 
 def all_log_probabilities(model, X):
@@ -68,105 +65,58 @@ def all_log_probabilities(model, X):
     return log_probabilities(model, np.repeat(X, N, axis=0), np.tile(np.arange(N), len(X))).reshape(-1, N)
 
 
-def assert_same_tables(a, b):
-    for table, other in zip(a.tables, b.tables, strict=True):
-        np.testing.assert_array_equal(table, other)
+@pytest.mark.parametrize("stored", OF_STORED)
+def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
+    assert not COUNTS[0][5].any() and (COUNTS[0][1:, 1:] == 0).any()
+    for kind, K, eos in (("cat", 1, False), ("sum", 3, True), ("cat", 3, False)):
+        E, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
+        X, Y = windows(DEV, K, eos=eos)
+        H, model = features(X, E, kind), fit(stored, features=kind, radius=K, eos=eos)
+        expected = np.array([log_softmax(row) for row in H @ U])
+        np.testing.assert_allclose(all_log_probabilities(model, X), expected, rtol=0, atol=1e-11)
+        found = evaluate(model, stream_of(DEV))
+        np.testing.assert_allclose([found.positions, found.nll], [len(Y), negative_log_likelihood(H, U, Y)], rtol=1e-12)
+        one_by_one = jax.jit(jax.vmap(lambda x, m=model: jax.nn.log_softmax(m.logits(x))))(jax.device_put(X[:20]))
+        np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
+        assert (model.radius, model.vocab_size, model.ordered, model.eos) == (K, N, (kind, K) == ("cat", 3), eos)
+        assert len(model.rows.different) == (K if kind == "cat" else 1)
+        if stored == "dense":  # the decoder below the noise
+            blocks = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
+            np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
+        if K > 1:
+            single = fit(stored, features=kind, radius=K, eos=eos, dtype=np.float32)
+            assert any(leaf.dtype == np.float32 for leaf in jax.tree.leaves(single.rows))
+            atol = 1e-5 if stored == "sparse" else 1e-4
+            np.testing.assert_allclose(all_log_probabilities(single, X), expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("stored, kind, K, eos", STORED)
-def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored, kind, K, eos):
-    E, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
-    X, Y = windows(DEV, K, eos=eos)
-    H, model = features(X, E, kind), fit(stored, features=kind, radius=K, eos=eos)
-    expected = np.array([log_softmax(row) for row in H @ U])
-    assert np.isfinite(expected).all() and not COUNTS[0][5].any() and (COUNTS[0][1:, 1:] == 0).any()
-    np.testing.assert_allclose(all_log_probabilities(model, X), expected, rtol=0, atol=1e-11)
-    found = evaluate(model, stream_of(DEV))
-    assert found.positions == len(Y)
-    np.testing.assert_allclose(found.nll, negative_log_likelihood(H, U, Y), rtol=1e-12)
-    one_by_one = jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jax.device_put(X[:20]))
-    np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
-    if (kind, K) == ("cat", 1):
-        return
-    single = fit(stored, features=kind, radius=K, eos=eos, dtype=np.float32)
-    assert any(leaf.dtype == np.float32 for leaf in jax.tree.leaves(single.rows))
-    np.testing.assert_allclose(all_log_probabilities(single, X), expected, rtol=0, atol=1e-5 if stored == "sparse" else 1e-4)
-
-
-@pytest.mark.parametrize("stored", ["dense", "sparse", pytest.param(3, marks=SLOW)])
-def test_a_model_knows_its_sizes_and_sum_holds_one_table_however_large_its_radius(stored):
-    sum_model, cat_model = fit(stored, features="sum"), fit(stored, features="cat", radius=2, eos=True)
-    assert (sum_model.radius, sum_model.vocab_size, sum_model.ordered, sum_model.eos) == (3, N, False, False)
-    assert (cat_model.radius, cat_model.vocab_size, cat_model.ordered, cat_model.eos) == (2, N, True, True)
-    assert [len(model.rows.different) for model in (sum_model, cat_model)] == [1, 2]
-
-
-@pytest.mark.parametrize("kind, K, eos", [*SOME, *(pytest.param(*case, marks=SLOW) for case in ALL if case not in SOME)])
-def test_the_decoder_below_the_noise_is_that_of_dense_features(kind, K, eos):
-    _, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
-    blocks = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
-    assert len(blocks) == (K if kind == "cat" else 1)
-    np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
-
-
-def test_sum_equals_cat_at_k_1():
-    for eos, noise in ((False, True), (True, False)):
-        sum_model, cat_model = (fit(features=kind, radius=1, eos=eos, noise=noise) for kind in ("sum", "cat"))
-        assert_same_tables(sum_model, cat_model)
-
-
-def test_without_noise_the_model_at_k_1_is_the_bigram_maximum_likelihood():
-    documents = random_documents(3, 60, 5, 6)
-    (C,) = cooccurrences(documents, 1, 5)
-    P = np.exp([log_softmax(np.asarray(row)) for row in fit(counts=(C,), features="cat", eos=True, noise=False).tables[0]])
-    np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
-    assert np.any(P == 0)  # <pad> after <pad>: a pair that never occurred
-
-
-@pytest.mark.parametrize(
-    "kind, eos, stored",
-    [
-        ("sum", False, "dense"),
-        ("cat", True, "sparse"),
-        pytest.param("cat", False, "dense", marks=SLOW),
-        pytest.param("sum", True, "sparse", marks=SLOW),
-    ],
-)
-def test_where_every_output_is_seen_the_model_equals_the_dense_loop(kind, eos, stored):
-    """Without noise in dense tables, and with it in sparse ones."""
+def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigrams_at_k_1():
     documents = random_documents(3, 200, 4, 9)  # every pair of tokens occurs
-    X, Y = windows(documents, 2, eos=eos)
-    E, _, U = language_model(documents, 2, 4, kind, eos=eos, noise=stored == "sparse")
-    options = {} if stored == "sparse" else {"noise": False}
-    model = fit(stored, counts=tuple(cooccurrences(documents, 2, 4)), features=kind, eos=eos, **options)
-    nll = negative_log_likelihood(features(X, E, kind), U, Y)
-    np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
-
-
-def test_without_noise_an_output_never_seen_has_the_probability_of_one_observation():
-    M = target_counts(COUNTS).sum()
-    X, _ = windows(DOCUMENTS, 1)
+    X, Y = windows(documents, 2)
+    for kind in ("sum", "cat"):
+        E, _, U = language_model(documents, 2, 4, kind, eos=False, noise=False)
+        model = fit(counts=tuple(cooccurrences(documents, 2, 4)), features=kind, noise=False)
+        nll = negative_log_likelihood(features(X, E, kind), U, Y)
+        np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
+    (C,) = counts = tuple(cooccurrences(random_documents(3, 60, 5, 6), 1, 5))
+    one, other = (fit(counts=counts, features=kind, eos=True, noise=False).tables[0] for kind in ("sum", "cat"))
+    P = np.exp([log_softmax(np.asarray(row)) for row in one])
+    np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(one, other)
+    assert np.any(P == 0)  # <pad> after <pad>: a pair that never occurred
+    X, M = windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
     P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
-    np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # one of <pad>, one of token 5, beside M others
-    # noise mixes rows geometrically, which by Hölder's inequality only shrinks the sum over the other outputs
-    noisy = np.exp(all_log_probabilities(fit(features="cat", radius=1), X))[:, PAD]
-    assert 1 / (M + 2) * (1 - 1e-11) <= noisy.min() and noisy.max() < 3 / M and noisy.mean() == pytest.approx(1 / M, rel=0.05)
+    np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
 
 
-@EOS
-def test_token_and_target_counts_are_those_of_the_documents(eos):
+def test_token_and_target_counts_are_those_of_the_documents():
     f = np.bincount([token for document in DOCUMENTS for token in [*document, PAD]], minlength=N)
-    np.testing.assert_array_equal(token_counts(COUNTS), f)
-    np.testing.assert_array_equal(target_counts(COUNTS, eos=eos), [len(DOCUMENTS) if eos else 0, *f[1:]])
-    np.testing.assert_array_equal(with_targets(COUNTS[0], eos=eos), COUNTS[0] * np.where(np.arange(N) == PAD, eos, 1))
     largest = (np.full((2, 2), 2**31 - 1, np.int32),)
-    assert token_counts(largest).tolist() == [2**32 - 2] * 2 and target_counts(largest, eos=eos).dtype == np.int64
-
-
-@KINDS
-def test_counts_of_a_larger_radius_and_of_the_stream_give_the_same_model(kind):
-    assert_same_tables(fit(features=kind, radius=2), fit(counts=COUNTS[:2], features=kind))
-    assert_same_tables(fit(features=kind), fit(counts=count(STREAM, radius=3, vocab_size=N), features=kind))
+    np.testing.assert_array_equal(token_counts(COUNTS), f)
+    for eos in (False, True):
+        np.testing.assert_array_equal(target_counts(COUNTS, eos=eos), [len(DOCUMENTS) if eos else 0, *f[1:]])
+        np.testing.assert_array_equal(with_targets(COUNTS[0], eos=eos), COUNTS[0] * np.where(np.arange(N) == PAD, eos, 1))
+        assert token_counts(largest).tolist() == [2**32 - 2] * 2 and target_counts(largest, eos=eos).dtype == np.int64
 
 
 def test_renaming_tokens_renames_the_model():
@@ -178,48 +128,39 @@ def test_renaming_tokens_renames_the_model():
         np.testing.assert_allclose(log_p, all_log_probabilities(one, X), rtol=0, atol=1e-11)
 
 
-@EOS
-@pytest.mark.parametrize("stored", ["dense", "sparse"])
-def test_baselines_are_relative_frequencies_and_kneser_ney(stored, eos):
-    counts: Any = COUNTS if stored == "dense" else tuple(map(csr_array, COUNTS))
-    f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
-    expected = [np.tile(f / f.sum(), (N, 1)), kneser_ney(with_targets(COUNTS[0], eos=eos))]
-    for model, P in zip((unigram_model(counts, eos=eos), bigram_model(counts, eos=eos)), expected, strict=True):
-        np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
-        assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
+def test_baselines_are_relative_frequencies_and_kneser_ney():
+    for counts, eos in product((COUNTS, SPARSE), (False, True)):
+        f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
+        expected = [np.tile(f / f.sum(), (N, 1)), kneser_ney(with_targets(COUNTS[0], eos=eos))]
+        for model, P in zip((unigram_model(counts, eos=eos), bigram_model(counts, eos=eos)), expected, strict=True):
+            np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
+            assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
 
 
 # Other weights of the outputs, and the optimum at K = 1
 
 
-@pytest.mark.parametrize("kind, eos", [("sum", False), ("cat", True)])
-def test_delta_is_the_lowest_of_a_scan_over_positions(kind, eos):
-    fitted = fit_model(
-        "delta", TrainingText(STREAM, N, eos=eos), Options(features=kind, radius=3, calibration_positions=10_000)
-    )
-    tables = explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
-    (X, Y), log_f = windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(target_counts(COUNTS, eos=eos), 1))
-    z = np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(tables, x, strict=True)) for x in X])
-
-    def loss(delta):
-        return -np.mean([log_softmax(row - delta * log_f)[y] for row, y in zip(z, Y, strict=True)])
-
-    scan = np.linspace(fitted.info["delta"] - 0.2, fitted.info["delta"] + 0.2, 81)
-    assert abs(scan[np.argmin([loss(delta) for delta in scan])] - fitted.info["delta"]) < 0.004
-    found = evaluate(fitted.model, STREAM).loss
-    assert found == pytest.approx(loss(fitted.info["delta"]), rel=1e-5) and found < loss(0)  # float32
-    assert fitted.info["scalars"] == 1 and fitted.model.features == kind
+def test_delta_is_the_lowest_of_a_scan_over_positions():
+    for kind, eos in (("sum", False), ("cat", True)):
+        options = Options(features=kind, radius=3, calibration_positions=10_000)
+        fitted = fit_model("delta", TrainingText(STREAM, N, eos=eos), options)
+        tables = explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
+        (X, Y), log_f = windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(target_counts(COUNTS, eos=eos), 1))
+        z = np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(tables, x, strict=True)) for x in X])
+        scan = np.append(np.linspace(fitted.info["delta"] - 0.2, fitted.info["delta"] + 0.2, 81), [fitted.info["delta"], 0])
+        losses = [-np.mean([log_softmax(row - d * log_f)[y] for row, y in zip(z, Y, strict=True)]) for d in scan]
+        assert abs(scan[np.argmin(losses)] - fitted.info["delta"]) < 0.004
+        found = evaluate(fitted.model, STREAM).loss
+        assert found == pytest.approx(losses[-2], rel=1e-5) and found < losses[-1]  # float32
+        assert fitted.info["scalars"] == 1 and fitted.model.features == kind
 
 
-def test_the_optimum_of_one_token_is_the_conditional_relative_frequencies():
+def test_the_optimum_of_one_token_is_the_relative_frequencies_or_the_infimum_where_pairs_never_occur():
     C = np.random.default_rng(0).integers(1, 50, (N, N))
     table, loss = bigram_optimum(C)
     entropy = -sum(c * np.log(c / row.sum()) for row in C for c in row) / C.sum()
     np.testing.assert_allclose(loss, entropy, rtol=1e-13)
     np.testing.assert_allclose(np.exp(table), C / C.sum(axis=1, keepdims=True), rtol=1e-14)
-
-
-def test_the_optimum_is_the_infimum_where_pairs_never_occur():
     C = np.array([[3, 0, 1, 0], [0, 5, 0, 0], [0, 0, 0, 0], [1, 0, 2, 3]])
     table, loss = bigram_optimum(C, floor=1e-6)
     above = -sum(c @ log_softmax(row) for c, row in zip(C, table, strict=True)) - loss * C.sum()
@@ -228,3 +169,68 @@ def test_the_optimum_is_the_infimum_where_pairs_never_occur():
     infimum = -sum(c * np.log(c / row.sum()) for row in C for c in row[row > 0])
     np.testing.assert_allclose(loss * C.sum(), infimum, rtol=1e-14)
     np.testing.assert_allclose(bigram_optimum(with_targets(np.array([[0, 2], [1, 1]])))[1], 0, atol=1e-15)  # one target alone
+
+
+# What sparse tables have of their own
+
+
+def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch):
+    monkeypatch.setattr(evaluation, "sampled_positions", None)  # every position would be listed
+    found, dense = (evaluate(fit(stored, features="cat", radius=1), stream_of(DEV), sample=5) for stored in ("sparse", "dense"))
+    assert found.positions == dense.positions and found.nll == pytest.approx(dense.nll, rel=1e-12)
+
+
+def test_interpolated_exponentials_are_exact_to_rounding():
+    for largest in (0.0, 0.3, 2.0, 11.0):
+        slopes, t = np.linspace(0, largest, 7), np.append(np.linspace(0, 1, 23), 1 / 3)
+        found = np.polynomial.chebyshev.chebval(2 * t - 1, rows._chebyshev_coefficients(slopes))
+        # rounding is that of the largest exponential: eps * exp(largest), times the number of terms
+        np.testing.assert_allclose(found, np.exp(np.outer(slopes, t)), rtol=0, atol=1e-14 * np.exp(largest))
+
+
+def test_corrections_are_as_sparse_as_the_counts_and_dense_tables_of_their_rows_are_the_same_model():
+    model = fit("sparse", features="cat", eos=True)
+    for correction, C in zip(model.rows.corrections, SPARSE, strict=True):
+        assert correction.outputs.dtype == np.uint16 and correction.start.dtype == np.int32
+        np.testing.assert_array_equal(correction.outputs, C.indices)
+        np.testing.assert_array_equal(correction.start, C.indptr)
+    dense = token_model([model.rows.dense(t) for t in model.rows.table_of_offset], "cat", True)
+    assert is_token_model(dense)
+    X = np.array(list(product(range(N), repeat=3))[::9])
+    np.testing.assert_allclose(all_log_probabilities(dense, X), all_log_probabilities(model, X), rtol=0, atol=1e-11)
+
+
+def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row():
+    """As distributions: rows over the unigram, with it, and rows over nothing.
+
+    A dense row is a float32 logarithm of a ratio of probabilities above 1e-4, each right to some eps of float32, so to some
+    20 eps of its size of at most 10: 2e-5. What never occurs (5; without ends of documents, `<pad>` as an output) has rows too.
+    """
+    for smoothing, eos in (("kneser-ney", False), ("add-alpha", True)):
+        dense = offset_rows(COUNTS, features="cat", eos=eos, smoothing=smoothing)
+        log_p = np.asarray(dense.log_p[0], np.float64)
+        over, plain = (smoothed_offset_rows(SPARSE, eos=eos, smoothing=smoothing, over=o) for o in (log_p, None))
+        assert over.names == plain.names == ("offset 1", "offset 2", "offset 3")
+        read = jax.jit(lambda context, tables=(over, plain): [table.read(context) for table in tables])
+        for j in range(N):
+            both = read(jax.device_put(np.full(3, j)))
+            for table, row, own in zip(dense.tables, *both, strict=True):
+                expected = log_softmax(np.asarray(table[j], np.float64) + log_p)
+                assert row.dtype == own.dtype == np.float32
+                np.testing.assert_allclose(log_softmax(np.asarray(row, np.float64) + log_p), expected, rtol=0, atol=2e-5)
+                np.testing.assert_allclose(log_softmax(np.asarray(own, np.float64)), expected, rtol=0, atol=2e-5)
+
+
+def test_ids_of_a_small_type_are_the_same_up_to_the_largest():
+    last, rng = 255, np.random.default_rng(0)
+    documents = [[last, *rng.integers(1, 256, 30).tolist(), last, last] for _ in range(4)] + [[1, last, 2]]
+    small, wide = stream_of(documents, np.uint8), stream_of(documents, np.int64)
+    models = [sparse_language_model(count_sparse(of, radius=2, vocab_size=256), features="cat") for of in (small, wide)]
+    for one, other in zip(*map(jax.tree.leaves, models), strict=True):
+        np.testing.assert_array_equal(one, other)
+    model, scores = models[0], score(models[0], wide)
+    np.testing.assert_array_equal(score(model, small), scores)
+    assert -scores.sum() == pytest.approx(evaluate(model, small).nll, rel=1e-12)
+    x, y = (part[-1] for part in contexts(small, 2))  # after the largest id came 2
+    log_p = jax.jit(lambda x: jax.nn.log_softmax(model.logits(x)))(jax.device_put(x))
+    np.testing.assert_allclose([x[0], y, np.asarray(log_p)[2]], [last, 2, scores[-1]], rtol=0, atol=1e-5)  # float32
