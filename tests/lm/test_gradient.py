@@ -96,8 +96,8 @@ def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation_on_
         np.testing.assert_allclose(loss, negative_log_likelihood_loop(H, U, Y), rtol=LOSS_TOLERANCE[dtype])
         np.testing.assert_allclose(np.concatenate(gradient), gradient_of_loss(H, U, Y), rtol=0, atol=atol)
 
-        def brute_force(params, X=X, Y=Y, E=E, times=3 // len(tables)):
-            return dense_loss(params * times, X.astype(int), Y.astype(int), E)
+        def brute_force(params, X=X.astype(int), Y=Y.astype(int), E=E):  # noqa: B008
+            return dense_loss(params * (3 // len(params)), X, Y, E)
 
         for G, expected in zip(gradient, jax.jit(jax.grad(brute_force))(tables), strict=True):
             assert G.dtype == dtype

@@ -179,7 +179,10 @@ FEW = ("unigram", "explicit", "cold")
 
 @pytest.mark.parametrize("method", [m if m in FEW else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_a_method_reads_the_options_that_it_lists(method):
-    text, read = TrainingText(np.append(np.tile(np.array([0, 2, 3, 4, 2, 5, 0, 3, 4, 5, 2], np.uint16), 40), np.uint16(0)), 6), set()
+    text, read = (
+        TrainingText(np.append(np.tile(np.array([0, 2, 3, 4, 2, 5, 0, 3, 4, 5, 2], np.uint16), 40), np.uint16(0)), 6),
+        set(),
+    )
     for more in {"iterative-scaling": [{}, {"discount": 0.5}], "cold": [{}, {"optimizer": "sgd"}]}.get(method, [{}]):
         options = Recorder(**{"epochs": 1, "batch_size": 64, "sweeps": 1, "calibration_positions": 50} | more)
         fit_model(method, text, options, Watch(dev=text.stream))
