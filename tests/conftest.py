@@ -27,8 +27,8 @@ import pytest
 from jaxtyping import _import_hook, install_import_hook
 
 
-def _visit_outside_of_functions(self, node):
-    """A function inside of another is not checked: each call would make it and its checks anew, for most of a test's seconds."""
+def _visit_outside_of_functions(self: ast.NodeVisitor, node: ast.AST) -> None:
+    """Functions inside of others stay unchecked: each call would make them and their checks anew, most of a test's seconds."""
     if not isinstance(node, ast.FunctionDef):
         ast.NodeVisitor.generic_visit(self, node)
 
