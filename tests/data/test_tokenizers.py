@@ -106,7 +106,14 @@ def test_training_is_deterministic_and_saved_whole_and_damage_is_named(of_prose,
     assert loaded == of_prose
     assert loaded.pieces() == of_prose.pieces() == [of_prose.piece(i) for i in range(of_prose.vocab_size)]
     assert (of_prose.pad_id, of_prose.unk_id, of_prose.pieces()[:2]) == (0, 1, ["<pad>", "<unk>"])
-    for damaged in (b"", b"\xff\xfe\n", whole[:-1], whole[:200], b"x" + whole, whole[:50] + bytes([whole[50] ^ 1]) + whole[51:]):
+    for damaged in (
+        b"",
+        b"\xff\xfe\n",
+        whole[:-1],
+        whole[:200],
+        b"x" + whole,
+        whole[:50] + bytes([whole[50] ^ 1]) + whole[51:],
+    ):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"t.model is not a tokenizer file, or is damaged: train the tokenizer"):
             Tokenizer.load(path)
