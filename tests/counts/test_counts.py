@@ -3,8 +3,6 @@
 import functools
 import itertools
 import json
-import multiprocessing
-import time
 from collections import Counter
 from typing import Any
 
@@ -30,9 +28,7 @@ from jexplicit.counts.tables import (
 )
 from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.data.contexts import context_columns, with_leading_pads
-from jexplicit.data.shards import read_shards
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.files import load_arrays, save_arrays
 
 N, K = 7, 3  # N is divided by none of the numbers of devices but 1, and less than the largest
 DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 50, N, 9)]  # 5: never seen
@@ -276,40 +272,6 @@ def test_partial_counts_of_another_pass_and_damaged_ones_are_refused(tmp_path, m
     refused("begun by 2 processes, and these are 1", pass_over, STREAM, radius=K)
     monkeypatch.setattr("jax.process_count", lambda: 2)  # a process may begin after another of its run has saved
     assert_same(fed(saving), EXPECTED)
-
-
-def count_in_a_process(shards, saved, out):
-    """Counts with a save after every window."""
-    counts = count(read_shards(shards), radius=K, vocab_size=N, chunk=100, saving=Saving(saved, 0.0))
-    save_arrays(out, {f"C_{k}": C for k, C in enumerate(counts, 1)})
-
-
-@pytest.mark.slow
-def test_kills_at_random_moments_leave_exact_counts(tmp_path, kills=80):
-    documents = random_documents(seed=5, number=4000, vocab_size=N, longest=9)
-    expected = count(stream_of(documents), radius=K, vocab_size=N)
-    shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=5000)
-    context = multiprocessing.get_context("forkserver")  # a process that has imported JAX, and not started it
-    context.set_forkserver_preload(["jexplicit.counts.pairs"])
-    rng, killed, ended = np.random.default_rng(0), 0, 0
-    while killed < kills or not ended:
-        saved, out = tmp_path / f"saved_{ended}", tmp_path / f"out_{ended}.npz"
-        process = context.Process(target=count_in_a_process, args=(tmp_path / "shards", saved, out))
-        process.start()
-        if killed < kills:
-            path, begun = saved / "process_0_of_1.npz", time.time()
-            while process.is_alive() and not (path.exists() and path.stat().st_mtime > begun):  # until it counts
-                time.sleep(0.005)
-            process.join(rng.uniform(0, 0.5))
-            process.kill()
-        process.join()
-        if process.exitcode == 0:
-            ended += 1
-            found = load_arrays(out)
-            assert_same([found[f"C_{k}"] for k in range(1, K + 1)], expected)
-        else:
-            assert process.exitcode == -9
-            killed += 1
 
 
 # Refusals

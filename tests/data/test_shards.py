@@ -277,12 +277,6 @@ def test_a_document_is_a_line_unchanged_and_globs_and_folders_are_sorted_and_ski
         assert read_documents([f"{tmp_path}/in/{name}" for name in names.split(" ")]) == expected.split()
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root reads every file")
-def test_unreadable_file(tmp_path):
-    os.chmod(path := put(tmp_path / "a.txt", "one"), 0)
-    refused("a.txt cannot be read .*: check the path and its permissions", read_documents, [path])
-
-
 def test_a_split_is_complete_disjoint_and_interleaved_and_lazy_or_not():
     for n, every in itertools.product((2, 3, 9, 10, 11, 101, 1234), (2, 10)):
         train, dev = split_documents(range(n), every=every)

@@ -5,7 +5,7 @@ Tolerance: log-odds are float32 sums of some 20 numbers below 10.
 
 import numpy as np
 import pytest
-from counted_models import HISTORIES, fitted, histories, stream, tokenizer
+from counted_models import HISTORIES, fitted, stream, tokenizer
 
 import launch.explain
 from jexplicit.data.tokenizers import encode_documents
@@ -21,34 +21,40 @@ ATOL = 1e-5
 
 
 @pytest.mark.parametrize("history", HISTORIES)
-def test_the_entries_of_a_decision_add_up_to_the_log_odds_that_reading_uses(history):
-    model, ids = fitted(history), stream(1)
+def test_entries_add_up_to_what_reading_uses_and_tokens_and_alternatives_are_explained(history):
+    model, ids = fitted(history), stream(2)
     state = read(model, begin(model), ids[1:8])[1]
-    own = account(model, state, ids[8:])
+    own, log_p = account(model, state, ids[8:60]), read(model, state, ids[8:60])[0]
     np.testing.assert_allclose(own.entries.sum(axis=1), own.log_odds, atol=ATOL)
-    log_p = read(model, state, ids[8:])[0]
-    np.testing.assert_allclose(np.bincount(own.decisions.place, own.log_p, len(ids) - 8), log_p, atol=ATOL)
+    np.testing.assert_allclose(np.bincount(own.decisions.place, own.log_p, 52), log_p, atol=ATOL)
     assert own.names == entry_names(model) and own.names[-2:] == ("bias", "clipped")
     assert np.abs(own.entries[:, -1]).max() > 1  # evidence of more than 9.5 nats, which is cut off
-    places = np.arange(len(ids) - 9)
-    signed = np.bincount(own.decisions.place, (2 * own.decisions.bit - 1) * own.log_odds)
+    places, signed = np.arange(52), np.bincount(own.decisions.place, (2 * own.decisions.bit - 1) * own.log_odds)
     np.testing.assert_allclose(own.by_token(places).sum(axis=1), signed, atol=1e-4)
-    decisions = np.bincount(own.decisions.place)
-    np.testing.assert_allclose(own.nats_by_token(places).sum(axis=1), log_p[:-1] + decisions * np.log(2), atol=1e-4)
+    nats = log_p + np.bincount(own.decisions.place) * np.log(2)
+    np.testing.assert_allclose(own.nats_by_token(places).sum(axis=1), nats, atol=1e-4)
+    text, m = read_text(ids, model.radius), np.array([0, 1, 40, 70])
+    why = explain(model, text.X[m], text.Y[m], past=text.past.take(m))
+    assert why.names[-3:] == ("bias", "clipped", "even odds") and len(why.tokens) == len(why.names)
+    np.testing.assert_allclose(why.evidence.sum(axis=1), why.log_probability, atol=1e-4)
+    np.testing.assert_allclose(why.log_probability, score(model, ids)[m], atol=2e-3)
+    others = np.stack([text.Y[m], np.roll(text.Y[m], 1)], axis=1)
+    several = explain(model, text.X[m], others, past=text.past.take(m))
+    assert several.logits.shape == (4, 2, len(why.names))
+    np.testing.assert_allclose(several.evidence.sum(axis=2), several.log_probability, atol=1e-4)
+    if not history.startswith("adaptive"):  # whose gates may learn between the decisions of a token
+        np.testing.assert_allclose(several.logits[:, 0], why.logits, atol=5e-3)
+    np.testing.assert_allclose(why.by_token(model.radius).evidence.sum(axis=1), why.evidence.sum(axis=1), atol=1e-6)
+    with pytest.raises(ValueError, match="past"):
+        explain(model, text.X, text.Y)
 
 
 def test_a_gate_speaks_through_its_evidence():
     """Without evidence of a context, the log-odds change by its entry where no direction and no sum is clipped."""
     model, ids = fitted(), stream(1)
-    ahead = look_ahead(
-        model,
-        begin(model),
-        ids,
-        account(model, begin(model), ids[1:]).decisions._replace(
-            place=np.repeat(np.arange(1, len(ids) - 1), model.tree.length[ids[1:-1]]).astype(np.int32)
-        ),
-    )
-    own = account(model, begin(model), ids[1:])
+    own, places = account(model, begin(model), ids[1:]), np.arange(1, len(ids) - 1)
+    place = np.repeat(places, model.tree.length[ids[1:-1]]).astype(np.int32)
+    ahead = look_ahead(model, begin(model), ids, own.decisions._replace(place=place))
     for part in (0, 3):
         X = ahead.X.copy()
         X[KINDS * part : KINDS * (part + 1)] = 0
@@ -60,35 +66,13 @@ def test_a_gate_speaks_through_its_evidence():
         np.testing.assert_allclose((b - a)[calm], own.entries[calm, part], atol=1e-4)
 
 
-@pytest.mark.parametrize("history", histories("all", slow=("none", "adaptive:document")))
-def test_explanations_of_tokens_and_of_alternatives(history):
-    model, ids = fitted(history), stream(2)
-    text = read_text(ids, model.radius)
-    m = np.array([0, 1, 40, 70])
-    why = explain(model, text.X[m], text.Y[m], past=text.past.take(m))
-    assert why.names[-3:] == ("bias", "clipped", "even odds") and len(why.tokens) == len(why.names)
-    np.testing.assert_allclose(why.evidence.sum(axis=1), why.log_probability, atol=1e-4)
-    np.testing.assert_allclose(why.log_probability, score(model, ids)[m], atol=2e-3)
-    others = np.stack([text.Y[m], np.roll(text.Y[m], 1)], axis=1)
-    several = explain(model, text.X[m], others, past=text.past.take(m))
-    assert several.logits.shape == (4, 2, len(why.names))
-    np.testing.assert_allclose(several.evidence.sum(axis=2), several.log_probability, atol=1e-4)
-    if history != "adaptive:document":  # of which gates may learn between the decisions of a token
-        np.testing.assert_allclose(several.logits[:, 0], why.logits, atol=5e-3)
-    grouped = why.by_token(model.radius)
-    np.testing.assert_allclose(grouped.evidence.sum(axis=1), why.evidence.sum(axis=1), atol=1e-6)
-    with pytest.raises(ValueError, match="past"):
-        explain(model, text.X, text.Y)
-
-
 def test_text_is_explained(tmp_path):
     """By a method, by a command as a table and a heat map, and on a page whose sums are log p."""
     about = {"method": "context-mixing", "features": "none", "radius": 3, "history": "none"}
     saved = TextModel(fitted(), tokenizer(), about)
     why = saved.explain("to be")
     assert why.evidence.shape == (5, len(fitted().parts) + 3)
-    text = read_text(encode_documents(tokenizer(), ["to be"]), 3)
-    of_page = explain_alternatives(saved, text)
+    of_page = explain_alternatives(saved, read_text(encode_documents(tokenizer(), ["to be"]), 3))
     for prediction, log_p in zip(of_page["predictions"], saved.score(["to be"])[0], strict=True):
         assert prediction["log_Z"] == 0
         np.testing.assert_allclose(np.sum(prediction["rows"], axis=1), prediction["log_p"], atol=1e-9)
