@@ -11,7 +11,6 @@ from reference import PAD, cooccurrences, greedy, log_softmax, random_documents,
 from jexplicit.data.tokenizers import train_tokenizer
 from jexplicit.lm import generation
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.evaluation import score
 from jexplicit.lm.generation import generate, generate_text, next_token, restrict
 from jexplicit.lm.rows import Features, explicit_language_model, network_model
 from jexplicit.nn.networks import MLPLanguageModel, init_variables, network_outputs
@@ -108,14 +107,6 @@ def test_texts_of_several_prompts_are_those_of_the_tokens():
     for before, text, own, key in zip(prompts, texts, ids, jax.random.split(KEY(0), 3), strict=True):
         assert before + text == tokenizer.decode([*tokenizer.encode(before), *own])
         assert text == generate_text(key, model, tokenizer, before, 5, top_k=4)
-
-
-def test_the_next_token_has_the_probabilities_that_a_text_is_scored_with():
-    for ids, eos in (((), False), ((1, 2, 4, 2), True), ((2, PAD, 1), False)):
-        log_p = next_token(fit(3, eos=eos), prompt(*ids))
-        np.testing.assert_allclose(np.exp(log_p).sum(), 1, rtol=1e-12)
-        scores = [score(fit(3, eos=eos), np.array([PAD, *ids, i, PAD]))[-2 if eos else -1] for i in range(1, N)]
-        np.testing.assert_allclose(log_p[1:], scores, rtol=0, atol=1e-12)
 
 
 # Frequencies. A count of n draws is off by more than 6 standard deviations sqrt(p (1 - p) / n) with a probability below 1e-8
