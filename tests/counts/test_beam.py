@@ -90,14 +90,6 @@ def test_a_part_tried_again_gives_the_same_file_and_dev_is_not_counted(tmp_path)
         write_stream_index(tmp_path / "dev", [shard._replace(tokens=0)], tokenizer)
 
 
-def test_without_beam_the_way_to_install_it_is_named(tmp_path, monkeypatch, capsys):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "apache_beam" else find_spec(name))
-    assert main(["--out", str(tmp_path / "out")]) == 2
-    assert "pip install 'jexplicit[beam]'" in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "out").exists()
-
-
 # The pipeline
 
 pipeline = pytest.mark.filterwarnings("ignore")  # of Beam's own
@@ -123,12 +115,11 @@ def test_the_pipeline_writes_what_one_process_writes(files, tmp_path, with_dev):
 
 
 @pipeline
-def test_a_workers_error_is_one_line_and_leaves_no_index(tmp_path, capsys):
+def test_errors_are_one_line_and_leave_no_index(tmp_path, capsys):
     pytest.importorskip("apache_beam")
-    path = tmp_path / "a.txt"
-    path.write_text("".join(f"line {n}\n" for n in range(200)))
+    (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(200)))
     (tmp_path / "dev.txt").write_bytes(b"b\xe9d\n")  # the driver reads no dev text
-    flags = ["--train", str(path), "--dev", str(tmp_path / "dev.txt"), "--tokenizer", "char"]
+    flags = ["--train", f"{tmp_path}/a.txt", "--dev", f"{tmp_path}/dev.txt", "--tokenizer", "char"]
     assert main(["--out", str(tmp_path / "out"), *flags]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "dev.txt is not UTF-8 text" in error and "while running" not in error
@@ -136,3 +127,10 @@ def test_a_workers_error_is_one_line_and_leaves_no_index(tmp_path, capsys):
         read_shards(tmp_path / "out/dev")
     assert main(["--out", str(tmp_path / "other"), *flags, "--runner", "NoSuchRunner"]) == 2
     assert "NoSuchRunner" in capsys.readouterr().err
+
+
+def test_without_beam_the_way_to_install_it_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main(["--out", str(tmp_path / "out")]) == 2
+    assert "pip install 'jexplicit[beam]'" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()

@@ -178,8 +178,8 @@ def test_the_difference_of_two_models_is_the_paired_t_test_and_has_the_error_of_
     assert math.isnan(paired_difference(ONE[:1], OTHER[:1], SIZES[:1]).standard_error)
 
 
-def test_the_standard_error_is_that_of_a_mean_of_documents_and_how_much_new_texts_differ():
-    """Draws have a relative error of 1 / sqrt(2 draws), and a text of gamma documents knows its own spread to some 8 %."""
+def test_the_standard_error_is_that_of_a_mean_of_documents():
+    """Draws have a relative error of 1 / sqrt(2 draws)."""
     assert bootstrap_standard_error(2.0 * SIZES, SIZES) == 0  # of any length, losses per prediction being equal
     assert math.isnan(bootstrap_standard_error(np.ones(1), np.ones(1, int)))
     losses = np.random.default_rng(1).normal(3.0, 0.7, (500, 20)).sum(axis=1)
@@ -189,14 +189,6 @@ def test_the_standard_error_is_that_of_a_mean_of_documents_and_how_much_new_text
     assert bootstrap_standard_error(ONE, SIZES) == pytest.approx(linearised, rel=0.09)
     assert bootstrap_standard_error(ONE, SIZES) == bootstrap_standard_error(ONE, SIZES)  # of the same seed
     assert bootstrap_standard_error(ONE, SIZES, seed=1) != bootstrap_standard_error(ONE, SIZES)
-
-    def text(rng):
-        sizes = rng.integers(5, 300, 300)
-        return sizes * rng.gamma(5.0, 0.3, 300), sizes
-
-    rng = np.random.default_rng(4)
-    means = [nll.sum() / sizes.sum() for nll, sizes in (text(rng) for _ in range(2000))]
-    assert bootstrap_standard_error(*text(rng)) == pytest.approx(np.std(means), rel=3 * 0.085)
     for nll, sizes, draws in (([], [], 10), ([1.0, np.nan], [1, 2], 10), ([1.0, 2.0], [0, 2], 10), ([1.0], [1], 1)):
         with pytest.raises(ValueError, match=r"give one of each|leave these documents out"):
             bootstrap_standard_error(np.array(nll, float), np.array(sizes, int), draws=draws)

@@ -25,11 +25,10 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import count, count_sparse
-from jexplicit.data.contexts import contexts
+from jexplicit.counts.pairs import count
 from jexplicit.lm import evaluation, rows
 from jexplicit.lm.core.model import is_token_model, token_model
-from jexplicit.lm.evaluation import evaluate, log_probabilities, score
+from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import (
@@ -219,18 +218,3 @@ def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row():
                 assert row.dtype == own.dtype == np.float32
                 np.testing.assert_allclose(log_softmax(np.asarray(row, np.float64) + log_p), expected, rtol=0, atol=2e-5)
                 np.testing.assert_allclose(log_softmax(np.asarray(own, np.float64)), expected, rtol=0, atol=2e-5)
-
-
-def test_ids_of_a_small_type_are_the_same_up_to_the_largest():
-    last, rng = 255, np.random.default_rng(0)
-    documents = [[last, *rng.integers(1, 256, 30).tolist(), last, last] for _ in range(4)] + [[1, last, 2]]
-    small, wide = stream_of(documents, np.uint8), stream_of(documents, np.int64)
-    models = [sparse_language_model(count_sparse(of, radius=2, vocab_size=256), features="cat") for of in (small, wide)]
-    for one, other in zip(*map(jax.tree.leaves, models), strict=True):
-        np.testing.assert_array_equal(one, other)
-    model, scores = models[0], score(models[0], wide)
-    np.testing.assert_array_equal(score(model, small), scores)
-    assert -scores.sum() == pytest.approx(evaluate(model, small).nll, rel=1e-12)
-    x, y = (part[-1] for part in contexts(small, 2))  # after the largest id came 2
-    log_p = jax.jit(lambda x: jax.nn.log_softmax(model.logits(x)))(jax.device_put(x))
-    np.testing.assert_allclose([x[0], y, np.asarray(log_p)[2]], [last, 2, scores[-1]], rtol=0, atol=1e-5)  # float32

@@ -39,7 +39,6 @@ from jexplicit.lm.fits.gradient import (
 )
 from jexplicit.lm.rows import explicit_language_model
 from jexplicit.runs.devices import data_mesh
-from jexplicit.solvers.explicit import explicit_solution
 
 N = 13  # of no use to 2 or 8 devices: their last columns are fillers
 DOCUMENTS = random_documents(0, 30, N, 18)
@@ -203,46 +202,19 @@ def test_the_explicit_solution_at_radius_one_has_no_gradient_and_no_residual_and
     assert kkt_residual(noisy, X, Y, mesh=mesh) > 0.01
 
 
-def test_a_cold_and_a_warm_start_reach_the_same_optimum():
-    # every triple occurs, so the optimum is finite
-    M, K, n = 200, 2, 4
-    rng = np.random.default_rng(0)
-    triples = np.concatenate([np.stack(np.meshgrid(*[np.arange(n)] * 3), -1).reshape(-1, 3), rng.integers(0, n, (M - n**3, 3))])
-    X, Y = triples[:, :K], triples[:, K]
-    F = tuple(jax.device_put(np.asarray(np.bincount(column * n + Y, minlength=n * n).reshape(n, n), float)) for column in X.T)
-    H = features(X, np.eye(n), "cat")
-    smoothness = np.linalg.eigvalsh(H.T @ H).max() / 2  # the covariance of a softmax is at most 1/2
-    mesh, optimizer, ends = data_mesh(1), optax.sgd(1 / smoothness), []
-    step = training_step(optimizer, features="cat", noise=None, mesh=mesh)
-    batch = batch_of(X, Y)
-    cold = cold_start(jax.random.key(0), features="cat", radius=K, vocab_size=n, dtype=jnp.float64)
-    for tables in (cold, explicit_solution(F, K)):
-        state, loss = initial_state(tables, optimizer, mesh), np.inf
-        for _ in range(500):
-            state, loss = step(state, batch)
-        model = decoder_model(state.params, features="cat", radius=K, eos=True, noise=None)
-        assert kkt_residual(model, X, Y, mesh=mesh) < 1e-8 < kkt_residual(token_model(tables, "cat", True), X, Y, mesh=mesh)
-        ends.append((float(loss), np.concatenate(state.params)))
-    # the loss is convex: L(a) - L(b) <= <grad L(a), a - b>, both ways, and the entries of a gradient sum to at most K M 1e-8
-    (one, U), (other, V) = ends
-    assert abs(one - other) <= K * M * 1e-8 * np.abs(U - V).max() + 1e-12 * one < 1e-4
-
-
-def as_model(tables, kind, K):
-    return token_model(list(tables) * K if kind == "sum" else tables, kind, True)
-
-
 def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_below_two():
     X, Y = positions(3)
     for kind, dtype in (("sum", np.float64), ("cat", np.float32)):
         tables = random_tables(3, kind)
         expected = misplaced_cooccurrences(features(X, np.eye(N), kind), np.concatenate(tables), Y, 3)
-        model, rtol = as_model(random_tables(3, kind, dtype), kind, 3), 10 * LOSS_TOLERANCE[dtype]
+        single, times = random_tables(3, kind, dtype), 3 // len(tables)
+        model, rtol = token_model(single * times, kind, True), 10 * LOSS_TOLERANCE[dtype]
         # the mean over K M of errors of K M numbers: those of one of them
         for options in ({"mesh": data_mesh(1)}, {"mesh": data_mesh(8), "chunk": 30}):
             np.testing.assert_allclose(kkt_residual(model, X, Y, **options), expected, rtol=rtol)
         moved = (jax.device_put(tables[0] + 2.0 * np.eye(N)[1][:, None]), *tables[1:])  # a constant of a row
-        np.testing.assert_allclose(kkt_residual(as_model(moved, kind, 3), X, Y, mesh=data_mesh(1)), expected, rtol=1e-11)
+        residual = kkt_residual(token_model(moved * times, kind, True), X, Y, mesh=data_mesh(1))
+        np.testing.assert_allclose(residual, expected, rtol=1e-11)
     X, Y = np.zeros((50, 2), np.uint8), np.full(50, 3, np.uint8)
     for logit in (-1.0, 10.0):  # always wrong
         tables = (jax.device_put(logit * (np.arange(N) == 1) * np.ones((N, 1))),) * 2

@@ -177,20 +177,6 @@ def test_sweeps_with_a_prior_reach_the_minimum_that_scipy_finds():
     np.testing.assert_allclose((F - E)[U < U0 - 1e-3], -D, rtol=0.02)
 
 
-def test_a_large_discount_leaves_the_start_a_small_one_changes_nothing_and_neither_do_weights_of_1():
-    """Pairs that occur move as without a prior; those that never do have a minimum at minus infinity and now go there."""
-    start, reports = explicit("cat", 2, eos=True), []
-    swept = near(start, sweeps=3, discount=1e6, progress=lambda *report: reports.append(report))
-    np.testing.assert_array_equal(blocks(swept.model), blocks(start))
-    assert reports == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    with_prior, without = near(start, sweeps=1, discount=1e-12), near(start, sweeps=1)
-    for U, V, F_b in zip(blocks(with_prior.model), blocks(without.model), COUNTS, strict=False):
-        np.testing.assert_allclose(U[F_b > 0][:, None], V[F_b > 0][:, None], rtol=0, atol=1e-10)
-    plain, weighted = (near(explicit("sum", 2), sweeps=3, discount=0.7, weights=w) for w in (None, np.ones((2, N))))
-    np.testing.assert_allclose(weighted.losses, plain.losses, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(weighted.model.tables[0], plain.model.tables[0], rtol=0, atol=1e-10)
-
-
 def test_float32_tables_stay_float32_and_interrupted_sweeps_go_on_bit_for_bit(tmp_path):
     exact, single = (sweep_tables(explicit("cat", 2, dtype=dtype), TEXT, sweeps=5) for dtype in (jnp.float64, jnp.float32))
     assert all(U.dtype == jnp.float32 for U in single.model.tables)
