@@ -1,6 +1,5 @@
 """Devices as one axis, how many fit in memory, processes joined through the distributed runtime, and forked ones."""
 
-import ast
 import contextlib
 import multiprocessing
 import os
@@ -36,7 +35,7 @@ from jexplicit.runs.devices import (
 )
 from jexplicit.runs.files import host_bytes, load_arrays
 
-MB, GB = 10**6, 10**9
+GB = 10**9
 PROGRAM = Path(__file__).with_name("counting_process.py")
 PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
@@ -123,12 +122,11 @@ def test_processes_of_slurm_share_the_gpus_of_their_node():
 
 
 def test_short_runs_compile_with_the_older_code_unless_the_user_says_otherwise(monkeypatch):
-    for given in (None, "--xla_cpu_use_fusion_emitters=true"):
-        monkeypatch.delenv("XLA_FLAGS") if given is None else monkeypatch.setenv("XLA_FLAGS", given)
-        for _ in range(2):  # asked for again, nothing is added
-            compile_quickly()
-        flags = [flag for flag in os.environ["XLA_FLAGS"].split() if "fusion_emitters" in flag]
-        assert flags == ["--xla_cpu_use_fusion_emitters=false", *([given] if given else [])]  # XLA takes the last
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=true")
+    for _ in range(2):  # asked for again, nothing is added
+        compile_quickly()
+    flags = [flag.partition("=")[2] for flag in os.environ["XLA_FLAGS"].split() if "fusion_emitters" in flag]
+    assert flags == ["false", "true"]  # XLA takes the last
 
 
 def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
@@ -143,20 +141,19 @@ def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
         check_memory(data_mesh(8), per_device, "tables")
 
 
-GROWTH = f"""
+GROWTH = """
 import os, sys
 from jexplicit.runs.files import peak_bytes
 if child := os.fork():  # a process that is started has the peak of the one that starts it; one that is forked, its size
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-before = peak_bytes()
-block = bytearray((before or 0) + {50 * MB})
-print(before, peak_bytes())
+before = peak_bytes() or 0
+block = bytearray(before + 50 * 10**6)
+print(before == 0 or before + 50 * 10**6 < peak_bytes())
 """
 
 
 def test_the_peak_grows_with_what_is_allocated():
-    before, after = map(ast.literal_eval, ended([python("-c", GROWTH)])[0].split())
-    assert before is after is None or before + 50 * MB < after
+    assert ended([python("-c", GROWTH)]) == ["True\n"]
 
 
 SCORES = """
@@ -177,7 +174,7 @@ print(len(compiled), (peak_bytes() or 0) - (before or 0))
 @pytest.mark.parametrize("method", ["context-mixing", "ngram", "explicit"])
 def test_texts_of_200_lengths_compile_few_programs_and_leave_nothing(method):
     programs, grown = map(int, ended([python("-c", SCORES, method)])[0].split())
-    assert programs <= 8 and grown <= 20 * MB
+    assert programs <= 8 and grown <= 20 * 10**6
 
 
 # Several processes
