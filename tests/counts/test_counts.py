@@ -39,7 +39,8 @@ EXPECTED = cooccurrences(DOCUMENTS, K, N)
 def assert_same(found, expected):
     """The same counts, and sparse ones in canonical form."""
     for C, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(*(X if isinstance(X, np.ndarray) else X.toarray() for X in (C, other)))
+        one, two = (X if isinstance(X, np.ndarray) else X.toarray() for X in (C, other))
+        np.testing.assert_array_equal(one, two)
         if not isinstance(C, np.ndarray):
             ordered = C.copy()
             ordered.has_canonical_format = False  # so that it is looked at
@@ -53,10 +54,10 @@ def counted(stream=STREAM, vocab_size=N, sizes: Any = (10**6,), counter=None, ra
     counter, start = counter or SparseCounter(radius, vocab_size, **options), 0
     x = np.append(np.zeros(radius - 1, stream.dtype), stream)  # any part of a text
     for size in itertools.cycle(sizes):
-        if start >= len(x) - radius:
-            return counter
         counter.add(x[start : start + radius + size])
-        start += size
+        if (start := start + size) >= len(x) - radius:
+            break
+    return counter
 
 
 def written(folder, counts, shards=1):

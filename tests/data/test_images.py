@@ -24,7 +24,7 @@ def some_images(M: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.random.default_rng(seed).integers(1, 256, (M, 5, 4), np.uint8), (np.arange(M) % 3).astype(np.uint8)
 
 
-def write(folder, *, compressed: bool = True, **changed: bytes) -> None:
+def write(folder, compressed: bool = True, /, **changed: bytes) -> None:
     """The four files of a small data set, some of them with other bytes."""
     folder.mkdir(exist_ok=True)
     parts = dict(zip(FILES, (*some_images(12), *some_images(6, seed=1)), strict=True))
@@ -36,7 +36,7 @@ def write(folder, *, compressed: bool = True, **changed: bytes) -> None:
 def test_idx_files_come_back_as_they_were_written_and_the_hash_covers_every_pixel_and_label(tmp_path, monkeypatch):
     assert list(FILES) == ["train_images", "train_labels", "test_images", "test_labels"]
     for compressed in (True, False):
-        write(tmp_path / "letters", compressed=compressed)
+        write(tmp_path / "letters", compressed)
         data = read_images("mnist", tmp_path / "letters")
         for part, expected in zip(FILES, (*some_images(12), *some_images(6, seed=1)), strict=True):
             np.testing.assert_array_equal(getattr(data, part), expected)

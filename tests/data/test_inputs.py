@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from jexplicit.data import inputs
-from jexplicit.data.corpora import file_documents, locate_documents, read_documents, text_corpus
+from jexplicit.data.corpora import Unit, file_documents, locate_documents, read_documents, text_corpus
 from jexplicit.data.inputs import MinimalPair, file_records, read_pairs
 
 TEXT, LINES = b"to be\nor not\n", ["to be", "or not"]
@@ -204,8 +204,9 @@ def test_minimal_pairs_are_records_of_any_format(tmp_path):
     put(tmp_path / "one.jsonl", PAIR + b"\n" + json.dumps({**line, "UID": "b", "field": "syntax/semantics"}).encode())
     put(tmp_path / "p.csv", "sentence_good,sentence_bad\nhe runs,he run\n")
     put(tmp_path / "q.json", '[{\n"sentence_good": "he runs",\n"sentence_bad": "he run"\n}]')
-    expected = [MinimalPair(*line.values(), name) for name in ("one", "b", "p", "q")]
-    assert read_pairs([tmp_path]) == [expected[0], MinimalPair(*expected[1][:3], "syntax_semantics"), *expected[2:]]
+    fields = {"b": "syntax_semantics"}
+    expected = [MinimalPair("he runs", "he run", name, fields.get(name, "")) for name in ("one", "b", "p", "q")]
+    assert read_pairs([tmp_path]) == expected
     for text, said in [
         ("plain text", "line 1, is not JSON"),
         ('{"sentence_good": "he runs"}', "sentence_bad"),
@@ -222,11 +223,12 @@ PLAIN = "\n\none\ntwo\r\n \r\n\tthree\rfour\n\n\nfive"
 
 
 def test_units_of_plain_text_and_lines_of_any_ranges(tmp_path):
-    for unit, documents, lines in [
+    units: list[tuple[Unit, list[str], list[int]]] = [
         ("line", ["one", "two", "\tthree", "four", "five"], [3, 4, 6, 7, 10]),
         ("paragraph", ["one\ntwo", "\tthree\nfour", "five"], [3, 6, 10]),
         ("file", ["one\ntwo\n \n\tthree\nfour\n\n\nfive"], [3]),
-    ]:
+    ]
+    for unit, documents, lines in units:
         for name, data in (("a.txt", PLAIN.encode()), ("a.txt.gz", gzip.compress(PLAIN.encode() + b"\n \n"))):
             found = list(locate_documents(str(put(tmp_path / name, data)), documents=unit))
             assert [document.text for document in found] == read_documents(tmp_path / name, documents=unit) == documents

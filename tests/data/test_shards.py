@@ -457,10 +457,8 @@ def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatc
 def test_the_tokenizer_learns_from_a_sample_and_dev_files_are_dev_and_other_flags_or_text_are_refused(tmp_path, capsys):
     a, b, out = lines(tmp_path / "a.txt", 300), lines(tmp_path / "b.txt", 12, "dev"), tmp_path / "out"
     command = ["--out", str(out), "--train", a, "--dev", b, "--tokenizer", "char", "--tokenizer-documents", "5", "--seed", "1"]
-    for _ in range(2):  # the second time, nothing is written
-        assert main(command) == 0
-        written = (out / "train/00000.tokens").stat().st_mtime_ns
-    assert (out / "train/00000.tokens").stat().st_mtime_ns == written
+    written = [main(command) or (out / "train/00000.tokens").stat().st_mtime_ns for _ in range(2)]
+    assert written[0] == written[1] > 2  # the second time, nothing is written
     tokenizer = Tokenizer.load(out / "tokenizer.model")
     assert tokenizer == train_tokenizer(sample_documents(read_documents([a]), 5, seed=1)[0], kind="char")
     np.testing.assert_array_equal(read_shards(out / "dev")[:], encode_documents(tokenizer, read_documents([b])))

@@ -44,7 +44,7 @@ from jexplicit.lm.evaluation import (
 )
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import next_token
-from jexplicit.lm.rows import Features, explicit_language_model, target_counts, unigram_model
+from jexplicit.lm.rows import explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText
 
@@ -53,7 +53,7 @@ TRAIN, DEV = random_documents(3, 40, N, 6), random_documents(4, 20, N, 8)
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(TRAIN, 3, N))
 
 
-def fit(K=2, kind: Features = "cat", eos=False, dtype=np.float64):
+def fit(K=2, kind: Any = "cat", eos=False, dtype: Any = np.float64):
     return explicit_language_model(COUNTS, features=kind, radius=K, eos=eos, dtype=dtype)
 
 

@@ -28,6 +28,7 @@ from scipy.sparse import csr_array
 from jexplicit.counts.pairs import count
 from jexplicit.lm import evaluation, rows
 from jexplicit.lm.core.model import is_token_model, token_model
+from jexplicit.lm.core.names import Features, Smoothing
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.fits.log_linear import offset_rows
@@ -67,7 +68,8 @@ def all_log_probabilities(model, X):
 @pytest.mark.parametrize("stored", OF_STORED)
 def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
     assert not COUNTS[0][5].any() and (COUNTS[0][1:, 1:] == 0).any()
-    for kind, K, eos in (("cat", 1, False), ("sum", 3, True), ("cat", 3, False)):
+    cases: tuple[tuple[Features, int, bool], ...] = (("cat", 1, False), ("sum", 3, True), ("cat", 3, False))
+    for kind, K, eos in cases:
         E, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
         X, Y = windows(DEV, K, eos=eos)
         H, model = features(X, E, kind), fit(stored, features=kind, radius=K, eos=eos)
@@ -140,7 +142,8 @@ def test_baselines_are_relative_frequencies_and_kneser_ney():
 
 
 def test_delta_is_the_lowest_of_a_scan_over_positions():
-    for kind, eos in (("sum", False), ("cat", True)):
+    cases: tuple[tuple[Features, bool], ...] = (("sum", False), ("cat", True))
+    for kind, eos in cases:
         options = Options(features=kind, radius=3, calibration_positions=10_000)
         fitted = fit_model("delta", TrainingText(STREAM, N, eos=eos), options)
         tables = explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
@@ -205,7 +208,8 @@ def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row():
     A dense row is a float32 logarithm of a ratio of probabilities above 1e-4, each right to some eps of float32, so to some
     20 eps of its size of at most 10: 2e-5. What never occurs (5; without ends of documents, `<pad>` as an output) has rows too.
     """
-    for smoothing, eos in (("kneser-ney", False), ("add-alpha", True)):
+    cases: tuple[tuple[Smoothing, bool], ...] = (("kneser-ney", False), ("add-alpha", True))
+    for smoothing, eos in cases:
         dense = offset_rows(COUNTS, features="cat", eos=eos, smoothing=smoothing)
         log_p = np.asarray(dense.log_p[0], np.float64)
         over, plain = (smoothed_offset_rows(SPARSE, eos=eos, smoothing=smoothing, over=o) for o in (log_p, None))

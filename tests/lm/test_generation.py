@@ -47,15 +47,17 @@ def test_temperature_zero_takes_the_likeliest_token_every_time_as_top_k_of_one_a
         model = fit(K, kind, eos, dtype)
         for start in ([], [3], [1, 2, 4, 2]):
             expected = greedy([np.asarray(table) for table in model.tables], start, LENGTH, set() if eos else {PAD})
-            for options in ({"temperature": 0}, {"temperature": 5.0, "top_k": 1}, {"temperature": 1e-5}):
-                assert generate(KEY(0), model, prompt(*start), LENGTH, **options).tolist() == expected
+            for temperature, top_k in ((0, None), (5.0, 1), (1e-5, None)):
+                text = generate(KEY(0), model, prompt(*start), LENGTH, temperature=temperature, top_k=top_k)
+                assert text.tolist() == expected
 
 
 def test_banned_tokens_and_pads_that_are_not_predicted_never_appear_and_after_the_end_there_are_only_pads():
     # of 10,000 tokens, a likely token is missed by chance with probability below 0.9^10,000
     model = context_free([0.3, 0.4, 0.2, 0.1])
-    for options, expected in (({}, {1, 2, 3}), ({"banned": (1,)}, {2, 3}), ({"banned": (1,), "temperature": 0}, {2})):
-        assert set(generate(KEY(0), model, prompt(), 10_000, **options).tolist()) == expected
+    for banned, temperature, expected in (((), 1.0, {1, 2, 3}), ((1,), 1.0, {2, 3}), ((1,), 0, {2})):
+        text = generate(KEY(0), model, prompt(), 10_000, banned=banned, temperature=temperature)
+        assert set(text.tolist()) == expected
     texts = generate(KEY(0), context_free([0.1, 0.4, 0.3, 0.2], eos=True), [prompt(1)] * 20, LENGTH)
     ended = [text for text in texts if PAD in text]
     assert len(ended) > 10  # each ends within 20 tokens with probability 1 - 0.9^20 = 0.88
@@ -134,10 +136,8 @@ def test_first_tokens_are_drawn_from_the_softmax_of_their_context():
 def test_the_temperature_divides_the_logits_and_top_k_and_top_p_draw_what_they_keep_in_its_own_proportion():
     p, q = np.array([0.0, 0.5, 0.3, 0.2]), np.array([0.0, 0.4, 0.3, 0.2, 0.1])
     cases: list[tuple[Any, dict[str, Any], Any]] = [(p, {"temperature": t}, p ** (1 / t)) for t in (0.5, 1.0, 3.0)]
-    for given, options, expected in (
-        *cases,
-        *((q, kept, np.array([0, 4, 3, 0, 0])) for kept in ({"top_k": 2}, {"top_p": 0.6})),
-    ):
+    cases += [(q, kept, np.array([0, 4, 3, 0, 0])) for kept in ({"top_k": 2}, {"top_p": 0.6})]
+    for given, options, expected in cases:
         assert_frequencies(generate(KEY(0), context_free(given), prompt(), 10_000, **options), expected / expected.sum())
 
 

@@ -210,8 +210,9 @@ def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_be
         single, times = random_tables(3, kind, dtype), 3 // len(tables)
         model, rtol = token_model(single * times, kind, True), 10 * LOSS_TOLERANCE[dtype]
         # the mean over K M of errors of K M numbers: those of one of them
-        for options in ({"mesh": data_mesh(1)}, {"mesh": data_mesh(8), "chunk": 30}):
-            np.testing.assert_allclose(kkt_residual(model, X, Y, **options), expected, rtol=rtol)
+        for devices, chunk in ((1, 10_000), (8, 30)):
+            residual = kkt_residual(model, X, Y, mesh=data_mesh(devices), chunk=chunk)
+            np.testing.assert_allclose(residual, expected, rtol=rtol)
         moved = (jax.device_put(tables[0] + 2.0 * np.eye(N)[1][:, None]), *tables[1:])  # a constant of a row
         residual = kkt_residual(token_model(moved * times, kind, True), X, Y, mesh=data_mesh(1))
         np.testing.assert_allclose(residual, expected, rtol=1e-11)
