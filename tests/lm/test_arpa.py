@@ -197,20 +197,15 @@ def test_models_of_other_rows_are_refused(tmp_path):
 START = r"instead of \\data\\; give an ARPA file"
 LOG10 = "is not a log10 probability"
 DAMAGE = [  # what is replaced once, by what, and what is said
-    (r"\A.*\Z", "", f"line 1: 'the end of the file' {START}"),
     (r"\A", r"to be\n\\1-grams:\n", f"line 1: 'to be' {START}"),
     (r"\A.*\Z", r"\\data\\\n\\1-grams:\n", r"line 2: .* instead of `ngram 1=...`"),
     ("ngram 1=13\n", "", "line 2: .*orders count 1, 2"),
     (r"\n[^\n]*\n[^\n]*\n[^\n]*\n\n\\3-grams:.*", "", "instead of a 2-gram.*cut short"),
-    (r"\\3-grams:.*", "", "the end of the file' instead of .*3-grams:.*cut short"),
     (r"\\end\\\n", "", r"'the end of the file' instead of \\end\\; the file is cut short"),
     ("ngram 1=13", "ngram 1=12", r"line 19: .*instead of \\2-grams:.*counts other than its 1-grams"),
-    ("ngram 1=13", "ngram 1=14", "line 21: .* instead of a 1-gram.*counts other than its 1-grams"),
     ("\tw4 ", r"\tw4 w4 w4 ", f"{LOG10} of at most 0, 2 words"),
-    (r"-[\d.]+\tw5\t", r"x\tw5\t", f"line 13: 'x.*{LOG10}"),
     (r"-[\d.]+\tw5\t", r"nan\tw5\t", f"line 13: 'nan.*{LOG10}"),
     ("\tw4 ", r"\tdog ", "'dog' is not among the unigrams"),
-    (r"1=13(.*)\n\n\\2-", r"1=14\1\n-1\tw4\n\n\\2-", "line 20: this n-gram stands in the file before"),
     (r"(\\2-grams:\n)([^\n]*)\n[^\n]*", r"\1\2\n\2", "line 23: this n-gram stands in the file before"),
     (r"-[\d.]+(\tw3 w)", r"-0.01\1", "after 'w3' sum to .*renormalise"),
     (r"-[\d.]+(\tw3\t)", r"-0.01\1", "line 7: the unigrams sum to .*renorm"),

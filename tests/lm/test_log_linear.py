@@ -7,7 +7,6 @@ Tolerances: tables are float32. A row is the logarithm of a ratio of probabiliti
 import functools
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy
@@ -16,7 +15,7 @@ from reference import cooccurrences, log_softmax, random_documents, rows_of_smoo
 from jexplicit import evaluate
 from jexplicit.lm.core.names import Smoothing
 from jexplicit.lm.evaluation import log_probabilities
-from jexplicit.lm.fits.log_linear import OffsetRows, fit_exponents, implied_slope, log_linear_model, offset_rows
+from jexplicit.lm.fits.log_linear import fit_exponents, implied_slope, log_linear_model, offset_rows
 from jexplicit.lm.rows import bigram_model
 from jexplicit.runs.devices import data_mesh
 
@@ -93,16 +92,6 @@ def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
     for X, Y in ((np.zeros((0, K), int), np.zeros(0, int)), (np.ones((2, K + 1), int), np.ones(2, int))):
         with pytest.raises(ValueError, match="hold out more of the text"):
             fit_exponents(rows, X, Y)
-
-
-def test_an_exponent_of_a_coin_is_that_worked_by_hand():
-    coin = OffsetRows(jnp.zeros((1, 2)), (jnp.log(jnp.array([[0.8, 0.2]] * 2)),), "cat", False)
-    X, Y = np.ones((3, 1), int), np.array([0, 0, 1])  # 4 to 1 in a text, 2 to 1 in another: log 2 / log 4
-    fitted = fit_exponents(coin, X, Y, ridge=0)
-    assert fitted.exponents[1] == pytest.approx(0.5, abs=1e-4)
-    assert fitted.exponents[0] == 1  # a constant row moves nothing
-    assert fitted.loss == pytest.approx(-(2 * np.log(2 / 3) + np.log(1 / 3)) / 3, abs=1e-6)
-    np.testing.assert_allclose(fit_exponents(coin, X, Y, ridge=1e6).exponents, [1, 1], rtol=0, atol=1e-5)
 
 
 def test_the_language_model_is_the_log_linear_one_and_at_its_ends_the_unigram_and_the_bigrams():

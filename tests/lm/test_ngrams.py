@@ -72,18 +72,6 @@ def test_contexts_are_numbered_and_rows_add_up_to_kneser_ney_probabilities_of_th
             assert len(named) == len(ngrams.children[level - 1].tokens) == len(known)
 
 
-def test_shorter_contexts_have_continuation_counts_and_the_longest_plain_ones():
-    # after token 1 came 2 four times, always behind 4; and 3 twice, behind 4 and 5
-    X = np.array([[1, 4], [1, 4], [1, 4], [1, 4], [1, 4], [1, 5]])
-    Y = np.array([2, 2, 2, 2, 3, 3])
-    pair, single = smoothed_ngrams(X, Y, vocab_size=6), smoothed_ngrams(X[:, :1], Y, vocab_size=6)
-    np.testing.assert_allclose(np.exp([pair.base, single.base]), 1 / 6, rtol=1e-6)  # in one context, or in none and counted so
-    # plain counts 4 and 2: D = 3/2 and 1 without a count of 1, and 1 + (4 - 3/2) / (5/2 * 1/6)
-    np.testing.assert_allclose(np.exp(single.levels[0].values), [7, 3.4], rtol=1e-6)
-    # continuations 1 and 2: D = 1 / (1 + 2), and 1 + (1 - 1/3) / (2/3 * 1/6)
-    np.testing.assert_allclose(np.exp(pair.levels[0].values), [7, 16], rtol=1e-6)
-
-
 def test_neither_the_order_of_positions_nor_blocks_nor_narrow_integers_change_anything(monkeypatch):
     m, whole = np.random.default_rng(0).permutation(len(Y)), ngrams_of(4)
     narrow = smoothed_ngrams(X.astype(np.uint8), Y.astype(np.uint8), vocab_size=N)

@@ -149,21 +149,6 @@ def test_rows_of_every_smoothing_equal_their_loops_for_any_counts():
     np.testing.assert_allclose(np.log(rows_of("add-alpha", C)), oracle, rtol=0, atol=1e-13)
 
 
-def test_rows_of_small_tables_are_those_worked_by_hand():
-    # n1 = 2, n2 = 1: D = 1/2. Output 0 was seen in two contexts, output 1 in one: P_cont = (2/3, 1/3).
-    # Row 0: (2 - 1/2 + 1/2 * 2 * 2/3) / 3 = 13/18. Row 1: (1 - 1/2 + 1/2 * 1 * 2/3) / 1 = 5/6.
-    P = compiled_kneser_ney(jax.device_put(np.array([[2.0, 1.0], [1.0, 0.0]])))
-    np.testing.assert_allclose(P, [[13 / 18, 5 / 18], [5 / 6, 1 / 6]], rtol=1e-15)
-    # no pair seen once: D = 1/2, P_cont = (1/2, 1/2): row 0 is (3 - 1/2 + 1/4, 0 + 1/4) / 3
-    P = compiled_kneser_ney(jax.device_put(np.diag([3.0, 3.0])))
-    np.testing.assert_allclose(P[0], [11 / 12, 1 / 12], rtol=1e-15)
-    C = np.array([[2, 1, 0], [1, 0, 0]])
-    np.testing.assert_allclose(rows_of("add-alpha", C), [[3 / 6, 2 / 6, 1 / 6], [2 / 4, 1 / 4, 1 / 4]], rtol=1e-14)
-    # n1 = 2, n2 = 1, D = 1/2; the outputs have 2, 1 and 1 contexts: (3/2, 1/2, 0) + (2, 1, 1)/4 over 3; (1/2, 0, 0) + .../2
-    expected = [[2 / 3, 1 / 4, 1 / 12], [3 / 4, 1 / 8, 1 / 8]]
-    np.testing.assert_allclose(rows_of("kneser-ney", C), expected, rtol=1e-14)
-
-
 def test_modified_discounts_are_those_worked_by_hand():
     for counts, D in [
         # D = 8 / (8 + 2 * 4) = 1/2; 1 - 2 D 4/8, 2 - 3 D 2/4, 3 - 4 D 1/2

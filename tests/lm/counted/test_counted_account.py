@@ -5,17 +5,13 @@ Tolerance: log-odds are float32 sums of some 20 numbers below 10.
 
 import numpy as np
 import pytest
-from counted_models import HISTORIES, fitted, stream, tokenizer
+from counted_models import HISTORIES, fitted, stream
 
-import launch.explain
-from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.attribution import account, divide, entry_names, explain
 from jexplicit.lm.core.model import read_text
 from jexplicit.lm.counted.evidence import KINDS
 from jexplicit.lm.counted.reading import begin, look_ahead, read
 from jexplicit.lm.evaluation import score
-from jexplicit.lm.text_model import TextModel
-from launch.shared.page import explain_alternatives
 
 ATOL = 1e-5
 
@@ -64,21 +60,3 @@ def test_a_gate_speaks_through_its_evidence():
         calm = np.all(z, axis=0) & (np.abs(b) < 9) & (np.abs(a) < 9) & (np.abs(own.entries[:, -1]) < 1e-5)
         assert calm.sum() > 20
         np.testing.assert_allclose((b - a)[calm], own.entries[calm, part], atol=1e-4)
-
-
-def test_text_is_explained(tmp_path):
-    """By a method, by a command as a table and a heat map, and on a page whose sums are log p."""
-    about = {"method": "context-mixing", "features": "none", "radius": 3, "history": "none"}
-    saved = TextModel(fitted(), tokenizer(), about)
-    why = saved.explain("to be")
-    assert why.evidence.shape == (5, len(fitted().parts) + 3)
-    of_page = explain_alternatives(saved, read_text(encode_documents(tokenizer(), ["to be"]), 3))
-    for prediction, log_p in zip(of_page["predictions"], saved.score(["to be"])[0], strict=True):
-        assert prediction["log_Z"] == 0
-        np.testing.assert_allclose(np.sum(prediction["rows"], axis=1), prediction["log_p"], atol=1e-9)
-        np.testing.assert_allclose(prediction["log_p"][prediction["observed"]], log_p, atol=2e-3)
-    saved.save(tmp_path / "m.safetensors")
-    config = launch.explain.Config(run=f"{tmp_path}/m.safetensors", text="to be", figure=f"{tmp_path}/e.png")
-    found = launch.explain.run(config)
-    assert found["rows"] == list(why.names) and (tmp_path / "e.png").exists()
-    np.testing.assert_allclose([p["evidence"] for p in found["predictions"]], why.evidence, atol=1e-5)
