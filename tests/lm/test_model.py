@@ -27,7 +27,7 @@ from reference import (
 from scipy.sparse import csr_array
 
 from jexplicit.counts.pairs import count, count_sparse
-from jexplicit.lm import evaluation, rows
+from jexplicit.lm import evaluation
 from jexplicit.lm.core import model as module
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_token_model, logits, map_contexts, token_model
 from jexplicit.lm.core.names import Features, Smoothing
@@ -183,14 +183,6 @@ def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch)
     monkeypatch.setattr(evaluation, "sampled_positions", None)  # every position would be listed
     found, dense = (evaluate(fit(stored, features="cat", radius=1), stream_of(DEV), sample=5) for stored in ("sparse", "dense"))
     assert found.positions == dense.positions and found.nll == pytest.approx(dense.nll, rel=1e-12)
-
-
-def test_interpolated_exponentials_are_exact_to_rounding():
-    for largest in (0.0, 0.3, 2.0, 11.0):
-        slopes, t = np.linspace(0, largest, 7), np.append(np.linspace(0, 1, 23), 1 / 3)
-        found = np.polynomial.chebyshev.chebval(2 * t - 1, rows._chebyshev_coefficients(slopes))
-        # rounding is that of the largest exponential: eps * exp(largest), times the number of terms
-        np.testing.assert_allclose(found, np.exp(np.outer(slopes, t)), rtol=0, atol=1e-14 * np.exp(largest))
 
 
 def test_corrections_are_as_sparse_as_the_counts_and_dense_tables_of_their_rows_are_the_same_model():
