@@ -21,9 +21,9 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY, LanguageModel
-from jexplicit.lm.counted.evidence import KINDS, Decisions
+from jexplicit.lm.counted.evidence import KINDS, Decisions, weigh
 from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
-from jexplicit.lm.counted.model import CountedModel, weigh
+from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
     Ahead,
     AnyModel,

@@ -144,7 +144,7 @@ class Text:
         window: int | None = None,
     ):
         self.ids, self.spelling, self.window, self.made = np.asarray(ids), spelling, window, {}
-        at = np.arange(len(ids))
+        at = np.arange(len(ids), dtype=np.int32)
         self.document = np.zeros_like(at) if across else _latest(self.ids == PAD, at)
         if border is not None:
             self.document[border:] = np.maximum(self.document[border:], border)

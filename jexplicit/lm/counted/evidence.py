@@ -14,7 +14,7 @@ Evidence is 0 where a cell has seen nothing. All of it runs on the host, where s
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -32,13 +32,17 @@ _bins, _width = 25, 0.6  # of log-odds
 _many = 60  # decisions from which the cell's own log-odds are half of what is counted
 _pseudo = 2.0  # counts of a state, as the base has it
 KINDS = 3  # of evidence
+MOST = 9.5  # of log-odds
 _kappa, _recent_kappa = 2.0, 0.7
+_half = 1 << 15  # sums below it are kept in half precision, to a two-thousandth
 _fade = 0.875 ** np.arange(256, dtype=np.float32)  # weights of what is so many decisions back; after 256 they are nothing
 _chunk = 1 << 17  # decisions at a time, which fit a cache
 _shard = 1 << 19  # decisions that are sorted at once
 _sorted_once = 1 << 24  # decisions above which they are sorted again after a table is counted, to save memory
+_precise = 1 << 23  # decisions above which evidence is kept in half precision
+_keys_at_once = 1 << 26  # decisions whose keys are in memory at once
 _time_bits = np.uint64(29)  # of a key, for the number of a decision and its bit
-_table_cells = 1 << 25  # decisions above which a table is counted in an eighth of the cells
+PART = 8  # one cell in eight of a long text makes the table of states and the weights
 
 
 class Decisions(NamedTuple):
@@ -103,13 +107,13 @@ def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: n
         >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), eos=False).node.tolist()
         [0, 1, 0, 1]
     """
-    places = np.arange(1, len(ids)) if eos else np.flatnonzero(ids[1:] != PAD) + 1
+    places = (np.arange(1, len(ids)) if eos else np.flatnonzero(ids[1:] != PAD) + 1).astype(np.int32)
     token = ids[places]
     length = tree.length[token]
-    first = np.append(0, np.cumsum(length, dtype=np.int64))
+    first = np.append(np.int32(0), np.cumsum(length, dtype=np.int32))
     small = np.uint16 if len(tree.length) <= 1 << 16 else np.int32
     node, bit = np.empty(first[-1], small), np.empty(first[-1], np.int8)
-    place = np.repeat(places.astype(np.int32), length)
+    place = np.repeat(places, length)
     for d in range(tree.node.shape[1]):
         longer = np.flatnonzero(length > d)
         at = first[longer] + d
@@ -165,19 +169,31 @@ def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UI
     return mix(h, node.astype(np.uint64)) >> _time_bits
 
 
-def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int) -> list[UInt64[np.ndarray, " n"]]:
-    """Numbers that sort decisions by (cell, time), for each shard of cells."""
-    B, step, high = len(d.bit), 1 << 20, np.uint64(64 - (shards - 1).bit_length())
+def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) -> list[UInt64[np.ndarray, " n"]]:
+    """Numbers that sort decisions by (cell, time), for some shards of cells.
+
+    Args:
+        h: [L] the context at each place.
+        d: the decisions.
+        shards: a power of 2.
+        some: as many of them as divide all, from a multiple of their number on.
+    """
+    B, step, fine = len(d.bit), 1 << 20, 1 << 16
+    high, higher = (np.uint64(65 - n.bit_length()) for n in (shards, shards // len(some)))
 
     def part(a: int) -> list[UInt64[np.ndarray, " n"]]:
-        at = slice(a, a + step)
-        place, bit = d.place[at], d.bit[at]
-        number = np.arange(a, a + len(bit), dtype=np.uint64) << np.uint64(1)
-        k = cells_of(h[place], d.node[at]) << _time_bits | number | bit.astype(np.uint64)
+        found = []
+        for first in range(a, min(a + step, B), fine):  # what is made stays in the cache
+            at = slice(first, min(first + fine, B))
+            k = cells_of(h[d.place[at]], d.node[at]) << _time_bits
+            k |= np.arange(at.start, at.stop, dtype=np.uint64) << np.uint64(1)
+            k |= d.bit[at].astype(np.uint64)
+            found.append(k if len(some) == shards else k[k >> higher == some.start // len(some)])
+        k = np.concatenate(found or [np.zeros(0, np.uint64)])
         if shards == 1:
             return [k]
-        shard = (k >> high).astype(np.uint16)
-        return np.split(k.take(np.argsort(shard, kind="stable")), np.cumsum(np.bincount(shard, minlength=shards))[:-1])
+        shard = (k >> high).astype(np.uint16) - np.uint16(some.start)
+        return np.split(k.take(np.argsort(shard, kind="stable")), np.cumsum(np.bincount(shard, minlength=len(some)))[:-1])
 
     if B <= step:
         return part(0)
@@ -327,7 +343,7 @@ class Cells(NamedTuple):
 
     low: [U] the lower 32 bits of their numbers.
     first: [9] where those with 0, 1, ... 7 in the bits above begin, and U.
-    seen: [U] what they have seen, in the smallest integers that hold it, and what is recent in half precision.
+    seen: [U] what they have seen, in the smallest integers that hold it, and sums in half precision where it holds them.
     """
 
     low: UInt32[np.ndarray, " U"]
@@ -360,16 +376,31 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 class Past(NamedTuple):
     """The results of a pass over the decisions with one context.
 
-    x: [3, B] evidence of the decisions that are wanted.
-    known: [B] whether their cells have seen enough.
+    x: [3, W] evidence of the decisions that are wanted.
+    known: [W] whether their cells have seen enough.
     table: of states.
     cells: at the end of the training text, if asked for.
+    step: [3] the weights with which evidence was added to the base; none if it was not.
     """
 
-    x: Float[np.ndarray, "3 B"]
-    known: Bool[np.ndarray, " B"]
+    x: Float[np.ndarray, "3 W"]
+    known: Bool[np.ndarray, " W"]
     table: Float32[np.ndarray, "states bins"]
     cells: Cells | None
+    step: Float32[np.ndarray, " _"]
+
+
+def columns(time: Int[np.ndarray, " n"], wanted: Int[np.ndarray, "R 2"]) -> Int[np.ndarray, " n"]:
+    """The number of each decision among those of ascending ranges, or -1.
+
+    Example:
+        >>> columns(np.arange(8), np.array([[1, 3], [6, 8]])).tolist()
+        [-1, 0, 1, -1, -1, -1, 2, 3]
+    """
+    first, end = wanted.T
+    before = np.append(0, np.cumsum(end - first)) - np.append(first, 0)  # what is left out before each range, below zero
+    k = np.searchsorted(end, time, side="right")
+    return np.where(time >= np.append(first, np.iinfo(np.int32).max)[k], time + before[k], -1)
 
 
 def pass_over(
@@ -379,13 +410,16 @@ def pass_over(
     view: View,
     *,
     least: int = 1,
-    first: int = 0,
+    wanted: Int[np.ndarray, "R 2"] | None = None,
     table: Float32[np.ndarray, "states bins"] | None = None,
     before: Cells | None = None,
     end: int | None = None,
     keep: bool = False,
+    weights: Callable[[Float[np.ndarray, "W 3"]], Float32[np.ndarray, " 3"]] | None = None,
 ) -> Past:
     """Evidence of one context for the decisions of a text.
+
+    Where only some decisions are wanted, an eighth of the cells makes the table of states and the weights.
 
     Args:
         h: [L] the context at each place.
@@ -393,18 +427,23 @@ def pass_over(
         base: [B] log-odds b.
         view: what is seen.
         least: decisions that a cell must have seen before it says anything.
-        first: the first decision whose evidence is wanted.
+        wanted: [R, 2] first and end of ascending ranges of decisions whose evidence is returned; default, of all.
         table: of states; default, counted in this text.
         before: what the cells have seen before this text, for a view of the training text.
         end: decisions that count in the table and in cells; default, all.
         keep: whether to keep the cells.
+        weights: of evidence, given [W, 3] of the decisions that are wanted, 0 of cells that were not read for it; the base of
+            all decisions then changes in place.
     """
     B, end = len(d.bit), len(d.bit) if end is None else end
-    shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1) if B > _shard else 1
-    key = keys(h, d, shards)
-    x = np.zeros((B - first, KINDS + 1), np.float32 if B <= _table_cells else np.float16)  # and whether cells are known
+    wanted = np.array([[0, B]]) if wanted is None else wanted
+    W, shards = int(np.diff(wanted).sum()), 1
+    if B > _shard:
+        shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1)
+    x = np.zeros((W, KINDS + 1), np.float32 if W <= _precise else np.float16)  # and whether cells are known
     rows = np.complex128 if x.itemsize == 4 else np.float64  # of four numbers, which move as one
-    before = before if view.of_training else None
+    before, cells, step = before if view.of_training else None, [], np.zeros(0, np.float32)
+    tables = np.zeros((0, _states, _bins), np.float32) if table is None else table[None]
 
     def shard(number: int) -> tuple[Sorted, list[tuple[np.ndarray, np.ndarray | None]]]:
         s = sort(key[number], base)
@@ -425,15 +464,22 @@ def pass_over(
             found += count_states(seen, b, s.y[at], (s.cell[at] & np.uint64(1)).astype(np.int32), s.time[at] < end)
         return found
 
-    def evaluated(number: int) -> tuple[np.ndarray, Statistics] | None:
+    def evaluated(number: int, *, store: bool) -> tuple[np.ndarray, Statistics] | None:
         s, parts = kept[number] if kept else shard(number)
         new = s.start == np.arange(len(s.start))
         earlier, rank = (before.find(s.cell[new]), np.cumsum(new) - 1) if before else (None, new)
-        for seen, b, at in chunks(s, parts, np.flatnonzero(s.time >= first) if first else None, sums=True):
-            seen = seen if earlier is None else earlier.take(rank[at]).then(seen)
-            half = np.where(s.time[at] < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
-            np.put(x.view(rows), s.time[at] - first, evidence(seen, b, tables, half, least).astype(x.dtype).view(rows))
-        if not keep:
+        some = None if W == B or len(step) else np.flatnonzero(columns(s.time, wanted) >= 0)
+        for seen, b, at in chunks(s, parts, some, sums=True):
+            seen, time = seen if earlier is None else earlier.take(rank[at]).then(seen), s.time[at]
+            half = np.where(time < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
+            found = evidence(seen, b, tables, half, least)
+            if len(step):
+                base[time] = weigh(step, found.T, b)
+            if W < B:
+                time = columns(time, wanted)
+                time, found = time[time >= 0], found[time >= 0]
+            np.put(x.view(rows), time, found.astype(x.dtype).view(rows))
+        if not store:
             return None
         training = s.time < end
         last = np.flatnonzero(training & np.append(new[1:] | ~training[1:], np.ones(min(len(new), 1), bool)))
@@ -441,30 +487,47 @@ def pass_over(
         return s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32))
 
     each = map if shards == 1 else threads().map  # a short text starts no thread
-    kept = list(each(shard, range(shards))) if B <= _sorted_once else []
-    if table is None:
-        fit = range(max(1, shards // 8) if B > _table_cells else shards)
-        even, odd = functools.reduce(np.add, each(counted, fit))
-        table = table_of(even + odd)
-        tables = np.stack([table_of(odd), table_of(even), table])  # a training decision's is without its half of the cells
-    else:
-        tables = table[None]
-    cells = [part for part in each(evaluated, range(shards)) if part]
-    return Past(x.T[:KINDS], x[:, KINDS] > 0, table, join(*zip(*cells, strict=True)) if cells else None)
+    size = min(shards, max(1, _keys_at_once // _shard))
+    for group in (range(first, first + size) for first in range(0, shards, size)):
+        key = keys(h, d, shards, group)
+        kept = list(each(shard, range(size))) if B <= _sorted_once else []
+        if not len(tables):
+            some = range(size if W == B else max(1, min(size, shards // PART)))
+            even, odd = functools.reduce(np.add, each(counted, some))
+            tables = np.stack([table_of(counts) for counts in (odd, even, even + odd)])  # a training decision's has no own half
+            if weights is not None and W < B:
+                list(each(functools.partial(evaluated, store=False), some))
+                step = weights(x[:, :KINDS])
+        cells += [part for part in each(functools.partial(evaluated, store=keep), range(size)) if part]
+        key = kept = []  # before the next ones are made
+    if weights is not None and W == B:
+        add(base, x.T[:KINDS], step := weights(x[:, :KINDS]))
+    return Past(x.T[:KINDS], x[:, KINDS] > 0, tables[-1], join(*zip(*cells, strict=True)) if cells else None, step)
+
+
+def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " 3"]) -> None:
+    """Add the evidence of a context to the log-odds, in place."""
+    for a in range(0, len(base), 1 << 16):
+        at = slice(a, a + (1 << 16))
+        base[at] = weigh(step, x[:, at], base[at])
+
+
+def weigh(weights: np.ndarray, X: np.ndarray, log_odds: np.ndarray) -> Float32[np.ndarray, " B"]:
+    """The log-odds of every decision with `w.x`, context by context."""
+    for k in range(0, len(weights), KINDS):
+        log_odds = np.clip(log_odds + weights[k : k + KINDS] @ X[k : k + KINDS].astype(np.float32), -MOST, MOST)
+    return log_odds
 
 
 def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -> Cells:
     """Cells of ascending numbers, of some at a time."""
 
     def smallest(parts: tuple[np.ndarray, ...]) -> np.ndarray:
+        most = max(np.abs(part).max(initial=0) for part in parts)
         integers = np.issubdtype(parts[0].dtype, np.integer)
-        most = max(part.max(initial=0) for part in parts)
-        return np.concatenate(parts, dtype=np.min_scalar_type(most) if integers else None, casting="unsafe")
-
-    def half(parts: tuple[np.ndarray, ...]) -> np.ndarray:
-        return np.concatenate(parts, dtype=np.float16, casting="unsafe")
+        kind = np.min_scalar_type(most) if integers else np.float16 if most < _half else np.float32
+        return np.concatenate(parts, dtype=kind, casting="unsafe")
 
     high = np.concatenate([part >> np.uint64(32) for part in cell])
     low = np.concatenate(cell, dtype=np.uint32, casting="unsafe")
-    fields = zip((*[smallest] * 5, half, half), zip(*seen, strict=True), strict=True)
-    return Cells(low, np.searchsorted(high, np.arange(9)), Statistics(*(store(parts) for store, parts in fields)))
+    return Cells(low, np.searchsorted(high, np.arange(9)), Statistics(*map(smallest, zip(*seen, strict=True))))

@@ -21,10 +21,10 @@ from jaxtyping import Float, Float32, Integer
 from scipy.sparse import csr_array
 from scipy.special import expit
 
-from jexplicit.lm.counted.evidence import threads
+from jexplicit.lm.counted.evidence import MOST, threads
 from jexplicit.runs.devices import check_threads
 
-CLIP, MOST = 8.0, 9.5  # of directions, and of log-odds
+CLIP = 8.0  # of directions
 BLOCK = 64  # decisions from one change of the weights to the next, about
 NO_BLOCKS = np.zeros(0, np.int64)  # of weights that stay as they are
 _sizes, _wider = (1 << 4, 1 << 8, 1 << 11), 16  # blocks that a call is padded to, and decisions that its blocks are

@@ -27,10 +27,9 @@ from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
-from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, View, decisions, pass_over
+from jexplicit.lm.counted.evidence import KINDS, MOST, PART, Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.layer import Layer, solve_layer
 from jexplicit.lm.counted.mixing import (
-    MOST,
     NO_BLOCKS,
     Gate,
     blocks_of,
@@ -47,7 +46,7 @@ BIAS = np.float16(0.3)
 _blocks = 10  # of the training text: a static model is fitted on what the blocks before say
 _sample = 200_000  # decisions that weights are fitted on
 _piece = 2000  # tokens of the pieces that a text is shuffled in, at least
-_late = 1 << 23  # decisions that gates are fitted on
+_late = 1 << 23  # decisions that gates are fitted on, and half of them in a long static text
 _solvable = 100_000  # decisions from which a layer is solved
 _large = 1 << 25  # decisions from which cells of a single decision say nothing and are not kept
 _ridge, _gate_ridge = 5.0, {"moving": 3.0, "static": 300.0}
@@ -244,13 +243,13 @@ def sets_of(names: tuple[str, ...], facts: Facts) -> tuple[Int[np.ndarray, " B"]
 
 
 def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.ndarray | slice) -> Facts:
-    """The properties of some of the decisions of a text."""
+    """The properties of some decisions of a text, and what they know."""
     ids = text.ids if len(tree.length) <= _sizes["before"] else text.spelling.classes[200][text.ids]
     node, where = d.node[at].astype(np.int32), d.place[at]
     place = np.arange(len(ids))
     first = np.maximum.accumulate(np.where(np.append(True, text.ids[:-1] == PAD), place, 0))
     since = np.minimum(np.frexp(place - first)[1], 7)
-    return Facts(place_in_word(text)[where], known[at], node, tree.depths[node], np.append(0, ids[:-1])[where], since[where])
+    return Facts(place_in_word(text)[where], known, node, tree.depths[node], np.append(0, ids[:-1])[where], since[where])
 
 
 def ends_with_documents(history: str) -> bool:
@@ -316,7 +315,7 @@ def fit_and_read(
         frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
         eos: whether `<pad>` is predicted.
         seed: of the sample that weights are fitted on.
-        least: decisions that a cell must have seen before it says anything; default, 1, of long texts 2.
+        least: decisions that a cell must have seen before it says anything; default, 1, of long texts 6.
         keep: whether the model keeps its cells; without them it cannot read.
         also: [M + 1] tokens of another text, which starts with `<pad>`.
         log: called after each context and gate with its loss so far on the other text, nats per token.
@@ -341,38 +340,47 @@ def fit_and_read(
     chain = [context for context in contexts if history != "none" or context.window is None]
     if not 1 <= stages <= len(chain):
         raise ValueError(f"{stages} stages of {len(chain)} contexts: give at least one of each, and a context for each stage")
-    L, train = len(ids), shuffled(np.asarray(ids, np.int32), seed)
-    whole = train if also is None else np.concatenate([train, also[1:].astype(np.int32)])
-    known = train if eos else train[train != PAD]
+    L, whole = len(ids), shuffled(np.asarray(ids, np.int32), seed)
     sizes = {200} | {
         int(c.partition(":")[0]) for context in contexts for c in context.columns if isinstance(c, str) and ":" in c
     }
-    tree, classes = grow_with_classes(known, N, sorted(sizes))
+    tree, classes = grow_with_classes(whole if eos else whole[whole != PAD], N, sorted(sizes))
+    whole = whole if also is None else np.concatenate([whole, also[1:].astype(np.int32)])
     own = spelling(tokenizer, N)._replace(classes=classes)
     text, adaptive = text_of(whole, own, history, L - 1), history.startswith("adaptive")
-    block = np.minimum(np.arange(len(whole)) * _blocks // L, _blocks)
-    starts = np.searchsorted(block, np.arange(_blocks + 1)) if not adaptive else np.append(np.zeros(_blocks, int), L)
+    block = np.minimum(np.arange(len(whole)) * _blocks // L, _blocks).astype(np.uint8)
+    starts = (
+        np.searchsorted(block, np.arange(_blocks + 1, dtype=np.uint8)) if not adaptive else np.append(np.zeros(_blocks, int), L)
+    )
     d = decisions(whole, tree, eos=eos, block=block)
     B, end = len(d.bit), int(d.first[np.searchsorted(d.places, L)])
-    least = least or (2 if end > _large else 1)
-    rng, late = np.random.default_rng(seed), late_decisions(d.block, end, adaptive)
-    lowest = end * 2 // 5 if not adaptive else end // 5
-    some = np.sort(lowest + rng.choice(end - lowest, min(_sample, end - lowest), replace=False))
-    gated = slice(end - len(late), B) if adaptive or end <= _late else np.append(late, np.arange(end, B))
-    n, y = len(late), d.bit[gated]
+    least = least or (6 if end > _large else 1)
+    wanted = np.append(late_decisions(d.block, end, adaptive), [[end, B]], axis=0)
+    mixed = np.concatenate([np.arange(*ends, dtype=np.int32) for ends in wanted])  # the decisions that gates see
+    W, y = len(mixed), d.bit[mixed]
+    n, sampled = W - (B - end), _sample * (PART if W < B else 1)  # of long texts weights see a part of the cells
+    lowest = max(0, (end // 5 if adaptive else end * 2 // 5) - int(wanted[0, 0]))
+    drawn = np.sort(lowest + np.random.default_rng(seed).choice(n - lowest, min(sampled, n - lowest), replace=False))
+    some = drawn if W == B else drawn[::PART]
     ends = [len(chain) * stage // stages for stage in range(1, stages)]
     layer = layer if layer is not None else name != "characters" and end >= _solvable
     F = KINDS * len(chain) + layer + 1
-    sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, len(y)), BIAS, np.float16)
-    base, known, parts, solved = np.zeros(B, np.float32), np.zeros(B, np.uint8), [], None
-    fit, learned, fitted = slice(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[late]), []
+    sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, W), BIAS, np.float16)
+    base, known, parts, solved = np.zeros(B, np.float32), np.zeros(W, np.uint8), [], None
+    fit, learned, fitted = slice(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[mixed[:n]]), []
     read = blocks_of(d.place[end:]) if adaptive and not frozen else NO_BLOCKS
-    ridge, halves = _gate_ridge["moving" if adaptive else "static"], None if adaptive else d.block[late[fit]] % 2
+    ridge, halves = _gate_ridge["moving" if adaptive else "static"], None if adaptive else d.block[mixed[fit]] % 2
+
+    def solve(x: np.ndarray) -> np.ndarray:
+        """The weights of some evidence of one context."""
+        at = drawn if W == B else drawn[np.flatnonzero(x[drawn].any(axis=1))]
+        return newton(x[at].astype(np.float32), y[at], np.eye(KINDS)[0], _ridge, base[mixed[at]]).astype(np.float32)
 
     def gate_stage(F: int) -> None:
         """Mix the first F numbers of evidence, and change the base."""
-        M, log_odds = whitening(information(sample[:F].T, base[some])), base[gated]
-        facts = facts_of(text, d, known, tree, gated)
+        log_odds = base[mixed]
+        M = whitening(information(sample[:F].T, log_odds[some]))
+        facts = facts_of(text, d, known, tree, mixed)
         for names in gates:
             sets, in_all = sets_of(names, facts)
             shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
@@ -382,28 +390,24 @@ def fit_and_read(
             log_odds = np.append(before, new)
             fitted.append((names, after))
             log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, new, end, end))
-        base[gated] = log_odds
+        base[mixed] = log_odds
 
     for k, context in enumerate(chain):
         view, at = view_of(context, history, text, starts[block]), slice(KINDS * k, KINDS * (k + 1))
-        past = pass_over(context(text), d, base, view, least=least, end=end, keep=keep and view.of_training)
-        sample[at], X[at] = past.x[:, some], past.x[:, gated]
-        step = newton(sample[at].T, d.bit[some], np.eye(KINDS)[0], _ridge, base[some])
-        add(base, past.x, step := step.astype(np.float32))
-        parts.append(Part(context, step, past.table, past.cells))
+        kept = keep and view.of_training
+        past = pass_over(context(text), d, base, view, least=least, wanted=wanted, end=end, keep=kept, weights=solve)
+        sample[at], X[at] = past.x[:, some], past.x
+        parts.append(Part(context, past.step, past.table, past.cells))
         known += counts_as_known(context) & past.known
         log(context=str(context), loss=loss(d, base, end))
         if k + 1 in ends:
             gate_stage(at.stop)
     if layer:
-        kept = np.zeros(B, bool)
-        kept[some] = kept[gated] = True
-        kept = np.flatnonzero(kept)
-        solved, x = solve_layer(text, d, base, tree, L=L, end=end, at=kept)
-        sample[-2], X[-2] = (x[np.searchsorted(kept, at)] for at in (some, np.append(late, np.arange(end, B))))
-        step = newton(sample[-2:-1].T, d.bit[some], np.ones(1), _ridge, base[some])
+        solved, x = solve_layer(text, d, base, tree, L=L, end=end, at=mixed)
+        sample[-2], X[-2] = x[some], x
+        step = newton(sample[-2:-1].T, y[some], np.ones(1), _ridge, base[mixed[some]])
         solved = solved._replace(step=float(step[0]))
-        base[kept] = np.clip(base[kept] + solved.step * x, -MOST, MOST)
+        base[mixed] = np.clip(base[mixed] + solved.step * x, -MOST, MOST)
         log(context="word vectors", loss=loss(d, base, end))
     gate_stage(F)
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
@@ -433,34 +437,22 @@ def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, "
     return np.concatenate([ids[:1], *(pieces[i] for i in order)])
 
 
-def late_decisions(block: Integer[np.ndarray, " B"], end: int, adaptive: bool) -> Int[np.ndarray, " n"]:
-    """The decisions that gates are fitted on, before `end`.
+def late_decisions(block: Integer[np.ndarray, " B"], end: int, adaptive: bool) -> Int[np.ndarray, "R 2"]:
+    """Ranges of the decisions that gates are fitted on, before `end`.
+
     They are the last ones, or of a long static text the last ones of each block of its second half, so that sets differ by
-    more than the cells of one block."""
+    more than the cells of one block.
+    """
     if adaptive or end <= _late:
-        return np.arange(max(end - _late, 0), end)
-    edges, half = np.searchsorted(block[:end], np.arange(_blocks + 1)), _blocks // 2
-    parts = [np.arange(max(e - _late // half, a), e) for a, e in zip(edges[half:-1], edges[half + 1 :], strict=True)]
-    return np.concatenate(parts)
+        return np.array([[max(end - _late, 0), end]])
+    half, edges = _blocks // 2, np.searchsorted(block[:end], np.arange(_blocks + 1, dtype=block.dtype))
+    first, last = edges[half:-1], edges[half + 1 :]
+    return np.stack([np.maximum(last - _late // 2 // half, first), last], axis=1)
 
 
 def counts_as_known(context: Context) -> bool:
     """Whether a context is that of the last 1, 2, ... tokens."""
     return context.window is None and context.columns == tuple(range(1, len(context.columns) + 1)) and len(context.columns) > 0
-
-
-def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " 3"]) -> None:
-    """Add the evidence of a context to the log-odds, in place."""
-    for a in range(0, len(base), 1 << 16):
-        at = slice(a, a + (1 << 16))
-        base[at] = weigh(step, x[:, at], base[at])
-
-
-def weigh(weights: np.ndarray, X: np.ndarray, log_odds: np.ndarray) -> Float32[np.ndarray, " B"]:
-    """The log-odds of every decision with `w.x`, context by context."""
-    for k in range(0, len(weights), KINDS):
-        log_odds = np.clip(log_odds + weights[k : k + KINDS] @ X[k : k + KINDS].astype(np.float32), -MOST, MOST)
-    return log_odds
 
 
 def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.ndarray, " L"]:

@@ -22,21 +22,19 @@ from jaxtyping import Float, Float32, Int, Integer
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.lm.core.model import LanguageModel, draw_sample
 from jexplicit.lm.counted.columns import Context, Spelling
-from jexplicit.lm.counted.evidence import KINDS, Cells, Decisions, Statistics, decisions, pass_over
+from jexplicit.lm.counted.evidence import KINDS, MOST, Cells, Decisions, Statistics, add, decisions, pass_over, weigh
 from jexplicit.lm.counted.layer import Described, Layer
-from jexplicit.lm.counted.mixing import BLOCK, MOST, NO_BLOCKS, Gate, blocks_of, log_likelihoods, newton, read_gate
+from jexplicit.lm.counted.mixing import BLOCK, NO_BLOCKS, Gate, blocks_of, log_likelihoods, newton, read_gate
 from jexplicit.lm.counted.model import (
     BIAS,
     CountedModel,
     Part,
-    add,
     counts_as_known,
     ends_with_documents,
     facts_of,
     sets_of,
     text_of,
     view_of,
-    weigh,
 )
 from jexplicit.lm.counted.tree import Tree
 
@@ -144,7 +142,7 @@ def look_ahead(
     b, known, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), []
     X = np.full((len(model.weights), len(b)), BIAS, np.float32)
     starts, sets, gates = np.zeros(len(ids), int), [], list(state.gates)
-    blocks = complete(model, state, later) if learn else NO_BLOCKS
+    blocks, wanted = complete(model, state, later) if learn else NO_BLOCKS, np.array([[first, len(d.bit)]])
     for k, part in enumerate(model.parts):
         own = model.history != "none"  # it counts the text that is read
         if own:
@@ -152,7 +150,7 @@ def look_ahead(
         view = view_of(part.context, model.history, text, starts)
         past = pass_over(
             part.context(text), d if own else later, base[-1] if own else b, view,
-            least=model.least, first=first if own else 0, table=part.table, before=part.cells,
+            least=model.least, wanted=wanted if own else None, table=part.table, before=part.cells,
         )  # fmt: skip
         add(b := b.copy(), past.x, part.step)
         F = KINDS * (k + 1)

@@ -5,7 +5,9 @@ Tolerances: sums are made in float64 and kept in float32, whose rounding at the 
 
 import functools
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
+import chex
 import numpy as np
 import pytest
 from counted_models import stream, tokenizer
@@ -53,7 +55,7 @@ def slow(name, d, base, h):
 @pytest.mark.parametrize("name", ["training", "whole", "window", "both"])
 def test_what_cells_have_seen(name):
     ids, d, base, h = small()
-    (key,) = keys(h, d, 1)
+    (key,) = keys(h, d, 1, range(1))
     s = sort(key, base)
     parts = [s.seen(begin, slice(len(begin)) if end is None else end) for begin, end in intervals(s, views(len(ids))[name], d)]
     found = functools.reduce(core.Statistics.then, parts)
@@ -116,8 +118,48 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     first = pass_over(h, d, base, View(whole=True), keep=True, end=700, table=whole.table)
     cut = type(d)(*(v[700:] if len(v) == len(d.bit) else v for v in d))
     later = pass_over(h, cut, base[700:], View(whole=True), table=whole.table, before=first.cells)
-    np.testing.assert_allclose(later.x[:2], first.x[:2, 700:], atol=1e-4)
-    np.testing.assert_allclose(later.x[2], first.x[2, 700:], atol=3e-3)  # cells hold its sums in half precision
+    np.testing.assert_allclose(later.x[0], first.x[0, 700:], atol=1e-4)
+    np.testing.assert_allclose(later.x[1:], first.x[1:, 700:], atol=3e-3)  # cells hold sums in half precision
+
+
+def test_a_long_text_changes_its_base_shard_by_shard(monkeypatch):
+    """Evidence of some decisions, and the base of all, as if the evidence of all were kept."""
+    _, d, base, h = small()
+    wanted, some = np.array([[40, 90], [200, 300]]), np.r_[40:90, 200:300]
+    weights = {}
+
+    def solve(x):
+        weights["seen"] = x.copy()
+        return np.array([0.7, 0.4, 0.2], np.float32)
+
+    whole = pass_over(h, d, expected := base.copy(), View(), keep=True, weights=solve)
+    monkeypatch.setattr(core, "_shard", 200)
+    monkeypatch.setattr(core, "_keys_at_once", 400)  # two shards at once
+    monkeypatch.setattr(core, "PART", 1)  # all cells of the first two shards make the table
+    table = core.pass_over(h, d, base.copy(), View(), wanted=wanted, weights=solve).table
+    assert (weights["seen"] != 0).any() and (weights["seen"][:, 0] == 0).mean() > (whole.x[0, some] == 0).mean()
+    assert not np.array_equal(table, whole.table)
+    monkeypatch.setattr(core, "_keys_at_once", 1 << 20)
+    part = pass_over(h, d, found := base.copy(), View(), wanted=wanted, keep=True, weights=solve)
+    np.testing.assert_array_equal(part.table, whole.table)
+    np.testing.assert_allclose(part.x, whole.x[:, some], atol=ATOL)
+    np.testing.assert_allclose(weights["seen"].T, part.x)
+    np.testing.assert_array_equal(part.known, whole.known[some])
+    np.testing.assert_allclose(found, expected, atol=ATOL)
+    assert part.cells is not None and whole.cells is not None
+    np.testing.assert_array_equal(part.cells.low, whole.cells.low)
+
+
+def test_any_number_of_threads_finds_the_same(monkeypatch):
+    _, d, base, h = small()
+    monkeypatch.setattr(core, "_shard", 100)
+    found = []
+    for count in (1, 3, 8):
+        with ThreadPoolExecutor(count) as pool:
+            monkeypatch.setattr(core, "threads", lambda pool=pool: pool)
+            found.append(pass_over(h, d, base, View(), keep=True))
+    for past in found[1:]:
+        chex.assert_trees_all_equal(past, found[0])
 
 
 def test_a_chunk_of_one_decision_and_a_context_of_one_cell(monkeypatch):
@@ -139,7 +181,9 @@ def test_cells_hold_what_was_seen_in_small_integers():
     n = rng.integers(1, 400, len(cell)).astype(np.int32)
     sums = rng.normal(size=(4, len(cell))).astype(np.float16).astype(np.float32)
     seen = core.Statistics(n, n // 2, (n % 4).astype(np.int8), *sums)
+    seen.r[3] = 40_000.5  # more than half precision holds
     cells = core.join([cell[:9], cell[9:]], [seen.take(np.arange(9)), seen.take(np.arange(9, len(cell)))])
+    assert [field.dtype for field in cells.seen[3:]] == [np.float32, *[np.float16] * 3]
     assert cells.seen.n.dtype == np.uint16 and cells.seen.last.dtype == np.uint8
     order = rng.permutation(len(cell))
     for one, two in zip(cells.find(cell[order]), seen.take(order), strict=True):

@@ -6,6 +6,7 @@ from counted_models import CONTEXTS, GATES, stream, texts, tokenizer
 
 import jexplicit
 from jexplicit.data.tokenizers import encode_documents
+from jexplicit.lm.counted import evidence
 from jexplicit.lm.counted import model as core
 from jexplicit.lm.counted.model import CountedModel, fit_and_read, fit_counted, late_decisions, shuffled
 from jexplicit.lm.fits.fit import contexts_name, fit_model
@@ -58,20 +59,24 @@ def test_a_text_is_shuffled_by_pieces_of_whole_documents(monkeypatch):
 
 
 def test_gates_of_a_long_static_text_are_fitted_on_several_blocks(monkeypatch):
-    monkeypatch.setattr(core, "_late", 100)
+    monkeypatch.setattr(core, "_late", 200)
     block = np.repeat(np.arange(11), [10, 40, 40, 40, 40, 40, 40, 8, 40, 40, 9]).astype(np.uint8)
-    late, end = late_decisions(block, 338, False), 338
-    assert np.bincount(block[late], minlength=11).tolist() == [0, 0, 0, 0, 0, 20, 20, 8, 20, 20, 0]
-    assert (np.diff(late) > 0).all() and late[-1] == end - 1
-    assert late_decisions(block, end, True).tolist() == list(range(238, 338))
-    assert late_decisions(block, 90, False).tolist() == list(range(90))
+    late = late_decisions(block, 338, False)
+    assert late.tolist() == [[190, 210], [230, 250], [250, 258], [278, 298], [318, 338]]
+    assert [block[a] for a, _ in late] == [block[e - 1] for _, e in late] == [5, 6, 7, 8, 9]
+    assert late_decisions(block, 338, True).tolist() == [[138, 338]]
+    assert late_decisions(block, 90, False).tolist() == [[0, 90]]
 
 
-@pytest.mark.parametrize("history", ["none", "adaptive"])
-def test_another_text_in_the_same_pass_is_read_as_afterwards(history):
+@pytest.mark.parametrize("history, long", [("none", False), ("adaptive", False), ("none", True), ("adaptive", True)])
+def test_another_text_in_the_same_pass_is_read_as_afterwards(history, long, monkeypatch):
     """Evidence of the pass is float16: half a thousandth of each, of some ten."""
+    if long:  # as if memory could not hold its evidence
+        monkeypatch.setattr(core, "_late", 1000)
+        for name, size in (("_shard", 1 << 10), ("_keys_at_once", 1 << 12), ("_sorted_once", 1)):
+            monkeypatch.setattr(evidence, name, size)
     train, ids = encode_documents(tokenizer(), texts(30, 0)), stream(2)
-    shape = {"history": history, "contexts": CONTEXTS, "gates": GATES}
+    shape = {"history": history, "contexts": CONTEXTS, "gates": GATES, "least": 3 if long and history == "none" else 1}
     model, log_p = fit_and_read(train, tokenizer().vocab_size, tokenizer(), also=ids, **shape)
     np.testing.assert_allclose(log_p, read(model, init(model), ids[1:])[0], atol=0.02)
     np.testing.assert_allclose(log_p.sum(), read(model, init(model), ids[1:])[0].sum(), atol=0.2)
