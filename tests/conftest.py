@@ -1,5 +1,6 @@
 """Eight virtual CPU devices, float64 for the mathematics, and no silent broadcasting or promotion."""
 
+import ast
 import atexit
 import gc
 import os
@@ -23,10 +24,18 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import jax
 import programs
 import pytest
-from jaxtyping import install_import_hook
+from jaxtyping import _import_hook, install_import_hook
 
-# pytest's own option (pyproject.toml) takes a single package where the checker has arguments
-install_import_hook("icl", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+def _visit_outside_of_functions(self: ast.NodeVisitor, node: ast.AST) -> None:
+    """Functions inside of others stay unchecked: each call would make them and their checks anew, most of a test's seconds."""
+    if not isinstance(node, ast.FunctionDef):
+        ast.NodeVisitor.generic_visit(self, node)
+
+
+_import_hook.JaxtypingTransformer.generic_visit = _visit_outside_of_functions
+conf = "beartype.BeartypeConf(is_pep484_tower=True, is_debug=False)"
+install_import_hook(["icl", "jexplicit"], f"beartype.beartype(conf={conf})")
 
 jax.config.update("jax_num_cpu_devices", 8)
 programs.listen()

@@ -1,7 +1,10 @@
-"""Every way of counting gives the counts of the double loop. Counts are integers: every comparison is exact."""
+"""Every way of counting gives the counts of the double loop, wherever text and tables lie. Every comparison is exact."""
 
 import functools
 import itertools
+import json
+from collections import Counter
+from typing import Any
 
 import chex
 import numpy as np
@@ -11,9 +14,20 @@ from reference import cooccurrences, random_documents, stream_of
 from scipy.sparse import csr_array
 
 from jexplicit.counts import pairs, tables
-from jexplicit.counts.pairs import SparseCounter, count, count_sparse
-from jexplicit.counts.tables import merge_counts
-from jexplicit.data.contexts import context_columns
+from jexplicit.counts.pairs import DenseCounter, SparseCounter, count, count_contexts, count_sparse
+from jexplicit.counts.tables import (
+    MergeTree,
+    Saving,
+    feed,
+    merge_counts,
+    read_tables,
+    split_columns,
+    windows,
+    write_tables,
+    write_tables_index,
+)
+from jexplicit.counts.word_vectors import word_vectors
+from jexplicit.data.contexts import context_columns, with_leading_pads
 from jexplicit.runs.devices import data_mesh
 
 N, K = 7, 3  # N is divided by none of the numbers of devices but 1, and less than the largest
@@ -22,33 +36,62 @@ STREAM = stream_of(DOCUMENTS)
 EXPECTED = cooccurrences(DOCUMENTS, K, N)
 
 
-def assert_same_counts(counts, expected):
-    for C, other in zip(counts, expected, strict=True):
-        np.testing.assert_array_equal(C if isinstance(C, np.ndarray) else C.toarray(), other)
+def assert_same(found, expected):
+    """The same counts, and sparse ones in canonical form."""
+    for C, other in zip(found, expected, strict=True):
+        one, two = (X if isinstance(X, np.ndarray) else X.toarray() for X in (C, other))
+        np.testing.assert_array_equal(one, two)
+        if not isinstance(C, np.ndarray):
+            ordered = C.copy()
+            ordered.has_canonical_format = False  # so that it is looked at
+            ordered.sum_duplicates()
+            np.testing.assert_array_equal(ordered.indices, C.indices)
+            assert np.all(C.data > 0)
 
 
-def dense_on(stream, *, devices, **options):
-    return count(stream, mesh=data_mesh(devices), **options)
-
-
-def in_windows(stream, *, radius, vocab_size, sizes, **options):
-    """The tables of a SparseCounter that gets windows of these sizes, again and again."""
-    counter, x, start = SparseCounter(radius, vocab_size, **options), np.append(np.zeros(radius - 1, stream.dtype), stream), 0
+def counted(stream=STREAM, vocab_size=N, sizes: Any = (10**6,), counter=None, radius=K, **options):
+    """A counter that got windows of these sizes, again and again."""
+    counter, start = counter or SparseCounter(radius, vocab_size, **options), 0
+    x = np.append(np.zeros(radius - 1, stream.dtype), stream)  # any part of a text
     for size in itertools.cycle(sizes):
-        if start >= len(x) - radius:
-            return counter.tables()
         counter.add(x[start : start + radius + size])
-        start += size
+        if (start := start + size) >= len(x) - radius:
+            break
+    return counter
 
 
-WAYS = {
+def written(folder, counts, shards=1):
+    folder.mkdir(parents=True, exist_ok=True)
+    for s, part in enumerate(split_columns(counts, shards)):
+        assert all((C.indices % shards == s).all() for C in part)
+        write_tables(folder, part, shard=s, shards=shards)
+    write_tables_index(folder, radius=len(counts), shards=shards, tokenizer="abc")
+    return read_tables(folder, tokenizer="abc")
+
+
+def parts_of(way, documents, vocab_size):
+    cuts = (documents[: len(documents) // 3], documents[len(documents) // 3 :])
+    return [way(stream_of(part), radius=K, vocab_size=vocab_size) for part in cuts if part]
+
+
+WAYS: dict[str, Any] = {  # of documents, vocabulary, and a folder
     **{
-        f"dense of {chunk} on {devices}": functools.partial(dense_on, devices=devices, chunk=chunk)
-        for chunk in (5, 10**6)
-        for devices in (1, 2, 8)
+        f"dense of {chunk} on {devices}": lambda d, N, _, c=chunk, n=devices: count(
+            stream_of(d, np.uint8), radius=K, vocab_size=N, chunk=c, mesh=data_mesh(n)
+        )
+        for chunk, devices in ((5, 8), (10**6, 2), (7, 1))
     },
-    **{f"sparse {sizes}": functools.partial(in_windows, sizes=sizes) for sizes in ((1,), (7,), (64, 1, 3), (10**6,))},
-    "sparse stream": count_sparse,
+    **{
+        f"sparse of {s}": lambda d, N, _, s=s: counted(stream_of(d, np.uint8), N, s).tables()
+        for s in ((1,), (64, 1, 3), (10**6,))
+    },
+    "sparse stream": lambda d, N, _: count_sparse(stream_of(d, np.int64), radius=K, vocab_size=N),
+    "shards": lambda d, N, folder: count(shards_of(folder, d, vocab_size=N), radius=K, vocab_size=N),
+    "sparse shards": lambda d, N, folder: count_sparse(shards_of(folder, d, vocab_size=N), radius=K, vocab_size=N),
+    "larger radius": lambda d, N, _: count(stream_of(d, np.int32), radius=K + 2, vocab_size=N)[:K],
+    "dense parts": lambda d, N, _: merge_counts((), *parts_of(count, d, N)[::-1]),
+    "sparse parts": lambda d, N, _: merge_counts(*parts_of(count_sparse, d, N), ()),
+    "files": lambda d, N, folder: written(folder, counted(stream_of(d), N).tables(), 4),
 }
 new = np.array([0, 3, 6, 1, 2, 5, 4])
 TEXTS = {  # documents, vocabulary
@@ -59,122 +102,282 @@ TEXTS = {  # documents, vocabulary
 }
 
 
-FEW = ("dense of 5 on 8", "dense of 1000000 on 1", "sparse (64, 1, 3)", "sparse stream")
-
-
-@pytest.mark.parametrize("way", [way if way in FEW else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
-def test_every_way_of_counting_is_the_double_loop(way, monkeypatch):
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_counting_is_the_double_loop(way, monkeypatch, tmp_path):
     monkeypatch.setattr(pairs, "_block_positions", 50)
-    for documents, vocab_size in TEXTS.values():
-        counts = WAYS[way](stream_of(documents, np.uint8), radius=K, vocab_size=vocab_size)
-        assert_same_counts(counts, cooccurrences(documents, K, vocab_size))
+    for name, (documents, vocab_size) in TEXTS.items():
+        found = WAYS[way](documents, vocab_size, tmp_path / name)
+        assert_same(found, cooccurrences(documents, K, vocab_size))
+        assert {C.dtype for C in found} == {np.dtype(np.int32)}
 
 
-@pytest.mark.parametrize("way", ["dense of 5 on 8", "sparse stream"])
-def test_shards_and_integer_types_and_radius_change_no_count(way, tmp_path):
-    for dtype in (np.uint16, np.int32, np.int64):
-        assert_same_counts(WAYS[way](STREAM.astype(dtype), radius=K, vocab_size=N), EXPECTED)
-    assert_same_counts(WAYS[way](shards_of(tmp_path, DOCUMENTS, vocab_size=N), radius=K, vocab_size=N), EXPECTED)
-    assert_same_counts(WAYS[way](STREAM, radius=K + 2, vocab_size=N)[:K], EXPECTED)
-
-
-def test_counts_of_a_sentence_are_those_written_by_hand():
+def test_counts_by_hand_and_progress_and_one_compilation_of_a_step(monkeypatch):
     nearest, second = count(np.array([0, 1, 2, 1, 0], np.uint8), radius=2, vocab_size=3)
     assert nearest.tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     assert second.tolist() == [[0, 1, 1], [0, 1, 0], [1, 0, 0]]
-
-
-@pytest.mark.parametrize("way", [count, count_sparse])
-def test_counts_of_parts_merge_into_the_counts_of_the_whole_in_any_order(way):
-    parts = [way(stream_of(part), radius=K, vocab_size=N) for part in (DOCUMENTS[:9], DOCUMENTS[9:40], DOCUMENTS[40:])]
-    for a, b, c in itertools.permutations(parts):
-        for merged in (merge_counts(merge_counts(a, b), c), merge_counts(a, merge_counts(b, c)), merge_counts(a, (), b, c)):
-            assert_same_counts(merged, EXPECTED)
-    assert merge_counts((), parts[0]) is merge_counts(parts[0], ()) is parts[0] and merge_counts((), ()) == ()
-
-
-@pytest.mark.parametrize("way", [dense_on, count_sparse])
-def test_progress_grows_to_all_positions(way):
-    reports, M = [], len(STREAM) - 1
-    options = {} if way is count_sparse else {"devices": 1, "chunk": 32}
-    way(STREAM, radius=1, vocab_size=N, **options, progress=lambda *now: reports.append(now))
-    step = M if way is count_sparse else 32
-    assert reports == [(min(done, M), M) for done in range(step, M + step, step)]
-
-
-# Dense
-
-
-@pytest.mark.parametrize("total, dtype", [(2**31 - 1, np.int32), (2**31, np.int64)])
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_merged_counts_become_int64_exactly_where_a_cell_could_pass_int32(kind, total, dtype):
-    a, b = (np.array([[n, 0], [5, 0]], np.int32) for n in (2**30, total - 2**30))
-    (C,) = merge_counts((a,), (b,)) if kind == "dense" else merge_counts((csr_array(a),), (csr_array(b),))
-    assert C.dtype == dtype
-    assert_same_counts([C], [[[total, 0], [10, 0]]])
-    assert a.tolist() == [[2**30, 0], [5, 0]]
-
-
-@pytest.mark.parametrize("devices", [1, 8])
-def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(devices, monkeypatch):
-    bound, flushed = 64, []
-    reduce = pairs._reduce
-
-    def observed_reduce(table, vocab_size):
-        flushed.append(reduce(table, vocab_size))
-        return flushed[-1]
-
-    monkeypatch.setattr(pairs, "INT32_CELLS", bound)  # instead of 2^31
-    monkeypatch.setattr(tables, "INT32_CELLS", bound)
-    monkeypatch.setattr(pairs, "_reduce", observed_reduce)
-    assert_same_counts(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), EXPECTED)
-    assert len(flushed) > K * (len(STREAM) // bound)
-    assert max(C.sum() for C in flushed) < bound  # so no cell, and no sum of cells, came near it
-    (C,) = count(np.array([0, *[1] * 100, 0], np.uint8), radius=1, vocab_size=3, chunk=10)
-    assert C.dtype == np.int64
-    assert C.tolist() == [[0, 1, 0], [1, 99, 0], [0, 0, 0]]
-
-
-def test_one_run_compiles_its_step_once(monkeypatch):
+    M = len(STREAM) - 1
+    for way, step, options in ((count, 32, {"chunk": 32, "mesh": data_mesh(1)}), (count_sparse, M, {})):
+        reports = []
+        way(STREAM, radius=1, vocab_size=N, progress=lambda *now, r=reports: r.append(now), **options)
+        assert reports == [(min(done, M), M) for done in range(step, M + step, step)]
     monkeypatch.setattr(pairs, "context_columns", chex.assert_max_traces(context_columns, n=1))
     for _ in range(2):  # 20 steps, the last one not full, of a vocabulary of no other test
         count(STREAM, radius=2, vocab_size=11, chunk=16)
 
 
+def test_counts_become_int64_exactly_where_a_cell_could_pass_int32(tmp_path):
+    for total, dtype in ((2**31 - 1, np.int32), (2**31, np.int64)):
+        a, b = (np.array([[n, 0], [5, 0]], np.int32) for n in (2**30, total - 2**30))
+        for found in (merge_counts((a,), (b,)), merge_counts((csr_array(a),), (csr_array(b),))):
+            assert found[0].dtype == dtype and a.tolist() == [[2**30, 0], [5, 0]]
+            assert_same(found, [np.array([[total, 0], [10, 0]])])
+    C = csr_array(np.array([[0, 0], [0, 2**31 - 1]], np.int32))
+    (D,) = written(tmp_path, merge_counts(*[(C,)] * 5))
+    assert D.dtype == np.int64 and D[1, 1] == 5 * (2**31 - 1)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(devices, monkeypatch):
+    bound, flushed, reduce = 64, [], pairs._reduce
+    monkeypatch.setattr(pairs, "INT32_CELLS", bound)  # instead of 2^31
+    monkeypatch.setattr(tables, "INT32_CELLS", bound)
+    monkeypatch.setattr(pairs, "_reduce", lambda *given: flushed.append(reduce(*given)) or flushed[-1])
+    assert_same(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), EXPECTED)
+    assert len(flushed) > K * (len(STREAM) // bound)
+    assert max(C.sum() for C in flushed) < bound  # so no cell, and no sum of cells, came near it
+    monkeypatch.setattr(pairs, "_block_positions", 30)
+    ones = np.array([0, *[1] * 100, 0], np.uint8)
+    for found in (count(ones, radius=1, vocab_size=3, chunk=10), counted(ones, 3, radius=1).tables()):
+        assert found[0].dtype == np.int64
+        assert_same(found, [np.array([[0, 1, 0], [1, 99, 0], [0, 0, 0]])])
+
+
+def test_keys_up_to_and_beyond_32_bits_and_tables_beyond_dense_ones_are_exact(tmp_path):
+    for large in (2**8, 2**16, 2**16 + 3):
+        old = np.where(np.arange(N) > 4, np.arange(N) + large - N, np.arange(N))  # the largest id is large - 1
+        found = counted(old[STREAM].astype(np.min_scalar_type(large - 1)), large).tables()
+        for C, expected in zip(written(tmp_path / str(large), found, 3), EXPECTED, strict=True):
+            assert C.shape == (large, large) and C.sum() == expected.sum()
+            np.testing.assert_array_equal(C[old][:, old].toarray(), expected)
+
+
+def test_tables_stay_as_they_are_while_counting_goes_on_and_a_restored_counter_never_stopped(tmp_path):
+    counter = counted()
+    before, state = counter.tables(), counter.state()
+    counter.add(STREAM[:K])  # a window of context only
+    kept = {name: array.copy() for name, array in state.items()}
+    assert_same(counted(sizes=(50,), counter=counter).tables(), [2 * C for C in EXPECTED])
+    assert_same(before, EXPECTED)
+    for name, array in state.items():
+        np.testing.assert_array_equal(array, kept[name])
+    for position in (1, 100, len(STREAM) - 1):
+        arrays: dict[str, Any] = counted(STREAM[: position + 1]).state()
+        np.savez(tmp_path / "state.npz", **arrays)
+        restored = SparseCounter(K, N)
+        with np.load(tmp_path / "state.npz") as saved:
+            restored.restore(dict(saved))
+        restored.add(with_leading_pads(STREAM, K)[position:])
+        assert_same(restored.tables(), EXPECTED)
+
+
+def test_merges_are_few_and_of_like_sizes(monkeypatch):
+    added, add = [], tables.add_tables
+    monkeypatch.setattr(tables, "add_tables", lambda x, y: added.append(x.nnz + y.nnz) or add(x, y))
+    monkeypatch.setattr(pairs, "_block_positions", 100)
+    stream = np.random.default_rng(0).permutation(np.repeat(np.arange(4000), 2))  # hardly a pair occurs twice
+    counted(stream, 4000, radius=1).tables()
+    assert sum(added) < len(stream) * np.log2(len(stream) / 100) * 1.5  # every pair is copied once per doubling
+    tree, parts = MergeTree(N), [counted(stream_of(random_documents(s, 60, N, 9))).tables()[:1] for s in range(20)]
+    for (C,) in parts:
+        tree.add(C)
+        assert len(tree.tables) <= 5
+    assert_same((tree.total(),), merge_counts(*parts))
+
+
+# A pass over a stream: windows, saves, kills
+
+
+def test_windows_together_are_the_stream_each_after_its_context():
+    for span, radius in itertools.product((1, 3, 50, 10**4), (1, 4)):
+        padded, parts = with_leading_pads(STREAM, radius), list(windows(STREAM, 1, len(STREAM), radius=radius, span=span))
+        np.testing.assert_array_equal(np.concatenate([part[radius:] for part in parts]), STREAM[1:])
+        for n, part in enumerate(parts):
+            np.testing.assert_array_equal(part, padded[n * span : n * span + len(part)])
+
+
+class Killed(Exception):
+    pass
+
+
+class Fragile(DenseCounter):
+    """A counter that dies after some windows."""
+
+    left = 10**6
+
+    def add(self, window):
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        super().add(window)
+
+
+Fragile.__name__ = DenseCounter.__name__  # what it saves, a DenseCounter may go on from
+
+
+def fed(saving, left=10**6):
+    """The counts of a counter that dies after so many windows, or None."""
+    counter = Fragile(radius=K, vocab_size=N, chunk=20)
+    counter.left = left
+    try:
+        feed(counter, STREAM, 1, len(STREAM), saving=saving)
+    except Killed:
+        return None
+    return counter.tables()
+
+
+def test_a_pass_killed_after_any_window_goes_on_exactly_and_what_was_saved_is_not_counted_again(tmp_path):
+    for seconds, left in itertools.product((-1.0, 1e9), (0, 3, 6)):  # a save after every window, or none
+        saving = Saving(tmp_path / f"{seconds}_{left}", seconds)
+        for kill in (1, 2):
+            assert kill * left * 20 >= len(STREAM) - 20 or fed(saving, left) is None
+        assert_same(fed(saving), EXPECTED)
+        assert seconds > 0 or fed(saving, 0) is not None  # all is counted: no window is left
+    reports, options = [], {"radius": K, "vocab_size": N, "saving": Saving(tmp_path / "sparse", -1.0)}
+    for _ in range(2):
+        assert_same(count_sparse(STREAM, **options, progress=lambda *now: reports.append(now)), EXPECTED)
+    assert reports == [(len(STREAM) - 1,) * 2]
+
+
+def flipped(data, place):
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def refused(said, call, *arguments, **options):
+    with pytest.raises(ValueError, match=said):
+        call(*arguments, **options)
+
+
+def test_partial_counts_of_another_pass_and_damaged_ones_are_refused(tmp_path, monkeypatch):
+    saving, path = Saving(tmp_path, -1.0), tmp_path / "process_0_of_1.npz"
+    pass_over = functools.partial(count, vocab_size=N, saving=saving)
+    pass_over(STREAM, radius=K)
+    other = np.where(np.arange(len(STREAM)) == 1, 3 - 2 * (STREAM[1] == 3), STREAM).astype(STREAM.dtype)
+    for stream, radius in ((other, K), (STREAM, K + 1)):
+        said = r"process_0_of_1\.npz holds partial counts of another text, radius or vocabulary"
+        refused(said, pass_over, stream, radius=radius)
+    data = path.read_bytes()
+    for damaged in (data[: len(data) // 2], flipped(data, len(data) // 2)):
+        path.write_bytes(damaged)
+        refused(r"process_0_of_1\.npz is damaged", pass_over, STREAM, radius=K)
+    path.rename(tmp_path / "process_1_of_2.npz")
+    refused("begun by 2 processes, and these are 1", pass_over, STREAM, radius=K)
+    monkeypatch.setattr("jax.process_count", lambda: 2)  # a process may begin after another of its run has saved
+    assert_same(fed(saving), EXPECTED)
+
+
 # Refusals
 
-KINDS = {"dense": count, "sparse": count_sparse}
-STREAMS = [  # of every kind
-    *((np.array([0, 1, wrong, 2, 0]), f"token id {wrong} in a vocabulary of {N}.*vocab_size") for wrong in (N, N + 40, -1)),
-    *((wrong, "encode_documents") for wrong in (STREAM[1:], STREAM[:-1], STREAM[:1], STREAM[None], STREAM.astype(np.float64))),
-]
-OPTIONS = [
-    ("dense sparse", {"radius": 0}, "radius K = 0.*use K >= 1"),
-    ("dense", {"chunk": 0}, "chunk of 0 positions"),
-    ("dense", {"vocab_size": 46341}, "vocabulary 46341.*use a vocabulary of at most 46340"),
-    ("dense", {"vocab_size": 10**6}, f"vocabulary {10**6}.*use a vocabulary of at most 46340"),
-    ("sparse", {"vocab_size": 0}, "vocabulary 0"),
-    ("sparse", {"vocab_size": 2**31 + 1}, "2147483649"),
-]
+
+def test_streams_options_and_counts_that_are_refused(tmp_path):
+    STREAMS = [
+        *((np.array([0, 1, i, 2, 0]), f"token id {i} in a vocabulary of {N}.*vocab_size") for i in (N, -1)),
+        *((wrong, "encode_documents") for wrong in (STREAM[1:], STREAM[:-1], STREAM[:1], STREAM[None], STREAM * 1.0)),
+    ]
+    for way, (stream, said) in itertools.product((count, count_sparse), STREAMS):
+        refused(said, way, stream, radius=1, vocab_size=N)
+    for way, options, said in [
+        (count, {"radius": 0}, "radius K = 0.*use K >= 1"),
+        (count, {"chunk": 0}, "chunk of 0 positions"),
+        (count, {"vocab_size": 46341}, "vocabulary 46341.*use a vocabulary of at most 46340"),
+        (count_sparse, {"radius": 0}, "radius K = 0.*use K >= 1"),
+        (count_sparse, {"vocab_size": 2**31 + 1}, "2147483649"),
+    ]:
+        refused(said, way, STREAM, **{"radius": 1, "vocab_size": N, **options})
+    said = "token id 46340 in a vocabulary of 46340"  # the largest one: only this check stops it
+    refused(said, count, np.array([0, 46340, 0], np.uint16), radius=1, vocab_size=46340)
+    for way, (radius, size) in itertools.product((count, count_sparse), ((2, 3), (1, 4))):
+        a, b = (way(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, size)))
+        refused(f"{radius} offsets and vocabulary {size}: count both with the same radius", merge_counts, a, b)
+    counter = counted()
+    for window in (STREAM[: K - 1], STREAM[None], STREAM.astype(np.float64), [0, 0, 0, 1, N]):
+        refused("pass one axis of integers, K = 3 context tokens|token id 7", counter.add, np.array(window))
+    assert_same(counter.tables(), EXPECTED)
+    stream = shards_of(tmp_path, DOCUMENTS, vocab_size=N)
+    path = tmp_path / stream.shards[1].file
+    path.write_bytes(flipped(path.read_bytes(), 3))
+    refused(r"00001\.tokens is damaged \(CRC-32", count, stream, radius=K, vocab_size=N)
 
 
-def test_streams_and_options_that_are_refused():
-    cases = [(kind, {"stream": stream}, said) for kind in KINDS for stream, said in STREAMS]
-    cases += [(kind, options, said) for kinds, options, said in OPTIONS for kind in kinds.split()]
-    for kind, options, said in cases:
-        given = {"stream": STREAM, "radius": 1, "vocab_size": N, **options}
-        with pytest.raises(ValueError, match=said):
-            KINDS[kind](given.pop("stream"), **given)
+def test_damaged_foreign_and_unfinished_counts_are_refused(tmp_path):
+    refused("holds no whole counts", read_tables, tmp_path)
+    counts = written(tmp_path, counted().tables(), shards=2)
+    refused("counts of another tokenizer", read_tables, tmp_path, tokenizer="xyz")
+    path, index = tmp_path / "offset_2_00001-of-00002.npz", tmp_path / "index.json"
+    data, text = path.read_bytes(), index.read_text()
+    for place in range(0, len(data), 31):  # most bytes matter; with those that do not, the counts are the same
+        path.write_bytes(flipped(data, place))
+        try:
+            assert_same(read_tables(tmp_path), counts)
+        except ValueError as error:
+            assert "offset_2_00001-of-00002.npz are missing or damaged" in str(error)
+    path.write_bytes(data[:-9])
+    refused(r"offset_2_00001-of-00002\.npz are missing or damaged", read_tables, tmp_path)
+    path.unlink()
+    refused(r"offset_2_00001-of-00002\.npz are missing or damaged", read_tables, tmp_path)
+    index.write_text(json.dumps({**json.loads(text), "layout": 1}))
+    refused(r"of another version \(layout 1\)", read_tables, tmp_path)
+    index.write_text(text[:-9])
+    refused("index .* is damaged", read_tables, tmp_path)
 
 
-def test_the_largest_dense_vocabulary():
-    with pytest.raises(ValueError, match="token id 46340 in a vocabulary of 46340"):  # only this check stops it
-        count(np.array([0, 46340, 0], np.uint16), radius=1, vocab_size=46340)
+# Contexts of several tokens, and word vectors
 
 
-@pytest.mark.parametrize("way", [count, count_sparse])
-@pytest.mark.parametrize("radius, vocab_size", [(2, 3), (1, 4)])
-def test_counts_of_another_radius_or_vocabulary_do_not_merge(way, radius, vocab_size):
-    a, b = (way(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, vocab_size)))
-    with pytest.raises(ValueError, match=f"{radius} offsets and vocabulary {vocab_size}: count both with the same radius"):
-        merge_counts(a, b)
+def test_every_level_of_contexts_is_that_of_dictionaries(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.integers(0, size, 300) for size in (3, 5, 4, 2)], axis=1).astype(np.uint8)
+    Y, order = rng.integers(0, N, 300).astype(np.uint8), rng.permutation(300)
+    X[0], Y[0] = N - 1, N - 1
+
+    def keys_of(level, N=N):
+        """`context * N + target` of every pair."""
+        assert level.start[0] == 0 and level.start[-1] == len(level.outputs) == len(level.counts)
+        return level.keys(np.arange(len(level.contexts)), N)
+
+    # keys are numbered again where they would grow too large: never, once, often
+    for length, largest in ((1, 2**63 - 1), (3, 40), (4, 2**63 - 1), (4, 100), (4, 40)):
+        monkeypatch.setattr(pairs, "_largest", largest)
+        found, again = (count_contexts(X[m, :length], Y[m], N) for m in (np.arange(300), order))
+        for one, other in zip(itertools.chain(*found), itertools.chain(*again), strict=True):
+            np.testing.assert_array_equal(one, other)  # the order of positions changes nothing
+        positions = [(tuple(x[:length]), y) for x, y in zip(X.tolist(), Y.tolist(), strict=True)]
+        numbers: dict[tuple[int, ...], int] = {(i,): i for i in range(N)}
+        counts = {length: Counter(positions)}  # of the longest how often; then in how many longer ones
+        for n in range(length - 1, 0, -1):
+            counts[n] = Counter((context[:n], y) for context, y in counts[n + 1])
+        for n, level in enumerate(found, 1):
+            if n > 1:
+                known = sorted({x[:n] for x, _ in positions})
+                assert level.contexts.tolist() == [numbers[x[:-1]] * N + x[-1] for x in known]
+                numbers = {x: number for number, x in enumerate(known)}
+            assert len(level.contexts) == len(numbers)
+            expected = sorted((numbers[x] * N + y, n) for (x, y), n in counts[n].items())
+            assert list(zip(keys_of(level).tolist(), level.counts.tolist(), strict=True)) == expected
+    monkeypatch.setattr(pairs, "_largest", 2**63 - 1)
+    one, two = count_contexts(np.array([[255, 255], [255, 0]], np.uint8), np.array([255, 0], np.uint8), 256)
+    assert keys_of(one, 256).tolist() == two.contexts.tolist() == [255 * 256, 255 * 256 + 255]  # they do not wrap
+    assert keys_of(two, 256).tolist() == [0, 256 + 255]
+
+
+def test_word_vectors_are_the_svd_of_positive_information():
+    C = EXPECTED[0].astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        information = np.log(C * C.sum() / np.outer(C.sum(axis=1), C.sum(axis=0)))
+    S, sigma, _ = np.linalg.svd(np.where(C > 0, np.maximum(information, 0), 0))
+    V = word_vectors(EXPECTED[0], 3)
+    np.testing.assert_allclose(V @ V.T, (S[:, :3] * sigma[:3]) @ S[:, :3].T, atol=1e-9)
+    assert (V[np.abs(V).argmax(axis=0), range(3)] > 0).all()
+    np.testing.assert_array_equal(V, word_vectors(EXPECTED[0], 3))
+    for d in (0, N):
+        refused(f"word vectors of {d} dimensions", word_vectors, np.ones((N, N), int), d)
+    refused("no counts", word_vectors, np.zeros((3, 3), int), 1)

@@ -1,4 +1,4 @@
-"""Images: the embedded digits, idx files, and everything about them that is refused."""
+"""Images: the embedded digits, idx files, PNGs, files of NumPy, and everything about them that is refused."""
 
 import gzip
 import importlib.util
@@ -15,50 +15,42 @@ from sklearn.datasets import load_digits
 from jexplicit.data.images import FILES, check_images, pixel_features, read_grey_images, read_images, read_parts, read_png
 
 
-def some_images(M: int, seed: int = 0, shape=(5, 4), classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.integers(1, 256, (M, *shape), np.uint8), (np.arange(M) % classes).astype(np.uint8)
+def refused(said: str, call, *arguments, **options):
+    with pytest.raises(ValueError, match=said):
+        call(*arguments, **options)
 
 
-def write(folder, *, compressed: bool = True, **changed: bytes) -> None:
+def some_images(M: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(seed).integers(1, 256, (M, 5, 4), np.uint8), (np.arange(M) % 3).astype(np.uint8)
+
+
+def write(folder, compressed: bool = True, /, **changed: bytes) -> None:
     """The four files of a small data set, some of them with other bytes."""
     folder.mkdir(exist_ok=True)
-    (X, Y), (X_test, Y_test) = some_images(12), some_images(6, seed=1)
-    parts = {"train_images": X, "train_labels": Y, "test_images": X_test, "test_labels": Y_test}
+    parts = dict(zip(FILES, (*some_images(12), *some_images(6, seed=1)), strict=True))
     for part, file in FILES.items():
         content = changed.get(part, idx_bytes(parts[part]))
-        if compressed:
-            (folder / f"{file}.gz").write_bytes(gzip.compress(content))
-        else:
-            (folder / file).write_bytes(content)
+        (folder / (f"{file}.gz" if compressed else file)).write_bytes(gzip.compress(content) if compressed else content)
 
 
-@pytest.mark.parametrize("compressed", [True, False])
-def test_idx_files_come_back_as_they_were_written(tmp_path, compressed):
-    write(tmp_path, compressed=compressed)
-    data = read_images("mnist", tmp_path)
-    for (X, Y), part in ((some_images(12), "train"), (some_images(6, seed=1), "test")):
-        np.testing.assert_array_equal(getattr(data, f"{part}_images"), X)
-        np.testing.assert_array_equal(getattr(data, f"{part}_labels"), Y)
-    assert data.levels == 256 and data.outputs == 3
+def test_idx_files_come_back_as_they_were_written_and_the_hash_covers_every_pixel_and_label(tmp_path, monkeypatch):
+    assert list(FILES) == ["train_images", "train_labels", "test_images", "test_labels"]
+    for compressed in (True, False):
+        write(tmp_path / "letters", compressed)
+        data = read_images("mnist", tmp_path / "letters")
+        for part, expected in zip(FILES, (*some_images(12), *some_images(6, seed=1)), strict=True):
+            np.testing.assert_array_equal(getattr(data, part), expected)
+            changed = expected.copy()
+            changed[-1] ^= 1
+            assert data._replace(**{part: changed}).sha256 != data.sha256
+        assert data.levels == 256 and data.outputs == 3
+        for file in (tmp_path / "letters").iterdir():
+            file.unlink()
     assert check_images(data._replace(name="letters", train_labels=np.arange(12, dtype=np.uint8))).outputs == 12
-
-
-def test_a_data_set_is_found_by_its_name_in_the_data_folder(tmp_path, monkeypatch):
     write(tmp_path / "letters")
     monkeypatch.setenv("JEXPLICIT_DATA_DIR", str(tmp_path))
     assert read_images("letters").name == "letters"
     assert read_images("letters").sha256 == read_images("other", tmp_path / "letters").sha256  # named by its content
-
-
-def test_the_hash_covers_every_pixel_and_label(tmp_path):
-    write(tmp_path)
-    data = read_images("mnist", tmp_path)
-    for part in range(1, 5):
-        name = data._fields[part]
-        changed = getattr(data, name).copy()
-        changed[-1] ^= 1
-        assert data._replace(**{name: changed}).sha256 != data.sha256
 
 
 def test_the_embedded_digits_are_scikit_learns_cut_in_two():
@@ -76,56 +68,43 @@ def test_mnist_is_mnist(data_dir):
     assert pixel_features(data.train_images, 256, np.float64).sum(axis=1).mean() == pytest.approx(105.10, abs=0.005)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("levels", [256, 17])
-def test_pixel_features_are_the_papers(levels, dtype):
-    X = np.random.default_rng(0).integers(0, levels, (7, 3, 4), np.uint8)
-    H = pixel_features(X, levels, dtype)
-    assert H.dtype == dtype and 0 < H.min() and H.max() <= 1
+def test_pixel_features_are_the_papers():
+    for dtype, levels in ((np.float64, 256), (np.float32, 17)):
+        X = np.random.default_rng(0).integers(0, levels, (7, 3, 4), np.uint8)
+        H = pixel_features(X, levels, dtype)
+        assert H.dtype == dtype and 0 < H.min() and H.max() <= 1
+        np.testing.assert_allclose(H, reference.pixel_features(X, levels), rtol=2 * float(np.finfo(dtype).eps))  # one division
     assert pixel_features(np.array([[[0, 1]]]), 2).tolist() == [[0.5, 1.0]]  # black and white
-    assert pixel_features(np.zeros((1, 1, 2), np.uint8), 256).tolist() == [[1 / 256] * 2]
-    np.testing.assert_allclose(H, reference.pixel_features(X, levels), rtol=2 * float(np.finfo(dtype).eps))  # one division
 
 
-IMAGES, LABELS = map(idx_bytes, some_images(12))
-BAD_FILES = [
-    ({"train_images": IMAGES[:-1]}, r"is truncated.*\(12, 5, 4\) values and 239 follow"),
-    ({"train_images": IMAGES[:9]}, "is truncated"),
-    ({"test_labels": LABELS + b"\0"}, "has extra bytes"),
-    ({"test_labels": b""}, "magic number 0"),
-    ({"test_labels": b"\0\0\x0d\x01" + LABELS[4:]}, "magic number 3329"),
-    ({"train_images": idx_bytes(np.ones((12, 5, 4, 3)))}, "train-images.*four dimensions, as of colour images: only grey"),
-    ({"train_images": LABELS, "train_labels": IMAGES}, r"magic number 2049, that of labels; expected 2051.*swapped"),
-]
-
-
-@pytest.mark.parametrize(("changed", "message"), BAD_FILES)
-def test_a_truncated_or_foreign_idx_file_is_refused(tmp_path, changed, message):
-    write(tmp_path, **changed)
-    with pytest.raises(ValueError, match=message):
-        read_images("mnist", tmp_path)
-
-
-def test_damaged_and_missing_files_and_folders_are_named(tmp_path, monkeypatch):
-    def refused(said, name="mnist", folder=tmp_path):
-        with pytest.raises(ValueError, match=said):
-            read_images(name, folder)
-
+def test_idx_files_that_are_damaged_foreign_or_missing_are_named(tmp_path, monkeypatch):
+    images, labels = map(idx_bytes, some_images(12))
+    bad: list[tuple[dict[str, bytes], str]] = [
+        ({"train_images": images[:-1]}, r"is truncated.*\(12, 5, 4\) values and 239 follow"),
+        ({"train_images": images[:9]}, "is truncated"),
+        ({"test_labels": labels + b"\0"}, "has extra bytes"),
+        ({"test_labels": b""}, "magic number 0"),
+        ({"train_images": idx_bytes(np.ones((12, 5, 4, 3)))}, "train-images.*four dimensions, as of colour images: only grey"),
+        ({"train_images": labels, "train_labels": images}, r"magic number 2049, that of labels; expected 2051.*swapped"),
+    ]
+    for changed, message in bad:
+        write(tmp_path, **changed)
+        refused(message, read_images, "mnist", tmp_path)
     write(tmp_path)
     path = tmp_path / f"{FILES['train_images']}.gz"
     data = path.read_bytes()
-    for damaged in (data[:-20], IMAGES):
+    for damaged in (data[:-20], images):
         path.write_bytes(damaged)
-        refused("train-images.*is not a whole gzip file")
+        refused("train-images.*is not a whole gzip file", read_images, "mnist", tmp_path)
     path.write_bytes(data)
     (tmp_path / f"{FILES['test_labels']}.gz").unlink()
-    refused("t10k-labels-idx1-ubyte")
-    refused("nowhere", folder=tmp_path / "nowhere")
-    refused("embedded", name="digits")
+    refused("t10k-labels-idx1-ubyte", read_images, "mnist", tmp_path)
+    refused("nowhere", read_images, "mnist", tmp_path / "nowhere")
+    refused("embedded", read_images, "digits", tmp_path)
     monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
-    refused(r"without a folder.*data_dir=DIR.*JEXPLICIT_DATA_DIR", folder=None)
+    refused(r"without a folder.*data_dir=DIR.*JEXPLICIT_DATA_DIR", read_images, "mnist", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    refused(r"tfds:mnist needs tensorflow_datasets.*pip install.*data set digits", name="tfds:mnist")
+    refused(r"tfds:mnist needs tensorflow_datasets.*pip install.*data set digits", read_images, "tfds:mnist", tmp_path)
 
 
 # PNGs and files of NumPy
@@ -135,7 +114,7 @@ X = {part: RNG.integers(2, 256, (M, 5, 4), np.uint8) for part, M in (("train", 6
 Y = {"train": np.array([0, 0, 1, 1, 2, 2], np.uint8), "test": np.array([0, 2, 2], np.uint8)}
 
 
-def write_png(path, array, mode: str | None = None):
+def write_image(path, array, mode: str | None = None):
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray(array)
     (image.convert(mode) if mode else image).save(path)
@@ -145,7 +124,7 @@ def write_png(path, array, mode: str | None = None):
 def write_folders(folder, labels=("9", "10", "11")):
     for part in ("train", "test"):
         for n, (image, label) in enumerate(zip(X[part], Y[part], strict=True)):
-            write_png(folder / part / labels[label] / f"{n}.png", image)
+            write_image(folder / part / labels[label] / f"{n}.png", image)
     (folder / "train" / ".hidden").mkdir()
     return folder
 
@@ -154,18 +133,26 @@ def arrays(**changed) -> dict[str, Any]:
     return {"x_train": X["train"], "y_train": Y["train"], "x_test": X["test"], "y_test": Y["test"], **changed}
 
 
-@pytest.mark.parametrize("labels", [("9", "10", "11"), ("a", "b", "c")])  # by number, and by name
-def test_folders_of_pngs_are_the_images_with_their_labels(tmp_path, labels):
-    folder = write_folders(tmp_path / "shapes", labels)
-    for data in (read_images("shapes", folder), read_images(str(folder)), read_images(f"{folder}/")):
-        assert (data.name, data.classes, data.levels, data.outputs) == ("shapes", labels, 256, 3)
-        assert labelled(data) == {part: sorted(zip(Y[part], map(bytes, X[part]), strict=True)) for part in ("train", "test")}
-
-
 def labelled(data):
     """Labels and images of each part, sorted."""
-    parts = {part: (getattr(data, f"{part}_labels"), getattr(data, f"{part}_images")) for part in ("train", "test")}
-    return {part: sorted(zip(labels, map(bytes, images), strict=True)) for part, (labels, images) in parts.items()}
+    parts = [(getattr(data, f"{part}_labels"), getattr(data, f"{part}_images")) for part in ("train", "test")]
+    return [sorted(zip(labels, map(bytes, images), strict=True)) for labels, images in parts]
+
+
+def test_folders_of_pngs_and_npz_files_are_the_images_with_their_labels(tmp_path):
+    expected = [sorted(zip(Y[part], map(bytes, X[part]), strict=True)) for part in ("train", "test")]
+    for labels in (("9", "10", "11"), ("a", "b", "c")):  # by number, and by name
+        folder = write_folders(tmp_path / labels[0] / "shapes", labels)
+        for data in (read_images("shapes", folder), read_images(str(folder)), read_images(f"{folder}/")):
+            assert (data.name, data.classes, data.levels, data.outputs) == ("shapes", labels, 256, 3)
+            assert labelled(data) == expected
+    keras: dict[str, Any] = {"x_train": X["train"][..., None], "y_train": Y["train"][:, None].astype(np.int64)}  # of other data
+    for changed in ({}, keras, {"x_test": X["test"].astype(np.int32)}):
+        np.savez_compressed(tmp_path / "shapes.npz", **arrays(**changed))
+        data = read_images(str(tmp_path / "shapes.npz"))
+        assert data.name == "shapes" and labelled(data) == expected
+    (tmp_path / "shapes.npz").rename(tmp_path / "a.NPZ")
+    assert read_images("other", tmp_path / "a.NPZ").name == "other"
 
 
 def test_any_part_of_folders_of_pngs_has_all_classes(tmp_path):
@@ -173,7 +160,7 @@ def test_any_part_of_folders_of_pngs_has_all_classes(tmp_path):
     for label, levels in {"a": range(1, 31), "b": range(101, 131), "c": range(201, 231)}.items():
         for level in levels:
             for part in ("train", "test"):
-                write_png(tmp_path / part / label / f"{level}.png", np.full((2, 2), level, np.uint8))
+                write_image(tmp_path / part / label / f"{level}.png", np.full((2, 2), level, np.uint8))
     data = read_images(str(tmp_path))
     for part in ("train", "test"):
         images, labels = getattr(data, f"{part}_images"), getattr(data, f"{part}_labels")
@@ -183,81 +170,60 @@ def test_any_part_of_folders_of_pngs_has_all_classes(tmp_path):
     np.testing.assert_array_equal(few.train_images, data.train_images[:20])  # the same permutation every time
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"x_train": X["train"][..., None], "y_train": Y["train"][:, None].astype(np.int64)},  # as Keras has other data
-        {"x_test": X["test"].astype(np.int32)},
-    ],
-)
-def test_an_npz_file_is_the_same_data_set(tmp_path, changed):
-    np.savez_compressed(tmp_path / "shapes.npz", **arrays(**changed))
-    data = read_images(str(tmp_path / "shapes.npz"))
-    assert data.name == "shapes" and labelled(data) == labelled(read_images("any", write_folders(tmp_path / "png")))
-    assert read_images("other", tmp_path / "shapes.npz").name == "other"
-
-
-MISREAD = [
-    ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
-    ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
-    ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
-    ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
-    ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
-    ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers only"),
-]
-
-
-@pytest.mark.parametrize(("changed", "message"), MISREAD)
-def test_an_npz_file_that_would_be_misread_is_refused(tmp_path, changed, message):
-    np.savez(tmp_path / "a.npz", allow_pickle=True, **arrays(**changed))
+def test_files_and_folders_that_would_be_misread_are_refused(tmp_path):
     np.savez(tmp_path / "keys.npz", images=X["train"], y_train=Y["train"])
+    for changed, message in [
+        ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
+        ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
+        ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
+        ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
+        ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
+        ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers only"),
+    ]:
+        np.savez(tmp_path / "a.npz", allow_pickle=True, **arrays(**changed))
+        refused(message, read_parts, tmp_path / "a.npz")
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
+    for name in ("b.npz", "nowhere.npz"):
+        refused(f"{name} cannot be read", read_parts, tmp_path / name)
     keys = "holds images, y_train and no x_train, x_test, y_test: save images as x_train"
-    gone = {name: f"{name} cannot be read" for name in ("b.npz", "nowhere.npz")}
-    for name, said in {"a.npz": message, "keys.npz": keys, **gone}.items():
-        with pytest.raises(ValueError, match=said):
-            read_parts(tmp_path / name)
+    refused(keys, read_parts, tmp_path / "keys.npz")
+    folder = write_folders(tmp_path / "shapes")
+    for loose, said in [
+        ("train/loose.png", "loose.png has no label: put it in a folder of its label"),
+        ("train/9/a.jpg", "a.jpg is no PNG: convert it.*resize=N"),
+        ("test/12/1.png", "has no folder 12"),
+    ]:
+        path = write_image(folder / loose, X["test"][0])
+        refused(said, read_parts, folder)
+        path.unlink()
+    refused("has no folder 12", read_parts, folder)
+    (folder / "test/12").rmdir()
+    write_image(folder / "train/9/8.png", X["test"][0].T.copy())
+    said = r"0.png is 5 x 4 and .*8.png is 4 x 5: all images need one size.*by resize=N"
+    refused(said, read_parts, folder)
+    refused("holds neither train-images-idx3-ubyte nor .*train/LABEL/.*png.*npz", read_parts, folder / "train")
+    (tmp_path / "empty/train").mkdir(parents=True)
+    refused(r"train holds no folder: put the PNGs there as .*/LABEL/\*.png", read_parts, tmp_path / "empty")
 
 
 def test_pngs_that_would_be_misread_are_refused(tmp_path):
-    image = X["train"][0]
+    image, path = X["train"][0], tmp_path / "a.png"
     for mode in ("RGB", "RGBA", "P", "LA", "I;16"):
-        with pytest.raises(ValueError, match=f"of mode {mode}.*: only grey images of 8 bits.*resize=N.*convert"):
-            read_png(write_png(tmp_path / "a.png", image, mode))
-    np.testing.assert_array_equal(read_png(write_png(tmp_path / "a.png", image > 99)), 255 * (image > 99))
-    wide, narrow = (read_png(write_png(tmp_path / "a.png", levels), 4) for levels in (257 * image.astype(np.uint16), image))
+        said = f"of mode {mode}.*: only grey images of 8 bits.*resize=N.*convert"
+        refused(said, read_png, write_image(path, image, mode))
+    np.testing.assert_array_equal(read_png(write_image(path, image > 99)), 255 * (image > 99))
+    wide, narrow = (read_png(write_image(path, levels), 4) for levels in (257 * image.astype(np.uint16), image))
     np.testing.assert_array_equal(wide, narrow)
     for levels in (image.astype(np.int32), image.astype(np.float32)):
-        with pytest.raises(ValueError, match="of mode [IF]: its grey levels have no known range"):
-            read_png(write_png(tmp_path / "a.tif", levels), 4)
-    whole = write_png(tmp_path / "a.png", np.tile(image, (20, 20))).read_bytes()
+        said = "of mode [IF]: its grey levels have no known range"
+        refused(said, read_png, write_image(tmp_path / "a.tif", levels), 4)
+    whole = write_image(path, np.tile(image, (20, 20))).read_bytes()
     for damaged in (b"", b"no image", whole[:-2000], whole[:40], whole[:16] + b"x" + whole[17:]):
-        (tmp_path / "a.png").write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"a.png cannot be read as a PNG \("):
-            read_png(tmp_path / "a.png")
+        path.write_bytes(damaged)
+        refused(r"a.png cannot be read as a PNG \(", read_png, path)
 
 
-def test_folders_that_would_be_misread_are_refused(tmp_path):
-    folder = write_folders(tmp_path / "shapes")
-    write_png(folder / "test" / "12" / "1.png", X["test"][0])
-    with pytest.raises(ValueError, match="has no folder 12"):
-        read_parts(folder)
-    (folder / "test/12/1.png").rename(folder / "train/9/7.png")
-    with pytest.raises(ValueError, match="has no folder 12"):
-        read_parts(folder)
-    (folder / "test/12").rmdir()
-    write_png(folder / "train/9/8.png", X["test"][0].T.copy())
-    with pytest.raises(ValueError, match=r"0.png is 5 x 4 and .*8.png is 4 x 5: all images need one size.*by resize=N"):
-        read_parts(folder)
-    with pytest.raises(ValueError, match="holds neither train-images-idx3-ubyte nor .*train/LABEL/.*png.*npz"):
-        read_parts(folder / "train")
-    (tmp_path / "empty/train").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"train holds no folder: put the PNGs there as .*/LABEL/\*.png"):
-        read_parts(tmp_path / "empty")
-
-
-def test_images_are_read_from_files_and_folders_of_every_kind(tmp_path):
+def test_images_are_read_from_files_and_folders_of_every_kind_and_files_without_images_are_named(tmp_path):
     folder, expected = write_folders(tmp_path / "shapes"), X["test"]
     np.save(tmp_path / "one.npy", expected[0])
     np.save(tmp_path / "all.npy", expected)
@@ -270,35 +236,43 @@ def test_images_are_read_from_files_and_folders_of_every_kind(tmp_path):
     np.testing.assert_array_equal(
         np.stack(images), np.concatenate([expected[order], expected[:1], expected[:1], *[expected] * 2])
     )
+    (tmp_path / "a.txt").write_text("no image")
+    data = (tmp_path / "all.npy").read_bytes()
+    (tmp_path / "bad.npy").write_bytes(data.replace(b"{'descr", b"{{'desc"))
+    with zipfile.ZipFile(tmp_path / "text.npz", "w") as file:
+        file.writestr("a.txt", "text")
+    np.savez(tmp_path / "two.npz", a=expected, b=expected)
+    flat: list[tuple[str, Any]] = [("flat", expected.reshape(-1)), ("words", np.full((2, 5, 4), "a")), ("none", X["test"][:0])]
+    for name, array in flat:
+        np.save(tmp_path / f"{name}.npy", array)
+    for name, said in [
+        ("nowhere", "name PNGs"),
+        ("a.txt", "name PNGs"),
+        ("bad.npy", "cannot be read"),
+        ("text.npz", "holds a.txt, which is no array"),
+        ("two.npz", "save the images alone"),
+        ("flat.npy", "give grey images"),
+        ("words.npy", "are of type"),
+        ("none.npy", "holds no image"),
+    ]:
+        refused(f"{name}.*{said}", read_grey_images, [str(tmp_path / name)])
 
 
 def test_pngs_are_brought_to_fewer_levels_unless_they_have_no_more(tmp_path):
     image = np.arange(20, dtype=np.uint8).reshape(5, 4) % 17
     np.save(tmp_path / "a.npy", image)
     for name, png in (("scaled", 15 * image), ("same", image)):
-        paths = [str(tmp_path / "a.npy"), str(write_png(tmp_path / f"{name}.png", png))]
+        paths = [str(tmp_path / "a.npy"), str(write_image(tmp_path / f"{name}.png", png))]
         for _, read in read_grey_images(paths, levels=17):
-            assert np.abs(read.astype(int) - image).max() <= 1 if name == "scaled" else (read == image).all()
-            assert read.max() < 17
-    white = write_png(tmp_path / "white.png", np.full((5, 4), 255, np.uint8))
+            assert np.abs(read.astype(int) - image).max() <= (name == "scaled") and read.max() < 17
+    white = write_image(tmp_path / "white.png", np.full((5, 4), 255, np.uint8))
     assert (read_grey_images([str(white)], levels=17)[0][1] == 16).all()
 
 
-@pytest.mark.parametrize("name", ["nowhere", "a.txt", "two.npz", "flat.npy"])
-def test_files_without_images_are_named(tmp_path, name):
-    (tmp_path / "a.txt").write_text("no image")
-    np.savez(tmp_path / "two.npz", a=X["test"], b=X["test"])
-    np.save(tmp_path / "flat.npy", X["test"].reshape(-1))
-    with pytest.raises(ValueError, match=f"{name}.*(name PNGs|save the images alone|give grey images)"):
-        read_grey_images([str(tmp_path / name)])
-
-
 def test_photos_of_any_kind_and_size_are_read_where_they_are_resized(tmp_path):
-    sizes = np.random.default_rng(0).integers(5, 40, (20, 2))
-    for n, (height, width) in enumerate(sizes):
+    for n, (height, width) in enumerate(np.random.default_rng(0).integers(5, 40, (20, 2))):
         path = tmp_path / "pets" / ("cat", "dog")[n % 2] / f"{n}.{('png', 'jpg', 'gif')[n % 3]}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((height, width, 3), [200 - 9 * n, 0, 0], np.uint8)).save(path)
+        write_image(path, np.full((height, width, 3), [200 - 9 * n, 0, 0], np.uint8))
     data, other = (read_images("pets", tmp_path / "pets", resize=6, seed=seed) for seed in (0, 1))
     assert data.train_images.shape == (16, 6, 6) and data.test_images.shape == (4, 6, 6) and data.classes == ("cat", "dog")
     assert np.bincount(data.test_labels).tolist() == [2, 2] and data.sha256 != other.sha256
@@ -306,47 +280,11 @@ def test_photos_of_any_kind_and_size_are_read_where_they_are_resized(tmp_path):
     np.testing.assert_allclose(grey, np.sort(0.299 * (200 - 9.0 * np.arange(20))), atol=3)  # as ITU-R 601-2 has it; JPEG
     file = tmp_path / "pets" / "dog" / "1.jpg"
     assert read_grey_images([str(file)], resize=4)[0][1].shape == (4, 4)
-    clear = Image.new("RGBA", (3, 3), (0, 0, 0, 0))
-    clear.save(tmp_path / "clear.png")
+    Image.new("RGBA", (3, 3), (0, 0, 0, 0)).save(tmp_path / "clear.png")
     assert (read_png(tmp_path / "clear.png", 2) == 255).all()
     for place, size in (("digits", 8), (str(tmp_path / "pets"), 0), (str(file), 8)):
-        with pytest.raises(ValueError, match=f"resize={size} for {place}: name a folder of images and a size of 1 to 1024"):
-            read_images(place, resize=size)
-    with pytest.raises(ValueError, match=r"a folder of LABEL/\*.png alone is read with resize=N"):
-        read_images("pets", tmp_path / "pets")
+        said = f"resize={size} for {place}: name a folder of images and a size of 1 to 1024"
+        refused(said, read_images, place, resize=size)
+    refused(r"a folder of LABEL/\*.png alone is read with resize=N", read_images, "pets", tmp_path / "pets")
     (tmp_path / "pets" / "cat" / "a.HEIC").write_bytes(b"x")
-    with pytest.raises(ValueError, match="a.HEIC is an image that Pillow does not read: convert it"):
-        read_images("pets", tmp_path / "pets", resize=6)
-
-
-def test_images_are_not_skipped_and_names_are_of_any_case(tmp_path):
-    folder = write_folders(tmp_path / "shapes")
-    write_png(folder / "train" / "loose.png", X["train"][0])
-    with pytest.raises(ValueError, match="loose.png has no label: put it in a folder of its label"):
-        read_parts(folder)
-    (folder / "train" / "loose.png").unlink()
-    Image.fromarray(X["train"][0]).save(folder / "train" / "9" / "a.jpg")
-    with pytest.raises(ValueError, match="a.jpg is no PNG: convert it.*resize=N"):
-        read_parts(folder)
-    np.savez(tmp_path / "a.npz", **arrays())
-    (tmp_path / "a.npz").rename(tmp_path / "a.NPZ")
-    assert len(read_parts(tmp_path / "a.NPZ").train_images) == 6
-
-
-@pytest.mark.parametrize("array", [np.full((2, 5, 4), "a"), np.zeros((2, 5, 4), "M8[s]"), np.zeros((0, 5, 4), np.uint8)])
-def test_arrays_that_are_no_images_are_refused(tmp_path, array):
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(ValueError, match="a.npy (are of type|holds no image)"):
-        read_grey_images([str(tmp_path / "a.npy")])
-
-
-def test_what_libraries_raise_for_damaged_arrays_is_one_error(tmp_path):
-    np.save(tmp_path / "a.npy", X["train"])
-    data = (tmp_path / "a.npy").read_bytes()
-    (tmp_path / "a.npy").write_bytes(data.replace(b"{'descr", b"{{'desc"))
-    with pytest.raises(ValueError, match="a.npy cannot be read"):
-        read_grey_images([str(tmp_path / "a.npy")])
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
-        file.writestr("a.txt", "text")
-    with pytest.raises(ValueError, match="holds a.txt, which is no array"):
-        read_grey_images([str(tmp_path / "a.npz")])
+    refused("a.HEIC is an image that Pillow does not read: convert it", read_images, "pets", tmp_path / "pets", resize=6)

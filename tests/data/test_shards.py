@@ -1,19 +1,46 @@
-"""Token streams in shards: whole and exact whatever interrupts the writing, and every damage named."""
+"""Corpora and token streams in shards: whole and exact whatever interrupts the writing, and every damage named."""
 
 import contextlib
 import errno
+import gzip
+import itertools
 import json
+import logging
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from jexplicit.data import corpora
 from jexplicit.data import shards as module
-from jexplicit.data.corpora import Corpus, iterate_split, read_documents, sample_documents, split_documents, text_corpus
-from jexplicit.data.shards import cached_streams, count_tokens, read_shards, write_shards, write_stream
+from jexplicit.data.corpora import (
+    Corpus,
+    docs_corpus,
+    installed_corpus,
+    iterate_split,
+    overlap,
+    read_documents,
+    sample_documents,
+    split_at_end,
+    split_documents,
+    split_in_three,
+    text_corpus,
+    text_sizes,
+)
+from jexplicit.data.shards import (
+    cached_streams,
+    count_tokens,
+    read_shards,
+    read_sizes,
+    write_shards,
+    write_sizes,
+    write_stream,
+)
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
+from jexplicit.runs.files import cache_entries
 from launch.shards import main
 
 DOCUMENTS = ["to be", "or not", "", "to be", "that", "is", "the", "question", "whether", "'tis", "nobler", "in the mind", "to"]
@@ -24,14 +51,9 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def tokenizer() -> Tokenizer:
+def tokenizer(monkeypatch) -> Tokenizer:
+    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 2)  # shards of few documents
     return train_tokenizer(DOCUMENTS, kind="char")
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Shards of few documents."""
-    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 2)
 
 
 def write(folder: Path, tokenizer: Tokenizer, documents=DOCUMENTS, shard_tokens: int = 12):
@@ -39,39 +61,45 @@ def write(folder: Path, tokenizer: Tokenizer, documents=DOCUMENTS, shard_tokens:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {f"{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def refused(said: str, call, *arguments):
+    with pytest.raises(ValueError, match=said):
+        call(*arguments)
 
 
 # The stream
 
 
-@pytest.mark.parametrize("shard_tokens", [1, 12, 30, 10**6])
-def test_shards_are_the_stream_of_encode_documents(tmp_path, small, tokenizer, shard_tokens):
+@pytest.mark.parametrize("shard_tokens", [1, 12, 10**6])
+def test_shards_are_the_stream_of_encode_documents(tmp_path, tokenizer, shard_tokens):
     stream, whole = write(tmp_path, tokenizer, shard_tokens=shard_tokens), encode_documents(tokenizer, DOCUMENTS)
-    assert len(stream.shards) == {1: 7, 12: 6, 30: 3, 10**6: 1}[shard_tokens]
+    assert len(stream.shards) == {1: 7, 12: 6, 10**6: 1}[shard_tokens]
     assert stream.dtype == whole.dtype == stream[:].dtype
     assert (len(stream), stream.documents, stream.tokenizer) == (len(whole), len(DOCUMENTS), tokenizer.sha256)
-    for first in range(0, len(whole) + 2, 3):  # across files, and past the end
-        for last in range(len(whole) + 2):
-            np.testing.assert_array_equal(stream[first:last], whole[first:last])
+    for first, last in itertools.product(
+        range(0, len(whole) + 2, 5), range(0, len(whole) + 2, 3)
+    ):  # across files, past the end
+        np.testing.assert_array_equal(stream[first:last], whole[first:last])
     np.testing.assert_array_equal(stream[-5:], whole[-5:])
     assert count_tokens(stream) == np.count_nonzero(whole)
     stream.verify()
     assert all((tmp_path / shard.file).read_bytes()[-1] == 0 for shard in stream.shards)  # each ends a document
+    assert write_shards(tmp_path, iter(()), tokenizer) == stream  # which is not written again
+    refused("another tokenizer or vocabulary: choose another folder", write, tmp_path, train_tokenizer(["xyz"], kind="char"))
 
 
-@pytest.mark.parametrize(("vocab_size", "itemsize"), [(256, 1), (257, 2), (65536, 2), (65537, 4)])
-def test_tokens_take_the_smallest_type(tmp_path, vocab_size, itemsize):
-    stream = write_stream(tmp_path, lambda done: [(np.array([vocab_size - 1, 0]), 1)], vocab_size=vocab_size)
-    assert stream[:].tolist() == [0, vocab_size - 1, 0]
-    assert (tmp_path / "00000.tokens").stat().st_size == 3 * itemsize
-
-
-def test_a_whole_stream_is_not_written_again(tmp_path, small, tokenizer):
-    stream = write(tmp_path, tokenizer)
-    assert write_shards(tmp_path, iter(()), tokenizer) == stream
-    with pytest.raises(ValueError, match="another tokenizer or vocabulary: choose another folder"):
-        write(tmp_path, train_tokenizer(["xyz"], kind="char"))
+def test_tokens_take_the_smallest_type(tmp_path):
+    for size, itemsize in ((256, 1), (257, 2), (65536, 2), (65537, 4)):
+        folder = tmp_path / str(size)
+        stream = write_stream(folder, lambda done, size=size: [(np.array([size - 1, 0]), 1)], vocab_size=size)
+        assert stream[:].tolist() == [0, size - 1, 0]
+        assert (folder / "00000.tokens").stat().st_size == 3 * itemsize
 
 
 # Kills
@@ -98,21 +126,19 @@ def killed_at(fatal: int, monkeypatch, moment: str = "before"):
 
 
 @pytest.mark.parametrize("moment", ["before", "middle", "after"])
-def test_a_killed_writer_is_continued_exactly(tmp_path, small, tokenizer, monkeypatch, moment):
-    shards = len(write(tmp_path / "whole", tokenizer).shards)
-    expected = contents(tmp_path / "whole")
-    for fatal in range(2 * shards + 1):  # an index with each shard, and the last index
+def test_a_killed_writer_is_continued_exactly(tmp_path, tokenizer, monkeypatch, moment):
+    shards, expected = len(write(tmp_path / "whole", tokenizer).shards), contents(tmp_path / "whole")
+    for fatal in (0, 1, 2, 5, 2 * shards - 1, 2 * shards):  # an index with each shard, and the last index
         folder = tmp_path / str(fatal)
         with killed_at(fatal, monkeypatch, moment):
             write(folder, tokenizer)
         if fatal < 2 * shards or moment != "after":  # the last index was not written
-            with pytest.raises(ValueError, match=r"no shards|not all written"):
-                read_shards(folder)
+            refused(r"no shards|not all written", read_shards, folder)
         np.testing.assert_array_equal(write(folder, tokenizer)[:], encode_documents(tokenizer, DOCUMENTS))
         assert {name: data for name, data in contents(folder).items() if not name.endswith(".partial")} == expected
 
 
-def test_only_the_rest_is_tokenised_after_a_kill(tmp_path, small, tokenizer):
+def test_only_the_rest_is_tokenised_after_a_kill(tmp_path, tokenizer):
     def dying():
         yield from DOCUMENTS[:9]
         raise Killed
@@ -124,63 +150,89 @@ def test_only_the_rest_is_tokenised_after_a_kill(tmp_path, small, tokenizer):
     assert seen == [10, 12, 13]  # 8 were in shards
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_shard_that_is_cut_or_gone_is_named(tmp_path, small, tokenizer, complete):
-    stream = write(tmp_path, tokenizer)
-    about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.sha256}
-    if not complete:
-        module.write_index(tmp_path, stream.shards[:3], complete=False, **about)
-    path = tmp_path / "00001.tokens"
-    size = path.stat().st_size
-    path.write_bytes(b"")
-    with pytest.raises(ValueError, match=rf"00001\.tokens: 0 bytes, and the index says {size} bytes"):
-        write(tmp_path, tokenizer)
-    with pytest.raises(ValueError, match=r"00001\.tokens ends after 0 of \d+ tokens"):
-        stream[:]  # it was open
-    path.unlink()
-    with pytest.raises(ValueError, match=r"00001\.tokens: missing"):
-        write(tmp_path, tokenizer)
-    with pytest.raises(ValueError, match=r"00001\.tokens cannot be read"):
-        stream[:]
+@pytest.mark.parametrize("fails_at", [0, 4])
+def test_a_full_disk_leaves_whole_shards_to_go_on_from(tmp_path, tokenizer, monkeypatch, fails_at):
+    fsync, calls = os.fsync, iter(range(100))
+
+    def full(descriptor):
+        if next(calls) >= fails_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        refused("cannot be written .No space left on device.: make room", write, tmp_path, tokenizer)
+    assert not list(tmp_path.glob("*.partial"))
+    np.testing.assert_array_equal(write(tmp_path, tokenizer)[:], encode_documents(tokenizer, DOCUMENTS))
 
 
 # Damage
 
 
-def test_every_damaged_byte_is_found_and_its_file_named(tmp_path, small, tokenizer):
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_shard_that_is_cut_or_gone_is_named(tmp_path, tokenizer, complete):
     stream = write(tmp_path, tokenizer)
-    for shard in stream.shards:
+    if not complete:
+        about = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.sha256}
+        module.write_index(tmp_path, stream.shards[:3], complete=False, **about)
+    path = tmp_path / "00001.tokens"
+    size = path.stat().st_size
+    path.write_bytes(b"")
+    refused(rf"00001\.tokens: 0 bytes, and the index says {size} bytes", write, tmp_path, tokenizer)
+    refused(r"00001\.tokens ends after 0 of \d+ tokens", lambda: stream[:])  # it was open
+    path.unlink()
+    refused(r"00001\.tokens: missing", write, tmp_path, tokenizer)
+    refused(r"00001\.tokens cannot be read", lambda: stream[:])
+
+
+def test_every_damaged_byte_is_found_and_its_file_named(tmp_path, tokenizer):
+    stream = write(tmp_path, tokenizer)
+    for shard in stream.shards[::2]:
         path = tmp_path / shard.file
         data = path.read_bytes()
-        for place in range(len(data)):
-            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            with pytest.raises(ValueError, match=rf"{shard.file} is damaged \(CRC-32"):
-                read_shards(tmp_path).verify()
+        for place in range(0, len(data), 2):
+            path.write_bytes(flipped(data, place))
+            refused(rf"{shard.file} is damaged \(CRC-32", read_shards(tmp_path).verify)
         path.write_bytes(data)
-    start = len(stream[:]) - stream.shards[-1].tokens
     (tmp_path / stream.shards[0].file).write_bytes(bytes(stream.shards[0].tokens))
-    stream.verify(start)  # elsewhere
-    with pytest.raises(ValueError, match="00000.tokens is damaged"):
-        stream.verify(0, 1)
-
-
-def test_every_damaged_byte_of_the_index_is_found(tmp_path, small, tokenizer):
-    stream = write(tmp_path, tokenizer)
+    stream.verify(len(stream[:]) - stream.shards[-1].tokens)  # elsewhere
+    refused("00000.tokens is damaged", stream.verify, 0, 1)
     path = tmp_path / "index.json"
     data = path.read_bytes()
-    for place in range(len(data)):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for place in range(0, len(data), 3):
+        path.write_bytes(flipped(data, place))
         try:
             assert read_shards(tmp_path) == stream  # a space became no less blank
         except ValueError as error:
             assert "index" in str(error) and "is damaged" in str(error)
-    for place in range(0, len(data) - 1, 7):
+    for place in range(0, len(data) - 1, 29):
         path.write_bytes(data[:place])
-        with pytest.raises(ValueError, match="index .* is damaged"):
-            read_shards(tmp_path)
+        refused("index .* is damaged", read_shards, tmp_path)
     path.unlink()
-    with pytest.raises(ValueError, match="holds no shards: write them with"):
-        read_shards(tmp_path)
+    refused("holds no shards: write them with", read_shards, tmp_path)
+
+
+def test_an_index_of_other_types_or_of_files_elsewhere_is_refused(tmp_path, tokenizer):
+    """Indices with a checksum of their own."""
+    write(tmp_path / "text", tokenizer)
+    path = tmp_path / "text" / "index.json"
+    index = json.loads(path.read_text())
+    del index["crc32"]
+    shard = index["shards"][0]
+    (tmp_path / shard["file"]).write_bytes((tmp_path / "text" / shard["file"]).read_bytes())
+    changes = [{"vocab_size": value} for value in ("x", None, 0, -3, 1.5, [1])]
+    changes += [{"shards": value} for value in (None, 3, [3], [{}], [{**shard, "tokens": "x"}], [{**shard, "tokens": -1}])]
+    changes += [{"tokenizer": [1]}, {"layout": None}]
+    elsewhere = [
+        {"shards": [{**shard, "file": name}]} for name in (f"../{shard['file']}", str(tmp_path / shard["file"]), None, 7)
+    ]
+    for change in (*changes, *elsewhere):
+        hostile = {**index, **change}
+        path.write_text(json.dumps({**hostile, "crc32": module._crc32_of(hostile)}))
+        said = (
+            "index.json names the file .*, which is not in its folder" if change in elsewhere else "index .* is damaged or of "
+        )
+        refused(said, read_shards, tmp_path / "text")
 
 
 def test_a_stream_is_read_after_a_change_of_folder(tmp_path, tokenizer, monkeypatch):
@@ -193,77 +245,71 @@ def test_a_stream_is_read_after_a_change_of_folder(tmp_path, tokenizer, monkeypa
     assert stream[:].tolist() == again[:].tolist() == first != read_shards("text")[:].tolist()
 
 
-def test_an_index_of_other_types_or_of_files_elsewhere_is_refused(tmp_path, small, tokenizer):
-    """Indices with a checksum of their own."""
-    write(tmp_path / "text", tokenizer)
-    path = tmp_path / "text" / "index.json"
-    index = json.loads(path.read_text())
-    del index["crc32"]
-    shard = index["shards"][0]
-    (tmp_path / shard["file"]).write_bytes((tmp_path / "text" / shard["file"]).read_bytes())
-    changes = [{"vocab_size": value} for value in ("x", None, 0, -3, 1.5, [1])]
-    changes += [{"shards": value} for value in (None, 3, [3], [{}], [{**shard, "tokens": "x"}], [{**shard, "tokens": -1}])]
-    changes += [{"tokenizer": [1]}, {"layout": None}]
-    for change, said in [
-        *((change, "index .* is damaged or of another version") for change in changes),
-        *(
-            ({"shards": [{**shard, "file": name}]}, "index.json names the file .*, which is not in its folder")
-            for name in (f"../{shard['file']}", str(tmp_path / shard["file"]), None, 7)
-        ),
+# Documents of files, and how they are split and drawn
+
+
+def put(path: Path, data: str | bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return str(path)
+
+
+def lines(path: Path, n: int, word: str = "line") -> str:
+    return put(path, "".join(f"{word} number {line} of {n}, and {line * line % 97}\n" for line in range(n)))
+
+
+def test_a_document_is_a_line_unchanged_and_globs_and_folders_are_sorted_and_skip_hidden_files(tmp_path):
+    text = "  two  spaces \n\n\t\n\ttab\x0b\u2028\x85 end\r\nmac\rlast é".encode()
+    for data in (text, b"\xef\xbb\xbf" + text, gzip.compress(text)):
+        found = read_documents([put(tmp_path / "lines", data)])
+        assert found == ["  two  spaces ", "\ttab\x0b\u2028\x85 end", "mac", "last é"]
+    for name in ("b.txt", "a.txt", "sub/c.txt", ".hidden", ".git/config", "d[1].md"):
+        put(tmp_path / "in" / name, name)
+    for names, expected in [
+        ("*.txt", "a.txt b.txt"),
+        ("", "a.txt b.txt d[1].md sub/c.txt"),
+        ("*", "a.txt b.txt d[1].md sub/c.txt"),
+        ("**/*.txt", "a.txt b.txt sub/c.txt"),
+        ("d[1].md", "d[1].md"),
+        ("a.txt *.txt", "a.txt b.txt"),  # a file named twice is read once
     ]:
-        hostile = {**index, **change}
-        path.write_text(json.dumps({**hostile, "crc32": module._crc32_of(hostile)}))
-        with pytest.raises(ValueError, match=said):
-            read_shards(tmp_path / "text")
+        assert read_documents([f"{tmp_path}/in/{name}" for name in names.split(" ")]) == expected.split()
 
 
-@pytest.mark.parametrize("fails_at", [0, 1, 4])
-def test_a_full_disk_leaves_whole_shards_to_go_on_from(tmp_path, small, tokenizer, monkeypatch, fails_at):
-    fsync, calls = os.fsync, iter(range(100))
-
-    def full(descriptor):
-        if next(calls) >= fails_at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(ValueError, match="cannot be written .No space left on device.: make room"),
-    ):
-        patch.setattr(os, "fsync", full)
-        write(tmp_path, tokenizer)
-    assert not list(tmp_path.glob("*.partial"))
-    np.testing.assert_array_equal(write(tmp_path, tokenizer)[:], encode_documents(tokenizer, DOCUMENTS))
-
-
-# Documents one by one
+def test_a_split_is_complete_disjoint_and_interleaved_and_lazy_or_not():
+    for n, every in itertools.product((2, 3, 9, 10, 11, 101, 1234), (2, 10)):
+        train, dev = split_documents(range(n), every=every)
+        assert train and dev and sorted(train + dev) == list(range(n))
+        assert train == sorted(train) and dev == sorted(dev) and (n == 2 or dev[0] < n - 1)
+        assert n < 100 or abs(len(dev) - n / every) <= 10
+        assert tuple(list(iterate_split(range(n), dev=dev)) for dev in (False, True)) == split_documents(range(n))
+    assert split_documents(range(300), every=10, block=10)[1] == [*range(50, 60), *range(150, 160), *range(250, 260)]
+    # the last characters are dev, and a document across the boundary is in both
+    parts = [list(split_at_end(["to be", "or not"], dev=dev, share=0.3)) for dev in (False, True)]
+    assert parts == [["to be", "or"], [" not"]]
+    documents = [str(n) for n in range(103)]
+    three = split_in_three(documents, seed=1)
+    assert [len(part) for part in three] == [83, 10, 10] and sorted(sum(three, [])) == sorted(documents)
+    assert split_in_three(documents, seed=1) == three != split_in_three(documents, seed=2)
+    assert [len(part) for part in split_in_three(documents[:3])] == [1, 1, 1]
+    refused("3 or more lines", split_in_three, documents[:2])
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 11, 101])
-def test_the_lazy_split_is_split_documents(n):
-    assert tuple(list(iterate_split(range(n), dev=dev)) for dev in (False, True)) == split_documents(range(n))
-
-
-def test_a_sample_is_in_order_and_reproducible_and_counts_all():
-    sample, in_all = sample_documents(map(str, range(1000)), 50, seed=3)
+def test_a_sample_is_in_order_and_reproducible_and_every_document_as_likely():
+    numbers = list(map(str, range(1000)))
+    sample, in_all = sample_documents(numbers, 50, seed=3)
     assert in_all == 1000 and sample == sorted(set(sample), key=int) and len(sample) == 50
-    assert sample == sample_documents(map(str, range(1000)), 50, seed=3)[0]
-    assert sample != sample_documents(map(str, range(1000)), 50, seed=4)[0]
-    assert sample_documents(map(str, range(50)), 50) == (list(map(str, range(50))), 50)
-
-
-def test_every_document_is_as_likely():
-    n, size, draws = 20, 5, 500
-    drawn = np.zeros(n)
-    for seed in range(draws):
-        drawn[[int(document) for document in sample_documents(map(str, range(n)), size, seed=seed)[0]]] += 1
-    p = size / n
+    assert sample == sample_documents(iter(numbers), 50, seed=3)[0] != sample_documents(numbers, 50, seed=4)[0]
+    assert sample_documents(numbers[:50], 50) == (numbers[:50], 50)
+    drawn = np.zeros(20)
+    for seed in range(500):
+        drawn[[int(document) for document in sample_documents(numbers[:20], 5, seed=seed)[0]]] += 1
     # 20 binomials at once: five standard deviations are passed less than once in 80,000 times
-    assert np.abs(drawn - draws * p).max() < 5 * np.sqrt(draws * p * (1 - p))
+    assert np.abs(drawn - 500 / 4).max() < 5 * np.sqrt(500 / 4 * 3 / 4)
 
 
-def test_a_text_corpus_is_read_again_by_every_loop(tmp_path):
-    a, b = _lines(tmp_path / "a.txt", 321), _lines(tmp_path / "b.txt", 12, "dev")
+def test_a_text_corpus_is_read_again_by_every_loop_and_its_hash_is_of_documents_and_their_boundaries(tmp_path):
+    a, b = lines(tmp_path / "a.txt", 321), lines(tmp_path / "b.txt", 12, "dev")
     for dev, expected in (((), split_documents(read_documents(a))), ((b,), (read_documents(a), read_documents(b)))):
         corpus = text_corpus([a], dev)
         for _ in range(2):
@@ -273,20 +319,105 @@ def test_a_text_corpus_is_read_again_by_every_loop(tmp_path):
         assert (list(few.train), list(few.dev)) == (in_memory.train[:30], in_memory.dev[:3])
         assert corpus.sha256 == in_memory.sha256 == Corpus("another", *expected).sha256
         assert corpus.identity == few.identity != Corpus("another", *expected).identity
-    with pytest.raises(ValueError, match="a.txt is in train and in dev"):
-        text_corpus([a], [a])
+    (tmp_path / "link.txt").symlink_to(a)
+    refused("a.txt is in train and in dev: remove it from one", text_corpus, [a], [f"{tmp_path}/link.txt"])
+    one = text_corpus([put(tmp_path / "c.txt", "four")])
+    refused(r"1 document\(s\) cannot be split .*2 or more documents.*dev text", one.in_memory)
+    cuts = [(["a", "b"], ["c"]), (["ab"], ["c"]), (["a"], ["b", "c"]), (["a", "b", "c"], []), (["a\nb"], ["c"])]
+    assert len({Corpus("x", train, dev).sha256 for train, dev in cuts}) == len(cuts)
 
 
-def _lines(path: Path, n: int, word: str = "line") -> str:
-    path.write_text("".join(f"{word} number {line} of {n}, and {line * line % 97}\n" for line in range(n)))
-    return str(path)
+# Documentation as a corpus
+
+
+@pytest.mark.slow
+def test_docs_corpus_is_large_unique_and_reproducible():
+    corpus = docs_corpus()
+    documents = corpus.train + corpus.dev
+    assert sum(len(document.split()) for document in documents) > 200_000
+    assert len(set(documents)) == len(documents)
+    assert all(document.strip() for document in documents) and any("\n" in document for document in documents)
+    corpora._standard_library_documents.cache_clear()
+    assert docs_corpus().sha256 == corpus.sha256
+    tokenizer = train_tokenizer(corpus.train)
+    assert tokenizer.vocab_size == 4098 and (encode_documents(tokenizer, corpus.dev) == 1).mean() < 0.001
+
+
+def test_docs_corpus_is_parsed_once_and_again_where_the_cache_is_damaged_or_cannot_be_written(tmp_path, monkeypatch):
+    parsed, calls = ("first topic", "second, with a lone \ud800 surrogate", "third", "fourth"), []
+    source = tmp_path / "module.py"
+    monkeypatch.setattr(corpora, "_standard_library_documents", lambda: calls.append(1) or parsed)
+    monkeypatch.setattr(corpora, "_standard_library", lambda: [source])
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
+    source.write_text("'a module'")
+    corpus = docs_corpus()
+    assert len(calls) == 1 and not (tmp_path / "cache").exists()
+    assert docs_corpus(keep=True) == docs_corpus(keep=True) == corpus and len(calls) == 2
+    (entry,) = cache_entries(tmp_path / "cache")  # launch.cache lists and clears it
+    (entry.path / "documents.json").write_text("[")
+    assert docs_corpus(keep=True) == corpus and len(calls) == 3
+    source.write_text("'a longer module'")
+    assert docs_corpus(keep=True) == corpus and len(calls) == 4
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(source))
+    assert docs_corpus(keep=True) == corpus and len(calls) == 5
+
+
+SOURCE = (
+    "'m'\nif x:\n def a(): 'a'\nelse:\n class b:\n  'b'\n  async def c(): 'c'\ntry:\n def d(): 'd'\nexcept E:\n def e(): 'e'\n"
+)
+SOURCE += (
+    "else:\n def f(): 'f'\nfinally:\n def g(): 'g'\nmatch x:\n case 1:\n  def h(): 'h'\nwith x:\n for y in x:\n  def i(): 'i'\n"
+)
+
+
+def test_installed_corpus_reads_packages_and_blocks_of_every_kind_and_reports_what_it_cannot(tmp_path, monkeypatch, caplog):
+    assert corpora._file_docstrings(Path(put(tmp_path / "module.py", SOURCE))) == list("mabcdefghi")
+    package = tmp_path / "in/pkg"
+    put(package / "__init__.py", '"""Package of the test."""\nclass C:\n    """\n    First.\n\n      Second.\n    """\n')
+    put(package / "latin.py", b'# -*- coding: latin-1 -*-\nif 1:\n    def f():\n        "caf\xe9 \\ud800"\n')
+    put(package / "broken.py", "def (:\n")
+    put(package / "tests/test_it.py", '"""Left out."""\n')
+    monkeypatch.setattr(corpora, "_package_folders", lambda: [tmp_path / "in"])
+    monkeypatch.setattr(corpora, "_standard_library_documents", lambda: ("Lists.",))  # all take long
+    seen = []
+    with caplog.at_level(logging.WARNING):
+        corpus = installed_corpus(progress=lambda done, in_all: seen.append((done, in_all)))
+    assert set(corpus.train + corpus.dev) == {"Lists.", "Package of the test.", "First.\n\n  Second.", "café \ufffd"}
+    assert "skipped 1 of 3 source files" in caplog.text and "broken.py" in caplog.text
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+# Sizes and overlap
+
+DEV = ["to be", " or  not to\u00a0be ", "naïve 漢字", "to be", "that is"]
+TRAIN = ["to  be", "Naïve 漢字", "that is the question"]
+
+
+def test_sizes_and_overlap_are_those_of_a_loop_and_are_kept(tmp_path):
+    loop = [sum(parts) for parts in zip(*((1, len(d.encode()), len(d), len(re.split(r"\s+", d))) for d in DEV), strict=True)]
+    assert list(text_sizes(DEV)) == loop and list(text_sizes([])) == [0, 0, 0, 0]
+    twins = [d for d in DEV if any(d.split() == t.split() for t in TRAIN)]
+    found = overlap(iter(DEV), iter(TRAIN))
+    assert found.documents == len(twins) / len(DEV) == 0.4
+    assert found.bytes == text_sizes(twins).bytes / text_sizes(DEV).bytes
+    assert overlap(DEV, DEV) == (1, 1) and overlap([], TRAIN) == (0, 0)
+    corpus, cache = Corpus("tiny", TRAIN, DEV), tmp_path / "cache"
+    made, read = (cached_streams(corpus, kind="char", vocab_size=None, cache_dir=cache) for _ in range(2))
+    assert read.cached and not made.cached
+    assert made.dev_sizes == read.dev_sizes == text_sizes(DEV)
+    assert made.dev_in_train == read.dev_in_train == found
+    assert read_sizes(tmp_path) is None
+    write_sizes(tmp_path, text_sizes(DEV))
+    assert read_sizes(tmp_path) == text_sizes(DEV)
+    (tmp_path / "sizes.json").write_text("{}")
+    refused("damaged", read_sizes, tmp_path)
 
 
 # The command
 
 
 def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatch):
-    path = _lines(tmp_path / "a.txt", 700)
+    path = lines(tmp_path / "a.txt", 700)
     docs = Corpus("docs", *split_documents([f"n {n}\nand {n * n % 97}" for n in range(900)]))
     monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: docs)
     limited = Corpus("docs", docs.train[:500], docs.dev[:50])  # as launch.lm limits a corpus in memory
@@ -303,58 +434,44 @@ def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatc
 
 
 def test_the_tokenizer_learns_from_a_sample_and_dev_files_are_dev_and_other_flags_or_text_are_refused(tmp_path, capsys):
-    a, b, out = _lines(tmp_path / "a.txt", 300), _lines(tmp_path / "b.txt", 12, "dev"), tmp_path / "out"
+    a, b, out = lines(tmp_path / "a.txt", 300), lines(tmp_path / "b.txt", 12, "dev"), tmp_path / "out"
     command = ["--out", str(out), "--train", a, "--dev", b, "--tokenizer", "char", "--tokenizer-documents", "5", "--seed", "1"]
-    assert main(command) == 0
+    written = [main(command) or (out / "train/00000.tokens").stat().st_mtime_ns for _ in range(2)]
+    assert written[0] == written[1] > 2  # the second time, nothing is written
     tokenizer = Tokenizer.load(out / "tokenizer.model")
     assert tokenizer == train_tokenizer(sample_documents(read_documents([a]), 5, seed=1)[0], kind="char")
     np.testing.assert_array_equal(read_shards(out / "dev")[:], encode_documents(tokenizer, read_documents([b])))
 
-    def refused(said, *more):
+    def refused_command(said, *more, command=command):
         assert main([*command, *more]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
 
-    before = (out / "train/00000.tokens").stat().st_mtime_ns
-    assert main(command) == 0
-    assert (out / "train/00000.tokens").stat().st_mtime_ns == before
-    refused("was written with tokenizer_documents = 5 (now 7): give the same flags", "--tokenizer-documents", "7")
+    refused_command("was written with tokenizer_documents = 5 (now 7): give the same flags", "--tokenizer-documents", "7")
     model = (out / "tokenizer.model").read_bytes()
     (out / "tokenizer.model").write_bytes(b"")
-    refused("tokenizer.model is not a tokenizer file, or is damaged")
+    refused_command("tokenizer.model is not a tokenizer file, or is damaged")
     (out / "tokenizer.model").write_bytes(model)
-    Path(a).write_text("another\ntext\n")
-    refused("was written with source = ")
+    put(tmp_path / "a.txt", "another\ntext\n")
+    refused_command("was written with source = ")
     (out / "config.json").write_text("{")
-    refused("config.json is damaged or of another command")
-    (tmp_path / "file").write_text("")
-    refused("cannot be written (Not a directory): choose another place", "--out", str(tmp_path / "file/out"))
+    refused_command("config.json is damaged or of another command")
+    put(tmp_path / "file", "")
+    refused_command("cannot be written (Not a directory): choose another place", "--out", str(tmp_path / "file/out"))
+    for flags, message in [  # more in tests/launch/test_bad_input.py
+        ("--limit 3", "--limit 3: use at least 10"),
+        (f"--train {__file__} --vocab-size 300000", "is more than the text allows"),
+    ]:
+        refused_command(message, command=["--out", str(tmp_path / "new"), *flags.split()])
+        assert not (tmp_path / "new/config.json").exists()  # so the mended command may be given the same folder
 
 
 def test_a_killed_command_goes_on_when_it_is_given_again(tmp_path, monkeypatch):
     monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 64)
-    command = ["--train", _lines(tmp_path / "a.txt", 300), "--tokenizer", "char", "--shard-tokens", "1000"]
+    command = ["--train", lines(tmp_path / "a.txt", 300), "--tokenizer", "char", "--shard-tokens", "1000"]
     assert main(["--out", str(tmp_path / "whole"), *command]) == 0
-
-    def everything(folder):
-        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
     for fatal in (0, 3, 8):
         out = ["--out", str(tmp_path / str(fatal)), *command]
         with killed_at(fatal, monkeypatch):
             main(out)
         assert main(out) == 0
-        assert everything(tmp_path / str(fatal)) == everything(tmp_path / "whole")
-
-
-@pytest.mark.parametrize(  # more in tests/launch/test_bad_input.py
-    ("flags", "message"),
-    [
-        ("--corpus tfds:", "corpus 'tfds:': choose docs, installed or tfds:NAME"),
-        ("--limit 3", "--limit 3: use at least 10"),
-        (f"--train {__file__} --vocab-size 300000", "is more than the text allows"),
-    ],
-)
-def test_the_command_refuses_in_one_line(tmp_path, capsys, flags, message):
-    assert main(["--out", str(tmp_path / "out"), *flags.split()]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "out/config.json").exists()  # so the mended command may be given the same folder
+        assert contents(tmp_path / str(fatal)) == contents(tmp_path / "whole")

@@ -95,20 +95,15 @@ def texts(split: str) -> list[str]:
     return [text for row in ROWS[split] if (text := row.decode()).strip()]
 
 
-def test_train_and_validation_are_train_and_dev_by_name_and_by_folder(prepared):
-    named = tfds_corpus("small", data_dir=prepared)
+def test_text_is_read_by_name_and_by_folder_and_split_where_there_is_no_validation(prepared):
+    named, two, alone = (tfds_corpus(name, data_dir=prepared) for name in ("small", "two_splits", "train_alone"))
     for corpus in (named, tfds_corpus(str(prepared / "small")), tfds_corpus(str(prepared / "small/1.0.0"))):
         for _ in range(2):
             read = (corpus.name, list(corpus.train), list(corpus.dev))
             assert read == ("tfds:small/1.0.0", texts("train"), texts("validation"))
-        assert corpus.identity == named.identity  # wherever the files lie
-    assert named.identity != tfds_corpus("two_splits", data_dir=prepared).identity
-
-
-def test_without_validation_test_is_dev_and_without_both_train_is_split(prepared):
-    assert list(tfds_corpus("two_splits", data_dir=prepared).dev) == texts("test")
-    corpus = tfds_corpus("train_alone", data_dir=prepared)
-    assert (list(corpus.train), list(corpus.dev)) == split_documents(texts("train"))
+        assert corpus.identity == named.identity != two.identity  # wherever the files lie
+    assert list(two.dev) == texts("test")
+    assert (list(alone.train), list(alone.dev)) == split_documents(texts("train"))
 
 
 def test_documents_are_read_when_they_are_asked_for(prepared, monkeypatch):
@@ -122,7 +117,7 @@ def test_documents_are_read_when_they_are_asked_for(prepared, monkeypatch):
 
 
 def test_parts_for_workers_hold_every_document_once_and_in_order(prepared):
-    for set_name, names in (("small", ["train", "dev"]), ("two_splits", ["train", "dev"]), ("train_alone", ["all"])):
+    for set_name, names in (("small", ["train", "dev"]), ("train_alone", ["all"])):
         data = tfds_text(set_name, data_dir=prepared)
         parts = tfds_parts(data, size=50)
         for name, split in zip(names, ("train", data.dev), strict=False):
@@ -132,35 +127,37 @@ def test_parts_for_workers_hold_every_document_once_and_in_order(prepared):
         assert {part.split for part in parts} == set(names)
 
 
-def test_images_are_read_by_name_and_by_folder(prepared):
+def test_images_are_read_by_name_and_by_folder_and_colours_averaged_to_the_nearest_grey_level(prepared):
     for data in (read_images("tfds:shapes", prepared), read_images(f"tfds:{prepared / 'shapes'}")):
         assert (data.name, data.classes, data.levels) == ("tfds:shapes/1.0.0", SHAPES, 256)
         for part, images in X.items():
             np.testing.assert_array_equal(getattr(data, f"{part}_images"), images)
             np.testing.assert_array_equal(getattr(data, f"{part}_labels"), np.arange(len(images)) % 2)
+    images = read_images("tfds:coloured", prepared).train_images
+    np.testing.assert_array_equal(images[0], (COLOURS.sum(axis=2, dtype=int) + 1) // 3)  # thirds: a half never occurs
     assert "tensorflow" not in sys.modules
 
 
-def test_colours_are_averaged_to_the_nearest_grey_level(prepared):
-    images = read_images("tfds:coloured", prepared).train_images
-    np.testing.assert_array_equal(images[0], (COLOURS.sum(axis=2, dtype=int) + 1) // 3)  # thirds: a half never occurs
-
-
-REFUSALS = [
-    (lambda folder: tfds_text("small", feature="story", data_dir=folder), "no feature 'story': name one of .*text"),
-    (lambda folder: list(tfds_corpus("latin", data_dir=folder).train), r"tfds:latin .* \(UnicodeDecodeError: .*train=FILES"),
-    (lambda folder: tfds_text("no_train", data_dir=folder), "has the splits test, but no train"),
-    (lambda folder: read_images("tfds:bytes", folder), "labels from 255 to 256: only 0 .. 255 are supported"),  # no byte wraps
-    (lambda folder: read_images("tfds:small", folder), r"tfds:small could not be read \(KeyError: 'image'\)"),
-    (lambda folder: tfds_text(str(folder)), "holds several data sets: name one of .*small/1.0.0"),
-    (lambda folder: tfds_text(str(folder / "small/1.0.0/gone")), "no dataset_info.json there: name the folder"),
-]
-
-
-@pytest.mark.parametrize("call, said", REFUSALS)
-def test_refusals(prepared, call, said):
-    with pytest.raises(ValueError, match=said):
-        call(prepared)
+def test_refusals(prepared, monkeypatch, tmp_path, capsys):
+    (tmp_path / "lm1b/1.1.0").mkdir(parents=True)  # of an interrupted download
+    monkeypatch.setattr(time, "sleep", None)  # offline, nothing waits
+    for call, said in [
+        (lambda: tfds_text("small", feature="story", data_dir=prepared), "no feature 'story': name one of .*text"),
+        (lambda: list(tfds_corpus("latin", data_dir=prepared).train), r"tfds:latin .* \(UnicodeDecodeError: .*train=FILES"),
+        (lambda: tfds_text("no_train", data_dir=prepared), "has the splits test, but no train"),
+        (lambda: read_images("tfds:bytes", prepared), "labels from 255 to 256: only 0 .. 255 are supported"),  # no byte wraps
+        (lambda: read_images("tfds:small", prepared), r"tfds:small could not be read \(KeyError: 'image'\)"),
+        (lambda: tfds_text(str(prepared)), "holds several data sets: name one of .*small/1.0.0"),
+        (lambda: tfds_text(str(prepared / "small/1.0.0/gone")), "no dataset_info.json there: name the folder"),
+        (lambda: tfds_text("lm1b", data_dir=tmp_path), "cannot be reached.*train=FILES.*corpus docs"),
+        (lambda: read_images("tfds:mnist", tmp_path), "cannot be reached.*data_dir=DIR"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            call()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert shards(["--out", str(tmp_path), "--corpus", "tfds:lm1b"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "tfds:lm1b needs tensorflow_datasets" in error and "pip install 'jexplicit[tfds]'" in error
 
 
 @pytest.mark.slow
@@ -175,23 +172,3 @@ def test_the_commands_read_text_by_name_and_by_folder(prepared, tmp_path, capsys
     assert lm(["--out", str(tmp_path / "lm"), *by_folder]) == 0
     rows = json.loads((tmp_path / "lm/results.json").read_text())["rows"]
     assert {row["corpus"] for row in rows} == {"tfds:small/1.0.0"}
-
-
-def test_not_installed_says_so_at_once(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert shards(["--out", str(tmp_path), "--corpus", "tfds:lm1b"]) == 2
-    error = " ".join(capsys.readouterr().err.split())
-    said = ("tfds:lm1b needs tensorflow_datasets", "pip install 'jexplicit[tfds]'", "--train FILES")
-    assert all(part in error for part in said)
-
-
-def test_offline_fails_at_once_with_the_way_out(tmp_path, monkeypatch):
-    def waited(seconds):
-        raise AssertionError(f"a wait of {seconds} s")
-
-    monkeypatch.setattr(time, "sleep", waited)
-    (tmp_path / "lm1b/1.1.0").mkdir(parents=True)  # of an interrupted download
-    with pytest.raises(ValueError, match="cannot be reached.*train=FILES.*corpus docs"):
-        tfds_text("lm1b", data_dir=tmp_path)
-    with pytest.raises(ValueError, match="cannot be reached.*data_dir=DIR"):
-        read_images("tfds:mnist", tmp_path)

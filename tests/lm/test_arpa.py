@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from reference import random_documents, stream_of, windows
+from tables import each_row
 
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.lm.arpa import arpa_words, read_arpa, write_arpa
@@ -28,8 +29,7 @@ N = 12
 DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 2, longest=12)  # two tokens are never seen
 NEW = [*random_documents(seed=4, number=12, vocab_size=N, longest=12), [N - 1], [1, 3, 1, 1, 4, 5]]  # 1 is <unk>
 WORDS = Tokenizer("\n".join(f"w{i}" for i in range(2, N)).encode(), "words")
-FEW = [(1, True), (2, False), (3, True), (5, False)]
-ORDERS = pytest.mark.parametrize("order, eos", [*FEW, *(pytest.param(n, not eos, marks=pytest.mark.slow) for n, eos in FEW)])
+ORDERS = [(1, True), (2, False), (3, True), (5, False)]
 
 
 def model_of(order: int, eos: bool, dense: bool = False) -> LanguageModel:
@@ -41,19 +41,6 @@ def model_of(order: int, eos: bool, dense: bool = False) -> LanguageModel:
         return fit_model(["unigram", "bigram"][order - 1], text).model
     X, Y = windows(DOCUMENTS, order - 1, eos=eos)
     return LanguageModel(smoothed_ngrams(X[:, : order - 1], Y, vocab_size=N), "none", eos)
-
-
-def weighed(model: LanguageModel, a: float) -> LanguageModel:
-    """The model with all rows of contexts times a, which the softmax normalises."""
-    levels = tuple(rows._replace(values=np.float32(a) * rows.values) for rows in model.rows.levels)
-    return replace(model, rows=replace(model.rows, levels=levels, log_gamma=()))
-
-
-def without_some(model: LanguageModel) -> LanguageModel:
-    """The model with every other entry of its first sparse rows 0, which dense rows do not tell from others."""
-    first, *longer = model.rows.levels
-    first = first._replace(values=np.where(np.arange(len(first.values)) % 2, first.values, 0))
-    return replace(model, rows=replace(model.rows, levels=(first, *longer), log_gamma=()))
 
 
 def log10_scores(model: LanguageModel, documents=NEW) -> np.ndarray:
@@ -88,43 +75,54 @@ def slow_scores(path, eos: bool) -> np.ndarray:
     return np.array([p for document in NEW for p in arpa.scores([words[i] for i in document], eos=eos)])
 
 
-@ORDERS
-def test_a_file_gives_the_models_own_numbers_and_what_is_read_again_scores_alike(order, eos, tmp_path):
-    path, model = tmp_path / "lm.arpa", model_of(order, eos)
-    write_arpa(path, model, WORDS)
-    expected = log10_scores(model)
-    np.testing.assert_allclose(slow_scores(path, eos), expected, rtol=0, atol=SUM)
-    assert ("-99\t</s>\t0\n" in path.read_text()) != eos
-    zipped = tmp_path / "lm.arpa.gz"
-    write_arpa(zipped, model, WORDS)
-    read, tokenizer = read_arpa(zipped)
-    assert sorted(tokenizer.pieces()) == sorted(WORDS.pieces())
-    assert (read.eos, read.radius) == (eos, max(1, order - 1))
-    renamed = [tokenizer.encode(" ".join(arpa_words(WORDS)[i] for i in d)).tolist() for d in NEW]
-    np.testing.assert_allclose(log10_scores(read, renamed), expected, rtol=0, atol=SUM)
-    np.testing.assert_allclose(log10_scores(read_arpa(path, WORDS)[0]), expected, rtol=0, atol=SUM)
+def assert_close(found, expected) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=SUM)
 
 
-@ORDERS
-def test_kenlm_scores_every_token_alike(order, eos, tmp_path):
+def test_a_file_gives_the_models_own_numbers_and_what_is_read_again_scores_alike(tmp_path):
+    path, zipped = tmp_path / "lm.arpa", tmp_path / "lm.arpa.gz"
+    for order, eos in ORDERS:
+        model = model_of(order, eos)
+        expected = log10_scores(model)
+        write_arpa(path, model, WORDS)
+        write_arpa(zipped, model, WORDS)
+        assert_close(slow_scores(path, eos), expected)
+        assert ("-99\t</s>\t0\n" in path.read_text()) != eos
+        read, tokenizer = read_arpa(zipped)
+        assert sorted(tokenizer.pieces()) == sorted(WORDS.pieces())
+        assert (read.eos, read.radius) == (eos, max(1, order - 1))
+        renamed = [tokenizer.encode(" ".join(arpa_words(WORDS)[i] for i in d)).tolist() for d in NEW]
+        assert_close(log10_scores(read, renamed), expected)
+        assert_close(log10_scores(read_arpa(path, WORDS)[0]), expected)
+
+
+def test_kenlm_scores_every_token_alike(tmp_path):
     kenlm = pytest.importorskip("kenlm")
-    path, words, model = tmp_path / "lm.arpa", arpa_words(WORDS), model_of(order, eos)
-    write_arpa(path, model, WORDS)
-    theirs = kenlm.Model(str(path))
-    assert theirs.order == max(order, 2)
-    found = [p for d in NEW for p, *_ in theirs.full_scores(" ".join(words[i] for i in d), eos=eos)]
-    np.testing.assert_allclose(found, log10_scores(model), rtol=0, atol=SUM)
+    path, words = tmp_path / "lm.arpa", arpa_words(WORDS)
+    for order, eos in ORDERS:
+        model = model_of(order, eos)
+        write_arpa(path, model, WORDS)
+        theirs = kenlm.Model(str(path))
+        assert theirs.order == max(order, 2)
+        found = [p for d in NEW for p, *_ in theirs.full_scores(" ".join(words[i] for i in d), eos=eos)]
+        assert_close(found, log10_scores(model))
 
 
 def test_weighed_and_dense_rows_are_exact_too(tmp_path):
-    bigrams = (model_of(2, True, dense=True), model_of(2, False, dense=True))
-    for model in (weighed(model_of(4, True), 0.7), *bigrams, without_some(model_of(4, True))):
-        write_arpa(tmp_path / "lm.arpa", model, WORDS)
-        np.testing.assert_allclose(slow_scores(tmp_path / "lm.arpa", model.eos), log10_scores(model), rtol=0, atol=SUM)
-    dense, sparse = tmp_path / "dense.arpa", tmp_path / "sparse.arpa"
-    write_arpa(dense, model_of(2, True, dense=True), WORDS)
-    write_arpa(sparse, model_of(2, True), WORDS)
-    assert SlowArpa(dense).p.keys() == SlowArpa(sparse).p.keys()  # only pairs that occurred
+    path, model = tmp_path / "lm.arpa", model_of(4, True)
+    levels = tuple(rows._replace(values=np.float32(0.7) * rows.values) for rows in model.rows.levels)
+    first = levels[0]._replace(values=np.where(np.arange(len(levels[0].values)) % 2, levels[0].values, 0))
+    for changed in (levels, (first, *levels[1:])):  # the softmax normalises; an entry of 0 is as none in dense rows
+        own = replace(model, rows=replace(model.rows, levels=changed, log_gamma=()))
+        write_arpa(path, own, WORDS)
+        assert_close(slow_scores(path, True), log10_scores(own))
+    grams = []
+    for dense, eos in ((True, False), (True, True), (False, True)):
+        model = model_of(2, eos, dense=dense)
+        write_arpa(path, model, WORDS)
+        assert_close(slow_scores(path, eos), log10_scores(model))
+        grams.append(SlowArpa(path).p.keys())
+    assert grams[1] == grams[2]  # only pairs that occurred
 
 
 FOREIGN = r"""
@@ -167,10 +165,9 @@ def test_files_of_others_unsorted_with_spaces_and_pruned(tmp_path):
     assert model.about["method"] == "ngram" and model.model.eos
 
 
-@pytest.mark.parametrize("kinds", [("word",), pytest.param(("bpe", "char"), marks=pytest.mark.slow)])
-def test_pieces_with_white_space_and_reserved_words(kinds, tmp_path):
+def test_pieces_with_white_space_and_reserved_words(tmp_path):
     texts = ["a\u00a0b <s> c\n\\u000a x </s>", "<unk> ▁ a"] * 4
-    for kind in kinds:
+    for kind in ("word", "char"):
         tokenizer = train_tokenizer(texts, kind=kind)
         words = arpa_words(tokenizer)
         assert len(set(words)) == len(words) == tokenizer.vocab_size
@@ -185,7 +182,6 @@ def test_pieces_with_white_space_and_reserved_words(kinds, tmp_path):
         assert SlowArpa(tmp_path / "again.arpa").p.keys() == SlowArpa(tmp_path / "lm.arpa").p.keys()
 
 
-@pytest.mark.slow
 def test_models_of_other_rows_are_refused(tmp_path):
     text = TrainingText(stream_of(DOCUMENTS), N)
     with pytest.raises(ValueError, match="a model of TokenTables is no n-gram model.* choose the method ngram"):
@@ -201,74 +197,56 @@ def test_models_of_other_rows_are_refused(tmp_path):
 START = r"instead of \\data\\; give an ARPA file"
 LOG10 = "is not a log10 probability"
 DAMAGE = [  # what is replaced once, by what, and what is said
-    (r"\A.*\Z", "", f"line 1: 'the end of the file' {START}"),
     (r"\A", r"to be\n\\1-grams:\n", f"line 1: 'to be' {START}"),
     (r"\A.*\Z", r"\\data\\\n\\1-grams:\n", r"line 2: .* instead of `ngram 1=...`"),
     ("ngram 1=13\n", "", "line 2: .*orders count 1, 2"),
     (r"\n[^\n]*\n[^\n]*\n[^\n]*\n\n\\3-grams:.*", "", "instead of a 2-gram.*cut short"),
-    (r"\\3-grams:.*", "", "the end of the file' instead of .*3-grams:.*cut short"),
     (r"\\end\\\n", "", r"'the end of the file' instead of \\end\\; the file is cut short"),
     ("ngram 1=13", "ngram 1=12", r"line 19: .*instead of \\2-grams:.*counts other than its 1-grams"),
-    ("ngram 1=13", "ngram 1=14", "line 21: .* instead of a 1-gram.*counts other than its 1-grams"),
     ("\tw4 ", r"\tw4 w4 w4 ", f"{LOG10} of at most 0, 2 words"),
-    (r"-[\d.]+\tw5\t", r"x\tw5\t", f"line 13: 'x.*{LOG10}"),
-    (r"-[\d.]+\tw5\t", r"0.1\tw5\t", f"line 13: '0.1.*{LOG10}"),
     (r"-[\d.]+\tw5\t", r"nan\tw5\t", f"line 13: 'nan.*{LOG10}"),
     ("\tw4 ", r"\tdog ", "'dog' is not among the unigrams"),
-    (r"1=13(.*)\n\n\\2-", r"1=14\1\n-1\tw4\n\n\\2-", "line 20: this n-gram stands in the file before"),
     (r"(\\2-grams:\n)([^\n]*)\n[^\n]*", r"\1\2\n\2", "line 23: this n-gram stands in the file before"),
     (r"-[\d.]+(\tw3 w)", r"-0.01\1", "after 'w3' sum to .*renormalise"),
     (r"-[\d.]+(\tw3\t)", r"-0.01\1", "line 7: the unigrams sum to .*renorm"),
 ]
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("arpa") / "lm.arpa"
-    write_arpa(path, model_of(3, True), WORDS)
-    return path.read_text()
-
-
-@pytest.mark.parametrize("pattern, replacement, message", DAMAGE)
-def test_bad_files_are_refused_with_file_line_and_remedy(pattern, replacement, message, good, tmp_path):
-    path = tmp_path / "bad.arpa"
-    path.write_text(re.sub(pattern, replacement, good, count=1, flags=re.DOTALL))
-    assert path.read_text() != good
-    with pytest.raises(ValueError, match=message) as error:
-        read_arpa(path)
+def refused(said: str, path, *more):
+    with pytest.raises(ValueError, match=said) as error:
+        read_arpa(path, *more)
     assert str(path) in str(error.value)
 
 
-def test_missing_files_damaged_gzip_and_other_tokenizers(good, tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_arpa(tmp_path / "none.arpa")
-    (tmp_path / "cut.arpa.gz").write_bytes(gzip.compress(good.encode())[:-200])
-    with pytest.raises(ValueError, match="not a whole gzip file"):
-        read_arpa(tmp_path / "cut.arpa.gz")
-    (tmp_path / "lm.arpa").write_text(good)
-    with pytest.raises(ValueError, match="'w9', which is no token of the tokenizer"):
-        read_arpa(tmp_path / "lm.arpa", Tokenizer("\n".join(f"w{i}" for i in range(2, 9)).encode(), "words"))
-    with pytest.raises(ValueError, match="does not have 'w12' of the tokenizer"):
-        read_arpa(tmp_path / "lm.arpa", Tokenizer("\n".join(f"w{i}" for i in range(2, 13)).encode(), "words"))
+def test_bad_files_are_refused_with_file_line_and_remedy(tmp_path):
+    path, zipped = tmp_path / "lm.arpa", tmp_path / "lm.arpa.gz"
+    write_arpa(path, model_of(3, True), WORDS)
+    good = path.read_text()
+    for size, said in ((9, "'w9', which is no token of the tokenizer"), (13, "does not have 'w12' of the tokenizer")):
+        refused(said, path, Tokenizer("\n".join(f"w{i}" for i in range(2, size)).encode(), "words"))
 
+    def damaged(pattern, replacement, message):
+        text = re.sub(pattern, replacement, good, count=1, flags=re.DOTALL)
+        assert text != good
+        path.write_text(text)
+        refused(message, path)
 
-@pytest.mark.parametrize("name", ["m.ARPA", "m.lm", "m", "m.arpa.bz2"])
-def test_a_file_is_read_by_its_first_bytes_whatever_its_name(name, good, tmp_path):
-    data = good.encode()
-    (tmp_path / "m.arpa").write_bytes(data)
-    (tmp_path / name).write_bytes(bz2.compress(data) if name.endswith(".bz2") else data)
-    for one, other in zip(
-        load_model(tmp_path / name).score(["a b"]), load_model(tmp_path / "m.arpa").score(["a b"]), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_binary_files_of_kenlm_text_after_the_end_and_no_unigrams_are_refused(good, tmp_path):
+    each_row(damaged, DAMAGE)
     for data, said in [
         (b"mmap lm http://kheafield.com/code format version 5\n\0", "is a binary file of KenLM: give the ARPA file"),
         (good.encode() + b"more\n", "'more' after .*end"),
         (b"\\data\\\nngram 1=0\n\n\\1-grams:\n\n\\end\\\n", "instead of `ngram 1="),
     ]:
-        (tmp_path / "m.arpa").write_bytes(data)
-        with pytest.raises(ValueError, match=said):
-            load_model(tmp_path / "m.arpa")
+        path.write_bytes(data)
+        refused(said, path)
+    zipped.write_bytes(gzip.compress(good.encode())[:-200])
+    refused("not a whole gzip file", zipped)
+    refused("cannot be read", tmp_path / "none.arpa")
+
+
+def test_a_file_is_read_by_its_first_bytes_whatever_its_name(tmp_path):
+    write_arpa(tmp_path / "m.arpa", model_of(3, True), WORDS)
+    data, expected = (tmp_path / "m.arpa").read_bytes(), load_model(tmp_path / "m.arpa").score(["w2 w3"])
+    for name in ("m.ARPA", "m", "m.arpa.bz2"):
+        (tmp_path / name).write_bytes(bz2.compress(data) if name.endswith(".bz2") else data)
+        np.testing.assert_array_equal(load_model(tmp_path / name).score(["w2 w3"]), expected)

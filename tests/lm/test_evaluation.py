@@ -1,33 +1,59 @@
-"""Perplexity, attribution, the scaling assumption.
+"""Measures of models and of their differences, attribution, the scaling assumption: against loops, SciPy and the bootstrap.
 
 Tolerances: as for the loss, 1e-11 relative in float64; in float32 an evaluation may be off by some eps of its logits, 1e-5.
 """
 
+import json
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from reference import PAD, cooccurrences, features, language_model, log_softmax, random_documents, stream_of, windows
 from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
 from scipy.sparse import csr_array
-from scipy.stats import linregress
 
+from jexplicit import count
+from jexplicit.data import encode_documents, train_tokenizer
+from jexplicit.data.corpora import TextSizes, text_sizes
+from jexplicit.data.inputs import MinimalPair
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.evaluation import Evaluation, Past, evaluate, histories, log_probabilities, read_text
-from jexplicit.lm.rows import Features, explicit_language_model, target_counts, unigram_model
+from jexplicit.lm.evaluation import (
+    DocumentLosses,
+    Past,
+    bootstrap_standard_error,
+    comparable_measures,
+    document_losses,
+    evaluate,
+    histories,
+    judgement,
+    log_probabilities,
+    loss_fields,
+    paired_difference,
+    positions_in_all,
+    preferences,
+    read_text,
+    score,
+    score_documents,
+    spelling,
+    unknown_share,
+)
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.generation import next_token
+from jexplicit.lm.rows import explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
+from jexplicit.lm.training_text import Options, TrainingText
 
 N = 9
 TRAIN, DEV = random_documents(3, 40, N, 6), random_documents(4, 20, N, 8)
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(TRAIN, 3, N))
-TOLERANCE = {np.float64: 1e-11, np.float32: 1e-5}
-SLOW = pytest.mark.slow
 
 
-def fit(K=2, kind: Features = "cat", eos=False, dtype=np.float64):
+def fit(K=2, kind: Any = "cat", eos=False, dtype: Any = np.float64):
     return explicit_language_model(COUNTS, features=kind, radius=K, eos=eos, dtype=dtype)
 
 
@@ -36,38 +62,21 @@ def log_probabilities_of_all(model, X):
     return np.array([log_softmax(row) for row in rows])
 
 
-# Perplexity
+# Perplexity, and a text position by position
 
 
-def test_perplexity_is_the_exponential_of_the_mean_loss():
-    assert Evaluation(nll=3 * np.log(5), positions=3).perplexity == pytest.approx(5, rel=1e-15)
-
-
-@pytest.mark.parametrize("K", [1, 2])
-def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(K):
-    model = token_model((jax.device_put(np.zeros((N, N))),) * K, "sum", True)
-    assert evaluate(model, stream_of(DEV)).perplexity == pytest.approx(N, rel=1e-12)
-
-
-def test_the_unigram_model_s_perplexity_on_its_text_is_that_of_the_entropy():
-    f = target_counts(COUNTS)
-    p = np.maximum(f, 1) / np.maximum(f, 1).sum()  # <pad> is never a target and counts once
-    entropy = -sum(f[i] * np.log(p[i]) for i in range(N)) / f.sum()
-    assert evaluate(unigram_model(COUNTS), stream_of(TRAIN)).perplexity == pytest.approx(np.exp(entropy), rel=1e-5)  # float32
-
-
-def test_at_k_1_counts_at_hand_are_as_good_as_the_text():
+def test_perplexities_are_those_of_entropies_and_a_pair_without_a_chance_costs_infinitely_much():
+    for K in (1, 2):
+        model = token_model((jax.device_put(np.zeros((N, N))),) * K, "sum", True)
+        assert evaluate(model, stream_of(DEV)).perplexity == pytest.approx(N, rel=1e-12)
     model, stream = fit(K=1), stream_of(TRAIN)
-    assert evaluate(model, stream, counts=COUNTS) == evaluate(model, stream)
-    assert evaluate(model, stream, counts=tuple(map(csr_array, COUNTS))) == evaluate(model, stream)
-
-
-def test_relative_frequencies_have_the_conditional_entropy_and_a_pair_without_a_chance_costs_infinitely_much():
-    with np.errstate(divide="ignore"):
-        tables = [jax.device_put(np.log(C)) for C in (COUNTS[0], np.where(COUNTS[0] == 1, 0, COUNTS[0]))]
+    for counts in (COUNTS, tuple(map(csr_array, COUNTS))):  # at hand, they are as good as the text
+        assert evaluate(model, stream, counts=counts) == evaluate(model, stream)
     C = COUNTS[0].astype(float)
     entropy = -sum(c * np.log(c / row.sum()) for row in C for c in row[row > 0])
-    one, none = (evaluate(token_model([table], "cat", True), stream_of(TRAIN)) for table in tables)
+    with np.errstate(divide="ignore"):
+        tables = [jax.device_put(np.log(D)) for D in (C, np.where(C == 1, 0, C))]
+    one, none = (evaluate(token_model([table], "cat", True), stream) for table in tables)
     assert one.nll == pytest.approx(entropy, rel=1e-12) and none.nll == np.inf
 
 
@@ -82,153 +91,192 @@ def test_a_sample_is_drawn_by_its_seed_and_holds_no_position_twice():
     X, Y = windows(DEV, 2)
     losses = -log_probabilities_of_all(model, X)[np.arange(len(Y)), Y]
     assert np.min(np.abs(losses - left_out)) < 1e-10
+    assert log_probabilities(model, X[:0], Y[:0]).shape == (0,)
 
 
-def test_the_order_of_documents_does_not_change_an_evaluation():
-    one, other = evaluate(fit(2), stream_of(DEV)), evaluate(fit(2), stream_of(DEV[::-1]))
-    np.testing.assert_allclose(one.nll, other.nll, rtol=1e-13)
-
-
-# A text, position by position
-
-
-@pytest.mark.parametrize("eos", [False, True])
-def test_a_text_is_read_in_its_order_and_says_where_its_positions_stand(eos):
-    stream = stream_of(DEV)
-    text = read_text(stream, 3, eos=eos)
-    X, Y = windows(DEV, 3, eos=eos)
-    np.testing.assert_array_equal(text.X, X)
-    np.testing.assert_array_equal(text.Y, Y)
-    np.testing.assert_array_equal(stream[text.past.places], Y)
-    assert np.all(np.diff(text.past.places) > 0) and (PAD in text.Y) == eos
-    some = text.past.take(np.array([5, 2]))
-    assert some.places.tolist() == text.past.places[[5, 2]].tolist() and some.stream is stream
-
-
-def test_histories_are_the_tokens_before_across_documents_and_nothing_before_the_text():
+def test_a_text_is_read_in_its_order_with_histories_across_documents_and_nothing_before_the_text():
     stream = stream_of(DEV, np.uint8)
+    for eos in (False, True):
+        text = read_text(stream, 3, eos=eos)
+        for found, expected in zip((text.X, text.Y), windows(DEV, 3, eos=eos), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(stream[text.past.places], text.Y)
+        assert np.all(np.diff(text.past.places) > 0) and (PAD in text.Y) == eos
+        some = text.past.take(np.array([5, 2]))
+        assert some.places.tolist() == text.past.places[[5, 2]].tolist() and some.stream is stream
     places = np.array([1, 2, 7, len(stream) - 1, 3])
     found = histories(Past(stream, places), 6)
-    assert found.shape == (5, 6)
     for row, place in zip(found, places, strict=True):
         assert row.tolist() == [int(stream[place - w]) if place >= w else -1 for w in range(1, 7)]
     assert (found == -1).any() and (found[3] == PAD).any()
 
 
-# What is refused
+# Measures that texts of any tokenizer share
+
+DOCUMENTS = ["to be or not", "to  be", "what ïs"]
 
 
-def test_no_positions_have_no_log_probabilities():
-    assert log_probabilities(fit(2), np.zeros((0, 2), int), np.zeros(0, int)).shape == (0,)
+@pytest.mark.parametrize("eos", [False, True])
+def test_measures_are_those_of_a_loop_over_documents(eos):
+    for kind in ("char", "word"):
+        tokenizer = train_tokenizer(DOCUMENTS[:2], kind=kind)
+        stream, size = encode_documents(tokenizer, DOCUMENTS), tokenizer.vocab_size
+        uniform = token_model([jnp.full((size, size), -math.log(size))], "cat", eos)
+        tokens = sum(len(tokenizer.encode(document)) + eos for document in DOCUMENTS)
+        log_p, sizes = -tokens * math.log(size), text_sizes(DOCUMENTS)
+        found = comparable_measures(-float(score(uniform, stream).sum()), sizes)
+        # rel=1e-6: log-probabilities are float32
+        assert found["bits_per_byte"] == pytest.approx(-log_p / math.log(2) / len("".join(DOCUMENTS).encode()), rel=1e-6)
+        assert found["bits_per_character"] == pytest.approx(-log_p / math.log(2) / len("".join(DOCUMENTS)), rel=1e-6)
+        assert found["word_perplexity"] == pytest.approx(math.exp(-log_p / len(" ".join(DOCUMENTS).split())), rel=1e-5)
+        assert positions_in_all(stream, eos=eos) == tokens == evaluate(uniform, stream).positions
+        unknown = [int(i == tokenizer.unk_id) for document in DOCUMENTS for i in tokenizer.encode(document)]
+        assert unknown_share(stream) == sum(unknown) / len(unknown) > 0
+        # a character is one of Unicode; bytes of words, their ends and a second space are one of 256
+        bits = {"char": sum(unknown) * math.log2(0x110000), "word": 8 * (len(" whatïs".encode()) + 2)}[kind]
+        assert spelling(tokenizer, stream, sizes) == pytest.approx(bits * math.log(2), rel=1e-12)
+
+
+def test_what_is_not_known_or_not_representable_is_none():
+    assert set(comparable_measures(1.0, None).values()) == {None}
+    assert comparable_measures(1e6, TextSizes(1, 900, 300, 1))["word_perplexity"] is None
+    json.dumps(comparable_measures(1e6, TextSizes(1, 900, 300, 1)), allow_nan=False)
+
+
+def test_losses_of_documents_are_sums_of_their_scores_and_a_single_one_is_cut_in_blocks():
+    U = jax.device_put(np.asarray(np.random.default_rng(0).normal(size=(7, 7)), np.float32))
+    one, stream = np.array([0, 2, 3, 2, 4, 0]), np.array([0, 2, 3, 2, 0, 4, 0, 5, 6, 5, 0])
+    for eos in (False, True):
+        model = token_model([U], "cat", eos)
+        parts = np.split(score(model, stream), np.cumsum([3 + eos, 1 + eos]))
+        found, blocks = document_losses(model, stream, block=2), document_losses(model, one, block=3)
+        assert found.nll == pytest.approx([-part.sum() for part in parts])
+        assert found.positions.tolist() == [3 + eos, 1 + eos, 3 + eos]
+        assert blocks.positions.tolist() == [3, 1 + eos] and document_losses(model, one).positions.tolist() == [4 + eos]
+        assert blocks.nll.tolist() == pytest.approx([-score(model, one)[:3].sum(), -score(model, one)[3:].sum()])
+
+
+# Standard errors, and comparisons of two models by document
+
+RNG = np.random.default_rng(0)
+SIZES = RNG.integers(5, 300, 400)
+HARD = RNG.gamma(5.0, 0.3, 400)  # how hard a document is, for all models
+ONE, OTHER = SIZES * (HARD + RNG.normal(0.02, 0.05, 400)), SIZES * HARD
+
+
+def test_the_difference_of_two_models_is_the_paired_t_test_and_has_the_error_of_the_bootstrap():
+    sizes = np.full(400, 50)
+    found, expected = paired_difference(50 * ONE / SIZES, 50 * OTHER / SIZES, sizes), scipy.stats.ttest_rel(ONE / SIZES, HARD)
+    assert found.mean / found.standard_error == pytest.approx(expected.statistic)
+    draws = RNG.integers(0, 400, (2000, 400))
+    means, found = (ONE - OTHER)[draws].sum(axis=1) / SIZES[draws].sum(axis=1), paired_difference(ONE, OTHER, SIZES)
+    assert found.mean == pytest.approx((ONE.sum() - OTHER.sum()) / SIZES.sum())
+    # 2000 draws: the relative error of a standard deviation is 1 / sqrt(2 * 2000) = 1.6 %, times 5
+    assert found.standard_error == pytest.approx(means.std(), rel=0.08)
+    assert paired_difference(ONE, ONE, SIZES) == (0, 0)
+    assert paired_difference(OTHER, ONE, SIZES) == pytest.approx((-found.mean, found.standard_error))
+    assert math.isnan(paired_difference(ONE[:1], OTHER[:1], SIZES[:1]).standard_error)
+
+
+def test_the_standard_error_is_that_of_a_mean_of_documents():
+    """Draws have a relative error of 1 / sqrt(2 draws)."""
+    assert bootstrap_standard_error(2.0 * SIZES, SIZES) == 0  # of any length, losses per prediction being equal
+    assert math.isnan(bootstrap_standard_error(np.ones(1), np.ones(1, int)))
+    losses = np.random.default_rng(1).normal(3.0, 0.7, (500, 20)).sum(axis=1)
+    found = bootstrap_standard_error(losses, np.full(500, 20), draws=4000)
+    assert found == pytest.approx(losses.std() / 20 / np.sqrt(500), rel=5 / np.sqrt(8000))
+    linearised = paired_difference(ONE, np.zeros_like(ONE), SIZES).standard_error  # which differs by order 1/n
+    assert bootstrap_standard_error(ONE, SIZES) == pytest.approx(linearised, rel=0.09)
+    assert bootstrap_standard_error(ONE, SIZES) == bootstrap_standard_error(ONE, SIZES)  # of the same seed
+    assert bootstrap_standard_error(ONE, SIZES, seed=1) != bootstrap_standard_error(ONE, SIZES)
+    for nll, sizes, draws in (([], [], 10), ([1.0, np.nan], [1, 2], 10), ([1.0, 2.0], [0, 2], 10), ([1.0], [1], 1)):
+        with pytest.raises(ValueError, match=r"give one of each|leave these documents out"):
+            bootstrap_standard_error(np.array(nll, float), np.array(sizes, int), draws=draws)
+
+
+def test_the_fields_of_two_texts_are_those_of_their_documents_together():
+    one, two = DocumentLosses(np.array([2.0, 4.0]), np.array([1, 3])), DocumentLosses(np.array([6.0]), np.array([4]))
+    found = loss_fields([one, two])
+    assert (found["loss"], found["positions"], found["perplexity"]) == (12 / 8, 8, np.exp(12 / 8))
+    assert found["loss_se"] == bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 3, 4])) > 0
+    assert loss_fields([two])["loss_se"] is None
+
+
+# Minimal pairs
+
+WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
+DRAWN = np.random.default_rng(0)
+SENTENCES = [" ".join(DRAWN.choice(WORDS, DRAWN.integers(4, 9))) for _ in range(250)]
+PAIRS = [
+    MinimalPair(good, " ".join(reversed(good.split()[:-1])) + " zebra" * (n % 2), "p") for n, good in enumerate(SENTENCES[:8])
+]
+PAIRS += [MinimalPair("the cat", "the cat", "p")]  # a tie
+
+
+@pytest.mark.parametrize("history", ["", pytest.param("all", marks=pytest.mark.slow)])
+def test_preferences_are_those_of_a_slow_loop_and_no_sentence_sees_another(history):
+    """Also with a model of the past, which does see the documents before where a text is scored as one."""
+    tokenizer = train_tokenizer(SENTENCES, kind="word")
+    stream, size = encode_documents(tokenizer, SENTENCES), tokenizer.vocab_size
+    pairs = PAIRS[-3:] if history else PAIRS
+    if history:
+        text = TrainingText(stream, size, tokenizer=tokenizer)
+        model: Any = fit_model("context-mixing", text, Options(history=history)).model
+    else:
+        model = explicit_language_model(count(stream, radius=2, vocab_size=size), features="cat", radius=2)
+
+    def slow(sentence: str) -> float:
+        ids = tokenizer.encode(sentence)
+        return sum(float(next_token(model, ids[:n])[ids[n]]) for n in range(len(ids)))
+
+    expected, whole = [slow(pair.good) - slow(pair.bad) for pair in pairs], preferences(model, tokenizer, pairs)
+    np.testing.assert_allclose(whole, expected, atol=1e-4)  # sums of some ten float32 log-probabilities
+    right = np.mean([1.0 if d > 1e-4 else 0.5 if d > -1e-4 else 0.0 for d in expected])
+    assert judgement(whole) == (pytest.approx(right), pytest.approx(np.mean(np.abs(expected) < 1e-4)), len(pairs))
+    np.testing.assert_allclose(preferences(model, tokenizer, pairs[2:0:-1]), whole[2:0:-1], atol=1e-5)
+    alone = [float(score(model, encode_documents(tokenizer, [document])).sum()) for document in SENTENCES[:5]]
+    np.testing.assert_allclose(score_documents(model, tokenizer, SENTENCES[:5], separate=True), alone, atol=1e-5)
+    together = score_documents(model, tokenizer, SENTENCES[:5])
+    assert together.sum() == pytest.approx(score(model, encode_documents(tokenizer, SENTENCES[:5])).sum(), rel=1e-6)
+    assert np.allclose(together, alone, atol=1e-5) == (not history)
 
 
 # Attribution
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind, dtype", [("cat", np.float64), ("sum", np.float32), ("sum", np.float64), ("cat", np.float32)])
-def test_attribution_equals_the_loop_over_context_tokens(kind, dtype):
-    model, exact = fit(3, kind, dtype=dtype), fit(3, kind)
-    X, Y = windows(DEV, 3)
-    why = explain(model, X, Y)
-    log_P = log_probabilities_of_all(exact, X)
-    for m, (x, y) in enumerate(zip(X, Y, strict=True)):
-        for k in range(3):
-            row = np.asarray(exact.tables[k])[x[k]]
-            tolerance = 30 * TOLERANCE[dtype]  # logits of order 10, three of them
-            assert why.logits[m, k] == pytest.approx(row[y], abs=tolerance)
-            assert why.evidence[m, k] == pytest.approx(row[y] - sum(np.exp(log_P[m]) * row), abs=tolerance)
-        assert why.log_probability[m] == pytest.approx(log_P[m, y], abs=30 * TOLERANCE[dtype])
-
-
-@pytest.mark.slow
-def test_the_attribution_of_a_context_of_two_is_that_worked_by_hand():
-    # logits (log 3, 0) + (0, 0): probabilities (3/4, 1/4); the farther token says nothing
-    table = jax.device_put(np.log([[3.0, 1.0], [1.0, 1.0]]))
-    why = explain(token_model((table, table), "sum", True), np.array([[0, 1]]), np.array([0]))
-    np.testing.assert_allclose(why.logits, [[np.log(3), 0]], rtol=1e-14)
-    np.testing.assert_allclose(why.evidence, [[np.log(3) / 4, 0]], rtol=1e-14)
-    np.testing.assert_allclose(why.log_probability, [np.log(3 / 4)], rtol=1e-14)
-
-
-@pytest.mark.slow
-def test_adding_a_constant_to_a_row_changes_logits_but_no_evidence():
-    model = fit(2)
-    X, Y = windows(DEV, 2)
-    shifted = token_model(
-        (jax.device_put(np.asarray(model.tables[0]) + 4.0 * np.eye(N)[:, 1:2]), model.tables[1]), "cat", False
-    )
-    before, after = explain(model, X, Y), explain(shifted, X, Y)
-    np.testing.assert_allclose(after.logits[:, 0] - before.logits[:, 0], 4.0 * (X[:, 0] == 1), rtol=0, atol=1e-11)
-    np.testing.assert_allclose(after.evidence, before.evidence, rtol=0, atol=1e-11)
-
-
-@pytest.mark.slow
-def test_evidence_is_zero_on_average_over_the_model_s_own_predictions():
-    model = fit(2)
-    x = np.array([2, 1])
-    why = explain(model, np.tile(x, (N, 1)), np.arange(N))
-    np.testing.assert_allclose(np.exp(why.log_probability) @ why.evidence, 0, rtol=0, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_evidence_is_summed_by_token_and_a_row_that_no_token_changes_is_of_no_token():
-    why = explain(fit(3), *windows(DEV, 3))
-    by_token = why.by_token(3)
-    assert (why.names, why.tokens) == (("offset 1", "offset 2", "offset 3"), (1, 2, 3))
-    assert (by_token.names, by_token.tokens) == (("1 back", "2 back", "3 back"), (1, 2, 3))
-    np.testing.assert_array_equal(by_token.logits, why.logits)
-    np.testing.assert_array_equal(by_token.evidence, why.evidence)
-
-    why = explain(unigram_model(COUNTS), *windows(DEV, 1))
-    assert (why.names, why.tokens) == (("unigram",), (None,))
-    by_token = why.by_token(1)
-    assert by_token.names == ("1 back", "no token")
-    np.testing.assert_array_equal(by_token.logits[:, 0], 0)
-    np.testing.assert_array_equal(by_token.logits[:, 1], why.logits[:, 0])
+def test_attribution_equals_the_loop_over_context_tokens_and_is_summed_by_token():
+    X, Y = (part[:30] for part in windows(DEV, 3))
+    for kind, dtype, atol in (("cat", np.float64, 3e-10), ("sum", np.float32, 3e-4)):  # logits of order 10, three of them
+        model, exact = fit(3, kind, dtype=dtype), fit(3, kind)
+        why, log_P, rows = explain(model, X, Y), log_probabilities_of_all(exact, X), [np.asarray(U) for U in exact.tables]
+        for m, (x, y) in enumerate(zip(X, Y, strict=True)):
+            own = [row[j] for row, j in zip(rows, x, strict=True)]
+            np.testing.assert_allclose(why.logits[m], [row[y] for row in own], rtol=0, atol=atol)
+            np.testing.assert_allclose(why.evidence[m], [row[y] - np.exp(log_P[m]) @ row for row in own], rtol=0, atol=atol)
+        np.testing.assert_allclose(why.log_probability, log_P[np.arange(30), Y], rtol=0, atol=atol)
+        by_token = why.by_token(3)
+        assert (why.names, why.tokens) == (("offset 1", "offset 2", "offset 3"), (1, 2, 3))
+        assert (by_token.names, by_token.tokens) == (("1 back", "2 back", "3 back"), (1, 2, 3))
+        np.testing.assert_array_equal([by_token.logits, by_token.evidence], [why.logits, why.evidence])
+    why = explain(unigram_model(COUNTS), X[:, :1], Y)  # a row that no token changes is of no token
+    assert (why.names, why.tokens, why.by_token(1).names) == (("unigram",), (None,), ("1 back", "no token"))
+    np.testing.assert_array_equal(why.by_token(1).logits, np.stack([np.zeros(30), why.logits[:, 0]], axis=1))
 
 
 # The scaling assumption
 
 
-@pytest.mark.parametrize(
-    "kind, K, eos, dtype",
-    [
-        ("sum", 2, False, np.float64),
-        ("cat", 3, True, np.float32),
-        *(pytest.param(*c, marks=SLOW) for c in (("cat", 1, False, np.float64), ("cat", 3, True, np.float64))),
-    ],
-)
-def test_mean_cooccurrences_equal_the_loop_of_equations_11_to_13(kind, K, eos, dtype):
-    E, F, _ = language_model(TRAIN, K, N, kind, eos=eos)
-    X, _ = windows(TRAIN, K, eos=eos)
-    fast = log_mean_cooccurrences(fit(K, kind, eos, dtype), target_counts(COUNTS, eos=eos), X)
-    assert fast.dtype == dtype
-    slow = log_mean_cooccurrences_loop(features(X, E, kind), F, K)
-    np.testing.assert_allclose(fast, slow, rtol=0, atol=10 * TOLERANCE[dtype])
-
-
-def test_mean_cooccurrences_at_k_1_without_noise_are_the_mean_rows_of_the_counts():
-    C = np.array([[2, 1, 3], [4, 1, 1], [1, 5, 2]], np.int32)
+def test_mean_cooccurrences_equal_the_loop_of_equations_11_to_13():
+    for kind, K, eos, dtype, atol in (("sum", 2, False, np.float64, 1e-10), ("cat", 3, True, np.float32, 1e-4)):
+        E, F, _ = language_model(TRAIN, K, N, kind, eos=eos)
+        X, _ = windows(TRAIN, K, eos=eos)
+        fast = log_mean_cooccurrences(fit(K, kind, eos, dtype), target_counts(COUNTS, eos=eos), X)
+        assert fast.dtype == dtype
+        np.testing.assert_allclose(fast, log_mean_cooccurrences_loop(features(X, E, kind), F, K), rtol=0, atol=atol)
+    C = np.array([[2, 1, 3], [4, 1, 1], [1, 5, 2]], np.int32)  # without noise, mean rows of the counts
     model = explicit_language_model((C,), features="cat", eos=True, noise=False, dtype=jnp.float64)
     X = np.array([[0], [1], [1], [1]])
     np.testing.assert_allclose(np.exp(log_mean_cooccurrences(model, C.sum(axis=0), X)), (C[0] + 3 * C[1]) / 4, rtol=1e-13)
-
-
-def test_the_spread_of_partition_functions_at_k_1_is_that_of_the_counts_of_tokens():
-    C = np.array([[2, 1, 3], [4, 1, 1], [1, 5, 6]], np.int32)
-    model = explicit_language_model((C,), features="cat", eos=True, noise=False, dtype=jnp.float64)
-    X, n = np.array([[0], [1], [2]]), np.array([1, 4, 2])
-    expected = np.repeat(np.log(C.sum(axis=1)), n).std()
-    np.testing.assert_allclose(partition_spread(model, X, n), expected, rtol=1e-12)
-    np.testing.assert_allclose(partition_spread(model, np.repeat(X, n, axis=0)), expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("kind", ["sum", "cat"])
-def test_the_spread_of_partition_functions_equals_the_loop_over_contexts(kind):
-    model, (X, _) = fit(3, kind), windows(TRAIN, 3)
-    log_Z = [np.log(sum(np.exp(sum(float(model.tables[k][x[k], i]) for k in range(3))) for i in range(N))) for x in X]
-    np.testing.assert_allclose(partition_spread(model, X), np.std(log_Z), rtol=1e-9)
 
 
 def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_block_holds():
@@ -238,34 +286,29 @@ def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_b
     X = rng.integers(0, 12, (2000, 3))
     assert len(np.unique(X, axis=0)) > 2 * 512
     mean = np.mean([np.exp(sum(np.asarray(t)[j] for t, j in zip(tables, x, strict=True))) for x in X], axis=0)
-    expected = (np.log(mean) + 2 * np.log(3 * f)) / 3
     for contexts in (X, X[::-1]):
-        np.testing.assert_allclose(log_mean_cooccurrences(model, f, contexts), expected, rtol=0, atol=1e-12)
+        found = log_mean_cooccurrences(model, f, contexts)
+        np.testing.assert_allclose(found, (np.log(mean) + 2 * np.log(3 * f)) / 3, rtol=0, atol=1e-12)
 
 
-def scattered_points():
+def test_the_spread_of_partition_functions_equals_the_loop_over_contexts_repeated_or_weighed():
+    for kind in ("sum", "cat"):
+        model, (X, _), n = fit(3, kind), windows(TRAIN, 3), np.arange(len(windows(TRAIN, 3)[0])) % 3
+        log_Z = [np.log(sum(np.exp(sum(float(model.tables[k][x[k], i]) for k in range(3))) for i in range(N))) for x in X]
+        np.testing.assert_allclose(partition_spread(model, X), np.std(log_Z), rtol=1e-9)
+        np.testing.assert_allclose(partition_spread(model, X, n), np.std(np.repeat(log_Z, n)), rtol=1e-9)
+
+
+def test_the_fitted_line_is_scipy_s_without_outputs_never_seen_and_a_larger_text_keeps_its_slope():
     rng = np.random.default_rng(6)
     f = rng.integers(1, 5000, 60)
-    return f, 0.8 * np.log(f) + 1.5 + rng.normal(size=60)
-
-
-def test_the_fitted_line_is_scipy_s():
-    f, log_means = scattered_points()
-    expected: Any = linregress(np.log(f), log_means)
-    line = fit_scaling(f, log_means)
+    log_means = 0.8 * np.log(f) + 1.5 + rng.normal(size=60)
+    expected: Any = scipy.stats.linregress(np.log(f), log_means)
+    line, larger = fit_scaling(f, log_means), fit_scaling(10 * f, log_means + np.log(10))
     # two least-squares routines on 60 points of condition number 10
     np.testing.assert_allclose(line, [expected.slope, expected.intercept, expected.rvalue], rtol=1e-10)
     np.testing.assert_allclose(fit_scaling(f, log_means.astype(np.float32)), line, rtol=1e-5)
-
-
-def test_outputs_never_seen_are_no_points_of_the_line():
-    f, log_means = scattered_points()
     with_unseen = fit_scaling(np.append(f, [0, 0]), np.append(log_means, [99.0, -np.inf]))
-    np.testing.assert_allclose(with_unseen, fit_scaling(f, log_means), rtol=1e-14)
-
-
-def test_a_larger_text_moves_the_line_but_keeps_its_slope():
-    f, log_means = scattered_points()
-    line, larger = fit_scaling(f, log_means), fit_scaling(10 * f, log_means + np.log(10))
-    np.testing.assert_allclose([larger.slope, larger.correlation], [line.slope, line.correlation], rtol=1e-10)
-    np.testing.assert_allclose(larger.intercept, line.intercept + (1 - line.slope) * np.log(10), rtol=1e-10)
+    np.testing.assert_allclose(with_unseen, line, rtol=1e-14)
+    moved = line.intercept + (1 - line.slope) * np.log(10)
+    np.testing.assert_allclose(larger, [line.slope, moved, line.correlation], rtol=1e-10)

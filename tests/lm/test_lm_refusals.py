@@ -1,6 +1,7 @@
-"""Calls that are refused, each with what is wrong and what to do instead."""
+"""Calls that are refused, each with what is wrong and what to do instead; and the options that a method uses."""
 
-import functools
+from collections.abc import Callable
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from reference import random_documents, stream_of
 from scipy.sparse import csr_array
 from tables import refuse
 
-from jexplicit import fit
+import jexplicit
 from jexplicit.counts.pairs import count, count_sparse
 from jexplicit.data import train_tokenizer
 from jexplicit.data.contexts import contexts
@@ -21,7 +22,7 @@ from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model, smoothed_excess
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score, score_documents
-from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.fit import METHODS, OPTIONS, fit_model
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
 from jexplicit.lm.generation import generate, next_token
@@ -31,21 +32,19 @@ from jexplicit.lm.rows import (
     explicit_language_model,
     network_model,
     smoothed_ngrams,
-    smoothed_offset_rows,
     sparse_language_model,
     unigram_model,
 )
-from jexplicit.lm.training_text import Options, TrainingText
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.sequences import LSTM
 
 N = 8
-SMALL = [[5, 1, 2], [3, 1, 1, 4]]
 PADS, FOREIGN = np.zeros(4, np.uint16), np.array([0, 1, N, 0])
-WORDS = ["he often walks here", "we never talk there"] * 5
+TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "on the mat the dog sat"] * 6
 
 
-@functools.cache
+@pytest.fixture(scope="module")
 def given() -> SimpleNamespace:
     """A text, its counts, and models of any tables."""
     g: Any = SimpleNamespace()
@@ -53,38 +52,16 @@ def given() -> SimpleNamespace:
     g.stream = stream_of(random_documents(6, 60, N, 7))
     g.counts = count(g.stream, radius=3, vocab_size=N)
     g.larger = count(g.stream, radius=1, vocab_size=N + 1)
-    g.of_pads = count(PADS, radius=2, vocab_size=N)
     g.sparse = count_sparse(g.stream, radius=3, vocab_size=N)
-    g.text = TrainingText(g.stream, N)
-    g.X, g.Y = contexts(g.stream, 2)
+    g.text, (g.X, g.Y) = TrainingText(g.stream, N), contexts(g.stream, 2)
     table = jax.device_put(np.zeros((N, N)))
     g.one, g.two = (token_model([table] * K, "cat", True) for K in (1, 2))
     g.tied, g.even = token_model([table] * 2, "sum", True), token_model([table] * 2, "cat", False)
     g.infinite = token_model([jax.device_put(np.full((N, N), -np.inf))] * 2, "cat", True)
     g.spread, g.unigram = sparse_language_model(g.sparse, features="cat"), unigram_model(g.counts)
-    g.tokenizer = train_tokenizer(WORDS, kind="word")
+    g.tokenizer = train_tokenizer(TEXTS, kind="word")
     return g
 
-
-@functools.cache
-def given_more() -> SimpleNamespace:
-    """A network that reads a window."""
-    g = given()
-    network = LSTM(vocab_size=N, width=4, layers=1, window=16)
-    g.network = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 16), int)))
-    return g
-
-
-def swept(model, text=None, sweeps=1, **options: Any):
-    return sweep_tables(model, text or given().text, sweeps=sweeps, **options)
-
-
-FITS = {
-    "explicit": lambda g, **options: explicit_language_model(g.counts, **options),
-    "sparse": lambda g, **options: sparse_language_model(g.sparse, **options),
-    "blocks": lambda g, **options: explicit_blocks(g.counts, **options),
-}
-NO_HISTORIES = ("window", "window:", "window:31", "window:x", "past", "")
 
 NO_POSITION = "no position to predict"
 HAS_N = f"the model has {N} tokens"
@@ -92,114 +69,126 @@ NOT_THIS_TOKEN = f"token id {N} and a model of {N}: use the model's own tokenize
 OTHER_COUNTS = "pass the counts of this stream, or none"
 OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
 OF_THREE = "with counts of offsets 1..3"
-A_PAST = "reads the last 16 tokens"
 
 
-def each(values, call, message: str) -> list[tuple[Any, str]]:
-    """A case for each value, which the message may show."""
-    return [(lambda g, value=value: call(g, value), message.format(value)) for value in values]
+def generated(prompt: Any = (1,), length=5, **options):
+    return lambda g: generate(g.key, g.two, prompt, length, **options)
 
 
-def with_options(call, *cases: tuple[dict[str, Any], str]) -> list[tuple[Any, str]]:
-    """A case for each set of options, with its message."""
-    return [(lambda g, options=options: call(g, **options), message) for options, message in cases]
+def swept(model, sweeps=1, text=None, **options):
+    return lambda g: sweep_tables(getattr(g, model), text(g) if text else g.text, sweeps=sweeps, **options)
 
 
-CASES: list[tuple[Any, str]] = [
+CASES: list[tuple[Callable[[Any], Any], str]] = [
     # a text and a model
-    *each(("one", "two", "spread"), lambda g, n: evaluate(getattr(g, n), FOREIGN), f"token id {N} .* {N}"),
-    *each(("unigram", "even", "spread"), lambda g, n: evaluate(getattr(g, n), PADS), NO_POSITION),
-    (lambda g: evaluate(g.two, np.array([0, 1, -1, 0])), f"token id -1 .* {N}"),
+    (lambda g: evaluate(g.two, FOREIGN), f"token id {N} .* {N}"),
+    (lambda g: evaluate(g.unigram, PADS), NO_POSITION),
     (lambda g: score(g.two, FOREIGN), NOT_THIS_TOKEN),
     (lambda g: score(g.two, np.array([1, 2, 3])), "encode_documents"),
-    (lambda g: evaluate(g.one, stream_of(SMALL), counts=g.counts), OTHER_COUNTS),
+    (lambda g: evaluate(g.one, stream_of([[5, 1, 2], [3, 1, 1, 4]]), counts=g.counts), OTHER_COUNTS),
     (lambda g: evaluate(g.one, g.stream, counts=g.larger), OTHER_COUNTS),
     (lambda g: log_probabilities(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
     (lambda g: log_probabilities(g.two, g.X[:-1], g.Y), OF_TWO),
-    (lambda g: log_probabilities(g.two, g.X[:, 0], g.Y), OF_TWO),
     (lambda g: log_probabilities(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
-    (lambda g: log_probabilities(g.two, np.array([[1, -1]]), g.Y[:1]), f"token id -1 and a model of {N}"),
-    (lambda g: log_probabilities(g.spread, g.X[:1], g.Y[:1]), r"contexts of shape \(1, 2\) for 1 targets and a .* radius 3"),
     (lambda g: next_token(g.spread, np.array([N])), f"token ids {N} .. {N}: {HAS_N}"),
-    (lambda g: next_token(g.two, np.array([-1])), f"token ids -1 .. -1: {HAS_N}"),
-    (lambda g: score_documents(g.two, g.tokenizer, ["we talk", "  "]), r"document 1, '  ', has no token"),
-    *with_options(
-        lambda g, prompt=(1,), length=5, **options: generate(g.key, g.two, prompt, length, **options),
-        ({"length": 0}, "length 0: generate at least one token"),
-        ({"temperature": -0.5}, "temperature -0.5"),
-        ({"temperature": float("nan")}, "temperature nan"),
-        ({"top_k": 0}, "top-k 0"),
-        ({"top_p": 0.0}, "top-p 0.0"),
-        ({"top_p": 1.5}, "top-p 1.5"),
-        ({"prompt": np.array([1, N])}, f"ids 1 .. {N}: {HAS_N}"),
-        ({"prompt": np.array([-1, 2])}, f"ids -1 .. 2: {HAS_N}"),
-        ({"prompt": [np.array([1]), np.array([2, N])]}, f"ids 2 .. {N}: {HAS_N}"),
-        ({"prompt": []}, r"no prompts: give at least one, \[\[\]\] for the start of a document"),
-        ({"banned": (1, N)}, f"banned.*{N}.*{HAS_N}"),
-        ({"banned": (-1,)}, f"banned.*-1.*{HAS_N}"),
-        ({"banned": tuple(range(N))}, "every token is banned"),
-    ),
-    # explicit solutions
-    *each((0, -1, 4), lambda g, R: explicit_language_model(g.counts, features="cat", radius=R), f"radius {{}} {OF_THREE}"),
-    *each((0, -1, 4), lambda g, R: sparse_language_model(g.sparse, features="cat", radius=R), f"radius {{}} {OF_THREE}"),
-    *each(FITS.values(), lambda g, f: f(g, features="mean"), "features 'mean': choose sum .* or cat"),
-    *each(([3], [2, -1], [0, 0, 0]), lambda g, f: noise_model(np.array(f)), "at least two tokens and non-negative counts"),
-    *each(
-        ("noise", "good-turing"), lambda g, n: smoothed_excess(csr_array(g.counts[0]), n), "smoothing '{}': choose kneser-ney "
-    ),
-    (lambda g: smoothed_offset_rows(g.sparse, smoothing="good-turing"), "smoothing 'good-turing': choose kneser-ney"),
-    # rows of contexts and of the past
+    (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
+    # generation
+    (generated(length=0), "length 0: generate at least one token"),
+    (generated(temperature=-0.5), "temperature -0.5"),
+    (generated(top_k=0), "top-k 0"),
+    (generated(top_p=1.5), "top-p 1.5"),
+    (generated([np.array([1]), np.array([2, N])]), f"ids 2 .. {N}: {HAS_N}"),
+    (generated([]), r"no prompts: give at least one, \[\[\]\] for the start of a document"),
+    (generated(banned=(1, N)), f"banned.*{N}.*{HAS_N}"),
+    (generated(banned=tuple(range(N))), "every token is banned"),
+    # explicit solutions, and rows of contexts
+    (lambda g: explicit_language_model(g.counts, features="cat", radius=0), f"radius 0 {OF_THREE}"),
+    (lambda g: sparse_language_model(g.sparse, features="cat", radius=4), f"radius 4 {OF_THREE}"),
+    (lambda g: offset_rows(g.counts, features="cat", radius=4), OF_THREE),
+    (lambda g: explicit_blocks(g.counts, features="mean"), "features 'mean': choose sum .* or cat"),  # pyright: ignore
+    (lambda g: noise_model(np.array([2, -1])), "at least two tokens and non-negative counts"),
+    (lambda g: smoothed_excess(csr_array(g.counts[0]), "noise"), "smoothing 'noise': choose kneser-ney "),
     (lambda g: smoothed_ngrams(g.X[:0], g.Y[:0], vocab_size=N), "0 positions with contexts of 2 tokens"),
-    (lambda g: smoothed_ngrams(g.X[:, :0], g.Y, vocab_size=N), "contexts of 0 tokens"),
-    (lambda g: fit([], history="past"), "choose none, document, window:W"),  # before text is read
-    # exponents
-    *each((0, 4, -1), lambda g, R: offset_rows(g.counts, features="cat", radius=R), OF_THREE),
+    (lambda g: jexplicit.fit([], history="past"), "choose none, document, window:W"),  # before text is read
     # sweeps
-    (lambda g: swept(g.two, sweeps=-1), "-1 sweeps"),
-    (lambda g: swept(g.two, TrainingText(g.stream, N + 1)), f"vocabulary {N + 1} and a model of {N}: use the model's own"),
-    (lambda g: swept(g.even, TrainingText(PADS, N)), NO_POSITION),
-    *each((-1.0, np.inf), lambda g, d: swept(g.two, noise=False, discount=d), "a discount of"),
-    (lambda g: swept(g.two, discount=0.5), "a discount of"),
-    *each((np.ones((1, N)), -np.ones((2, N))), lambda g, w: swept(g.tied, noise=False, weights=w), "use finite weights"),
-    (lambda g: swept(g.two, noise=False, weights=np.ones((2, N))), "use finite weights"),
-    (lambda g: swept(g.tied, weights=np.ones((2, N))), "noise=True"),
+    (swept("two", -1), "-1 sweeps"),
+    (swept("two", text=lambda g: TrainingText(g.stream, N + 1)), f"vocabulary {N + 1} and a model of {N}: use the model's own"),
+    (swept("even", text=lambda g: TrainingText(PADS, N)), NO_POSITION),
+    (swept("two", noise=False, discount=-1.0), "a discount of"),
+    (swept("two", discount=0.5), "a discount of"),
+    (swept("tied", noise=False, weights=-np.ones((2, N))), "use finite weights"),
+    (swept("two", noise=False, weights=np.ones((2, N))), "use finite weights"),
+    (swept("tied", weights=np.ones((2, N))), "noise=True"),
+    # options of other methods
+    (lambda g: jexplicit.fit(TEXTS, "explicit", stages=2), "option stages, which method 'explicit' does not use: choose from"),
+    (lambda g: jexplicit.fit(TEXTS, "bigram", sweeps=3), "option sweeps, which method 'bigram' does not use: it has none"),
 ]
-OF_VALUES: list[tuple[Any, str]] = [
-    *each(
-        (3, 5), lambda g, n: log_linear_model(offset_rows(g.counts, features="cat"), np.ones(n)), "give mu and one per table"
-    ),
-    (lambda g: swept(g.infinite, noise=False, discount=0.5), "infinite logits"),
-]
-# of networks, histories and the optimum
-OTHER_CASES: list[tuple[Any, str]] = [
-    (lambda g: explain(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
+
+
+def network(g):
+    """A network that reads 16 tokens."""
+    lstm = LSTM(vocab_size=N, width=4, layers=1, window=16)
+    return network_model(lstm, init_variables(lstm, g.key, jnp.zeros((1, 16), int)))
+
+
+OF_VALUES: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda g: log_probabilities(network(g), np.zeros((3, 1), int), g.Y[:3]), "a window of the text: say where the positions"),
+    (lambda g: network(g).logits(jnp.zeros(1, int)), "a model that reads the last 16 tokens, and no history"),
+    (lambda g: log_linear_model(offset_rows(g.counts, features="cat"), np.ones(3)), "give mu and one per table"),
+    (swept("infinite", noise=False, discount=0.5), "infinite logits"),
     (lambda g: explain(g.two, g.X[:-1], g.Y), OF_TWO),
-    (lambda g: explain(g.two, g.X[:, 0], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
-    (lambda g: explain(g.two, np.array([[1, -1]]), g.Y[:1]), f"token id -1 and a model of {N}"),
-    (lambda g: log_probabilities(g.network, np.zeros((3, 1), int), g.Y[:3]), "a window of the text: say where the positions"),
-    (lambda g: g.network.logits(jnp.zeros(1, int)), f"a model that {A_PAST}, and no history"),
-    *each(
-        NO_HISTORIES, lambda g, h: fit_model("context-mixing", g.text, Options(history=h)), "choose none, document, window:W"
-    ),
+    (lambda g: fit_model("context-mixing", g.text, Options(history="window:x")), "choose none, document, window:W"),
     (lambda g: bigram_optimum(np.zeros((N, N), int)), NO_POSITION),
 ]
 
 
-@pytest.mark.parametrize(
-    "make, rows, of_values",
-    [
-        pytest.param(given, CASES, False, id="at once"),
-        pytest.param(given, OF_VALUES, True, id="of values"),
-        pytest.param(given_more, OTHER_CASES, True, id="others", marks=pytest.mark.slow),
-    ],
-)
-def test_a_call_is_refused_with_what_to_do_instead(make, rows, of_values, monkeypatch):
-    g = make()
+def test_a_call_is_refused_with_what_to_do_instead(given, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
-    refuse(((message, call) for call, message in rows), g, of_values=of_values)
-
-
-def test_tables_of_another_stream_have_no_finite_loss():
+    refuse(((message, call) for call, message in CASES), given)
+    refuse(((message, call) for call, message in OF_VALUES), given, of_values=True)
     with pytest.raises(FloatingPointError, match="tables of the same stream"):
-        swept(given().infinite)
+        swept("infinite")(given)
+
+
+# Options
+
+
+class Recorder(Options):
+    """Options that record which of them are read."""
+
+    def __getattribute__(self, name):
+        if name != "read":
+            object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+FEW = ("unigram", "explicit", "cold")
+
+
+@pytest.mark.parametrize("method", [m if m in FEW else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
+def test_a_method_reads_the_options_that_it_lists(method):
+    text, read = (
+        TrainingText(np.append(np.tile(np.array([0, 2, 3, 4, 2, 5, 0, 3, 4, 5, 2], np.uint16), 40), np.uint16(0)), 6),
+        set(),
+    )
+    for more in {"iterative-scaling": [{}, {"discount": 0.5}], "cold": [{}, {"optimizer": "sgd"}]}.get(method, [{}]):
+        options = Recorder(**{"epochs": 1, "batch_size": 64, "sweeps": 1, "calibration_positions": 50} | more)
+        fit_model(method, text, options, Watch(dev=text.stream))
+        read |= vars(options).get("read", set())
+    assert {field.name for field in fields(Options)} & read == set(OPTIONS[method])
+
+
+@pytest.mark.parametrize("method", ["cold", pytest.param("iterative-scaling", marks=pytest.mark.slow)])
+def test_a_fit_does_not_resume_another(method, tmp_path):
+    short: Any = {"cold": {"epochs": 1, "batch_size": 64}, "iterative-scaling": {"sweeps": 1, "discount": 0.0}}[method]
+
+    def fit(texts=TEXTS, **options):
+        watch = Watch(checkpoints=tmp_path)
+        return jexplicit.fit(texts, method, tokenizer="word", watch=watch, **short | options).perplexity(TEXTS)
+
+    first, others = fit(), ({"texts": TEXTS[1:]}, {"seed": 1}, {"features": "sum"})
+    for other, named in zip(others, ("text '", "seed 0, not 1", "features 'cat', not 'sum'"), strict=True):
+        with pytest.raises(ValueError, match=f"was written for {named}.*: choose another folder for checkpoints, or delete"):
+            fit(**other)
+    assert fit() == first

@@ -1,81 +1,290 @@
-"""The one type of all language models: a pytree whose logits pass jit, vmap and grad, whatever its rows are.
+"""The one type of language models, and the explicit one from documents to logits, in dense tables and in sparse ones.
 
-Tolerances: logits are float32 of order 10.
+Tolerances: counts below 1000 and logarithms of order 10, summed over at most 3 offsets: 1e-11 is 1000 times what float64
+rounds. Float32 tables may be off by some eps * 10 * K per logit: 1e-4 nats.
 """
 
-import dataclasses
-import functools
+from itertools import product
+from typing import Any
 
+import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import cooccurrences, log_softmax, random_documents, stream_of
+from reference import (
+    PAD,
+    cooccurrences,
+    features,
+    kneser_ney,
+    language_model,
+    log_softmax,
+    negative_log_likelihood,
+    random_documents,
+    stream_of,
+    windows,
+)
+from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import count_sparse
-from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_token_model, token_model
-from jexplicit.lm.core.names import Features
-from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
-from jexplicit.lm.rows import explicit_language_model, sparse_language_model, unigram_model
-from jexplicit.lm.training_text import TrainingText
+from jexplicit.counts.pairs import count, count_sparse
+from jexplicit.lm import evaluation
+from jexplicit.lm.core import model as module
+from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_token_model, logits, map_contexts, token_model
+from jexplicit.lm.core.names import Features, Smoothing
+from jexplicit.lm.evaluation import evaluate, log_probabilities
+from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.log_linear import offset_rows
+from jexplicit.lm.rows import (
+    bigram_model,
+    bigram_optimum,
+    explicit_blocks,
+    explicit_language_model,
+    smoothed_offset_rows,
+    sparse_language_model,
+    target_counts,
+    token_counts,
+    unigram_model,
+    with_targets,
+)
+from jexplicit.lm.training_text import Options, TrainingText
+from jexplicit.runs.devices import data_mesh
 
-N = 9
-STREAM = stream_of(random_documents(1, 60, N, 10))
-COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(random_documents(1, 60, N, 10), 3, N))
+N = 9  # of no use to 8 devices: their last columns are fillers
+DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen
+DEV = random_documents(4, 25, N, 8)  # token 5 too, and pairs never seen
+STREAM = stream_of(DOCUMENTS)
+COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(DOCUMENTS, 3, N))
+SPARSE = tuple(map(csr_array, COUNTS))
+OF_STORED: dict[str, Any] = {"dense": explicit_language_model, "sparse": sparse_language_model}
 
 
-@functools.cache
-def model_of(name):
-    if name == "log-linear":
-        return log_linear_model(offset_rows(COUNTS, features="cat", eos=True), np.array([0.9, 0.8, 0.3, 0.2]))
-    if name == "n-gram":
-        text = TrainingText(STREAM, N, eos=True)
-        return LanguageModel(text.ngrams(4), "none", True)
-    return explicit_language_model(COUNTS, features="sum" if name == "Sum" else "cat", eos=True)
+def fit(stored="dense", *, dtype: Any = np.float64, counts=COUNTS, **options):
+    """The explicit model in dense tables or in sparse ones."""
+    return OF_STORED[stored](counts if stored == "dense" else tuple(map(csr_array, counts)), dtype=dtype, **options)
 
 
-@pytest.mark.parametrize("name", ["token tables", "Sum", pytest.param("log-linear", marks=pytest.mark.slow)])
-def test_the_derivative_in_the_tables_is_a_softmax_less_the_target(name):
-    model = model_of(name)
+def all_log_probabilities(model, X):
+    """[M, N] of every output, as the loss reads them."""
+    return log_probabilities(model, np.repeat(X, N, axis=0), np.tile(np.arange(N), len(X))).reshape(-1, N)
+
+
+@pytest.mark.parametrize("stored", OF_STORED)
+def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
+    assert not COUNTS[0][5].any() and (COUNTS[0][1:, 1:] == 0).any()
+    cases: tuple[tuple[Features, int, bool], ...] = (("cat", 1, False), ("sum", 3, True), ("cat", 3, False))
+    for kind, K, eos in cases:
+        E, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
+        X, Y = windows(DEV, K, eos=eos)
+        H, model = features(X, E, kind), fit(stored, features=kind, radius=K, eos=eos)
+        expected = np.array([log_softmax(row) for row in H @ U])
+        np.testing.assert_allclose(all_log_probabilities(model, X), expected, rtol=0, atol=1e-11)
+        found = evaluate(model, stream_of(DEV))
+        np.testing.assert_allclose([found.positions, found.nll], [len(Y), negative_log_likelihood(H, U, Y)], rtol=1e-12)
+        one_by_one = jax.jit(jax.vmap(lambda x, m=model: jax.nn.log_softmax(m.logits(x))))(jax.device_put(X[:20]))
+        np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
+        assert (model.radius, model.vocab_size, model.ordered, model.eos) == (K, N, (kind, K) == ("cat", 3), eos)
+        assert len(model.rows.different) == (K if kind == "cat" else 1)
+        if stored == "dense":  # the decoder below the noise
+            blocks = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
+            np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
+        if K > 1:
+            single = fit(stored, features=kind, radius=K, eos=eos, dtype=np.float32)
+            assert any(leaf.dtype == np.float32 for leaf in jax.tree.leaves(single.rows))
+            atol = 1e-5 if stored == "sparse" else 1e-4
+            np.testing.assert_allclose(all_log_probabilities(single, X), expected, rtol=0, atol=atol)
+
+
+def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigrams_at_k_1():
+    documents = random_documents(3, 200, 4, 9)  # every pair of tokens occurs
+    X, Y = windows(documents, 2)
+    for kind in ("sum", "cat"):
+        E, _, U = language_model(documents, 2, 4, kind, eos=False, noise=False)
+        model = fit(counts=tuple(cooccurrences(documents, 2, 4)), features=kind, noise=False)
+        nll = negative_log_likelihood(features(X, E, kind), U, Y)
+        np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
+    (C,) = counts = tuple(cooccurrences(random_documents(3, 60, 5, 6), 1, 5))
+    one, other = (fit(counts=counts, features=kind, eos=True, noise=False).tables[0] for kind in ("sum", "cat"))
+    P = np.exp([log_softmax(np.asarray(row)) for row in one])
+    np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(one, other)
+    assert np.any(P == 0)  # <pad> after <pad>: a pair that never occurred
+    X, M = windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
+    P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
+    np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
+
+
+def test_token_and_target_counts_are_those_of_the_documents():
+    f = np.bincount([token for document in DOCUMENTS for token in [*document, PAD]], minlength=N)
+    largest = (np.full((2, 2), 2**31 - 1, np.int32),)
+    np.testing.assert_array_equal(token_counts(COUNTS), f)
+    for eos in (False, True):
+        np.testing.assert_array_equal(target_counts(COUNTS, eos=eos), [len(DOCUMENTS) if eos else 0, *f[1:]])
+        np.testing.assert_array_equal(with_targets(COUNTS[0], eos=eos), COUNTS[0] * np.where(np.arange(N) == PAD, eos, 1))
+        assert token_counts(largest).tolist() == [2**32 - 2] * 2 and target_counts(largest, eos=eos).dtype == np.int64
+
+
+def test_renaming_tokens_renames_the_model():
+    new = np.array([0, 3, 6, 1, 2, 8, 4, 5, 7])  # <pad> stays <pad>
+    renamed, X = count(new[STREAM], radius=2, vocab_size=N), windows(DEV, 2)[0]
+    for stored, kind in (("dense", "cat"), ("sparse", "sum")):
+        one, other = fit(stored, features=kind, radius=2), fit(stored, counts=renamed, features=kind)
+        log_p = all_log_probabilities(other, new[X])[:, new]
+        np.testing.assert_allclose(log_p, all_log_probabilities(one, X), rtol=0, atol=1e-11)
+
+
+def test_baselines_are_relative_frequencies_and_kneser_ney():
+    for counts, eos in product((COUNTS, SPARSE), (False, True)):
+        f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
+        expected = [np.tile(f / f.sum(), (N, 1)), kneser_ney(with_targets(COUNTS[0], eos=eos))]
+        for model, P in zip((unigram_model(counts, eos=eos), bigram_model(counts, eos=eos)), expected, strict=True):
+            np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
+            assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
+
+
+# Other weights of the outputs, and the optimum at K = 1
+
+
+def test_delta_is_the_lowest_of_a_scan_over_positions():
+    cases: tuple[tuple[Features, bool], ...] = (("sum", False), ("cat", True))
+    for kind, eos in cases:
+        options = Options(features=kind, radius=3, calibration_positions=10_000)
+        fitted = fit_model("delta", TrainingText(STREAM, N, eos=eos), options)
+        tables = explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
+        (X, Y), log_f = windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(target_counts(COUNTS, eos=eos), 1))
+        z = np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(tables, x, strict=True)) for x in X])
+        scan = np.append(np.linspace(fitted.info["delta"] - 0.2, fitted.info["delta"] + 0.2, 81), [fitted.info["delta"], 0])
+        losses = [-np.mean([log_softmax(row - d * log_f)[y] for row, y in zip(z, Y, strict=True)]) for d in scan]
+        assert abs(scan[np.argmin(losses)] - fitted.info["delta"]) < 0.004
+        found = evaluate(fitted.model, STREAM).loss
+        assert found == pytest.approx(losses[-2], rel=1e-5) and found < losses[-1]  # float32
+        assert fitted.info["scalars"] == 1 and fitted.model.features == kind
+
+
+def test_the_optimum_of_one_token_is_the_relative_frequencies_or_the_infimum_where_pairs_never_occur():
+    C = np.random.default_rng(0).integers(1, 50, (N, N))
+    table, loss = bigram_optimum(C)
+    entropy = -sum(c * np.log(c / row.sum()) for row in C for c in row) / C.sum()
+    np.testing.assert_allclose(loss, entropy, rtol=1e-13)
+    np.testing.assert_allclose(np.exp(table), C / C.sum(axis=1, keepdims=True), rtol=1e-14)
+    C = np.array([[3, 0, 1, 0], [0, 5, 0, 0], [0, 0, 0, 0], [1, 0, 2, 3]])
+    table, loss = bigram_optimum(C, floor=1e-6)
+    above = -sum(c @ log_softmax(row) for c, row in zip(C, table, strict=True)) - loss * C.sum()
+    assert np.isfinite(table).all() and 0 < above <= C.size * 1e-6
+    np.testing.assert_allclose(table[2], -np.log(4), rtol=1e-14)  # a context that never occurs
+    infimum = -sum(c * np.log(c / row.sum()) for row in C for c in row[row > 0])
+    np.testing.assert_allclose(loss * C.sum(), infimum, rtol=1e-14)
+    np.testing.assert_allclose(bigram_optimum(with_targets(np.array([[0, 2], [1, 1]])))[1], 0, atol=1e-15)  # one target alone
+
+
+# What sparse tables have of their own
+
+
+def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch):
+    monkeypatch.setattr(evaluation, "sampled_positions", None)  # every position would be listed
+    found, dense = (evaluate(fit(stored, features="cat", radius=1), stream_of(DEV), sample=5) for stored in ("sparse", "dense"))
+    assert found.positions == dense.positions and found.nll == pytest.approx(dense.nll, rel=1e-12)
+
+
+def test_corrections_are_as_sparse_as_the_counts_and_dense_tables_of_their_rows_are_the_same_model():
+    model = fit("sparse", features="cat", eos=True)
+    for correction, C in zip(model.rows.corrections, SPARSE, strict=True):
+        assert correction.outputs.dtype == np.uint16 and correction.start.dtype == np.int32
+        np.testing.assert_array_equal(correction.outputs, C.indices)
+        np.testing.assert_array_equal(correction.start, C.indptr)
+    dense = token_model([model.rows.dense(t) for t in model.rows.table_of_offset], "cat", True)
+    assert is_token_model(dense)
+    X = np.array(list(product(range(N), repeat=3))[::9])
+    np.testing.assert_allclose(all_log_probabilities(dense, X), all_log_probabilities(model, X), rtol=0, atol=1e-11)
+
+
+def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row():
+    """As distributions: rows over the unigram, with it, and rows over nothing.
+
+    A dense row is a float32 logarithm of a ratio of probabilities above 1e-4, each right to some eps of float32, so to some
+    20 eps of its size of at most 10: 2e-5. What never occurs (5; without ends of documents, `<pad>` as an output) has rows too.
+    """
+    cases: tuple[tuple[Smoothing, bool], ...] = (("kneser-ney", False), ("add-alpha", True))
+    for smoothing, eos in cases:
+        dense = offset_rows(COUNTS, features="cat", eos=eos, smoothing=smoothing)
+        log_p = np.asarray(dense.log_p[0], np.float64)
+        over, plain = (smoothed_offset_rows(SPARSE, eos=eos, smoothing=smoothing, over=o) for o in (log_p, None))
+        assert over.names == plain.names == ("offset 1", "offset 2", "offset 3")
+        read = jax.jit(lambda context, tables=(over, plain): [table.read(context) for table in tables])
+        for j in range(N):
+            both = read(jax.device_put(np.full(3, j)))
+            for table, row, own in zip(dense.tables, *both, strict=True):
+                expected = log_softmax(np.asarray(table[j], np.float64) + log_p)
+                assert row.dtype == own.dtype == np.float32
+                np.testing.assert_allclose(log_softmax(np.asarray(row, np.float64) + log_p), expected, rtol=0, atol=2e-5)
+                np.testing.assert_allclose(log_softmax(np.asarray(own, np.float64)), expected, rtol=0, atol=2e-5)
+
+
+# A pytree whose logits and partition functions are those of dense features
+
+
+def random_tables(K, kind="cat", dtype: Any = np.float64):
+    """K tables, one for all offsets where kind is sum, and the decoder U that they are the blocks of."""
+    U = [np.random.default_rng(k).normal(size=(N, N)) * 2 for k in range(1 if kind == "sum" else K)]
+    tables = tuple(jax.device_put(np.asarray(block, dtype)) for block in U)
+    return (tables * K, U[0]) if kind == "sum" else (tables, np.concatenate(U))
+
+
+def random_positions(M, K):
+    rng = np.random.default_rng(1)
+    return rng.integers(0, N, (M, K)).astype(np.uint16), rng.integers(0, N, M).astype(np.uint16)
+
+
+def test_logits_and_partition_functions_are_those_of_dense_features_on_any_devices_and_in_calls_of_any_size(monkeypatch):
+    for kind, M, dtype, atol in (("sum", 65, np.float64, 1e-11), ("cat", 300, np.float32, 1e-5), ("cat", 5, np.float64, 1e-11)):
+        (tables, U), (X, Y) = random_tables(3, kind, dtype), random_positions(M, 3)
+        rows, model = features(X, np.eye(N), kind) @ U, token_model(tables, kind, False)
+        np.testing.assert_allclose([logits(tables, jax.device_put(x)) for x in X[:20]], rows[:20], rtol=0, atol=atol / 10)
+        one, eight = (model.rows.log_partition(X, mesh=data_mesh(devices)) for devices in (1, 8))
+        assert one.dtype == dtype
+        np.testing.assert_allclose(one, [np.log(np.exp(row).sum()) for row in rows], rtol=0, atol=atol)
+        np.testing.assert_allclose(eight, one, rtol=1e-14 if dtype == np.float64 else 1e-6)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_contexts_per_call", 7)
+            np.testing.assert_allclose(model.rows.target_logits(X, Y), rows[np.arange(M), Y], rtol=0, atol=atol)
+
+
+def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(monkeypatch):
+    traced_once: Any = chex.assert_max_traces(lambda tables, x: x[0] * 10 + x[1], n=1)
+    monkeypatch.setattr(module, "_contexts_per_call", 64)
+    X, _ = random_positions(200, 2)
+    reports = []
+    mapped = map_contexts(traced_once, random_tables(2)[0], X, progress=lambda done, total: reports.append((done, total)))
+    np.testing.assert_array_equal(mapped, X[:, 0].astype(int) * 10 + X[:, 1])
+    assert reports == [(64, 200), (128, 200), (192, 200), (200, 200)]
+
+
+def test_the_derivative_in_the_tables_is_a_softmax_less_the_target():
     x, y = jax.device_put(np.array([2, 1, 2])), 3
-
-    def loss(model):
-        return -jax.nn.log_softmax(model.logits(x))[y]
-
-    gradient = jax.jit(jax.grad(loss))(model)
-    assert isinstance(gradient, LanguageModel) and gradient.features == model.features
-    residual = np.exp(log_softmax(np.asarray(model.logits(x)))) - np.eye(N)[y]
-    expected = [np.zeros((N, N)) for _ in model.rows.tables]
-    for j, t in zip(x, model.rows.table_of_offset, strict=True):
-        expected[t][int(j)] += residual
-    np.testing.assert_allclose(np.stack(gradient.rows.tables), expected, rtol=0, atol=1e-6)
+    for kind in ("sum", "cat"):
+        model = explicit_language_model(COUNTS, features=kind, eos=True)
+        gradient = jax.jit(jax.grad(lambda model: -jax.nn.log_softmax(model.logits(x))[y]))(model)
+        assert isinstance(gradient, LanguageModel) and gradient.features == model.features
+        residual = np.exp(log_softmax(np.asarray(model.logits(x)))) - np.eye(N)[y]
+        expected = [np.zeros((N, N)) for _ in model.rows.tables]
+        for j, t in zip(x, model.rows.table_of_offset, strict=True):
+            expected[t][int(j)] += residual
+        np.testing.assert_allclose(np.stack(gradient.rows.tables), expected, rtol=0, atol=1e-6)
 
 
-def test_a_model_cannot_be_changed():
-    model = model_of("token tables")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(model, "eos", False)  # noqa: B010
-
-
-def test_offsets_of_one_table_hold_it_once():
+def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out():
     table, other = (jax.device_put(np.full((N, N), value, np.float64)) for value in (0, 1))
     shared, mixed = token_model([table] * 3, "sum", True), token_model([table, other, table], "cat", True)
     assert len(shared.rows.tables) == 1 and shared.nbytes == table.nbytes
     assert mixed.rows.table_of_offset == (0, 1, 0) and len(mixed.rows.tables) == 2
     assert all(a is b for a, b in zip(mixed.tables, (table, other, table), strict=True))
-    assert (shared.ordered, mixed.ordered) == (False, True)
-
-
-def test_a_sum_over_one_shared_table_does_not_see_the_order_whatever_holds_it():
     counts = count_sparse(STREAM, radius=3, vocab_size=N)
-    cases: tuple[tuple[Features, bool], ...] = (("sum", False), ("cat", True))
-    for features, ordered in cases:
-        assert sparse_language_model(counts, features=features).ordered == ordered
-    assert model_of("n-gram").ordered
-
-
-def test_a_model_without_plain_tables_says_so():
-    sparse = sparse_language_model(count_sparse(STREAM, radius=3, vocab_size=N), features="cat", eos=True)
-    for model in (model_of("n-gram"), sparse, unigram_model(COUNTS)):
+    sparse, ngram = (
+        sparse_language_model(counts, features="cat"),
+        LanguageModel(TrainingText(STREAM, N).ngrams(4), "none", True),
+    )
+    one_sparse = sparse_language_model(counts, features="sum")
+    assert [model.ordered for model in (shared, mixed, sparse, ngram, one_sparse)] == [False, True, True, True, False]
+    for model in (sparse, ngram, unigram_model(COUNTS)):
         assert not is_token_model(model)
         with pytest.raises(ValueError, match="this needs plain tables"):
             _ = model.tables
@@ -83,10 +292,10 @@ def test_a_model_without_plain_tables_says_so():
 
 def test_the_context_of_a_history_ends_where_its_document_begins():
     compiled = jax.jit(context_of, static_argnums=1)
-    for history, radius, context in [
-        ([5, 6, 7, 1], 3, [5, 6, 7]),
-        ([5, 0, 7, 1], 3, [5, 0, 0]),
-        ([0, 6, 7, 1], 3, [0, 0, 0]),
-        ([5, 6, NO_TOKEN, NO_TOKEN], 4, [5, 6, 0, 0]),
+    for history, context in [
+        ([5, 6, 7, 1], [5, 6, 7, 1]),
+        ([5, 0, 7, 1], [5, 0, 0, 0]),
+        ([0, 6, 7, 1], [0, 0, 0, 0]),
+        ([5, 6, NO_TOKEN, NO_TOKEN], [5, 6, 0, 0]),
     ]:
-        assert compiled(jax.device_put(np.array(history)), radius).tolist() == context
+        assert compiled(jax.device_put(np.array(history)), 4).tolist() == context

@@ -17,17 +17,13 @@ from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, scor
 from jexplicit.lm.rows import BackOffChain, context_numbers, smoothed_ngrams
 
 N = 9
-ROW, SUM = 1e-6, 5e-6  # of a row; of a sum of them
-
-DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 1, longest=12)
-X, Y = windows(DOCUMENTS, 4)
+X, Y = windows(random_documents(seed=3, number=60, vocab_size=N - 1, longest=12), 4)
 OTHERS, _ = windows(random_documents(seed=4, number=5, vocab_size=N, longest=12), 4)  # most long contexts are new, and a token
-SLOW = pytest.mark.slow
-EVERY_LEVEL = pytest.mark.parametrize("order", [4, pytest.param(1, marks=SLOW), pytest.param(2, marks=SLOW)])
+CONTEXTS = np.concatenate([X[:30], OTHERS])
 
 
-def ngrams_of(order=4, **more):
-    return smoothed_ngrams(X[:, :order], Y, vocab_size=N, **more)
+def ngrams_of(order):
+    return smoothed_ngrams(X[:, :order], Y, vocab_size=N)
 
 
 numbers_in_jax = jax.jit(jax.vmap(context_numbers, in_axes=(None, 0)))
@@ -54,87 +50,49 @@ def assert_same_ngrams(one: BackOffChain, other: BackOffChain):
         np.testing.assert_array_equal(mine, theirs)
 
 
-# The chain
+def test_contexts_are_numbered_and_rows_add_up_to_kneser_ney_probabilities_of_the_slow_chain():
+    for order in (1, 4):
+        ngrams, slow = ngrams_of(order), Chain(X, Y, tuple(range(1, order + 1)), N)
+        found, numbers, unseen = rows_of(ngrams, CONTEXTS), numbers_of(ngrams, np.concatenate([X, OTHERS])), 0
+        assert found.dtype == np.float32 and numbers.shape == (len(X) + len(OTHERS), order)
+        for x, of_levels in zip(CONTEXTS, found, strict=True):
+            shorter = [context_of(x, level + 1) for level in range(order)]
+            np.testing.assert_allclose(of_levels, list(map(slow.row, shorter)), rtol=0, atol=1e-6)
+            log_P = np.asarray(ngrams.base, float) + of_levels.sum(axis=0) + np.log([slow.gamma(h) for h in shorter]).sum()
+            np.testing.assert_allclose(log_P, np.log([slow.P(shorter[-1], i) for i in range(N)]), rtol=0, atol=5e-6)
+            unseen += not of_levels[-1].any()
+        assert 0 < unseen < len(CONTEXTS)
+        assert numbers[:, 0].tolist() == [int(x[0]) for x in (*X, *OTHERS)]  # of one token: its id, seen or not
+        for level in range(1, order):
+            known, named = {context for context, _ in slow.counts[level + 1]}, {}
+            for x, number in zip((*X, *OTHERS), numbers[:, level], strict=True):
+                context = context_of(x, level + 1)
+                assert number == -1 or named.setdefault(int(number), context) == context
+                assert (context in known) == (0 <= number < len(known))
+            assert len(named) == len(ngrams.children[level - 1].tokens) == len(known)
 
 
-@EVERY_LEVEL
-def test_contexts_are_numbered_each_its_own_and_new_ones_are_not(order):
-    ngrams, counts = ngrams_of(order), Chain(X, Y, tuple(range(1, order + 1)), N).counts
-    contexts = np.concatenate([X, OTHERS])
-    numbers = numbers_of(ngrams, contexts)
-    assert numbers.shape == (len(contexts), order)
-    for level in range(order):
-        known = {context for context, _ in counts[level + 1]}
-        named = {}
-        for x, number in zip(contexts, numbers[:, level], strict=True):
-            context = context_of(x, level + 1)
-            if level == 0:
-                assert number == context[0]  # of one token: its id, seen or not
-            elif context in known:
-                assert 0 <= number < len(known) and named.setdefault(int(number), context) == context
-            else:
-                assert number == -1
-        assert level == 0 or len(named) == len(ngrams.children[level - 1].tokens) == len(known)
-
-
-def test_shorter_contexts_have_continuation_counts_and_the_longest_plain_ones():
-    # after token 1 came 2 four times, always behind 4; and 3 twice, behind 4 and 5
-    X = np.array([[1, 4], [1, 4], [1, 4], [1, 4], [1, 4], [1, 5]])
-    Y = np.array([2, 2, 2, 2, 3, 3])
-    pair, single = smoothed_ngrams(X, Y, vocab_size=6), smoothed_ngrams(X[:, :1], Y, vocab_size=6)
-    np.testing.assert_allclose(
-        np.exp([pair.base, single.base]), 1 / 6, rtol=1e-6
-    )  # all in one context, or in none and counted so
-    # plain counts 4 and 2: D = 3/2 and 1 without a count of 1, and 1 + (4 - 3/2) / (5/2 * 1/6)
-    np.testing.assert_allclose(np.exp(single.levels[0].values), [7, 3.4], rtol=1e-6)
-    # continuations 1 and 2: D = 1 / (1 + 2), and 1 + (1 - 1/3) / (2/3 * 1/6)
-    np.testing.assert_allclose(np.exp(pair.levels[0].values), [7, 16], rtol=1e-6)
-
-
-@EVERY_LEVEL
-def test_the_order_of_positions_changes_nothing(order):
-    m = np.random.default_rng(0).permutation(len(Y))
-    assert_same_ngrams(smoothed_ngrams(X[m, :order], Y[m], vocab_size=N), ngrams_of(order))
-
-
-def test_narrow_integers_do_not_overflow():
+def test_neither_the_order_of_positions_nor_blocks_nor_narrow_integers_change_anything(monkeypatch):
+    m, whole = np.random.default_rng(0).permutation(len(Y)), ngrams_of(4)
     narrow = smoothed_ngrams(X.astype(np.uint8), Y.astype(np.uint8), vocab_size=N)
-    wide = ngrams_of()
-    assert len(wide.children[-1].tokens) * N > 255  # keys do not fit in a byte
-    assert_same_ngrams(narrow, wide)
-    np.testing.assert_array_equal(numbers_of(narrow, OTHERS.astype(np.uint8)), numbers_of(wide, OTHERS))
-
-
-@EVERY_LEVEL
-def test_rows_are_those_of_the_slow_chain_and_add_up_to_kneser_ney_probabilities(order):
-    ngrams, slow = ngrams_of(order), Chain(X, Y, tuple(range(1, order + 1)), N)
-    contexts, unseen = np.concatenate([X[:30], OTHERS]), 0
-    rows = rows_of(ngrams, contexts)
-    assert rows.dtype == np.float32
-    for x, of_levels in zip(contexts, rows, strict=True):
-        shorter = [context_of(x, level + 1) for level in range(order)]
-        np.testing.assert_allclose(of_levels, list(map(slow.row, shorter)), rtol=0, atol=ROW)
-        log_P = np.asarray(ngrams.base, float) + of_levels.sum(axis=0) + np.log([slow.gamma(h) for h in shorter]).sum()
-        np.testing.assert_allclose(log_P, np.log([slow.P(shorter[-1], i) for i in range(N)]), rtol=0, atol=SUM)
-        unseen += not of_levels[-1].any()
-    assert 0 < unseen < len(contexts)
-
-
-@pytest.mark.parametrize("dtype, size", [(np.uint8, 256), pytest.param(np.uint16, 65_536, marks=SLOW)])
-def test_the_largest_id_of_a_small_type_is_found(dtype, size):
-    last = size - 1
-    x = np.array([[last, last], [last, 1], [1, last], [1, 1], [last, last]], dtype)
-    ngrams = smoothed_ngrams(x, np.array([last, 1, last, 2, last], dtype), vocab_size=size)
-    assert numbers_of(ngrams, x).tolist() == [[last, 3], [last, 2], [1, 1], [1, 0], [last, 3]]
-    assert numbers_of(ngrams, np.array([[last, 2], [2, last]], dtype)).tolist() == [[last, -1], [2, -1]]
-    assert np.flatnonzero(rows_of(ngrams, x[:1])[0, -1]).tolist() == [last]
-
-
-@EVERY_LEVEL
-def test_blocks_of_a_few_pairs_are_smoothed_as_all_of_them(order, monkeypatch):
-    whole = ngrams_of(order)
+    assert len(whole.children[-1].tokens) * N > 255  # keys do not fit in a byte
+    np.testing.assert_array_equal(numbers_of(narrow, OTHERS.astype(np.uint8)), numbers_of(whole, OTHERS))
+    assert_same_ngrams(narrow, whole)
+    assert_same_ngrams(smoothed_ngrams(X[m], Y[m], vocab_size=N), whole)
     monkeypatch.setattr(rows, "_pairs_per_block", 7)
-    assert_same_ngrams(ngrams_of(order), whole)
+    for order in (1, 4):
+        blocks = ngrams_of(order)
+        with monkeypatch.context() as patch:
+            patch.setattr(rows, "_pairs_per_block", 10**6)
+            assert_same_ngrams(blocks, ngrams_of(order))
+
+
+def test_the_largest_id_of_a_small_type_is_found():
+    x = np.array([[255, 255], [255, 1], [1, 255], [1, 1], [255, 255]], np.uint8)
+    ngrams = smoothed_ngrams(x, np.array([255, 1, 255, 2, 255], np.uint8), vocab_size=256)
+    assert numbers_of(ngrams, x).tolist() == [[255, 3], [255, 2], [1, 1], [1, 0], [255, 3]]
+    assert numbers_of(ngrams, np.array([[255, 2], [2, 255]], np.uint8)).tolist() == [[255, -1], [2, -1]]
+    assert np.flatnonzero(rows_of(ngrams, x[:1])[0, -1]).tolist() == [255]
 
 
 # Log-probabilities by look-ups alone, against the softmax of the same rows and a dictionary
@@ -155,55 +113,38 @@ def model_of(eos=True):
     return LanguageModel(smoothed_ngrams(X, Y, vocab_size=IDS), "none", eos)
 
 
-def by_softmax(model, X):
-    return jax.jit(jax.vmap(lambda x: jax.nn.log_softmax(model.logits(x))))(jax.device_put(np.asarray(X, np.int32)))
+by_softmax = jax.jit(jax.vmap(lambda model, x: jax.nn.log_softmax(model.logits(x)), in_axes=(None, 0)))
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, *(pytest.param(d, marks=SLOW) for d in (np.uint16, np.int32))])
-def test_an_entry_is_found_where_a_dictionary_has_it(dtype):
+def test_an_entry_is_found_where_a_dictionary_has_it():
     rng, sizes = np.random.default_rng(0), [0, 1, 7, 200, 0, 3, IDS]
     ids = [np.sort(rng.choice(IDS, n, replace=False)) for n in sizes]
-    rows = SparseRows(
-        np.cumsum([0, *sizes]).astype(np.int32),
-        np.concatenate(ids).astype(dtype),
-        rng.normal(size=sum(sizes)).astype(np.float32),
-    )
+    start, values = np.cumsum([0, *sizes]).astype(np.int32), rng.normal(size=sum(sizes)).astype(np.float32)
+    rows = SparseRows(start, np.concatenate(ids).astype(np.uint8), values)
     known = {(r, int(i)): e for e, (r, i) in enumerate((r, i) for r, row in enumerate(ids) for i in row)}
     r, i = (grid.ravel().astype(np.int32) for grid in np.meshgrid(np.arange(-1, len(sizes)), np.arange(IDS), indexing="ij"))
     expected = np.array([known.get(pair, -1) for pair in zip(r.tolist(), i.tolist(), strict=True)])
     for most in (IDS, 100_000):
         find = jax.jit(jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most)))
-        found = find(jax.device_put(r), jax.device_put(i))
-        np.testing.assert_array_equal(found, expected)
-    values = jax.jit(jax.vmap(Sparse(rows, IDS, IDS).entry))(jax.device_put(r), jax.device_put(i))
-    np.testing.assert_array_equal(values, np.where(expected >= 0, rows.values[expected], 0))
+        np.testing.assert_array_equal(find(jax.device_put(r), jax.device_put(i)), expected)
+    found = jax.jit(jax.vmap(Sparse(rows, IDS, IDS).entry))(jax.device_put(r), jax.device_put(i))
+    np.testing.assert_array_equal(found, np.where(expected >= 0, values[expected], 0))
 
 
-@pytest.mark.parametrize("eos", [True, pytest.param(False, marks=SLOW)])
-def test_look_ups_are_the_softmax_of_the_rows(eos):
-    model, (X, Y, past) = model_of(eos), text_of(2, eos)
-    log_p = by_softmax(model, X)
-    expected = np.take_along_axis(np.asarray(log_p), Y[:, None].astype(int), axis=1)[:, 0]
-    np.testing.assert_allclose(log_probabilities(model, X, Y), expected, rtol=0, atol=ATOL)
-    np.testing.assert_allclose(score(model, past.stream), expected, rtol=0, atol=ATOL)
-    assert evaluate(model, past.stream).loss == pytest.approx(-expected.mean(), abs=ATOL)
-    some = np.random.default_rng(3).choice(len(Y), 20, replace=False)
-    assert evaluate(model, past.stream, sample=20, seed=3).loss == pytest.approx(-expected[some].mean(), abs=ATOL)
-    assert len(np.unique(expected)) > 20 and Y.max() == IDS - 1
-
-
-def test_without_back_off_weights_the_softmax_normalises_the_same_rows():
-    X, Y, past = text_of(2)
-    plain = dataclasses.replace(model_of(), rows=dataclasses.replace(model_of().rows, log_gamma=()))
+def test_look_ups_are_the_softmax_of_the_rows_which_is_kneser_ney_of_order_5():
+    for eos in (True, False):
+        model, (X, Y, past), slow = model_of(eos), text_of(2, eos), Chain(*text_of(1, eos)[:2], (1, 2, 3, 4), IDS)
+        log_p = np.asarray(by_softmax(model, jax.device_put(X.astype(np.int32))))
+        own = np.take_along_axis(log_p, Y[:, None].astype(int), axis=1)[:, 0]
+        np.testing.assert_allclose(log_probabilities(model, X, Y), own, rtol=0, atol=ATOL)
+        np.testing.assert_allclose(score(model, past.stream), own, rtol=0, atol=ATOL)
+        assert evaluate(model, past.stream).loss == pytest.approx(-own.mean(), abs=ATOL)
+        some = np.random.default_rng(3).choice(len(Y), 20, replace=False)
+        assert evaluate(model, past.stream, sample=20, seed=3).loss == pytest.approx(-own[some].mean(), abs=ATOL)
+        assert len(np.unique(own)) > 20 and Y.max() == IDS - 1
+        expected = [[slow.P(context_of(x, 4), i) for i in range(IDS)] for x in X[::160]]
+        np.testing.assert_allclose(np.exp(log_p[::160]), expected, rtol=2e-5, atol=0)  # logits are right to 1e-5
+    plain = dataclasses.replace(model_of(), rows=dataclasses.replace(model_of().rows, log_gamma=()))  # the softmax normalises
     assert model_of().rows.normalised and not plain.rows.normalised
+    X, Y, _ = text_of(2)
     np.testing.assert_allclose(log_probabilities(plain, X, Y), log_probabilities(model_of(), X, Y), rtol=0, atol=ATOL)
-    assert evaluate(plain, past.stream).loss == pytest.approx(evaluate(model_of(), past.stream).loss, abs=ATOL)
-
-
-@pytest.mark.parametrize("eos", [True, pytest.param(False, marks=SLOW)])
-def test_probabilities_are_kneser_ney_of_order_5(eos):
-    (X, Y, _), (new, _, _) = text_of(1, eos), text_of(2, eos)
-    slow, some = Chain(X, Y, (1, 2, 3, 4), IDS), new[::40]
-    log_p = np.asarray(by_softmax(model_of(eos), some))
-    expected = [[slow.P(tuple(int(token) for token in x), i) for i in range(IDS)] for x in some]
-    np.testing.assert_allclose(np.exp(log_p), expected, rtol=2e-5, atol=0)  # logits are right to 1e-5

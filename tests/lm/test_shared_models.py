@@ -1,7 +1,6 @@
 """Folders to share: model, provenance and card written by `TextModel.save`, read by `load_model`; and what is refused."""
 
 import copy
-import functools
 import json
 import pickle
 from importlib import metadata
@@ -17,27 +16,19 @@ import jexplicit
 from jexplicit.data.tokenizers import open_tokenizer
 from jexplicit.lm import model_files
 from jexplicit.lm.checkpoints import export_model, import_model, save_run_model, save_tokenizer
-from jexplicit.lm.text_model import model_card
+from jexplicit.lm.text_model import TextModel, model_card
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
 
 
 @pytest.fixture(scope="module")
-def model():
+def model() -> TextModel:
     return jexplicit.fit(TEXTS, "ngram", tokenizer="word")
 
 
 @pytest.fixture(scope="module")
-def used():
-    """A model of a method, after it has scored, and what it says."""
-
-    @functools.cache
-    def of(method):
-        model = jexplicit.fit(TEXTS, method, tokenizer="bpe")
-        model.score(TEXTS)
-        return model, (model.generate("the", 3), model.next_token("the"))
-
-    return of
+def bigram() -> TextModel:
+    return jexplicit.fit(TEXTS, "bigram", tokenizer="word")
 
 
 @pytest.fixture
@@ -50,32 +41,40 @@ def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one.score(TEXTS), other.score(TEXTS), strict=True))
 
 
+def refused(said: str, path):
+    with pytest.raises(ValueError, match=said) as error:
+        jexplicit.load_model(path)
+    return str(error.value)
+
+
 @pytest.mark.parametrize("method", ["bigram", "ngram", "explicit", "context-mixing"])
-@pytest.mark.parametrize("travel", [lambda m: pickle.loads(pickle.dumps(m)), copy.copy, copy.deepcopy])
-def test_a_copy_of_a_used_model_says_the_same(used, method, travel):
-    model, said = used(method)
-    other = travel(model)
-    assert other.about == model.about and other.tokenizer == model.tokenizer and same(other, model)
-    assert (other.generate("the", 3), other.next_token("the")) == said
+def test_a_copy_of_a_used_model_says_the_same(method):
+    model = jexplicit.fit(TEXTS, method, tokenizer="bpe")
+    model.score(TEXTS)
+    said = model.generate("the", 3), model.next_token("the")
+    for other in (pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model)):
+        assert other.about == model.about and other.tokenizer == model.tokenizer and same(other, model)
+        assert (other.generate("the", 3), other.next_token("the")) == said
 
 
-def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder):
+def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder, tmp_path, monkeypatch):
     loaded = jexplicit.load_model(folder)
     assert loaded.about == model.about and loaded.tokenizer == model.tokenizer and same(loaded, model)
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    config = json.loads((folder / "config.json").read_text())
-    assert config == {
-        **model.about,
-        "library_name": "jexplicit",
-        "library_version": metadata.version("jexplicit"),
-        "library_license": "Apache-2.0",
-        "file": "model.safetensors",
-        "bytes": (folder / "model.safetensors").stat().st_size,
-    }
-    card = (folder / "README.md").read_text()
+    config, card = json.loads((folder / "config.json").read_text()), (folder / "README.md").read_text()
+    library = {"library_name": "jexplicit", "library_version": metadata.version("jexplicit"), "library_license": "Apache-2.0"}
+    size = (folder / "model.safetensors").stat().st_size
+    assert config == {**model.about, **library, "file": "model.safetensors", "bytes": size}
     assert card == model_card("cats", config) and card.startswith("---\nlibrary_name: jexplicit\n")
     own = {"# cats", "* method: ngram", f"* sha256 of the text: {config['corpus_sha256']}", "* licence of its code: Apache-2.0"}
     assert own <= set(card.splitlines()) and 'jexplicit.load_model("cats")' in card
+
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "metadata", missing)  # the library is not installed
+    model.save(tmp_path / "dogs")
+    assert "version" not in (tmp_path / "dogs/README.md").read_text() and same(jexplicit.load_model(tmp_path / "dogs"), model)
 
 
 def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
@@ -98,64 +97,27 @@ def test_the_hash_is_of_the_documents_and_their_boundaries(model):
     assert hashes[0] == model.about["corpus_sha256"] != hashes[1]
 
 
-def test_a_model_that_is_saved_again_keeps_a_card_that_was_written_by_hand(model, folder):
+def test_a_folder_keeps_a_card_that_was_written_by_hand_and_of_several_models_asks_which(model, bigram, folder):
     (folder / "README.md").write_text("mine")
-    jexplicit.fit(TEXTS, "bigram", tokenizer="word").save(folder)
-    assert jexplicit.load_model(folder).about["method"] == "bigram"
-    assert json.loads((folder / "config.json").read_text())["method"] == "bigram"
-    assert (folder / "README.md").read_text() == "mine"
-
-
-def test_a_folder_of_several_models_asks_which_and_config_json_answers(model, folder, tmp_path):
-    jexplicit.fit(TEXTS, "bigram", tokenizer="word").save(folder / "another.safetensors")
+    bigram.save(folder / "another.safetensors")
     assert jexplicit.load_model(folder).about["method"] == "ngram"  # that of config.json
+    bigram.save(folder)
+    assert jexplicit.load_model(folder).about["method"] == "bigram" and (folder / "README.md").read_text() == "mine"
     (folder / "config.json").unlink()
-    with pytest.raises(ValueError, match="another.safetensors, model.safetensors: pass one of them, such as .*another"):
-        jexplicit.load_model(folder)
-    assert jexplicit.load_model(folder / "another.safetensors").about["method"] == "bigram"
-    (folder / "another.safetensors").unlink()
-    assert same(jexplicit.load_model(folder), model)  # the only one
+    refused("another.safetensors, model.safetensors: pass one of them, such as .*another", folder)
+    (folder / "model.safetensors").unlink()
+    assert same(jexplicit.load_model(folder), bigram)  # the only one
 
 
 def test_a_folder_of_another_program_is_refused_for_reading_and_for_writing(model, folder, tmp_path):
-    config = {"model_type": "gpt2"}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="config.json is of another program .*: pass a folder that .* wrote, or a file"):
-        jexplicit.load_model(folder)
-    assert same(jexplicit.load_model(folder / "model.safetensors"), model)
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    refused("config.json is of another program .*: pass a folder that .* wrote, or a file", folder)
     with pytest.raises(ValueError, match="has a config.json of a run or of another program: choose another folder"):
         model.save(folder)
-    assert json.loads((folder / "config.json").read_text()) == config
-    model.save(tmp_path / "other")
-    assert same(jexplicit.load_model(tmp_path / "other"), model)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json is damaged"):
-        jexplicit.load_model(folder)
-
-
-def test_a_file_of_another_program_in_a_folder_is_refused(tmp_path):
+    assert (folder / "config.json").read_text() == '{"model_type": "gpt2"}'
+    assert same(jexplicit.load_model(folder / "model.safetensors"), model)
     save_file({"x": np.zeros(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="not written by jexplicit"):
-        jexplicit.load_model(tmp_path)
-
-
-def test_a_file_of_before_without_the_version_still_loads(model, folder, tmp_path):
-    with safe_open(folder / "model.safetensors", framework="numpy") as file:
-        header = json.loads(file.metadata()["jexplicit"])
-    assert header.pop("library_version") == metadata.version("jexplicit") and header.pop("library_license") == "Apache-2.0"
-    text, tensors = json.dumps(header), load_file(folder / "model.safetensors")
-    save_file(tensors, tmp_path / "old.safetensors", {"jexplicit": text, "sha256": model_files._checksum(text, tensors)})
-    assert same(jexplicit.load_model(tmp_path / "old.safetensors"), model)
-
-
-def test_a_model_is_saved_where_the_library_is_not_installed(model, tmp_path, monkeypatch):
-    def missing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "metadata", missing)
-    model.save(tmp_path / "cats")
-    assert "version" not in (tmp_path / "cats/README.md").read_text()
-    assert same(jexplicit.load_model(tmp_path / "cats"), model)
+    refused("not written by jexplicit", tmp_path)
 
 
 def test_a_name_with_a_tilde_is_in_the_home_folder(model, tmp_path, monkeypatch):
@@ -176,41 +138,34 @@ def test_a_config_that_names_a_file_elsewhere_is_refused(model, folder, tmp_path
     config = json.loads((folder / "config.json").read_text())
     for name in ("../other.safetensors", str(tmp_path / "other.safetensors"), 7, None, ["model.safetensors"]):
         (folder / "config.json").write_text(json.dumps({**config, "file": name}))
-        with pytest.raises(ValueError, match="config.json names the file .*, which is not in its folder"):
-            jexplicit.load_model(folder)
-    (folder / "config.json").write_text('{"library_name": "gpt2", "library_name": "jexplicit"}')
-    with pytest.raises(ValueError, match="config.json is damaged .two values of 'library_name'"):
-        jexplicit.load_model(folder)
+        refused("config.json names the file .*, which is not in its folder", folder)
+    for text in ('{"library_name": "gpt2", "library_name": "jexplicit"}', "{"):
+        (folder / "config.json").write_text(text)
+        refused("config.json is damaged", folder)
 
 
-def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line(tmp_path):
+def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_before_still_loads(bigram, tmp_path):
     """Headers with a checksum of their own."""
-    jexplicit.fit(TEXTS, "bigram", tokenizer="word").save(tmp_path / "good.safetensors")
+    bigram.save(tmp_path / "good.safetensors")
     with safe_open(tmp_path / "good.safetensors", framework="numpy") as file:
         header = json.loads(file.metadata()["jexplicit"])
     tensors, path = load_file(tmp_path / "good.safetensors"), tmp_path / "bad.safetensors"
+
+    def write(text: str):
+        save_file(tensors, path, {"jexplicit": text, "sha256": model_files._checksum(text, tensors)})
+
+    write(json.dumps({name: value for name, value in header.items() if name not in ("library_version", "library_license")}))
+    assert same(jexplicit.load_model(path), bigram)
     fields, deep = header["model"]["fields"], "null"
     for _ in range(700):
         deep = f'{{"a": {deep}}}'
-    rows, tables = fields["rows"], (("table_of_offset", [7]), ("tables", []))
-    damaged = [{**rows, "fields": {**rows["fields"], name: {"tuple": part}}} for name, part in tables]
-    parts = (
-        [],
-        {},
-        *({"rows": part} for part in (3, None)),
-        *({**fields, "rows": part} for part in damaged),
-        {**fields, "eos": "no"},
-    )
+    rows = fields["rows"]
+    damaged = [
+        {**rows, "fields": {**rows["fields"], name: {"tuple": part}}} for name, part in (("tables", []), ("outputs", [7]))
+    ]
+    parts = [[], {}, {"rows": 3}, {"rows": None}, {**fields, "eos": "no"}, *({**fields, "rows": part} for part in damaged)]
     models = [
-        *(
-            None,
-            [1],
-            7,
-            "x",
-            {},
-            {"type": "LanguageModel"},
-            *({"type": kind, "fields": {}} for kind in (["LanguageModel"], {})),
-        ),
+        *(None, [1], 7, "x", {}, {"type": "LanguageModel"}, {"type": ["LanguageModel"], "fields": {}}),
         *({"type": "LanguageModel", "fields": part} for part in parts),
         *({"array": name} for name in ("nope", ["a"], next(iter(tensors)))),
         *({"tuple": 3}, {"tuple": []}, {"context": 1}, {"context": {"columns": []}}),
@@ -219,36 +174,32 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line(tmp_path):
     ]
     parts = [{"model": model} for model in models] + [{name: part} for name in ("about", "tokenizer") for part in ([1], "x")]
     texts = [json.dumps({**header, **part}) for part in parts]
-    texts += ["[]", "null", "7", json.dumps({**header, "model": "@"}).replace('"@"', deep)]
-    for text in texts:
-        save_file(tensors, path, {"jexplicit": text, "sha256": model_files._checksum(text, tensors)})
-        with pytest.raises(ValueError, match="bad.safetensors.*: fit or export the model again") as refused:
-            jexplicit.load_model(path)
-        assert "\n" not in str(refused.value), text
+    for text in [*texts, "[]", "null", json.dumps({**header, "model": "@"}).replace('"@"', deep)]:
+        write(text)
+        assert "\n" not in refused("bad.safetensors.*: fit or export the model again", path), text
 
 
 def test_a_row_of_a_run_without_a_number_is_never_the_best(model, tmp_path):
-    rows = [{"method": name, "features": "none", "radius": 1} for name in ("first", "second", "third")]
+    rows = [{"method": name, "features": "none", "radius": 1} for name in ("first", "second")]
     (tmp_path / "config.json").write_text("{}")
     save_tokenizer(tmp_path, model.tokenizer)
     for row in rows:
         save_run_model(tmp_path, row, model.model)
+
+    def write(*found: dict):
+        (tmp_path / "results.json").write_text(json.dumps({"rows": found}))
+
     for lost in (float("nan"), None, "low", [1.0]):
-        for best in range(3):
-            scores = [2.0 if n == best else lost for n in range(3)]
-            stored = [row | {"dev_perplexity": score} for row, score in zip(rows, scores, strict=True)]
-            (tmp_path / "results.json").write_text(json.dumps({"rows": stored}))
+        for best in (0, 1):
+            write(*(row | {"dev_perplexity": 2.0 if n == best else lost} for n, row in enumerate(rows)))
             assert jexplicit.load_model(tmp_path).about["method"] == rows[best]["method"]
-        (tmp_path / "results.json").write_text(json.dumps({"rows": [row | {"dev_perplexity": lost} for row in rows]}))
-        with pytest.raises(ValueError, match="has no language model with a dev perplexity: pass a run"):
-            jexplicit.load_model(tmp_path)
-    model.save(tmp_path / "checkpoints" / "first.safetensors")
+        write(*(row | {"dev_perplexity": lost} for row in rows))
+        refused("has no language model with a dev perplexity: pass a run", tmp_path)
     outside = {"method": "../first", "features": "none", "radius": "", "dev_perplexity": 1.0}
-    for part in ({}, {"radius": 1}, {"method": 3, "radius": 1}, {"features": [], "radius": 1}):
-        (tmp_path / "results.json").write_text(json.dumps({"rows": [outside | part]}))
-        with pytest.raises(ValueError, match="has no language model"):
-            jexplicit.load_model(tmp_path)
-    model.save(tmp_path / "checkpoints" / "first_1.safetensors")
-    (tmp_path / "results.json").write_text(json.dumps({"rows": [outside | {"radius": 1}]}))
-    with pytest.raises(ValueError, match="results.json names the file '../first_1.safetensors', which is not in its folder"):
-        jexplicit.load_model(tmp_path)
+    for name in ("first", "first_1"):
+        model.save(tmp_path / "checkpoints" / f"{name}.safetensors")
+    for part in ({}, {"method": 3, "radius": 1}, {"features": [], "radius": 1}):
+        write(outside | part)
+        refused("has no language model", tmp_path)
+    write(outside | {"radius": 1})
+    refused("results.json names the file '../first_1.safetensors', which is not in its folder", tmp_path)

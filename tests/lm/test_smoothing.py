@@ -1,29 +1,37 @@
-"""Noise, unseen outputs, rows of every smoothing.
+"""Noise, unseen outputs, rows of every smoothing, and log-linear models of these rows.
 
 Tolerances: every formula is a few sums of at most N = 9 terms of one sign (or, for `E U`, of logarithms of order 10), so
-rounding stays below some 30 eps: 1e-13 leaves room in float64, 1e-5 in float32.
+rounding stays below some 30 eps: 1e-13 leaves room in float64, 1e-5 in float32. A float32 row is the logarithm of a ratio of
+probabilities above 1e-4, each right to some eps, so to 2e-5 in all.
 """
+
+import functools
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import scipy
 from reference import (
     column_for_unseen_outputs,
     cooccurrences,
     features,
     generalized_cooccurrences,
+    log_softmax,
     modified_discounts,
     noise_parameters,
     noisy_embedding,
     one_hot,
     random_documents,
     rows_of_smoothing,
+    stream_of,
     windows,
 )
 from reference import kneser_ney as kneser_ney_loop
 from scipy.sparse import csr_array
 from sklearn.naive_bayes import MultinomialNB
 
+from jexplicit.lm.core.names import Smoothing
 from jexplicit.lm.core.smoothing import (
     counts_of_counts,
     discounts_of,
@@ -35,136 +43,85 @@ from jexplicit.lm.core.smoothing import (
     unigram,
     with_unseen_outputs,
 )
+from jexplicit.lm.evaluation import evaluate, log_probabilities
+from jexplicit.lm.fits.log_linear import fit_exponents, implied_slope, log_linear_model, offset_rows
+from jexplicit.lm.rows import bigram_model
+from jexplicit.runs.devices import data_mesh
 
 N = 9
 DOCUMENTS = random_documents(seed=3, number=30, vocab_size=N, longest=8)
 (COUNTS,) = cooccurrences(DOCUMENTS, 1, N)
 F_TOKENS = COUNTS.sum(axis=0)
-TOLERANCE = {np.float64: 1e-13, np.float32: 1e-5}
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
-
+NOISE = noise_model(F_TOKENS)
+TOLERANCE = ((np.float64, 1e-13), (np.float32, 1e-5))
 
 compiled_kneser_ney = jax.jit(kneser_ney)
 
 
-def random_rows(seed=4, columns=6):
-    return np.random.default_rng(seed).normal(size=(N, columns)) * 5
+def random_rows(seed=4):
+    return np.random.default_rng(seed).normal(size=(N, 6)) * 5
 
 
 # The noise model
 
 
-def test_the_noise_model_equals_its_definition():
-    f = np.array([5, 0, 12, 1, 100])
-    noise = noise_model(f)
-    q, p = noise_parameters(f)
-    np.testing.assert_allclose(noise.q, q, rtol=1e-15)
-    np.testing.assert_allclose(noise.one_minus_q, 1 / (f + 1), rtol=1e-15)
-    np.testing.assert_allclose(noise.p, p, rtol=1e-14)  # one more sum and division
-
-
-def test_the_noise_model_of_three_tokens_is_that_worked_by_hand():
+def test_the_noise_model_equals_its_definition_and_a_table_worked_by_hand_and_follows_renamed_tokens():
+    f, order = np.array([5, 0, 12, 1, 100]), np.random.default_rng(0).permutation(N)
+    noise, (q, p) = noise_model(f), noise_parameters(f)
+    for found, expected in ((noise.q, q), (noise.one_minus_q, 1 / (f + 1)), (noise.p, p)):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
     noise = noise_model(np.array([2, 1, 1]))
     assert noise.q.tolist() == [2 / 3, 1 / 2, 1 / 2]
     assert noise.p.tolist() == [1 / 4, 3 / 8, 3 / 8]  # (1/2, 3/4, 3/4) / 2
-
-
-def test_renaming_tokens_renames_the_noise():
-    order = np.random.default_rng(0).permutation(N)
-    for renamed, original in zip(noise_model(F_TOKENS[order]), noise_model(F_TOKENS), strict=True):
+    for renamed, original in zip(noise_model(F_TOKENS[order]), NOISE, strict=True):
         np.testing.assert_allclose(renamed, original[order], rtol=1e-14)
 
 
 def test_the_error_of_a_very_frequent_token_is_not_lost_in_float32():
     noise = noise_model(np.array([10**9, 1]))
     assert 1 - np.float32(noise.q[0]) == 0
-    assert noise.one_minus_q[0] == pytest.approx(1 / (10**9 + 1), rel=1e-15)  # 1 - q in float64 is off by 1e-7
+    np.testing.assert_allclose(noise.one_minus_q[0], 1 / (10**9 + 1), rtol=1e-15)  # 1 - q in float64 is off by 1e-7
     U = noisy_rows(jax.device_put(np.asarray([[0.0], [1.0]], np.float32)), noise)
-    assert U[0, 0] == pytest.approx(1e-9 * noise.p[1], rel=1e-6)
+    np.testing.assert_allclose(U[0, 0], 1e-9 * noise.p[1], rtol=1e-6)
 
 
-@DTYPES
-def test_noisy_counts_equal_the_dense_product_and_the_cooccurrences_of_noisy_embeddings(dtype):
-    F = noisy_counts(jax.device_put(np.asarray(COUNTS, dtype)), noise_model(F_TOKENS))
-    assert F.dtype == dtype
-    np.testing.assert_allclose(F, noisy_embedding(F_TOKENS).T @ COUNTS, rtol=TOLERANCE[dtype])
-    X, Y = windows(DOCUMENTS, 1, eos=True)
-    H = features(X, noisy_embedding(F_TOKENS), "cat")
-    # a loop over 160 positions
-    np.testing.assert_allclose(F, generalized_cooccurrences(H, one_hot(Y, N)), rtol=max(TOLERANCE[dtype], 1e-12))
-    np.testing.assert_allclose(F.sum(axis=0), COUNTS.sum(axis=0), rtol=TOLERANCE[dtype])  # they move between rows
-    assert np.any(COUNTS == 0) and np.all(np.asarray(F) > 0)
-
-
-@DTYPES
-def test_noisy_rows_equal_the_dense_product_with_the_embedding(dtype):
-    U = random_rows()
-    rows = noisy_rows(jax.device_put(np.asarray(U, dtype)), noise_model(F_TOKENS))
-    assert rows.dtype == dtype
-    # relative to the size of U: sums of both signs may cancel
-    np.testing.assert_allclose(rows, noisy_embedding(F_TOKENS) @ U, rtol=0, atol=TOLERANCE[dtype] * np.abs(U).max())
-
-
-def test_noisy_rows_keep_constants_are_undone_by_sherman_morrison_and_are_a_mean_for_a_token_never_seen():
-    U, constant, (q, one_minus_q, p) = random_rows(), np.arange(6.0), noise_model(F_TOKENS)
-    assert np.all(F_TOKENS > 0)  # E has no inverse where two tokens were never seen
-    rows, scale = np.asarray(noisy_rows(jax.device_put(U), noise_model(F_TOKENS))), np.abs(U).max()
-    shifted = noisy_rows(jax.device_put(U + constant), noise_model(F_TOKENS))
-    np.testing.assert_allclose(shifted, rows + constant, rtol=0, atol=1e-13 * scale)
-    undone = rows / q[:, None] - np.outer(one_minus_q / q, p @ (rows / q[:, None])) / (1 + p @ (one_minus_q / q))
-    np.testing.assert_allclose(undone, U, rtol=0, atol=1e-12 * scale)  # 1/q <= 2 amplifies rounding a little
-    unseen = noise_model(np.array([4, 0, 3, 2, 1, 1, 1, 1, 1]))
+def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_adjoint():
+    assert np.any(COUNTS == 0) and np.all(F_TOKENS > 0)  # E has no inverse where two tokens were never seen
+    (X, Y), E, U = windows(DOCUMENTS, 1, eos=True), noisy_embedding(F_TOKENS), random_rows()
+    scale = np.abs(U).max()
+    for dtype, tolerance in TOLERANCE:
+        F = noisy_counts(jax.device_put(np.asarray(COUNTS, dtype)), NOISE)
+        np.testing.assert_allclose(F, E.T @ COUNTS, rtol=tolerance)
+        slow = generalized_cooccurrences(features(X, E, "cat"), one_hot(Y, N))  # a loop over 160 positions
+        np.testing.assert_allclose(F, slow, rtol=max(tolerance, 1e-12))
+        np.testing.assert_allclose(F.sum(axis=0), COUNTS.sum(axis=0), rtol=tolerance)  # they move between rows
+        rows = noisy_rows(jax.device_put(np.asarray(U, dtype)), NOISE)
+        assert F.dtype == rows.dtype == dtype and np.all(np.asarray(F) > 0)
+        np.testing.assert_allclose(rows, E @ U, rtol=0, atol=tolerance * scale)  # sums of both signs may cancel
+    left, right = np.vdot(noisy_counts(jax.device_put(U), NOISE), random_rows(6)), np.vdot(U, noisy_rows(random_rows(6), NOISE))
+    np.testing.assert_allclose(left, right, rtol=0, atol=1e-12 * np.abs(U).sum())  # <EᵀC, U> = <C, E U>
+    unseen = noise_model(np.array([4, 0, 3, 2, 1, 1, 1, 1, 1]))  # the mean for a token never seen
     np.testing.assert_allclose(noisy_rows(jax.device_put(U), unseen)[1], unseen.p @ U, rtol=0, atol=1e-13 * scale)
-
-
-def test_noisy_rows_are_the_adjoint_of_noisy_counts():
-    C, U = random_rows(5), random_rows(6)  # <EᵀC, U> = <C, E U>
-    noise = noise_model(F_TOKENS)
-    left = np.vdot(noisy_counts(jax.device_put(C), noise), U)
-    right = np.vdot(C, noisy_rows(jax.device_put(U), noise))
-    np.testing.assert_allclose(left, right, rtol=0, atol=1e-12 * np.abs(C).sum())
 
 
 # Outputs that were never seen
 
 
-@DTYPES
-def test_the_column_of_an_unseen_output_equals_the_mean_feature(dtype):
+def test_the_column_of_an_unseen_output_equals_the_mean_feature():
     X, Y = windows(DOCUMENTS, 2, eos=False)  # <pad> is never a target
-    H = features(X, np.eye(N), "sum")
-    C = generalized_cooccurrences(H, one_hot(Y, N))
-    f = one_hot(Y, N).sum(axis=0)
-    filled = with_unseen_outputs(jax.device_put(np.asarray(C, dtype)), jax.device_put(np.asarray(f, dtype)))
-    assert filled.dtype == dtype
-    np.testing.assert_allclose(filled, column_for_unseen_outputs(C, H, f), rtol=TOLERANCE[dtype])
-
-
-def test_the_column_of_an_unseen_output_is_that_worked_by_hand():
+    H, targets = features(X, np.eye(N), "sum"), one_hot(Y, N)
+    C, f = generalized_cooccurrences(H, targets), targets.sum(axis=0)
+    for dtype, tolerance in TOLERANCE:
+        filled = with_unseen_outputs(jax.device_put(np.asarray(C, dtype)), jax.device_put(np.asarray(f, dtype)))
+        assert filled.dtype == dtype
+        np.testing.assert_allclose(filled, column_for_unseen_outputs(C, H, f), rtol=tolerance)
     C, f = (jax.device_put(np.array(counts)) for counts in ([[3.0, 0.0, 1.0], [2.0, 0.0, 2.0]], [5.0, 0.0, 3.0]))
-    assert jax.jit(with_unseen_outputs)(C, f).tolist() == [[3.0, 0.5, 1.0], [2.0, 0.5, 2.0]]
+    assert jax.jit(with_unseen_outputs)(C, f).tolist() == [[3.0, 0.5, 1.0], [2.0, 0.5, 2.0]]  # by hand
+    unigrams = unigram(jax.device_put(np.array([6.0, 0.0, 3.0, 0.0])))
+    np.testing.assert_allclose(unigrams, np.array([6, 1, 3, 1]) / 11, rtol=1e-15)  # unseen outputs count once
 
 
-def test_an_unseen_output_gets_the_probability_of_one_observation_in_every_context():
-    C = COUNTS.astype(np.float64)
-    C[:, [2, 5]] = 0
-    M = C.sum()
-    filled = np.asarray(with_unseen_outputs(jax.device_put(C), jax.device_put(C.sum(axis=0))))
-    np.testing.assert_allclose((filled / filled.sum(axis=1, keepdims=True))[:, [2, 5]], 1 / (M + 2), rtol=1e-13)
-
-
-def test_unigram_frequencies_count_unseen_outputs_once():
-    f = np.array([6.0, 0.0, 3.0, 0.0])
-    np.testing.assert_allclose(unigram(jax.device_put(f)), np.array([6, 1, 3, 1]) / 11, rtol=1e-15)
-
-
-# Kneser-Ney
-
-
-def test_kneser_ney_of_a_table_of_four_is_that_worked_by_hand():
-    # n1 = 2, n2 = 1: D = 1/2. Output 0 was seen in two contexts, output 1 in one: P_cont = (2/3, 1/3).
-    # Row 0: (2 - 1/2 + 1/2 * 2 * 2/3) / 3 = 13/18. Row 1: (1 - 1/2 + 1/2 * 1 * 2/3) / 1 = 5/6.
-    P = compiled_kneser_ney(jax.device_put(np.array([[2.0, 1.0], [1.0, 0.0]])))
-    np.testing.assert_allclose(P, [[13 / 18, 5 / 18], [5 / 6, 1 / 6]], rtol=1e-15)
+# Kneser-Ney, and rows of any smoothing
 
 
 def sparse_tables():
@@ -180,37 +137,33 @@ def sparse_tables():
     }
 
 
-@DTYPES
-def test_kneser_ney_equals_its_loop_for_any_counts(dtype):
+def smoothed(name, C):
+    """[N, I] the rows of a smoothing of sparse counts, with their zeros."""
+    C = csr_array(C)
+    lower, excess = smoothed_excess(C, name)
+    P = lower[None, :] * (1 + csr_array((excess, C.indices, C.indptr), shape=C.shape).toarray())
+    return P / P.sum(axis=1, keepdims=True)
+
+
+def test_rows_of_every_smoothing_equal_their_loops_for_any_counts():
     for name, C in sparse_tables().items():
-        P = np.asarray(compiled_kneser_ney(jax.device_put(C.astype(dtype))))
-        assert P.dtype == dtype
-        np.testing.assert_allclose(P, kneser_ney_loop(C), rtol=TOLERANCE[dtype], err_msg=name)
-        np.testing.assert_allclose(P.sum(axis=1), 1, rtol=TOLERANCE[dtype])
-        assert np.all(P > 0)
+        for dtype, tolerance in TOLERANCE:
+            P = np.asarray(compiled_kneser_ney(jax.device_put(C.astype(dtype))))
+            assert P.dtype == dtype and np.all(P > 0)
+            np.testing.assert_allclose(P, kneser_ney_loop(C), rtol=tolerance, err_msg=name)
+            np.testing.assert_allclose(P.sum(axis=1), 1, rtol=tolerance)
+    for C in (*sparse_tables().values(), np.diag([1, 1, 1, 2, 3, 4, 4, 4, 4]), COUNTS[:, :4]):
+        for name in ("kneser-ney", "add-alpha"):
+            P = smoothed(name, C)
+            np.testing.assert_allclose(P, rows_of_smoothing(C, name), rtol=1e-13)
+            assert np.all(P > 0)
+    C = sparse_tables()["unseen"]
+    oracle = MultinomialNB(alpha=1).fit(C, np.arange(N)).feature_log_prob_  # a class per row
+    np.testing.assert_allclose(np.log(smoothed("add-alpha", C)), oracle, rtol=0, atol=1e-13)
 
 
-def test_without_a_pair_seen_once_half_a_count_is_discounted():
-    # D = 1/2, P_cont = (1/2, 1/2): row 0 is (3 - 1/2 + 1/4, 0 + 1/4) / 3
-    np.testing.assert_allclose(
-        compiled_kneser_ney(jax.device_put(np.diag([3.0, 3.0]))).tolist()[0], [11 / 12, 1 / 12], rtol=1e-15
-    )
-
-
-# The discounts of contexts of several tokens
-
-
-def table_with(pairs):
-    """A table of N x N counts in which `pairs[c]` pairs have count c."""
-    counts = np.concatenate([np.full(number, c) for c, number in pairs.items()])
-    C = np.zeros(N * N, np.int64)
-    C[np.random.default_rng(7).choice(N * N, len(counts), replace=False)] = counts
-    return C.reshape(N, N)
-
-
-@pytest.mark.parametrize(
-    ("counts", "D"),
-    [
+def test_modified_discounts_are_those_worked_by_hand():
+    for counts, D in [
         # D = 8 / (8 + 2 * 4) = 1/2; 1 - 2 D 4/8, 2 - 3 D 2/4, 3 - 4 D 1/2
         ({1: 8, 2: 4, 3: 2, 4: 1, 9: 3}, [1 / 2, 5 / 4, 2]),
         # D = 6 / (6 + 2 * 3) = 1/2; 1 - 2 D 3/6, 2 - 3 D 3/3, 3 - 4 D 2/3
@@ -222,48 +175,108 @@ def table_with(pairs):
         ({2: 2, 3: 5, 4: 1}, [1 / 2, 1, 3 / 2]),
         # D = 4 / (4 + 2 * 2) = 1/2; 3 - 4 D 3/1 < 0 is no discount, and D stands in; 1 - 2 D 2/4, 2 - 3 D 1/2
         ({1: 4, 2: 2, 3: 1, 4: 3}, [1 / 2, 5 / 4, 1 / 2]),
-    ],
-)
-def test_modified_discounts_are_those_worked_by_hand(counts, D):
-    C = table_with(counts)
-    n = counts_of_counts(C)
-    np.testing.assert_allclose(discounts_of(n, modified=True), D, rtol=1e-14)
-    compiled = jax.jit(discounts_of, static_argnames="modified")(jax.device_put(np.asarray(n, float)), modified=True)
-    np.testing.assert_allclose(compiled, D, rtol=1e-14)
-    np.testing.assert_allclose(modified_discounts(C.reshape(-1).tolist())[1:], D, rtol=1e-14)
+    ]:
+        C = np.concatenate([[c] * n for c, n in counts.items()] + [[0] * (N * N - sum(counts.values()))]).reshape(N, N)
+        n = counts_of_counts(C)
+        compiled = jax.jit(discounts_of, static_argnames="modified")(jax.device_put(np.asarray(n, float)), modified=True)
+        for found in (discounts_of(n, modified=True), compiled, modified_discounts(C.reshape(-1).tolist())[1:]):
+            np.testing.assert_allclose(found, D, rtol=1e-14)
 
 
-# Rows of any smoothing
+# Log-linear models of single tokens: rows over the unigram, the attention of Sum, and exponents
 
-EVERY = pytest.mark.parametrize("name", ["kneser-ney", "add-alpha"])
-
-
-def rows_of(name, C):
-    """[N, I] the rows of a smoothing of sparse counts, with their zeros."""
-    C = csr_array(C)
-    lower, excess = smoothed_excess(C, name)
-    P = lower[None, :] * (1 + csr_array((excess, C.indices, C.indptr), shape=C.shape).toarray())
-    return P / P.sum(axis=1, keepdims=True)
+K, ATOL = 3, 2e-5
+LINES = random_documents(21, 60, N - 1, 12)  # token 8 never occurs
+HELD_X, HELD_Y = windows(random_documents(22, 12, N, 12), K)
+TABLES = tuple(C.astype(np.int32) for C in cooccurrences(LINES, K, N))
 
 
-@EVERY
-def test_every_smoothing_equals_its_loop(name):
-    square = [*sparse_tables().values(), np.diag([1, 1, 1, 2, 3, 4, 4, 4, 4])]
-    for C in (*square, square[0][:, :4]):
-        P = rows_of(name, C)
-        np.testing.assert_allclose(P, rows_of_smoothing(C, name), rtol=1e-13)
-        assert np.all(P > 0)
+def targets(C, eos):
+    """Counts without the column of document ends, unless they are predicted."""
+    return np.array(C) * np.where(np.arange(N) == 0, eos, 1)
 
 
-def test_add_alpha_is_scikit_learn_s_smoothing_of_a_class_per_row():
-    C = sparse_tables()["unseen"]
-    oracle = MultinomialNB(alpha=1).fit(C, np.arange(N)).feature_log_prob_
-    np.testing.assert_allclose(np.log(rows_of("add-alpha", C)), oracle, rtol=0, atol=1e-13)
+def slow_unigram(eos):
+    f = np.maximum(targets(TABLES[0], eos).sum(axis=0), 1)
+    return f / f.sum()
 
 
-def test_rows_of_a_small_table_are_those_worked_by_hand():
-    C = np.array([[2, 1, 0], [1, 0, 0]])
-    np.testing.assert_allclose(rows_of("add-alpha", C), [[3 / 6, 2 / 6, 1 / 6], [2 / 4, 1 / 4, 1 / 4]], rtol=1e-14)
-    # n1 = 2, n2 = 1, D = 1/2; the outputs have 2, 1 and 1 contexts: (3/2, 1/2, 0) + (2, 1, 1)/4 over 3; (1/2, 0, 0) + .../2
-    expected = [[2 / 3, 1 / 4, 1 / 12], [3 / 4, 1 / 8, 1 / 8]]
-    np.testing.assert_allclose(rows_of("kneser-ney", C), expected, rtol=1e-14)
+@functools.cache
+def rows_of(features: Any = "cat", smoothing: Smoothing = "kneser-ney", radius=K, eos=False):
+    return offset_rows(TABLES, features=features, radius=radius, eos=eos, smoothing=smoothing)
+
+
+def test_rows_of_cat_are_smoothed_counts_over_the_unigram_and_rows_of_sum_one_mixture_read_with_attention():
+    for smoothing, eos in (("kneser-ney", True), ("add-alpha", False)):
+        p, P = slow_unigram(eos), [rows_of_smoothing(targets(C, eos), smoothing) for C in TABLES]
+        cat, rows = (rows_of(kind, smoothing, eos=eos) for kind in ("cat", "sum"))
+        np.testing.assert_allclose(np.asarray(cat.log_p)[0], np.log(p), rtol=0, atol=ATOL)
+        np.testing.assert_allclose(cat.tables, np.log(P) - np.log(p), rtol=0, atol=ATOL)
+        assert (cat.features, cat.eos, rows.features) == ("cat", eos, "sum") and rows.attention is not None
+        for j in range(N):
+            information = [sum(P_k[j, i] * np.log(P_k[j, i] / p[i]) for i in range(N)) for P_k in P]
+            if max(information) < 1e-12:  # a token that never occurred, where rows fall back to the unigram
+                np.testing.assert_allclose([table[j] for table in rows.tables], 0, rtol=0, atol=ATOL)
+                continue
+            weights = np.array(information) ** 4 / sum(np.array(information) ** 4)
+            mixed = sum(w * P_k[j] for w, P_k in zip(weights, P, strict=True))
+            assert min(information) > 5e-3
+            for k in range(K):
+                expected = information[k] / information[0] * np.log(mixed / p)
+                # information is a sum of nine terms of either sign, right to 1e-6, which is 2e-4 of it
+                np.testing.assert_allclose(rows.tables[k][j], expected, rtol=5e-4, atol=ATOL)
+    np.testing.assert_array_equal(rows_of("sum", radius=1).tables, rows_of("cat", radius=1).tables)
+    even = tuple(np.ones((N, N), np.int64) * 5 for _ in range(2))  # tokens say nothing
+    np.testing.assert_allclose(offset_rows(even, features="sum", eos=True).tables, 0, rtol=0, atol=ATOL)
+
+
+# Exponents and models
+
+
+def slow_log_p(rows, exponents, X):
+    """[M, N] of every position, one by one."""
+    log_p, tables = np.asarray(rows.log_p, np.float64)[0], [np.asarray(table, np.float64) for table in rows.tables]
+    read = ([log_p, *(table[j] for table, j in zip(tables, x, strict=True))] for x in X)
+    return np.array([log_softmax(np.sum([a * row for a, row in zip(exponents, of_x, strict=True)], axis=0)) for of_x in read])
+
+
+def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
+    rows, start, own = rows_of("cat"), np.array([1, *(1 / k for k in range(1, K + 1))]), (np.arange(len(HELD_Y)), HELD_Y)
+    ridge = max(1e-4, 1.5 / len(HELD_Y), 25 / len(HELD_Y) ** 2)
+
+    def loss(a, ridge=ridge):
+        return -slow_log_p(rows, a, HELD_X)[own].mean() + ridge / 2 * np.sum((a - start) ** 2)
+
+    fitted, three = (fit_exponents(rows, HELD_X, HELD_Y, tolerance=2e-6, mesh=data_mesh(n)) for n in (1, 3))
+    best = scipy.optimize.minimize(loss, np.ones(K + 1), tol=1e-9)
+    np.testing.assert_allclose(fitted.exponents, best.x, rtol=0, atol=2e-3)  # where the loss is flat: 1e-6 above its minimum
+    assert loss(fitted.exponents) <= best.fun + 1e-6
+    assert fitted.loss == pytest.approx(loss(fitted.exponents, 0), abs=ATOL)
+    assert fitted.gradient < 2e-6 and 2 <= fitted.passes < 20
+    np.testing.assert_allclose(three.exponents, fitted.exponents, rtol=0, atol=1e-5)
+    for X, Y in ((np.zeros((0, K), int), np.zeros(0, int)), (np.ones((2, K + 1), int), np.ones(2, int))):
+        with pytest.raises(ValueError, match="hold out more of the text"):
+            fit_exponents(rows, X, Y)
+
+
+def test_the_language_model_is_the_log_linear_one_and_at_its_ends_the_unigram_and_the_bigrams():
+    for kind, eos in (("sum", False), ("cat", True)):
+        rows, exponents = rows_of(kind, eos=eos), np.array([0.7, 0.8, 0.4, -0.2])
+        X, Y = windows(LINES, K, eos=eos)
+        slow, model = slow_log_p(rows, exponents, X)[np.arange(len(Y)), Y], log_linear_model(rows, exponents)
+        np.testing.assert_allclose(log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
+        assert evaluate(model, stream_of(LINES)).loss == pytest.approx(-np.mean(slow), abs=ATOL)
+        assert (model.features, model.radius, model.eos, model.ordered) == (rows.features, K, eos, True)
+        ours, bigrams = log_linear_model(rows_of("cat", radius=1, eos=eos), np.ones(2)), bigram_model(TABLES, eos=eos).rows
+        np.testing.assert_allclose(ours.tables[0], [log_softmax(row) for row in bigrams.dense(0)], rtol=0, atol=ATOL)
+    model, (X, Y) = log_linear_model(rows_of("cat"), np.array([1.0, 0, 0, 0])), windows(LINES, K)
+    np.testing.assert_allclose(log_probabilities(model, X, Y), np.log(slow_unigram(False))[Y], rtol=0, atol=ATOL)
+
+
+def test_the_implied_slope_is_what_is_subtracted_from_whole_logarithms_of_counts():
+    assert implied_slope(np.array([1.0, 0.3, 0.6])) == pytest.approx(1, abs=1e-15)  # the unigram keeps its exponent
+    assert implied_slope(np.array([1.5, 0.3, 0.2])) == pytest.approx(0, abs=1e-15)  # all of log f is kept: mu = 1 + sum lambda
+    for mu, *lambdas in ((0.8, 0.9, 0.2), (1.2, 0.5, 0.4), (0.3, 1.0, -0.1)):
+        # logits of log f: mu - sum lambda here, 1 - delta sum lambda in the derivation
+        slope = implied_slope(np.array([mu, *lambdas]))
+        assert 1 - slope * sum(lambdas) == pytest.approx(mu - sum(lambdas), abs=1e-14)

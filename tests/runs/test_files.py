@@ -1,11 +1,13 @@
-"""Paths, JSON, and the cache of compiled functions: where they lie, when not, and what is damaged."""
+"""Paths, JSON, bounds of settings, and caches: of compiled functions and of tokens; what is damaged."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import cached_streams
 from jexplicit.runs import files
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds, config_of
 from jexplicit.runs.files import (
     cache_entries,
     cache_folder,
@@ -21,6 +24,7 @@ from jexplicit.runs.files import (
     is_measured,
     keep_compiled,
     local_path,
+    parse_bytes,
     parse_json,
     read_command,
     read_texts,
@@ -28,15 +32,12 @@ from jexplicit.runs.files import (
 from launch import cache
 
 
-def test_a_path_is_whole_and_in_the_home_folder_where_it_says_so(tmp_path, monkeypatch):
+def test_a_path_is_whole_and_in_the_home_folder_where_it_says_so_and_without_one_a_line_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     found = local_path("a/b"), local_path("~/c"), local_path(tmp_path / "~")
     monkeypatch.chdir("/")
     assert found == (tmp_path / "a/b", tmp_path / "home/c", tmp_path / "~")
-
-
-def test_without_a_home_folder_one_line_says_so(monkeypatch):
     for name in ("HOME", "JEXPLICIT_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as of a user whom the machine does not know
@@ -58,34 +59,21 @@ def test_an_index_names_files_of_its_own_folder_only(tmp_path):
     (folder / "out").symlink_to("../../../outside")
     (tmp_path / "door").symlink_to(folder)  # a folder may be reached by a link
     for place in (folder, tmp_path / "door"):
-        assert [file_inside(place, name, "index").name for name in ("own", "link", "cached", "new")] == [
-            "own",
-            "link",
-            "cached",
-            "new",
-        ]
-        for name in ("out", "..", ".", "", "../1/own", str(folder / "own"), "a/b", "a\0", None, ["own"], 1):
+        for name in ("own", "link", "cached", "new"):
+            assert file_inside(place, name, "index").name == name
+        for name in ("out", "..", "", "../1/own", str(folder / "own"), "a/b", "a\0", None, ["own"]):
             with pytest.raises(ValueError, match="^index names the file .*, which is not in its folder: restore it"):
                 file_inside(place, name, "index")
 
 
-def test_json_has_one_value_of_each_name_and_is_not_too_deep():
+def test_json_has_one_value_of_each_name_and_is_not_too_deep_and_files_of_runs_have_their_types(tmp_path):
     assert parse_json('{"a": [{"b": 1}, {"b": 2}], "c": null}') == {"a": [{"b": 1}, {"b": 2}], "c": None}
-    for text, said in (('{"a": 1, "b": 2, "a": 1}', "two values of 'a'"), ('[{"c": {"d": 1, "d": 2}}]', "two values of 'd'")):
-        with pytest.raises(ValueError, match=said):
-            parse_json(text)
-    for text in ("[" * 100_000, '{"a"', b"\xff\xfe\xfd"):
+    for text in ('[{"c": {"d": 1, "d": 2}}]', "[" * 100_000, '{"a"', b"\xff\xfe"):
         with pytest.raises(ValueError):
             parse_json(text)
-
-
-def test_only_numbers_are_measured():
     values = [1, 2.5, float("inf"), float("nan"), None, "low", True, [1.0]]
     assert list(map(is_measured, values)) == [True, True, True, False, False, False, False, False]
-
-
-def test_files_of_a_run_of_other_types_are_refused_by_name(tmp_path):
-    for command, found in (('"x"', None), ("7", None), ("null", None), ('["a b", 1]', "'a b' 1")):
+    for command, found in (('"x"', None), ("7", None), ('["a b", 1]', "'a b' 1")):
         (tmp_path / "environment.json").write_text(f'{{"command": {command}}}')
         assert read_command(tmp_path) == found
     path = tmp_path / "samples.json"
@@ -98,7 +86,52 @@ def test_files_of_a_run_of_other_types_are_refused_by_name(tmp_path):
     assert read_texts(path) == ["to be"]
 
 
-ROOT = Path(__file__).parents[2]
+def test_a_size_is_a_number_and_a_unit():
+    sizes = {"2GB": 2 * 10**9, "1.5 GiB": 3 * 2**29, "512mib": 2**29, ".5MB": 10**6 // 2, "10.KB": 10_000}
+    assert {size: parse_bytes(size) for size in sizes} == sizes
+    for size in ("", "2", "2 elephants", "0GB", "1.2.3GB", "٢GB"):
+        with pytest.raises(ValueError, match="memory .*: give a number and a unit, such as 2GB"):
+            parse_bytes(size)
+
+
+@dataclass(frozen=True)
+class Config:
+    size: PositiveInt = 1
+    widths: tuple[PositiveInt, ...] = (3, 4)
+    rates: tuple[PositiveFloat, ...] = (0.5,)
+    seed: NonNegativeInt = 0
+    patience: PositiveInt | None = None
+    several: tuple[PositiveInt, ...] | None = None
+    share: Annotated[float, Bounds(above=0, below=1)] = 0.5
+    name: str = "free"
+    free: float = -1.0
+
+
+def test_a_stored_config_is_read_with_the_types_of_its_fields_and_values_have_their_bounds():
+    stored = json.loads(json.dumps(dataclasses.asdict(Config(patience=2, several=(1, 2), free=3))))
+    assert config_of(Config, stored, "restore it") == Config(patience=2, several=(1, 2), free=3)
+    changes = {"size": ("x", None, 1.5, True, [1]), "widths": (3, ["x"], {}, None), "patience": ("x", [1]), "name": (None, 7)}
+    for name, value in ((name, value) for name, values in changes.items() for value in values):
+        with pytest.raises(ValueError, match=f"config.json is damaged .{name} .* of another type.: restore it"):
+            config_of(Config, {**stored, name: value}, "restore it")
+    check_bounds(Config())
+    check_bounds(Config(patience=1, several=(1, 2), free=float("inf")))
+    outside: list[tuple[dict[str, Any], str]] = [
+        ({"widths": (3, 0)}, "--widths 3 0: use at least 1"),
+        ({"seed": -1}, "--seed -1: use at least 0"),
+        ({"seed": 2**63}, "--seed 9223372036854775808: use whole numbers below 2.63"),
+        ({"patience": 0}, "--patience 0: use at least 1"),
+        ({"share": 1.0}, "--share 1.0: use above 0 and below 1"),
+        ({"share": float("nan")}, "--share nan: use above 0 and below 1"),
+        ({"rates": (1.0, float("inf"))}, "--rates 1.0 inf: use above 0"),
+    ]
+    for changed, message in outside:
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            check_bounds(Config(**changed))
+
+
+# Compiled functions
+
 COMPUTE = """
 import jax, jax.numpy as jnp
 found = []
@@ -117,10 +150,12 @@ sys.exit(run_command(run, List, description=""))
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(monkeypatch, tmp_path):
+def compiled(monkeypatch, tmp_path) -> Path:
+    """The folder of this test's own cache."""
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "10MB")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return tmp_path / "cache" / "compiled"
 
 
 def start(program: str = COMMAND, **environment: str) -> subprocess.Popen:
@@ -140,38 +175,22 @@ def compiled_files(folder: Path) -> set[Path]:
     return set(folder.rglob("*-cache"))
 
 
-def test_functions_are_compiled_once_for_several_processes_and_those_that_are_damaged_again(tmp_path):
-    folder = tmp_path / "cache" / "compiled"
-    together = [answer(process) for process in [start(), start()]]
-    assert [total for total, *_ in together] == [48, 48]  # 16 sums of three ones
-    assert all(Path(where).parent == folder and not errors for *_, where, errors in together)
-    kept = compiled_files(folder / "0")
-    total, read, where, errors = answer(start())
-    assert (
-        total == 48
-        and read == len(kept) > 0
-        and not errors
-        and compiled_files(folder / "0") == kept
-        and where == str(folder / "0")
-    )
+def test_processes_hold_a_folder_each_and_read_what_others_compiled_unless_it_is_damaged(compiled):
+    keep = "from jexplicit.runs.files import keep_compiled\nkeep_compiled()\nrun()"
+    with start(f"import time\n{COMPUTE}\n{keep}\ntime.sleep(600)", PYTHONUNBUFFERED="1") as first:
+        assert first.stdout is not None and first.stdout.readline().split()[2] == str(compiled / "0")
+        assert answer(start()) == (48, 0, str(compiled / "1"), "")  # 16 sums of three ones
+        first.kill()
+    last = max(compiled_files(compiled / "0"), key=lambda path: path.stat().st_mtime)
+    last.write_bytes(last.read_bytes()[:50])  # killed while it wrote: a process that holds the folder next removes it
+    for read in (False, True):
+        found = answer(start())
+        assert (found[0], found[2:]) == (48, (str(compiled / "0"), "")) and (found[1] > 0) >= read
+    kept = compiled_files(compiled / "0")
     for path in kept:
         path.write_bytes(path.read_bytes()[:50])  # a disk was full
     total, read, _, errors = answer(start())
-    assert total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
-
-
-def test_processes_that_run_at_once_hold_a_folder_each_and_a_killed_one_leaves_nothing_half_written(tmp_path):
-    keep = "from jexplicit.runs.files import keep_compiled\nkeep_compiled()\nrun()"
-    hold = f"import time\n{COMPUTE}\n{keep}\ntime.sleep(600)"
-    folder = tmp_path / "cache" / "compiled"
-    with start(hold, PYTHONUNBUFFERED="1") as first:
-        assert first.stdout is not None and first.stdout.readline().split()[2] == str(folder / "0")
-        assert answer(start()) == (48, 0, str(folder / "1"), "")
-        first.kill()
-    last = max(compiled_files(folder / "0"), key=lambda path: path.stat().st_mtime)
-    last.write_bytes(last.read_bytes()[:50])  # killed while it wrote
-    total, _, where, errors = answer(start())
-    assert total == 48 and where == str(folder / "0") and not errors
+    assert kept and total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
 
 
 @pytest.fixture
@@ -186,7 +205,7 @@ def settings():
         jax.config.update(name, value)
 
 
-def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tmp_path, monkeypatch, settings):
+def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tmp_path, compiled, monkeypatch, settings):
     for variable, value in (("JEXPLICIT_COMPILED_LIMIT", "0"), ("JEXPLICIT_CACHE_DIR", "/dev/null/no_folder")):
         with monkeypatch.context() as patch:
             patch.setenv(variable, value)
@@ -201,43 +220,36 @@ def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tm
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1000")  # which JAX has read
     seconds = settings("persistent_cache_min_compile_time_secs")
     keep_compiled()
-    assert settings("compilation_cache_dir") == str(tmp_path / "cache" / "compiled" / "0")
+    assert settings("compilation_cache_dir") == str(compiled / "0")
     assert settings("persistent_cache_min_compile_time_secs") == seconds
     assert settings("persistent_cache_min_entry_size_bytes") == -1
     assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not compiled_files(tmp_path)
 
 
-def test_those_that_were_not_used_go_where_there_are_too_many(tmp_path, monkeypatch, settings):
-    folder = tmp_path / "cache" / "compiled"
-    (folder / "0").mkdir(parents=True)
+def test_those_that_were_not_used_go_where_there_are_too_many_and_a_command_shows_and_clears_them(
+    compiled, monkeypatch, settings, capsys
+):
+    (compiled / "0").mkdir(parents=True)
     for n, name in enumerate(("oldest-cache", "older-cache", "newest-cache")):
-        (folder / "0" / name).write_bytes(bytes(1000))
-        os.utime(folder / "0" / name, (n, n))
+        (compiled / "0" / name).write_bytes(bytes(1000))
+        os.utime(compiled / "0" / name, (n, n))
     monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "2500B")
     keep_compiled()
-    assert {path.name for path in compiled_files(folder)} == {"older-cache", "newest-cache"}
+    assert {path.name for path in compiled_files(compiled)} == {"older-cache", "newest-cache"}
     monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "much")
     with pytest.raises(ValueError, match="JEXPLICIT_COMPILED_LIMIT=much"):
         keep_compiled()
-
-
-def test_the_command_shows_and_clears_them(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "0")  # this process keeps nothing itself
-    folder = tmp_path / "cache" / "compiled"
-    folder.mkdir(parents=True)
-    for n, name in enumerate(("jit_old-1-cache", "jit_new-2-cache")):
-        (folder / name).write_bytes(bytes(100))
-        if not n:
-            os.utime(folder / name, (0, 0))
+    os.utime(compiled / "0" / "newest-cache")
 
     def printed(*arguments: str) -> str:
         assert cache.main([*arguments]) == 0
         return capsys.readouterr().out
 
-    assert f"{folder}: 2 files, 200B" in printed("list")
-    assert json.loads(printed("list", "--json"))["compiled"] == {"files": 2, "bytes": 200}
-    assert json.loads(printed("clear", "--older-than", "30", "--json"))["compiled"] == {"files": 1, "bytes": 100}
-    assert f"{folder}: 1 files removed, 100B" in printed("clear") and not compiled_files(folder)
+    assert f"{compiled}: 2 files, 2" in printed("list")
+    assert json.loads(printed("list", "--json"))["compiled"] == {"files": 2, "bytes": 2000}
+    assert json.loads(printed("clear", "--older-than", "30", "--json"))["compiled"] == {"files": 1, "bytes": 1000}
+    assert f"{compiled}: 1 files removed, 1" in printed("clear") and not compiled_files(compiled)
 
 
 # Cached tokens
@@ -267,19 +279,14 @@ def test_the_cache_forgets_what_was_not_used_for_the_longest_time(tmp_path, monk
         made(folder, "ij")
 
 
-def test_reading_an_entry_is_a_use_of_it(tmp_path):
-    made(tmp_path, "ab")
-    os.utime(cache_entries(tmp_path)[0].path, (0, 0))
-    assert made(tmp_path, "ab").cached and cache_entries(tmp_path)[0].used > 0
-
-
-def test_the_cache_is_cleared_by_age_and_as_a_whole(tmp_path, monkeypatch, capsys):
+def test_reading_an_entry_is_a_use_of_it_and_the_cache_is_cleared_by_age_and_as_a_whole(tmp_path, capsys):
     folder = tmp_path / "cache"
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(folder))
-    made(folder, "ab")
-    made(folder, "cd")
+    for text in ("ab", "cd"):
+        made(folder, text)
     (folder / "notes.txt").write_text("not an entry")
-    os.utime(cache_entries(folder)[0].path, (0, 0))
+    for entry in cache_entries(folder):
+        os.utime(entry.path, (0, 0))
+    assert made(folder, "ab").cached and sorted(entry.used > 0 for entry in cache_entries(folder)) == [False, True]
     assert cache.main(["clear", "--older-than", "30", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["removed"]) == 1 and len(cache_entries(folder)) == 1
     assert clear_cache(cache_entries(folder)) and not cache_entries(folder) and (folder / "notes.txt").exists()

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from tables import each_row, products
+from tables import compiled, each_row, products
 
 import icl
 import jexplicit
@@ -28,7 +28,6 @@ from jexplicit.runs.devices import AXIS, data_mesh
 
 PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
 ONE_PROGRAM, WITH_CHECKS = "one program", "one, and checks"
-OF_CHECKS = {"isfinite", "isnan", "_reduce_sum", "_reduce_min", "_reduce_any", "_reduce_all", "matrix_rank", "_is_invertible"}
 
 
 class Inputs:
@@ -220,55 +219,27 @@ def values_of(name: str) -> Any:
     return transformed(own.f, own.args, not own.no_gradient)
 
 
-def test_under_jit_vmap_and_grad_and_on_8_devices_a_function_has_the_same_values():
+def test_a_call_is_one_program_in_full_precision_with_the_same_values_under_jit_vmap_and_grad_and_on_8_devices():
     def check(name: str, own: Case) -> None:
         assert_close(jax.jit(own.f)(*spread(own.args)), values_of(name))
-
-    each_row(check, cases().items())
-
-
-def test_a_call_is_one_program():
-    def check(name: str, own: Case) -> None:
         found = programs_of(own.f, own.args)
         assert (len(found) == 1) == (own.compiled in (ONE_PROGRAM, WITH_CHECKS)), found
-
-    each_row(check, cases().items())
-
-
-def test_its_products_are_in_full_precision():
-    def check(name: str, own: Case) -> None:
         assert not [line for line in products(own.f, *on_device(own.args)) if "HIGHEST" not in line]
 
     each_row(check, cases().items())
 
 
-def compiled_by(f: Any, args: Any) -> tuple[list[str], Any]:
-    """The programs that a call compiles which nothing was compiled before, and its values."""
-    compiled = []
-
-    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
-        if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
-            compiled.append(kwargs["fun_name"].removeprefix("jit(").removesuffix(")"))
-
-    args = on_device(args)
-    jax.clear_caches()
-    is_concrete()  # which has a program of its own, for all functions
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        return compiled, f(*args)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
-
 @pytest.mark.slow
-def test_a_call_outside_of_jit_has_the_values_and_compiles_one_program_and_the_checks_that_the_table_tells():
+def test_a_call_outside_of_jit_has_the_values_and_checks_them_where_the_table_says_so():
     def check(name: str, own: Case) -> None:
-        compiled, values = compiled_by(own.f, own.args)
-        assert_close(values, values_of(name))
-        assert_close(own.f(*spread(own.args)), values_of(name))
+        for place in (on_device, spread):
+            assert_close(own.f(*place(own.args)), values_of(name))
         if own.compiled in (ONE_PROGRAM, WITH_CHECKS):
-            assert len([program for program in compiled if program not in OF_CHECKS]) == 1, compiled
-            assert own.compiled == (WITH_CHECKS if len(compiled) > 1 else ONE_PROGRAM), compiled
+            jax.clear_caches()
+            is_concrete()  # which has a program of its own, for all functions
+            with compiled() as programs:
+                own.f(*on_device(own.args))
+            assert own.compiled == (WITH_CHECKS if len(programs) > 1 else ONE_PROGRAM), programs
 
     each_row(check, cases().items())
 

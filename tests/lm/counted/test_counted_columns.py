@@ -95,48 +95,33 @@ def test_columns_tell_places_apart_as_slow_facts_do():
         assert len(known) == len({fact[name] for fact in slow}), name
 
 
-@pytest.mark.parametrize("across", [False, True])
-def test_no_column_sees_the_future(across):
-    ids = stream(3)
+def test_no_column_sees_the_future_or_beyond_a_window():
+    ids, far = stream(3), stream(6)
     for t in (1, 40, 121, len(ids) - 2):
         other = np.concatenate([ids[:t], stream(3, seed=7)[: len(ids) - t]])
-        one, two = text(ids, across=across), text(other, across=across)
-        for column in _all:
-            np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
-
-
-def test_no_column_sees_beyond_a_window():
-    ids = stream(6)
-    for t in (60, 99, 140, len(ids) - 1):
-        other = np.append(np.resize(stream(9, seed=7), t - 30), ids[t - 30 :])
-        one, two = (text(own, across=True, window=30) for own in (ids, other))
+        for across in (False, True):
+            one, two = text(ids, across=across), text(other, across=across)
+            for column in _all:
+                np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
+    for t in (60, 140, len(far) - 1):
+        other = np.append(np.resize(stream(9, seed=7), t - 30), far[t - 30 :])
+        one, two = (text(own, across=True, window=30) for own in (far, other))
         for column in (*_all[:-2], "4:2"):
             assert one[column][t] == two[column][t], (column, t)
 
 
-def test_another_text_begins_at_a_border():
-    ids = stream(2)
+def test_no_column_sees_another_document_or_another_text():
+    ids, own = stream(2), text(stream(2), across=True)
     joined = np.concatenate([stream(2, seed=5)[:-1], ids])
     border = len(joined) - len(ids)
-    whole, own = text(joined, across=True, border=border), text(ids, across=True)
+    whole = text(joined, across=True, border=border)
     for column in (1, 3, "part", "word", "since", "4:2"):
         np.testing.assert_array_equal(whole[column][border + 1 :], own[column][1:], err_msg=f"{column}")
-
-
-def test_no_column_sees_another_document():
-    ids = stream(3)
-    pads = np.flatnonzero(ids == 0)
-    whole = text(ids)
+    pads, whole = np.flatnonzero(ids == 0), text(ids)
     for a, b in zip(pads[:-1], pads[1:], strict=True):
         own = text(ids[a : b + 1])
         for column in (1, 3, *COLUMNS, "4:2"):
             np.testing.assert_array_equal(whole[column][a + 1 : b + 1], own[column][1:], err_msg=f"{column}")
-
-
-def test_contexts_of_unknown_columns_are_refused():
-    for column in (0, -1, "parts", "60:0", "60:"):
-        with pytest.raises(ValueError, match="give k >= 1"):
-            Context(column)
 
 
 def test_trees_have_a_path_for_every_token():
@@ -161,8 +146,7 @@ def test_trees_have_a_path_for_every_token():
 
 def test_tokens_that_follow_the_same_tokens_share_their_path():
     rng = np.random.default_rng(0)
-    ids = np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)])
-    tree = grow(ids, 5)
+    tree = grow(np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)]), 5)
     assert tree.bit[3, : tree.length[3] - 1].tolist() == tree.bit[4, : tree.length[4] - 1].tolist()
 
 
@@ -204,7 +188,10 @@ def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monk
     np.testing.assert_array_equal(found[3], tree.classes(3, np.bincount(ids, minlength=32)))
 
 
-def test_a_tree_of_one_token_is_refused():
+def test_trees_of_one_token_and_contexts_of_unknown_columns_are_refused():
     with pytest.raises(ValueError, match="at least two"):
         grow(np.zeros(4, int), 1)
     assert as_tree({2: (0, 1)}, 2, 2).length.tolist() == [1, 1]
+    for column in (0, "parts", "60:0"):
+        with pytest.raises(ValueError, match="give k >= 1"):
+            Context(column)
