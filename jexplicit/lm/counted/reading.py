@@ -206,6 +206,8 @@ def expect(model: CountedModel, state: CountedState) -> tuple[Float[np.ndarray, 
 
 def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -> CountedState:
     """The state after a predicted token, from the findings of `expect`."""
+    if token == PAD and not model.eos:  # no decision leads to it
+        return read(model, state, np.array([PAD]))[1]
     nodes, length = model.vocab_size - 1, model.tree.length[token]
     old, kept = len(ahead.d.bit) - nodes, ahead.base.shape[1] - nodes
     path, bit = model.tree.node[token, :length], model.tree.bit[token, :length]
