@@ -1,7 +1,6 @@
 """What the documentation site is made of: pages of commands and of Python names, and docstrings as it renders them."""
 
 import importlib
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -33,52 +32,6 @@ def test_pages_of_the_interface_have_every_module_once():
     files = [path for package in ("jexplicit", "icl", "launch/kit") for path in (ROOT / package).rglob("*.py")]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files if path.stem != "__init__"]
     assert sorted(found) == sorted(f"::: {name}" for name in names)
-
-
-def test_docstrings_are_rewritten_in_google_style():
-    pytest.importorskip("griffe")
-    from tools.docstrings import google_style
-
-    assert google_style("One.\n\nx: first,\n    on two lines.\ny, z: others.\n\nSource: here.", {"x", "y", "z"}) == (
-        "One.\n\nAttributes:\n    x: first,\n        on two lines.\n    y, z: others.\n\nSource: here."
-    )
-    assert google_style("One.\n\nx: no field.", {"y"}) == "One.\n\nx: no field."
-    assert google_style("One.\n\nExample:\n    >>> 1\n    1") == "One.\n\nExamples:\n    >>> 1\n    1"
-    assert google_style("One.\n\n>>> 1\n1") == "One.\n\nExamples:\n    >>> 1\n    1"
-    literal = google_style("One.\n\nExample::\n\n    f(1)\n\n    g(2)\n\nSource: a.")
-    assert literal == "One.\n\nExamples:\n    ```python\n    f(1)\n\n    g(2)\n    ```\n\nSource: a."
-
-
-def test_formulas_of_notebooks_are_mathml_but_in_code():
-    pytest.importorskip("latex2mathml")
-    from tools.formulas import render_formulas
-
-    page = render_formulas("<p>$a &lt; b$, 5 $</p><pre>$x$</pre>$$\\frac{a}{b}$$<code>$y$</code>")
-    assert page.count("<math ") == 2 and "<mo>&#x0003C;</mo>" in page and 'display="block"' in page and "<mfrac>" in page
-    assert "5 $</p><pre>$x$</pre>" in page and page.endswith("<code>$y$</code>")
-
-
-def test_a_notebook_is_listed_by_its_first_heading(tmp_path):
-    pytest.importorskip("mkdocs")
-    from tools.site import title_of_notebook
-
-    cells = [{"cell_type": "code", "source": ["# no\n"]}, {"cell_type": "markdown", "source": ["text\n", "# Digits\n"]}]
-    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
-    assert title_of_notebook(tmp_path / "a.ipynb") == "Digits"
-
-
-def test_the_addresses_of_the_site_are_those_of_the_package(tmp_path, monkeypatch):
-    pytest.importorskip("mkdocs")
-    from mkdocs.config.defaults import MkDocsConfig  # pyright: ignore[reportMissingImports]
-
-    from tools import site
-
-    monkeypatch.setattr(site, "ROOT", tmp_path)
-    for urls, expected in (("", ("", None)), ("[project.urls]\nDocumentation = 'd'\nRepository = 'r'", ("d", "r"))):
-        (tmp_path / "pyproject.toml").write_text(f"[project]\n{urls}")
-        config: Any = MkDocsConfig()
-        site.on_config(config)
-        assert (config.site_url, config.repo_url) == expected
 
 
 def test_the_site_is_built_without_a_warning(tmp_path):

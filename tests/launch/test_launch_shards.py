@@ -54,15 +54,8 @@ def linked(folder, path):
     return path
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-# Tables
-
-
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tmp_path):
+def test_tables_of_every_kind_have_the_same_perplexities(kind, text, dense, folder, tmp_path):
     out = tmp_path / "run"
     assert lm.main(["--corpus", f"shards:{folder}", "--tables", kind, "--out", str(out), *FLAGS]) == 0
     expected = {(row["method"], row["features"], row["radius"]): row for row in dense}
@@ -74,6 +67,12 @@ def test_tables_of_every_kind_have_the_same_perplexities(kind, dense, folder, tm
             assert row[part] == pytest.approx(same[part], rel=1e-4)
         assert (row["train_tokens"], row["dev_tokens"]) == (same["train_tokens"], same["dev_tokens"])
     assert (out / "report.md").exists() and not (out / "checkpoints" / "counting").exists()
+    load_model(out).save(tmp_path / "model.safetensors")
+    best = min(found, key=lambda row: row["dev_perplexity"])
+    for saved in (load_model(out), load_model(tmp_path / "model.safetensors")):
+        assert {name: saved.about[name] for name in ("method", "features", "radius")}.items() <= best.items()
+        dev = encode_documents(saved.tokenizer, list(text_corpus((str(text),), ()).dev))
+        assert evaluate(saved.model, dev).perplexity == pytest.approx(best["dev_perplexity"], rel=1e-4)
     if kind == "sparse":  # which saves its counts
         (out / "results.json").unlink()
         assert lm.main(["--out", str(out), "--resume"]) == 0
@@ -96,8 +95,7 @@ def test_text_in_shards_is_not_read_again_for_what_is_known(folder, tmp_path, mo
     assert round(sum(read)) == 1 + 4 + 2 * 2 + 2
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
+def test_counts_beside_the_shards_are_taken(dense, folder, tmp_path):
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(folder / "tokenizer.model"), read_shards(folder / "train")[:]
     middle, N = int(np.flatnonzero(stream == 0)[100]), tokenizer.vocab_size
@@ -106,29 +104,17 @@ def test_counts_beside_the_shards_are_taken(kind, dense, folder, tmp_path):
     (beside / "counts").mkdir()
     write_tables(beside / "counts", counts)
     write_tables_index(beside / "counts", radius=2, tokenizer=tokenizer.sha256)
-    flags = ["--corpus", f"shards:{beside}", "--tables", kind, *FLAGS]
+    flags = ["--corpus", f"shards:{beside}", "--tables", "sparse", *FLAGS]
     assert lm.main(["--out", str(tmp_path / "run"), *flags]) == 0
     found = [row["dev_perplexity"] for row in rows(tmp_path / "run")]
     assert found == pytest.approx([row["dev_perplexity"] for row in dense], rel=1e-4)
-    cut(next((beside / "counts").glob("*.npz")))
+    part = next((beside / "counts").glob("*.npz"))
+    part.write_bytes(part.read_bytes()[:-9])
     assert lm.main(["--out", str(tmp_path / "again"), *flags]) == 2
 
 
-def test_a_model_of_sparse_tables_is_loaded_and_exported(text, tmp_path):
-    out, file = tmp_path / "run", tmp_path / "model.safetensors"
-    flags = ["--train", str(text), "--tokenizer", "word", "--tables", "sparse", *FLAGS]
-    assert lm.main(["--out", str(out), *flags]) == 0
-    load_model(out).save(file)
-    best = min(rows(out), key=lambda row: row["dev_perplexity"])
-    for saved in (load_model(out), load_model(file)):
-        assert {name: saved.about[name] for name in ("method", "features", "radius")}.items() <= best.items()
-        dev = list(text_corpus((str(text),), ()).dev)
-        found = evaluate(saved.model, encode_documents(saved.tokenizer, dev)).perplexity
-        assert found == pytest.approx(best["dev_perplexity"], rel=1e-4)
-
-
 def test_methods_of_sparse_rows_need_no_dense_tables(text, tmp_path):
-    flags = ["--train", str(text), "--tokenizer", "word", "--methods", "ngram", "context-mixing", *FLAGS]
+    flags = ["--train", str(text), "--tokenizer", "word", "--methods", "ngram", *FLAGS]
     assert lm.main([*flags, "--out", str(tmp_path / "dense"), "--tables", "dense"]) == 0
     assert lm.main([*flags, "--out", str(tmp_path / "auto")]) == 0
     for one, other in zip(rows(tmp_path / "auto"), rows(tmp_path / "dense"), strict=True):
