@@ -30,7 +30,7 @@ from jexplicit.nn.training import objective
 from jexplicit.runs.devices import data_mesh
 from jexplicit.solvers.explicit import explicit_solution
 from jexplicit.solvers.gram import ExampleBlocks, StreamedProblem, streamed_sweep
-from jexplicit.solvers.sweeps import CurvatureProblem, ScalingProblem, scaling_sweep
+from jexplicit.solvers.sweeps import CurvatureProblem, ScalingProblem, curvature_bound_sweep, scaling_sweep
 
 N, K = 8192, 4  # vocabulary and context of the tables
 

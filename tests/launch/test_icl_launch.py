@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from run_folders import made, main, without_costs
 
@@ -160,9 +159,8 @@ def test_an_interrupted_run_resumes_exactly_and_by_its_own_experiment(tmp_path, 
 
 def test_trained_layers_reach_the_descent(tmp_path):
     """In a process of its own: this one compiles without optimisations, and training would take ten times as long."""
-    flags = ["one-step", "--out", str(tmp_path / "run"), "--test-tasks", "100000", "--seeds", "2"]
+    flags = ["one-step", "--out", str(tmp_path), "--test-tasks", "20000", "--seeds", "1"]
     subprocess.run([sys.executable, "-m", "launch.icl", *flags], check=True, stderr=subprocess.DEVNULL)
-    told = where(read_rows(tmp_path / "run"), predictor="trained", start="cold")
-    best = where(read_rows(tmp_path / "run"), predictor=told[0]["reference"])[0]["loss"]
-    assert len(told) == 2 and np.mean([row["loss"] for row in told]) <= 1.03 * best
-    assert all(row["loss"] <= 1.005 * best and row["cosine"] >= 0.999 for row in told)
+    told = only(read_rows(tmp_path), predictor="trained", start="cold")
+    best = where(read_rows(tmp_path), predictor=told["reference"])[0]["loss"]
+    assert told["loss"] <= 1.005 * best and told["cosine"] >= 0.999
