@@ -34,7 +34,7 @@ def main(line: str, out: Path, *more: str) -> int:
 @functools.cache
 def made(line: str) -> Path:
     """The folder of a finished run of a command."""
-    out = folder() / f"run {made.cache_info().misses}"
+    out = folder() / f"run_{made.cache_info().misses}"
     assert main(line, out) == 0
     return out
 

@@ -1,5 +1,6 @@
 """The installed command: what it lists, that it starts fast and anywhere, and what it prints where."""
 
+import functools
 import json
 import os
 import subprocess
@@ -8,11 +9,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from run_folders import folder, made, main, rows
 
 import jexplicit
 from jexplicit.lm.core import names
 from launch import cli
-from launch.lm import __main__ as lm
 
 ROOT = Path(cli.__file__).parents[1]
 # what the console script of an installation does: the folder of the script, and not the current one, is on sys.path
@@ -33,25 +34,10 @@ def _own_program(monkeypatch, tmp_path):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "train.txt"
-    path.write_text("\n".join(TEXT) + "\n")
-    return path
-
-
-def lm_flags(files, out) -> list[str]:
-    given = f"--train {files} --out {out} --tokenizer word --radius 1 --features cat --samples 0 --scaling-sample 20"
-    return given.split()
-
-
-@pytest.fixture(scope="module")
-def finished(files, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JEXPLICIT_CACHE_DIR", str(out.parent / "cache"))
-        assert lm.main(lm_flags(files, out)) == 0
-    return out
+@functools.cache
+def line() -> str:
+    (folder() / "cli.txt").write_text("\n".join(TEXT) + "\n")
+    return f"lm --train {folder()}/cli.txt --tokenizer word --radius 1 --features cat --samples 0 --scaling-sample 20"
 
 
 def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
@@ -119,10 +105,10 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
 
 
 @pytest.mark.slow
-def test_a_closed_pipe_leaves_no_traceback(finished, tmp_path):
+def test_a_closed_pipe_leaves_no_traceback(tmp_path):
     long = tmp_path / "long.txt"
     long.write_text("\n".join(TEXT * 40))
-    arguments = command("score", "--run", str(finished), "--text", str(long))
+    arguments = command("score", "--run", str(made(line())), "--text", str(long))
     with subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline()
@@ -131,11 +117,11 @@ def test_a_closed_pipe_leaves_no_traceback(finished, tmp_path):
     assert process.returncode == 141
 
 
-def test_results_are_shown_in_any_encoding_at_any_width_and_to_no_one(finished):
+def test_results_are_shown_in_any_encoding_at_any_width_and_to_no_one():
     of_no_width = {"COLUMNS": "0", "FORCE_COLOR": "1", "PYTHONIOENCODING": "ascii"}
-    arguments = command("next", "--run", str(finished), "--method", "bigram", "--prompt", "the", "--top", "1")
+    arguments = command("next", "--run", str(made(line())), "--method", "bigram", "--prompt", "the", "--top", "1")
     assert b"\\u2581" in subprocess.run(arguments, env=ENVIRONMENT | of_no_width, capture_output=True, check=True).stdout
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("runs", str(finished))]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("runs", str(made(line())))]
     assert (subprocess.run(shell, env=ENVIRONMENT, check=True, capture_output=True).stderr) == b""
 
 
@@ -150,18 +136,19 @@ def test_an_interrupt_leaves_no_traceback(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monkeypatch, capsys):
+def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
     def estimate(*flags) -> dict:
-        assert lm.main([*lm_flags(files, tmp_path / "run"), *flags, "--dry-run", "--json"]) == 0
+        capsys.readouterr()
+        assert main(line(), tmp_path / "run", *flags, "--dry-run", "--json") == 0
         return json.loads(capsys.readouterr().out)
 
     monkeypatch.chdir(tmp_path)
-    found, row = estimate("--methods", "ngram"), json.loads((finished / "results.json").read_text())["rows"][0]
+    found, row = estimate("--methods", "ngram"), rows(made(line()))[0]
     # a text this small is read as a whole, so that counts are no estimates
     assert (found["documents"], found["tokens"]) == (49, row["train_tokens"])
     assert found["vocab_size"] == row["vocab_size"] and found["tables"] == "sparse"
     assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
-    assert estimate("--methods", "unigram", "--tokenizer", str(finished))["vocab_size"] == found["vocab_size"]
+    assert estimate("--methods", "unigram", "--tokenizer", str(made(line())))["vocab_size"] == found["vocab_size"]
     assert estimate("--methods", "context-mixing", "--tokenizer", "char")["models_seconds"] > 0
     assert estimate("--methods", "cold", "optimum", "--batch-size", "100")["tables"] == "dense"
     assert not list(tmp_path.iterdir())
