@@ -11,7 +11,7 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -33,14 +33,6 @@ FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST
 SETTINGS = ("constraints.txt", "mkdocs.yml", "pyproject.toml")
 
 
-class Archives(NamedTuple):
-    """A built wheel and a built source archive, and the folder of sources that they were built from."""
-
-    wheel: Path
-    sdist: Path
-    source: Path
-
-
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
     """Built in a copy, so that the checkout stays clean, and without a package registry; the wheel from the source archive."""
@@ -54,7 +46,7 @@ def archives(tmp_path_factory):
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
-    return Archives(wheel, sdist, source)
+    return SimpleNamespace(wheel=wheel, sdist=sdist, source=source)
 
 
 def files_in(folder: Path) -> set[str]:
@@ -75,7 +67,7 @@ def test_the_archives_have_the_packages_with_their_data_and_all_that_make_needs(
     assert files_in(archives.source) <= names and not [name for name in names if name.endswith(".pyc")]
 
 
-def wheel_file(archives: Archives, name: str) -> str:
+def wheel_file(archives: SimpleNamespace, name: str) -> str:
     return zipfile.ZipFile(archives.wheel).read(f"jexplicit-{PROJECT['version']}.dist-info/{name}").decode()
 
 

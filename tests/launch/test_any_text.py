@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import tokenizers
 from lm_runs import DEV, TRAIN
-from run_folders import rows
+from run_folders import main, rows
 from tables import refuse
 
 import jexplicit
 from launch import sample, score
-from launch.lm import __main__ as lm
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +28,9 @@ def test_a_run_with_the_tokenizer_of_another_library(tmp_path, capsys):
     own.pre_tokenizer, own.decoder = tokenizers.pre_tokenizers.ByteLevel(), tokenizers.decoders.ByteLevel()
     own.train_from_iterator(TRAIN, tokenizers.trainers.BpeTrainer(vocab_size=60, show_progress=False))
     own.save(str(tmp_path / "tokenizer.json"))
-    flags = ["--train", records(tmp_path), "--field", "body", "--tokenizer", str(tmp_path / "tokenizer.json")]
-    flags += "--samples 0 --radius 1 --features cat --methods bigram".split()
+    flags = f"--train {records(tmp_path)} --field body --tokenizer {tmp_path}/tokenizer.json"
     out, export = tmp_path / "run", tmp_path / "model.safetensors"
-    assert lm.main(["--out", str(out), *flags]) == 0
+    assert main(f"lm {flags} --samples 0 --radius 1 --features cat --methods bigram", out) == 0
     jexplicit.load_model(out).save(export)
     assert rows(out)[0]["vocab_size"] == own.get_vocab_size() + 2
     assert jexplicit.load_model(export).tokenizer == jexplicit.load_model(out).tokenizer
@@ -91,7 +89,7 @@ def test_every_character_of_the_last_part_of_a_document_is_predicted_by_every_hi
     (tmp_path / "play.txt").write_text(text)
     dev.write_text(text[int(0.9 * len(text)) :])
     flags = f"--train {tmp_path}/play.txt --documents file --split end --tokenizer char --methods context-mixing"
-    assert lm.main([*flags.split(), *"--radius 1 --samples 0 --history none window:64".split(), "--out", str(out)]) == 0
+    assert main(f"lm {flags} --radius 1 --samples 0 --history none window:64", out) == 0
     found = {row["history"]: row for row in rows(out) if row["method"] == "context-mixing"}
     assert set(found) == {"none", "window:64"} and found["window:64"]["dev_loss"] != found["none"]["dev_loss"]
     characters = len(dev.read_text())

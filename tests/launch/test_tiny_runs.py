@@ -7,7 +7,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from lm_runs import DEV, SMALL, TRAIN, dev_stream
+from lm_runs import DEV, SMALL, TRAIN, dev_stream, text_flags
 from PIL import Image
 from run_folders import folder, interrupt_training, interrupted, made, main, rows, without_costs
 
@@ -35,11 +35,8 @@ def _own_cache(monkeypatch):
 
 def line(name: str) -> str:
     """The command of a run, in its preset `tiny` or in less."""
-    for part, lines in (("train", TRAIN), ("dev", DEV)):
-        (folder() / f"{part}_lines").write_text("\n".join(lines) + "\n")
-    text = f"--train {folder()}/train_lines --dev {folder()}/dev_lines"
     return {
-        "lm": f"lm {text} {' '.join(SMALL)} --methods explicit --features cat",
+        "lm": f"lm {' '.join([*text_flags(), *SMALL])} --methods explicit --features cat",
         "icl": "icl one-step --preset tiny --devices 1",
         "digits": "digits --preset tiny --methods explicit warm --layers 1",
         "networks": "networks fcnn --hidden 8 --epochs 6 --limit 200 --epoch-examples 90 --batch-size 30",
@@ -167,7 +164,7 @@ def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(tmp_path, capf
     (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "the cat sat", "sentence_bad": "sat cat the"}')
     Image.fromarray(np.full((8, 8), 255, np.uint8)).save(tmp_path / "white.png")
     said, lm = {}, made(line("lm"))
-    places = {"lm": lm, "digits": made(line("digits")), "dev": folder() / "dev_lines", "out": tmp_path}
+    places = {"lm": lm, "digits": made(line("digits")), "dev": folder() / "dev.txt.gz", "out": tmp_path}
     for words in COMMANDS.strip().splitlines():
         command, *flags = words.split()
         capfd.readouterr()
