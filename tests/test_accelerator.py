@@ -7,9 +7,8 @@ import sys
 import jax
 import pytest
 
-from jexplicit.runs.devices import data_mesh
 from launch.accelerator import __main__ as gpu
-from launch.accelerator.checks import CHECKS, PARTS, TINY, Sizes, blur_step
+from launch.accelerator.checks import CHECKS, PARTS, Sizes
 
 BLOCK = """
 import sys
@@ -50,11 +49,6 @@ def test_the_script_continues_past_what_fails(tmp_path, monkeypatch):
         share = row["bytes"] / row["device_seconds"] / roofline["copy_bytes_per_second"]
         assert row["share_of_bandwidth"] == pytest.approx(share)
     assert times["platform"] == "cpu" and set(times["roofline"]) == {"device"}  # the CPU is not measured twice
-
-
-@pytest.mark.slow
-def test_a_step_of_blur_is_timed():
-    assert PARTS[-1] is blur_step and gpu.measure_part(blur_step, TINY, data_mesh(1), {}, "device")["device_seconds"]
 
 
 def test_nothing_starts_once_the_time_is_over(tmp_path):

@@ -40,23 +40,14 @@ _script = re.compile(r"(?:\w+=\S+ |sbatch (?:-\S+ )*)*launch/\w+\.sh(?: \d+)?((?
 _redirections = ("<", ">", ">>", "|", "&&", ";")
 
 
-class Block(NamedTuple):
-    """A fenced block: its language, its text, and the line where the text begins."""
-
-    language: str
-    text: str
-    line: int
-
-
 class Invocation(NamedTuple):
-    """A command of this project: its name and arguments, the files that `<` and `>` name, and its line.
+    """A command of this project: its name and arguments, and the files that `<` and `>` name.
 
     whole: it stands in a block by itself, to be copied, and leaves nothing out.
     """
 
     name: str
     arguments: list[str]
-    line: int
     whole: bool
     stdin: str | None = None
     stdout: str | None = None
@@ -68,43 +59,41 @@ def read_page(path: Path) -> str:
     return re.sub(r"^(# ?)?(.*)$", lambda line: line[2] if line[1] else "", text, flags=re.M) if path.suffix == ".py" else text
 
 
-def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks of a page."""
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The language and the text of each fenced block of a page."""
     for found in _fence.finditer(text):
-        lines = [line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True)]
-        yield Block(found[2], "".join(lines), text.count("\n", 0, found.start(3)) + 1)
+        yield found[2], "".join(line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True))
 
 
-def block_invocations(block: Block) -> Iterator[Invocation]:
+def block_invocations(block: str) -> Iterator[Invocation]:
     """The commands of a block, a line each, or several that end in a backslash."""
-    joined = re.sub(r"\\\n", lambda _: " \0", block.text)  # \0 counts the lines
-    for number, line in enumerate(joined.split("\n")):
-        before = "\n".join(joined.split("\n")[:number])
-        yield from read_invocation(line.replace("\0", ""), block.line + number + before.count("\0"), whole=True)
+    for line in block.replace("\\\n", " ").split("\n"):
+        yield from read_invocation(line, whole=True)
 
 
 def invocations(text: str) -> Iterator[Invocation]:
     """The commands of a page: of its blocks, but those of Python, and of its sentences."""
-    for block in blocks(text):
-        if block.language != "python":
+    for language, block in blocks(text):
+        if language != "python":
             yield from block_invocations(block)
-    for line, span in spans(text):
-        yield from read_invocation(span, line, whole=False)
+    for span in spans(text):
+        yield from read_invocation(span, whole=False)
 
 
-def spans(text: str) -> Iterator[tuple[int, str]]:
-    """The code in the sentences and tables of a page, without line breaks, and its lines."""
-    prose = _fence.sub(lambda block: "\n" * block[0].count("\n"), text)
-    for found in _span.finditer(prose):
-        yield prose.count("\n", 0, found.start()) + 1, " ".join(found[1].replace(r"\|", "|").split())
+def spans(text: str) -> Iterator[str]:
+    """The code in the sentences and tables of a page, without line breaks."""
+    for found in _span.finditer(_fence.sub("\n", text)):
+        yield " ".join(found[1].replace(r"\|", "|").split())
 
 
-def read_invocation(line: str, number: int, *, whole: bool) -> Iterator[Invocation]:
+def read_invocation(line: str, *, whole: bool) -> Iterator[Invocation]:
     """The command that a line is, once for each choice in braces; nothing for other lines.
 
-    Example:
-        >>> [found.arguments for found in read_invocation("jexplicit networks {fcnn,mlp-lm} --out DIR", 1, whole=True)]
+    Examples:
+        >>> [found.arguments for found in read_invocation("jexplicit networks {fcnn,mlp-lm} --out DIR", whole=True)]
         [['fcnn', '--out', 'DIR'], ['mlp-lm', '--out', 'DIR']]
+        >>> next(read_invocation("jexplicit score --text - < in.txt > out.txt  # to a file", whole=True))
+        Invocation(name='score', arguments=['--text', '-'], whole=True, stdin='in.txt', stdout='out.txt')
     """
     if found := _script.fullmatch(line.strip()):
         name, rest = "lm", found[1] or ""
@@ -119,7 +108,7 @@ def read_invocation(line: str, number: int, *, whole: bool) -> Iterator[Invocati
     left = [word for before, word in itertools.pairwise(["", *words[:end]]) if word != "..." or before.startswith("--")]
     choices = [word[1:-1].split(",") if re.fullmatch(r"\{.*,.*\}", word) else [word] for word in left]
     for arguments in itertools.product(*choices):
-        yield Invocation(name, list(arguments), number, whole and left == words[:end], **redirected)
+        yield Invocation(name, list(arguments), whole and left == words[:end], **redirected)
 
 
 QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify", "cache")
@@ -209,17 +198,12 @@ def test_the_blocks_of_a_page_run(page, shown, tmp_path, monkeypatch):
     module = types.ModuleType("page_" + re.sub(r"\W", "_", page))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with plain_jax(optimised=page in COMPUTING):
-        for block in blocks(text_of(page)):
-            if block.language == "python":
-                run_python(block, page, module)
-            elif block.language == "sh":
+        for language, block in blocks(text_of(page)):
+            if language == "python":
+                exec(compile(block, str(PAGES[page]), "exec"), module.__dict__)
+            elif language == "sh":
                 for found in filter(takes_seconds, block_invocations(block)):
-                    assert run_invocation(found, monkeypatch) == 0, f"{page}:{found.line}"
-
-
-def run_python(block: Block, page: str, module: types.ModuleType) -> None:
-    """Run a block of Python; a traceback shows the lines of the page."""
-    exec(compile("\n" * (block.line - 1) + block.text, str(PAGES[page]), "exec"), module.__dict__)
+                    assert run_invocation(found, monkeypatch) == 0, found
 
 
 def takes_seconds(found: Invocation) -> bool:
@@ -245,19 +229,17 @@ def run_invocation(found: Invocation, patch: pytest.MonkeyPatch) -> int:
         return run_command(found.name, found.arguments, patch)
 
 
-KEPT = re.compile(
-    r"<!-- (table|commands): .*?<!-- /\1 -->", re.S
-)  # of results: commands as they ran, maybe of earlier versions
+KEPT = re.compile(r"<!-- (table|commands): .*?<!-- /\1 -->", re.S)  # commands as they ran, maybe of earlier versions
 
 
 def test_the_commands_of_pages_have_flags_that_exist(monkeypatch, capsys):
     wrong: dict[tuple[str, ...], str] = {}  # command -> what it says, once where several pages have it
     for page in (*PAGES, *MADE):
-        for found in invocations(KEPT.sub(lambda kept: "\n" * kept[0].count("\n"), text_of(page))):
+        for found in invocations(KEPT.sub("", text_of(page))):
             command = (found.name, *found.arguments, str(found.whole))
             if command not in wrong:
                 error = error_of(found, monkeypatch, capsys)
-                wrong[command] = f"{page}:{found.line}: {found.name} {' '.join(found.arguments)}: {error}" if error else ""
+                wrong[command] = f"{page}: {found.name} {' '.join(found.arguments)}: {error}" if error else ""
     assert len(wrong) > 100 and not any(wrong.values()), "\n".join(filter(None, wrong.values()))
 
 
@@ -298,36 +280,21 @@ def option_of(name: str) -> str:
 
 def test_options_without_a_command_are_some_commands():
     kinds = [kind for name in cli.COMMANDS for kind in configs(name).values()]
-    names = [
-        name for config, presets in kinds for flag in flags(config, presets=presets) for name in (flag.name, f"no_{flag.name}")
-    ]
-    alone = {(page, span) for page in (*PAGES, *MADE) for _, span in spans(text_of(page)) if span.startswith("--")}
+    names = [flag.name for config, presets in kinds for flag in flags(config, presets=presets)]
+    alone = {(page, span) for page in (*PAGES, *MADE) for span in spans(text_of(page)) if span.startswith("--")}
     given = {(page, word.split("=")[0]) for page, span in alone for word in span.split() if word.startswith("--")}
-    known = {"--help", "--help-all", *OF_OTHERS, *map(option_of, names)}
+    known = {"--help", "--help-all", *OF_OTHERS, *(option_of(f"{no}{name}") for name in names for no in ("", "no_"))}
     assert len(given) > 50 and "--radius" in known and not {(page, option) for page, option in given if option not in known}
 
 
-LINES = {
-    "jexplicit lm --preset tiny --radius 1 2 --train FILES": "",
-    "launch.networks compare WHAT --out DIR": "",
-    "jexplicit lm --radiuss 1": "Unrecognized options: --radiuss",
-    "jexplicit lm --epochs 0": "--epochs 0: use at least 1",
-    "jexplicit blurr train --out DIR": "no command 'blurr': did you mean blur?",
-    "jexplicit harness run --tasks blimp --modell x": "unrecognized arguments: --modell",
-    "launch/local.sh 2 --out DIR --radiuss 1": "Unrecognized options: --radiuss",
-}
-
-
 def test_a_wrong_flag_is_found(monkeypatch, capsys):
-    for line, error in LINES.items():
-        (found,) = read_invocation(line, 1, whole=False)
+    for line, error in {
+        "launch.networks compare WHAT --out DIR": "",
+        "jexplicit lm --epochs 0": "--epochs 0: use at least 1",
+        "jexplicit blurr train --out DIR": "no command 'blurr': did you mean blur?",
+        "jexplicit harness run --tasks blimp --modell x": "unrecognized arguments: --modell",
+        "launch/local.sh 2 --out DIR --radiuss 1": "Unrecognized options: --radiuss",
+    }.items():
+        (found,) = read_invocation(line, whole=False)
         said = error_of(found, monkeypatch, capsys)
         assert error in said if error else not said, line
-
-
-def test_a_command_of_a_block_is_whole_and_is_read_with_its_redirections():
-    lines = ["a", "", "```sh", "jexplicit score \\", "  --run DIR --text - < essay.txt > out.jsonl  # to a file"]
-    text = "\n".join([*lines, "jexplicit lm ... --out DIR", "```", ""])
-    first, second = invocations(text)
-    assert first == Invocation("score", ["--run", "DIR", "--text", "-"], 4, True, "essay.txt", "out.jsonl")
-    assert second == Invocation("lm", ["--out", "DIR"], 6, False)

@@ -7,7 +7,7 @@ import jupytext
 import nbformat
 import pytest
 
-from tools.notebooks import KEPT, SCRIPTS, main, read_script, run, without_noise
+from tools.notebooks import KEPT, SCRIPTS, read_script, run
 
 pytestmark = pytest.mark.slow
 NOTEBOOKS = sorted(SCRIPTS.glob("*.py"))
@@ -19,6 +19,8 @@ def test_lessons_start_with_an_idea_and_one_import_and_end_with_exercises_and_an
         title, first, setup = notebook.cells[:3]
         assert notebook.metadata["kernelspec"]["name"] == "python3", script
         assert re.match(r"# \w.*\*\*Idea\.\*\*.*\*\*You need\*\*", title.source, re.S), script
+        imports = re.findall(r"^(?:from|import) ((?:jexplicit|icl)[\w.]*)", script.read_text(), re.M)
+        assert imports and not [name for name in imports if name.count(".") > 1], script
         assert re.fullmatch(r"(from|import) .+  # not found\? docs/lessons.md says how to install it", first.source), script
         assert 'TINY = bool(os.environ.get("TINY"))' in setup.source, script
         exercises, answers = re.split(r"^## Answers$", "\n".join(cell.source for cell in notebook.cells), flags=re.M)
@@ -26,13 +28,8 @@ def test_lessons_start_with_an_idea_and_one_import_and_end_with_exercises_and_an
         assert asked == answered and len(asked) in (3, 4), script
 
 
-def test_lessons_import_packages_and_modules_at_most_one_below():
-    for script in NOTEBOOKS:
-        imports = re.findall(r"^(?:from|import) ((?:jexplicit|icl)[\w.]*)", script.read_text(), re.M)
-        assert imports and not [name for name in imports if name.count(".") > 1], script
-
-
 def test_a_kept_notebook_is_its_script_with_outputs_and_says_nothing_of_where_and_when_it_ran():
+    assert [path.stem for path in sorted(KEPT.glob("*.ipynb"))] == [path.stem for path in NOTEBOOKS]
     for script in NOTEBOOKS:
         path, cells = KEPT / f"{script.stem}.ipynb", read_script(script).cells
         kept = nbformat.read(path, as_version=4)
@@ -52,11 +49,6 @@ def test_a_kept_notebook_is_its_script_with_outputs_and_says_nothing_of_where_an
             assert not re.search(r"0x[0-9a-f]{6}|/(home|root|tmp|Users|usr|work)/|site-packages|\r|\x1b", text), text
 
 
-def test_every_kept_notebook_has_a_script():
-    assert [path.stem for path in sorted(KEPT.glob("*.ipynb"))] == [path.stem for path in NOTEBOOKS]
-    assert not list(SCRIPTS.glob("*.ipynb"))
-
-
 def test_a_notebook_runs_at_full_size_on_embedded_data_and_its_output_is_stable(tmp_path, monkeypatch):
     monkeypatch.setenv("TINY", "1")
     monkeypatch.setenv("JEXPLICIT_DATA_DIR", str(tmp_path))
@@ -71,17 +63,3 @@ def test_a_notebook_runs_at_full_size_on_embedded_data_and_its_output_is_stable(
     markdown, code = json.loads(first)["cells"]
     assert markdown["source"] == ["# One"]
     assert [output["text"] for output in code["outputs"]] == [["[None, None]\n", "True\n"]]
-
-
-def test_what_was_printed_is_one_output_without_noise():
-    def printed(text, name="stdout"):
-        return nbformat.v4.new_output("stream", name=name, text=text)
-
-    figure = nbformat.v4.new_output("display_data", {"image/png": "="})
-    kept = without_noise([printed("a"), printed("warning", "stderr"), printed("b"), figure, printed("c")])
-    assert [output.get("text", "figure") for output in kept] == ["ab", "figure", "c"]
-
-
-def test_an_unknown_notebook_is_named_with_those_that_there_are(tmp_path):
-    with pytest.raises(ValueError, match=r"no notebook is called 12_more; there are 01_\w+, "):
-        main(("12_more",), out=tmp_path)

@@ -1,11 +1,9 @@
 """An experiment from flags to report, and its folder: one run at a time, rows whole or not at all."""
 
+import functools
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,14 +95,10 @@ def test_parts_that_are_there_are_skipped_and_a_run_can_be_extended(tmp_path, ca
     assert [event["n"] for event in read_results(tmp_path).events("squared")] == [1, 2]
 
 
-def test_what_is_refused_writes_nothing(tmp_path, capsys):
+def test_what_is_refused_writes_nothing_and_the_rows_before_a_divergence_have_their_report(tmp_path, capsys):
     for wrong, message in (("5", "--numbers 5"), ("0", "at least 1")):
         assert SQUARES.main(["--out", str(tmp_path / "run"), "--numbers", wrong]) == 2
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_rows_before_a_divergence_have_their_report(tmp_path, capsys):
+        assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
     assert SQUARES.main(["--out", str(tmp_path), "--numbers", "2", "13"]) == 2
     assert "13 is bad luck" in capsys.readouterr().err and "| 2 | 4 |" in (tmp_path / "report.md").read_text()
 
@@ -124,6 +118,11 @@ class Stored:
 
 def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experiment: str = "lm", **changed) -> RunFolder:
     return RunFolder(path, Stored(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
+
+
+def refused(message: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
@@ -160,8 +159,7 @@ def test_a_run_is_continued_with_resume_and_fields_to_extend_may_change(tmp_path
         ({"resume": True, "extend": ("radii",)}, "extend names radii: the config has only out, steps, radius"),
     ]
     for options, said in refusals:
-        with pytest.raises(ValueError, match=said):
-            opened(tmp_path, **options)
+        refused(said, functools.partial(opened, tmp_path, **options))
     assert opened(tmp_path, **more, extend=("radius",)).rows() == [{"radius": 1}]
     assert (read_config(tmp_path) or {})["radius"] == [1, 2, 4] and (read_config(tmp_path) or {})["steps"] == 10
     opened(tmp_path, **more, steps=20, extend=("radius", "steps"))
@@ -172,63 +170,36 @@ def test_a_folder_is_of_one_experiment(tmp_path):
     opened(tmp_path, experiment="networks").add_rows([{"loss": 1.0}])
     config = {"out": str(tmp_path), "steps": 10, "radius": [1, 2]}
     assert read_run(tmp_path, experiment="networks") == (config, [{"loss": 1.0}])
-    with pytest.raises(ValueError, match=r"is a run of launch.networks; this command reads runs of launch.lm$"):
-        read_run(tmp_path, experiment="lm")
-    for resume in (False, True):
-        with pytest.raises(ValueError, match="is a run of launch.networks; choose another --out"):
-            opened(tmp_path, resume=resume)
-    with pytest.raises(ValueError, match="no run at .*: give the --out of a run of launch.lm"):
-        read_run(tmp_path / "none", experiment="lm")
-    (tmp_path / "config.json").write_text(json.dumps(config))  # without a name it is of any
-    assert read_config(tmp_path, experiment="lm") == config
-    opened(tmp_path, resume=True, experiment="lm")
+    refused(r"is a run of launch.networks; this command reads runs of launch.lm$", lambda: read_run(tmp_path, experiment="lm"))
+    refused("is a run of launch.networks; choose another --out", lambda: opened(tmp_path, resume=True))
+    refused("no run at .*: give the --out of a run of launch.lm", lambda: read_run(tmp_path / "none", experiment="lm"))
+    for place, name in (("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
+        assert experiment_of(type("Config", (), {"__module__": place})) == name
 
 
-@pytest.mark.parametrize(("module", "name"), [("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")])
-def test_an_experiment_is_named_after_the_folder_of_its_launcher(module, name):
-    assert experiment_of(type("Config", (), {"__module__": module})) == name
+def test_a_folder_is_locked_while_a_run_is_open(tmp_path):
+    """What the lock does between processes is in tests/runs/test_devices.py."""
+    run = opened(tmp_path)
+    lock = module.lock_run_folder(tmp_path, 0)
+    assert run._lock is lock and lock.is_locked and opened(tmp_path)  # within one process there is nothing to protect
 
 
-def test_another_process_cannot_run_in_the_folder_at_the_same_time(tmp_path):
-    lock = f"from jexplicit.runs.devices import lock_run_folder; lock = lock_run_folder({str(tmp_path)!r}, 0)"
-    program = f"{lock}; print('held'); input()"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-uc", program], env=environment, **pipes) as other:
-        assert other.stdout and other.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match="another run is active in"):
-            opened(tmp_path)
-        other.communicate("\n")
-    opened(tmp_path)
-    opened(tmp_path)  # within one process there is nothing to protect
-
-
-@pytest.mark.parametrize(
-    "out, message",
-    [
-        ("", "--out '': give a path"),
-        ("gs://bucket/run", "--out gs://bucket/run: give a path on this machine"),
-        ("~nobody-of-this-name/run", "--out ~nobody-of-this-name/run: .*give the whole path"),
-    ],
-)
-def test_an_out_that_is_no_folder_of_this_machine_is_refused(tmp_path, monkeypatch, out, message):
+def test_an_out_that_is_no_folder_of_this_machine_or_has_other_files_is_refused_and_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        opened(out)
+    refused("--out '': give a path", lambda: opened(""))
+    refused("--out gs://bucket/run: give a path on this machine", lambda: opened("gs://bucket/run"))
+    refused("--out ~nobody-of-this-name/run: .*give the whole path", lambda: opened("~nobody-of-this-name/run"))
     assert not list(tmp_path.iterdir())
     (tmp_path / "run").write_text("")
-    with pytest.raises(ValueError, match="cannot be written .*: choose another --out"):
-        opened(tmp_path / "run")
-
-
-@pytest.mark.parametrize("files", [{"thesis.tex": ""}, {"config.json": "{}", "model.safetensors": ""}, {"results.json": "{}"}])
-def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path, files):
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    for resume in (False, True):
-        with pytest.raises(ValueError, match=f"is not the folder of a run and holds {', '.join(files)}: choose another --out"):
-            opened(tmp_path, resume=resume)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+    refused("cannot be written .*: choose another --out", lambda: opened(tmp_path / "run"))
+    for files in ({"thesis.tex": ""}, {"config.json": "{}", "model.safetensors": ""}, {"results.json": "{}"}):
+        (folder := tmp_path / "-".join(files)).mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        message = f"is not the folder of a run and holds {', '.join(files)}: choose another --out"
+        for resume in (False, True):
+            refused(message, lambda folder=folder, resume=resume: opened(folder, resume=resume))
+        assert {path.name: path.read_text() for path in folder.iterdir()} == files
 
 
 def test_an_empty_folder_and_one_without_measurements_are_fine(tmp_path):
@@ -241,30 +212,23 @@ def test_an_empty_folder_and_one_without_measurements_are_fine(tmp_path):
     assert opened(tmp_path, resume=True).rows() == [{"name": "a"}]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"rows": {}}', '{"rows": [1]}', "\xff"])
-def test_damaged_results_are_named(tmp_path, text):
+def test_damaged_files_are_named(tmp_path):
+    again = functools.partial(opened, tmp_path, resume=True)
+    readers = [again, lambda: read_run(tmp_path, "lm"), lambda: read_rows(tmp_path)]
     opened(tmp_path).add_rows([{"name": "a"}])
-    (tmp_path / "results.json").write_text(text, encoding="latin-1")
-    for read in (read_rows, lambda path: read_run(path, "lm"), lambda path: opened(path, resume=True)):
-        with pytest.raises(ValueError, match=r"results.json is damaged \(.*\): delete it and continue the run with --resume"):
-            read(tmp_path)
+    for text in ("", "[]", '{"rows": {}}', '{"rows": [1]}', "\xff"):
+        (tmp_path / "results.json").write_text(text, encoding="latin-1")
+        for read in readers:
+            refused(r"results.json is damaged \(.*\): delete it and continue the run with --resume", read)
     (tmp_path / "results.json").unlink()
-    assert opened(tmp_path, resume=True).rows() == []
-    (tmp_path / "results.json").mkdir()
-    with pytest.raises(ValueError, match="results.json cannot be read"):
-        opened(tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("text", ["{", "null"])
-def test_a_damaged_config_is_named(tmp_path, text):
-    opened(tmp_path).add_rows([{"name": "a"}])
-    (tmp_path / "config.json").write_text(text)
-    for read in (read_config, lambda path: read_run(path, "lm"), lambda path: opened(path, resume=True)):
-        with pytest.raises(ValueError, match=r"config.json is damaged \(.*\): restore it, or choose another --out"):
-            read(tmp_path)
+    assert again().rows() == []
+    again().add_rows([{"name": "a"}])
+    for text in ("{", "null"):
+        (tmp_path / "config.json").write_text(text)
+        for read in (*readers[:2], lambda: read_config(tmp_path)):
+            refused(r"config.json is damaged \(.*\): restore it, or choose another --out", read)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(ValueError, match="has measurements and no config.json: restore it, or choose another --out"):
-        opened(tmp_path, resume=True)
+    refused("has measurements and no config.json: restore it, or choose another --out", again)
 
 
 def test_a_last_line_cut_short_is_dropped_and_a_damaged_one_before_it_is_named(tmp_path):
@@ -278,5 +242,4 @@ def test_a_last_line_cut_short_is_dropped_and_a_damaged_one_before_it_is_named(t
     assert [event["n"] for event in read_events(tmp_path, "step")] == [0, 1, 7]
     for damaged in ("1}", "3", ""):
         metrics.write_text(whole.replace("\n", f"\n{damaged}\n", 1))
-        with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is damaged \(.*\): delete the line"):
-            run.events("step")
+        refused(r"metrics.jsonl, line 2, is damaged \(.*\): delete the line", lambda: run.events("step"))

@@ -1,22 +1,18 @@
 """Small runs of launch.lm that several files of tests read; each is made once in a process."""
 
-import atexit
 import functools
 import gzip
 import json
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from run_folders import rows
+from run_folders import folder, main, rows
 
 from jexplicit.data import encode_documents
 from jexplicit.lm.checkpoints import export_model, load_model
 from jexplicit.lm.fits.fit import contexts_radius
-from launch.lm import __main__ as lm
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
 METHODS = "explicit cold warm optimum log-linear iterative-scaling ngram context-mixing".split()
@@ -41,26 +37,18 @@ DEV = [*small_text(58, seed=1), TRAIN[0], "ünseen wörds"]  # a copy of train, 
 
 
 @functools.cache
-def folder() -> Path:
-    """A folder for the runs of this process, with the text."""
-    path = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    (path / "train.txt").write_text("\n".join(TRAIN) + "\n")
-    with gzip.open(path / "dev.txt.gz", "wt") as file:
-        file.write("\n".join(DEV) + "\n")
-    return path
-
-
 def text_flags() -> list[str]:
+    (folder() / "train.txt").write_text("\n".join(TRAIN) + "\n")
+    with gzip.open(folder() / "dev.txt.gz", "wt") as file:
+        file.write("\n".join(DEV) + "\n")
     return ["--train", f"{folder()}/train.txt", "--dev", f"{folder()}/*.gz"]
 
 
 def run(out: Path, *flags: str) -> int:
-    """launch.lm on the text, with a cache of its own, and little of it read position by position."""
+    """launch.lm on little text that is read position by position."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JEXPLICIT_CACHE_DIR", str(folder() / "cache"))
         patch.setattr("launch.lm.models._positions_one_by_one", 500)
-        return lm.main(["--out", str(out), *flags])
+        return main("lm", out, *flags)
 
 
 @functools.cache

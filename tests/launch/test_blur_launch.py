@@ -1,19 +1,17 @@
 """launch.blur, end to end on small data: what it writes, what it refuses, and that it resumes exactly."""
 
-import functools
-import json
+import re
 
 import numpy as np
 import pytest
-from outlines import check_report
+from run_folders import made, main, without_costs
 
-from icl.blur.baselines import TASKS, select_tasks, task_sets
+from icl.blur.baselines import select_tasks, task_sets
 from icl.blur.rules import load_genome
-from icl.names import RATES
+from icl.blur.search import meta_train
 from jexplicit.runs.files import read_events, read_rows
-from launch.blur import __main__ as blur
 from launch.blur import tasks, train
-from launch.blur.config import TRAIN, TasksConfig
+from launch.blur.config import TasksConfig
 from launch.kit.views import Results, where
 
 pytestmark = pytest.mark.slow
@@ -27,10 +25,6 @@ RUNS = {
 }
 
 
-def without_seconds(out):
-    return [{k: x for k, x in row.items() if k != "seconds"} for row in read_rows(out)]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def few():
     """Fewer updates and rates of `blur tasks` than in a real run."""
@@ -40,28 +34,21 @@ def few():
         yield
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """`run(name)`: the folder of a run that all tests read."""
-
-    @functools.cache
-    def measure(name):
-        out = tmp_path_factory.mktemp("runs") / name
-        assert blur.main([*RUNS[name].split(), "--out", str(out)]) == 0
-        return out
-
-    return measure
+def run(name):
+    return made(f"blur {RUNS[name]}")
 
 
-@pytest.mark.parametrize("name", ["train", "tasks"])
-def test_a_run_has_rows_report_and_figures(run, name):
-    out = run(name)
-    check_report(out, f"blur_{name}")
-    assert read_rows(out) and json.loads((out / "config.json").read_text())["launcher"] == "blur"
-    assert (out / "environment.json").exists() and (out / "metrics.jsonl").exists()
+def test_a_run_has_its_report_and_figures():
+    for name, table in {
+        "train": "| test accuracy in % | n = 1 | n = 2 | n = 5 | n = 10 | n = 20 |",
+        "tasks": "| updates n | tasks |",
+    }.items():
+        report = (run(name) / "report.md").read_text()
+        drawn = re.findall(r"^!\[[^\]]*\]\((.*)\)$", report, re.M)
+        assert drawn and all((run(name) / path).read_bytes().startswith(b"\x89PNG") for path in drawn) and table in report
 
 
-def test_a_genome_is_meta_trained_beside_descent(run):
+def test_a_genome_is_meta_trained_beside_descent():
     out = run("train")
     rows = where(read_rows(out), experiment="train")
     ours, theirs = (where(rows, baseline=kinds) for kinds in (None, ("sgd", "sgd, normalised")))
@@ -74,7 +61,7 @@ def test_a_genome_is_meta_trained_beside_descent(run):
     assert not list(out.rglob("*.partial")) and {event["step"] for event in read_events(out, "meta")} == {2, 4}
 
 
-def test_descent_as_a_genome_is_descent(run):
+def test_descent_as_a_genome_is_descent():
     """Twenty steps, some thousand roundings: 1e-6 in float32, 1e-12 in float64."""
     rows = where(read_rows(run("train")), experiment="descent as a genome")
     most = {"float32": 1e-6, "float64": 1e-12}
@@ -94,7 +81,7 @@ def test_equal_cost_is_read_from_the_curve_of_descent(tmp_path):
     assert values == [(1, 3, 0.11, 0.33), (5, 15, 0.55, None)]
 
 
-def test_a_known_genome_is_measured_in_several_networks_and_on_other_classes(run):
+def test_a_known_genome_is_measured_in_several_networks_and_on_other_classes():
     rows = read_rows(run("measured"))
     assert {(row["where"], *row["hidden"]) for row in rows} == {("same", 4), ("hidden 4x3", 4, 3)}
     assert {row["genome"] for row in rows} == {"hebbian"} and [row["step"] for row in rows] == [0, 1, 2] * 2
@@ -103,62 +90,37 @@ def test_a_known_genome_is_measured_in_several_networks_and_on_other_classes(run
     assert lines == ["hidden 4", "hidden 4x3"]
 
 
-def test_a_task_has_adam_and_classifiers_beside_the_rule(run):
+def test_a_task_has_adam_and_classifiers_beside_the_rule():
     one, ten = read_rows(run("tasks"))
     assert (one["n"], ten["n"]) == (1, 10) and one["task"] == "iris/128" and one["cost"] == ten["cost"] > 1
     assert 1 <= one["adam_updates"] <= 256 and one["known_from"] is None
     assert ten["rule_accuracy"] > 0.6 and ten["nearest neighbour"] > 0.6  # three classes
 
 
-def test_an_interrupted_search_resumes_to_the_same_rows(run, tmp_path, monkeypatch):
-    out, original = tmp_path / "run", train.meta_train
-
+def test_an_interrupted_search_resumes_to_the_same_rows(tmp_path, monkeypatch):
     def interrupted(*args, on_evaluation, **more):
         def stop(entry):
             on_evaluation(entry)
             if entry["step"] == 4:
                 raise KeyboardInterrupt
 
-        return original(*args, **more, on_evaluation=stop, checkpoint_seconds=-1.0)
+        return meta_train(*args, **more, on_evaluation=stop, checkpoint_seconds=-1.0)
 
-    monkeypatch.setattr(train, "meta_train", interrupted)
-    assert blur.main([*RUNS["train"].split(), "--out", str(out)]) == 130
-    monkeypatch.setattr(train, "meta_train", original)
-    assert blur.main(["train", "--out", str(out), "--resume"]) == 0
-    assert without_seconds(out) == without_seconds(run("train"))
-    assert load_genome(out / "genome.json").genome.nu.tolist() == load_genome(run("train") / "genome.json").genome.nu.tolist()
-
-
-@pytest.mark.parametrize("name", ["digits", "boolean"])
-def test_the_shipped_genomes_can_be_made_again(tmp_path, name):
-    """Few meta-steps of the presets: the rules are those of the shipped genome, and meta-training has changed the start."""
-    flags = "--meta-steps 1 --unroll 2 --population 1 --learners 1 --steps 2 --baselines"
-    assert blur.main(["train", "--preset", name, "--out", str(tmp_path / "run"), *flags.split()]) == 0
-    made, shipped = load_genome(tmp_path / "run" / "genome.json"), load_genome(name)
-    assert made.rules == shipped.rules and made.provenance["config"]["families"] == name
-    assert made.provenance["data"] == shipped.provenance["data"]
-    assert made.genome.nu.tolist() != shipped.genome.nu.tolist()
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "meta_train", interrupted)
+        assert main(f"blur {RUNS['train']}", tmp_path) == 130
+    assert main("blur train --resume", tmp_path) == 0
+    assert without_costs(tmp_path) == without_costs(run("train"))
+    resumed, whole = (load_genome(out / "genome.json").genome.nu.tolist() for out in (tmp_path, run("train")))
+    assert resumed == whole
 
 
-def test_the_preset_of_the_poster_has_its_scale():
-    poster, small = TRAIN["poster"].config, TRAIN["poster-small"].config
-    assert (poster.data, poster.side, poster.widths, poster.states, poster.population) == ("mnist", 10, (256, 128), 4, 8)
-    assert poster.unroll == (10, 15, 20, 25, 30, 35, 40, 45, 50) and set(poster.meta_steps) == {10_000}
-    assert small.widths == poster.widths and sum(small.meta_steps) < sum(poster.meta_steps)
-
-
-def test_a_genome_of_deep_nesting_is_refused(tmp_path):
-    (tmp_path / "genome.json").write_text("[" * 100_000 + "]" * 100_000)
-    with pytest.raises(ValueError, match="cannot be read as a genome"):
-        load_genome(tmp_path / "genome.json")
-
-
-def test_only_large_networks_have_fewer_rates(monkeypatch):
-    monkeypatch.setattr(tasks, "RATES", RATES)
-    large, small = (select_tasks([name])[0] for name in ("mixture@50/512", "iris"))
-    images = next(task for task in TASKS if task.data == "mnist@14")._replace(data="mixture@50", width=4096)
-    assert tasks.task_rates(small, task_sets("iris")) == tasks.task_rates(large, task_sets("mixture@50")) == RATES[:11]
-    assert tasks.task_rates(images, task_sets("mixture@50")) == RATES[:11:2]
+def test_the_shipped_genomes_can_be_made_again():
+    """A meta-step of a preset: the rules are those of the shipped genome, and meta-training has changed the start."""
+    flags = "--preset boolean --meta-steps 1 --unroll 2 --population 1 --learners 1 --steps 2 --baselines"
+    kept, shipped = load_genome(made(f"blur train {flags}") / "genome.json"), load_genome("boolean")
+    assert kept.rules == shipped.rules and kept.provenance["config"]["families"] == "boolean"
+    assert kept.provenance["data"] == shipped.provenance["data"] and kept.genome.nu.tolist() != shipped.genome.nu.tolist()
 
 
 def test_adam_is_chosen_on_dev_for_each_number_of_updates(monkeypatch):

@@ -34,18 +34,15 @@ def test_texts_of_equal_length_have_the_probabilities_of_naive_bayes():
     assert prior["loss"] == pytest.approx(np.log(2)) and trained["accuracy"] > 0.6
 
 
-def test_the_command_holds_a_tenth_out_or_reads_test_texts(tmp_path, capsys):
-    texts, Y = drawn(0, 60)
-    lines = [f"{text},{('good', 'bad')[y]}" for text, y in zip(texts, Y, strict=True)]
-    for name, own in (("train", lines), ("test", lines[:8])):
+def test_the_command_reads_test_texts(tmp_path, capsys):
+    lines = [f"{text},{('good', 'bad')[y]}" for text, y in zip(*drawn(0, 60), strict=True)]
+    for name, own in (("train", lines), ("test", lines[:8]), ("new", ["a,ugly"])):
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *own]) + "\n")
-    flags = ["--train", str(tmp_path / "train.csv"), "--field", "text", "--label", "label", "--text", "h h h h", "--norm", "1"]
-    assert main(flags) == 0
-    printed = capsys.readouterr().out
-    assert "54 training texts, 6 test texts" in printed and "explicit solution, K = 1 " in printed and "good (0." in printed
-    assert main([*flags, "--test", str(tmp_path / "test.csv"), "--json"]) == 0
+    flags = f"--train {tmp_path}/train.csv --field text --label label --norm 1 --text".split()
+    assert main([*flags, "h h h h"]) == 0
+    assert "54 training texts, 6 test texts" in capsys.readouterr().out
+    assert main([*flags, "h h h h", "--test", f"{tmp_path}/test.csv", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["accuracy"] for row in found["rows"]][0] == 0.5 and found["texts"][0]["label"] == "good"
-    (tmp_path / "test.csv").write_text("text,label\na,ugly\n")
-    assert main([*flags, "--test", str(tmp_path / "test.csv")]) == 2
+    assert found["rows"][0]["accuracy"] == 0.5 and found["texts"][0]["label"] == "good"
+    assert main([*flags, "h", "--test", f"{tmp_path}/new.csv"]) == 2
     assert "--test has the label 'ugly', which --train has not" in " ".join(capsys.readouterr().err.split())

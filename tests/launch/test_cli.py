@@ -1,5 +1,6 @@
 """The installed command: what it lists, that it starts fast and anywhere, and what it prints where."""
 
+import functools
 import json
 import os
 import subprocess
@@ -8,16 +9,19 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from run_folders import folder, made, main, rows
 
 import jexplicit
 from jexplicit.lm.core import names
 from launch import cli
-from launch.lm import __main__ as lm
 
 ROOT = Path(cli.__file__).parents[1]
 # what the console script of an installation does: the folder of the script, and not the current one, is on sys.path
 SCRIPT = "import sys; sys.path.remove(''); from launch.cli import main; sys.exit(main())"
 TEXT = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")] * 3
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 def command(*arguments: str) -> list[str]:
@@ -30,30 +34,10 @@ def _own_program(monkeypatch, tmp_path):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.fixture
-def environment():
-    return os.environ | {"PYTHONPATH": str(ROOT)}
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "train.txt"
-    path.write_text("\n".join(TEXT) + "\n")
-    return path
-
-
-def lm_flags(files, out) -> list[str]:
-    given = f"--train {files} --out {out} --tokenizer word --radius 1 --features cat --samples 0 --scaling-sample 20"
-    return given.split()
-
-
-@pytest.fixture(scope="module")
-def finished(files, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JEXPLICIT_CACHE_DIR", str(out.parent / "cache"))
-        assert lm.main(lm_flags(files, out)) == 0
-    return out
+@functools.cache
+def line() -> str:
+    (folder() / "cli.txt").write_text("\n".join(TEXT) + "\n")
+    return f"lm --train {folder()}/cli.txt --tokenizer word --radius 1 --features cat --samples 0 --scaling-sample 20"
 
 
 def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
@@ -65,16 +49,13 @@ def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
     assert printed.splitlines()[-1] == f"jexplicit {jexplicit.__version__}"
 
 
-def test_help_does_not_import_jax_and_a_folder_with_another_launch_does_not_matter(tmp_path, environment):
+def test_help_does_not_import_jax_and_a_folder_with_another_launch_does_not_matter(tmp_path):
     (tmp_path / "launch.py").write_text("raise SystemExit('the wrong launch')")
     (tmp_path / "jexplicit").mkdir()
     (tmp_path / "jexplicit" / "__init__.py").write_text("raise SystemExit('the wrong jexplicit')")
     code = f"{SCRIPT.replace('sys.exit(main())', 'main()')}; assert not {{'jax', 'numpy', 'jexplicit'}} & set(sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", code, "--help"], cwd=tmp_path, env=environment, capture_output=True)
+    answer = subprocess.run([sys.executable, "-c", code, "--help"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True)
     assert answer.returncode == 0 and b"usage: jexplicit" in answer.stdout and not answer.stderr
-
-
-HELP = "lm score next sample explain export judge compare digits classify icl shards beam".split()
 
 
 EACH = """
@@ -87,9 +68,10 @@ for name in sys.argv[1:]:
 """
 
 
-def test_help_of_a_command_does_not_import_jax(environment):
-    names = [*HELP, "networks fcnn", "feature-machine tables", "blur train", "bench", "cache list"]
-    answer = subprocess.run([sys.executable, "-c", EACH, *names], env=environment, capture_output=True, text=True)
+def test_help_of_a_command_does_not_import_jax():
+    names = "lm score next sample explain export judge compare digits classify icl shards beam bench".split()
+    names += ["networks fcnn", "feature-machine tables", "blur train", "cache list"]
+    answer = subprocess.run([sys.executable, "-c", EACH, *names], env=ENVIRONMENT, capture_output=True, text=True)
     assert answer.returncode == 0 and len(answer.stdout.splitlines()) == len(names), answer.stderr
     slow = {"jax", "flax", "scipy", "sklearn", "matplotlib", "orbax", "optax", "jexplicit.api", "icl.api"}
     for name, printed, imported in map(json.loads, answer.stdout.splitlines()):
@@ -99,13 +81,6 @@ def test_help_of_a_command_does_not_import_jax(environment):
 
 def test_names_of_the_command_line_are_those_of_the_library():
     assert set(get_args(names.Method)) == set(jexplicit.lm.METHODS)
-
-
-def test_a_command_works_where_another_launch_lies(tmp_path, environment):
-    (tmp_path / "launch").mkdir()
-    (tmp_path / "launch" / "__init__.py").write_text("raise SystemExit('the wrong launch')")
-    answer = subprocess.run(command("cache", "list", "--json"), cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert answer.returncode == 0 and json.loads(answer.stdout)["entries"] == []
 
 
 def test_a_typo_suggests_the_nearest_name(capsys):
@@ -118,25 +93,23 @@ def test_a_typo_suggests_the_nearest_name(capsys):
 
 
 def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
-    groups = {"lm": ("run", "text", "models", "processes"), "next": ("model", "text"), "digits": ("images", "training")}
-    for name in (*groups, "networks mlp-lm", "cache clear"):
-        with pytest.raises(SystemExit) as end:
-            cli.main([*name.split(), "--help"])
-        assert end.value.code == 0 and len(capsys.readouterr().out.splitlines()) <= 60
-        with pytest.raises(SystemExit) as end:
-            cli.main([*name.split(), "--help-all"])
-        printed = capsys.readouterr().out
-        assert end.value.code == 0 and f"usage: jexplicit {name}" in printed
+    groups = {"lm": ("run", "text", "models", "processes"), "networks mlp-lm": (), "cache clear": ()}
+    for name, titles in groups.items():
+        for flag, lines in (("--help", 60), ("--help-all", 999)):
+            with pytest.raises(SystemExit) as end:
+                cli.main([*name.split(), flag])
+            printed = capsys.readouterr().out
+            assert end.value.code == 0 and len(printed.splitlines()) <= lines and f"usage: jexplicit {name}" in printed
         assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
-        assert all(f"{title} options" in printed for title in groups.get(name, ())), name
+        assert all(f"{title} options" in printed for title in titles), name
 
 
 @pytest.mark.slow
-def test_a_closed_pipe_leaves_no_traceback(finished, tmp_path, environment):
+def test_a_closed_pipe_leaves_no_traceback(tmp_path):
     long = tmp_path / "long.txt"
     long.write_text("\n".join(TEXT * 40))
-    arguments = command("score", "--run", str(finished), "--text", str(long))
-    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    arguments = command("score", "--run", str(made(line())), "--text", str(long))
+    with subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline()
         process.stdout.close()
@@ -144,37 +117,38 @@ def test_a_closed_pipe_leaves_no_traceback(finished, tmp_path, environment):
     assert process.returncode == 141
 
 
-def test_results_are_shown_in_any_encoding_at_any_width_and_to_no_one(finished, environment):
+def test_results_are_shown_in_any_encoding_at_any_width_and_to_no_one():
     of_no_width = {"COLUMNS": "0", "FORCE_COLOR": "1", "PYTHONIOENCODING": "ascii"}
-    arguments = command("next", "--run", str(finished), "--method", "bigram", "--prompt", "the", "--top", "1")
-    assert b"\\u2581" in subprocess.run(arguments, env=environment | of_no_width, capture_output=True, check=True).stdout
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("runs", str(finished))]
-    assert (subprocess.run(shell, env=environment, check=True, capture_output=True).stderr) == b""
+    arguments = command("next", "--run", str(made(line())), "--method", "bigram", "--prompt", "the", "--top", "1")
+    assert b"\\u2581" in subprocess.run(arguments, env=ENVIRONMENT | of_no_width, capture_output=True, check=True).stdout
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("runs", str(made(line())))]
+    assert (subprocess.run(shell, env=ENVIRONMENT, check=True, capture_output=True).stderr) == b""
 
 
-def test_an_interrupt_leaves_no_traceback(tmp_path, environment):
+def test_an_interrupt_leaves_no_traceback(tmp_path):
     interrupt = "import signal; signal.raise_signal(signal.SIGINT)"  # while a module is imported
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which shells ignore in the background
     code = f"{heed}; from launch import cli; cli.COMMANDS['lm'] = cli.Entry('interrupted', ''); {SCRIPT}"
     (tmp_path / "interrupted.py").write_text(interrupt)
-    environment["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     answer = subprocess.run([sys.executable, "-c", code, "lm"], env=environment, capture_output=True, text=True)
     assert (answer.returncode, answer.stderr.strip()) == (130, "interrupted")
 
 
 @pytest.mark.slow
-def test_a_dry_run_estimates_and_writes_nothing(finished, files, tmp_path, monkeypatch, capsys):
+def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
     def estimate(*flags) -> dict:
-        assert lm.main([*lm_flags(files, tmp_path / "run"), *flags, "--dry-run", "--json"]) == 0
+        capsys.readouterr()
+        assert main(line(), tmp_path / "run", *flags, "--dry-run", "--json") == 0
         return json.loads(capsys.readouterr().out)
 
     monkeypatch.chdir(tmp_path)
-    found, row = estimate("--methods", "ngram"), json.loads((finished / "results.json").read_text())["rows"][0]
+    found, row = estimate("--methods", "ngram"), rows(made(line()))[0]
     # a text this small is read as a whole, so that counts are no estimates
     assert (found["documents"], found["tokens"]) == (49, row["train_tokens"])
     assert found["vocab_size"] == row["vocab_size"] and found["tables"] == "sparse"
     assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
-    assert estimate("--methods", "unigram", "--tokenizer", str(finished))["vocab_size"] == found["vocab_size"]
+    assert estimate("--methods", "unigram", "--tokenizer", str(made(line())))["vocab_size"] == found["vocab_size"]
     assert estimate("--methods", "context-mixing", "--tokenizer", "char")["models_seconds"] > 0
     assert estimate("--methods", "cold", "optimum", "--batch-size", "100")["tables"] == "dense"
     assert not list(tmp_path.iterdir())

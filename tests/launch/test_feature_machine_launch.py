@@ -4,48 +4,26 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from run_folders import rows
+from run_folders import made, rows
 from sklearn.datasets import load_wine
 
 from jexplicit.data.images import read_images
 from jexplicit.runs.files import read_events
 from jexplicit.solvers.feature_machine import KERNELS
-from launch.digits.__main__ import main as digits
 from launch.digits.run import load_classifier
-from launch.feature_machine import __main__ as command
 from launch.feature_machine.config import Kernel
 from launch.feature_machine.tables import read_table
 from launch.kit.views import only
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ["modular", "--modulus", "7", "--train-share", "0.8", "--solves", "6", "--seeds", "2"]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    out = tmp_path_factory.mktemp("machine") / "run"
-    assert command.main([*FLAGS, "--out", str(out)]) == 0
-    return out
-
-
-def test_every_solve_of_every_seed_has_a_row(run):
-    found = rows(run)
-    assert [(row["seed"], row["solve"]) for row in found] == [(seed, solve) for seed in (0, 1) for solve in range(1, 7)]
-    assert all(row["train_accuracy"] == 1 and 0 <= row["test_accuracy"] <= 1 and row["seconds"] > 0 for row in found)
-    assert {row["method"] for row in found} == {"feature-machine"} and found[0]["train_examples"] == 39
-    report = (run / "report.md").read_text()
-    assert "figures/grokking.png" in report and "figures/metrics.png" in report and "| 0 | 6 |" in report
-
 
 def test_the_flags_name_the_kernels_of_the_solver():
     assert get_args(Kernel) == KERNELS
 
 
-def test_every_model_has_a_row_for_every_fold_of_every_table(tmp_path):
-    out = tmp_path / "tables"
-    flags = ["tables", "--data", "wine", "diabetes", "--folds", "2", "--inner-folds", "2", "--limit", "60"]
-    assert command.main([*flags, "--out", str(out)]) == 0
+def test_every_model_has_a_row_for_every_fold_of_every_table():
+    out = made("feature-machine tables --data wine diabetes --folds 2 --inner-folds 2 --limit 60")
     found = rows(out)
     of_both = ["feature machine", "the same, one solve", "gradient boosting"]
     wanted = {*(("wine", name) for name in [*of_both, "support vectors"])}
@@ -64,39 +42,35 @@ def test_a_table_is_drawn_without_repetition():
     np.testing.assert_array_equal(labels[places], y)
 
 
-@pytest.fixture(scope="module")
-def of_images(tmp_path_factory):
-    """Small runs of launch.digits with one solve, and with up to three."""
-    flags = ["--methods", "kernel", "feature-machine", "--limit", "300", "--frequencies", "128", "--landmarks", "60"]
-    outs = {solves: tmp_path_factory.mktemp("images") / "run" for solves in (1, 3)}
-    for solves, out in outs.items():
-        assert digits([*flags, "--solves", str(solves), "--powers", "0.5", "--out", str(out)]) == 0
-    return outs
+def of_images(solves):
+    """Small runs of launch.digits."""
+    return made(
+        f"digits --methods kernel feature-machine --limit 200 --frequencies 64 --landmarks 60 --solves {solves} --powers 0.5"
+    )
 
 
-def test_with_one_solve_the_metric_is_the_identity(of_images):
+def test_with_one_solve_the_metric_is_the_identity():
     for solver in ("least_squares", "softmax"):
-        plain, machine = (only(rows(of_images[1]), method=name, solver=solver) for name in ("kernel", "feature-machine"))
+        plain, machine = (only(rows(of_images(1)), method=name, solver=solver) for name in ("kernel", "feature-machine"))
         assert machine["solve"] == 1 and machine["feature_seconds"] > plain["feature_seconds"]
         for field in ("dev_accuracy", "test_accuracy", "bytes", "dimensions", "ridge"):
             assert machine[field] == plain[field], field
         assert machine["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-3)  # float32, through an eigendecomposition
 
 
-def test_held_out_images_choose_the_metric_and_the_classifier_has_it(of_images):
-    events = list(read_events(of_images[3], "metric"))
+def test_held_out_images_choose_the_metric_and_the_classifier_has_it():
+    events = list(read_events(of_images(3), "metric"))
     assert [(event["power"], event["solve"]) for event in events] == [(0.5, solve) for solve in (1, 2, 3)]
     best = min(events, key=lambda event: event["held_out_error"])
-    row = only(rows(of_images[3]), method="feature-machine", solver="softmax")
+    row = only(rows(of_images(3)), method="feature-machine", solver="softmax")
     assert (row["solve"], row["power"]) == (best["solve"], best["power"]) and row["flops"] > 0
-    images = read_images("digits", None, limit=300)
+    images = read_images("digits", None, limit=200)
     guesses = np.asarray(
-        load_classifier(str(of_images[3]), method="feature-machine", solver="softmax").logits(images.test_images)
+        load_classifier(str(of_images(3)), method="feature-machine", solver="softmax").logits(images.test_images)
     )
     assert (guesses.argmax(axis=1) == images.test_labels).mean() == pytest.approx(row["test_accuracy"])
 
 
-def test_the_other_half_of_modular_addition_is_found(tmp_path):
-    assert command.main(["modular", "--seeds", "1", "--solves", "24", "--out", str(tmp_path / "run")]) == 0
-    found = [row["test_accuracy"] for row in rows(tmp_path / "run")]
+def test_the_other_half_of_modular_addition_is_found():
+    found = [row["test_accuracy"] for row in rows(made("feature-machine modular --seeds 1 --solves 24"))]
     assert max(found[:8]) < 0.05 and found[-1] > 0.99

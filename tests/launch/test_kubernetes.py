@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 MANIFEST = Path(__file__).parents[2] / "launch" / "gke.yaml"
 
 
-def test_the_processes_of_the_job_find_each_other():
+def test_the_processes_of_the_job_find_each_other_and_their_text():
     service, job = yaml.safe_load_all(MANIFEST.read_text())
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     name, processes = job["metadata"]["name"], spec["completions"]
@@ -31,14 +31,8 @@ def test_the_processes_of_the_job_find_each_other():
         assert (config.process_id, config.num_processes) == (index, processes) and config.resume
         assert config.coordinator is not None
         assert config.coordinator.partition(":")[0] == f"{name}-0.{pod['subdomain']}"  # the pod with index 0
-
-
-def test_the_run_and_its_text_lie_on_the_volume_that_all_pods_share():
-    _, job = yaml.safe_load_all(MANIFEST.read_text())
-    pod = job["spec"]["template"]["spec"]
-    (container,), (volume,) = pod["containers"], pod["volumes"]
-    (mount,) = container["volumeMounts"]
+    (volume,), (mount,) = pod["volumes"], container["volumeMounts"]
     assert mount["name"] == volume["name"] and "persistentVolumeClaim" in volume
-    for flag in ("--out", "--corpus"):
-        given = container["command"][container["command"].index(flag) + 1]
+    for flag in ("--out", "--corpus"):  # on the volume that all pods share
+        given = line[line.index(flag) + 1]
         assert given.removeprefix("shards:").startswith(mount["mountPath"] + "/")

@@ -4,11 +4,8 @@ Tolerances: the same tables and positions give the same perplexity up to the ord
 """
 
 import functools
-import json
 import platform
 import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +18,7 @@ from lm_runs import (
     COUNTED,
     DEV,
     METHODS,
+    OPTIONS,
     SMALL,
     TRAIN,
     WITH_HISTORY,
@@ -31,7 +29,7 @@ from lm_runs import (
     run,
     text_flags,
 )
-from run_folders import interrupted, rows, without_costs
+from run_folders import folder, interrupted, rows, without_costs
 
 import jexplicit
 from jexplicit import evaluate, load_model
@@ -46,20 +44,10 @@ from launch import cli, sample
 from launch.kit.views import where
 from launch.lm import __main__ as lm
 from launch.lm import models as lm_models
-from launch.lm.run import EXPERIMENT
 
 pytestmark = pytest.mark.slow
 
 TOKENS = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
-ELSEWHERE = {"delta"}  # a method that tests/lm has
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
-
-
-# Rows
 
 
 def test_every_model_has_its_row_with_the_promised_fields():
@@ -67,28 +55,21 @@ def test_every_model_has_its_row_with_the_promised_fields():
     assert models[:2] == [("unigram", "none", 1), ("bigram", "none", 1)]
     assert models[2:-3] == [(method, *m) for method in METHODS[:-2] for m in TOKENS if method != "optimum" or m[1] == 1]
     assert models[-3:] == [("ngram", "none", ORDER), COUNTED, WITH_HISTORY] and len(models) == len(rows(finished()))
-    assert {*METHODS, "unigram", "bigram"} | ELSEWHERE == set(jexplicit.lm.METHODS)
+    assert {*METHODS, "unigram", "bigram", "delta"} == set(jexplicit.lm.METHODS)
     promised = "method features radius history scalars bytes seconds tables train_perplexity dev_perplexity train_tokens"
     promised += " dev_tokens vocab_size count_seconds solve_seconds eval_seconds peak_bytes"
     peaks = [row["peak_bytes"] for row in rows(finished())]
     assert peaks == sorted(peaks) and peaks[0] > 10**7
+    report = (finished() / "report.md").read_text()
+    assert all(f"(figures/{name}.png)" in report for name in "perplexity scaling loss_curves compute methods".split())
+    for heading in ("Cold and warm starts", "Solutions that generalise", "The scaling assumption", "Sampled text"):
+        assert f"## {heading}\n" in report
+    assert "**Warning:** 1.7% of the dev documents" in report
     for row in rows(finished()):
         assert set(promised.split()) <= set(row)
+        assert f" | {row['dev_perplexity']:.1f} | " in report
         assert 1 < row["train_perplexity"] < 60 and 1 < row["dev_perplexity"] < 60 and row["seconds"] >= 0 < row["bytes"]
         assert row["dev_loss"] == pytest.approx(np.log(row["dev_perplexity"]))
-
-
-@pytest.mark.parametrize("eos", [[], ["--eos"]])
-def test_a_sample_of_dev_is_scaled_to_all_of_it(eos, tmp_path):
-    flags = "--methods explicit --features cat --radius 2 --tables sparse --dev-sample 50 --samples 0".split()
-    assert run(tmp_path / "run", *text_flags(), *SMALL, *flags, *eos) == 0
-    row = by_model(tmp_path / "run")["explicit", "cat", 2]
-    positions = row["dev_tokens"] + len(DEV) * len(eos)  # the ends of documents, too
-    assert row["dev_positions"] == 50 < positions
-    nats = row["dev_loss"] * positions
-    nats += np.log(256) * 15  # a uniform code for 13 bytes of two unknown words, and their ends
-    assert row["bits_per_byte"] == pytest.approx(nats / np.log(2) / sum(len(line.encode()) for line in DEV))
-    assert row["word_perplexity"] == pytest.approx(np.exp(nats / sum(len(line.split()) for line in DEV)))
 
 
 def test_scalars_and_bytes_are_those_of_what_was_fitted():
@@ -130,17 +111,13 @@ def test_better_models_are_better():
             assert 0 < row.get("implied_slope", 1) < 2
 
 
-def test_every_sweep_lowers_the_loss_with_its_penalty():
+def test_curves_have_every_sweep_and_epoch_and_rows_have_their_end():
     for features, radius in TOKENS:
         sweeps = where(events(finished(), "sweep"), features=features, radius=radius)
         row = by_model(finished())["iterative-scaling", features, radius]
         assert [e["sweep"] for e in sweeps] == [*range(row["sweeps"] + 1)] and row["discount"] > 0
         assert np.log(sweeps[-1]["train_perplexity"]) + row["penalty"] <= np.log(sweeps[0]["train_perplexity"]) + 1e-6
         assert sweeps[-1]["dev_perplexity"] == pytest.approx(row["dev_perplexity"], rel=1e-6)
-        assert (row["penalty"] > 0) == (row["sweeps"] > 0)
-
-
-def test_curves_begin_before_training_and_rows_have_their_end():
     for method, features, radius in (("cold", "sum", 2), ("warm", "cat", 2)):
         curve = where(events(finished(), "epoch"), method=method, features=features, radius=radius)
         row = by_model(finished())[method, features, radius]
@@ -166,40 +143,11 @@ def test_a_cold_start_turns_towards_the_explicit_solution_where_a_warm_one_begin
     assert best["explicit_cosine"] == pytest.approx((U * V).sum() / np.linalg.norm(U) / np.linalg.norm(V), rel=1e-4)
 
 
-# Files
-
-
-def test_a_run_leaves_the_files_of_the_contract_and_a_report_that_is_made_of_them():
-    out = finished()
-    names = "config.json environment.json metrics.jsonl samples.json tokenizer.model checkpoints/counts".split()
-    assert all((out / name).exists() for name in names) and not [*(out / "checkpoints" / "fits").rglob("*")]
-    figures = "perplexity scaling loss_curves compute methods".split()
-    report = (out / "report.md").read_text()
-    for name in figures:
-        assert f"(figures/{name}.png)" in report
-        assert (out / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    for heading in ("Cold and warm starts", "Solutions that generalise", "The scaling assumption", "Sampled text"):
-        assert f"## {heading}\n" in report
-    for row in rows(out):
-        assert f" | {row['dev_perplexity']:.1f} | " in report
-    assert "**Warning:** 1.7% of the dev documents" in report
-    (out / "report.md").unlink()
-    assert EXPERIMENT.report(out).read_text() == report
-
-
-def test_the_paper_stands_beside_a_run_only_on_request(tmp_path):
-    out = shutil.copytree(finished(), tmp_path / "run")
-    results, _, starts = (out / "report.md").read_text().partition("## Cold and warm starts")
-    assert "| 52.0 |" in results and "| 61.8 |" in results  # of explicit, Cat, K = 2
-    assert "| 25.8 |" not in results and "| 33.0 |" in starts  # of warm after its last epoch, not beside its best
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps({**config, "paper": False}))
-    report = EXPERIMENT.report(out).read_text()
-    assert "| paper |" not in report and "61.8" not in report
-    assert [name for name, preset in lm.PRESETS.items() if preset.config.paper] == ["starts", "babylm", "table1"]
-
-
 def test_every_model_is_loaded_and_exported_with_its_dev_perplexity(tmp_path):
+    best, exported = load_model(finished()), load_model(folder() / "model.safetensors")
+    row = min(rows(finished()), key=lambda row: row["dev_perplexity"])
+    assert best.about == exported.about == {**row, "command": ANY} and best.tokenizer.pieces() == exported.tokenizer.pieces()
+    assert_same_arrays(best.model, exported.model)
     for row in rows(finished()):
         name = {field: row[field] for field in ("method", "features", "radius", "history")}
         loaded = load_model(finished(), **name)
@@ -213,35 +161,18 @@ def test_every_model_is_loaded_and_exported_with_its_dev_perplexity(tmp_path):
             assert found == pytest.approx(row["dev_perplexity"], rel=1e-6)
 
 
-def test_the_exported_model_is_the_one_with_the_lowest_dev_perplexity():
-    best, exported = load_model(finished()), load_model(finished().parent / "model.safetensors")
-    row = min(rows(finished()), key=lambda row: row["dev_perplexity"])
-    assert best.about == exported.about == {**row, "command": ANY}
-    assert best.tokenizer.pieces() == exported.tokenizer.pieces()
-    assert_same_arrays(best.model, exported.model)
-
-
 def assert_same_arrays(one, other):
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
-# Continued runs
-
-
-def test_a_finished_run_is_continued_with_more_models(tmp_path):
-    out = shutil.copytree(finished(), tmp_path / "run")
-    before = rows(out)
-    assert run(out, "--resume", *"--radius 1 2 3 --features cat --methods explicit --history none".split()) == 0
-    assert rows(out)[: len(before)] == before
-    assert [(r["method"], r["features"], r["radius"]) for r in rows(out)[len(before) :]] == [("explicit", "cat", 3)]
-
-
-def test_a_run_is_not_continued_on_another_text(tmp_path, capsys):
+def test_a_corrected_command_needs_no_new_folder_and_a_run_is_not_continued_on_another_text(tmp_path, capsys):
     train, out = tmp_path / "train.txt", tmp_path / "run"
     train.write_text("\n".join(TRAIN[:200]))
-    assert run(out, "--train", str(train), *SMALL, "--methods", "unigram", "--samples", "0") == 0
+    flags = ["--train", str(train), *SMALL, "--methods", "unigram", "--samples", "0"]
+    assert run(out, *flags, "--vocab-size", "100000") == 2
+    assert run(out, *flags) == 0
     kept = {path: path.read_bytes() for path in (out / "tokenizer.model", out / "results.json")}
     train.write_text("\n".join(TRAIN[20:240]))
     assert run(out, "--resume", "--methods", "explicit", "ngram") == 2
@@ -249,53 +180,35 @@ def test_a_run_is_not_continued_on_another_text(tmp_path, capsys):
     assert all(path.read_bytes() == content for path, content in kept.items())
 
 
-def test_a_corrected_command_needs_no_new_folder(tmp_path):
-    flags = [*text_flags(), *SMALL, "--methods", "unigram"]
-    assert run(tmp_path / "run", *flags, "--vocab-size", "100000") == 2
-    assert run(tmp_path / "run", *flags) == 0
-
-
-@pytest.mark.parametrize(
-    ("method", "where", "name", "stop"),
-    [
-        ("explicit", lm_models, "evaluate", 7),  # two of every row: in the middle of the fourth
-        ("context-mixing", lm_models, "evaluate", 7),
-        ("iterative-scaling", iterative_scaling, "evaluate", 17),
-        ("cold", lm_training, "make_batch", 14),
-    ],
-)
-def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypatch, method, where, name, stop):
+def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypatch):
+    """Within an epoch, between sweeps, and in the row of a counted model."""
     monkeypatch.setattr(training, "_steps_between_checks", 2)
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
     monkeypatch.setattr(iterative_scaling, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
-    own = {"context-mixing": "--history none all", "cold": "--epochs 3 --batch-size 700"}
-    own |= {"iterative-scaling": "--calibration-positions 300 --sweeps 2"}
-    flags = [*text_flags(), *SMALL, *own.get(method, "").split(), "--methods", method, "--tables", "dense", "--paper"]
-    with monkeypatch.context() as patch:
-        patch.setattr(where, name, interrupted(getattr(where, name), stop))
-        assert run(tmp_path / "run", *flags) == 130
-    assert run(tmp_path / "run", "--resume") == 0
-    mine, found = without_costs(finished()), without_costs(tmp_path / "run")
+    methods = ["cold", "iterative-scaling", "context-mixing"]
+    flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", *methods, "--tables", "dense", "--paper"]
+    for place, name, stop in ((lm_training, "make_batch", 14), (iterative_scaling, "evaluate", 17), (lm_models, "evaluate", 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, interrupted(getattr(place, name), stop))
+            assert run(tmp_path, *flags, "--resume") == 130
+    assert run(tmp_path, "--resume") == 0
+    mine, found = without_costs(finished()), without_costs(tmp_path)
     for row in (*mine, *found):
         row.pop("kkt_residual", None)  # which an explicit solution has beside trained ones
-    assert found == [row for row in mine if row["method"] in ("unigram", "bigram", method)]
+    assert found == [row for row in mine if row["method"] in ("unigram", "bigram", *methods)]
 
 
 def test_a_killed_run_resumes_to_the_same_rows(tmp_path):
     """Beside a run of the same command: another number of devices, as in this process, rounds sums otherwise."""
-    flags = [*text_flags(), *SMALL, "--methods", "explicit"]
-    command = [sys.executable, "-m", "launch.lm", *flags, "--out", str(tmp_path / "run"), "--resume"]
-    for seconds in (4.0, 7.0):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    for finishing in (command, [sys.executable, "-m", "launch.lm", *flags, "--out", str(tmp_path / "whole")]):
-        subprocess.run(finishing, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "launch.lm", *text_flags(), *SMALL, "--methods", "explicit", "--resume", "--out"]
+    process = subprocess.Popen([*command, str(tmp_path / "run")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (tmp_path / "run" / "results.json").exists():
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    for out in ("run", "whole"):
+        subprocess.run([*command, str(tmp_path / out)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert without_costs(tmp_path / "run") == without_costs(tmp_path / "whole")
-
-
-# Other runs
 
 
 def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next(tmp_path, monkeypatch, capsys):
@@ -303,7 +216,7 @@ def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next
     monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: docs)
     monkeypatch.setattr(sys, "argv", ["jexplicit lm"])
     given = [*SMALL, "--radius", "1", "--features", "cat", "--samples", "0"]
-    assert lm.main(["--out", str(tmp_path / "a run"), *given]) == 0
+    assert run(tmp_path / "a run", *given) == 0
     python = f"documentation of Python {platform.python_version()}"
     assert {row["corpus_about"] for row in rows(tmp_path / "a run")} == {python}
     suggested = capsys.readouterr().err.partition("next: ")[2].splitlines()
@@ -311,58 +224,33 @@ def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next
     for line in suggested:
         program, *arguments = shlex.split(line)
         assert program == "jexplicit" and cli.main(arguments) == 0
-    assert lm.main(["--out", str(tmp_path / "quiet"), *given, "--json"]) == 0
+    assert run(tmp_path / "quiet", *given, "--json") == 0
     assert "next:" not in "".join(capsys.readouterr())
 
 
-def test_ends_of_documents_are_predicted_and_sampled(tmp_path, capsys):
-    for kind in ("word", "char"):
-        flags = [*text_flags(), *SMALL, "--tokenizer", kind, "--eos", "--radius", "2", "--features", "cat", "--samples", "0"]
-        assert run(tmp_path / kind, *flags) == 0
-        assert load_model(tmp_path / kind).model.eos
-        assert sample.main(["--run", str(tmp_path / kind), "--length", "400"]) == 0
-        assert len(capsys.readouterr().out.split()) < 400  # it ended the document
-
-
-def test_ends_of_documents_can_be_predicted_by_models_that_generalise(tmp_path):
-    more = "--methods log-linear context-mixing --history all --features cat --radius 1 --eos --smoothing add-alpha".split()
-    more += ["--calibration-positions", "300"]
-    assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
-    found = by_model(tmp_path / "run")
-    assert found["log-linear", "cat", 1]["smoothing"] == "add-alpha"
-    assert all(1 < found[model]["dev_perplexity"] < 50 for model in (("log-linear", "cat", 1), WITH_HISTORY))
+def test_ends_of_documents_are_predicted_and_sampled_and_a_sample_of_dev_is_scaled_to_all_of_it(tmp_path, capsys):
+    flags = [*text_flags(), *SMALL, *"--features cat --radius 2 --eos --samples 0".split()]
+    sampled = "--methods explicit --tables sparse --dev-sample 50".split()
+    generalising = "--methods log-linear context-mixing --history all --smoothing add-alpha --calibration-positions 300".split()
+    assert run(tmp_path / "sampled", *flags, *sampled) == run(tmp_path / "run", *flags, *generalising) == 0
+    (*_, row), found = rows(tmp_path / "sampled"), by_model(tmp_path / "run")
+    positions = row["dev_tokens"] + len(DEV)  # the ends of documents, too
+    assert row["dev_positions"] == 50 < positions
+    nats = row["dev_loss"] * positions
+    nats += np.log(256) * 15  # a uniform code for 13 bytes of two unknown words, and their ends
+    assert row["bits_per_byte"] == pytest.approx(nats / np.log(2) / sum(len(line.encode()) for line in DEV))
+    assert row["word_perplexity"] == pytest.approx(np.exp(nats / sum(len(line.split()) for line in DEV)))
+    assert found["log-linear", "cat", 2]["smoothing"] == "add-alpha"
+    assert all(1 < row["dev_perplexity"] < 50 for row in found.values())
     assert all(load_model(tmp_path / "run", method=method).model.eos for method in ("log-linear", "context-mixing"))
+    assert sample.main(["--run", str(tmp_path / "sampled"), "--length", "400"]) == 0
+    assert len(capsys.readouterr().out.split()) < 400  # it ended the document
 
 
-def test_a_discount_of_0_sweeps_the_explicit_solution(tmp_path):
-    more = [
-        "--methods",
-        "iterative-scaling",
-        "--features",
-        "cat",
-        "--radius",
-        "2",
-        "--discount",
-        "0",
-        "--sweeps",
-        "2",
-        "--calibration-positions",
-        "300",
-    ]
-    assert run(tmp_path / "run", *text_flags(), *SMALL, *more) == 0
-    first, *_, last = events(tmp_path / "run", "sweep")
-    explicit, row = by_model(finished())["explicit", "cat", 2], by_model(tmp_path / "run")["iterative-scaling", "cat", 2]
-    assert first["dev_perplexity"] == pytest.approx(explicit["dev_perplexity"], rel=1e-5)
-    assert last["train_perplexity"] < first["train_perplexity"]
-    assert (row["penalty"], row["scalars"], row["discount"]) == (0, 0, 0)
-
-
-def test_the_reference_perplexities_on_ten_million_words(data_dir, tmp_path, monkeypatch):
-    monkeypatch.delenv("JEXPLICIT_CACHE_DIR")
+def test_the_reference_perplexities_on_ten_million_words(data_dir, tmp_path):
     text = ["--train", f"{data_dir}/babylm_like/train/*.train", "--dev", f"{data_dir}/babylm_like/dev/mixed_2024.dev"]
-    assert lm.main(["--preset", "babylm", "--out", str(tmp_path / "run"), *text]) == 0
-    dev = {(r["features"], r["radius"]): r["dev_perplexity"] for r in rows(tmp_path / "run") if r["method"] == "explicit"}
+    assert lm.main(["--preset", "babylm", "--out", str(tmp_path), "--methods", "explicit", "--radius", "1", "2", *text]) == 0
+    dev = {(r["features"], r["radius"]): r["dev_perplexity"] for r in rows(tmp_path) if r["method"] == "explicit"}
     # measured independently with another tokenizer training: the tokens differ by some per cent, the formulas do not
-    expected = {("cat", 1): 132.8, ("cat", 2): 201.2, ("cat", 4): 1292, ("sum", 2): 241.5, ("sum", 4): 952.7}
-    for model, perplexity in expected.items():
+    for model, perplexity in {("cat", 1): 132.8, ("cat", 2): 201.2, ("sum", 2): 241.5}.items():
         assert dev[model] == pytest.approx(perplexity, rel=0.04), model

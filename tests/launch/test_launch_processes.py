@@ -29,7 +29,7 @@ def rows(out: Path, command: list[str], flags: list[str]) -> list[dict]:
 def test_two_processes_serve_every_method_of_counts_as_one_does(tables, tmp_path, monkeypatch):
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
     lines, rng = tmp_path / "text.txt", np.random.default_rng(0)
-    lines.write_text("\n".join(" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(2000)))
+    lines.write_text("\n".join(" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)))
     flags = (
         f"--train {lines} --tokenizer word --radius 1 2 --tables {tables} --train-sample 500 --samples 0 --devices 2".split()
     )

@@ -4,27 +4,25 @@ Tolerance: a loss over the same positions, summed in another order in float32, 1
 """
 
 import functools
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from lm_runs import DEV, SMALL, TRAIN, events, folder, run, small_text, text_flags
-from run_folders import interrupted, rows, without_costs
+from lm_runs import DEV, SMALL, TRAIN, events, run, small_text, text_flags
+from run_folders import folder, interrupted, rows, without_costs
 
 from jexplicit import evaluate, load_model, score
 from jexplicit.data import encode_documents
-from jexplicit.data.corpora import Corpus
 from jexplicit.lm.checkpoints import load_row
+from launch.kit.views import where
 from launch.lm import models as testing
 from launch.lm.models import chosen_models
-from launch.lm.run import EXPERIMENT
 
 pytestmark = pytest.mark.slow
 
 ONE, OTHER = small_text(40, seed=2), [*small_text(30, seed=3), *DEV[-2:]]
-FLAGS = [*SMALL, "--methods", "explicit", "context-mixing", "--features", "cat", "--history", "none", "document"]
+FLAGS = [*SMALL, *"--methods explicit context-mixing --features cat --history none document --samples 0".split()]
 
 
 @functools.cache
@@ -41,10 +39,6 @@ def run_with_test() -> Path:
     return out
 
 
-def of_test(row: dict) -> dict:
-    return {name: value for name, value in row.items() if name.startswith("test_")}
-
-
 def test_of_each_method_and_history_the_best_on_dev_is_measured():
     found = rows(run_with_test())
     measured = [row for row in found if "test_loss" in row]
@@ -56,6 +50,8 @@ def test_of_each_method_and_history_the_best_on_dev_is_measured():
     assert len(explicit) == 2 and sum("test_loss" in row for row in explicit) == 1
     best = min(explicit, key=lambda row: row["dev_perplexity"])
     assert "test_loss" in best and measured == chosen_models(found)
+    report = (run_with_test() / "report.md").read_text()
+    assert "| test | test nats | ± |" in report and "| one.test |" in report
 
 
 def test_the_test_loss_is_that_of_all_predictions_of_all_files_each_a_text_of_its_own():
@@ -69,11 +65,7 @@ def test_the_test_loss_is_that_of_all_predictions_of_all_files_each_a_text_of_it
         assert (row["test_positions"], row["test_documents"]) == (positions, len(ONE) + len(OTHER))
         assert row["test_loss"] == pytest.approx(sum(part.nll for part in parts) / positions, rel=1e-6)
         assert row["test_perplexity"] == pytest.approx(np.exp(row["test_loss"]))
-        own = [
-            event
-            for event in events(run_with_test(), "test")
-            if (event["method"], event["history"]) == (row["method"], row["history"])
-        ]
+        own = where(events(run_with_test(), "test"), method=row["method"], history=row["history"])
         assert [event["file"] for event in own] == ["one.test", "other.test"]
         for event, part, lines in zip(own, parts, (ONE, OTHER), strict=True):
             assert event["test_loss"] == pytest.approx(part.loss, rel=1e-6)
@@ -88,13 +80,6 @@ def test_the_standard_error_is_that_of_a_mean_of_documents_of_equal_length():
         saved = load_model(run_with_test(), **name)
         losses = -score(saved.model, encode_documents(saved.tokenizer, ONE)).reshape(len(ONE), 12).mean(axis=1)
         assert event["test_loss_se"] == pytest.approx(losses.std() / np.sqrt(len(ONE)), rel=5 / np.sqrt(2000))
-
-
-def test_the_report_has_the_test_columns_and_a_table_of_the_files():
-    report = (run_with_test() / "report.md").read_text()
-    assert "| test | test nats | ± |" in report and "| one.test |" in report
-    (run_with_test() / "report.md").unlink()
-    assert EXPERIMENT.report(run_with_test()).read_text() == report
 
 
 def test_a_finished_run_is_tested_later_and_an_interrupted_test_goes_on(tmp_path, monkeypatch):
@@ -122,12 +107,10 @@ def test_more_models_are_measured_on_the_same_test_text_and_no_other(tmp_path, c
 def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
     """As if the two last tenths had been cut off by hand; the model that is tested is that of --split end."""
     text = "\n".join(TRAIN[:200])
-    whole = tmp_path / "play.txt"
-    whole.write_text(text)
-    flags = [*"--documents file --tokenizer char --methods ngram context-mixing".split()]
-    flags += "--history none window:40 --samples 0".split()
-    assert run(tmp_path / "tested", "--train", str(whole), "--split", "dev-test", *flags) == 0
-    assert run(tmp_path / "end", "--train", str(whole), "--split", "end", *flags) == 0
+    (tmp_path / "play.txt").write_text(text)
+    flags = ["--train", f"{tmp_path}/play.txt", *"--documents file --tokenizer char --samples 0".split()]
+    flags += "--methods ngram context-mixing --history none --split".split()
+    assert run(tmp_path / "tested", *flags, "dev-test") == run(tmp_path / "end", *flags, "end") == 0
     for row, end in zip(rows(tmp_path / "tested"), rows(tmp_path / "end"), strict=True):
         # characters are numbered by their counts in train, and numbers divide cells in halves that count for each other
         off = 0.05 if row["method"] == "context-mixing" else 1e-6
@@ -135,14 +118,3 @@ def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
         assert row["test_positions"] == end["dev_positions"] and row["test_documents"] == 1
         assert row["test_loss_se"] > 0 and row["train_tokens"] + row["dev_tokens"] == end["train_tokens"]  # over blocks
         assert row["dev_tokens"] == pytest.approx(len(text) / 10, abs=2) and row["dev_loss"] != row["test_loss"]
-
-
-def test_test_files_may_be_records_and_the_text_of_any_corpus(tmp_path, monkeypatch):
-    records = tmp_path / "test.jsonl"
-    records.write_text("".join(json.dumps({"body": line}) + "\n" for line in ONE))
-    monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: Corpus("docs", TRAIN, DEV))
-    flags = [*SMALL, "--methods", "explicit", "--features", "cat", "--test", str(records), "--field", "body", "--samples", "0"]
-    assert run(tmp_path / "run", *flags) == 0
-    [plain, _] = [event for event in events(run_with_test(), "test") if event["method"] == "bigram"]
-    [event] = [event for event in events(tmp_path / "run", "test") if event["method"] == "bigram"]
-    assert event["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-6) and event["test_documents"] == len(ONE)
