@@ -347,12 +347,10 @@ def fit_and_read(
     }
     tree, classes = grow_with_classes(whole if eos else whole[whole != PAD], N, sorted(sizes))
     whole = whole if also is None else np.concatenate([whole, also[1:].astype(np.int32)])
-    own = spelling(tokenizer, N)._replace(classes=classes)
-    text, adaptive = text_of(whole, own, history, L - 1), history.startswith("adaptive")
+    own, adaptive = spelling(tokenizer, N)._replace(classes=classes), history.startswith("adaptive")
+    text = text_of(whole, own, history, L - 1)
     block = np.minimum(np.arange(len(whole)) * _blocks // L, _blocks).astype(np.uint8)
-    starts = (
-        np.searchsorted(block, np.arange(_blocks + 1, dtype=np.uint8)) if not adaptive else np.append(np.zeros(_blocks, int), L)
-    )
+    starts = np.append(np.zeros(_blocks, int), L) if adaptive else np.searchsorted(block, np.arange(_blocks + 1))
     d = decisions(whole, tree, eos=eos, block=block)
     B, end = len(d.bit), int(d.first[np.searchsorted(d.places, L)])
     least = least or (6 if end > _large else 1)
