@@ -179,3 +179,4 @@ def test_the_loss_on_tiny_shakespeare(one, data_dir):
         pytest.skip(f"{path} is not there")
     text = path.read_text()
     assert one.train(text, len(text) * 9 // 10, adaptive=True)[1].mean() < 1.275
+    assert one.train(text[:60_000], 54_000, adaptive=True)[1].mean() < 1.61  # whole steps of Newton's method diverge here

@@ -157,10 +157,10 @@ def train(text, cut, adaptive):
     some = np.random.default_rng(0).choice(np.arange(end * 2 // 5, end), min(200_000, end // 2), replace=False)
     X, w = x[:, some].T.astype(float), np.zeros(len(x))
     w[: 2 * len(CHAIN) : 2] = 1  # counted evidence of the chain alone
-    for _ in range(12):  # Newton's method for the logistic loss + 5/2 |w|^2
+    for _ in range(20):  # Newton's method for the logistic loss + 5/2 |w|^2; log-odds move by 8 at most
         p = sigma(X @ w)
-        F = (X * (p * (1 - p))[:, None]).T @ X
-        w = w - np.linalg.solve(F + 5 * np.eye(len(w)), X.T @ (p - y[some]) + 5 * w)
+        F, g = (X * (p * (1 - p))[:, None]).T @ X, X.T @ (p - y[some]) + 5 * w
+        w = w - (step := np.linalg.solve(F + 5 * np.eye(len(w)), g)) / max(1, np.abs(X @ step).max() / 8)
     F /= (p * (1 - p)).sum()
     M = np.linalg.inv(np.linalg.cholesky(F + 1e-4 * np.diag(np.diag(F)) + 1e-6 * np.eye(len(w)))).T  # F is the identity there
     log_odds, gates, learn, scale = np.clip(w @ x, -9.5, 9.5), [], len(y) if adaptive else end, 3 if adaptive else 300
