@@ -431,12 +431,12 @@ def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
 
     Example:
         >>> round(fit_bytes(np.full(64, 16_000), 40) / 1e9)  # a million characters
-        4
+        5
     """
     p = counts[counts > 0] / max(counts.sum(), 1)
     B = 1.1 * counts.sum() * -(p * np.log2(p)).sum()  # decisions: paths are hardly longer than the entropy
-    mixed, cells = (B, 4) if B <= _late else (_late, 0.5)  # decisions of gates, bytes of cells per decision and context
-    return int(6e8 + 24 * B + contexts * (2 * KINDS * mixed + cells * B) + 120 * min(B, 1 << 24))
+    mixed, cells, sorting = (B, 4, 120) if B <= _late else (_late / 2, 0.25, 0)  # of gates; bytes of cells, of sorting
+    return int(6e8 + (24 + sorting) * B + contexts * (2 * KINDS * mixed + cells * B + 16e6))  # measured, within a fifth
 
 
 def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, " L"]:
