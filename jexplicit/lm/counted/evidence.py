@@ -33,6 +33,7 @@ _many = 60  # decisions from which the cell's own log-odds are half of what is c
 _pseudo = 2.0  # counts of a state, as the base has it
 KINDS = 3  # of evidence
 MOST = 9.5  # of log-odds
+LONG, PARTS = 1 << 25, 8  # decisions of a long text, and parts of its cells; one makes the table of states and the weights
 _kappa, _recent_kappa = 2.0, 0.7
 _half = 1 << 15  # sums below it are kept in half precision, to a two-thousandth
 _fade = 0.875 ** np.arange(256, dtype=np.float32)  # weights of what is so many decisions back; after 256 they are nothing
@@ -43,7 +44,6 @@ _precise = 1 << 23  # decisions above which evidence is kept in half precision
 _alone = 1 << 23  # decisions of a shard, that is of one cell mostly, which is sorted beside no other, to save memory
 _keys_at_once = 1 << 26  # decisions whose keys are in memory at once
 _time_bits = np.uint64(29)  # of a key, for the number of a decision and its bit
-PART = 8  # one cell in eight of a long text makes the table of states and the weights
 
 
 class Decisions(NamedTuple):
@@ -420,7 +420,7 @@ def pass_over(
 ) -> Past:
     """Evidence of one context for the decisions of a text.
 
-    Where only some decisions are wanted, an eighth of the cells makes the table of states and the weights.
+    Of a long text an eighth of the cells makes the table of states and the weights.
 
     Args:
         h: [L] the context at each place.
@@ -494,7 +494,7 @@ def pass_over(
         each = map if alone else threads().map
         kept = list(each(shard, range(size))) if B <= _sorted_once else []
         if not len(tables):
-            some = range(size if W == B else max(1, min(size, shards // PART)))
+            some = range(min(size, max(1, shards // (PARTS if B > LONG else 1))))
             even, odd = functools.reduce(np.add, each(counted, some))
             tables = np.stack([table_of(counts) for counts in (odd, even, even + odd)])  # a training decision's has no own half
             if weights is not None and W < B:

@@ -27,7 +27,7 @@ from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
-from jexplicit.lm.counted.evidence import KINDS, MOST, PART, Cells, Decisions, View, decisions, pass_over
+from jexplicit.lm.counted.evidence import KINDS, LONG, MOST, PARTS, Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.layer import Layer, solve_layer
 from jexplicit.lm.counted.mixing import (
     NO_BLOCKS,
@@ -49,7 +49,6 @@ _sample = 200_000  # decisions that weights are fitted on
 _piece = 2000  # tokens of the pieces that a text is shuffled in, at least
 _late = 1 << 23  # decisions that gates are fitted on, and half of them in a long static text
 _solvable = 100_000  # decisions from which a layer is solved
-_large = 1 << 25  # decisions from which cells of a single decision say nothing and are not kept
 _ridge, _gate_ridge = 5.0, {"moving": 3.0, "static": 300.0}
 _size = 24  # directions of a gate
 
@@ -353,14 +352,14 @@ def fit_and_read(
     starts = np.append(np.zeros(_blocks, int), L) if adaptive else np.searchsorted(block, np.arange(_blocks + 1))
     d = decisions(whole, tree, eos=eos, block=block)
     B, end = len(d.bit), int(d.first[np.searchsorted(d.places, L)])
-    least = least or (6 if end > _large else 1)
+    least = least or (6 if end > LONG else 1)
     wanted = np.append(late_decisions(d.block, end, adaptive), [[end, B]], axis=0)
     mixed = np.concatenate([np.arange(*ends, dtype=np.int32) for ends in wanted])  # the decisions that gates see
     W, y = len(mixed), d.bit[mixed]
-    n, sampled = W - (B - end), _sample * (PART if W < B else 1)  # of long texts weights see a part of the cells
+    n, among = W - (B - end), PARTS if B > LONG else 1  # of a long text weights see a part of the cells
     lowest = max(0, (end // 5 if adaptive else end * 2 // 5) - int(wanted[0, 0]))
-    drawn = np.sort(lowest + np.random.default_rng(seed).choice(n - lowest, min(sampled, n - lowest), replace=False))
-    some = drawn if W == B else drawn[::PART]
+    drawn = np.sort(lowest + np.random.default_rng(seed).choice(n - lowest, min(_sample * among, n - lowest), replace=False))
+    some = drawn[::among]
     ends = [len(chain) * stage // stages for stage in range(1, stages)]
     layer = layer if layer is not None else name != "characters" and end >= _solvable
     F = KINDS * len(chain) + layer + 1

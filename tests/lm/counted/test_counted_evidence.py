@@ -135,7 +135,6 @@ def test_a_long_text_changes_its_base_shard_by_shard(monkeypatch):
     whole = pass_over(h, d, expected := base.copy(), View(), keep=True, weights=solve)
     monkeypatch.setattr(core, "_shard", 200)
     monkeypatch.setattr(core, "_keys_at_once", 400)  # two shards at once
-    monkeypatch.setattr(core, "PART", 1)  # all cells of the first two shards make the table
     table = core.pass_over(h, d, base.copy(), View(), wanted=wanted, weights=solve).table
     assert (weights["seen"] != 0).any() and (weights["seen"][:, 0] == 0).mean() > (whole.x[0, some] == 0).mean()
     assert not np.array_equal(table, whole.table)
