@@ -126,7 +126,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
         dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, paper=True),
     ),
     "shakespeare": (
-        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 8 minutes on 2 CPU cores. Dev loss 1.372 "
+        "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 5 minutes on 2 CPU cores. Dev loss 1.372 "
         "nats per character; 1.310 with the last 256 characters, 1.218 online.",
         _COUNTED | dict(documents="file", split="end", tokenizer="char", history=("none", "window:256", "adaptive")),
     ),
