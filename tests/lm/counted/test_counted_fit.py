@@ -1,5 +1,7 @@
 """The method context-mixing, as a fit, as the default of `jexplicit.fit`, and in a run."""
 
+import chex
+import jax
 import numpy as np
 import pytest
 from counted_models import CONTEXTS, GATES, stream, texts, tokenizer
@@ -12,6 +14,7 @@ from jexplicit.lm.counted.model import CountedModel, fit_and_read, fit_counted, 
 from jexplicit.lm.fits.fit import contexts_name, fit_model
 from jexplicit.lm.reading import init, read
 from jexplicit.lm.training_text import Options, TrainingText
+from jexplicit.runs.devices import data_mesh
 from launch.lm.__main__ import main
 
 
@@ -25,6 +28,15 @@ def test_a_fit_says_how_many_numbers_it_has_fitted():
         fit_model("context-mixing", text, Options(history="some"))
     with pytest.raises(ValueError, match="contexts 'lines'"):
         contexts_name("lines", "char")
+
+
+def test_any_number_of_devices_gives_the_same_model_to_the_bit():
+    ids, options = encode_documents(tokenizer(), texts(20, 0)), Options(history="adaptive", gates=1)
+    shape = {"vocab_size": tokenizer().vocab_size, "tokenizer": tokenizer()}
+    fits = [fit_model("context-mixing", TrainingText(ids, mesh=data_mesh(n), **shape), options) for n in (1, 3, 8)]
+    for other in fits[1:]:
+        assert isinstance(other.model, CountedModel)
+        chex.assert_trees_all_equal(jax.tree.leaves(other.model), jax.tree.leaves(fits[0].model))
 
 
 def test_texts_alone_are_enough():
