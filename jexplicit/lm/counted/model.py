@@ -434,7 +434,7 @@ def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
     """
     p = counts[counts > 0] / max(counts.sum(), 1)
     B = 1.1 * counts.sum() * -(p * np.log2(p)).sum()  # decisions: paths are hardly longer than the entropy
-    mixed, cells, sorting = (B, 4, 120) if B <= _late else (_late / 2, 0.25, 0)  # of gates; bytes of cells, of sorting: as measured
+    mixed, cells, sorting = (B, 4, 120) if B <= _late else (_late / 2, 0.25, 0)  # of gates; bytes of cells, of sorting
     return int(6e8 + (24 + sorting) * B + contexts * (2 * KINDS * mixed + cells * B + min(16e6, 60 * B)))
 
 
