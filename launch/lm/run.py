@@ -161,7 +161,8 @@ def forecast(config: Config) -> dict[str, Any]:
     N = tokenizer.vocab_size
     kind, K = kind_of_tables(config, N), max(config.radius)
     ends = np.flatnonzero(stream == PAD)[1:]
-    stream = stream[: int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)]) + 1]  # whole documents
+    end = int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)])  # whole documents, if they are not long
+    stream = np.append(stream[: min(end, 2 * _positions)], stream[:1])
     grows, start = tokens / len(stream), time.perf_counter()
     tables = count_sparse(stream, radius=K, vocab_size=N)
     counting = (time.perf_counter() - start) * grows
@@ -179,10 +180,7 @@ def forecast(config: Config) -> dict[str, Any]:
         "tokens": tokens - documents - 1,  # without <pad>
         "vocab_size": N,
         "tables": kind,
-        "memory_bytes": max(
-            _runtime_bytes + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens,
-            counted if "context-mixing" in config.methods else 0,
-        ),
+        "memory_bytes": max(counted, _runtime_bytes + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens),
         "disk_bytes": saved * table_bytes + (_pair_bytes if kind == "sparse" else _stored_bytes) * pairs,
         "tokenising_seconds": seconds,
         "counting_seconds": counting,
