@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from launch.kit.views import Results
 from launch.lm.config import PRESETS, Config
+from launch.networks.config import CompareConfig
 from tools import headline, tables
-from tools.results import keep, read_results
+from tools.results import command_line, keep, read_results
 
 PAGES = {page.relative_to(tables.ROOT).as_posix(): page for page in tables.pages()}
 ENVIRONMENT = {
@@ -70,6 +72,30 @@ def results(tmp_path, monkeypatch):
     tables.kept.cache_clear()
 
 
+NUMBERS = {
+    "one loss method=a seed=1 .2f": "2.00",
+    'one loss method="b, c" .1f': "0.1",
+    'one = mean("loss", method="a") : .1f': "1.5",
+    'one = each("loss", method="a") : .0f': "1 and 2",
+    'one = 100 * the("loss", seed=1) / most("loss") : .0f': "100",
+    'one = len(rows(K=2, data="d")) + events("step")[0]["n"] : d': "4",
+    'one = find("math:floor")(least("loss")) : d': "0",
+}
+
+
+def test_a_number_carries_its_address(results):
+    assert {address: tables.value(address) for address in NUMBERS} == NUMBERS
+    for address, text in NUMBERS.items():
+        assert tables.filled("a loss\nof 3.2 and 1e-5 b", {"loss of {} b": [address]}) == f"a loss\nof {text} b"
+
+
+def test_a_table_is_a_view_of_results(results):
+    assert tables.table("one seed=0 with method, loss").splitlines() == [
+        *("| method | loss |", "|---|---|", "| a | 1.0 |", "| b, c | 0.123 |")
+    ]
+    assert tables.commands("one") == "`jexplicit x`: 2 cores, JAX 1, today."
+
+
 WRONG = {
     "<!-- table: math:nonesuch of one --><!-- /table -->": "math:nonesuch",
     "<!-- commands: x -->1": "close it with <!-- /commands -->",
@@ -105,6 +131,12 @@ def test_what_is_kept_of_a_run(run, tmp_path):
     assert kept["events"] == {"step": [{"step": "ngram"}]}
 
 
+def test_the_command_line_of_a_subcommand():
+    stored = config_of(CompareConfig(out="DIR", what="dropout", rates=(0.1, 0.3)), "networks")
+    started = ["python", "-m", "launch.networks", "compare", "dropout"]
+    assert command_line(stored, started, "DIR") == "jexplicit networks compare dropout --rates 0.1 0.3 --out DIR"
+
+
 def test_a_run_on_files_of_this_machine_is_refused(run, tmp_path):
     config = Config(out=str(run), corpus="text", train=(str(tmp_path / "a.txt"),))
     (run / "config.json").write_text(json.dumps(config_of(config)))
@@ -115,3 +147,44 @@ def test_a_run_on_files_of_this_machine_is_refused(run, tmp_path):
 def test_results_that_are_not_there_name_the_command_that_keeps_them(tmp_path):
     with pytest.raises(ValueError, match="python -m tools.results nonesuch RUN"):
         read_results("nonesuch", folder=tmp_path)
+
+
+def test_runs_whose_numbers_are_transcribed_are_named_as_such(monkeypatch):
+    about = {"machine": "2 CPU cores", "versions": {"jax": "0.10.2"}, "date": "2026-11-24"}
+    runs = [{"transcribed": True, **about}, {"command": "a", "transcribed": True, **about}, {"command": "b", **about}]
+    monkeypatch.setattr(tables, "read_results", lambda name: runs)
+    when = "2 CPU cores, JAX 0.10.2, 2026-11-24"
+    transcribed = [f"{what}: {when}, transcribed from the report." for what in ("`a`", "Trials without a kept command")]
+    assert tables.commands("x").splitlines() == [f"`b`: {when}.", *transcribed]
+
+
+def test_a_curve_of_the_picture_is_the_mean_over_seeds_and_a_point_has_twice_the_clock(monkeypatch):
+    entries = [{"name": "net", "step": k, "loss": 4.0 / k + n, "cpu_seconds": 10.0 * k + n} for n in (0, 2) for k in (1, 2)]
+    entries += [{"name": "net", "step": 0, "loss": 9.0, "cpu_seconds": 1.0}, {**entries[0], "name": "other"}]
+    rows = [{"method": "a", "loss": 1.0, "seconds": 3.0}, {"method": "b", "loss": 2.0, "seconds": 5.0, "cpu_seconds": 7.0}]
+    found = Results(headline.PICTURE, {}, rows, {"epoch": entries})
+    monkeypatch.setattr(headline.tables, "kept", lambda name: found)
+    trained = headline.Model("task", "net", "all", "some", {"name": "net"}, "loss", ("epoch", "loss"), trained=True)
+    assert trained.points() == [(11.0, 5.0), (21.0, 3.0)]  # the start, at no step, is left out
+    a, b, mean = (headline.Model("task", m, "all", "some", {"method": m} if m else {}, "loss") for m in ("a", "b", ""))
+    assert (a.points(), b.points()) == ([(6.0, 1.0)], [(7.0, 2.0)])
+    assert mean._replace(trained=True).points() == [(None, 1.5)]
+    with pytest.raises(ValueError, match="some.json has nothing with"):
+        a._replace(where={"method": "c"}).rows()
+
+
+def test_seconds_of_the_picture_are_of_one_seed(monkeypatch):
+    rows = [{"model": "net", "loss": n, "run": 0, "seconds": 6.0} for n in (1.0, 2.0, 3.0)]
+    rows += [{"model": name, "loss": 1.0, "run": 1, "seconds": seconds} for name, seconds in (("a", 1.0), ("b", 2.0))]
+    events = {
+        "evaluation": [{"model": "net", "step": 5, "loss": [1.0, 2.0, 6.0], "cpu_seconds": 9.0}],
+        "reference": [{"model": "b", "loss": 4.0}],
+    }
+    monkeypatch.setattr(headline.tables, "kept", lambda name: Results(headline.PICTURE, {}, rows, events))
+    net = headline.Model("task", "net", "all", "some", {"model": "net"}, "loss", trained=True)
+    assert [row["cpu"] for row in net.rows()] == [4.0, 4.0, 4.0]
+    assert net._replace(curve=("evaluation", "loss")).points() == [(3.0, 3.0)]
+    b = headline.Model("task", "b", "all", "some", {"model": "b"}, "loss")
+    assert b.points() == [(4.0, 1.0)]
+    assert b._replace(curve=("reference", "loss")).points() == [(4.0, 4.0)]  # on the tasks of the curves
+    assert b._replace(known={"cpu": None}).points() == [(None, 1.0)]

@@ -280,7 +280,6 @@ def _idx_file(folder: Path, file: str) -> Path:
 # PNG
 
 _TO_GREY = """Image.open(file).convert("L").save(new_file)"""
-_closed = (".avif", ".heic", ".heif", ".jxl")  # images that Pillow reads with a plugin alone
 _TO_8_BITS = """Image.fromarray((numpy.asarray(Image.open(file)) // 257).astype("uint8")).save(new_file)"""
 _TO_WHITE = (  # a conversion alone would drop the transparency, and show what lies under it
     """image = Image.open(file).convert("RGBA"); """
@@ -345,11 +344,16 @@ def _read_png_folders(folder: Path, resize: int | None, seed: int) -> Images:
     return Images._make([folder.name, *arrays, 256, tuple(classes)])
 
 
+_closed = (".avif", ".heic", ".heif", ".jxl")  # images that Pillow reads with a plugin alone
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in Image.registered_extensions() or path.suffix.lower() in _closed
+
+
 def _png_files(folder: Path, resize: int | None) -> list[Path]:
     """The PNGs in a folder, or with `resize` all images, sorted."""
-    files = [
-        path for path in map(Path, folder_files(folder)) if path.suffix.lower() in {*Image.registered_extensions(), *_closed}
-    ]
+    files = [path for path in map(Path, folder_files(folder)) if _is_image(path)]
     if not files:
         raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
     if closed := next((path for path in files if path.suffix.lower() not in Image.registered_extensions()), None):
@@ -362,7 +366,7 @@ def _png_files(folder: Path, resize: int | None) -> list[Path]:
 def _subfolders(folder: Path) -> list[str]:
     """Names of the folders in a folder, in numerical order if all are numbers."""
     inside = [path for path in folder.iterdir() if not is_left_out(path)] if folder.is_dir() else []
-    if loose := [path for path in inside if path.suffix.lower() in Image.registered_extensions() and path.is_file()]:
+    if loose := [path for path in inside if _is_image(path) and path.is_file()]:
         raise ValueError(f"{loose[0]} has no label: put it in a folder of its label, {folder}/LABEL/{loose[0].name}")
     names = [path.name for path in inside if path.is_dir()]
     if not names:

@@ -210,7 +210,7 @@ def slurm_gpus(environment: Mapping[str, str]) -> list[int] | None:
     return list(range(first, first + share))
 
 
-_runtime_bytes = 600 * 10**6  # Python, its libraries, XLA and compiled code
+RUNTIME_BYTES = 600 * 10**6  # Python, its libraries, XLA and compiled code
 
 
 def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
@@ -236,7 +236,7 @@ def within_memory(mesh: Mesh, budget: int, table_bytes: int, offsets: int) -> Me
     """
     if mesh.devices.flat[0].platform != "cpu":
         return mesh
-    host = _runtime_bytes + table_bytes + 2 * table_bytes // offsets
+    host = RUNTIME_BYTES + table_bytes + 2 * table_bytes // offsets
     devices = min(mesh.size, (budget - host) // table_bytes)
     if devices < 1:
         raise ValueError(

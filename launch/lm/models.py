@@ -103,10 +103,20 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
     return text, {"corpus": name, "corpus_sha256": sha256}
 
 
+def memory_of(config: Config) -> float:
+    """The bytes that a run may take: --memory, or those of the machine."""
+    return parse_bytes(config.memory) if config.memory else host_bytes()
+
+
+def mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
+    """About the memory that a fit of context mixing takes; without one, 0."""
+    contexts = CONTEXTS[contexts_name(config.contexts, tokenizer.kind)]
+    return fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
+
+
 def kind_of_tables(config: Config, vocab_size: int) -> str:
     """dense or sparse tables, as the methods, --tables and the memory allow."""
-    budget = parse_bytes(config.memory) if config.memory else host_bytes()
-    auto = choose_tables(config.methods, vocab_size, max(config.radius), budget)
+    auto = choose_tables(config.methods, vocab_size, max(config.radius), memory_of(config))
     tables = auto if config.tables == "auto" else config.tables
     if tables == "sparse" and (others := set(config.methods) - set(_of_sparse)):
         raise ValueError(
@@ -124,21 +134,18 @@ def check_fit(config: Config, text: TokenizedCorpus) -> None:
     """
     if isinstance(text.train, np.ndarray):  # shards are too many to look through
         lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
-        if len(np.unique(np.bincount(text.train[text.train != PAD]))) <= 2:  # 0, and one number
+        counts = np.bincount(text.train[text.train != PAD])
+        if len(np.unique(counts)) <= 2:  # 0, and one number
             raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
         if max(config.radius) > lengths.max():
             raise ValueError(
                 f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that"
             )
-        if "context-mixing" in config.methods:
-            budget = parse_bytes(config.memory) if config.memory else host_bytes()
-            kind = contexts_name(config.contexts, text.tokenizer.kind)
-            needed = fit_bytes(np.bincount(text.train[text.train != PAD]), len(CONTEXTS[kind]))
-            if needed > budget:
-                raise ValueError(
-                    f"context mixing of {lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have "
-                    f"{budget / 1e9:.1f} GB: allow more with --memory, or read less with --limit"
-                )
+        if (needed := mixing_bytes(config, text.tokenizer, counts)) > (budget := memory_of(config)):
+            raise ValueError(
+                f"context mixing of {lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have "
+                f"{budget / 1e9:.1f} GB: allow more with --memory, or read less with --limit"
+            )
 
 
 def count_or_load(

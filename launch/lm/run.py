@@ -23,15 +23,15 @@ from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.checkpoints import FROM_COUNTS, load_row, model_rows
 from jexplicit.lm.core.names import FitOptions, window_of
-from jexplicit.lm.counted.model import CONTEXTS, fit_bytes
 from jexplicit.lm.evaluation import evaluate, unknown_share
-from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, contexts_name, fit_model
+from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.training_text import TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
 from jexplicit.runs.bounds import refuses
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import (
+    RUNTIME_BYTES,
     barrier,
     check_equal_across_processes,
     check_process,
@@ -55,6 +55,7 @@ from launch.lm.models import (
     kind_of_tables,
     measure_model,
     measure_tests,
+    mixing_bytes,
     options_of,
     read_corpus,
     read_tests,
@@ -128,7 +129,6 @@ def _beyond(flag: str, given: Sequence[str], served: Sequence[str], where: str) 
 
 _documents = 1_000  # of the part that is tokenised
 _positions = 20_000  # of the part that is fitted on
-_runtime_bytes = 600 * 10**6  # Python, its libraries, and what XLA compiles
 _pair_bytes = 12  # of a pair in sparse counts: two ids and a number
 _stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
 _passes = {  # the option with the number of passes that a fit makes
@@ -168,9 +168,7 @@ def forecast(config: Config) -> dict[str, Any]:
     counting = (time.perf_counter() - start) * grows
     pairs = sum(table.nnz for table in tables) * grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
     table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
-    counted = fit_bytes(
-        (grows * np.bincount(stream)).astype(int), len(CONTEXTS[contexts_name(config.contexts, tokenizer.kind)])
-    )
+    counted = mixing_bytes(config, tokenizer, (grows * np.bincount(stream)).astype(int))
     models = list(wanted_models(config))
     shape: Any = {"eos": config.eos, "tokenizer": tokenizer, "sparse_counts": tables if kind == "sparse" else ()}
     fitting = sum(_model_seconds(config, name, TrainingText(stream, N, **shape), tokens) for name in models)
@@ -180,7 +178,7 @@ def forecast(config: Config) -> dict[str, Any]:
         "tokens": tokens - documents - 1,  # without <pad>
         "vocab_size": N,
         "tables": kind,
-        "memory_bytes": max(counted, _runtime_bytes + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens),
+        "memory_bytes": max(counted, RUNTIME_BYTES + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens),
         "disk_bytes": saved * table_bytes + (_pair_bytes if kind == "sparse" else _stored_bytes) * pairs,
         "tokenising_seconds": seconds,
         "counting_seconds": counting,

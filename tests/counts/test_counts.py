@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from files import shards_of
 from reference import cooccurrences, random_documents, stream_of
+from refusals import refused
 from scipy.sparse import csr_array
 
 from jexplicit.counts import pairs, tables
@@ -250,11 +251,6 @@ def test_a_pass_killed_after_any_window_goes_on_exactly_and_what_was_saved_is_no
 
 def flipped(data, place):
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
-def refused(said, call, *arguments, **options):
-    with pytest.raises(ValueError, match=said):
-        call(*arguments, **options)
 
 
 def test_partial_counts_of_another_pass_and_damaged_ones_are_refused(tmp_path, monkeypatch):

@@ -10,14 +10,10 @@ import pytest
 import reference
 from files import idx_bytes
 from PIL import Image
+from refusals import refused
 from sklearn.datasets import load_digits
 
 from jexplicit.data.images import FILES, check_images, pixel_features, read_grey_images, read_images, read_parts, read_png
-
-
-def refused(said: str, call, *arguments, **options):
-    with pytest.raises(ValueError, match=said):
-        call(*arguments, **options)
 
 
 def some_images(M: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

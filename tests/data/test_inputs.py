@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from refusals import refused
 
 from jexplicit.data import inputs
 from jexplicit.data.corpora import Unit, file_documents, locate_documents, read_documents, text_corpus
@@ -27,11 +28,6 @@ def put(path: Path, data: str | bytes = "") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
-
-
-def refused(said: str, call, *arguments, **options):
-    with pytest.raises(ValueError, match=said):
-        call(*arguments, **options)
 
 
 # Files of any kind

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from jexplicit.data import corpora
 from jexplicit.data import shards as module
@@ -66,11 +67,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
-def refused(said: str, call, *arguments):
-    with pytest.raises(ValueError, match=said):
-        call(*arguments)
 
 
 # The stream

@@ -2,11 +2,10 @@
 
 import functools
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
+from refusals import refused
 
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.files import experiment_of, read_config, read_events, read_rows, read_run
@@ -118,11 +117,6 @@ class Stored:
 
 def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experiment: str = "lm", **changed) -> RunFolder:
     return RunFolder(path, Stored(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
-
-
-def refused(message: str, call: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):

@@ -19,14 +19,18 @@ from launch.kit.views import (
     Lines,
     Results,
     Table,
+    cell,
     figure,
     groups,
     legend_outside,
     log_ticks,
     markdown_table,
+    mean_std,
     means,
+    melt,
     only,
     pivot,
+    points,
     rich_table,
 )
 
@@ -174,3 +178,44 @@ def test_panels_wrap_and_share_a_legend(results, drawn):
         labels = {text.get_text() for box in (fig.legends or [fig.axes[0].get_legend()]) for text in box.get_texts()}
         assert labels == {"a", "b", "level" if legend == "right" else "level 3"}
         assert [tick.get_text() for tick in fig.axes[0].get_xticklabels()] == ["1", "2", "4"]
+
+
+def test_rows_of_columns_measures_and_points():
+    assert [cell("a", "x")(row) for row in ({"a": {"x": 3}}, {"b": {"x": 3}})] == [3, None]
+    measure = {"measure": "loss (nats)", "value": 0.5}
+    assert melt([{"K": 1, "loss": 0.5}, {"K": 2}], {"loss": "loss (nats)"}) == [{"K": 1, "loss": 0.5} | measure]
+    assert points([1, 2], [0.5, 0.25], series="a") == [{"series": "a", "x": 1, "y": 0.5}, {"series": "a", "x": 2, "y": 0.25}]
+    assert (mean_std([1.0, 2.0], ".1f"), mean_std([1.0], ".1f")) == ("1.5 ± 0.7", "1.0")
+
+
+def test_a_table_of_no_rows_shows_nothing(results):
+    table = Table([Column("K", "K")], {"method": "c"})
+    assert table(results) == [] and table.terminal(results).row_count == 0
+    assert Table(lambda rows: [Column(name, name) for name in rows[0]], {"K": 1, "seed": 0})(results)[1].startswith(
+        "| method |"
+    )
+
+
+def test_lines_of_lists_over_seeds_in_panels(results, drawn):
+    rows = [{"step": n, "loss": [n, n + 2], "part": part} for part in ("one", "two") for n in (1, 10)]
+    Lines("x", "step", "loss", panel="part", rows=lambda _: rows, axes={"xscale": "log", "yscale": "log"})(results)
+    assert [ax.get_title() for ax in drawn[0].axes] == ["one", "two"]
+    for ax in drawn[0].axes:
+        np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 11])
+        assert ax.get_legend() is None and [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
+
+
+def test_bars_stand_side_by_side_with_their_range(results, drawn):
+    Lines("x", "K", "loss", "method", bars=True)(results)
+    (ax,) = drawn[0].axes
+    heights = [[bar.get_height() for bar in container] for container in ax.containers if hasattr(container, "patches")]
+    assert heights == [[1.5, 2.5, 4.5], [2.5, 3.5, 5.5]]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "4"]
+
+
+def test_many_places_of_a_log_axis_have_round_ticks():
+    figure, ax = plt.subplots()
+    ax.set_xscale("log")
+    log_ticks(ax, "x", range(1, 100))
+    assert ax.xaxis.get_major_formatter()(50.0, 0) == "50"
+    plt.close(figure)

@@ -39,11 +39,12 @@ _half = 1 << 15  # sums below it are kept in half precision, to a two-thousandth
 _fade = 0.875 ** np.arange(256, dtype=np.float32)  # weights of what is so many decisions back; after 256 they are nothing
 _chunk = 1 << 17  # decisions at a time, which fit a cache
 _shard = 1 << 19  # decisions that are sorted at once
-_sorted_once = 1 << 24  # decisions above which they are sorted again after a table is counted, to save memory
+SORTED_ONCE = 1 << 24  # decisions above which they are sorted again after a table is counted, to save memory
 _precise = 1 << 23  # decisions above which evidence is kept in half precision
-_alone = 1 << 23  # decisions of a shard, that is of one cell mostly, which is sorted beside no other, to save memory
+_alone = 1 << 23  # decisions above which a shard, mostly one cell, is sorted alone, to save memory
 _keys_at_once = 1 << 26  # decisions whose keys are in memory at once
 _time_bits = np.uint64(29)  # of a key, for the number of a decision and its bit
+_most = 1 << 28  # decisions of a text, whose numbers a key holds
 
 
 class Decisions(NamedTuple):
@@ -103,6 +104,9 @@ def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: n
         eos: whether `<pad>` is predicted.
         block: [L] the block of each place, ascending from 0, at most 255.
 
+    Raises:
+        ValueError: more decisions than keys can number.
+
     Example:
         >>> from jexplicit.lm.counted.tree import as_tree
         >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), eos=False).node.tolist()
@@ -111,6 +115,8 @@ def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: n
     places = (np.arange(1, len(ids)) if eos else np.flatnonzero(ids[1:] != PAD) + 1).astype(np.int32)
     token = ids[places]
     length = tree.length[token]
+    if (B := int(length.sum(dtype=np.int64))) > _most:
+        raise ValueError(f"a text of {B:,} decisions: context mixing counts {_most:,} at most; give less text")
     first = np.append(np.int32(0), np.cumsum(length, dtype=np.int32))
     small = np.uint16 if len(tree.length) <= 1 << 16 else np.int32
     node, bit = np.empty(first[-1], small), np.empty(first[-1], np.int8)
@@ -492,7 +498,7 @@ def pass_over(
         key = keys(h, d, shards, group)
         alone = shards == 1 or max(map(len, key)) > _alone  # a short text starts no thread
         each = map if alone else threads().map
-        kept = list(each(shard, range(size))) if B <= _sorted_once else []
+        kept = list(each(shard, range(size))) if B <= SORTED_ONCE else []
         if not len(tables):
             some = range(min(size, max(1, shards // (PARTS if B > LONG else 1))))
             even, odd = functools.reduce(np.add, each(counted, some))

@@ -5,7 +5,7 @@
 The contexts go in *stages*. Those of a stage are counted one after the other, each over the log-odds so far, and gates mix the
 evidence of this stage and all before it, so that the next stage is counted over their mix.
 
-Counting, the tree, tables of states and residuals need no gradient; the weights w are one Newton fit, those of gates a
+Counting, the tree, tables of states and residuals need no gradient; the weights w are one Newton fit, the weights of gates a
 recursive ridge regression. What a model sees of the text before a token is its *history*:
 
     none           the counts of the training text
@@ -27,7 +27,7 @@ from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import window_of
 from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
-from jexplicit.lm.counted.evidence import KINDS, LONG, MOST, PARTS, Cells, Decisions, View, decisions, pass_over
+from jexplicit.lm.counted.evidence import KINDS, LONG, MOST, PARTS, SORTED_ONCE, Cells, Decisions, View, decisions, pass_over
 from jexplicit.lm.counted.layer import Layer, solve_layer
 from jexplicit.lm.counted.mixing import (
     NO_BLOCKS,
@@ -41,6 +41,7 @@ from jexplicit.lm.counted.mixing import (
     whitening,
 )
 from jexplicit.lm.counted.tree import Tree, grow_with_classes
+from jexplicit.runs.devices import RUNTIME_BYTES
 from jexplicit.runs.files import trim_heap
 
 BIAS = np.float16(0.3)
@@ -434,8 +435,8 @@ def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
     """
     p = counts[counts > 0] / max(counts.sum(), 1)
     B = 1.1 * counts.sum() * -(p * np.log2(p)).sum()  # decisions: paths are hardly longer than the entropy
-    mixed, cells, sorting = (B, 4, 120) if B <= _late else (_late / 2, 0.25, 0)  # of gates; bytes of cells, of sorting
-    return int(6e8 + (24 + sorting) * B + contexts * (2 * KINDS * mixed + cells * B + min(16e6, 60 * B)))
+    evidence, cells, order = 2 * KINDS * min(B, _late), 4 if B <= LONG else 0.25, 120 if B <= SORTED_ONCE else 0  # bytes
+    return int(RUNTIME_BYTES + (24 + order) * B + contexts * (evidence + cells * B + min(16e6, 60 * B)))
 
 
 def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, " L"]:

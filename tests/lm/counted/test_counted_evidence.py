@@ -200,6 +200,14 @@ def test_cells_of_few_decisions_say_nothing():
     assert (two.x[:, n < 3] == 0).all() and two.cells is not None and two.cells.seen.n.min() >= 3
 
 
+def test_more_decisions_than_a_key_can_number_are_refused_before_any_is_made():
+    ids = stream(4)
+    tree = grow(ids, tokenizer().vocab_size)
+    long = tree._replace(length=np.full_like(tree.length, 1 << 28))
+    with pytest.raises(ValueError, match="decisions: context mixing counts 268,435,456 at most; give less text"):
+        decisions(ids, long, eos=False)
+
+
 def test_a_chain_without_discounts_is_smoothing_by_hand():
     """With the log-odds (n1 + k p) / (n0 + k (1 - p)) as table, a chain is additive smoothing towards the shorter context."""
     p, k = 0.3, 2.0

@@ -85,7 +85,7 @@ def test_another_text_in_the_same_pass_is_read_as_afterwards(history, long, monk
     """Evidence of the pass is float16: half a thousandth of each, of some ten."""
     if long:  # as if memory could not hold its evidence
         monkeypatch.setattr(core, "_late", 1000)
-        for name, size in (("_shard", 1 << 10), ("_keys_at_once", 1 << 12), ("_sorted_once", 1)):
+        for name, size in (("_shard", 1 << 10), ("_keys_at_once", 1 << 12), ("SORTED_ONCE", 1)):
             monkeypatch.setattr(evidence, name, size)
     train, ids = encode_documents(tokenizer(), texts(30, 0)), stream(2)
     shape = {"history": history, "contexts": CONTEXTS, "gates": GATES, "least": 3 if long and history == "none" else 1}
