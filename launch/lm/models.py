@@ -104,7 +104,7 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
 
 
 def memory_of(config: Config) -> float:
-    """The bytes that a run may take: --memory, or those of the machine."""
+    """The bytes that a run may take: --memory, or the whole machine."""
     return parse_bytes(config.memory) if config.memory else host_bytes()
 
 
