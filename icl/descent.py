@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.attention import AttentionLayer, head_maps, layers_from_maps
-from icl.tasks import Sequence, Tasks, half_mse, initial_weights, sample_tasks, sequences
+from icl.tasks import Sequence, initial_weights
 from jexplicit.runs.checks import checked
 from jexplicit.runs.devices import full_precision
 
@@ -240,25 +240,3 @@ def descent_rates(layer: AttentionLayer, *, dim: int, context: int) -> tuple[Arr
     M, R = (of_layer[0] for of_layer in head_maps(layer))
     b, diagonal = jnp.mean(jnp.diagonal(M)[:dim]), jnp.diagonal(R)
     return -context * b * jnp.mean(diagonal[dim:]), -b * jnp.mean(diagonal[:dim])
-
-
-def sweep_loss(
-    key: Array, predict: Callable[[Any, Sequence], Float[Array, "m batch"]], number: int
-) -> Callable[[Any, Tasks], Float[Array, ""]]:
-    """A function `(weights, tasks) -> loss` with common random numbers."""
-
-    return lambda weights, tasks: _batch_loss(predict, weights, sample_tasks(key, tasks, number))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _batch_loss(predict: Callable[[Any, Sequence], Array], weights: Any, batch: Sequence) -> Array:
-    return half_mse(predict(weights, batch), batch.y_q)
-
-
-def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[Array, " steps"]:
-    """The mean loss over a batch after each step of an iteration."""
-
-    def one(sequence: Sequence) -> Array:
-        return jnp.sum((path(sequence) - sequence.y_q[None]) ** 2, axis=1) / 2
-
-    return jnp.mean(jax.vmap(one)(sequences(batch)), axis=0)

@@ -1,13 +1,9 @@
-"""Names of models, problems and rules for command lines; does not import JAX."""
+"""Names of learned update rules for command lines; does not import JAX."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 from jexplicit.nn.names import Activation
 
-Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-
-# Learned update rules.
 BackwardMode = Literal["additive", "multiplicative_second_state"]
 Normalisation = Literal["none", "forward", "backward", "both"]
 Output = Activation | Literal["softmax"]

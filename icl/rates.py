@@ -1,7 +1,7 @@
 """The best rates of layers of GD and GD++, from the eigenvalues of contexts."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -54,7 +54,8 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
         >>> context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2).shape
         (2, 3)
     """
-    _check(tasks, number)
+    if number < 1:
+        raise ValueError(f"{number} contexts: draw at least one")
     parts = (np.linalg.eigvalsh(_gram(key, tasks, block, number)) for block in range(-(-number // _block)))
     return np.maximum(np.concatenate(list(parts)), 0)
 
@@ -64,7 +65,6 @@ def weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float
     if tasks.scales is None:
         values = context_eigenvalues(key, tasks, contexts)
         return values, np.full_like(values, tasks.variance)
-    _check(tasks, contexts)
     L = np.array([float(std) ** 2 for std in tasks.input_stds])
     pairs = [np.linalg.eigh(_gram(key, tasks, block, contexts)) for block in range(-(-contexts // _block))]
     values = np.concatenate([found.eigenvalues for found in pairs])
@@ -106,23 +106,6 @@ def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
     values, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
     weights *= sum(float(std) ** 2 for std in tasks.input_stds) / weights.sum()
     return Spectrum(values[weights > 0], weights[weights > 0], float(bound))
-
-
-def curvature_after_step(values: Any, gamma: Any) -> Any:
-    """Eigenvalues after a GD++ step, `λ (1 - γ λ)²` (App. A.10, Eq. 23)."""
-    return values * (1 - gamma * values) ** 2
-
-
-def condition_numbers(values: Float[np.ndarray, "T d"]) -> Float[np.ndarray, " T"]:
-    """Largest over smallest eigenvalue of each context; infinite for fewer pairs than inputs."""
-    with np.errstate(divide="ignore"):
-        return values.max(axis=1) / values.min(axis=1)
-
-
-def _check(tasks: Tasks, contexts: int) -> None:
-    _ = tasks.kurtosis  # refuses other inputs
-    if contexts < 1:
-        raise ValueError(f"{contexts} contexts: draw at least one")
 
 
 def _gram(key: Array, tasks: Tasks, block: int, contexts: int) -> Float[np.ndarray, "T d d"]:
@@ -187,14 +170,10 @@ def _upper_end(last: float, mean: float, weight: float, bound: float) -> tuple[n
 #
 # Newton's iteration for the inverse of XᵀX is a polynomial in its eigenvalues, too:
 #
-#     M_0 = α A^p,    M_{k+1} = 2 M_k - M_k A M_k,    w = M_k Xᵀ y,    A = XᵀX
+#     M_0 = I/||A||,    M_{k+1} = 2 M_k - M_k A M_k,    w = M_k Xᵀ y,    A = XᵀX
 #
-# It squares `I - M A`, so that after k steps the error of the prediction is `wᵀ r(A) x_q` with
-#
-#     r(λ) = (1 - α λ^(p + 1))^(2^k).
-#
-# With α = 1/||A||^(p + 1) errors never grow, and every step fits eigenvalues half as large (p = 0). A layer of GD++ at
-# Chebyshev's rates fits eigenvalues a ninth as large, so it equals log₂ 9 = 3.17 steps from M_0 = α I, and 6.34 from M_0 = α A.
+# It squares `I - M A`, so that after k steps the error of the prediction is `wᵀ r(A) x_q` with `r(λ) = (1 - λ/||A||)^(2^k)`.
+# Every step fits eigenvalues half as large, a layer of GD++ at Chebyshev's rates a ninth: log₂ 9 = 3.17 steps.
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _most_fitted = 6  # layers of GD++ with separate rates
@@ -461,19 +440,13 @@ def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial
 
 # Newton's iteration
 
-START_POWERS = {"identity": 0, "A": 1}
-"""Powers p of XᵀX in M_0: the simplest start of Schulz, and that of Fu et al. 2023."""
 
-
-def newton_residual(values: Float[Array, "*T d"], steps: Any, *, power: int = 0) -> Float[Array, "*T d"]:
-    """`r(λ) = (1 - (λ/λ_max)^(power + 1))^(2^steps)` of the eigenvalues of contexts.
+def newton_residual(values: Float[Array, "*T d"], steps: Any) -> Float[Array, "*T d"]:
+    """`r(λ) = (1 - λ/λ_max)^(2^steps)` of the eigenvalues of contexts.
 
     The power is taken in logarithms, for steps of any size. Source: Schulz 1933; Fu et al. 2023, Sec. 3.
     """
-    if power not in START_POWERS.values():
-        raise ValueError(f"power {power}: use 0 for M_0 = α I, 1 for M_0 = α A")
-    share = values / jnp.max(values, axis=-1, keepdims=True)
-    return jnp.exp(2.0**steps * jnp.log1p(-(share ** (power + 1))))
+    return jnp.exp(2.0**steps * jnp.log1p(-values / jnp.max(values, axis=-1, keepdims=True)))
 
 
 def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | None:
@@ -482,14 +455,3 @@ def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | No
         return None
     logs = np.log(np.maximum(losses, np.finfo(float).tiny))
     return float(np.interp(-np.log(loss), -logs, np.arange(len(losses))))
-
-
-def steps_per_layer(layers: Sequence[int], steps: Sequence[float | None]) -> float:
-    """Steps per layer: slope from two layers on, else NaN.
-
-    Args:
-        layers: K.
-        steps: that have the loss of K layers, see `equivalent_steps`.
-    """
-    known = np.array([(K, k) for K, k in zip(layers, steps, strict=True) if K > 1 and k is not None])
-    return float(np.polyfit(known[:, 0], known[:, 1], 1)[0]) if len(known) > 1 else np.nan

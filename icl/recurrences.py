@@ -182,42 +182,6 @@ def _mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken, f
     return lax.scan(step, start, (*stream, gamma))[1]
 
 
-@checked(lambda stream, penalty, *, forgetting=1.0: check_rates(forgetting, penalty), check_finite)
-@full_precision
-def sherman_morrison(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
-    """Recursive least squares in its textbook form, as a baseline; `mesa_recursion` is numerically stable.
-
-        g = P k / (γ + kᵀ P k),   P <- (P - g kᵀ P) / γ,   W <- W + (v - W k) gᵀ,    P_0 = Λ⁻¹
-
-    With γ < 1 the penalty decays as γᵗ, and P grows without bound in directions absent from recent keys; rounding makes P
-    indefinite if H + Λ is ill-conditioned.
-
-    Args:
-        penalty: the diagonal of Λ.
-        forgetting: γ, one number or one per token.
-
-    Raises:
-        ValueError: shapes that do not fit, forgetting outside (0, 1], or a penalty that is not positive.
-
-    Example:
-        >>> one = Stream(jnp.ones((3, 1)), jnp.array([[2.0], [4.0], [6.0]]), jnp.ones((3, 1)))
-        >>> sherman_morrison(one, 1.0).round(4).tolist()
-        [[1.0], [2.0], [3.0]]
-
-    Source: von Oswald et al. 2023; Haykin, Adaptive Filter Theory, on recursive least squares.
-    """
-    (gamma,) = per_token(stream, forgetting=forgetting)
-
-    def step(state: tuple[Array, Array], token: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
-        (P, W), (k, v, q, gamma) = state, token
-        g = P @ k / (gamma + k @ P @ k)
-        W = W + jnp.outer(v - W @ k, g)
-        return ((P - jnp.outer(g, k @ P)) / gamma, W), W @ q
-
-    start = jnp.diag(1 / diagonal(stream, penalty)), zero_weights(stream)
-    return lax.scan(step, start, (*stream, gamma))[1]
-
-
 def zero_weights(stream: Stream) -> Float[Array, "m d"]:
     """W_0 = 0."""
     return jnp.zeros((stream.V.shape[1], stream.K.shape[1]), stream.K.dtype)
@@ -558,32 +522,6 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
 
     start = jnp.full(streams.tokens, jnp.sum(lam) / streams.penalty)
     return streams.noise**2 / 2 * lax.fori_loop(0, _iterations, update, start)
-
-
-@checked(lambda stream, penalty: check_rates(1.0, penalty), check_finite)
-@full_precision
-def prefix_ridge(stream: Stream, penalty: Penalty) -> Float[Array, "T m"]:
-    """Ridge regression at every token, by a separate solve for each.
-    `o_t = (Σ_{s<=t} v_s k_sᵀ) (Σ_{s<=t} k_s k_sᵀ + Λ)⁻¹ q_t`.
-
-    It stores T matrices of d x d numbers; mesa layers are compared with it.
-
-    Args:
-        penalty: the diagonal of Λ, one number or one per coordinate of the keys.
-
-    Raises:
-        ValueError: shapes that do not fit, or a penalty that is not positive.
-
-    Example:
-        >>> one = Stream(jnp.ones((2, 1)), jnp.array([[2.0], [4.0]]), jnp.ones((2, 1)))
-        >>> prefix_ridge(one, 1.0).round(4).tolist()
-        [[1.0], [2.0]]
-    """
-    per_token(stream, forgetting=1.0)  # checks the shapes
-    K, V, Q = stream
-    H, G = (jnp.cumsum(A[:, :, None] * K[:, None], axis=0) for A in (K, V))
-    X = jnp.linalg.solve(H + jnp.diag(diagonal(stream, penalty))[None], Q[..., None])
-    return (G @ X)[..., 0]
 
 
 @checked(after=check_finite)

@@ -7,7 +7,6 @@ either reads one minibatch, so this is the ratio of examples, too. In FLOPs it i
 import functools
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Any
 
 import jax
 import numpy as np
@@ -66,24 +65,15 @@ def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
         jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
 
 
-def task_rates(task: Task, sets: Sets) -> tuple[float, ...]:
-    """The learning rates of Adam on a task; half of them in large networks."""
-    rates = RATES[::2] if (sets.inputs + sets.outputs) * task.width > _large else RATES
-    return tuple(rate for rate in rates if rate < _adam)
-
-
-def adam_curve(config: TasksConfig, task: Task, sets: Sets) -> list[float]:
-    """Mean test accuracy of the Adam that is best on dev, by updates."""
-    options: Any = {"steps": REACHED[-1], "at": REACHED, **learner_options(config, sets)}
-    test, best = tuned("adam", task_rates(task, sets), KINDS, (task.width,), sets, **options)
-    return [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best.tolist())]
-
-
 def speed_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets) -> list[Row]:
     """The rule's accuracy, Adam's updates, costs and neighbours by number of updates."""
     options, hidden, at = learner_options(config, sets), (task.width,), tuple(n for n in UPDATES if n in _neighbours)
     curves = learning_curves(*rule[:2], hidden, sets.train, sets.test, steps=UPDATES[-1], at=UPDATES, **options)
-    adam, sizes, B = adam_curve(config, task, sets), (sets.inputs, *hidden, sets.outputs), options["batch_size"]
+    # half of the rates in large networks
+    rates = tuple(rate for rate in RATES[:: 1 + ((sets.inputs + sets.outputs) * task.width > _large)] if rate < _adam)
+    test, best = tuned("adam", rates, KINDS, hidden, sets, steps=REACHED[-1], at=REACHED, **options)
+    adam = [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best.tolist())]
+    sizes, B = (sets.inputs, *hidden, sets.outputs), options["batch_size"]
     cost = rule_flops(*rule[:2], sizes, B) / descent_flops(sizes, B)
     nearest = nearest_neighbour_accuracies(sets.train, sets.test, at=at, **options).mean(axis=0)
     same = task.data.partition("@")[0] == rule.provenance.get("data", {}).get("name")

@@ -1,6 +1,6 @@
 """Few and many pretraining tasks, unequal inputs and noisy labels."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -9,15 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl import diversity
-from icl.attention import Regression, descent_layers, diagonal_layers, head_layer, init_layers, predict_batch
+from icl.attention import Regression, descent_layers, head_layer, init_layers, predict_batch
 from icl.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.descent import gradient_descent, ridge
 from icl.diversity import FiniteTasks, diversity_curve
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from jexplicit.runs.progress import stage
-from launch.icl import base, training
-from launch.icl.base import COLOURS, LOSS, measures
+from launch.icl import training
 from launch.icl.config import NoisyConfig, TaskDiversityConfig
+from launch.icl.rates import COLOURS, LOSS, TEST, Job, check_memory, experiment, random_key
+from launch.icl.training import measures
+from launch.kit.experiment import Part
 from launch.kit.views import Column, Lines, Results, Row, Table, melt, where
 
 # A layer after few and many pretraining tasks (Raventós et al. 2023).
@@ -32,10 +34,10 @@ def check_inputs(config: TaskDiversityConfig) -> None:
     """Refuse more inputs than fit."""
     flags = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
     needed = _copies * (max(config.dim, *config.dims) + 1) ** 4
-    base.check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
+    check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
 
 
-def task_diversity(job: base.Job[TaskDiversityConfig]) -> Iterator[base.Part]:
+def task_diversity(job: Job[TaskDiversityConfig]) -> Iterator[Part]:
     """Untrained rows by numbers of tasks and heads, and the `threshold` events."""
     config, tasks = job.config, make_tasks(job.config.dim, job.config.context)
     yield {"start": None}, partial(untrained, config, tasks)
@@ -72,7 +74,7 @@ def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
     for name, heads, losses in solved:
         for M, loss, train_loss in zip(numbers, losses.fresh, losses.pretraining, strict=True):
             yield _row(tasks, name, M, heads=heads, loss=float(loss), train_loss=float(train_loss))
-    size, key = config.test_tasks, base.random_key(config, base.TEST)
+    size, key = config.test_tasks, random_key(config, TEST)
     fresh = tasks.sample(key, size)
     with stage("Bayes-optimal predictions", "numbers of tasks") as progress:
         for n, M in enumerate(numbers):
@@ -87,7 +89,7 @@ def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
             progress(n + 1, len(numbers))
 
 
-def _trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
+def _trained_rows(job: Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
     """Layers trained on M tasks, and their exact losses."""
     config, name, problem = job.config, f"diversity_{few.number}_{heads}_heads", Regression(few)
     init = partial(init_layers, width=config.dim + 1, heads=heads, scale=training.INIT_SCALE)
@@ -145,26 +147,20 @@ _styles = {
 _axes = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
 _lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, _styles, _axes, legend="right")
 DIVERSITY_VIEWS = [THRESHOLDS, _lines._replace(by_panel={"fresh tasks": {"yscale": "log"}})]
-TASK_DIVERSITY = base.experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity", check=check_inputs)
+TASK_DIVERSITY = experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity", check=check_inputs)
 
 
-# Regression with unequal inputs and noisy labels, also by task.
+# Regression with unequal inputs and noisy labels.
 
-ANISOTROPIC, MIXED = "anisotropic, noisy", "mixed noise"
 _label_noise = 1.0  # standard deviation; that of the labels is about sqrt(d)
-_fit_tasks, _coarse_tasks, _contexts = 20_000, 2000, 5000
-_block = 10_000  # test tasks per evaluation
-
-Predict = Callable[[Sequence], Any]
 
 
-def noisy(job: base.Job[NoisyConfig]) -> Iterator[base.Part]:
-    """A part for each kind of tasks."""
-    yield {"task": ANISOTROPIC}, partial(anisotropic, job)
-    yield {"task": MIXED}, partial(mixed, job.config)
+def noisy(job: Job[NoisyConfig]) -> Iterator[Part]:
+    """One part."""
+    yield {"task": "anisotropic, noisy"}, partial(anisotropic, job)
 
 
-def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
+def anisotropic(job: Job[NoisyConfig]) -> Iterator[Row]:
     """x ~ N(0, Λ), noisy labels: one layer, and preconditioned descent."""
     config, d, N = job.config, job.config.dim, job.config.context
     scales = tuple(float(k**-0.5) for k in range(1, d + 1))
@@ -179,7 +175,7 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
     evaluation = training.validation_loss(config, problem)
     trained = training.train_or_load(job, "anisotropic", init, problem, training.make_recipe(config), evaluation)
     constructed = descent_layers(d, N, 1.0, preconditioner=G.T)
-    predictors: list[tuple[base.Row, Predict]] = [
+    predictors: list[tuple[Row, Callable[[Sequence], Any]]] = [
         ({"predictor": "zero"}, lambda b: jnp.zeros_like(b.y_q)),
         ({"predictor": "gd", "eta": eta}, vmap_tasks(lambda s: gradient_descent(s, eta)[-1])),
         ({"predictor": "closed_form"}, vmap_tasks(lambda s: gradient_descent(s, 1.0, preconditioner=G.T)[-1])),
@@ -187,7 +183,7 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
         ({"predictor": "ridge"}, vmap_tasks(lambda s: ridge(s, _label_noise**2))),
         *(({"predictor": "trained", **e, "start": "cold"}, partial(problem.predict, one)) for one, e in trained),
     ]
-    batch = sample_tasks(base.random_key(config, base.TEST), tasks, config.test_tasks)
+    batch = sample_tasks(random_key(config, TEST), tasks, config.test_tasks)
     about = {"reference": "closed_form", "layers": 1, "recurrent": True}
     about |= {"dim": d, "context": N, "test_tasks": config.test_tasks}
     with stage("testing other covariances"):
@@ -197,68 +193,5 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
         yield {**about, **compared, "population_loss": exact.get(entry["predictor"]), **entry}
 
 
-def mixed(config: NoisyConfig) -> Iterator[base.Row]:
-    """Fitted layers and ridge regressions, less ridge that knows the noise."""
-    levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
-    distribution = diversity.MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
-    size = min(_fit_tasks, 2 * config.validation_tasks)
-    fitted, _ = diversity.sample_mixed_noise(base.random_key(config, base.VALIDATION), distribution, size)
-    with stage("fitting ridge regressions"):
-        baselines = diversity.ridge_baselines(fitted, distribution)
-    fits = _fit_layers(config, distribution, fitted)
-    predictors: dict[tuple[str, int], Predict] = {(name, 0): predict for name, predict in baselines.items()}
-    for which, fit in fits.items():
-        predictors[which] = partial(diversity.predict_diagonal, jnp.asarray(fit.rates, fitted.X.dtype))
-    K = max(config.diagonal_layers)
-    layers = diagonal_layers(fits["diagonal", K].rates, distribution.dim)  # the same as attention
-    predictors["constructed", K] = partial(Regression(distribution.tasks, K).predict, layers)
-    losses = _mean_losses(config, distribution, predictors)
-    about = {"reference": "oracle", "recurrent": False, "dim": distribution.dim, "context": distribution.context}
-    for (name, K), loss in losses.items():
-        row = {**about, "predictor": name, "layers": K, "heads": 2 if name in ("diagonal", "constructed") else 1}
-        fit = {"rates": f.rates.tolist(), "fitted_loss": f.loss} if (f := fits.get((name, K))) else {}
-        yield {**row, "loss": loss, "adjusted_loss": loss - losses["oracle", 0], **fit}
-
-
-def _fit_layers(
-    config: NoisyConfig, distribution: diversity.MixedNoise, fitted: Sequence
-) -> dict[tuple[str, int], diversity.DiagonalFit]:
-    """The rates of layers with two and four scalars, by depth."""
-    few, found = jax.tree.map(lambda leaf: leaf[..., :_coarse_tasks], fitted), {}
-    key, contexts = base.random_key(config, base.SPECTRUM), min(_contexts, config.test_tasks)
-    for K in sorted(config.diagonal_layers):
-        with stage(f"fitting diagonal layers, K = {K}"):
-            start = diversity.gd_plus_plus_rates(key, distribution, K, contexts=contexts)
-            for name in ("gd++", "diagonal"):
-                starts = [found["gd++", K].rates if name == "diagonal" else start]
-                # rates of fewer layers, then layers that do nothing or little: from exactly zero the search may stall
-                fewer = [fit.rates for (other, _), fit in found.items() if other == name]
-                starts += [np.vstack([r, *[scale * r[-1:]] * (K - len(r))]) for r in fewer for scale in (0.0, 0.1)]
-                fit_rates = partial(diversity.fit_diagonal, plus_plus=name == "gd++")
-                coarse = min((fit_rates(few, s) for s in starts), key=lambda fit: fit.loss)
-                found[name, K] = fit_rates(fitted, coarse.rates, steps=60)
-    return found
-
-
-def _mean_losses(
-    config: NoisyConfig, distribution: diversity.MixedNoise, predictors: Mapping[Any, Predict]
-) -> dict[Any, float]:
-    """Mean losses on the same fresh tasks, ridge that knows noise first."""
-    size = min(_block, config.test_tasks)
-    blocks = 1000 + jnp.arange(-(-config.test_tasks // size))
-
-    def block_losses(block: jax.Array) -> list[jax.Array]:
-        key = jax.random.fold_in(base.random_key(config, base.TEST), block)
-        batch, sigma = diversity.sample_mixed_noise(key, distribution, size)
-        y = [diversity.ridge_batch(batch, sigma**2), *(predict(batch) for predict in predictors.values())]
-        return [half_mse(one, batch.y_q) for one in y]
-
-    with stage("testing mixed noise"):
-        losses = jax.jit(lambda blocks: jax.lax.map(block_losses, blocks))(blocks)
-    return dict(zip([("oracle", 0), *predictors], (float(jnp.mean(loss)) for loss in losses), strict=True))
-
-
-_noise_note = """Adjusted losses are less that of ridge regression that knows each task's noise. The best single layer is
-preconditioned descent (Ahn et al. 2023); GD++ is as good as ridge regression with one penalty (Vladymyrov et al. 2024)."""
-NOISY_VIEWS = [measures(tasks=[ANISOTROPIC]), measures(tasks=[MIXED], note=_noise_note)]
-NOISY = base.experiment("noisy", noisy, NOISY_VIEWS, title="Noise")
+_noise_note = "The best single layer is preconditioned descent (Ahn et al. 2023)."
+NOISY = experiment("noisy", noisy, [measures(note=_noise_note)], title="Noise")

@@ -10,19 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl.attention import AttentionLayer, head_maps, roll_out, softmax_descent_layer, softmax_layers
-from icl.descent import interpolate, path_losses, sweep_loss
+from icl.descent import interpolate
 from icl.rates import (
     Polynomial,
-    condition_numbers,
     context_eigenvalues,
-    curvature_after_step,
     evaluate_polynomial,
     optimal_polynomials,
 )
-from icl.tasks import Sequence, Tasks, sample_tasks
+from icl.tasks import Sequence, Tasks, sample_tasks, sequences
 from jexplicit.runs.devices import full_precision
-from launch.icl import base, training
-from launch.icl.base import COMPARISON, LOSS, STYLES, curves, loss_by_step, measures
+from launch.icl import training
 from launch.icl.config import (
     CurvatureConfig,
     DeepSoftmaxConfig,
@@ -34,24 +31,39 @@ from launch.icl.config import (
     OneStepConfig,
     SoftmaxConfig,
 )
+from launch.icl.rates import (
+    LOSS,
+    SPECTRUM,
+    TEST,
+    VALIDATION,
+    Job,
+    Model,
+    experiment,
+    make_model,
+    model_name,
+    random_key,
+    spectrum,
+)
+from launch.icl.training import COMPARISON, STYLES, curves, loss_by_step, measures
+from launch.kit.experiment import Part
 from launch.kit.views import Column, Images, Lines, Results, Row, Table, cell, means, melt, pivot, where
 
 # Linear attention on linear regression compared with gradient descent (von Oswald 2023).
 
 
-def one_step(job: base.Job[OneStepConfig]) -> Iterator[base.Part]:
+def one_step(job: Job[OneStepConfig]) -> Iterator[Part]:
     """One layer."""
-    yield _compared(job, base.make_model(job.config), {"cold": job.config.steps})
+    yield _compared(job, make_model(job.config), {"cold": job.config.steps})
 
 
-def multi_step(job: base.Job[MultiStepConfig]) -> Iterator[base.Part]:
+def multi_step(job: Job[MultiStepConfig]) -> Iterator[Part]:
     """--layers layers, also from the solution."""
     config = job.config
-    model, warm = base.make_model(config, config.layers, recurrent=config.recurrent), {"warm": config.warm_steps}
+    model, warm = make_model(config, config.layers, recurrent=config.recurrent), {"warm": config.warm_steps}
     yield _compared(job, model, {"cold": config.steps, **(warm if config.warm_steps else {})})
 
 
-def _compared(job: base.Job[LayerFlags], model: base.Model, runs: dict[str, int]) -> base.Part:
+def _compared(job: Job[LayerFlags], model: Model, runs: dict[str, int]) -> Part:
     """All predictors on fresh test tasks: untrained, trained and interpolated."""
 
     def part() -> list[Row]:
@@ -76,7 +88,7 @@ _panels = {
 
 def training_curves(results: Results) -> list[str]:
     """The figure of training: loss, agreement and distances by step (paper, Fig. 2)."""
-    model = base.model_name(results.rows[0])
+    model = model_name(results.rows[0])
     found = curves(results, {"trained": f"cold_{model}", "warm": f"warm_{model}"})
     rows = [{**row, "series": row["label"] if "step" in row else row["series"]} for row in found]
     logs: dict[str, Any] = {label: {"yscale": "log", "ylim": (1e-3, None)} for label in list(_panels.values())[2:]}
@@ -87,14 +99,14 @@ def training_curves(results: Results) -> list[str]:
 
 
 REGRESSION_VIEWS = [COMPARISON, training_curves]
-ONE_STEP = base.experiment("one-step", one_step, REGRESSION_VIEWS, title="One layer is one step")
-MULTI_STEP = base.experiment("multi-step", multi_step, REGRESSION_VIEWS, title="Several layers are steps of GD++")
+ONE_STEP = experiment("one-step", one_step, REGRESSION_VIEWS, title="One layer is one step")
+MULTI_STEP = experiment("multi-step", multi_step, REGRESSION_VIEWS, title="Several layers are steps of GD++")
 
 
 # Attention with one change: softmax, depth, layer normalisation, few tasks.
 
 
-def compared(job: base.Job[LayerFlags], model: base.Model, families: list[training.Family]) -> list[Row]:
+def compared(job: Job[LayerFlags], model: Model, families: list[training.Family]) -> list[Row]:
     """The rows of predictors, after the rows of descents."""
     return training.measure_families(job.config, model, [*training.descent_families(job.config, model), *families])
 
@@ -102,11 +114,11 @@ def compared(job: base.Job[LayerFlags], model: base.Model, families: list[traini
 HEADS = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in files and events, by label
 
 
-def softmax(job: base.Job[SoftmaxConfig]) -> Iterator[base.Part]:
+def softmax(job: Job[SoftmaxConfig]) -> Iterator[Part]:
     """One softmax layer, and the products of its heads in heads.npz."""
 
     def part() -> list[Row]:
-        model = base.make_model(job.config)
+        model = make_model(job.config)
         problem = training.make_regression(model, softmax=True)
         layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, centred_rate(job.config, model.tasks))
         found = [
@@ -126,7 +138,7 @@ def softmax(job: base.Job[SoftmaxConfig]) -> Iterator[base.Part]:
 @full_precision
 def centred_rate(config: LayerFlags, tasks: Tasks) -> float:
     """The best η on centred inputs, `E tr S / E tr S²`."""
-    X = sample_tasks(base.random_key(config, base.VALIDATION), tasks, config.validation_tasks).X
+    X = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks).X
     centred = X - jnp.mean(X, axis=0, keepdims=True)
     S = jnp.einsum("nib,njb->bij", centred, centred) / tasks.context
     return float(jnp.mean(jnp.trace(S, axis1=1, axis2=2)) / jnp.mean(jnp.sum(S**2, axis=(1, 2))))
@@ -136,9 +148,9 @@ _sharpness = 0.3  # of the scores of the first layer, which are below 1
 STARTS = {"cold": "softmax_cold", "warm": "softmax_warm"}
 
 
-def deep_softmax(job: base.Job[DeepSoftmaxConfig]) -> Iterator[base.Part]:
+def deep_softmax(job: Job[DeepSoftmaxConfig]) -> Iterator[Part]:
     """--layers layers with two heads: constructed, and trained from random weights and from these."""
-    config, model = job.config, base.make_model(job.config, job.config.layers, recurrent=job.config.recurrent)
+    config, model = job.config, make_model(job.config, job.config.layers, recurrent=job.config.recurrent)
 
     def part() -> list[Row]:
         problem = training.make_regression(model, softmax=True)
@@ -159,36 +171,26 @@ def deep_softmax(job: base.Job[DeepSoftmaxConfig]) -> Iterator[base.Part]:
     yield model.sizes, part
 
 
-def layernorm(job: base.Job[LayernormConfig]) -> Iterator[base.Part]:
-    """Layer normalisation in one and two layers, with events `sweep`."""
-    ranges = np.linspace(0.5, 2.0, 16).tolist()
+def layernorm(job: Job[LayernormConfig]) -> Iterator[Part]:
+    """Layer normalisation in one and two layers."""
 
     def part(layers: int) -> list[Row]:
-        model, name = base.make_model(job.config, layers), f"layernorm_K{layers}"
+        model = make_model(job.config, layers)
         problem = training.make_regression(model, layernorm=True)
-        trained = training.trained_family(job, model, name=name, problem=problem)
-        for family in (trained, training.descent_family(job.config, model, "gd")):
-            loss = sweep_loss(base.random_key(job.config, base.SWEEP), family.predict, min(job.config.test_tasks, 5000))
-            for weights, entry in family.members:
-                losses = [float(loss(weights, replace(model.tasks, input_range=r))) for r in ranges]
-                about = {"predictor": family.name, "seed": entry.get("seed"), "shift": "input_range", "values": ranges}
-                job.folder.log(event="sweep", model=name, **about, losses=losses)
-        return compared(job, model, [trained])
+        return compared(job, model, [training.trained_family(job, model, name=f"layernorm_K{layers}", problem=problem)])
 
     yield from (({"layers": layers}, partial(part, layers)) for layers in (1, 2))
 
 
-def finite_data(job: base.Job[FiniteDataConfig]) -> Iterator[base.Part]:
+def finite_data(job: Job[FiniteDataConfig]) -> Iterator[Part]:
     """A part for each number of tasks, whose loss is `train_loss`."""
 
     def part(size: int) -> list[Row]:
-        model = base.make_model(job.config)
+        model = make_model(job.config)
         recipe = training.make_recipe(job.config)._replace(batch_size=size, cycle=1)
         trained, members = training.trained_family(job, model, name=f"finite_{size}", recipe=recipe), []
         for layers, entry in trained.members:
-            same = sample_tasks(
-                base.random_key(replace(job.config, seed=entry["seed"]), 0), model.tasks, size
-            )  # as in training
+            same = sample_tasks(random_key(replace(job.config, seed=entry["seed"]), 0), model.tasks, size)  # as in training
             loss = float(training.batch_loss(training.make_regression(model), layers, same))
             members.append((layers, {**entry, "train_loss": loss}))
         return compared(job, model, [trained._replace(members=members)])
@@ -204,62 +206,52 @@ def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-NOTES = {
-    "softmax": "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close.",
-    "layernorm": "von Oswald et al. 2023, Fig. 14 (5000 steps, five seeds): worse than descent, but flatter on larger inputs.",
-    "finite": "von Oswald et al. 2023, Fig. 16 (5000 steps): 512 tasks are too few, from 2048 on it is nearly descent.",
-}
-SOFTMAX_VIEWS = [measures(note=NOTES["softmax"]), loss_by_step("softmax", HEADS), Images("heads", head_products)]
+_softmax = "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close."
+_layernorm = "von Oswald et al. 2023, Fig. 14 (5000 steps, five seeds): worse than descent, but flatter on larger inputs."
+_finite = "von Oswald et al. 2023, Fig. 16 (5000 steps): 512 tasks are too few, from 2048 on it is nearly descent."
+SOFTMAX_VIEWS = [measures(note=_softmax), loss_by_step("softmax", HEADS), Images("heads", head_products)]
 DEEP_VIEWS = [measures(), loss_by_step("deep_softmax", STARTS)]
-FINITE_VIEWS = [measures({"training_tasks": "training tasks"}, NOTES["finite"])]
-
-SOFTMAX = base.experiment("softmax", softmax, SOFTMAX_VIEWS, title="Softmax")
-DEEP_SOFTMAX = base.experiment("deep-softmax", deep_softmax, DEEP_VIEWS, title="Layers of softmax attention")
-LAYERNORM = base.experiment("layernorm", layernorm, [measures(note=NOTES["layernorm"])], title="Layer normalisation")
-FINITE_DATA = base.experiment("finite-data", finite_data, FINITE_VIEWS, title="Finite training sets")
+FINITE_VIEWS = [measures(Column("training tasks", "training_tasks"), note=_finite)]
+SOFTMAX = experiment("softmax", softmax, SOFTMAX_VIEWS, title="Softmax")
+DEEP_SOFTMAX = experiment("deep-softmax", deep_softmax, DEEP_VIEWS, title="Layers of softmax attention")
+LAYERNORM = experiment("layernorm", layernorm, [measures(note=_layernorm)], title="Layer normalisation")
+FINITE_DATA = experiment("finite-data", finite_data, FINITE_VIEWS, title="Finite training sets")
 
 
 # GD++ lowers the largest eigenvalues of XᵀX (von Oswald 2023, App. A.10).
 
+_by = ["context", "predictor"]
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
 _contexts = 10_000  # whose eigenvalues are measured, at most
 
 
-def curvature(job: base.Job[CurvatureConfig]) -> Iterator[base.Part]:
+def curvature(job: Job[CurvatureConfig]) -> Iterator[Part]:
     """A part for each context length."""
     yield from (({"context": N}, partial(curvature_rows, job, N)) for N in job.config.contexts)
 
 
-def curvature_rows(job: base.Job[CurvatureConfig], context: int) -> Iterator[Row]:
-    """The best layers, and those trained from random weights, by their γ."""
-    config, model = job.config, base.make_model(replace(job.config, context=context), 2)
+def curvature_rows(job: Job[CurvatureConfig], context: int) -> Iterator[Row]:
+    """The best layers, and those trained from random weights, by their γ; eigenvalues before and after a layer."""
+    config, model = job.config, make_model(replace(job.config, context=context), 2)
     rates, seconds = training.descent(config, model, "gd++")
-    key = base.random_key(config, base.SPECTRUM + 100)
-    values = context_eigenvalues(key, model.tasks, min(config.test_tasks, _contexts))
-    about = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
-    yield model.row("closed_form", **about, **_eigenvalues(values, about["gamma"]))
+    values = context_eigenvalues(random_key(config, SPECTRUM + 100), model.tasks, min(config.test_tasks, _contexts))
+    found: Row = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
+    after = values * (1 - found["gamma"] * values) ** 2  # von Oswald et al. 2023, Eq. 23
+    for name, part in (("", values), ("_after", after)):
+        highest = part.max(axis=1)
+        found |= {f"eigenvalue_max{name}": float(highest.max()), f"mean_eigenvalue_max{name}": float(highest.mean())}
+        with np.errstate(divide="ignore"):  # fewer pairs than inputs
+            found |= {f"condition{name or '_before'}": float(np.median(highest / part.min(axis=1)))}
+    yield model.row("closed_form", **found)
     for _, entry in training.with_descent_rates(model, training.trained_family(job, model)).members:
         tied = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
-        loss = evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss
-        yield model.row("trained", **entry, loss=loss, **_eigenvalues(values, entry["gamma"]))
-
-
-def _eigenvalues(values: np.ndarray, gamma: float) -> dict[str, float]:
-    """The smallest and largest eigenvalue, and the median condition number, over contexts."""
-    found = {}
-    for when, part in (("", values), ("_after", curvature_after_step(values, gamma))):
-        low, high = part.min(axis=1), part.max(axis=1)
-        found |= {f"eigenvalue_min{when}": float(low.min()), f"eigenvalue_max{when}": float(high.max())}
-        found |= {f"mean_eigenvalue_min{when}": float(low.mean()), f"mean_eigenvalue_max{when}": float(high.mean())}
-        found["condition_after" if when else "condition_before"] = float(np.median(condition_numbers(part)))
-    return found
+        yield model.row("trained", **entry, loss=evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss)
 
 
 def _largest(when: str) -> Callable[[Row], Any]:
     return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
 
 
-_by_context = ["context", "predictor"]
 CURVATURE_TABLE = Table(
     [
         Column("N", "context"),
@@ -272,10 +264,10 @@ CURVATURE_TABLE = Table(
         Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
         Column("after", cell("closed_form", "condition_after"), ".3g"),
     ],
-    lambda results: pivot(means(where(results.rows, experiment="curvature"), _by_context), ["context"], "predictor"),
+    lambda results: pivot(means(where(results.rows, experiment="curvature"), _by), ["context"], "predictor"),
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
-CURVATURE = base.experiment("curvature", curvature, [CURVATURE_TABLE], title="Curvature")
+CURVATURE = experiment("curvature", curvature, [CURVATURE_TABLE], title="Curvature")
 
 
 # One layer run for fewer and more loops (Gatmiry et al. 2024).
@@ -285,7 +277,7 @@ LOOPS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
 _trained_for, _path_tasks = 2, 20_000  # loops of the layer that is trained, and tasks that it is run on, at most
 
 
-def looped(job: base.Job[LoopedConfig]) -> Iterator[base.Part]:
+def looped(job: Job[LoopedConfig]) -> Iterator[Part]:
     """GD and GD++ solved for K loops, and a layer trained for two."""
     yield {"start": None}, lambda: _solved_rows(job.config)
     yield {"start": "cold"}, lambda: _trained_rows(job)
@@ -293,8 +285,8 @@ def looped(job: base.Job[LoopedConfig]) -> Iterator[base.Part]:
 
 def _solved_rows(config: LoopedConfig) -> Iterator[Row]:
     """Losses of solved rates by loops, from the eigenvalues of fresh contexts."""
-    tasks = base.make_model(config).tasks
-    law, fresh = base.spectrum(config, tasks), context_eigenvalues(base.random_key(config, base.TEST), tasks, config.test_tasks)
+    tasks = make_model(config).tasks
+    law, fresh = spectrum(config, tasks), context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
     most: Any = {"layers": max(SOLVED_FOR), "tied": True, "seed": config.seed}
     for name in ("gd", "gd++"):
         found = optimal_polynomials(law, tasks, plus_plus=name == "gd++", **most)
@@ -304,14 +296,14 @@ def _solved_rows(config: LoopedConfig) -> Iterator[Row]:
             for loops in LOOPS:
                 run = Polynomial(np.full(loops, eta), np.full(loops, gamma), np.nan)
                 losses = evaluate_polynomial(fresh, run, tasks)._asdict()
-                yield base.Model(tasks, K, True).row(name, loops=loops, **about, **losses)
+                yield Model(tasks, K, True).row(name, loops=loops, **about, **losses)
 
 
-def _trained_rows(job: base.Job[LoopedConfig]) -> Iterator[Row]:
+def _trained_rows(job: Job[LoopedConfig]) -> Iterator[Row]:
     """Losses of every seed's layer by loops; one that diverges has none."""
-    config, model = job.config, base.make_model(job.config, _trained_for)
+    config, model = job.config, make_model(job.config, _trained_for)
     number = min(config.test_tasks, _path_tasks)
-    batch = sample_tasks(base.random_key(config, base.TEST), model.tasks, number)
+    batch = sample_tasks(random_key(config, TEST), model.tasks, number)
     for layers, entry in training.trained_family(job, model).members:
         losses = [float(x) if np.isfinite(x) else None for x in np.asarray(_by_loop(training.first_layer(layers), batch))]
         yield from (model.row("trained", loops=n, loss=losses[n - 1], **entry, test_tasks=number) for n in LOOPS)
@@ -319,7 +311,9 @@ def _trained_rows(job: base.Job[LoopedConfig]) -> Iterator[Row]:
 
 @jax.jit
 def _by_loop(layer: AttentionLayer, batch: Sequence) -> jax.Array:
-    return path_losses(lambda sequence: roll_out(layer, sequence, steps=max(LOOPS)), batch)
+    """The mean loss after each loop."""
+    y = jax.vmap(lambda one: roll_out(layer, one, steps=max(LOOPS)) - one.y_q[None])(sequences(batch))
+    return jnp.mean(jnp.sum(y**2, axis=2), axis=0) / 2
 
 
 def _layer(row: Row) -> str:
@@ -334,4 +328,4 @@ LOOPED_TABLE = Table(
 )
 _loop_axes = {"xscale": "log", "yscale": "log", "xlabel": "loops run", "ylabel": LOSS, "ylim": (5e-3, 10)}
 LOOPED_FIGURE = Lines("looped", "loops", "loss", _layer, lambda row: _layer(row).split(",")[0], axes=_loop_axes, sharey=True)
-LOOPED = base.experiment("looped", looped, [LOOPED_TABLE, LOOPED_FIGURE], title="Looped layers")
+LOOPED = experiment("looped", looped, [LOOPED_TABLE, LOOPED_FIGURE], title="Looped layers")

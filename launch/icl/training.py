@@ -3,7 +3,7 @@
 import functools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,14 +15,14 @@ from icl.attention import AttentionLayer, Regression, descent_layers, init_layer
 from icl.closed_form import optimal_rate
 from icl.descent import Predictions, PredictorDifference, descent_rates, difference, gd_plus_plus, predictions, ridge
 from icl.rates import Polynomial, optimal_polynomials
-from icl.tasks import QueryLoss, Sequence, map_pieces, sample_tasks, vmap_tasks
+from icl.tasks import QueryLoss, Sequence, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
-from launch.icl.base import TEST, VALIDATION, Job, Model, model_name, random_key, spectrum
 from launch.icl.config import LayerFlags, TaskFlags, TrainingFlags
-from launch.kit.views import Row
+from launch.icl.rates import COLOURS, LOSS, TEST, VALIDATION, Job, Model, model_name, random_key, spectrum
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, means
 
 INIT_SCALE = 0.002  # of the random weights of a single layer: variance times fan-in, as in the paper's code
 _block = 10_000  # test tasks per evaluation
@@ -288,8 +288,12 @@ def reference_predictions(config: TaskFlags, model: Model, batch: Sequence, name
 
 @functools.partial(jax.jit, static_argnums=0)
 def predictions_of(predict: Predict, weights: Any, batch: Sequence) -> Predictions:
-    """The predictions of a member of a family."""
-    return map_pieces(lambda piece: predictions(lambda b: predict(weights, b), piece), batch, _piece)
+    """The predictions of a member of a family, for pieces of the batch in turn."""
+    size = batch.y_q.shape[-1]
+    piece = max(n for n in range(1, min(size, _piece) + 1) if size % n == 0)
+    pieces = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, piece), -2, 0), batch)
+    found = jax.lax.map(lambda part: predictions(lambda b: predict(weights, b), part), pieces)
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], size), found)
 
 
 @jax.jit  # apart from the predictions, so that it is compiled once for all predictors
@@ -297,3 +301,91 @@ def compare(ours: Predictions, theirs: Predictions) -> dict[str, Array]:
     """Mean loss and mean squared loss, and differences from other predictions."""
     means = {"loss": ours.loss, "square": ours.loss**2, "above_reference": ours.loss - theirs.loss}
     return {**jax.tree.map(jnp.mean, means), **difference(ours, theirs)._asdict()}
+
+
+# Tables and figures of several experiments.
+
+NAMES = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
+STYLES = {name: {"color": colour, "label": NAMES.get(name, name)} for name, colour in COLOURS.items()}
+READING = """Losses are half mean squared errors, means over seeds with their range in brackets. *GD* and *GD++* are K steps at
+their best rates, tied across steps where the layers share weights; the best single layer is a *closed form*. *Constructed* are
+attention weights that perform the reference, GD for one layer and GD++ for more; *interpolated* is the mean of trained and
+constructed weights; *ridge* knows the noise. Cosines and differences compare with the reference."""
+BY_STEP = {"xlabel": "training step", "ylabel": f"validation {LOSS}", "yscale": "log"}
+Models = Mapping[str, str]  # names of trained models in files and events, by label
+
+_identity = (
+    *("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start"),
+    *("training_tasks", "attention", "layernorm"),
+)
+
+
+def over_seeds(results: Results) -> list[Row]:
+    """Rows over seeds as one row of means, with `number` and `losses`."""
+    losses = [[row["loss"] for row in own] for own in groups(results.rows, _identity).values()]
+    return [{**row, "losses": own} for row, own in zip(means(results.rows, _identity), losses, strict=True)]
+
+
+def curve(results: Results, model: str) -> list[Row]:
+    """The evaluations of a trained model by step, measures by seed."""
+    return sorted((e for e in results.events("evaluation", "model", "step") if e["model"] == model), key=lambda e: e["step"])
+
+
+def curves(results: Results, models: Models) -> list[Row]:
+    """The evaluations of models as a series `trained`, and constant losses."""
+    rows: list[Row] = []
+    for label, model in models.items():
+        rows += [{"label": label, "series": "trained", **entry} for entry in curve(results, model)]
+        found = {event["predictor"]: event["loss"] for event in results.events("reference") if event["model"] == model}
+        rows += [{"label": label, "series": name, "loss": loss} for name, loss in found.items()]
+    return rows
+
+
+def loss_by_step(name: str, models: Models | Callable[[Results], Models]) -> Lines:
+    """The figure of validation losses by step, a panel for each model."""
+    rows = lambda results: curves(results, models(results) if callable(models) else models)  # noqa: E731
+    return Lines(name, "step", "loss", "series", "label", rows, STYLES, BY_STEP, sharey=True)
+
+
+def _predictor(row: Row) -> str:
+    fitted = row["predictor"] == "closed_form" and row.get("reference") == "gd++"
+    name = "GD++, separate rates" if fitted else NAMES.get(row["predictor"], row["predictor"])
+    return name + " from the solution" * (row.get("start") == "warm") + f", {row['number']} seeds" * (row["number"] > 1)
+
+
+def _layers(row: Row) -> str:
+    return f"{row['layers']}" + ("" if row["layers"] < 2 else " recurrent" if row["recurrent"] else " separate")
+
+
+def _loss_with_range(row: Row) -> str:
+    losses = row["losses"]
+    return f"{row['loss']:#.5g}" + (f" ({min(losses):#.5g} to {max(losses):#.5g})" if len(losses) > 1 else "")
+
+
+def _rates(values: Any, form: str) -> str:
+    """A rate, or one per layer; of several γ the last has no effect."""
+    kept = values[:-1] if form == ".3g" and isinstance(values, list) else values
+    return "" if values is None else ", ".join(f"{rate:{form}}" for rate in np.ravel(kept))
+
+
+_forms = {
+    ".5g": "initial_loss population_loss train_loss",
+    ".4f": "cosine model_difference prediction_difference",
+    ".3f": "sensitivity_own sensitivity_next sensitivity_other",
+}
+_measures = [
+    *(Column("K", _layers), Column("heads", "heads"), Column("predictor", _predictor), Column("loss", _loss_with_range)),
+    *(Column(name.replace("_", " "), name, form) for form, names in _forms.items() for name in names.split()),
+    Column("η/N", lambda row: _rates(None if row.get("eta") is None else np.divide(row["eta"], row["context"]), ".4g")),
+    Column("γ", lambda row: _rates(row.get("gamma"), ".3g")),
+    Column("steps", lambda row: row["steps"] or None),
+    Column("seconds", "seconds", ".0f"),
+]
+
+
+def measures(*columns: Column, note: str = "") -> Table:
+    """A table of predictors and their measures, after other columns."""
+    return Table([*columns, *_measures], over_seeds, note)
+
+
+COMPARISON = measures(note=READING.replace("\n", " "))

@@ -16,7 +16,7 @@ from icl import descent, descent_layers, head_maps, squared_error
 from icl.attention import AttentionLayer, init_layers, predict, predict_batch, roll_out, softmax_layers
 from icl.descent import gd_plus_plus, gradient_descent
 from icl.problems import init_network
-from icl.tasks import KURTOSIS, Sequence, Tasks, contract, draw, map_pieces, sample_tasks, sequences, tokens
+from icl.tasks import KURTOSIS, Sequence, Tasks, contract, draw, sample_tasks, sequences, tokens
 
 
 def drawn(seed: int, tasks: Tasks, *batch: int) -> Sequence:
@@ -55,25 +55,6 @@ def test_answers_are_linear_in_the_inputs_of_one_task_and_a_batch_is_many_of_the
     by_task = jax.tree.map(np.asarray, sequences(Sequence(*map(jax.device_put, many))))
     np.testing.assert_array_equal(by_task.X, np.moveaxis(np.asarray(many.X), -1, 0))
     np.testing.assert_array_equal(by_task.y_q, many.y_q.T)
-
-
-def test_the_mixture_has_the_frobenius_norm_it_was_asked_for():
-    X = drawn(3, Tasks(inputs="mixture", input_range=2.5), 300).X
-    np.testing.assert_allclose(np.sqrt(np.sum(X**2, axis=(0, 1))), 2.5, rtol=1e-12)
-    skewed = X.min(axis=(0, 1)) > 0  # all 100 coordinates positive: the exponential
-    assert 0.25 < skewed.mean() < 0.42  # a third of 300 tasks, 3 standard deviations of 0.027
-
-
-def test_exponential_inputs_have_the_variance_and_are_not_centred():
-    x = drawn(4, Tasks(inputs="exponential"), 5_000).X
-    assert x.var() == pytest.approx(1 / 12, rel=0.02) and x.mean() == pytest.approx((1 / 12) ** 0.5, rel=0.01)
-
-
-def test_a_batch_in_pieces_is_the_whole_batch():
-    batch = task(batch=(7,))
-    double = jax.jit(lambda batch: [map_pieces(lambda part: 2 * part.x_q, batch, piece) for piece in (1, 2, 7, 9)])
-    for found in double(batch):
-        np.testing.assert_array_equal(found, 2 * np.asarray(batch.x_q))
 
 
 def test_tokens_put_y_behind_x_and_the_query_last():

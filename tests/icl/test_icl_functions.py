@@ -14,17 +14,16 @@ from tables import each_row, refuse
 
 import icl
 from icl import blur
-from icl.attention import Regression, diagonal_layers, init_layers
-from icl.blocks import CausalTransformer, counting_model, induction_model, init_model, next_outputs
+from icl.attention import Regression, init_layers
+from icl.blocks import induction_model, init_model, next_outputs
 from icl.blur import MetaRecipe, Rules, Stage, descent_curves, learning_curves, random_genome
 from icl.blur.baselines import mixture, plane, select_tasks, task_sets
 from icl.blur.learning import resize_images
 from icl.blur.rules import forward
 from icl.blur.search import Family, MetaState, make_source, mean_scores, meta_optimizer, meta_steps
 from icl.closed_form import all_heads_solution, exact_moments, sampled_moments, solution_loss
-from icl.diversity import MixedNoise, fit_diagonal, posterior_mean
-from icl.problems import Chains, Copying, FunctionClass, Waves, copying_layers, init_network, predict_waves, separate_tokens
-from icl.rates import Spectrum, losses_by_context, newton_residual
+from icl.problems import Chains, Copying, Waves, copying_layers, init_network, predict_waves, separate_tokens
+from icl.rates import Spectrum, losses_by_context
 from icl.recurrences import Dynamics, Stream
 from icl.tasks import Tasks, contract
 from icl.training import Recipe, TrainingState, blocked_gradient, make_optimizer, training_steps
@@ -52,7 +51,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
     K, V, Q = STREAM
     REGRESSION, RECIPE = icl.Regression(icl.Tasks(dim=2, context=3)), icl.Recipe(batch_size=24)
     STARTS = filled(lambda key: jax.vmap(lambda key: icl.init_layers(key, 3))(jax.random.split(key)))
-    CLASS, WAVES = FunctionClass(dim=4, points=9), Waves(context=6)
+    WAVES = Waves(context=6)
     RULES, GENOME, DATA = blur.Rules(states=2), filled(blur.random_genome, 2), two_classes()
     GENOMES = jax.tree.map(lambda leaf: device(np.asarray(leaf)[None]), GENOME)
     SYNAPSES = filled(blur.init_synapses, GENOME, RULES, (3, 4, 2))
@@ -72,13 +71,10 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
     RIDGES = (
         functools.partial(icl.mesa_conjugate_gradients, steps=12, chunk=5),
         icl.mesa_recursion,
-        icl.sherman_morrison,
-        icl.prefix_ridge,
     )
     return [
         ("context 0", lambda: icl.Tasks(context=0)),
         ("'cauchy'.*uniform", lambda: icl.Tasks(inputs="cauchy")),  # pyright: ignore[reportArgumentType]
-        ("sampled_moments", lambda: icl.Tasks(inputs="exponential").kurtosis),
         ("give one for each", lambda: icl.Tasks(dim=3, scales=(1.0,))),
         ("no single variance", lambda: icl.Tasks(dim=1, scales=(1.0,)).variance),
         (r"X \(4, 3\)", lambda: icl.tokens(ONE._replace(X=np.ones((4, 3))))),
@@ -99,7 +95,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         (r"y_q \(3,\)", lambda: icl.ridge(ONE._replace(y_q=np.zeros(3)), 0.1)),
         ("scale 0", lambda: icl.init_layers(KEY, 4, scale=0)),
         ("width 2.5, .*use whole numbers", lambda: icl.init_layers(KEY, 2.5)),  # pyright: ignore[reportArgumentType]
-        (r"random key 7: pass jax.random.key\(7\)", lambda: icl.init_layers(7, 4)),  # pyright: ignore[reportArgumentType]
         ("a batch of type NoneType: give icl.sample_tasks", lambda: icl.predict_batch(LAYERS, None)),  # pyright: ignore[reportArgumentType]
         # training and comparison
         ("block 7 for batches of 24", lambda: blocked_gradient(PAIR, np.ones(24), REGRESSION.loss, block=7)),
@@ -108,17 +103,14 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("one head", lambda: icl.interpolate(filled(icl.init_layers, 4, heads=2), filled(icl.init_layers, 4), dim=3)),
         ("same shape", lambda: icl.interpolate(filled(icl.init_layers, 4, layers=3), filled(icl.init_layers, 4), dim=3)),
         # solvers
-        ("sampled_moments", lambda: icl.optimal_rate(icl.Tasks(inputs="mixture"))),
         ("factor", lambda: traced(lambda A: exact_moments(icl.Tasks(), factor=A), np.eye(3))),
         (r"X \(0, 3, 2\)", lambda: icl.sampled_moments(device(np.zeros((0, 3, 2))))),
-        ("power 2", lambda: newton_residual(device(np.ones(2)), 1, power=2)),
         ("0 layers", lambda: icl.optimal_polynomials(Spectrum(np.ones(2), np.ones(2), 1.0), icl.Tasks(), layers=0, tied=True)),
         (
             "0 eigenvalues",
             lambda: icl.optimal_polynomials(Spectrum(np.ones(0), np.ones(0), 1.0), icl.Tasks(), layers=2, tied=True),
         ),
         ("0 contexts", lambda: icl.spectral_law(KEY, icl.Tasks(), 0)),
-        ("sampled_moments", lambda: icl.context_eigenvalues(KEY, icl.Tasks(inputs="mixture"), 5)),
         ("bound 0", lambda: icl.chebyshev_rates(0.0, 10, 2)),
         # finitely many tasks
         ("0 tasks", lambda: icl.FiniteTasks(TASKS, 0)),
@@ -128,7 +120,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         (r"W \(5, 2\)", lambda: icl.discrete_mmse(SINGLE, np.ones((5, 2)), 0.25)),
         (r"W \(0, 3\)", lambda: icl.token_moments(icl.Tasks(dim=3), np.ones((0, 3)))),
         (r"probabilities \(0,\)", lambda: icl.token_moments(icl.Tasks(dim=3), W, np.ones(0))),
-        ("sampled_moments", lambda: icl.token_moments(icl.Tasks(dim=3, inputs="mixture"), W)),
         ("0 sweeps", lambda: icl.one_head_solution(quiet, sweeps=0)),
         ("from 1 to 5", lambda: icl.diversity_curve(icl.Tasks(dim=3, noise=0.5), W, [6])),
         ("noise 0.0", lambda: icl.diversity_curve(icl.Tasks(dim=3), W, [1])),
@@ -139,18 +130,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("2 outputs", lambda: Copying(icl.Tasks(outputs=2))),
         ("width 3", lambda: Copying(icl.Tasks(), codes=3)),
         ("2 outputs", lambda: separate_tokens(ONE)),
-        ("shift 'up'", lambda: CLASS.sample(KEY, "up")),  # pyright: ignore[reportArgumentType]
-        ("9 points in 4 dimensions", lambda: CLASS.sample(KEY, "orthogonal query")),
-        ("cubic", lambda: FunctionClass("cubic")),  # pyright: ignore[reportArgumentType]
-        ("dim 0", lambda: FunctionClass(dim=0)),
-        ("dim 2.*nonzero 3", lambda: FunctionClass("sparse", dim=2, nonzero=3)),
-        ("points 0", lambda: FunctionClass(points=0)),
-        ("hidden 0", lambda: FunctionClass(hidden=0)),
-        ("width 8 for 3 heads", lambda: CausalTransformer(width=8, heads=3).init(KEY, np.ones((1, 5, 4)), np.ones((1, 5)))),
-        ("context 3", lambda: MixedNoise(dim=3, context=3)),
-        ("levels", lambda: MixedNoise(levels=(1.0, -1.0))),
-        (r"wanted \[layers, 4\]", lambda: diagonal_layers(np.zeros((2, 3)), 3)),
-        (r"wanted \[layers, 4\]", lambda: fit_diagonal(SINGLE, np.zeros((2, 3)))),
         ("amplitude", lambda: Waves(amplitude=(0.5, 0.1))),
         ("context 0", lambda: Waves(context=0)),
         ("1 channels", lambda: init_network(KEY, channels=1)),
@@ -168,7 +147,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         *((f"alpha {alpha}", lambda alpha=alpha: Chains(alpha=alpha)) for alpha in cast(Any, (0.0, 1e-40, float("inf"), "1"))),
         ("0 chains: draw at least one", lambda: Chains().sample(KEY, 0)),
         ("1 states", lambda: traced(lambda: induction_model(1, 4, 1.0))),
-        ("length 0", lambda: counting_model(3, 0)),
         (r"shape \(2,\) for 3 states", lambda: traced(lambda: induction_model(3, 4, np.ones(2)))),
         ("0 states", lambda: init_model(KEY, 0, 4)),
         (
@@ -232,7 +210,6 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("use 2 to 2 classes", lambda: blur.meta_train(GENOMES, RULES, SEVERAL, (blur.Stage(1, 1),), two_classes(300), DATA)),
         ("neither a file nor one of boolean, digits", lambda: blur.load_genome("nothing")),
         ("neither a file nor one of", lambda: blur.learner("nothing")),
-        (r"random key 7: pass jax.random.key\(7\)", lambda: blur.init_synapses(7, GENOME, RULES, (3, 2))),  # pyright: ignore[reportArgumentType]
         ("28 x 28 to a side of 30", lambda: resize_images(np.ones((1, 28, 28)), 30)),
         ("60 images of digits: at least 100", lambda: blur.image_sets(digits(), limit=60)),
         ("classes 3 of digits: use at least two of 0 .. 9", lambda: blur.image_sets(digits(), classes=(3,))),
@@ -287,7 +264,6 @@ CONSTRUCTIONS = {
     "gd++": lambda eta: icl.descent_layers(3, 5, eta, gamma=eta / 10, layers=2),
     "weights": lambda eta: icl.descent_layers(3, 5, eta, W0=eta * jnp.ones((1, 3)), preconditioner=eta * jnp.eye(3)),
     "softmax": lambda eta: icl.softmax_descent_layer(3, 5, eta, sharpness=eta / 10),
-    "diagonal": lambda eta: diagonal_layers(eta * jnp.ones((2, 4)), 3),
     "copying": lambda eta: copying_layers(3, 5, eta),
 }
 SOLVERS = {
@@ -297,7 +273,6 @@ SOLVERS = {
     "sampled moments": lambda x: icl.optimal_solution(sampled_moments(jnp.moveaxis(BATCH.X, -1, 0), v=x)),
     "solution loss": lambda x: solution_loss(x * jnp.eye(3), exact_moments(TASKS)),
     "polynomial": lambda x: losses_by_context(jnp.ones((4, 3)), x[None], jnp.zeros(1), TASKS),
-    "posterior mean": lambda x: posterior_mean(BATCH._replace(Y=x * BATCH.Y), MixedNoise(dim=3, context=5)),
     "losses of the delta rule": lambda x: icl.delta_losses(DRIFT, x / 2),
 }
 
@@ -317,7 +292,6 @@ def predictors() -> dict[str, Callable[[Any], Any]]:
         "softmax": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, softmax=True, layernorm=True),
         "gd++": icl.vmap_tasks(lambda one: icl.gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
         "ridge": icl.vmap_tasks(lambda one: icl.ridge(one, 0.5)),
-        "posterior mean": lambda batch: posterior_mean(batch, MixedNoise(dim=3, context=5)),
         "waves": lambda batch: predict_waves(of_type(NETWORK, batch), batch).final,
     }
 

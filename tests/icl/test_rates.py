@@ -21,6 +21,7 @@ from icl.closed_form import one_step_loss, optimal_rate
 from icl.rates import Spectrum, context_eigenvalues, spectral_law, weighted_eigenvalues
 from icl.tasks import sample_tasks
 from launch.icl.rates import loss_of as mean_loss
+from launch.icl.rates import steps_per_layer
 
 # compiled whole, which takes less time than compiling every operation
 exact_moments, sampled_moments = jax.jit(closed_form.exact_moments), jax.jit(closed_form.sampled_moments)
@@ -343,13 +344,10 @@ def test_the_residual_is_that_of_the_iteration():
     X = np.random.default_rng(0).normal(size=(7, 4))
     A = X.T @ X
     values, U = np.linalg.eigh(A)
-    residuals = jax.jit(lambda values, k: [rates.newton_residual(values, k, power=power) for power in (0, 1)])
-    found = [residuals(values, float(k)) for k in range(8)]
-    for power in (0, 1):
-        M = np.linalg.matrix_power(A, power) / values[-1] ** (power + 1)
-        for k in range(8):
-            np.testing.assert_allclose(U @ np.diag(np.asarray(found[k][power])) @ U.T, np.eye(4) - M @ A, atol=1e-12)
-            M = 2 * M - M @ A @ M
+    residual, M = jax.jit(rates.newton_residual), np.eye(4) / values[-1]
+    for k in range(8):
+        np.testing.assert_allclose(U @ np.diag(np.asarray(residual(values, float(k)))) @ U.T, np.eye(4) - M @ A, atol=1e-12)
+        M = 2 * M - M @ A @ M
 
 
 @pytest.mark.slow
@@ -377,8 +375,9 @@ def test_the_loss_is_a_mean_over_contexts_and_the_slope_that_of_least_squares():
     assert float(jax.jit(mean_loss)(weights, r)) == pytest.approx(expected, rel=1e-12)
     K, steps = np.arange(2, 6), np.array([5.0, 9.0, 11.0, 15.0])
     slope = ((K - K.mean()) * (steps - steps.mean())).sum() / ((K - K.mean()) ** 2).sum()
-    assert rates.steps_per_layer([1, *K.tolist(), 6], [99.0, *steps.tolist(), None]) == pytest.approx(slope, rel=1e-12)
-    assert np.isnan(rates.steps_per_layer([1, 2], [3.0, 6.0]))
+    pairs = zip([1, *K.tolist(), 6], [99.0, *steps.tolist(), None], strict=True)
+    rows = [{"layers": layers, "newton_steps_identity": k} for layers, k in pairs]
+    assert steps_per_layer(rows) == pytest.approx(slope, rel=1e-12) and np.isnan(steps_per_layer(rows[:2]))
 
 
 def test_the_best_looped_preconditioner_is_the_inverse_covariance():

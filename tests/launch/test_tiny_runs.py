@@ -21,8 +21,8 @@ from jexplicit.runs.files import read_events
 from launch import cli
 from launch.digits.run import load_classifier
 from launch.digits.solved import row_name
-from launch.icl.base import TEST, make_model, random_key
 from launch.icl.config import InputFlags
+from launch.icl.rates import TEST, make_model, random_key
 from launch.icl.training import descent_families, measure_families
 from launch.kit.views import only, where
 from launch.lm import models as lm_models
