@@ -79,15 +79,7 @@ def predict(
 def roll_out(layer: AttentionLayer, sequence: Sequence, *, steps: int, damping: Any = 1.0) -> Float[Array, "steps m"]:
     """The prediction after each of several applications of one layer.
 
-    Args:
-        damping: λ.
-
-    Example:
-        >>> layer = jax.tree.map(lambda leaf: leaf[0], init_layers(jax.random.key(0), 2))
-        >>> roll_out(layer, Sequence(jnp.ones((5, 1)), jnp.ones((5, 1)), jnp.ones(1), jnp.ones(1)), steps=3).shape
-        (3, 1)
-
-    Source: von Oswald et al. 2023, Fig. 1 and 10.
+    damping: λ. Source: von Oswald et al. 2023, Fig. 1 and 10.
     """
     maps, d = head_maps(layer), sequence.x_q.shape[0]
 
@@ -130,11 +122,7 @@ def init_layers(
         scale: variance times fan-in; the paper's code has 0.002/K, its text a standard deviation of 0.002/K.
 
     Raises:
-        ValueError: a number that is no whole one or below 1, a scale that is not positive, or an integer as key.
-
-    Example:
-        >>> bool(0.013 < init_layers(jax.random.key(0), 11, heads=100).W_K.std() < 0.014)  # sqrt(0.002 / 11) = 0.0135
-        True
+        ValueError: a number that is no whole one or below 1, or a scale that is not positive.
 
     Source: von Oswald et al. 2023, App. A.12, as in its code.
     """
@@ -157,13 +145,6 @@ class Regression(QueryLoss):
     tasks: their distribution, e.g. `icl.Tasks` with Python numbers.
     depth: K, number of applications of a single layer, or the number of layers.
     clip, softmax, layernorm: as in `icl.predict`.
-
-    Example:
-        >>> from icl import Tasks, init_layers
-        >>> regression = Regression(Tasks(dim=3, context=5))
-        >>> batch = regression.sample(jax.random.key(0), 4)
-        >>> regression.loss(init_layers(jax.random.key(1), 4), batch).shape
-        ()
     """
 
     tasks: TaskSampler
@@ -181,18 +162,13 @@ class Regression(QueryLoss):
 def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Float[Array, "m batch"]:
     """The predictions of a stack of layers for a batch, batch last.
 
-    Options and errors are those of `icl.predict`: depth, clip, softmax and layernorm.
-
-    Raises:
-        ValueError: a single sequence, for which there is `icl.predict`, or another thing than a sequence.
+    Options and errors are those of `icl.predict`.
 
     Example:
         >>> from icl import Tasks, init_layers, sample_tasks
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-        >>> jax.jit(predict_batch)(init_layers(jax.random.key(1), 4), batch).shape
+        >>> predict_batch(init_layers(jax.random.key(1), 4), batch).shape
         (1, 4)
-
-    Source: von Oswald et al. 2023, Eq. 3.
     """
     if not isinstance(batch, Sequence):
         raise ValueError(f"a batch of type {type(batch).__name__}: give icl.sample_tasks(key, tasks, size), or an icl.Sequence")
@@ -250,7 +226,10 @@ def attention_update(
     *,
     softmax: bool = False,
 ) -> Float[Array, "width n batch"]:
-    """The update `Σ_h Σ_i R e_i a_ij` of tokens e_j, `a_ij = e_iᵀ M e_j` or its softmax over i."""
+    """`Σ_h Σ_i R e_i a_ij` for tokens e_j.
+
+    Scores are `a_ij = e_iᵀ M e_j`, or their softmax over i.
+    """
     if not softmax and tokens.shape[1] > len(context):  # more tokens than coordinates: R (Σ_i e_i e_iᵀ) M e_j
         G = contract(transpose(context), transpose(context))
         updates = (_apply(R_h, contract(G, _apply(M_h, tokens))) for M_h, R_h in zip(M, R, strict=True))
@@ -308,13 +287,11 @@ def descent_layers(
         preconditioner: [d, d] G, the right factor of ΔW; default, the identity.
 
     Raises:
-        ValueError: sizes below 1; shapes that do not fit; GD++ with W0, as it changes x (a check of values, which tracers
-            skip).
+        ValueError: sizes below 1; shapes that do not fit; GD++ with W0, as it changes x (tracers skip this check).
 
     Example:
-        >>> layer = descent_layers(2, 4, 0.5)
-        >>> layer.P[0, 0].diagonal().tolist(), layer.W_V[0, 0, 2].tolist()
-        ([0.0, 0.0, 0.125], [0.0, 0.0, -1.0])
+        >>> descent_layers(2, 4, 0.5).P[0, 0].diagonal().tolist()
+        [0.0, 0.0, 0.125]
 
     Source: von Oswald et al. 2023, Prop. 1 and App. A.1, A.10; P as in their code (under GD its x entries act on zeros).
     """
@@ -356,8 +333,8 @@ def softmax_descent_layer(
 ) -> AttentionLayer:
     """A step of descent: two softmax heads with a linear difference.
 
-    Scores are `±ε x_iᵀ x_j`. For small scores `softmax(z)_i = (1 + z_i - mean z)/N + O(ε²)`, heads of opposite signs cancel all
-    even powers, and the remainder is a step on inputs centred over the context:
+    For scores `±ε x_iᵀ x_j` heads of opposite signs cancel all even powers, and the remainder is a step on inputs that are
+    centred over the context:
 
         y_j <- y_j - (η/N) Σ_i y_i (x_i - x̄)ᵀ x_j + O(ε²)
 
@@ -367,10 +344,6 @@ def softmax_descent_layer(
 
     Raises:
         ValueError: sizes below 1, or a sharpness that is not positive.
-
-    Example:
-        >>> softmax_descent_layer(3, 4, 0.5).P.shape
-        (1, 2, 4, 4)
 
     Source: this package; von Oswald et al. 2023, App. A.9, observe it in two trained heads.
     """
@@ -408,16 +381,10 @@ def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> A
     """A layer of one head, `ŷ = pᵀ (1/N) Σ_i e_i e_iᵀ A x_q`.
 
     Args:
-        p: [d + 1]; A: [d + 1, d].
-        context: N.
+        p: [d + 1]; A: [d + 1, d]; context: N.
 
     Raises:
         ValueError: shapes that do not fit.
-
-    Example:
-        >>> layer = head_layer(jnp.array([0.0, 1.0]), jnp.array([[0.5], [0.0]]), 4)  # y_q is half the mean of y x times x_q
-        >>> layer.P.shape
-        (1, 1, 2, 2)
     """
     D = len(p)
     if A.shape != (D, D - 1) or context < 1:
@@ -432,8 +399,7 @@ def head_tensor(layer: AttentionLayer, context: int) -> Float[Array, "D D d"]:
     """The H of one layer of any weights, `ŷ = Σ_abj H_abj Z_ab x_q,j`.
 
     Args:
-        layer: a stack of one layer, of one output and any number of heads.
-        context: N.
+        layer: a stack of one layer, of one output and any number of heads; context: N.
 
     Raises:
         ValueError: several layers.

@@ -51,11 +51,6 @@ class FiniteTasks:
     Raises:
         ValueError: no task, or several outputs.
 
-    Example:
-        >>> few = FiniteTasks(Tasks(dim=3, context=5), 2)
-        >>> few.weights().shape, few.sample(jax.random.key(0), 4).X.shape
-        ((2, 3), (5, 3, 4))
-
     Source: Raventós et al. 2023, Sec. 2.
     """
 
@@ -95,18 +90,12 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
         ŷ = x_qᵀ Σ_m p_m w_m,    p = softmax_m(-||y - X w_m||² / (2 v))
 
     Args:
-        sequence: of one output.
         W: [M, d] the tasks.
         v: variance of the noise.
         block: tasks at a time; changes memory, and the result by rounding only.
 
     Raises:
         ValueError: shapes that do not fit, no task, or a variance or a block that is not positive.
-
-    Example:
-        >>> one = Sequence(jnp.eye(2), jnp.array([[1.0], [2.0]]), jnp.ones(2), jnp.zeros(1))
-        >>> discrete_mmse(one, jnp.array([[1.0, 2.0], [2.0, 1.0]]), 0.01).tolist()
-        [3.0]
 
     Source: Raventós et al. 2023, Sec. 2.
     """
@@ -184,12 +173,6 @@ def diversity_curve(tasks: Tasks, W: Float[Array, "M d"], numbers: Numbers[int])
 
     Raises:
         ValueError: a number below 1 or above the number of tasks, or labels without noise.
-
-    Example:
-        >>> tasks = Tasks(dim=2, context=5, noise=0.5)
-        >>> curve = diversity_curve(tasks, FiniteTasks(tasks, 64).weights(), [1, 8, 64])
-        >>> bool((curve.all_heads.pretraining <= curve.one_head.pretraining).all()), curve.descent.fresh.shape
-        (True, (3,))
     """
     if not numbers or min(numbers) < 1 or max(numbers) > len(W):
         raise ValueError(f"numbers {list(numbers)} of {len(W)} tasks: give some, from 1 to {len(W)}")
@@ -235,13 +218,7 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
         τ = (κ - 3 + d + v/(s c²)) / N,    γ = 1 + 1/N + τ
 
     in units of the loss for all tasks, with ρ the Marchenko-Pastur law, for d/M, of the eigenvalues of `(1/M) Σ_m w_m w_mᵀ`
-    where c² = 1.
-
-    Args:
-        tasks: with independent symmetric coordinates of one variance.
-        M: number of tasks, not necessarily an integer.
-
-    Source: this package, in the limit of Lu et al. 2024.
+    where c² = 1; M is any number. Source: this package, in the limit of Lu et al. 2024.
     """
     dtype = jnp.zeros(()).dtype
     N, ratio = tasks.context, tasks.dim / jnp.asarray(M, dtype)
@@ -262,9 +239,8 @@ def diversity_threshold(tasks: Tasks, *, tolerance: float = 0.05) -> float:
         ValueError: a tolerance that is not positive, or so large that one task is enough.
 
     Example:
-        >>> tasks = Tasks(dim=10, context=10, inputs="normal", input_range=12**0.5, noise=0.5)
-        >>> round(diversity_threshold(tasks)), round(diversity_threshold(tasks, tolerance=0.01))
-        (46, 212)
+        >>> round(diversity_threshold(Tasks(dim=10, context=10, inputs="normal", input_range=12**0.5, noise=0.5)))
+        46
 
     Source: this package; Raventós et al. 2023, Sec. 4, find that the threshold of transformers grows linearly with d.
     """

@@ -42,17 +42,10 @@ class Spectrum(NamedTuple):
 
 
 def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarray, "number d"]:
-    """The eigenvalues of XᵀX of fresh contexts, smallest first, in float64.
-
-    Args:
-        tasks: their distribution, with independent symmetric coordinates.
+    """The eigenvalues of XᵀX of fresh contexts, smallest first, in float64 [number, d].
 
     Raises:
-        ValueError: other inputs, or fewer than one context.
-
-    Example:
-        >>> context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2).shape
-        (2, 3)
+        ValueError: fewer than one context.
     """
     if number < 1:
         raise ValueError(f"{number} contexts: draw at least one")
@@ -76,11 +69,10 @@ def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
     """The eigenvalues of many contexts as a few thousand weighted values, with extrapolated tails.
 
     Args:
-        tasks: their distribution, with independent symmetric coordinates, of one scale or several.
         contexts: number to sample, at about 10,000 per second.
 
     Raises:
-        ValueError: other inputs, or fewer than one context.
+        ValueError: fewer than one context.
 
     Example:
         >>> law = spectral_law(jax.random.key(0), Tasks(dim=3, context=5), 1000)
@@ -215,7 +207,6 @@ def residual(values: Array, eta: Float[Array, " K"], gamma: Float[Array, " K"], 
 
 def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
     """The rates η and γ of K layers of GD++ by Chebyshev.
-    The residual is `sin(3^K θ) / (3^K sin θ)` at an eigenvalue `λ = bound sin² θ`.
 
         η_l / N = γ_l = 4/(3 bound) 9^l,    l = 0 .. K - 1
 
@@ -228,10 +219,8 @@ def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, 
         ValueError: a bound that is not positive, or no layer.
 
     Example:
-        >>> eta, gamma = chebyshev_rates(4.0, 10, 2)
-        >>> r = residual(jnp.array([4.0, 3.0, 0.0]), jnp.asarray(eta), jnp.asarray(gamma), 10)
-        >>> gamma.tolist(), [abs(round(float(left), 6)) for left in r]
-        ([0.333..., 3.0], [0.111111, 0.0, 1.0])
+        >>> chebyshev_rates(4.0, 10, 2)[1].tolist()
+        [0.333..., 3.0]
 
     Source: this package.
     """
@@ -247,10 +236,6 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
         min_r (c² m/2) Σ_j w_j r(λ_j)² = (c² m/2) / Σ_k p_k(0)²,    k = 0 .. degree,
 
     p_k the polynomials that are orthonormal for the weights w, by Lanczos' recurrence (Christoffel's function at 0).
-
-    Args:
-        law: of the contexts' eigenvalues.
-        tasks: their distribution, without noise.
 
     Raises:
         ValueError: tasks with noise, or a negative degree.
@@ -304,16 +289,7 @@ def _errors(values: Array, r: Array, weights: Any, tasks: Tasks) -> Array:
 
 
 def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial, tasks: Tasks) -> ContextLosses:
-    """The losses of layers on contexts, in float64.
-
-    Args:
-        values: [T, d] of `context_eigenvalues`, from contexts not used to fit the rates.
-
-    Example:
-        >>> zero = Polynomial(np.zeros(1), np.zeros(1), 0.125)
-        >>> round(evaluate_polynomial(np.ones((4, 3)), zero, Tasks(dim=3)).loss, 3)
-        0.125
-    """
+    """The losses of layers on contexts with these eigenvalues [T, d], in float64."""
     with jax.enable_x64(True):
         rates = jnp.asarray(polynomial.eta, jnp.float64), jnp.asarray(polynomial.gamma, jnp.float64)
         by_context = np.asarray(jax.jit(losses_by_context)(jnp.asarray(values, jnp.float64), *rates, tasks))
@@ -336,13 +312,6 @@ def optimal_polynomials(
 
     Raises:
         ValueError: no layer, or a law without eigenvalues.
-
-    Example:
-        >>> from icl.rates import spectral_law
-        >>> tasks = Tasks(dim=10, context=10)
-        >>> one, two = optimal_polynomials(spectral_law(jax.random.key(0), tasks, 2000), tasks, layers=2, tied=True)
-        >>> bool(5 < one.eta[0] < 7), bool(two.loss < one.loss)
-        (True, True)
 
     Source: this package; GD++ as in von Oswald et al. 2023, App. A.10.
     """

@@ -231,7 +231,7 @@ def curvature(job: Job[CurvatureConfig]) -> Iterator[Part]:
 
 
 def curvature_rows(job: Job[CurvatureConfig], context: int) -> Iterator[Row]:
-    """The best layers, and those trained from random weights, by their γ; eigenvalues before and after a layer."""
+    """The best layers and trained ones, and eigenvalues before and after a layer."""
     config, model = job.config, make_model(replace(job.config, context=context), 2)
     rates, seconds = training.descent(config, model, "gd++")
     values = context_eigenvalues(random_key(config, SPECTRUM + 100), model.tasks, min(config.test_tasks, _contexts))

@@ -226,7 +226,7 @@ def _chain_rows(job: Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
 
 
 def _largest_difference(chains: Chains, key: jax.Array) -> float:
-    """The largest difference of the constructed layers from the posterior mean, in float64 over a few sequences."""
+    """The largest difference of the constructed layers from the posterior mean."""
     k, T = chains.states, chains.length
 
     def of_sequence(x: jax.Array) -> jax.Array:

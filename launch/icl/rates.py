@@ -1,4 +1,4 @@
-"""Runs of launch.icl, models that are solved for, their loss by depth, and Newton's steps with the same loss.
+"""Runs of launch.icl, solved layers by depth, and Newton's steps.
 
 An experiment is a config and a line of COMMANDS in launch.icl.config, and `measure`, views and `experiment` in a file here.
 """

@@ -288,7 +288,7 @@ def reference_predictions(config: TaskFlags, model: Model, batch: Sequence, name
 
 @functools.partial(jax.jit, static_argnums=0)
 def predictions_of(predict: Predict, weights: Any, batch: Sequence) -> Predictions:
-    """The predictions of a member of a family, for pieces of the batch in turn."""
+    """The predictions of a member of a family, in pieces."""
     size = batch.y_q.shape[-1]
     piece = max(n for n in range(1, min(size, _piece) + 1) if size % n == 0)
     pieces = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, piece), -2, 0), batch)
