@@ -496,11 +496,3 @@ def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[fl
     lower, upper = accuracies[first - 1], accuracies[first]
     share = min(1.0, (accuracy - lower) / (upper - lower))
     return float(at[first - 1] * (at[first] / at[first - 1]) ** share)
-
-
-def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half, without the lowest and the highest quarter."""
-    if not len(values):
-        raise ValueError("the interquartile mean of no values: give at least one")
-    cut = len(values) // 4
-    return float(np.mean(np.sort(values)[cut : len(values) - cut]))

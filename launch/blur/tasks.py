@@ -10,12 +10,12 @@ from statistics import fmean
 
 import jax
 import numpy as np
+from scipy.stats import trim_mean
 
 from icl.blur.baselines import (
     TASKS,
     Task,
     descent_flops,
-    interquartile_mean,
     nearest_neighbour_accuracies,
     rule_flops,
     select_tasks,
@@ -110,7 +110,7 @@ def speed_lines(results: Results) -> list[Row]:
     for (n,), own in sorted(groups(results.rows, ["n"]).items()):
         speed = [row["adam_updates"] / n for row in own]
         ratios = {"updates": speed, "FLOPs": [x / row["cost"] for x, row in zip(speed, own, strict=True)]}
-        line = {"n": n, "tasks": len(own), **{name: interquartile_mean(values) for name, values in ratios.items()}}
+        line = {"n": n, "tasks": len(own), **{name: float(trim_mean(values, 0.25)) for name, values in ratios.items()}}
         line |= {"faster": sum(x > 1 for x in speed), "never": sum(not row["reached"] for row in own)}
         known = [name for name in ("rule_accuracy", "nearest neighbour") if all(name in row for row in own)]
         lines.append(line | {name: fmean(row[name] for row in own) for name in known})

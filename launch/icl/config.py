@@ -175,11 +175,12 @@ class TaskDiversityConfig(LayerFlags):
     seeds: PositiveInt = 1
     steps: PositiveInt = 2000
     test_tasks: PositiveInt = 20_000
+    dim: Annotated[int, Bounds(at_least=1, at_most=60)] = 10
     pretraining_tasks: tuple[PositiveInt, ...] = tuple(2**n for n in range(13))
     """Numbers of pretraining tasks for which the best layer is solved."""
     diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
     """Numbers of pretraining tasks on which layers are trained."""
-    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
+    dims: tuple[Annotated[int, Bounds(at_least=1, at_most=60)], ...] = (2, 5, 10, 15, 20)
     """Input dimensions for which the threshold is computed, besides --dim."""
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl import diversity
-from icl.attention import Regression, descent_layers, head_layer, init_layers, predict_batch
+from icl.attention import Regression, descent_layers, init_layers
 from icl.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.descent import gradient_descent, ridge
 from icl.diversity import FiniteTasks, diversity_curve
@@ -17,7 +17,7 @@ from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from jexplicit.runs.progress import stage
 from launch.icl import training
 from launch.icl.config import NoisyConfig, TaskDiversityConfig
-from launch.icl.rates import COLOURS, LOSS, TEST, Job, check_memory, experiment, random_key
+from launch.icl.rates import COLOURS, LOSS, TEST, Job, experiment, random_key
 from launch.icl.training import measures
 from launch.kit.experiment import Part
 from launch.kit.views import Column, Lines, Results, Row, Table, melt, where
@@ -27,14 +27,6 @@ from launch.kit.views import Column, Lines, Results, Row, Table, melt, where
 _noise = 0.5  # standard deviation, of Raventós et al.
 _draws = 8  # of tasks, over which the excess loss is averaged
 _tolerance = 0.05
-_copies = 64  # bytes for each entry of the fourth moments of tokens: eight arrays in float64
-
-
-def check_inputs(config: TaskDiversityConfig) -> None:
-    """Refuse more inputs than fit."""
-    flags = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
-    needed = _copies * (max(config.dim, *config.dims) + 1) ** 4
-    check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
 
 
 def task_diversity(job: Job[TaskDiversityConfig]) -> Iterator[Part]:
@@ -80,11 +72,8 @@ def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
         for n, M in enumerate(numbers):
             own = FiniteTasks(tasks, M, config.seed).sample(key, size)
             on_own, on_fresh = (diversity.bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
-            p, A = (jnp.asarray(leaf[n], fresh.X.dtype) for leaf in curve.heads)
-            layer = predict_batch(head_layer(p, A, tasks.context), fresh)
             for name, y in on_fresh.items():
                 losses = {"loss": half_mse(y, fresh.y_q), "train_loss": half_mse(on_own[name], own.y_q)}
-                losses["distance_to_solved"] = half_mse(layer, y)  # as a loss, on fresh tasks
                 yield _row(tasks, name, M, test_tasks=size, **{what: float(value) for what, value in losses.items()})
             progress(n + 1, len(numbers))
 
@@ -94,7 +83,7 @@ def _trained_rows(job: Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -
     config, name, problem = job.config, f"diversity_{few.number}_{heads}_heads", Regression(few)
     init = partial(init_layers, width=config.dim + 1, heads=heads, scale=training.INIT_SCALE)
     evaluation = training.validation_loss(config, problem)
-    for layer, entry in training.train_or_load(job, name, init, problem, training.make_recipe(config), evaluation):
+    for layer, entry in training.train(job, name, init, problem, training.make_recipe(config), evaluation):
         loss, train_loss = diversity.layer_losses(layer, few)
         yield _row(few.tasks, "trained", few.number, start="cold", loss=loss, train_loss=train_loss, **entry)
 
@@ -136,18 +125,16 @@ THRESHOLDS = Table(
     note="The M from which on the loss on fresh tasks is within 5 % of that for all tasks, in the mean over draws of tasks: "
     "proportional to d in Raventós et al. 2023.",
 )
-_solved: Any = {"one head, solved": {"color": COLOURS["trained"]}, "all heads, solved": {"color": COLOURS["gd++"]}}
-_points = {"linestyle": "", "marker": "o", "markersize": 5}
-_styles = {
-    **_solved,
-    **{name.replace("solved", "trained"): {**style, **_points} for name, style in _solved.items()},
-    **{name: {"color": COLOURS[colour], "linestyle": "--"} for name, colour in (("dMMSE", "warm"), ("ridge", "ridge"))},
-    _series_of["closed_form"]: {"color": COLOURS["closed_form"], "linestyle": ":"},
+_series_styles = {  # trained layers as points, of the solved ones' colours
+    f"{heads}, {name}": {"color": COLOURS[colour], **style}
+    for heads, colour in (("one head", "trained"), ("all heads", "gd++"))
+    for name, style in (("solved", {}), ("trained", {"linestyle": "", "marker": "o", "markersize": 5}))
 }
+_series_styles |= {name: {"color": COLOURS[c], "linestyle": "--"} for name, c in (("dMMSE", "warm"), ("ridge", "ridge"))}
 _axes = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
-_lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, _styles, _axes, legend="right")
+_lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, _series_styles, _axes, legend="right")
 DIVERSITY_VIEWS = [THRESHOLDS, _lines._replace(by_panel={"fresh tasks": {"yscale": "log"}})]
-TASK_DIVERSITY = experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity", check=check_inputs)
+TASK_DIVERSITY = experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity")
 
 
 # Regression with unequal inputs and noisy labels.
@@ -173,7 +160,7 @@ def anisotropic(job: Job[NoisyConfig]) -> Iterator[Row]:
     exact = {"gd": float(solution_loss(eta * eye, moments)), "closed_form": float(solution_loss(G, moments))}
     problem, init = Regression(tasks), partial(init_layers, width=d + 1, scale=training.INIT_SCALE)
     evaluation = training.validation_loss(config, problem)
-    trained = training.train_or_load(job, "anisotropic", init, problem, training.make_recipe(config), evaluation)
+    trained = training.train(job, "anisotropic", init, problem, training.make_recipe(config), evaluation)
     constructed = descent_layers(d, N, 1.0, preconditioner=G.T)
     predictors: list[tuple[Row, Callable[[Sequence], Any]]] = [
         ({"predictor": "zero"}, lambda b: jnp.zeros_like(b.y_q)),

@@ -10,13 +10,7 @@ import numpy as np
 
 from icl import problems
 from icl.attention import AttentionLayer, init_layers
-from icl.blocks import (
-    CausalModel,
-    head_roles,
-    induction_model,
-    init_model,
-    next_outputs,
-)
+from icl.blocks import CausalModel, head_roles, induction_model, init_model, next_outputs
 from icl.descent import difference, predictions
 from icl.problems import (
     Chain,
@@ -87,7 +81,7 @@ def _train_copying(job: Job[CopyConfig], first: str) -> Iterator[Row]:
     init = partial(init_layers, width=problem.width, layers=2, scale=0.02 / 2)
     recipe, every = Recipe(config.batch_size, config.learning_rate, gradient_clip=10.0), max(1, min(500, config.steps // 20))
     seeds, (about, batch) = config.seeds if first == "softmax" else 1, test_set(config)
-    for layers, entry in training.train_or_load(job, name, init, problem, recipe, evaluation, seeds=seeds, every=every):
+    for layers, entry in training.train(job, name, init, problem, recipe, evaluation, seeds=seeds, every=every):
         yield {**about, "layers": 2, "predictor": "trained", **jax.tree.map(float, measured(layers, batch)), **entry}
 
 
@@ -159,7 +153,7 @@ def _fit_waves(job: Job[NonlinearConfig]) -> Iterator[Row]:
         init = partial(init_network, layers=1 if name == "trained" else 0)
         options = recipe._replace(batch_size=config.batch_size)
         evaluation = lambda: partial(_wave_losses, problem, batch=validation)  # noqa: E731
-        trained[name] = training.train_or_load(job, WAVES[name], init, problem, options, evaluation, every=every)
+        trained[name] = training.train(job, WAVES[name], init, problem, options, evaluation, every=every)
     about = {"task": "sine", "recurrent": True, "dim": 1, "context": config.context, "test_tasks": config.test_tasks}
     yield {**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}
     predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
@@ -251,7 +245,7 @@ def _train_chains(job: Job[MarkovConfig], chains: Chains, name: str) -> list[tra
     recipe = Recipe(config.batch_size, config.learning_rate, b2=0.999, gradient_clip=1.0)
     init = jax.jit(partial(init_model, states=chains.states, length=chains.length, start=name == "markov_start"))
     every = max(1, min(50, config.steps // 20))
-    return training.train_or_load(job, name, init, chains, recipe, evaluation, every=every)
+    return training.train(job, name, init, chains, recipe, evaluation, every=every)
 
 
 @cache
@@ -274,12 +268,12 @@ def of_logits(model: CausalModel, x: jax.Array) -> jax.Array:
 def _chain_measures(predict: Predict, chains: Chains, batch: Chain, *weights: Any) -> dict[str, jax.Array]:
     """The loss of predictions, and their divergences in nats."""
 
-    def of_sequence(P: jax.Array, x: jax.Array) -> dict[str, jax.Array]:
+    def of_sequence(x: jax.Array) -> dict[str, jax.Array]:
         log_p = predict(*weights, x)
-        found = {"loss": cross_entropy(log_p, x), "kl_truth": divergence(P[x], log_p)}
-        return found | {f"kl_{name}": divergence(jnp.exp(form(x)), log_p) for name, form in strategies(chains).items()}
+        divergences = {f"kl_{name}": divergence(jnp.exp(form(x)), log_p) for name, form in strategies(chains).items()}
+        return {"loss": cross_entropy(log_p, x), **divergences}
 
-    found = jax.tree.map(jnp.mean, jax.vmap(of_sequence, in_axes=-1)(batch.P, batch.x))
+    found = jax.tree.map(jnp.mean, jax.vmap(of_sequence, in_axes=-1)(batch.x))
     return {what: jnp.maximum(mean, 0) for what, mean in found.items()}  # a divergence of 0 is rounded to either side
 
 

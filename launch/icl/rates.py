@@ -54,14 +54,7 @@ class Job(NamedTuple, Generic[C_co]):
     folder: RunFolder
 
 
-def experiment(
-    name: str,
-    measure: Callable[[Job[Any]], Iterable[Part]],
-    views: list[View],
-    *,
-    title: str,
-    check: Callable[[Any], None] = lambda config: None,
-) -> Experiment:
+def experiment(name: str, measure: Callable[[Job[Any]], Iterable[Part]], views: list[View], *, title: str) -> Experiment:
     """An experiment whose rows name it, and which refuses sizes that do not fit."""
 
     def parts(config: Any, folder: RunFolder) -> Iterator[Part]:
@@ -71,7 +64,6 @@ def experiment(
 
     def checked(config: Flags) -> None:
         check_flags(config)
-        check(config)
         use_devices(config.devices)
 
     return Experiment(f"icl {name}", COMMANDS[name].config, parts, views, COMMANDS[name].presets, checked, title=title)
@@ -87,15 +79,11 @@ def check_flags(config: Flags) -> None:
         d, layers = config.dim + 1, getattr(config, "layers", 1)
         numbers = config.batch_size * (config.context + 1) * d + layers * d**2
         flags = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
-        check_memory(_copies * 4 * numbers, f"{flags}: tokens and weights take", "use smaller values")
+        if (needed := _copies * 4 * numbers) > (present := host_bytes()):
+            takes = f"tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB"
+            raise ValueError(f"{flags}: {takes}: use smaller values")
         if config.batch_size * config.steps <= _short:
             compile_quickly()
-
-
-def check_memory(needed: float, what: str, remedy: str) -> None:
-    """Refuse what takes more bytes than this machine has."""
-    if needed > (present := host_bytes()):
-        raise ValueError(f"{what} {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB: {remedy}")
 
 
 def random_key(config: Flags, stream: int) -> Array:
@@ -133,12 +121,7 @@ def make_model(config: TaskFlags, layers: int = 1, *, recurrent: bool = True) ->
 
 
 def model_name(row: Row) -> str:
-    """The name in files and events of K layers, from their sizes.
-
-    Example:
-        >>> model_name({"layers": 2, "recurrent": True, "dim": 10, "context": 25})
-        'K2_recurrent_d10_N25'
-    """
+    """The name in files and events of K layers, from their sizes, such as K2_recurrent_d10_N25."""
     kind = "" if row["layers"] == 1 else "_recurrent" if row["recurrent"] else "_layers"
     return f"K{row['layers']}{kind}_d{row['dim']}_N{row['context']}"
 

@@ -83,7 +83,6 @@ def losses(job: Job[MesaConfig], task: str) -> Iterator[Row]:
             job.folder.log(event="positions", task=task, predictor=name, losses=by_token.tolist(), expected=expected)
             settings = {what: value for what, value in one.settings.items() if isinstance(value, float)}
             ends = {"loss": float(by_token[-1]), "population_loss": expected[-1] if expected else None}
-            ends |= {"mean_loss": float(by_token.mean()), "gradient_steps": one.steps}
             yield about | {"predictor": name} | settings | ends
 
 

@@ -1,7 +1,6 @@
 """Layers trained, solved or constructed for linear regression, and their rows."""
 
 import functools
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ from icl.rates import Polynomial, optimal_polynomials
 from icl.tasks import QueryLoss, Sequence, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.icl.config import LayerFlags, TaskFlags, TrainingFlags
 from launch.icl.rates import COLOURS, LOSS, TEST, VALIDATION, Job, Model, model_name, random_key, spectrum
@@ -46,7 +44,7 @@ Measure = Callable[[Any], Row]  # parameters of one seed -> numbers
 Member = tuple[Any, Row]  # parameters or weights, and the fields of rows that do not depend on a test: seed, steps, seconds
 
 
-def train_or_load(
+def train(
     job: Job[TrainingFlags],
     name: str,
     init: Callable[[Array], Any],
@@ -58,27 +56,16 @@ def train_or_load(
     seeds: int | None = None,
     every: int = 100,
 ) -> list[Member]:
-    """The parameters of every seed, with row fields; interrupted training continues.
+    """The parameters of every seed, with row fields; earlier training continues, or is read.
 
     name: of the model, in files and events. init: `key -> parameters`. evaluation: returns the measure of one seed's
     parameters; called only if there is something to train. problem, recipe, every: as in `icl.train_layers`.
     """
-    (config, folder), steps = job, steps or job.config.steps
-    path, numbers = folder.path / "checkpoints" / name, [config.seed + n for n in range(seeds or config.seeds)]
-
-    def load() -> list[Member]:
-        structure = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)))
-        params = split_seeds(jax.tree.unflatten(structure, load_checkpoint(path)["params"]))
-        event = next(event for event in folder.events("trained") if event["model"] == name)
-        about = {"steps": event["steps"], "seconds": event["seconds"]}
-        return [(one, {"seed": seed, **about}) for one, seed in zip(params, event["seeds"], strict=True)]
-
-    if is_checkpoint(path):
-        return load()
-    measure, tenth = evaluation(), max(every, steps // 10 // every * every)
+    (config, folder), steps, measure = job, steps or job.config.steps, functools.cache(evaluation)
+    numbers, tenth = [config.seed + n for n in range(seeds or config.seeds)], max(every, steps // 10 // every * every)
 
     def evaluate(params: Any) -> Row:
-        entries = [measure(one) for one in split_seeds(params)]
+        entries = [measure()(one) for one in split_seeds(params)]
         return {what: [float(entry[what]) for entry in entries] for what in entries[0]}
 
     def on_evaluation(entry: Row) -> None:
@@ -88,24 +75,13 @@ def train_or_load(
             console.print(f"    {name}: step {entry['step']}, {measures}, {entry['seconds']:.0f} s")
 
     first = [init(jax.random.fold_in(key_of_seed(seed), 0)) for seed in numbers]
+    params, options = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first), {"steps": steps, "seeds": numbers}
+    options |= {"every": every, "devices": config.devices, "checkpoints": folder.path / "checkpoints" / name}
     with stage(f"training {name}, {len(numbers)} seed{'s' * (len(numbers) > 1)}", "steps") as progress:
-        trained = train_layers(
-            jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first),
-            problem,
-            recipe._replace(cooling=config.cooling),
-            steps=steps,
-            seeds=numbers,
-            every=every,
-            evaluate=evaluate,
-            devices=config.devices,
-            checkpoints=(partial := path.with_name(f"{name}.partial")),
-            on_evaluation=on_evaluation,
-            progress=progress,
-        )
-    folder.log(event="trained", model=name, steps=steps, seconds=trained.seconds, seeds=numbers)
-    save_checkpoint(path, {"params": [np.asarray(leaf) for leaf in jax.tree.leaves(trained.params)]})
-    shutil.rmtree(partial, ignore_errors=True)
-    return load()
+        recipe, shown = recipe._replace(cooling=config.cooling), {"on_evaluation": on_evaluation, "progress": progress}
+        trained = train_layers(params, problem, recipe, evaluate=evaluate, **options, **shown)
+    about = {"steps": steps, "seconds": trained.seconds}
+    return [(one, {"seed": seed, **about}) for one, seed in zip(split_seeds(trained.params), numbers, strict=True)]
 
 
 def split_seeds(params: Any) -> list[Any]:
@@ -247,7 +223,7 @@ def trained_family(
         return measure
 
     every = max(100, (steps or config.steps) // 200)
-    members = train_or_load(job, name, init, trained, recipe, evaluation, steps=steps, every=every)
+    members = train(job, name, init, trained, recipe, evaluation, steps=steps, every=every)
     return Family("trained", predict_of(trained), [(layers, {**e, "start": start, "heads": heads}) for layers, e in members])
 
 

@@ -8,16 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.optimize
 from drawn import LAWS, ones_of, task
 from samples import within_error
 
-from icl import Tasks, closed_form, descent_layers, predict, predict_batch, ridge, train_layers
-from icl.attention import AttentionLayer, Regression, head_layer, head_tensor, init_layers
+from icl import Tasks, closed_form, descent_layers, predict, predict_batch
+from icl.attention import AttentionLayer, head_layer, head_tensor
 from icl.closed_form import gaussian_tasks
 from icl.diversity import FiniteTasks, crossing, discrete_mmse, diversity_curve, diversity_threshold, limiting_excess
 from icl.tasks import Sequence
-from icl.training import Recipe
 
 # compiled whole, which takes less time than compiling every operation
 token_moments, heads_loss = closed_form.token_moments, closed_form.heads_loss
@@ -134,16 +132,6 @@ def test_discrete_mmse_is_the_posterior_mean_whatever_the_block(own):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_discrete_mmse_of_one_task_is_that_task_and_of_many_is_ridge_regression(fresh):
-    one, W = ones_of(first(fresh, 2))[1], weights()
-    mmse = jax.jit(discrete_mmse, static_argnames="block")
-    assert float(np.asarray(mmse(one, W[:1], 0.25))[0]) == pytest.approx(W[0] @ np.asarray(one.x_q), rel=1e-14)
-    many = np.random.default_rng(5).normal(size=(200_000, 3))
-    expected = float(np.asarray(jax.jit(ridge)(one, 0.25))[0])
-    # some thousands of the tasks have weight, so the error is a few hundredths of the posterior's width, 0.3
-    assert float(np.asarray(mmse(one, many, 0.25, block=5000))[0]) == pytest.approx(expected, abs=0.03)
-
-
 def test_discrete_mmse_in_float32_survives_exponents_of_thousands():
     rng = np.random.default_rng(0)
     many = (30 * rng.normal(size=(3000, 3))).astype(np.float32)
@@ -193,14 +181,6 @@ def test_weighted_tasks_have_the_moments_of_a_gaussian(dim):
             assert float(p @ np.prod(points**powers, axis=1)) == pytest.approx(expected, abs=1e-12)
 
 
-def test_moments_of_probabilities_are_those_of_repeated_tasks():
-    W = weights()
-    twice = token_moments(TASKS, jax.device_put(np.concatenate([W, W[:2], W[:2]])))
-    weighted = token_moments(TASKS, jax.device_put(W), jax.device_put(np.array([3, 3, 1, 1, 1]) / 9))
-    for a, b in zip(twice, weighted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
-
-
 # The best layers
 
 
@@ -233,17 +213,6 @@ def test_losses_are_those_of_simulation_on_the_tasks_and_on_fresh_ones(own, fres
         assert within_error(simulated_losses(H, fresh), loss_of(H, every()))
 
 
-def test_all_heads_are_least_squares_over_sampled_sequences(own):
-    a, b = np.triu_indices(4)
-    features = np.einsum("Bf,jB->Bfj", token_products(own)[:, a, b], np.asarray(own.x_q)).reshape(100_000, -1)
-    found = np.linalg.lstsq(features, np.asarray(own.y_q)[0], rcond=None)[0].reshape(len(a), 3)
-    fitted = np.zeros((4, 4, 3))
-    fitted[a, b] += found / 2
-    fitted[b, a] += found / 2
-    excess = loss_of(fitted, few()) / loss_of(solutions(few())[0], few()) - 1
-    assert 0 < excess < 0.002  # 30 numbers fitted to 100,000 examples: about 30/100,000, times some for heavy tails
-
-
 @jax.jit
 @jax.value_and_grad
 def loss_of_head(head, moments):
@@ -257,39 +226,6 @@ def test_no_layer_near_the_best_is_better():
     np.testing.assert_allclose(slope_of(H, few()), np.zeros(H.shape), atol=1e-12)
     for part in loss_of_head(tuple(head), few())[1]:
         np.testing.assert_allclose(part, np.zeros(part.shape), atol=1e-5)  # where alternating steps have come in 100 sweeps
-
-
-def test_no_other_search_finds_a_better_head():
-    """L-BFGS on p and A from random starts, some of which end in local minima."""
-
-    def loss(theta):
-        value, (p, A) = loss_of_head((theta[:4], theta[4:].reshape(4, 3)), few())
-        return float(value), np.concatenate([p, np.ravel(A)])
-
-    rng, best = np.random.default_rng(5), loss_of(solutions(few())[1], few())
-    options: Any = {"maxiter": 300, "ftol": 1e-12, "gtol": 1e-8}
-    search = functools.partial(scipy.optimize.minimize, loss, jac=True, method="L-BFGS-B", options=options)
-    found = [search(rng.normal(size=16)).fun for _ in range(10)]
-    assert min(found) == pytest.approx(best, rel=1e-6) and max(found) > 1.2 * best
-
-
-def test_sweeps_never_raise_the_loss():
-    @jax.jit
-    def losses_of(moments):
-        heads = [closed_form.one_head_solution(moments, sweeps=n) for n in (1, 2, 5, 50)]
-        return [heads_loss(head.tensor, moments) for head in heads]
-
-    losses = list(map(float, losses_of(few())))
-    assert all(b <= a + 1e-14 for a, b in itertools.pairwise(losses)) and losses[-1] < losses[0]
-
-
-def test_for_one_task_the_best_layers_are_known():
-    """Tokens are then Gaussian with one covariance, and Z is to say 1: of a Wishart matrix the trace is best, one head is one
-    of its quadratic forms, with variances 2/(N D) and 2/N."""
-    power, (D, N) = weights()[0] @ weights()[0] / 2, (4, TASKS.context)
-    many, one, _ = solutions(few(number=1))
-    assert loss_of(many, few(number=1)) == pytest.approx(power * (1 - 1 / (1 + 2 / (N * D))), rel=1e-9)
-    assert loss_of(one, few(number=1)) == pytest.approx(power * (1 - 1 / (1 + 2 / N)), rel=1e-9)
 
 
 def test_tensors_are_layers_of_attention(fresh):
@@ -337,25 +273,6 @@ def test_the_limit_of_large_d_is_met_at_some_size():
         assert excess == pytest.approx(float(limiting_excess(tasks, M)), rel=2.5 / 40)
 
 
-@pytest.mark.parametrize("inputs", ["normal", "uniform"])
-def test_both_ends_of_the_limit_are_known(inputs):
-    """No tasks: the layer is zero. Many: eigenvalues 1 with variance d/M, in which `f` is linear, and γ f(1) = 1.
-
-    The response to one eigenvalue is that of a solved layer, without any limit.
-    """
-    tasks = Tasks(dim=3, context=4, inputs=inputs, input_range=3.0, weight_scale=0.5, noise=0.4)
-    N, d, s = 4, 3, tasks.variance
-    tau = ({"normal": 0, "uniform": -1.2}[inputs] + d + 0.16 / (s * 0.25)) / N
-    gamma = 1 + 1 / N + tau
-    solved = s * np.asarray(optimum(tasks, C=0.25 * np.eye(3)))
-    np.testing.assert_allclose(solved, np.eye(3) / gamma, rtol=1e-9, atol=1e-12)
-    assert float(limiting_excess(tasks, 1e-12)) == pytest.approx(1 / (gamma - 1), rel=1e-9)
-    slope = tau / gamma**2  # of f at 1
-    many = 1e6
-    expected = gamma * slope**2 * d / many / (1 - 1 / gamma)
-    assert float(limiting_excess(tasks, many)) == pytest.approx(expected, rel=1e-4)  # the next order is some d/M
-
-
 def test_the_threshold_is_where_the_limit_has_the_tolerance_and_grows_with_d():
     tasks = [Tasks(dim=d, context=d, inputs="normal", input_range=12**0.5, noise=0.5) for d in (10, 1000, 2000)]
     found = [diversity_threshold(one) for one in tasks]
@@ -368,16 +285,3 @@ def test_crossings_are_interpolated():
     assert crossing([1, 10, 100], [1.0, 0.1, 0.01], 0.03) == pytest.approx(10 / 0.3, rel=1e-12)  # 1/M
     assert crossing([2, 4], [0.01, 0.02], 0.1) == 2.0 and crossing([2, 4], [1.0, 0.2], 0.1) is None
     assert crossing([1, 2, 4, 8], [1.0, 0.05, 0.2, 0.05], 0.1) == pytest.approx(4 * 2**0.5, rel=1e-12)  # the last one
-
-
-@pytest.mark.slow
-def test_a_trained_layer_ends_at_the_best_one_head():
-    """On tasks for which the loss has no local minima; on those of the test above some seeds stop in one."""
-    some = FiniteTasks(TASKS, 5, seed=2)
-    own = token_moments(TASKS, some.weights())
-    init = jax.tree.map(lambda leaf: np.asarray(leaf)[None], init_layers(jax.random.key(0), 4, scale=0.02))
-    recipe = Recipe(batch_size=512, learning_rate=3e-3, cooling="constant")
-    trained = train_layers(init, Regression(some), recipe, steps=500, seeds=[0], every=500, devices=1).params
-    H, best = head_tensor(jax.tree.map(lambda leaf: jax.device_put(leaf[0]), trained), 4), solutions(own)[1]
-    assert 1 <= loss_of(H, own) / loss_of(best, own) < 1.02  # Adam's noise
-    assert loss_of(H, every()) == pytest.approx(loss_of(best, every()), rel=0.05)

@@ -12,8 +12,7 @@ from interruption import resumed_after
 from reference import descent_step
 
 from icl import Recipe, Regression, Tasks, descent_layers, difference, interpolate, predictions, sample_tasks
-from icl.attention import AttentionLayer, init_layers
-from icl.closed_form import optimal_rate
+from icl.attention import AttentionLayer
 from icl.descent import descent_rates, gradient_descent
 from icl.tasks import vmap_tasks
 from icl.training import blocked_gradient, train_layers
@@ -122,22 +121,6 @@ def test_the_history_has_the_losses_of_training_since_the_entry_before(trained):
     assert "training_loss" not in trained.history[0]
     for entry, steps in zip(trained.history[1:], (slice(0, 3), slice(3, 6), slice(6, 7)), strict=True):
         np.testing.assert_allclose(entry["training_loss"], trained.losses[:, steps].mean(axis=1), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_training_reaches_the_closed_form():
-    """d = 2, N = 3: a warm start stays, a cold one arrives."""
-    one, recipe = Regression(TASKS), Recipe(batch_size=512, learning_rate=3e-3)
-    random = jax.tree.map(lambda leaf: leaf[None], init_layers(jax.random.key(0), 3, scale=0.1))
-    cold = train_layers(random, one, recipe, steps=800, seeds=[0], every=200)
-    layer = descent_layers(2, 3, optimal_rate(TASKS))
-    warm = train_layers(jax.tree.map(lambda leaf: leaf[None], layer), one, recipe, steps=200, seeds=[0], every=200)
-    batch = sample_tasks(jax.random.key(5), TASKS, 20_000)
-    loss_of = jax.jit(one.loss)
-    best = float(loss_of(layer, batch))
-    for run in (cold, warm):
-        loss = float(loss_of(jax.tree.map(lambda leaf: leaf[0], run.params), batch))
-        assert best - 1e-4 * best < loss < 1.005 * best  # paired; Adam's noise
 
 
 def test_a_loss_that_is_not_finite_ends_training():

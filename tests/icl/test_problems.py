@@ -11,20 +11,17 @@ from drawn import arrays, ones_of, task
 from reference import attention_layer, descent_step
 
 from icl import Sequence, Tasks, blocks, problems
-from icl.attention import AttentionLayer, attention_update, head_maps
+from icl.attention import AttentionLayer
 from icl.blocks import CausalLayer, CausalModel
 from icl.problems import (
     Chains,
     Encoder,
     Network,
-    NonlinearRegression,
     Waves,
-    cross_entropy,
     divergence,
 )
 
 # compiled whole, which takes less time than compiling every operation
-layers_of = jax.jit(problems.copying_layers, static_argnums=(0, 1, 2))
 sensitivity = jax.jit(problems.copy_sensitivity, static_argnames="softmax")
 
 
@@ -41,13 +38,6 @@ def separate(batch) -> np.ndarray:
     return tokens
 
 
-def coded(batch) -> np.ndarray:
-    """With unit codes."""
-    tokens = separate(batch)
-    codes = np.broadcast_to(problems.unit_codes(len(tokens) // 2)[:, :, None], (len(tokens), len(tokens) - 1, tokens.shape[2]))
-    return np.concatenate([tokens, codes], axis=1)
-
-
 def test_two_linear_layers_copy_and_descend_exactly():
     @jax.jit
     def answers(batch):
@@ -60,22 +50,6 @@ def test_two_linear_layers_copy_and_descend_exactly():
             X, Y, x_q = arrays(one)
             step = descent_step(np.zeros((1, len(x_q))), X, Y, 0.7) @ x_q
             np.testing.assert_allclose(found[:, n], step, rtol=1e-12, atol=1e-14)  # float64, sums of at most 12 terms
-
-
-def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
-    X, Y, _ = arrays(ones_of(drawn())[0])
-    E, layers = coded(drawn())[..., 0], layers_of(4, 6, 0.7)
-    layer = AttentionLayer(*(jax.device_put(np.asarray(leaf)[0]) for leaf in layers))
-    tokens = jax.device_put(E.T[..., None])
-    after = E + np.asarray(attention_update(tokens[:, :-1], tokens, *head_maps(layer)))[..., 0].T
-    np.testing.assert_allclose(after[0:-1:2, :4], X, atol=1e-15)
-    np.testing.assert_allclose(after[0:-1:2, -1], Y[:, 0], atol=1e-15)
-    np.testing.assert_allclose(after[0:-1:2, 4:-1], 0, atol=1e-15)  # codes are gone
-    np.testing.assert_allclose(after[1::2], 0, atol=1e-15)  # and the tokens of y
-    np.testing.assert_allclose(after[-1], E[-1], atol=1e-15)
-    np.testing.assert_allclose(
-        attention_layer(E, [tuple(np.asarray(W)[0, h] for W in layers) for h in (0, 1)]), after, atol=1e-15
-    )
 
 
 def test_tokens_hold_x_and_y_apart_and_codes_are_those_of_vaswani():
@@ -109,14 +83,7 @@ def test_sensitivities_are_norms_of_mean_gradients():
     np.testing.assert_allclose([float(value) for value in told], expected, rtol=1e-10)
 
 
-def test_a_layer_that_copies_looks_at_the_next_token():
-    """Other tokens tell through the scores that their codes would have had."""
-    told = sensitivity(layers_of(4, 6, 0.7), jax.device_put(coded(drawn()).swapaxes(0, 1)), softmax=False)
-    assert float(told.next) > 1 and float(told.next) > 2 * float(told.other)
-
-
 predict_waves = jax.jit(problems.predict_waves, static_argnames="depth")
-WAVES = Waves(context=6)
 RNG = np.random.default_rng(0)
 SHAPES = {"E": (5, 2), "W1": (7, 5), "b1": (7,), "W2": (5, 7), "b2": (5,)}
 ENCODER = {name: RNG.normal(size=shape) / shape[-1] ** 0.5 for name, shape in SHAPES.items()}
@@ -197,14 +164,6 @@ def test_layers_of_attention_follow_one_another_and_one_may_be_applied_twice():
             for k in range(2):
                 E = attention_layer(E, [tuple(W[min(k, layers.shape[1] - 1), 0] for W in layers)])
             np.testing.assert_allclose(said[0, n], -E[-1, -1], rtol=1e-10)
-
-
-def test_what_is_trained_has_a_gradient():
-    gradient = jax.jit(jax.grad(NonlinearRegression(WAVES).loss))
-    found = gradient(network(LAYERS[:, :1]), batch())
-    assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(found.attention))
-    control = gradient(network(None), batch())
-    assert control.attention is None and np.asarray(control.encoder.W1).any()
 
 
 next_outputs = jax.jit(blocks.next_outputs)
@@ -314,24 +273,6 @@ def test_chains_have_the_distribution_that_they_should():
     assert np.abs(np.bincount(first, minlength=3) / 4000 - 1 / 3).max() < 5 * 0.5 / math.sqrt(4000)
 
 
-def test_the_posterior_mean_has_the_least_expected_loss():
-    """Paired over sequences, five standard errors: no other α, no unigrams, no blunter or sharper version of it does better."""
-    chains = Chains(states=3, length=32, alpha=1.0, stationary=False)
-    x = np.asarray(chains.sample(jax.random.key(5), 6000).x)
-
-    @jax.jit
-    @jax.vmap
-    def losses(x):
-        best = problems.bigram_posterior(x, 1.0, 3)
-        others = {f"alpha {a}": problems.bigram_posterior(x, a, 3) for a in (0.5, 0.8, 1.25, 2.0)}
-        others |= {"unigram": problems.unigram_posterior(x, 1.0, 3), "uniform": jnp.full((len(x), 3), 1 / 3)}
-        others |= {f"power {q}": jax.nn.softmax(q * jnp.log(best)) for q in (0.9, 1.1)}
-        return {name: cross_entropy(jnp.log(p), x) - cross_entropy(jnp.log(best), x) for name, p in others.items()}
-
-    for name, worse in jax.tree.map(np.asarray, losses(x.T)).items():
-        assert worse.mean() > 5 * worse.std() / math.sqrt(6000), name
-
-
 @functools.cache
 def induced(k: int, T: int, dtype=None):
     """The outputs of the construction, compiled whole, by (x, α)."""
@@ -391,28 +332,6 @@ def test_no_output_depends_on_a_later_state():
         changed, outputs = (np.asarray(next_outputs(model, states)) for states in (other, x))
         np.testing.assert_array_equal(changed[:5], outputs[:5])
         assert np.abs(changed[5:] - outputs[5:]).min() > 0
-
-
-def test_a_gradient_of_the_loss_is_a_finite_difference():
-    """And the loss is that of the outputs' softmax."""
-    chains, model = Chains(states=3, length=9), random_model(3, 9)
-    batch = problems.Chain(
-        jax.device_put(np.zeros((3, 3, 2))), jax.device_put(np.stack([sequence(3, 9, n) for n in (0, 1)], axis=1))
-    )
-    direction = jax.tree.map(lambda leaf: np.cos(np.arange(leaf.size, dtype=float)).reshape(leaf.shape), model)
-
-    @jax.jit
-    @jax.value_and_grad
-    def along(step: float) -> jax.Array:
-        return chains.loss(CausalModel(*jax.tree.map(lambda m, d: m + step * d, model, direction)), batch)
-
-    (ahead, _), (behind, _), (here, slope) = (along(step) for step in (1e-5, -1e-5, 0.0))
-    assert float(slope) == pytest.approx((float(ahead) - float(behind)) / 2e-5, rel=1e-7)
-    losses = []
-    for x in np.asarray(batch.x).T:
-        z = np.asarray(next_outputs(model, x))
-        losses.append(-np.mean((z - np.log(np.exp(z).sum(axis=1, keepdims=True)))[np.arange(8), x[1:]]))
-    assert float(here) == pytest.approx(np.mean(losses), rel=1e-10)
 
 
 def test_divergences_are_those_of_known_distributions():

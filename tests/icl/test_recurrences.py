@@ -155,19 +155,6 @@ def test_rotations_of_keys_and_queries_change_nothing_outputs_are_causal_and_ord
         assert all(not slope[11:].any() and slope[10].any() for slope in slopes) and not slopes.Q[:10].any()
 
 
-def test_special_cases():
-    found = jax.jit(delta_rule)(stream_of(KEYS, VALUES, KEYS), 1 / np.sum(KEYS**2, axis=1))
-    np.testing.assert_allclose(found, VALUES, rtol=0, atol=1e-12)  # a full step recalls the newest pair
-    W = RNG.normal(size=(M, D))
-    mesa = jax.jit(lambda s, penalty: [layer(s, penalty) for layer in MESA.values()])
-    for exact in mesa(stream_of(KEYS, KEYS @ W.T, QUERIES), 1e-7):
-        np.testing.assert_allclose(np.asarray(exact)[D:], (QUERIES @ W.T)[D:], rtol=0, atol=1e-4)  # off by the penalty
-    for large in mesa(stream_of(), 1e7):  # a large penalty leaves Hebb's rule, up to H / penalty
-        np.testing.assert_allclose(1e7 * np.asarray(large), slow_loop("linear attention", 1.0), rtol=0, atol=1e-4)
-    one_hot = jax.jit(linear_attention)(stream_of(np.eye(D), VALUES[:D], np.eye(D)))
-    np.testing.assert_allclose(one_hot, VALUES[:D], rtol=0, atol=1e-14)
-
-
 def test_gradients_are_finite_differences_and_the_same_for_both_mesa_layers():
     """The difference is off by h² times the third derivative and by 1e-16/h."""
     gamma, h = RNG.uniform(0.6, 0.99, T), 1e-5
