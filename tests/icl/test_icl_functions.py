@@ -139,7 +139,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("no learning rates", lambda: blur.descent_curves("sgd", (), (5,), DATA, DATA, normalised=False, steps=1)),
         (
             "8 queries and batches of 6",
-            lambda: blur.meta_train(GENOMES, RULES, META, (blur.Stage(2, 4),), *[two_classes(10)] * 2),
+            lambda: blur.meta_train(GENOMES, RULES, META, (blur.Stage(2, 4),), TEN, TEN),
         ),
         (r"stages \[\(0, 4\)\]", lambda: blur.meta_train(GENOMES, RULES, META, (blur.Stage(0, 4),), DATA, DATA)),
         ("neither a file nor one of boolean, digits", lambda: blur.learner("nothing")),

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from run_folders import made, main, without_costs
 
-from icl.blur.baselines import select_tasks, task_sets
+from icl.blur.baselines import task_sets
 from icl.blur.rules import load_genome
 from icl.blur.search import meta_train
 from jexplicit.runs.files import read_events, read_rows
 from launch.blur import tasks, train
-from launch.blur.config import TasksConfig
 from launch.kit.views import Results, where
 
 pytestmark = pytest.mark.slow
@@ -110,14 +109,13 @@ def test_the_shipped_genomes_can_be_made_again():
     assert kept.provenance["data"] == shipped.provenance["data"] and kept.genome.nu.tolist() != shipped.genome.nu.tolist()
 
 
-def test_adam_is_chosen_on_dev_for_each_number_of_updates(monkeypatch):
-    """Two rates in each network: the better one on dev, whatever its test accuracy."""
+def test_descent_is_chosen_on_dev_for_each_number_of_updates(monkeypatch):
+    """Two rates: the better one on dev, whatever its test accuracy."""
     dev, test = np.zeros((2, 1, 2)), np.stack([np.full((1, 2), 0.5), np.full((1, 2), 0.25)])
     dev[1, 0, 0], dev[0, 0, 1] = 1.0, 1.0  # the second rate after 1 update, the first one after 2
-    monkeypatch.setattr(tasks, "REACHED", (1, 2))
     monkeypatch.setattr(train, "descent_curves", lambda name, rates, *data, **options: (dev, test))
-    found = tasks.adam_curve(TasksConfig("out"), select_tasks(["iris"])[0], task_sets("iris"))
-    assert found == pytest.approx([0.25, 0.5], abs=0.02)  # of 38 examples
+    found, chosen = train.tuned("adam", (0.1, 1.0), [(False, "tanh")], (4,), task_sets("iris"))
+    assert chosen.tolist() == [1, 0] and found.tolist() == test.tolist()
 
 
 def test_speed_ups_are_interquartile_means_over_tasks_by_hand(tmp_path):
