@@ -1,9 +1,12 @@
-"""Names of learned update rules for command lines; does not import JAX."""
+"""Names of inputs and of learned update rules for command lines; does not import JAX."""
 
 from typing import Literal
 
 from jexplicit.nn.names import Activation
 
+Inputs = Literal["uniform", "normal", "laplace"]
+
+# Learned update rules.
 BackwardMode = Literal["additive", "multiplicative_second_state"]
 Normalisation = Literal["none", "forward", "backward", "both"]
 Output = Activation | Literal["softmax"]

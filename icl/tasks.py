@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from icl.names import Inputs
 from jexplicit.runs.devices import full_precision
 
 
@@ -73,7 +74,6 @@ def transpose(A: Float[Array, "i j *batch"]) -> Float[Array, "j i *batch"]:
     return jnp.swapaxes(A, 0, 1)
 
 
-Inputs = Literal["uniform", "normal", "laplace"]
 Scalar = Any  # a number, or a scalar array where a sweep is vmapped
 
 KURTOSIS: dict[str, float] = {"uniform": 9 / 5, "normal": 3.0, "laplace": 6.0}  # E[x⁴]/E[x²]² of a coordinate

@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
+from icl.names import Inputs
 from jexplicit.nn.names import ScheduleName
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset
@@ -71,7 +72,7 @@ class LayerFlags(TaskFlags, TrainingFlags):
 class InputFlags(TaskFlags):
     """Flags of experiments whose inputs may have another distribution."""
 
-    inputs: Literal["uniform", "normal", "laplace"] = "uniform"
+    inputs: Inputs = "uniform"
     """Distribution of each coordinate of x: uniform on [-1/2, 1/2], or normal or laplace with its variance, 1/12.
     Solved rates are exact for each: they depend on the kurtosis E[x⁴]/E[x²]², 9/5, 3 and 6."""
 
