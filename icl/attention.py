@@ -36,7 +36,7 @@ class AttentionLayer(NamedTuple):
     P: Float[Array, "*layers heads width key"]
 
 
-@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax", "layernorm"))
+@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax"))
 def predict(
     layers: AttentionLayer,
     sequence: Sequence,
@@ -46,7 +46,6 @@ def predict(
     damping: Any = 1.0,
     W0: Float[Array, "m d"] | None = None,
     softmax: Softmax = False,
-    layernorm: bool = False,
 ) -> Float[Array, " m"]:
     """The prediction of a stack of layers for one sequence.
 
@@ -57,7 +56,6 @@ def predict(
         damping: λ.
         W0: [m, d] initial weights; default, zero.
         softmax: whether to apply a softmax to scores, `K_hᵀ q_h / sqrt(key size)`, for all layers or one value per layer.
-        layernorm: whether to normalise the inputs of layers (in a stack of several layers, of all but the first).
 
     Raises:
         ValueError: widths that do not fit, a depth other than L where L > 1, or a wrong number of values in `softmax`.
@@ -71,7 +69,7 @@ def predict(
     Source: von Oswald et al. 2023, Sec. 3.
     """
     E = tokens(sequence, W0).T[..., None]  # a batch of one
-    options: Any = {"depth": depth, "clip": clip, "damping": damping, "softmax": softmax, "layernorm": layernorm}
+    options: Any = {"depth": depth, "clip": clip, "damping": damping, "softmax": softmax}
     return -transform_batch(layers, E[:, :-1], E[:, -1:], **options)[sequence.x_q.shape[0] :, 0, 0]
 
 
@@ -144,21 +142,20 @@ class Regression(QueryLoss):
 
     tasks: their distribution, e.g. `icl.Tasks` with Python numbers.
     depth: K, number of applications of a single layer, or the number of layers.
-    clip, softmax, layernorm: as in `icl.predict`.
+    clip, softmax: as in `icl.predict`.
     """
 
     tasks: TaskSampler
     depth: int = 1
     clip: float | None = None
     softmax: Softmax = False
-    layernorm: bool = False
 
     def predict(self, params: AttentionLayer, batch: Sequence) -> Float[Array, "m batch"]:
         """Predictions for a batch."""
-        return predict_batch(params, batch, depth=self.depth, clip=self.clip, softmax=self.softmax, layernorm=self.layernorm)
+        return predict_batch(params, batch, depth=self.depth, clip=self.clip, softmax=self.softmax)
 
 
-@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax", "layernorm"))
+@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax"))
 def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Float[Array, "m batch"]:
     """The predictions of a stack of layers for a batch, batch last.
 
@@ -188,7 +185,6 @@ def transform_batch(
     clip: float | None = None,
     damping: Any = 1.0,
     softmax: Softmax = False,
-    layernorm: bool = False,
 ) -> Float[Array, "width n batch"]:
     """The queries of a batch after a stack of layers, as in `predict`."""
     L, width = len(layers.W_K), len(context)
@@ -209,12 +205,10 @@ def transform_batch(
         M, R = head_maps(jax.tree.map(lambda leaf, n=n: leaf[min(n, L - 1)], layers))
         if soft:
             M = M / layers.W_K.shape[-2] ** 0.5
-        keys, queries = context, query
-        if layernorm and (n > 0 or L == 1):
-            keys, queries = (jax.nn.standardize(part, axis=0) for part in (context, query))
-        if n < depth - 1:  # the output depends on the query only
-            context = moved(context, attention_update(keys, keys, M, R, softmax=soft))
-        query = moved(query, attention_update(keys, queries, M, R, softmax=soft))
+        last = n == depth - 1  # the output depends on the query only
+        update = attention_update(context, query, M, R, softmax=soft)
+        context = context if last else moved(context, attention_update(context, context, M, R, softmax=soft))
+        query = moved(query, update)
     return query
 
 

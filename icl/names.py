@@ -1,4 +1,4 @@
-"""Names of inputs and of learned update rules for command lines; does not import JAX."""
+"""Names for command lines; does not import JAX."""
 
 from typing import Literal
 

@@ -141,24 +141,8 @@ class SoftmaxConfig(LayerFlags):
 
 
 @dataclass(frozen=True)
-class LayernormConfig(LayerFlags):
-    """One and two layers that read normalised tokens."""
-
-    seeds: PositiveInt = 3
-
-
-@dataclass(frozen=True)
 class DeepSoftmaxConfig(MultiStepConfig):
     """Softmax layers with two heads, constructed from GD++ and trained."""
-
-
-@dataclass(frozen=True)
-class FiniteDataConfig(LayerFlags):
-    """One layer, trained on the same few tasks at every step."""
-
-    seeds: PositiveInt = 1
-    training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
-    """Numbers of training tasks; every step uses all of them, whatever --batch-size says."""
 
 
 @dataclass(frozen=True)
@@ -183,11 +167,6 @@ class TaskDiversityConfig(LayerFlags):
     """Numbers of pretraining tasks on which layers are trained."""
     dims: tuple[Annotated[int, Bounds(at_least=1, at_most=60)], ...] = (2, 5, 10, 15, 20)
     """Input dimensions for which the threshold is computed, besides --dim."""
-
-
-@dataclass(frozen=True)
-class LoopedConfig(LayerFlags):
-    """A recurrent layer, run for fewer and more loops than fitted for."""
 
 
 @dataclass(frozen=True)
@@ -252,11 +231,8 @@ COMMANDS = {
         ("copy", CopyConfig, "problems", {}),
         ("softmax", SoftmaxConfig, "layers", {}),
         ("deep-softmax", DeepSoftmaxConfig, "layers", {"warm_steps": 100}),
-        ("layernorm", LayernormConfig, "layers", {}),
-        ("finite-data", FiniteDataConfig, "layers", {"training_tasks": (8,)}),
         ("noisy", NoisyConfig, "diversity", {}),
         ("task-diversity", TaskDiversityConfig, "diversity", _few_tasks),
-        ("looped", LoopedConfig, "layers", {}),
         ("newton", NewtonConfig, "rates", {"depths": 3}),
         ("mesa", MesaConfig, "recurrences", {}),
         ("markov", MarkovConfig, "problems", {"length": 8, "steps": 8}),

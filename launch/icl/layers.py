@@ -5,36 +5,28 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.attention import AttentionLayer, head_maps, roll_out, softmax_descent_layer, softmax_layers
+from icl.attention import head_maps, softmax_descent_layer, softmax_layers
 from icl.descent import interpolate
 from icl.rates import (
-    Polynomial,
     context_eigenvalues,
     evaluate_polynomial,
-    optimal_polynomials,
 )
-from icl.tasks import Sequence, Tasks, sample_tasks, sequences
+from icl.tasks import Tasks, sample_tasks
 from jexplicit.runs.devices import full_precision
 from launch.icl import training
 from launch.icl.config import (
     CurvatureConfig,
     DeepSoftmaxConfig,
-    FiniteDataConfig,
     LayerFlags,
-    LayernormConfig,
-    LoopedConfig,
     MultiStepConfig,
     OneStepConfig,
     SoftmaxConfig,
 )
 from launch.icl.rates import (
-    LOSS,
     SPECTRUM,
-    TEST,
     VALIDATION,
     Job,
     Model,
@@ -42,7 +34,6 @@ from launch.icl.rates import (
     make_model,
     model_name,
     random_key,
-    spectrum,
 )
 from launch.icl.training import COMPARISON, STYLES, curves, loss_by_step, measures
 from launch.kit.experiment import Part
@@ -103,7 +94,7 @@ ONE_STEP = experiment("one-step", one_step, REGRESSION_VIEWS, title="One layer i
 MULTI_STEP = experiment("multi-step", multi_step, REGRESSION_VIEWS, title="Several layers are steps of GD++")
 
 
-# Attention with one change: softmax, depth, layer normalisation, few tasks.
+# Softmax attention, in one layer and in several.
 
 
 def compared(job: Job[LayerFlags], model: Model, families: list[training.Family]) -> list[Row]:
@@ -171,33 +162,6 @@ def deep_softmax(job: Job[DeepSoftmaxConfig]) -> Iterator[Part]:
     yield model.sizes, part
 
 
-def layernorm(job: Job[LayernormConfig]) -> Iterator[Part]:
-    """Layer normalisation in one and two layers."""
-
-    def part(layers: int) -> list[Row]:
-        model = make_model(job.config, layers)
-        problem = training.make_regression(model, layernorm=True)
-        return compared(job, model, [training.trained_family(job, model, name=f"layernorm_K{layers}", problem=problem)])
-
-    yield from (({"layers": layers}, partial(part, layers)) for layers in (1, 2))
-
-
-def finite_data(job: Job[FiniteDataConfig]) -> Iterator[Part]:
-    """A part for each number of tasks, whose loss is `train_loss`."""
-
-    def part(size: int) -> list[Row]:
-        model = make_model(job.config)
-        recipe = training.make_recipe(job.config)._replace(batch_size=size, cycle=1)
-        trained, members = training.trained_family(job, model, name=f"finite_{size}", recipe=recipe), []
-        for layers, entry in trained.members:
-            same = sample_tasks(random_key(replace(job.config, seed=entry["seed"]), 0), model.tasks, size)  # as in training
-            loss = float(training.batch_loss(training.make_regression(model), layers, same))
-            members.append((layers, {**entry, "train_loss": loss}))
-        return compared(job, model, [trained._replace(members=members)])
-
-    yield from (({"training_tasks": size}, partial(part, size)) for size in job.config.training_tasks)
-
-
 def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
     """The products of each head and their sum (paper, Fig. 12)."""
     return {
@@ -207,15 +171,10 @@ def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
 
 
 _softmax = "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close."
-_layernorm = "von Oswald et al. 2023, Fig. 14 (5000 steps, five seeds): worse than descent, but flatter on larger inputs."
-_finite = "von Oswald et al. 2023, Fig. 16 (5000 steps): 512 tasks are too few, from 2048 on it is nearly descent."
 SOFTMAX_VIEWS = [measures(note=_softmax), loss_by_step("softmax", HEADS), Images("heads", head_products)]
 DEEP_VIEWS = [measures(), loss_by_step("deep_softmax", STARTS)]
-FINITE_VIEWS = [measures(Column("training tasks", "training_tasks"), note=_finite)]
 SOFTMAX = experiment("softmax", softmax, SOFTMAX_VIEWS, title="Softmax")
 DEEP_SOFTMAX = experiment("deep-softmax", deep_softmax, DEEP_VIEWS, title="Layers of softmax attention")
-LAYERNORM = experiment("layernorm", layernorm, [measures(note=_layernorm)], title="Layer normalisation")
-FINITE_DATA = experiment("finite-data", finite_data, FINITE_VIEWS, title="Finite training sets")
 
 
 # GD++ lowers the largest eigenvalues of XᵀX (von Oswald 2023, App. A.10).
@@ -268,64 +227,3 @@ CURVATURE_TABLE = Table(
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
 CURVATURE = experiment("curvature", curvature, [CURVATURE_TABLE], title="Curvature")
-
-
-# One layer run for fewer and more loops (Gatmiry et al. 2024).
-
-SOLVED_FOR = (1, 2, 5, 10)
-LOOPS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
-_trained_for, _path_tasks = 2, 20_000  # loops of the layer that is trained, and tasks that it is run on, at most
-
-
-def looped(job: Job[LoopedConfig]) -> Iterator[Part]:
-    """GD and GD++ solved for K loops, and a layer trained for two."""
-    yield {"start": None}, lambda: _solved_rows(job.config)
-    yield {"start": "cold"}, lambda: _trained_rows(job)
-
-
-def _solved_rows(config: LoopedConfig) -> Iterator[Row]:
-    """Losses of solved rates by loops, from the eigenvalues of fresh contexts."""
-    tasks = make_model(config).tasks
-    law, fresh = spectrum(config, tasks), context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
-    most: Any = {"layers": max(SOLVED_FOR), "tied": True, "seed": config.seed}
-    for name in ("gd", "gd++"):
-        found = optimal_polynomials(law, tasks, plus_plus=name == "gd++", **most)
-        for K in SOLVED_FOR[name == "gd++" :]:  # one layer of GD++ is GD
-            eta, gamma = float(found[K - 1].eta[0]), float(found[K - 1].gamma[0])
-            about: Any = {"eta": eta, "gamma": gamma if name == "gd++" else None, "test_tasks": config.test_tasks}
-            for loops in LOOPS:
-                run = Polynomial(np.full(loops, eta), np.full(loops, gamma), np.nan)
-                losses = evaluate_polynomial(fresh, run, tasks)._asdict()
-                yield Model(tasks, K, True).row(name, loops=loops, **about, **losses)
-
-
-def _trained_rows(job: Job[LoopedConfig]) -> Iterator[Row]:
-    """Losses of every seed's layer by loops; one that diverges has none."""
-    config, model = job.config, make_model(job.config, _trained_for)
-    number = min(config.test_tasks, _path_tasks)
-    batch = sample_tasks(random_key(config, TEST), model.tasks, number)
-    for layers, entry in training.trained_family(job, model).members:
-        losses = [float(x) if np.isfinite(x) else None for x in np.asarray(_by_loop(training.first_layer(layers), batch))]
-        yield from (model.row("trained", loops=n, loss=losses[n - 1], **entry, test_tasks=number) for n in LOOPS)
-
-
-@jax.jit
-def _by_loop(layer: AttentionLayer, batch: Sequence) -> jax.Array:
-    """The mean loss after each loop."""
-    y = jax.vmap(lambda one: roll_out(layer, one, steps=max(LOOPS)) - one.y_q[None])(sequences(batch))
-    return jnp.mean(jnp.sum(y**2, axis=2), axis=0) / 2
-
-
-def _layer(row: Row) -> str:
-    return {"gd": "GD, solved", "gd++": "GD++, solved", "trained": "GD++, trained"}[row["predictor"]] + f" for {row['layers']}"
-
-
-_by_layer = ["predictor", "layers", "loops"]
-_named = lambda results: [{**row, "layer": _layer(row)} for row in means(results.rows, _by_layer)]  # noqa: E731
-LOOPED_TABLE = Table(
-    [Column("layer", "layer"), *(Column(f"{n} loops", cell(n, "loss"), ".3g") for n in (2, 5, 10, 20, 50))],
-    lambda results: pivot(_named(results), ["layer"], "loops"),
-)
-_loop_axes = {"xscale": "log", "yscale": "log", "xlabel": "loops run", "ylabel": LOSS, "ylim": (5e-3, 10)}
-LOOPED_FIGURE = Lines("looped", "loops", "loss", _layer, lambda row: _layer(row).split(",")[0], axes=_loop_axes, sharey=True)
-LOOPED = experiment("looped", looped, [LOOPED_TABLE, LOOPED_FIGURE], title="Looped layers")

@@ -44,48 +44,27 @@ def copy(job: Job[CopyConfig]) -> Iterator[Part]:
     yield from (({"attention": first}, partial(_train_copying, job, first)) for first in COPY_MODELS)
 
 
+def _about(config: CopyConfig) -> Row:
+    sizes = {"recurrent": False, "dim": config.dim, "context": config.context}
+    return {"task": "tokens apart", **sizes, "test_tasks": config.test_tasks}
+
+
 def _copy_references(config: CopyConfig) -> Iterator[Row]:
     """Predicting zero, one step of descent, and weights that copy and descend exactly."""
-    about, batch = test_set(config)
-    eta, losses = levels(config, batch)
-    layers = jax.jit(problems.copying_layers, static_argnums=(0, 1))(config.dim, config.context, eta)
-    constructed = float(half_mse(_predict_with_codes(layers, batch), batch.y_q))
+    batch = make_model(config).tasks.sample(random_key(config, TEST), config.test_tasks)
+    about, (eta, losses) = _about(config), _levels(config, batch)
+
+    @jax.jit
+    def constructed(batch: Sequence) -> jax.Array:
+        tokens = problems.add_codes(problems.separate_tokens(batch), problems.unit_codes(config.context))
+        return half_mse(problems.read_out(problems.copying_layers(config.dim, config.context, eta), tokens), batch.y_q)
+
     yield {**about, "layers": 0, "predictor": "zero", "loss": losses["zero"]}
     yield {**about, "layers": 1, "predictor": "gd", "loss": losses["gd"], "eta": eta}
-    yield {**about, "layers": 2, "heads": 2, "predictor": "constructed", "loss": constructed, "eta": eta}
+    yield {**about, "layers": 2, "heads": 2, "predictor": "constructed", "loss": float(constructed(batch)), "eta": eta}
 
 
-def test_set(config: CopyConfig) -> tuple[Row, Sequence]:
-    """Fields of all rows, and the tasks that they are about."""
-    about = {"task": "tokens apart", "recurrent": False, "dim": config.dim, "context": config.context}
-    batch = make_model(config).tasks.sample(random_key(config, TEST), config.test_tasks)
-    return about | {"test_tasks": config.test_tasks}, batch
-
-
-def _train_copying(job: Job[CopyConfig], first: str) -> Iterator[Row]:
-    """Two trained layers for each seed, or for one if linear."""
-    config, name = job.config, COPY_MODELS[first]
-    problem = problems.Copying(make_model(config).tasks, softmax=(first == "softmax", False))
-    validation = problem.sample(random_key(config, VALIDATION), config.validation_tasks)
-    few = jax.tree.map(lambda leaf: leaf[..., :500], validation)
-
-    def measured(layers: AttentionLayer, batch: Sequence) -> dict[str, jax.Array]:
-        found = sensitivity(problem, first == "softmax", layers, few)._asdict()
-        return {"loss": training.batch_loss(problem, layers, batch)} | {f"sensitivity_{what}": x for what, x in found.items()}
-
-    def evaluation() -> training.Measure:
-        for predictor, loss in levels(config, validation)[1].items():
-            job.folder.log(event="reference", model=name, predictor=predictor, loss=loss)
-        return lambda layers: measured(layers, validation)
-
-    init = partial(init_layers, width=problem.width, layers=2, scale=0.02 / 2)
-    recipe, every = Recipe(config.batch_size, config.learning_rate, gradient_clip=10.0), max(1, min(500, config.steps // 20))
-    seeds, (about, batch) = config.seeds if first == "softmax" else 1, test_set(config)
-    for layers, entry in training.train(job, name, init, problem, recipe, evaluation, seeds=seeds, every=every):
-        yield {**about, "layers": 2, "predictor": "trained", **jax.tree.map(float, measured(layers, batch)), **entry}
-
-
-def levels(config: CopyConfig, batch: Sequence) -> tuple[float, dict[str, float]]:
+def _levels(config: CopyConfig, batch: Sequence) -> tuple[float, dict[str, float]]:
     """The rate of one descent step, and losses of zero and of it."""
     gd = training.descent_family(config, make_model(config), "gd")
     weights, entry = gd.members[0]
@@ -93,17 +72,29 @@ def levels(config: CopyConfig, batch: Sequence) -> tuple[float, dict[str, float]
     return entry["eta"], {"zero": 0.5 * float(jnp.mean(batch.y_q**2)), "gd": loss}
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def sensitivity(problem: problems.Copying, softmax: bool, layers: AttentionLayer, batch: Sequence) -> problems.CopySensitivity:
-    """How the outputs of the first layer depend on each token."""
-    return problems.copy_sensitivity(layers, problem.tokens(batch), softmax=softmax)
+def _train_copying(job: Job[CopyConfig], first: str) -> Iterator[Row]:
+    """Two trained layers for each seed, or for one if linear."""
+    config, name, softmax = job.config, COPY_MODELS[first], first == "softmax"
+    problem = problems.Copying(make_model(config).tasks, softmax=(softmax, False))
+    validation = problem.sample(random_key(config, VALIDATION), config.validation_tasks)
+    few = jax.tree.map(lambda leaf: leaf[..., :500], validation)
 
+    @jax.jit
+    def measured(layers: AttentionLayer, batch: Sequence) -> dict[str, jax.Array]:
+        found = problems.copy_sensitivity(layers, problem.tokens(few), softmax=softmax)._asdict()
+        return {"loss": problem.loss(layers, batch)} | {f"sensitivity_{what}": x for what, x in found.items()}
 
-@jax.jit
-def _predict_with_codes(layers: AttentionLayer, batch: Sequence) -> jax.Array:
-    """The predictions of constructed layers, whose positions have unit codes."""
-    tokens = problems.add_codes(problems.separate_tokens(batch), problems.unit_codes(len(batch.X)))
-    return problems.read_out(layers, tokens)
+    def evaluation() -> training.Measure:
+        for predictor, loss in _levels(config, validation)[1].items():
+            job.folder.log(event="reference", model=name, predictor=predictor, loss=loss)
+        return lambda layers: measured(layers, validation)
+
+    init = partial(init_layers, width=problem.width, layers=2, scale=0.02 / 2)
+    recipe, every = Recipe(config.batch_size, config.learning_rate, gradient_clip=10.0), max(1, min(500, config.steps // 20))
+    batch = problem.sample(random_key(config, TEST), config.test_tasks)
+    seeds = config.seeds if softmax else 1
+    for layers, entry in training.train(job, name, init, problem, recipe, evaluation, seeds=seeds, every=every):
+        yield {**_about(config), "layers": 2, "predictor": "trained", **jax.tree.map(float, measured(layers, batch)), **entry}
 
 
 def _copy_curves(results: Results) -> list[Row]:

@@ -121,7 +121,7 @@ def make_model(config: TaskFlags, layers: int = 1, *, recurrent: bool = True) ->
 
 
 def model_name(row: Row) -> str:
-    """The name in files and events of K layers, from their sizes, such as K2_recurrent_d10_N25."""
+    """The name of K layers in files and events, such as K2_recurrent_d10_N25."""
     kind = "" if row["layers"] == 1 else "_recurrent" if row["recurrent"] else "_layers"
     return f"K{row['layers']}{kind}_d{row['dim']}_N{row['context']}"
 
@@ -253,11 +253,11 @@ layers_loss = jax.jit(lambda values, weights, eta, gamma, tasks: loss_of(weights
 newton_loss = jax.jit(lambda values, weights, k: loss_of(weights, newton_residual(values, k)))
 
 
-def steps_per_layer(rows: list[Row]) -> float:
+def steps_per_layer(rows: Iterable[Row]) -> float:
     """The slope of Newton's steps by layers, from two layers on; NaN for fewer."""
     fields = ((row["layers"], row["newton_steps_identity"]) for row in rows)
     known = np.array([(K, steps) for K, steps in fields if K > 1 and steps is not None])
-    return float(np.polyfit(*known.T, 1)[0]) if len(known) > 1 else np.nan
+    return float(np.polyfit(known[:, 0], known[:, 1], 1)[0]) if len(known) > 1 else np.nan
 
 
 def _newton_curves(results: Results) -> Iterator[Row]:

@@ -90,11 +90,6 @@ def split_seeds(params: Any) -> list[Any]:
     return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
 
 
-def first_layer(layers: Any) -> Any:
-    """The first of a stack of layers."""
-    return jax.tree.map(lambda leaf: leaf[0], layers)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def batch_loss(problem: TrainingProblem, params: Any, batch: Any) -> Array:
     """The loss of parameters on a batch, compiled once for equal problems."""
@@ -189,7 +184,6 @@ def trained_family(
     *,
     name: str | None = None,
     problem: QueryLoss | None = None,
-    recipe: Recipe | None = None,
     start: str = "cold",
     heads: int = 1,
     init: Callable[[Array], Any] | None = None,
@@ -197,8 +191,8 @@ def trained_family(
 ) -> Family:
     """Layers of every seed, trained now or earlier in this run.
 
-    start is cold, from random weights, or warm, from those of the closed form or of `init`. Problem and recipe are by default
-    those of the flags; evaluations are 100 steps apart, or 1/200 of a longer training.
+    start is cold, from random weights, or warm, from those of the closed form or of `init`. The problem is by default
+    that of the flags; evaluations are 100 steps apart, or 1/200 of a longer training.
     """
     config, tasks = job.config, model.tasks
     name, options = name or f"{start}_{model_name(model.sizes)}", {"clip": WARM_CLIP} if start == "warm" else {}
@@ -208,7 +202,7 @@ def trained_family(
     if init is None:
         sizes: Any = {"width": tasks.dim + tasks.outputs, "layers": 1 if model.recurrent else model.layers, "heads": heads}
         init = functools.partial(init_layers, scale=INIT_SCALE / model.layers, **sizes)
-    trained, recipe = problem or make_regression(model, **options), recipe or make_recipe(config, model.layers)
+    trained, recipe = problem or make_regression(model, **options), make_recipe(config, model.layers)
 
     def evaluation() -> Measure:
         validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
@@ -231,7 +225,7 @@ def with_descent_rates(model: Model, trained: Family) -> Family:
     """The same layers, with η and γ of the nearest descent in rows."""
     rates, members = jax.jit(functools.partial(descent_rates, dim=model.tasks.dim, context=model.tasks.context)), []
     for layers, entry in trained.members:
-        eta, gamma = map(float, rates(first_layer(layers)))
+        eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
         members.append((layers, {**entry, "eta": eta, "gamma": gamma if model.layers > 1 else None}))
     return trained._replace(members=members)
 
@@ -292,7 +286,7 @@ Models = Mapping[str, str]  # names of trained models in files and events, by la
 
 _identity = (
     *("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start"),
-    *("training_tasks", "attention", "layernorm"),
+    "attention",
 )
 
 

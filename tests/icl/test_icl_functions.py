@@ -197,7 +197,7 @@ def predictors() -> dict[str, Callable[[Any], Any]]:
     NETWORK = drawn(init_network, channels=5, hidden=7)
     return {
         "attention": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, clip=2.0),
-        "softmax": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, softmax=True, layernorm=True),
+        "softmax": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, softmax=True),
         "gd++": icl.vmap_tasks(lambda one: icl.gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
         "ridge": icl.vmap_tasks(lambda one: icl.ridge(one, 0.5)),
         "waves": lambda batch: predict_waves(of_type(NETWORK, batch), batch).final,
