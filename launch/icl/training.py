@@ -90,18 +90,12 @@ def split_seeds(params: Any) -> list[Any]:
     return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def batch_loss(problem: TrainingProblem, params: Any, batch: Any) -> Array:
-    """The loss of parameters on a batch, compiled once for equal problems."""
-    return problem.loss(params, batch)
-
-
 def validation_loss(config: TrainingFlags, problem: TrainingProblem) -> Callable[[], Measure]:
     """An evaluation of the loss alone, on validation tasks."""
 
     def evaluation() -> Measure:
-        validation = problem.sample(random_key(config, VALIDATION), config.validation_tasks)
-        return lambda params: {"loss": batch_loss(problem, params, validation)}
+        validation, loss = problem.sample(random_key(config, VALIDATION), config.validation_tasks), jax.jit(problem.loss)
+        return lambda params: {"loss": loss(params, validation)}
 
     return evaluation
 

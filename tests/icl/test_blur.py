@@ -84,20 +84,6 @@ def test_descent_is_a_genome(sizes, hidden, output, loss, dtype, most):
     assert found.one_step <= found.all_steps + most and found.all_steps < most < 1e-2 < found.change
 
 
-def test_permuting_hidden_neurons_permutes_the_result():
-    rules = blur.Rules(states=2, synapse_norm=True)
-    genome, synapses, x, y = made_learner(rules)
-    order, bias = np.array([2, 0, 3, 1]), np.array([2, 0, 3, 1, 4])
-    step = jax.jit(lambda synapses: blur.learn(genome, rules, synapses, x, y))
-
-    def moved(synapses):
-        first, second, last = jax.tree.map(np.asarray, synapses)
-        return Synapse(first.W[:, :, order], first.V[:, order]), Synapse(second.W[:, bias], second.V[:, :, order]), last
-
-    new, logits = step(synapses)
-    assert_equal(step(moved(synapses)), (moved(new), logits), rtol=1e-10, atol=1e-12)
-
-
 def test_synapses_that_would_overflow_are_brought_back_unread():
     """f̃ = 3 for 100 updates, 3^100 = 5e47 in float32. After 20 updates one more weighs 1e-6: what is read stays, to 1e-3."""
     rules = blur.Rules(states=2, synapse_norm=True)

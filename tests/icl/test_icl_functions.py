@@ -16,12 +16,11 @@ import icl
 from icl import blur
 from icl.attention import Regression, init_layers
 from icl.blocks import induction_model, init_model, next_outputs
-from icl.blur import Rules, descent_curves, learning_curves, random_genome
 from icl.blur.baselines import select_tasks, task_sets
 from icl.blur.learning import resize_images
 from icl.blur.rules import forward
 from icl.closed_form import all_heads_solution, exact_moments, sampled_moments
-from icl.problems import Chains, Copying, Waves, init_network, predict_waves, separate_tokens
+from icl.problems import Chains, Copying, Waves, init_network, separate_tokens
 from icl.rates import Spectrum
 from icl.recurrences import Dynamics, Stream
 from icl.tasks import Tasks, contract
@@ -194,13 +193,11 @@ def drawn(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
 @functools.cache
 def predictors() -> dict[str, Callable[[Any], Any]]:
     STACK = drawn(icl.init_layers, 4, layers=2, heads=2)
-    NETWORK = drawn(init_network, channels=5, hidden=7)
     return {
         "attention": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, clip=2.0),
         "softmax": lambda batch: icl.predict_batch(of_type(STACK, batch), batch, softmax=True),
         "gd++": icl.vmap_tasks(lambda one: icl.gd_plus_plus(one, 0.5, 0.05, steps=3)[-1]),
         "ridge": icl.vmap_tasks(lambda one: icl.ridge(one, 0.5)),
-        "waves": lambda batch: predict_waves(of_type(NETWORK, batch), batch).final,
     }
 
 
@@ -215,14 +212,7 @@ def of_type(params, batch):
 
 def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_precision_little():
     def check(name, predictor):
-        predictor = jax.jit(predictor)
-        of_waves = name == "waves"
-        batch = jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
-        if of_waves:
-            batch = jax.tree.map(
-                lambda leaf: RNG.normal(size=leaf.shape),
-                jax.eval_shape(lambda key: Waves(context=6).sample(key, 4), jax.random.key(0)),
-            )
+        predictor, batch = jax.jit(predictor), jax.tree.map(lambda leaf: leaf[..., :4], BATCH)
         whole = predictor(jax.device_put(batch))
         other = jax.tree.map(lambda leaf: np.concatenate([leaf[..., 1:3], leaf[..., :2] + 1], axis=-1), batch)
         turned = batch._replace(X=batch.X[::-1], Y=batch.Y[::-1], y_q=batch.y_q + 5)
@@ -236,36 +226,11 @@ def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_p
     each_row(check, predictors().items())
 
 
-# Tolerances: the same float32 operations in another order, a few hundred of them one after the other, each with a relative
-# rounding of 6e-8: 1e-4. Accuracies are shares of whole predictions: one more is a
-# larger difference.
-
-RULES = Rules(states=2, synapse_norm=True)
-HIDDEN = (4,)
-
-
-@functools.cache
-def examples():
-    return jax.tree.map(jnp.asarray, two_classes())
-
-
-@functools.cache
-def genomes():
-    return jax.vmap(lambda key: random_genome(key, 2))(jax.random.split(jax.random.key(0), 3))
-
-
 def contractions():
     """In float64: 7 products of numbers of size 1, whose sum rounds by less than 1e-14."""
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(7, 3, 5)), rng.normal(size=(7, 2, 5))
     return jax.jit(jax.value_and_grad(lambda A, B: jnp.sum(jnp.sin(contract(A, B))), (0, 1)))(A, B)
-
-
-def curves_of_a_rule_and_of_descent():
-    shared = {"steps": 3, "batch_size": 8, "seeds": (0, 1)}
-    genome, data = jax.tree.map(lambda leaf: leaf[0], genomes()), examples()
-    descent = descent_curves("sgd", (0.1, 0.5), HIDDEN, data, data, normalised=True, **shared)
-    return learning_curves(genome, RULES, HIDDEN, data, data, **shared), descent
 
 
 def losses_of_training_steps():
@@ -285,7 +250,6 @@ def losses_of_training_steps():
     [
         (contractions, 1e-13),
         (losses_of_training_steps, 1e-4),
-        pytest.param(curves_of_a_rule_and_of_descent, 1e-4, marks=pytest.mark.slow),
     ],
 )
 def test_accelerators_compute_what_a_cpu_does(compute, rounding, elsewhere):

@@ -222,33 +222,6 @@ def test_the_posterior_means_are_their_loops():
         np.testing.assert_allclose(unigram, (seen + alpha) / (seen + alpha).sum(axis=1, keepdims=True), rtol=1e-14)
 
 
-def exact_posterior(x: np.ndarray, alpha: float, *, stationary: bool) -> np.ndarray:
-    """E[P_{x_t}] of two states by Gauss-Jacobi quadrature over both rows, from the likelihood of x_1, .., x_t."""
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-    a, b = (grid.ravel() for grid in np.meshgrid((nodes + 1) / 2, (nodes + 1) / 2))  # P = [[1-a, a], [b, 1-b]]
-    w = np.outer(weights, weights).ravel() * (a * (1 - a) * b * (1 - b)) ** (alpha - 1)
-    P = np.stack([np.stack([1 - a, a]), np.stack([b, 1 - b])])
-    likelihood = (np.stack([b, a]) / (a + b))[x[0]] if stationary else np.full_like(a, 0.5)
-    for i, j in zip(x[:-1], x[1:], strict=True):
-        likelihood = likelihood * P[i, j]
-    return (P[x[-1]] * w * likelihood).sum(axis=1) / (w * likelihood).sum()
-
-
-def test_the_posterior_mean_is_exact_for_a_uniform_first_state_and_nearly_for_a_stationary_one():
-    """x_1 from the stationary distribution is one more observation of P: its weight falls with the length."""
-    x = sequence(2, 24, seed=6)
-    for alpha in (1.0, 2.0):
-        ours = np.asarray(bigram_posterior(x, alpha, 2))
-        for t in (1, 2, 5, 24):
-            # the integrand is a polynomial of degree < 30, which 200 nodes integrate exactly
-            np.testing.assert_allclose(ours[t - 1], exact_posterior(x[:t], alpha, stationary=False), rtol=1e-11)
-        apart = [np.abs(ours[t - 1] - exact_posterior(x[:t], alpha, stationary=True)).max() for t in (1, 24)]
-        assert 0.02 < apart[0] < 0.2 and apart[1] < 0.02
-    np.testing.assert_allclose(
-        bigram_posterior(x, 0.0, 3), bigram_posterior(x, 1e-12, 3), atol=1e-9
-    )  # before its first pair 1/3
-
-
 def test_chains_have_the_distribution_that_they_should():
     chains = Chains(states=3, length=50, alpha=0.7, stationary=True)
     P, x = chains.sample(jax.random.key(0), 4000)

@@ -126,19 +126,6 @@ def test_as_many_conjugate_gradients_as_coordinates_are_the_inverse():
     np.testing.assert_allclose(ours, least_squares(stream_of(), 5.0, 1.0), rtol=0, atol=1e-10)
 
 
-def test_chunks_do_not_change_the_result():
-    gamma = FORGETTING["per token"]
-
-    @jax.jit
-    def found(s):
-        by_chunks = [mesa_conjugate_gradients(s, 0.5, steps=12, forgetting=gamma, chunk=chunk) for chunk in (1, 1000)]
-        return mesa_recursion(s, 0.5, forgetting=gamma), by_chunks
-
-    expected, by_chunks = found(stream_of())
-    for ours in by_chunks:
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-11)
-
-
 def test_rotations_of_keys_and_queries_change_nothing_outputs_are_causal_and_order_matters_to_the_delta_rule_alone():
     U = np.linalg.qr(RNG.normal(size=(D, D)))[0]
     order = RNG.permutation(T)
