@@ -76,27 +76,20 @@ def speed_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets) -
     sizes, B = (sets.inputs, *hidden, sets.outputs), options["batch_size"]
     cost = rule_flops(*rule[:2], sizes, B) / descent_flops(sizes, B)
     nearest = nearest_neighbour_accuracies(sets.train, sets.test, at=at, **options).mean(axis=0)
-    same = task.data.partition("@")[0] == rule.provenance.get("data", {}).get("name")
     network = {**place_of(sets, hidden), **design_of(rule), "width": task.width, "learners": config.learners}
-    network |= {"known_from": "meta-training" if same else None}
     rows = []
     for n, accuracies in zip(UPDATES, curves.T, strict=True):
         ours, spread = mean_and_spread(accuracies, len(sets.test.X))
         needed = updates_to_reach(ours, REACHED, adam)
         found = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours, "reached": needed <= REACHED[-1]}
-        found |= {"adam_updates": min(needed, REACHED[-1]), "cost": cost, "adam_accuracy": adam[-1]}
+        found |= {"adam_updates": min(needed, REACHED[-1]), "cost": cost}
         found |= {"nearest neighbour": float(nearest[at.index(n)])} if n in at else {}
         rows.append({**network, "n": n, "step": n, **found})
     return rows
 
 
 def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
-    """Mean and standard deviation over learners, exact from whole numbers.
-
-    Example:
-        >>> mean_and_spread(np.array([0.1, 0.3]), 10) == mean_and_spread(np.array([0.3, 0.1]), 10)
-        True
-    """
+    """Mean and standard deviation over learners, exact from whole numbers."""
     correct = np.rint(accuracies.astype(np.float64) * examples)
     return float(correct.sum() / (examples * len(correct))), float(correct.std() / examples)
 

@@ -1,13 +1,12 @@
 """Meta-train a genome, or take a known one, and compare it with descent.
 
-Views show what the source's poster does: accuracy by updates beside descent, plain and with the rule's normalisation (Fig. 6),
-other widths and depths, and descent as a genome.
+Views show accuracy by updates beside descent, plain and with the rule's normalisation (the source's Fig. 6), and descent as a
+genome. Other widths, depths, classes and states are flags.
 """
 
 import dataclasses
 import functools
 import hashlib
-import shutil
 import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +46,7 @@ def ready(config: TrainConfig | TasksConfig) -> None:
 def measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
     """Learners of the genome and descent, and their check."""
     sets = load_sets(config)
-    rule = load_genome(config.genome) if config.genome else find_genome(folder, config, sets)
+    rule = load_genome(config.genome) if config.genome else search(folder, config, sets)
     key = {"experiment": "train"}
     yield part(functools.partial(learners, folder, config, rule, sets), **key, genome=config.genome or sets.name)
     if not config.genome:
@@ -138,17 +137,13 @@ def descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: st
 # --- genomes and data ----------------------------------------------------------------------------------------------------
 
 
-def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
-    """Meta-train a genome, or load it; an interrupted search continues."""
-    name = sets.name
-    path, checkpoints = folder.path / "genomes" / f"{name}.json", folder.path / "checkpoints" / f"{name}.partial"
-    if path.exists():
-        return load_genome(path)
+def search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
+    """Meta-train a genome; earlier meta-training continues, or is read."""
 
     def on_evaluation(entry: Row) -> None:
-        folder.log(event="meta", genome=name, **entry)
+        folder.log(event="meta", genome=sets.name, **entry)
         found = f"dev accuracy {max(entry['accuracy']):.3f}, {np.sum(entry['skipped'])} steps skipped"
-        console.print(f"    {name}: step {entry['step']}, T = {entry['unroll']}, {found}, {entry['seconds']:.0f} s")
+        console.print(f"    {sets.name}: step {entry['step']}, T = {entry['unroll']}, {found}, {entry['seconds']:.0f} s")
 
     rules = _made(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
     families = FAMILIES.get(config.families or "", ())
@@ -157,8 +152,8 @@ def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRu
     begin = {"random": random_genome, "ridge": ridge_genome}[config.start]
     keys = jax.random.split(key_of_seed(config.seed), config.population)
     shown: Any = {"seed": config.seed, "every": config.every, "episodes": config.episodes, "devices": config.devices}
-    with stage(f"meta-training {name}", "genome steps") as progress:
-        shown |= {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": checkpoints}
+    with stage(f"meta-training {sets.name}", "genome steps") as progress:
+        shown |= {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": folder.path / "checkpoints"}
         genomes = jax.vmap(lambda key: begin(key, config.states))(keys)
         if config.data == "xor":  # four noisy corners
             rng = np.random.default_rng(config.seed)
@@ -172,11 +167,7 @@ def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRu
     sha256 = hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for part in sets[:3] for leaf in part)).hexdigest()
     data = {"name": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "sha256": sha256}
     provenance = {"config": flags, "seed": config.seed, "data": data, **steps, **results}
-    rule = LearnedRule(found.best, rules, provenance)
-    save_genome(path, rule)
-    folder.log(event="meta_trained", genome=name, **results)
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    return rule
+    return LearnedRule(found.best, rules, provenance)
 
 
 def _made(kind: Any, config: TrainConfig, **others: Any) -> Any:
@@ -267,12 +258,10 @@ def _digits(results: Results) -> list[Row]:
     return accuracy_lines([*learned, *best])
 
 
-def by_updates(ax: Any, horizon: int | None = None) -> None:
-    """A logarithmic axis of updates, with a dotted line where meta-training ended."""
+def by_updates(ax: Any) -> None:
+    """A logarithmic axis of updates."""
     ax.set(xscale="log", xlabel="updates n")
     log_ticks(ax, "x")
-    if horizon:
-        ax.axvline(horizon, color="black", linestyle=":", linewidth=1)
 
 
 def learning(results: Results) -> list[str]:
@@ -291,7 +280,7 @@ def learning(results: Results) -> list[str]:
 
     def finish(axes: np.ndarray) -> None:
         for ax in axes[0]:
-            by_updates(ax, max(results.config["unroll"]))
+            by_updates(ax)
             ax.set(xlim=(1, results.config["steps"]), ylim=(0.3, 1.0))
 
     styles, axes = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}, {"ylabel": "test accuracy"}
@@ -304,11 +293,11 @@ DIGITS = ACCURACIES._replace(rows=_digits)
 ABOUT = """Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n,
 descent has the learning rate and hidden activation that are best on dev. *Normalised* networks normalise all layers over the
 minibatch, as the learned rule does, with trainable scales and shifts."""
+_differences = {"after one step": "one_step", "after all steps": "max_difference", "largest change of a weight": "moved"}
 DIFFERENCES = Table(
     [
         *(Column(name, name) for name in ("network", "activation", "precision")),
-        *(Column("after one step", "one_step", ".1e"), Column("after all steps", "max_difference", ".1e")),
-        Column("largest change of a weight", "moved", ".1e"),
+        *(Column(heading, name, ".1e") for heading, name in _differences.items()),
     ],
     note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
 )
