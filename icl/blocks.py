@@ -44,8 +44,7 @@ class CausalModel(NamedTuple):
         return len(self.embedding) - len(self.read_out)
 
 
-@full_precision
-def attention_weights(layer: CausalLayer, E: Float[Array, "S width"]) -> Float[Array, "heads S S"]:
+def _attention_weights(layer: CausalLayer, E: Float[Array, "S width"]) -> Float[Array, "heads S S"]:
     """`a_ts`, the weight of token s <= t in the update of token t."""
     S, D = len(E), layer.bias.shape[-1]
     if S > D:
@@ -60,40 +59,25 @@ def attention_weights(layer: CausalLayer, E: Float[Array, "S width"]) -> Float[A
 
 
 @full_precision
-def attend_causally(layer: CausalLayer, E: Float[Array, "S width"]) -> Float[Array, "S width"]:
-    """The update of all tokens by one layer, `Σ_h P_h Σ_s a_ts W_V,h e_s`."""
+def run_layers(model: CausalModel, x: Int[Array, " T"]) -> tuple[Float[Array, "S width"], Float[Array, "L heads S S"]]:
+    """The tokens after all layers, and `a_ts` in every layer.
 
-    def head(a: Array, W_V: Array, P: Array) -> Array:
-        return a @ (E @ W_V.T) @ P.T
-
-    a = attention_weights(layer, E)
-    return jax.vmap(head)(a, layer.heads.W_V, layer.heads.P).sum(axis=0)
+    S is T plus the number of symbols before the sequence.
+    """
+    symbols = jnp.concatenate([jnp.arange(len(model.read_out), len(model.embedding), dtype=x.dtype), x])
+    E, maps = model.embedding[symbols], []
+    for n in range(len(model.layers.bias)):
+        layer = jax.tree.map(lambda leaf, n=n: leaf[n], model.layers)
+        maps.append(_attention_weights(layer, E))
+        update = jax.vmap(lambda a, W_V, P, E=E: a @ (E @ W_V.T) @ P.T)(maps[-1], layer.heads.W_V, layer.heads.P)
+        E = E + update.sum(axis=0)
+    return E, jnp.stack(maps)
 
 
 @full_precision
 def next_outputs(model: CausalModel, x: Int[Array, " T"]) -> Float[Array, "T k"]:
     """The outputs at every state of a sequence, from x_1, .., x_t alone."""
-    E = _layer_inputs(model, x)[-1]
-    return E[model.before :] @ model.read_out.T
-
-
-def attention_maps(model: CausalModel, x: Int[Array, " T"]) -> Float[Array, "L heads S S"]:
-    """`a_ts` in every layer; S is T plus the number of preceding symbols."""
-    inputs = _layer_inputs(model, x)[:-1]
-    return jnp.stack([attention_weights(_layer(model, n), E) for n, E in enumerate(inputs)])
-
-
-def _layer_inputs(model: CausalModel, x: Array) -> list[Array]:
-    """The input tokens of each layer, and of the read-out."""
-    symbols = jnp.concatenate([jnp.arange(len(model.read_out), len(model.embedding), dtype=x.dtype), x])
-    inputs = [model.embedding[symbols]]
-    for n in range(len(model.layers.bias)):
-        inputs.append(inputs[-1] + attend_causally(_layer(model, n), inputs[-1]))
-    return inputs
-
-
-def _layer(model: CausalModel, n: int) -> CausalLayer:
-    return jax.tree.map(lambda leaf: leaf[n], model.layers)
+    return run_layers(model, x)[0][model.before :] @ model.read_out.T
 
 
 def init_model(
@@ -172,7 +156,7 @@ def head_roles(model: CausalModel, x: Int[Array, " T"]) -> HeadRoles:
 
     Symbols before the sequence are excluded, and for the second layer also the positions whose x_t is new.
     """
-    maps = jnp.mean(attention_maps(model, x), axis=1)[:, model.before :, model.before :]
+    maps = jnp.mean(run_layers(model, x)[1], axis=1)[:, model.before :, model.before :]
     place = jnp.arange(len(x))
     before = jnp.concatenate([jnp.full_like(x[:1], -1), x[:-1]])
     wanted = place[:, None] == place[None] + 1, (before[None] == x[:, None]) & (place[:, None] >= place[None])

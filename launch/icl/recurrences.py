@@ -47,7 +47,6 @@ class Estimator(NamedTuple):
     settings: dict[str, Any]
     factor: Any = 1.0
     expected: Any = None
-    steps: int = 0
 
 
 def _make_streams(task: str, d: int) -> Streams | Dynamics:
@@ -78,7 +77,7 @@ def losses(job: Job[MesaConfig], task: str) -> Iterator[Row]:
     about = {"layers": 1, "recurrent": True, "dim": config.dim, "context": streams.tokens, "test_tasks": config.test_tasks}
     with stage(f"estimators, {task}"):
         for name, one in found:
-            by_token = np.asarray(_losses_by_token(one.layer, one.steps, one.settings, one.factor, *batch))
+            by_token = np.asarray(_losses_by_token(one.layer, one.settings, one.factor, *batch))
             expected = None if one.expected is None else np.asarray(one.expected).tolist()
             job.folder.log(event="positions", task=task, predictor=name, losses=by_token.tolist(), expected=expected)
             settings = {what: value for what, value in one.settings.items() if isinstance(value, float)}
@@ -86,22 +85,14 @@ def losses(job: Job[MesaConfig], task: str) -> Iterator[Row]:
             yield about | {"predictor": name} | settings | ends
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def outputs(layer: Layer, steps: int, settings: dict[str, Any], stream: Stream) -> jax.Array:
-    """The outputs of a layer, compiled once per size."""
-    return layer(stream, **settings, **({"steps": steps} if steps else {}))
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _losses_by_token(
-    layer: Layer, steps: int, settings: dict[str, Any], factor: Any, batch: Stream, targets: jax.Array
-) -> jax.Array:
+@partial(jax.jit, static_argnums=0)
+def _losses_by_token(layer: Layer, settings: dict[str, Any], factor: Any, batch: Stream, targets: jax.Array) -> jax.Array:
     """Half the mean squared error of an output at every position."""
     factors = jnp.broadcast_to(jnp.asarray(factor, targets.dtype), targets.shape[1])[:, None]
 
     def squares(one: Batch) -> jax.Array:
         stream, targets = one
-        return jnp.mean((factors * outputs(layer, steps, settings, stream) - targets) ** 2, axis=1)
+        return jnp.mean((factors * layer(stream, **settings) - targets) ** 2, axis=1)
 
     return jnp.mean(lax.map(squares, (batch, targets), batch_size=_at_a_time), axis=0) / 2
 
@@ -127,7 +118,7 @@ def _on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estima
     expected = ridge_losses(streams) if a == 1 else None
     if a < 1:
         settings = {"penalty": penalty}
-        gamma = lowest(gammas, lambda g: _losses_by_token(mesa_recursion, 0, settings | {"forgetting": g}, a, *searched))
+        gamma = lowest(gammas, lambda g: _losses_by_token(mesa_recursion, settings | {"forgetting": g}, a, *searched))
     yield from _mesa_layers(streams.dim, {"penalty": penalty} | forgets(gamma), a, expected).items()
     yield "ridge", Estimator(mesa_recursion, {"penalty": penalty}, 1.0, expected)
     if a < 1:
@@ -136,10 +127,10 @@ def _on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estima
 
 def _on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estimator]]:
     """The same with searched factors and rates, as keys are dependent."""
-    found = jax.vmap(partial(outputs, linear_attention, 0, {}))(searched[0])
+    found = jax.jit(jax.vmap(linear_attention))(searched[0])
     factors = jnp.sum(found * searched[1], axis=(0, 2)) / jnp.sum(found**2, axis=(0, 2))
     yield "linear attention", Estimator(linear_attention, {}, factors)
-    rate = lowest(_rates, lambda rate: _losses_by_token(_normalised_delta_rule, 0, {"rate": rate}, 1.0, *searched))
+    rate = lowest(_rates, lambda rate: _losses_by_token(_normalised_delta_rule, {"rate": rate}, 1.0, *searched))
     yield "delta rule", Estimator(_normalised_delta_rule, {"rate": rate})
     yield from _mesa_layers(streams.dim, {"penalty": streams.penalty}).items()
     yield "ridge", Estimator(mesa_recursion, {"penalty": streams.penalty})
@@ -148,7 +139,7 @@ def _on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Esti
 def _mesa_layers(d: int, settings: dict[str, float], *more: Any) -> dict[str, Estimator]:
     """Both forms of the mesa layer."""
     exact = Estimator(mesa_recursion, settings, *more)
-    return {RECURSION: exact, GRADIENTS: exact._replace(layer=mesa_conjugate_gradients, steps=4 * d)}
+    return {RECURSION: exact, GRADIENTS: exact._replace(layer=partial(mesa_conjugate_gradients, steps=4 * d))}
 
 
 def _normalised_delta_rule(stream: Stream, rate: Any) -> jax.Array:

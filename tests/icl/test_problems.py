@@ -269,7 +269,7 @@ def test_two_layers_are_the_posterior_mean():
 
 def test_the_constructed_heads_look_where_they_should():
     x, model = sequence(3, 40), induction_model(3, 40, 0.5)
-    look = jax.jit(lambda model, x: (blocks.attention_maps(model, x), blocks.head_roles(model, x)))
+    look = jax.jit(lambda model, x: (blocks.run_layers(model, x)[1], blocks.head_roles(model, x)))
     maps, roles = look(model, x)
     first, second = np.asarray(maps)[:, 0, 3:]
     n = counts_loop(x, 3).sum(axis=1)
@@ -287,14 +287,14 @@ def test_the_constructed_heads_look_where_they_should():
 
 def test_causal_attention_is_its_loop():
     """The query's own token is the last that it sees."""
-    layer = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[0]), random_model(3, 7, layers=1, heads=2).layers)
-    E = np.random.default_rng(2).normal(size=(5, 6))
-    expected = np.zeros_like(E)
-    for W_K, W_Q, W_V, P, b in zip(*map(np.asarray, layer.heads), np.asarray(layer.bias), strict=True):
+    model = random_model(5, 7, layers=1, heads=2)
+    E, layer = np.asarray(model.embedding), jax.tree.map(lambda leaf: np.asarray(leaf)[0], model.layers)
+    expected = E.copy()
+    for W_K, W_Q, W_V, P, b in zip(*layer.heads, layer.bias, strict=True):
         for t in range(5):
             a = np.exp([(W_K @ E[s]) @ (W_Q @ E[t]) / 6**0.5 + b[t - s] for s in range(t + 1)])
             expected[t] += P @ sum(a[s] / a.sum() * (W_V @ E[s]) for s in range(t + 1))
-    np.testing.assert_allclose(jax.jit(blocks.attend_causally)(layer, E), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(next_outputs(model, np.arange(5)), expected @ np.asarray(model.read_out).T, rtol=1e-12)
 
 
 def test_no_output_depends_on_a_later_state():
