@@ -306,20 +306,6 @@ def test_the_kalman_filter_is_the_posterior_mean_of_the_joint_gaussian():
         np.testing.assert_allclose(ours[t - 1], cross @ np.linalg.solve(seen, V[:t]), rtol=0, atol=1e-12)
 
 
-def test_without_drift_the_kalman_filter_is_the_mesa_layer_and_with_it_no_estimator_is_better():
-    stream = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[0]), sampled(DRIFT)[0])
-    still = jax.jit(lambda s: (kalman_filter(s, 0.4, 1.0), mesa_recursion(s, 0.4**2 * 3)))(stream)
-    np.testing.assert_allclose(*still, rtol=0, atol=1e-12)
-    assert Streams(dim=3, tokens=12, outputs=2, noise=0.4).penalty == pytest.approx(0.4**2 * 3)
-
-    def layers(s):
-        others = [0.9 * mesa_recursion(s, DRIFT.penalty, forgetting=g) for g in (1.0, 0.8)]
-        return [kalman_filter(s, DRIFT.noise, DRIFT.memory), *others]
-
-    best, *others = (losses.mean(axis=0)[2:] for losses in losses_of(layers, DRIFT))
-    assert all((other > best).all() for other in others)
-
-
 def test_streams_are_what_they_say():
     streams = Streams(dim=2, tokens=40, outputs=3, noise=0.5, memory=0.8, variances=(1.0, 4.0))
     (K, V, Q), targets = jax.tree.map(np.asarray, sampled(streams, 1000))
