@@ -96,11 +96,10 @@ def threshold(config: TaskDiversityConfig, tasks: Tasks) -> Row:
             curves.append(diversity_curve(tasks, FiniteTasks(tasks, max(numbers), config.seed + draw).weights(), numbers))
             progress(draw + 1, _draws)
     fresh = {name: np.mean([getattr(c, name).fresh for c in curves], axis=0) for name in ("descent", "one_head", "all_heads")}
-    excess = {name: losses / curves[0].limit - 1 for name, losses in fresh.items()}
-    found = {name: diversity.crossing(numbers, losses, _tolerance) for name, losses in excess.items()}
+    limit = curves[0].limit
+    found = {name: diversity.crossing(numbers, losses / limit - 1, _tolerance) for name, losses in fresh.items()}
     found["limit"] = diversity.diversity_threshold(tasks, tolerance=_tolerance)
-    about = {"dim": tasks.dim, "context": tasks.context, "tolerance": _tolerance, "draws": _draws, "numbers": numbers}
-    return {**about, "excess": {name: losses.tolist() for name, losses in excess.items()}, "thresholds": found}
+    return {"dim": tasks.dim, "context": tasks.context, "thresholds": found}
 
 
 _series_of = {"closed_form": "closed form without XᵀX and yᵀy", "dmmse": "dMMSE", "ridge": "ridge"}

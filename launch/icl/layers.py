@@ -10,31 +10,12 @@ import numpy as np
 
 from icl.attention import head_maps, softmax_descent_layer, softmax_layers
 from icl.descent import interpolate
-from icl.rates import (
-    context_eigenvalues,
-    evaluate_polynomial,
-)
+from icl.rates import context_eigenvalues, evaluate_polynomial
 from icl.tasks import Tasks, sample_tasks
 from jexplicit.runs.devices import full_precision
 from launch.icl import training
-from launch.icl.config import (
-    CurvatureConfig,
-    DeepSoftmaxConfig,
-    LayerFlags,
-    MultiStepConfig,
-    OneStepConfig,
-    SoftmaxConfig,
-)
-from launch.icl.rates import (
-    SPECTRUM,
-    VALIDATION,
-    Job,
-    Model,
-    experiment,
-    make_model,
-    model_name,
-    random_key,
-)
+from launch.icl.config import CurvatureConfig, DeepSoftmaxConfig, LayerFlags, MultiStepConfig, OneStepConfig, SoftmaxConfig
+from launch.icl.rates import SPECTRUM, VALIDATION, Job, Model, experiment, make_model, model_name, random_key
 from launch.icl.training import COMPARISON, STYLES, curves, loss_by_step, measures
 from launch.kit.experiment import Part
 from launch.kit.views import Column, Images, Lines, Results, Row, Table, cell, means, melt, pivot, where

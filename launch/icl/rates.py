@@ -5,7 +5,6 @@ An experiment is a config and a line of COMMANDS in launch.icl.config, and `meas
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -164,27 +163,23 @@ def depths(job: Job[DepthsConfig]) -> Iterator[Part]:
 
 def depth_rows(config: DepthsConfig) -> Iterator[Row]:
     """A row for each depth of each series, and each degree bounded."""
-    K, start = config.depths, time.perf_counter()
     with stage("spectrum of the contexts"):
         law = spectrum(config, tasks := make_model(config).tasks)
         fresh = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
-    shared, solved = time.perf_counter() - start, {}
+    solved, K = {}, config.depths
     for name, tied in SERIES:
-        start = time.perf_counter()
         with stage(f"1 to {K} layers of {SERIES[name, tied]}"):
             if name == "chebyshev":
                 found = [Polynomial(*chebyshev_rates(law.bound, tasks.context, n), np.nan) for n in range(1, K + 1)]
             else:
                 found = optimal_polynomials(law, tasks, layers=K, tied=tied, plus_plus=name != "gd", seed=config.seed)
-        solved[name, tied], seconds = found, shared + time.perf_counter() - start
+        solved[name, tied] = found
         for rates in found:  # the expectation of the loss over weights and queries
-            about = {"eta": rates.eta.tolist(), "gamma": rates.gamma.tolist(), "seconds": seconds}
-            about |= {"test_tasks": config.test_tasks, **evaluate_polynomial(fresh, rates, tasks)._asdict()}
-            yield Model(tasks, len(rates.eta), tied).row(name, **about)
-    for n, rates in enumerate(solved["gd++", False][:_deepest_bound], 1):
+            about = {"eta": rates.eta.tolist(), "gamma": rates.gamma.tolist(), "test_tasks": config.test_tasks}
+            yield Model(tasks, len(rates.eta), tied).row(name, **about, **evaluate_polynomial(fresh, rates, tasks)._asdict())
+    for n, rates in enumerate(solved["gd++", False][:_deepest_bound], 1):  # on the law that the rates were fitted to
         least = least_loss(law, tasks, (3**n - 1) // 2)
-        above = rates.loss / least - 1  # both on the law that the rates were fitted to
-        yield Model(tasks, n, False).row("bound", loss=least, above_bound=above, seconds=shared)
+        yield Model(tasks, n, False).row("bound", loss=least, above_bound=rates.loss / least - 1)
 
 
 def _depth_series(row: Row) -> str:

@@ -13,13 +13,7 @@ from reference import attention_layer, descent_step
 from icl import Sequence, Tasks, blocks, problems
 from icl.attention import AttentionLayer
 from icl.blocks import CausalLayer, CausalModel
-from icl.problems import (
-    Chains,
-    Encoder,
-    Network,
-    Waves,
-    divergence,
-)
+from icl.problems import Chains, Encoder, Network, Waves, divergence
 
 # compiled whole, which takes less time than compiling every operation
 sensitivity = jax.jit(problems.copy_sensitivity, static_argnames="softmax")
