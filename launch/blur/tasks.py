@@ -26,10 +26,9 @@ from icl.blur.learning import Sets, learning_curves
 from icl.blur.rules import LearnedRule, load_genome
 from icl.names import RATES
 from jexplicit.nn.names import Activation
-from jexplicit.runs.progress import stage
 from launch.blur import config as flags
 from launch.blur.config import TasksConfig
-from launch.blur.train import by_updates, design_of, learner_options, part, place_of, ready, tuned
+from launch.blur.train import design_of, learner_options, part, place_of, ready, tuned
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, groups, melt
 
@@ -42,24 +41,11 @@ _neighbours = (1, 10)  # numbers of updates of the rule whose examples have a ne
 _large = 60_000  # weights from which on the grid of rates is half as dense
 
 
-@functools.cache
-def read(config: TasksConfig) -> list[tuple[Task, Sets]]:
-    """The tasks with their data."""
-    with stage("reading"):
-        tasks = select_tasks(config.tasks) if config.tasks else TASKS
-        return [(task, task_sets(task.data, seed=config.seed, data_dir=config.data_dir)) for task in tasks]
-
-
-def check(config: TasksConfig) -> None:
-    """Refuse bad genomes, tasks and files, before anything is written."""
-    ready(config)
-    read(config)
-
-
 def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
     """Adam's updates to the rule's accuracy, and the nearest neighbour, by task."""
-    rule = load_genome(config.genome)
-    for task, sets in read(config):
+    rule, tasks = load_genome(config.genome), select_tasks(config.tasks) if config.tasks else TASKS
+    data = [task_sets(task.data, seed=config.seed, data_dir=config.data_dir) for task in tasks]
+    for task, sets in zip(tasks, data, strict=True):
         compare = functools.partial(speed_rows, config, rule, task, sets)
         yield part(compare, experiment="speed", genome=config.genome, task=task.name)
         jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
@@ -110,11 +96,6 @@ def speed_lines(results: Results) -> list[Row]:
     return lines
 
 
-def _finish(axes: np.ndarray) -> None:
-    axes[0, 0].axhline(1, color="black", linewidth=0.8)
-    by_updates(axes[0, 0])
-
-
 SPEED = Table(
     [
         *(Column("updates n", "n"), Column("tasks", "tasks")),
@@ -129,9 +110,9 @@ SPEED = Table(
     f"{REACHED[-1]} updates, {REACHED[-1]} are counted. Accuracies are means over tasks; the nearest neighbour is among the "
     "examples of the first n minibatches.",
 )
-_axes = {"ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
+_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
 _speeds = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
 _by_n = lambda results: melt(speed_lines(results), _speeds)  # noqa: E731
-views = [SPEED, Lines("speed", "n", "value", "measure", rows=_by_n, axes=_axes, size=(6.5, 3.6), finish=_finish)]
-EXPERIMENT = Experiment("blur", TasksConfig, measure, views, flags.TASKS, check, title="A learned rule on small tasks")
+views = [SPEED, Lines("speed", "n", "value", "measure", rows=_by_n, axes=_axes, size=(6.5, 3.6))]
+EXPERIMENT = Experiment("blur", TasksConfig, measure, views, flags.TASKS, ready, title="A learned rule on small tasks")
 run = EXPERIMENT.run

@@ -28,7 +28,7 @@ from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check
 from launch.kit.experiment import Experiment, Part, RunFolder, environment
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, log_ticks, points, where
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, points, where
 
 REPORTED_STEPS = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
@@ -258,12 +258,6 @@ def _digits(results: Results) -> list[Row]:
     return accuracy_lines([*learned, *best])
 
 
-def by_updates(ax: Any) -> None:
-    """A logarithmic axis of updates."""
-    ax.set(xscale="log", xlabel="updates n")
-    log_ticks(ax, "x")
-
-
 def learning(results: Results) -> list[str]:
     """Accuracy of the rule and of descent at every rate (paper, Fig. 6)."""
     rows: list[Row] = []
@@ -278,14 +272,9 @@ def learning(results: Results) -> list[str]:
             every = list(zip(*curves, strict=True))[1:]
             rows += points(range(1, len(every) + 1), every, learner=label, panel=normalised or "plain")
 
-    def finish(axes: np.ndarray) -> None:
-        for ax in axes[0]:
-            by_updates(ax)
-            ax.set(xlim=(1, results.config["steps"]), ylim=(0.3, 1.0))
-
-    styles, axes = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}, {"ylabel": "test accuracy"}
-    draw = Lines("learning", "x", "y", "learner", "panel", rows, styles, axes, size=(5, 3.9), sharey=True, finish=finish)
-    return draw(results)
+    styles = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}
+    axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "test accuracy", "ylim": (0.3, 1.0)}
+    return Lines("learning", "x", "y", "learner", "panel", rows, styles, axes, size=(5, 3.9), sharey=True)(results)
 
 
 ACCURACIES = Table(_columns, lambda results: accuracy_lines(results.rows))
