@@ -1,5 +1,6 @@
 """Few and many pretraining tasks, unequal inputs and noisy labels."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,7 +20,6 @@ from launch.icl import training
 from launch.icl.config import NoisyConfig, TaskDiversityConfig
 from launch.icl.rates import COLOURS, LOSS, TEST, Job, experiment, random_key
 from launch.icl.training import measures
-from launch.kit.experiment import Part
 from launch.kit.views import Column, Lines, Results, Row, Table, melt, where
 
 # A layer after few and many pretraining tasks (Raventós et al. 2023).
@@ -29,18 +29,23 @@ _draws = 8  # of tasks, over which the excess loss is averaged
 _tolerance = 0.05
 
 
-def task_diversity(job: Job[TaskDiversityConfig]) -> Iterator[Part]:
-    """Untrained rows by numbers of tasks and heads, and the `threshold` events."""
+def task_diversity(
+    job: Job[TaskDiversityConfig], start: None = None, predictor: str = "", training_tasks: int = 0, heads: int = 1
+) -> Iterator[Row]:
+    """Untrained rows and the `threshold` events, or layers trained on some tasks."""
     config, tasks = job.config, make_tasks(job.config.dim, job.config.context)
-    yield {"start": None}, partial(untrained, config, tasks)
-    for M in config.diversity_points:
-        for heads in (1, config.dim + 1):
-            few = FiniteTasks(tasks, M, config.seed)
-            yield {"predictor": "trained", "training_tasks": M, "heads": heads}, partial(_trained_rows, job, few, heads)
-    known = {event["dim"] for event in job.folder.events("threshold")}
+    if predictor == "trained":
+        yield from _trained_rows(job, FiniteTasks(tasks, training_tasks, config.seed), heads)
+        return
+    yield from untrained(config, tasks)
     for d in dict.fromkeys((config.dim, *config.dims)):
-        if d not in known:
-            job.folder.log(event="threshold", **threshold(config, make_tasks(d, config.context if d == config.dim else d)))
+        job.folder.log(event="threshold", **threshold(config, make_tasks(d, config.context if d == config.dim else d)))
+
+
+def diversity_keys(config: TaskDiversityConfig) -> list[dict[str, Any]]:
+    """A part without training, and one for each number of tasks and heads."""
+    pairs = itertools.product(config.diversity_points, (1, config.dim + 1))
+    return [{"start": None}, *({"predictor": "trained", "training_tasks": M, "heads": heads} for M, heads in pairs)]
 
 
 def make_tasks(d: int, N: int) -> Tasks:
@@ -133,7 +138,7 @@ _series_styles |= {name: {"color": COLOURS[c], "linestyle": "--"} for name, c in
 _axes = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
 _lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, _series_styles, _axes, legend="right")
 DIVERSITY_VIEWS = [THRESHOLDS, _lines._replace(by_panel={"fresh tasks": {"yscale": "log"}})]
-TASK_DIVERSITY = experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity")
+TASK_DIVERSITY = experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity", keys=diversity_keys)
 
 
 # Regression with unequal inputs and noisy labels.
@@ -141,12 +146,7 @@ TASK_DIVERSITY = experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, t
 _label_noise = 1.0  # standard deviation; that of the labels is about sqrt(d)
 
 
-def noisy(job: Job[NoisyConfig]) -> Iterator[Part]:
-    """One part."""
-    yield {"task": "anisotropic, noisy"}, partial(anisotropic, job)
-
-
-def anisotropic(job: Job[NoisyConfig]) -> Iterator[Row]:
+def noisy(job: Job[NoisyConfig]) -> Iterator[Row]:
     """x ~ N(0, Λ), noisy labels: one layer, and preconditioned descent."""
     config, d, N = job.config, job.config.dim, job.config.context
     scales = tuple(float(k**-0.5) for k in range(1, d + 1))
@@ -170,7 +170,7 @@ def anisotropic(job: Job[NoisyConfig]) -> Iterator[Row]:
         *(({"predictor": "trained", **e, "start": "cold"}, partial(problem.predict, one)) for one, e in trained),
     ]
     batch = sample_tasks(random_key(config, TEST), tasks, config.test_tasks)
-    about = {"reference": "closed_form", "layers": 1, "recurrent": True}
+    about = {"task": "anisotropic, noisy", "reference": "closed_form", "layers": 1, "recurrent": True}
     about |= {"dim": d, "context": N, "test_tasks": config.test_tasks}
     with stage("testing other covariances"):
         found = [training.predictions_of(lambda _, b, predict=predict: predict(b), None, batch) for _, predict in predictors]

@@ -17,39 +17,27 @@ from launch.icl import training
 from launch.icl.config import CurvatureConfig, DeepSoftmaxConfig, LayerFlags, MultiStepConfig, OneStepConfig, SoftmaxConfig
 from launch.icl.rates import SPECTRUM, VALIDATION, Job, Model, experiment, make_model, model_name, random_key
 from launch.icl.training import COMPARISON, STYLES, curves, loss_by_step, measures
-from launch.kit.experiment import Part
 from launch.kit.views import Column, Images, Lines, Results, Row, Table, cell, means, melt, pivot, where
 
 # Linear attention on linear regression compared with gradient descent (von Oswald 2023).
 
 
-def one_step(job: Job[OneStepConfig]) -> Iterator[Part]:
-    """One layer."""
-    yield _compared(job, make_model(job.config), {"cold": job.config.steps})
-
-
-def multi_step(job: Job[MultiStepConfig]) -> Iterator[Part]:
-    """--layers layers, also from the solution."""
-    config = job.config
-    model, warm = make_model(config, config.layers, recurrent=config.recurrent), {"warm": config.warm_steps}
-    yield _compared(job, model, {"cold": config.steps, **(warm if config.warm_steps else {})})
-
-
-def _compared(job: Job[LayerFlags], model: Model, runs: dict[str, int]) -> Part:
-    """All predictors on fresh test tasks: untrained, trained and interpolated."""
-
-    def part() -> list[Row]:
-        families = training.untrained_families(job.config, model)
-        for start, steps in runs.items():
-            trained = training.trained_family(job, model, start=start, steps=steps)
-            families.append(training.with_descent_rates(model, trained) if model.recurrent else trained)
-            if start == "cold":
-                constructed, dim = training.constructed_layers(job.config, model), model.tasks.dim
-                means = [(interpolate(layers, constructed, dim=dim), entry) for layers, entry in trained.members]
-                families.append(trained._replace(name="interpolated", members=means))
-        return training.measure_families(job.config, model, families)
-
-    return model.sizes, part
+def regression(job: Job[OneStepConfig | MultiStepConfig]) -> list[Row]:
+    """All predictors on fresh test tasks: untrained, trained and interpolated; several layers also from the solution."""
+    config, runs = job.config, {"cold": job.config.steps}
+    model = make_model(config)
+    if isinstance(config, MultiStepConfig):
+        model = make_model(config, config.layers, recurrent=config.recurrent)
+        runs |= {"warm": config.warm_steps} if config.warm_steps else {}
+    families = training.untrained_families(config, model)
+    for start, steps in runs.items():
+        trained = training.trained_family(job, model, start=start, steps=steps)
+        families.append(training.with_descent_rates(model, trained) if model.recurrent else trained)
+        if start == "cold":
+            constructed, dim = training.constructed_layers(config, model), model.tasks.dim
+            means = [(interpolate(layers, constructed, dim=dim), entry) for layers, entry in trained.members]
+            families.append(trained._replace(name="interpolated", members=means))
+    return training.measure_families(config, model, families)
 
 
 _panels = {
@@ -71,8 +59,8 @@ def training_curves(results: Results) -> list[str]:
 
 
 REGRESSION_VIEWS = [COMPARISON, training_curves]
-ONE_STEP = experiment("one-step", one_step, REGRESSION_VIEWS, title="One layer is one step")
-MULTI_STEP = experiment("multi-step", multi_step, REGRESSION_VIEWS, title="Several layers are steps of GD++")
+ONE_STEP = experiment("one-step", regression, REGRESSION_VIEWS, title="One layer is one step")
+MULTI_STEP = experiment("multi-step", regression, REGRESSION_VIEWS, title="Several layers are steps of GD++")
 
 
 # Softmax attention, in one layer and in several.
@@ -86,25 +74,20 @@ def compared(job: Job[LayerFlags], model: Model, families: list[training.Family]
 HEADS = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in files and events, by label
 
 
-def softmax(job: Job[SoftmaxConfig]) -> Iterator[Part]:
+def softmax(job: Job[SoftmaxConfig]) -> list[Row]:
     """One softmax layer, and the products of its heads in heads.npz."""
-
-    def part() -> list[Row]:
-        model = make_model(job.config)
-        problem = training.make_regression(model, softmax=True)
-        layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, centred_rate(job.config, model.tasks))
-        found = [
-            training.trained_family(job, model, name=name, problem=problem, heads=n) for n, name in enumerate(HEADS.values(), 1)
-        ]
-        found.append(training.Family("constructed", training.predict_of(problem), [(layer, {"heads": 2})]))
-        products = {}
-        for family, heads in zip(found, (*HEADS, "2 heads"), strict=True):
-            M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
-            products[f"{family.name}, {heads}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
-        np.savez_compressed(job.folder.path / "heads.npz", **products)
-        return compared(job, model, found)
-
-    yield {}, part
+    model = make_model(job.config)
+    problem = training.make_regression(model, softmax=True)
+    layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, centred_rate(job.config, model.tasks))
+    trained = partial(training.trained_family, job, model, problem=problem)
+    found = [trained(name=name, heads=n) for n, name in enumerate(HEADS.values(), 1)]
+    found.append(training.Family("constructed", training.predict_of(problem), [(layer, {"heads": 2})]))
+    products = {}
+    for family, heads in zip(found, (*HEADS, "2 heads"), strict=True):
+        M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
+        products[f"{family.name}, {heads}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
+    np.savez_compressed(job.folder.path / "heads.npz", **products)
+    return compared(job, model, found)
 
 
 @full_precision
@@ -120,27 +103,21 @@ _sharpness = 0.3  # of the scores of the first layer, which are below 1
 STARTS = {"cold": "softmax_cold", "warm": "softmax_warm"}
 
 
-def deep_softmax(job: Job[DeepSoftmaxConfig]) -> Iterator[Part]:
+def deep_softmax(job: Job[DeepSoftmaxConfig]) -> list[Row]:
     """--layers layers with two heads: constructed, and trained from random weights and from these."""
     config, model = job.config, make_model(job.config, job.config.layers, recurrent=job.config.recurrent)
-
-    def part() -> list[Row]:
-        problem = training.make_regression(model, softmax=True)
-        exploding = replace(problem, clip=training.WARM_CLIP)  # constructed layers stay below
-        linear, rates = training.constructed_layers(config, model), training.descent(config, model, "gd++")[0].eta
-        sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
-        layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
-        trained = partial(training.trained_family, job, model, heads=2)
-        families = [
-            training.Family("constructed", training.predict_of(exploding), [(layers, {"heads": 2})]),
-            trained(name=STARTS["cold"], problem=problem),
-        ]
-        if config.warm_steps:
-            warm: Any = {"start": "warm", "init": lambda key: layers, "steps": config.warm_steps}
-            families.append(trained(name=STARTS["warm"], problem=exploding, **warm))
-        return compared(job, model, families)
-
-    yield model.sizes, part
+    problem = training.make_regression(model, softmax=True)
+    exploding = replace(problem, clip=training.WARM_CLIP)  # constructed layers stay below
+    linear, rates = training.constructed_layers(config, model), training.descent(config, model, "gd++")[0].eta
+    sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
+    layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
+    trained = partial(training.trained_family, job, model, heads=2)
+    constructed = training.Family("constructed", training.predict_of(exploding), [(layers, {"heads": 2})])
+    families = [constructed, trained(name=STARTS["cold"], problem=problem)]
+    if config.warm_steps:
+        warm: Any = {"start": "warm", "init": lambda key: layers, "steps": config.warm_steps}
+        families.append(trained(name=STARTS["warm"], problem=exploding, **warm))
+    return compared(job, model, families)
 
 
 def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
@@ -165,12 +142,7 @@ PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained tr
 _contexts = 10_000  # whose eigenvalues are measured, at most
 
 
-def curvature(job: Job[CurvatureConfig]) -> Iterator[Part]:
-    """A part for each context length."""
-    yield from (({"context": N}, partial(curvature_rows, job, N)) for N in job.config.contexts)
-
-
-def curvature_rows(job: Job[CurvatureConfig], context: int) -> Iterator[Row]:
+def curvature(job: Job[CurvatureConfig], context: int) -> Iterator[Row]:
     """The best layers and trained ones, and eigenvalues before and after a layer."""
     config, model = job.config, make_model(replace(job.config, context=context), 2)
     rates, seconds = training.descent(config, model, "gd++")
@@ -207,4 +179,10 @@ CURVATURE_TABLE = Table(
     lambda results: pivot(means(where(results.rows, experiment="curvature"), _by), ["context"], "predictor"),
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
-CURVATURE = experiment("curvature", curvature, [CURVATURE_TABLE], title="Curvature")
+CURVATURE = experiment(
+    "curvature",
+    curvature,
+    [CURVATURE_TABLE],
+    title="Curvature",
+    keys=lambda config: [{"context": N} for N in config.contexts],
+)

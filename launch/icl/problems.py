@@ -30,7 +30,6 @@ from launch.icl import training
 from launch.icl.config import CopyConfig, MarkovConfig, NonlinearConfig
 from launch.icl.rates import TEST, VALIDATION, Job, experiment, make_model, random_key
 from launch.icl.training import BY_STEP, STYLES, curve, curves, loss_by_step, measures
-from launch.kit.experiment import Part
 from launch.kit.views import Column, Lines, Results, Row, Table, means
 
 # Copying: a first layer joins x and y, a second descends.
@@ -38,10 +37,9 @@ from launch.kit.views import Column, Lines, Results, Row, Table, means
 COPY_MODELS = {"softmax": "copy", "linear": "copy_linear"}  # names in files and events, by the first layer
 
 
-def copy(job: Job[CopyConfig]) -> Iterator[Part]:
-    """What needs no training, then a part for each first layer."""
-    yield {"attention": None}, partial(_copy_references, job.config)
-    yield from (({"attention": first}, partial(_train_copying, job, first)) for first in COPY_MODELS)
+def copy(job: Job[CopyConfig], attention: str | None) -> Iterator[Row]:
+    """What needs no training, or layers trained by their first one."""
+    return _train_copying(job, attention) if attention else _copy_references(job.config)
 
 
 def _about(config: CopyConfig) -> Row:
@@ -113,7 +111,13 @@ _copy_note = (
     "von Oswald et al. 2023, Fig. 5 (10,000 steps): the loss drops just after the first layer attends to the next token."
 )
 COPY_FIGURE = Lines("copy", "step", "loss", "series", "label", _copy_curves, STYLES, _copy_axes, _sensitivity_axes)
-COPY = experiment("copy", copy, [measures(Column("first layer", "attention"), note=_copy_note), COPY_FIGURE], title="Copying")
+COPY = experiment(
+    "copy",
+    copy,
+    [measures(Column("first layer", "attention"), note=_copy_note), COPY_FIGURE],
+    title="Copying",
+    keys=lambda _: [{"attention": first} for first in (None, *COPY_MODELS)],
+)
 
 
 # Sine waves: attention on learned features, and a control.
@@ -128,12 +132,7 @@ RECIPES = {
 WAVES = {name: f"nonlinear_{name}_K1" for name in RECIPES}  # names in files and events
 
 
-def nonlinear(job: Job[NonlinearConfig]) -> Iterator[Part]:
-    """One part."""
-    yield {"layers": 1}, partial(_fit_waves, job)
-
-
-def _fit_waves(job: Job[NonlinearConfig]) -> Iterator[Row]:
+def nonlinear(job: Job[NonlinearConfig]) -> Iterator[Row]:
     """Attention and control of every seed."""
     config = job.config
     problem, every = NonlinearRegression(Waves(context=config.context)), max(1, min(500, config.steps // 20))
@@ -145,7 +144,14 @@ def _fit_waves(job: Job[NonlinearConfig]) -> Iterator[Row]:
         options = recipe._replace(batch_size=config.batch_size)
         evaluation = lambda: partial(_wave_losses, problem, batch=validation)  # noqa: E731
         trained[name] = training.train(job, WAVES[name], init, problem, options, evaluation, every=every)
-    about = {"task": "sine", "recurrent": True, "dim": 1, "context": config.context, "test_tasks": config.test_tasks}
+    about = {
+        "task": "sine",
+        "layers": 1,
+        "recurrent": True,
+        "dim": 1,
+        "context": config.context,
+        "test_tasks": config.test_tasks,
+    }
     yield {**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}
     predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
     for n, (control, _) in enumerate(trained["control"]):
@@ -180,14 +186,10 @@ _exact_sequences = 100  # on which constructions are compared in float64
 Predict = Callable[..., jax.Array]  # (weights, if any, and a sequence x) -> logarithms of predictions [T, k]
 
 
-def markov(job: Job[MarkovConfig]) -> Iterator[Part]:
-    """Closed forms, constructions and models of every seed, in one part."""
-    yield {}, partial(_chain_rows, job, Chains(job.config.states, job.config.length, job.config.alpha))
-
-
-def _chain_rows(job: Job[MarkovConfig], chains: Chains) -> Iterator[Row]:
+def markov(job: Job[MarkovConfig]) -> Iterator[Row]:
     """Losses of closed forms, constructed and trained models."""
-    config, k, size = job.config, chains.states, min(job.config.validation_tasks, job.config.test_tasks)
+    config, chains = job.config, Chains(job.config.states, job.config.length, job.config.alpha)
+    k, size = chains.states, min(job.config.validation_tasks, job.config.test_tasks)
     keys = [jax.random.fold_in(random_key(config, TEST), block) for block in range(config.test_tasks // size)]
     tests = [chains.sample(key, size) for key in keys]
     constructed = jax.jit(induction_model, static_argnums=(0, 1))(k, chains.length, chains.alpha)

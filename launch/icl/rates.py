@@ -1,13 +1,12 @@
 """Runs of launch.icl, solved layers by depth, and Newton's steps.
 
-An experiment is a config and a line of COMMANDS in launch.icl.config, and `measure`, views and `experiment` in a file here.
+An experiment is a config and a line of COMMANDS in launch.icl.config, and its rows, views and `experiment` in a file here.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -53,13 +52,20 @@ class Job(NamedTuple, Generic[C_co]):
     folder: RunFolder
 
 
-def experiment(name: str, measure: Callable[[Job[Any]], Iterable[Part]], views: list[View], *, title: str) -> Experiment:
-    """An experiment whose rows name it, and which refuses sizes that do not fit."""
+def experiment(
+    name: str,
+    rows: Callable[..., Iterable[Row]],
+    views: list[View],
+    *,
+    title: str,
+    keys: Callable[[Any], Iterable[dict[str, Any]]] = lambda config: [{}],
+) -> Experiment:
+    """An experiment of parts `rows(job, **key)`, by the keys of a config, whose rows have the key."""
 
     def parts(config: Any, folder: RunFolder) -> Iterator[Part]:
-        about = {"task": "linear", "heads": 1, "steps": 0}
-        for key, part in measure(Job(config, folder)):
-            yield {"experiment": name, **key}, lambda part=part: [{**about, **row} for row in part()]
+        about, job = {"task": "linear", "heads": 1, "steps": 0}, Job(config, folder)
+        for key in keys(config):
+            yield {"experiment": name, **key}, lambda key=key: [{**about, **row} for row in rows(job, **key)]
 
     def checked(config: Flags) -> None:
         check_flags(config)
@@ -156,13 +162,9 @@ SERIES = {
 _deepest_bound = 5  # layers: of degree 121
 
 
-def depths(job: Job[DepthsConfig]) -> Iterator[Part]:
-    """The losses of every depth on fresh contexts, in one part."""
-    yield {}, lambda: depth_rows(job.config)
-
-
-def depth_rows(config: DepthsConfig) -> Iterator[Row]:
+def depths(job: Job[DepthsConfig]) -> Iterator[Row]:
     """A row for each depth of each series, and each degree bounded."""
+    config = job.config
     with stage("spectrum of the contexts"):
         law = spectrum(config, tasks := make_model(config).tasks)
         fresh = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
@@ -213,12 +215,7 @@ _contexts = 50_000  # fresh ones, at most: each step is evaluated on all
 _lowest = 1e-9  # of the losses in the figure
 
 
-def newton(job: Job[NewtonConfig]) -> Iterator[Part]:
-    """A part for each kind of inputs."""
-    yield from (({"task": task}, partial(newton_rows, job, task)) for task in CONDITION)
-
-
-def newton_rows(job: Job[NewtonConfig], task: str) -> Iterator[Row]:
+def newton(job: Job[NewtonConfig], task: str) -> Iterator[Row]:
     """Losses of 1, 2, .. solved layers, with equivalent Newton's steps."""
     config, powers = job.config, CONDITION[task] ** -0.5
     tasks = replace(make_model(config).tasks, inputs="normal")
@@ -231,11 +228,11 @@ def newton_rows(job: Job[NewtonConfig], task: str) -> Iterator[Row]:
             values, weights = map(jnp.asarray, weighted_eigenvalues(random_key(config, TEST), tasks, number))
             rates = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
             layers = [float(layers_loss(values, weights, eta, gamma, tasks)) for eta, gamma in rates]
-            newton = [float(newton_loss(values, weights, float(k))) for k in range(_steps)]
-    job.folder.log(event="newton", task=task, layers=layers, from_identity=newton)
+            steps = [float(newton_loss(values, weights, float(k))) for k in range(_steps)]
+    job.folder.log(event="newton", task=task, layers=layers, from_identity=steps)
     for rates, loss in zip(solved, layers, strict=True):
         about = {"loss": loss, "eta": rates.eta.tolist(), "gamma": rates.gamma.tolist(), "test_tasks": number}
-        about |= {"newton_steps_identity": equivalent_steps(np.array(newton), loss)}
+        about |= {"newton_steps_identity": equivalent_steps(np.array(steps), loss)}
         yield Model(tasks, len(rates.eta), False).row("gd++", **about)
 
 
@@ -276,4 +273,6 @@ STEPS = Table(
 _newton_axes = {"xlabel": "layers or steps", "yscale": "log", "ylabel": LOSS}
 _newton_styles = {"layers of GD++, solved": {"marker": "o"}}
 NEWTON_FIGURE = Lines("newton", "x", "y", "series", "inputs", _newton_curves, _newton_styles, _newton_axes, sharey=True)
-NEWTON = experiment("newton", newton, [STEPS, NEWTON_FIGURE], title="Newton's iteration")
+NEWTON = experiment(
+    "newton", newton, [STEPS, NEWTON_FIGURE], title="Newton's iteration", keys=lambda _: [{"task": task} for task in CONDITION]
+)

@@ -27,7 +27,6 @@ from icl.recurrences import (
 from jexplicit.runs.progress import stage
 from launch.icl.config import MesaConfig
 from launch.icl.rates import LOSS, TEST, VALIDATION, Job, experiment, random_key
-from launch.kit.experiment import Part
 from launch.kit.views import Column, Lines, Results, Row, pivot_table, points
 
 RECURSION, GRADIENTS = "mesa, recursion", "mesa, conjugate gradients"
@@ -58,11 +57,6 @@ def _make_streams(task: str, d: int) -> Streams | Dynamics:
         "drift": replace(still, memory=1 - 1 / (10 * d)),
         "dynamics": Dynamics(dim=d, tokens=20 * d),
     }[task]
-
-
-def measure(job: Job[MesaConfig]) -> Iterator[Part]:
-    """Parts for the losses by kind of stream."""
-    yield from (({"task": task}, partial(losses, job, task)) for task in STREAMS)
 
 
 def losses(job: Job[MesaConfig], task: str) -> Iterator[Row]:
@@ -174,4 +168,10 @@ _axes = {"xlabel": "tokens", "xscale": "log", "yscale": "log", "ylabel": LOSS}
 FIGURE = Lines("mesa", "x", "y", "predictor", "panel", figure_rows, _styles, _axes, size=(2.8, 2.6), legend="below")
 LOSSES = pivot_table([Column("stream", "task")], "predictor", _with_expectation, rows={"task": STREAMS})
 NOTE = "Half the mean squared error of an output after the last pair, in brackets its expectation in closed form."
-MESA = experiment("mesa", measure, [LOSSES._replace(note=NOTE), FIGURE], title="Layers as online estimators")
+MESA = experiment(
+    "mesa",
+    losses,
+    [LOSSES._replace(note=NOTE), FIGURE],
+    title="Layers as online estimators",
+    keys=lambda _: [{"task": task} for task in STREAMS],
+)
