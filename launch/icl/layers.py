@@ -23,7 +23,10 @@ from launch.kit.views import Column, Images, Lines, Results, Row, Table, cell, m
 
 
 def regression(job: Job[OneStepConfig | MultiStepConfig]) -> list[Row]:
-    """All predictors on fresh test tasks: untrained, trained and interpolated; several layers also from the solution."""
+    """Untrained, trained and interpolated predictors on fresh test tasks.
+
+    Several layers are also trained from the solution.
+    """
     config, runs = job.config, {"cold": job.config.steps}
     model = make_model(config)
     if isinstance(config, MultiStepConfig):

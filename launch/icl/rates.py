@@ -60,7 +60,10 @@ def experiment(
     title: str,
     keys: Callable[[Any], Iterable[dict[str, Any]]] = lambda config: [{}],
 ) -> Experiment:
-    """An experiment of parts `rows(job, **key)`, by the keys of a config, whose rows have the key."""
+    """An experiment of parts `rows(job, **key)`.
+
+    keys: of the parts, from the config; rows have the fields of their key.
+    """
 
     def parts(config: Any, folder: RunFolder) -> Iterator[Part]:
         about, job = {"task": "linear", "heads": 1, "steps": 0}, Job(config, folder)
