@@ -28,7 +28,7 @@ from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check
 from launch.kit.experiment import Experiment, Part, RunFolder, environment
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, points, where
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, points, where
 
 REPORTED_STEPS = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
@@ -288,11 +288,9 @@ DIFFERENCES = Table(
         *(Column(name, name) for name in ("network", "activation", "precision")),
         *(Column(heading, name, ".1e") for heading, name in _differences.items()),
     ],
+    {"experiment": "descent as a genome"},
     note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
 )
-views = [
-    Section("Learners", [ACCURACIES, learning], {"experiment": "train"}, ABOUT),
-    Section("Descent as a genome", [DIFFERENCES], {"experiment": "descent as a genome"}),
-]
+views = [ACCURACIES._replace(note=ABOUT), learning, DIFFERENCES]
 EXPERIMENT = Experiment("blur", TrainConfig, measure, views, TRAIN, ready, title="Learned update rules")
 run = EXPERIMENT.run
