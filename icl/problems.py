@@ -220,17 +220,15 @@ class NonlinearRegression(QueryLoss):
     """Networks on sine tasks: a problem for `icl.train_layers`.
 
     tasks: their distribution.
-    eta: η of the control's steps.
-    depth: number of layers of attention, or of the control's steps. A single layer is applied repeatedly.
+    eta: η of the control's step.
     """
 
     tasks: Waves
     eta: float = 0.1
-    depth: int = 1
 
     def predict(self, params: Network, batch: Sequence) -> Float[Array, "1 batch"]:
         """Predictions after attention."""
-        return predict_waves(params, batch, eta=self.eta, depth=self.depth).final
+        return predict_waves(params, batch, eta=self.eta).final
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
@@ -282,12 +280,12 @@ def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"]
     return features(encoder, context), features(encoder, query)
 
 
-def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1, depth: int = 1) -> WavePredictions:
-    """Predictions before and after the layers, or the control's steps of descent."""
+def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1) -> WavePredictions:
+    """Predictions before and after the layers, or the control's step of descent."""
     context, query = encode(params.encoder, batch)
     C, N = context.shape[:2]
     layers = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
-    return WavePredictions(-query[-1], -transform_batch(layers, context, query, depth=depth)[-1])
+    return WavePredictions(-query[-1], -transform_batch(layers, context, query)[-1])
 
 
 # Markov chains learned in context: each sequence has its own matrix.

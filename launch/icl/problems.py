@@ -166,7 +166,7 @@ def nonlinear(job: Job[NonlinearConfig]) -> Iterator[Row]:
 @partial(jax.jit, static_argnums=0)
 def _wave_losses(problem: NonlinearRegression, network: Network, batch: Sequence) -> dict[str, jax.Array]:
     """The losses after and before the layers."""
-    y = predict_waves(network, batch, eta=problem.eta, depth=problem.depth)
+    y = predict_waves(network, batch, eta=problem.eta)
     return {"loss": half_mse(y.final, batch.y_q), "initial_loss": half_mse(y.initial, batch.y_q)}
 
 
@@ -177,10 +177,7 @@ NONLINEAR = experiment("nonlinear", nonlinear, NONLINEAR_VIEWS, title="Nonlinear
 
 # Markov chains: two layers that count transitions (Edelman et al. 2024).
 
-MARKOV_MODELS = {
-    "no symbol at the start": "markov",
-    "a symbol at the start": "markov_start",
-}  # names in files and events, by label
+MARKOV_MODELS = {"no symbol at the start": "markov", "a symbol at the start": "markov_start"}  # names in files, by label
 _exact_sequences = 100  # on which constructions are compared in float64
 
 Predict = Callable[..., jax.Array]  # (weights, if any, and a sequence x) -> logarithms of predictions [T, k]

@@ -77,7 +77,7 @@ def test_sensitivities_are_norms_of_mean_gradients():
     np.testing.assert_allclose([float(value) for value in told], expected, rtol=1e-10)
 
 
-predict_waves = jax.jit(problems.predict_waves, static_argnames="depth")
+predict_waves = jax.jit(problems.predict_waves)
 RNG = np.random.default_rng(0)
 SHAPES = {"E": (5, 2), "W1": (7, 5), "b1": (7,), "W2": (5, 7), "b2": (5,)}
 ENCODER = {name: RNG.normal(size=shape) / shape[-1] ** 0.5 for name, shape in SHAPES.items()}
@@ -138,26 +138,23 @@ def test_features_are_the_residual_mlp_by_hand():
         np.testing.assert_allclose(found[:, :, n], encoded(n).T, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_the_control_is_descent_on_the_features(depth):
-    said = jax.tree.map(np.asarray, predict_waves(network(None), batch(), eta=0.3, depth=depth))
+def test_the_control_is_descent_on_the_features():
+    said = jax.tree.map(np.asarray, predict_waves(network(None), batch(), eta=0.3))
     for n in range(4):
         *context, q = encoded(n)
-        phi, W = np.array(context), np.zeros((1, 4))
-        for _ in range(depth):
-            W = descent_step(W, phi[:, :-1], phi[:, -1:], 0.3)
+        phi = np.array(context)
+        W = descent_step(np.zeros((1, 4)), phi[:, :-1], phi[:, -1:], 0.3)
         np.testing.assert_allclose(said.initial[0, n], -q[-1], rtol=1e-12)
         np.testing.assert_allclose(said.final[0, n], -q[-1] + W[0] @ q[:-1], rtol=1e-10)
 
 
-def test_layers_of_attention_follow_one_another_and_one_may_be_applied_twice():
-    for layers in (LAYERS, LAYERS[:, :1]):
-        said = np.asarray(predict_waves(network(layers), batch(), depth=2).final)
-        for n in range(4):
-            E = encoded(n)
-            for k in range(2):
-                E = attention_layer(E, [tuple(W[min(k, layers.shape[1] - 1), 0] for W in layers)])
-            np.testing.assert_allclose(said[0, n], -E[-1, -1], rtol=1e-10)
+def test_layers_of_attention_follow_one_another():
+    said = np.asarray(predict_waves(network(), batch()).final)
+    for n in range(4):
+        E = encoded(n)
+        for k in range(2):
+            E = attention_layer(E, [tuple(W[k, 0] for W in LAYERS)])
+        np.testing.assert_allclose(said[0, n], -E[-1, -1], rtol=1e-10)
 
 
 next_outputs = jax.jit(blocks.next_outputs)
