@@ -1,15 +1,10 @@
 """The host: its memory, paths of users, files, run folders, and the cache.
 
 An entry of tokens in the cache is a folder; its modification time is the time of its last use, read or write. The least
-recently used go where there is too much.
-
-Compiled functions are in its folder `compiled`, so that commands compile each function once. JAX's file names are hashes of
-code, versions, XLA flags and the kind of device, which includes the instruction set of a CPU: machines that share a home folder
-do not load each other's code. JAX writes a file in place, and another process would read the half that is there. So a process
-has a folder of its own, `compiled/0`, or `compiled/1` while another process holds the first one, and so on.
+recently used go where there is too much. Compiled functions are in its folder `compiled`, by JAX's persistent cache, whose names
+are hashes of code, versions, flags and the kind of device.
 """
 
-import atexit
 import contextlib
 import ctypes
 import functools
@@ -27,7 +22,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np  # and where it is needed: --help does without it
@@ -82,11 +77,7 @@ def _of_libc(name: str) -> Callable[..., int] | None:
 
 
 def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
-    """The whole path of a user's file or folder, whatever `os.chdir` does later.
-
-    Raises:
-        ValueError: no path, the address of a remote store, or `~` where no home folder is known.
-    """
+    """The whole path of a user's file or folder, whatever `os.chdir` does later."""
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"{flag} {path!r} of type {type(path).__name__}: give a path, such as runs/demo")
     given = os.fspath(path)
@@ -101,11 +92,7 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
-    """The path of a file that an index in the same folder names.
-
-    Raises:
-        ValueError: a name that leads out of the folder, itself or by a link; into `blobs` of Hugging Face's cache it may.
-    """
+    """The path of a file that an index in the same folder names, in it or in Hugging Face's `blobs`."""
     path = folder / str(name)
     if isinstance(name, str) and name == path.name and "\0" not in name:
         home, target = path.resolve().parent, folder.resolve()
@@ -115,11 +102,7 @@ def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        ValueError: no JSON, one that is nested too deeply, or an object with two values of one name.
-    """
+    """The value of a JSON text; ValueError also for two values of one name, or too deep a nesting."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
@@ -148,11 +131,7 @@ def check_writable(path: str | os.PathLike, flag: str) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those that it lies in, where they are missing.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
+    """Make a folder and its parents, where they are missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -398,51 +377,20 @@ def compiled_folder() -> Path:
     return cache_folder() / "compiled"
 
 
-def claim(folder: Path, n: int = 0) -> tuple[Path, TextIO]:
-    """The first free folder n, n + 1, ..., and its lock.
-
-    If a process was killed while it held the folder, the file that it wrote last may be incomplete and is removed.
-    """
-    import fcntl  # not on Windows, where the rest of the cache works
-
-    own = folder / str(n)
-    own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = open(own / "lock", "a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return claim(folder, n + 1)
-    if lock.tell() and (entries := compiled_entries(own)):
-        max(entries, key=lambda entry: entry.path.stat().st_mtime).path.unlink()
-    print("held", file=lock, flush=True)
-    return own, lock
-
-
-def release(lock: TextIO) -> None:
-    """The folder of this lock is complete and free for another process."""
-    lock.truncate(0)
-    lock.close()
-
-
-def compiled_entries(folder: Path | None = None) -> list[CacheEntry]:
+def compiled_entries() -> list[CacheEntry]:
     """The files of compiled functions, least recently used first."""
     found = []
-    for path in (folder or compiled_folder()).rglob("*-cache"):
-        try:
+    for path in compiled_folder().glob("*-cache"):
+        with contextlib.suppress(OSError):  # removed by another process
             about = path.stat()
-        except OSError:  # removed by another process
-            continue
-        if path.is_file():
             found.append(CacheEntry(path, about.st_size, max(about.st_atime, about.st_mtime)))
     return sorted(found, key=lambda entry: entry.used)
 
 
 def keep_compiled() -> None:
-    """Enable JAX's persistent compilation cache in a folder of this process.
+    """Enable JAX's persistent compilation cache, unless the user has configured or disabled it.
 
-    No effect if the user has configured or disabled JAX's cache, if the limit is 0, or if the folder is not writable or belongs
-    to another user: its files are executed.
+    No effect if the limit is 0, or if the folder is not writable or belongs to another user: its files are executed.
     """
     import jax  # local import: `launch.cache` does not need JAX
 
@@ -458,10 +406,8 @@ def keep_compiled() -> None:
     if not own or not os.access(folder, os.W_OK):
         logger.info("compiled functions are not kept in %s: set JEXPLICIT_CACHE_DIR to a folder of yours", folder)
         return
-    own_folder, lock = claim(folder)
-    atexit.register(release, lock)
-    shrink(compiled_entries(own_folder), limit)
-    jax.config.update("jax_compilation_cache_dir", str(own_folder))
+    shrink(compiled_entries(), limit)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     for name, value in _every_function.items():
         if name.upper() not in os.environ:
             jax.config.update(name, value)

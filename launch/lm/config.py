@@ -22,8 +22,7 @@ class Models(Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "features": "models"}
 
     corpus: str = "docs"
-    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python.
-    installed: also the docstrings of every installed package, for millions of words without a download. text: the files of
+    """Source of the text: tfds:NAME, shards:DIR, text or docs. docs: the documentation that comes with Python. text: the files of
     --train (implied by it). shards:DIR: what launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of TensorFlow
     Datasets, which must be installed."""
     test: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import chex
 import numpy as np
 import pytest
 from files import shards_of
+from jexplicit.counts.word_vectors import word_vectors
 from reference import cooccurrences, random_documents, stream_of
 from refusals import refused
 from scipy.sparse import csr_array
@@ -27,7 +28,6 @@ from jexplicit.counts.tables import (
     write_tables,
     write_tables_index,
 )
-from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.data.contexts import context_columns, with_leading_pads
 from jexplicit.runs.devices import data_mesh
 
