@@ -32,8 +32,6 @@ class Config(Source):
     """Count pairs of tokens up to this many positions apart."""
     part_documents: PositiveInt = 10_000
     """Documents per part, the unit of work that becomes a shard, for text that does not come from files. A file is a part."""
-    column_shards: PositiveInt = 8
-    """Number of files per table of counts. Each holds some of the columns, and one worker sums it."""
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
@@ -42,7 +40,7 @@ class Config(Source):
 
 PRESETS = {
     "tiny": Preset(
-        Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000, column_shards=2),
+        Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000),
         "docs with a vocabulary of 512, pairs up to 2 apart, in 5 parts; 15 s on 2 CPU cores.",
     )
 }
@@ -65,7 +63,7 @@ def run(config: Config) -> dict[str, Any]:
             parts,
             tokenizer,
             config.out,
-            **{name: getattr(config, name) for name in ("radius", "column_shards", "runner")},
+            **{name: getattr(config, name) for name in ("radius", "runner")},
             options=shlex.split(config.options),
         )
         progress(documents, documents)

@@ -34,8 +34,8 @@ class Source(Text):
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Source of the text: tfds:NAME, text or docs. docs: the documentation that comes with Python. tfds:NAME: a text data set of
-    TensorFlow Datasets, whose validation or test split is dev. text: the files of --train (implied by it)."""
+    """Source of the text: tfds:NAME, text or docs. docs: the documentation that comes with Python. tfds:NAME: a text data set
+    of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train (implied by it)."""
     tokenizer_documents: PositiveInt = 1_000_000
     """Training documents of the tokenizer. They are drawn with --seed; all if there are fewer."""
     feature: str = "text"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jexplicit.counts.pairs import SparseCounter
-from jexplicit.counts.tables import SparseCounts, merge_counts, split_columns, write_tables, write_tables_index
+from jexplicit.counts.tables import SparseCounts, merge_counts, write_table, write_tables_index
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
 from jexplicit.data.shards import Shard, write_index, write_shard
@@ -72,15 +72,10 @@ def ingest(
     out: str | os.PathLike,
     *,
     radius: int,
-    column_shards: int = 1,
     runner: str = "DirectRunner",
     options: Sequence[str] = (),
 ) -> None:
-    """Run the pipeline: parts to shards of train and dev in `out`, and counts of train.
-
-    column_shards: into how many files the columns of a table go, each summed by a worker of its own.
-    runner, options: of Beam.
-    """
+    """Run the pipeline: parts to shards of train and dev in `out`, and counts of train."""
     check_beam()
     import apache_beam as beam  # pyright: ignore[reportMissingImports]
     from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
@@ -103,13 +98,11 @@ def ingest(
         _ = shards | "Index the shards" >> beam.MapTuple(
             lambda split, of_split: write_stream_index(out / split, of_split, tokenizer)
         )
-        columns = written | "Columns" >> beam.FlatMap(lambda part: enumerate(split_columns(part[2], column_shards)))
-        # tables of one key are merged in the worker before they are sent, and again where they arrive
-        summed = columns | "Sum" >> beam.CombinePerKey(lambda parts: merge_counts(*parts))
-        done = summed | "Write the columns" >> beam.MapTuple(
-            lambda s, counts: write_tables(table_files, counts, shard=s, shards=column_shards)
-        )
-        index = {"radius": radius, "shards": column_shards, "tokenizer": tokenizer.sha256}
+        tables = written | "Tables" >> beam.FlatMap(lambda part: [(k, (C,)) for k, C in enumerate(part[2], 1)])
+        # tables of one offset are merged in the worker before they are sent, and again where they arrive
+        summed = tables | "Sum" >> beam.CombinePerKey(lambda parts: merge_counts(*parts))
+        done = summed | "Write the tables" >> beam.MapTuple(lambda k, C: write_table(table_files, k, C[0]))
+        index = {"radius": radius, "tokenizer": tokenizer.sha256}
         _ = done | beam.combiners.ToList() | "Index" >> beam.Map(lambda _: write_tables_index(table_files, **index))
 
 

@@ -2,8 +2,7 @@
 
 Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k. They
 are integers and all that a fit needs. A pair's id `j * N + i` is added into a donated table; devices and processes count their own
-parts and meet in ONE reduction at the end. For large vocabularies a block of pairs becomes sorted keys, whose runs are a sparse
-table. (NumPy's sort for AVX-512 is slow on Zen 4; NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL" avoids it.)
+parts and meet in ONE reduction at the end. For large vocabularies a block of pairs becomes a sparse table of SciPy.
 
 Contexts of several tokens are counted by one sort: a position is one integer, its ids as digits and its target the last.
 """
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, Integer
+from scipy.sparse import csr_array
 
 from jexplicit.counts.tables import (
     INT32_CELLS,
@@ -102,16 +102,11 @@ def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], 
     del number, y, n, longer, begins, start  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
         keys = ContextLevel(contexts[level], *pairs[-1]).keys(contexts[level] // N, N)
-        pairs.append(rows_of_keys(*tally(keys), len(contexts[level - 1]), N))
+        keys, n = tally(keys)
+        context, y = quotient_and_rest(keys, N)
+        pairs.append((starts_of(context, len(contexts[level - 1])), y.astype(pairs[0][1].dtype), n))
+        del keys, context, y, n
     return [ContextLevel(c, *pair) for c, pair in zip(contexts, reversed(pairs), strict=True)]
-
-
-def rows_of_keys(
-    keys: Integer[np.ndarray, " E"], counts: Int[np.ndarray, " E"], contexts: int, vocab_size: int
-) -> tuple[Int[np.ndarray, " C_plus_1"], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """Starts of contexts, targets and counts of sorted keys `context * N + target`."""
-    context, y = quotient_and_rest(keys, vocab_size)
-    return starts_of(context, contexts), y.astype(np.min_scalar_type(vocab_size - 1)), counts
 
 
 def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
@@ -173,7 +168,7 @@ def distinct_positions(
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
 _chunk_elsewhere = 1 << 22
 _least_chunk = 1 << 10
-_block_positions = 1 << 20  # sorted at once: the keys of one offset are 8 MB
+_block_positions = 1 << 20  # in a sparse table at once
 
 
 def count(
@@ -347,8 +342,6 @@ class SparseCounter:
         if not 1 <= vocab_size <= 2**31:
             raise ValueError(f"vocabulary {vocab_size}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
         self.radius, self.vocab_size, self.span = radius, vocab_size, _block_positions
-        self._keys: list[list[np.ndarray]] = [[] for _ in range(radius)]
-        self._waiting = 0  # positions in _keys
         self._trees = [MergeTree(vocab_size) for _ in range(radius)]
 
     def add(self, window: np.ndarray) -> None:
@@ -359,37 +352,22 @@ class SparseCounter:
             found = f"a {window.dtype} window of shape {window.shape}"
             raise ValueError(f"{found}: pass one axis of integers, K = {K} context tokens before the targets")
         check_token_ids(window, N)
-        key_type = np.uint32 if N * N <= 2**32 else np.int64
         for start in range(0, len(window) - K, _block_positions):
             part = window[start : start + K + _block_positions]
-            i = part[K:].astype(key_type)
-            for keys, j in zip(self._keys, context_columns(part, K), strict=True):
-                keys.append(j.astype(key_type) * key_type(N) + i)
-            self._waiting += len(i)
-            if self._waiting >= _block_positions:
-                self._sort()
+            i = part[K:]
+            for tree, j in zip(self._trees, context_columns(part, K), strict=True):
+                C = csr_array((np.ones(len(i), np.int32), (j, i)), shape=(N, N))
+                C.sum_duplicates()
+                tree.add(C)
 
     def tables(self) -> SparseCounts:
         """C_1 .. C_K of all windows so far; counting may go on afterwards."""
-        self._sort()
         return tuple(tree.total() for tree in self._trees)
 
     def restore(self, tables: SparseCounts) -> None:
         """Continue from the tables of another counter."""
         for tree, C in zip(self._trees, tables, strict=True):
             tree.add(C)
-
-    def _sort(self) -> None:
-        """Turn the waiting keys into one table per offset."""
-        if not self._waiting:
-            return
-        N = self.vocab_size
-        for tree, waiting in zip(self._trees, self._keys, strict=True):
-            keys, n = tally(np.concatenate(waiting))
-            waiting.clear()
-            start, outputs, n = rows_of_keys(keys, n, N, N)
-            tree.add(sparse_table(n, outputs, start))
-        self._waiting = 0
 
 
 def count_sparse(

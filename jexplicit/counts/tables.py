@@ -2,7 +2,7 @@
 
 Tables of like size are added up, as the levels of a log-structured merge tree (O'Neil et al. 1996), so that n pairs cost
 O(n log n) whatever they come from: blocks of a stream, parts of a corpus, processes. Counts stay integers: no order of merging
-changes one. Sparse tables in files are one for each offset and share of the columns, and an index that is written last.
+changes one. Sparse tables in files are one for each offset, and an index that is written last.
 """
 
 import json
@@ -31,7 +31,7 @@ SparseCounts = tuple[csr_array, ...]
 """The same with sorted columns in every row; `toarray` makes a table dense."""
 
 INT32_CELLS = 2**31
-_INDEX, _LAYOUT = "index.json", 2
+_INDEX, _LAYOUT = "index.json", 3
 
 
 def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -109,63 +109,40 @@ class MergeTree:
         return self.tables[0] if self.tables else csr_array((self._N, self._N), dtype=np.int32)
 
 
-def split_columns(counts: SparseCounts, shards: int) -> list[SparseCounts]:
-    """Counts of the targets modulo the number of shards, spread evenly.
-
-    Example:
-        >>> C = csr_array(np.array([[1, 2, 3], [0, 4, 0], [0, 0, 0]], np.int32))
-        >>> [part.toarray()[0].tolist() for part, in split_columns((C,), 2)]
-        [[1, 0, 3], [0, 2, 0]]
-    """
-
-    def columns(C: csr_array, s: int) -> csr_array:
-        own = C.indices % shards == s
-        return sparse_table(C.data[own], C.indices[own], np.append(0, np.cumsum(own))[C.indptr])
-
-    return [tuple(columns(C, s) for C in counts) for s in range(shards)]
+def write_table(folder: str | os.PathLike, k: int, C: csr_array) -> None:
+    """Write C_k as `offset_k.npz`, which `scipy.sparse.load_npz` reads, too."""
+    write_whole(local_path(folder) / f"offset_{k}.npz", lambda file: scipy.sparse.save_npz(file, C))
 
 
-def write_tables(folder: str | os.PathLike, counts: SparseCounts, *, shard: int = 0, shards: int = 1) -> None:
-    """Write C_1 .. C_K, or a share of their columns, as `offset_k_SSSSS-of-SSSSS.npz`."""
-    for k, C in enumerate(counts, start=1):
-        write_whole(_path(folder, k, shard, shards), lambda file, C=C: scipy.sparse.save_npz(file, C))
-
-
-def write_tables_index(folder: str | os.PathLike, *, radius: int, shards: int = 1, tokenizer: str = "") -> None:
+def write_tables_index(folder: str | os.PathLike, *, radius: int, tokenizer: str = "") -> None:
     """Write the index of the files of tables, after all of them."""
-    index = {"layout": _LAYOUT, "radius": radius, "shards": shards, "tokenizer": tokenizer}
-    write_json(local_path(folder) / _INDEX, index)
+    write_json(local_path(folder) / _INDEX, {"layout": _LAYOUT, "radius": radius, "tokenizer": tokenizer})
 
 
 def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> SparseCounts:
-    """The counts C_1 .. C_K that `write_tables` and `write_tables_index` wrote; tokenizer: hash of that meant."""
+    """The counts C_1 .. C_K that `write_table` and `write_tables_index` wrote; tokenizer: hash of that meant."""
     path = local_path(folder) / _INDEX
     try:
         index = parse_json(path.read_bytes())
-        layout, radius, shards, of_tokenizer = (index[name] for name in ("layout", "radius", "shards", "tokenizer"))
+        layout, radius, of_tokenizer = (index[name] for name in ("layout", "radius", "tokenizer"))
     except OSError as error:
         raise ValueError(f"{folder} holds no whole counts: write them with launch.beam") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"index {path} is damaged or of another version ({error}): count again") from error
-    if layout != _LAYOUT or not all(isinstance(n, int) and n > 0 for n in (radius, shards)):
+    if layout != _LAYOUT or not isinstance(radius, int) or radius < 1:
         raise ValueError(f"index {path} is damaged or of another version (layout {layout}): count again")
     if tokenizer not in (None, of_tokenizer):
         raise ValueError(f"{folder} holds counts of another tokenizer: count again with this one")
-    offsets = ([(_read(_path(folder, k, s, shards)),) for s in range(shards)] for k in range(1, radius + 1))
-    return tuple(merge_counts(*parts)[0] for parts in offsets)
-
-
-def _path(folder: str | os.PathLike, k: int, shard: int, shards: int) -> Path:
-    return local_path(folder) / f"offset_{k}_{shard:05}-of-{shards:05}.npz"
-
-
-def _read(path: Path) -> csr_array:
-    try:
-        with open(path, "rb") as file:
-            C = scipy.sparse.load_npz(file)
-    except Exception as error:  # whatever zip, NumPy and SciPy make of damaged bytes
-        raise ValueError(f"counts {path} are missing or damaged ({error}): count again") from error
-    return sparse_table(C.data, C.indices, C.indptr)
+    tables = []
+    for k in range(1, radius + 1):
+        file = path.with_name(f"offset_{k}.npz")
+        try:
+            with open(file, "rb") as opened:
+                C = scipy.sparse.load_npz(opened)
+        except Exception as error:  # whatever zip, NumPy and SciPy make of damaged bytes
+            raise ValueError(f"counts {file} are missing or damaged ({error}): count again") from error
+        tables.append(sparse_table(C.data, C.indices, C.indptr))
+    return tuple(tables)
 
 
 _block = 1 << 22  # tokens whose checksum is taken at a time

@@ -87,13 +87,13 @@ def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.Buff
     try:
         content = pipe_bytes(path) if content is None and is_pipe(path) else content
         head = _head(path) if content is None else content[:6]
-        source = open(path, "rb") if content is None else io.BytesIO(content)
+        source = path if content is None else io.BytesIO(content)
+        opener = next((opener for magic, opener in _openers.items() if head.startswith(magic)), None)
+        if opener is None and path.lower().endswith(COMPRESSED):
+            raise _not_whole(path, f"it begins with {head!r}")
+        return opener(source) if opener else open(path, "rb") if content is None else io.BytesIO(content)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
-    opener = next((opener for magic, opener in _openers.items() if head.startswith(magic)), None)
-    if opener is None and path.lower().endswith(COMPRESSED):
-        raise _not_whole(path, f"it begins with {head!r}")
-    return opener(source) if opener else source
 
 
 def read_input(path: str | os.PathLike, size: int = -1, *, content: bytes | None = None) -> bytes:
@@ -265,8 +265,8 @@ class Record(NamedTuple):
 def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Record]:
     """The records of a file, in order, without blank lines; content: JSON lines of standard input.
 
-    Formats: JSON (`.jsonl`, `.ndjson`, `.json`, or no ending: objects in lines, or in one array), a table with a header
-        (`.csv`, with commas, semicolons, tabs or bars; `.tsv`, without quotes), or Parquet; all may be compressed.
+    JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv` without
+    quotes; or Parquet. All may be compressed.
     """
     kind = "json" if content is not None else kind_of(path)
     if kind == "parquet":

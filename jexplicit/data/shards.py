@@ -34,7 +34,6 @@ from jexplicit.data.tokenizers import (
     open_tokenizer,
 )
 from jexplicit.runs.files import (
-    cache_entries,
     cache_folder,
     cache_limit,
     file_inside,
@@ -42,7 +41,6 @@ from jexplicit.runs.files import (
     make_folder,
     mark_used,
     parse_json,
-    shrink,
     write_json,
     write_whole,
 )
@@ -342,9 +340,7 @@ def cached_streams(
     about = text_sizes(corpus.dev), overlap(corpus.dev, corpus.train)
     made = TokenizedCorpus(tokenizer, train, dev, False, *about)
     _write_entry(entry, made)
-    mark_used(entry)
-    for removed in shrink(cache_entries(folder), limit):
-        logger.info("%s is removed from the cache, whose limit is %d bytes", removed.path, limit)
+    mark_used(entry, limit)
     return made
 
 

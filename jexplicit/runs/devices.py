@@ -205,10 +205,9 @@ _cells_per_exchange = 1 << 24
 
 
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
-    """Join the other processes of a run, before JAX's first computation.
+    """Join the other processes of a run, before JAX's first computation, within some seconds.
 
     coordinator: HOST:PORT of process 0, any free port; "auto" if JAX detects it (SLURM, TPU pods, Open MPI, ...).
-    num_processes, process_id: P and the index 0 .. P - 1; None only with "auto". seconds: to wait for the others.
     """
     check_process(coordinator, num_processes, process_id)
     late = threading.Timer(seconds, _give_up, (coordinator, num_processes, process_id, seconds))
@@ -243,11 +242,11 @@ def check_process(coordinator: str, num_processes: int | None, process_id: int |
     """Check the arguments of `join` before JAX starts."""
     if coordinator == AUTOMATIC:
         return
+    host, _, port = coordinator.rpartition(":")
     if num_processes is None or process_id is None:
         raise ValueError(f"--coordinator {coordinator} without --num-processes and --process-id: give both")
     if not 0 <= process_id < num_processes:
         raise ValueError(f"--process-id {process_id} of {num_processes} processes: give 0 to {num_processes - 1}")
-    host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"--coordinator {coordinator}: give HOST:PORT of process 0, or auto on SLURM or a TPU pod")
 
@@ -334,12 +333,9 @@ def _give_up(coordinator: str, num_processes: int | None, process_id: int | None
     from jexplicit.runs.progress import console  # rich is not for every program
 
     # The main thread waits inside the runtime, which exceptions do not interrupt.
-    console.print(
-        f"[bold red]error:[/] process {process_id} of {num_processes}: not all processes have joined at {coordinator} within "
-        f"{seconds} s. Process 0 must run on that host, with the port open to the others; start each id from 0 to "
-        f"{(num_processes or 1) - 1} once, all with the same --num-processes, or raise --join-seconds.",
-        soft_wrap=True,
-    )
+    late = f"process {process_id} of {num_processes}: not all processes have joined at {coordinator} within {seconds} s"
+    remedy = "Process 0 must run on that host, with the port open to the others; start each id from 0 once, all with the same "
+    console.print(f"[bold red]error:[/] {late}. {remedy}--num-processes, or raise --join-seconds.", soft_wrap=True)
     os._exit(2)
 
 

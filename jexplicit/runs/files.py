@@ -1,8 +1,7 @@
 """The host: its memory, paths of users, files, run folders, and the cache.
 
 An entry of tokens in the cache is a folder; its modification time is the time of its last use, read or write. The least
-recently used go where there is too much. Compiled functions are in its folder `compiled`, by JAX's persistent cache, whose names
-are hashes of code, versions, flags and the kind of device.
+recently used go where there is too much. Compiled functions are in its folder `compiled`, in JAX's persistent cache.
 """
 
 import contextlib
@@ -17,10 +16,9 @@ import shlex
 import shutil
 import sys
 import tempfile
-import time
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
@@ -285,10 +283,10 @@ def _parse(text: bytes, what: str, remedy: str, kind: type[J]) -> J:
     return value
 
 
-logger = logging.getLogger(__name__)
+# The cache
 
+logger = logging.getLogger(__name__)
 _name = re.compile("[0-9a-f]{32}")
-_in_use: set[Path] = set()  # entries that this process has read or written: their files may be mapped
 # JAX's own limit, jax_compilation_cache_max_size, is not used: with it JAX looks at all files at every write.
 _every_function = {"jax_persistent_cache_min_compile_time_secs": 0, "jax_persistent_cache_min_entry_size_bytes": -1}
 
@@ -327,64 +325,25 @@ def cache_entries(folder: Path) -> list[CacheEntry]:
     return sorted(found, key=lambda entry: entry.used)
 
 
-def mark_used(entry: Path) -> None:
-    """Mark an entry as in use by this process."""
-    _in_use.add(entry)
-    try:
+def mark_used(entry: Path, limit: float = math.inf) -> None:
+    """Mark an entry as the last one that was used, and remove others above a limit.
+
+    Files that another process has opened or mapped remain readable.
+    """
+    with contextlib.suppress(OSError):  # a read-only cache
         os.utime(entry)
-    except OSError:  # a read-only cache
-        pass
-
-
-def shrink(entries: Sequence[CacheEntry], limit: float) -> list[CacheEntry]:
-    """Remove the first entries until the rest fits a limit."""
-    excess, removed = sum(entry.bytes for entry in entries) - limit, []
-    for entry in entries:
-        if excess <= 0:
-            break
-        if entry.path not in _in_use:
-            removed.append(entry)
-            excess -= entry.bytes
-    return _remove(removed)
-
-
-def clear_cache(entries: Sequence[CacheEntry], *, older_than: float = 0.0) -> list[CacheEntry]:
-    """Remove the entries not used for `older_than` days (0: all); returns them."""
-    last = time.time() - older_than * 86_400
-    return _remove([entry for entry in entries if entry.used <= last or not older_than])
-
-
-def _remove(entries: list[CacheEntry]) -> list[CacheEntry]:
-    for entry in entries:  # files of an open or mapped entry remain readable
-        if entry.path.is_dir():
-            shutil.rmtree(entry.path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):  # removed by another process, or a read-only cache
-                entry.path.unlink()
-    return [entry for entry in entries if not entry.path.exists()]
-
-
-# Compiled functions
-
-
-def compiled_limit() -> int:
-    """The size limit of compiled functions in bytes; 0 disables them."""
-    return cache_limit("JEXPLICIT_COMPILED_LIMIT", "1GB")
+    entries = [] if limit == math.inf else cache_entries(entry.parent)
+    excess = sum(other.bytes for other in entries) - limit
+    for other in entries:
+        if excess > 0 and other.path != entry:
+            logger.info("%s is removed from the cache, whose limit is %d bytes", other.path, limit)
+            shutil.rmtree(other.path, ignore_errors=True)
+            excess -= other.bytes
 
 
 def compiled_folder() -> Path:
     """The folder of compiled functions."""
     return cache_folder() / "compiled"
-
-
-def compiled_entries() -> list[CacheEntry]:
-    """The files of compiled functions, least recently used first."""
-    found = []
-    for path in compiled_folder().glob("*-cache"):
-        with contextlib.suppress(OSError):  # removed by another process
-            about = path.stat()
-            found.append(CacheEntry(path, about.st_size, max(about.st_atime, about.st_mtime)))
-    return sorted(found, key=lambda entry: entry.used)
 
 
 def keep_compiled() -> None:
@@ -394,7 +353,7 @@ def keep_compiled() -> None:
     """
     import jax  # local import: `launch.cache` does not need JAX
 
-    limit, folder = compiled_limit(), compiled_folder()
+    limit, folder = cache_limit("JEXPLICIT_COMPILED_LIMIT", "1GB"), compiled_folder()
     chosen = jax.config.values
     if not limit or chosen["jax_compilation_cache_dir"] or not chosen["jax_enable_compilation_cache"]:
         return
@@ -406,7 +365,13 @@ def keep_compiled() -> None:
     if not own or not os.access(folder, os.W_OK):
         logger.info("compiled functions are not kept in %s: set JEXPLICIT_CACHE_DIR to a folder of yours", folder)
         return
-    shrink(compiled_entries(), limit)
+    with contextlib.suppress(OSError):  # which another process has removed
+        kept = sorted((path.stat().st_atime, path.stat().st_size, path) for path in folder.glob("*-cache"))
+        excess = sum(size for _, size, _ in kept) - limit
+        for _, size, path in kept:
+            if excess > 0:
+                path.unlink()
+                excess -= size
     jax.config.update("jax_compilation_cache_dir", str(folder))
     for name, value in _every_function.items():
         if name.upper() not in os.environ:
