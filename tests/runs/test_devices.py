@@ -29,7 +29,6 @@ from jexplicit.runs.devices import (
     compile_quickly,
     data_mesh,
     default_mesh,
-    slurm_gpus,
     use_devices,
     within_memory,
 )
@@ -92,32 +91,6 @@ def test_a_command_gets_virtual_devices_where_the_cpu_computes_with_threads_to_s
     ]
     answers = ended([python("-c", program, **given) for program, given, _ in cases])
     assert [answer.strip() for answer in answers] == [expected for *_, expected in cases]
-
-
-def test_processes_of_slurm_share_the_gpus_of_their_node():
-    node = {"SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
-    for tasks, local, shown, on_node, expected in [
-        ("1(x4)", 0, "0,1,2,3,4,5,6,7", 8, [0, 1, 2, 3, 4, 5, 6, 7]),  # alone on its node: JAX took the first
-        ("1", 0, None, 8, [0, 1, 2, 3, 4, 5, 6, 7]),
-        ("4(x2)", 3, "0,1,2,3", 4, [3]),  # --gres=gpu:4 --ntasks-per-node=4
-        ("4(x2)", 3, "4,5,6,7", None, [3]),  # numbers are among those shown
-        ("2(x2)", 1, "0,1,2,3", 4, [2, 3]),
-        ("4(x2)", 3, "0", 4, [0]),  # --gpus-per-task=1: JAX asked for GPU 3 of one
-        ("4(x2)", 3, "GPU-5d1e", None, [0]),
-        ("2", 1, "0,1", 4, [0, 1]),  # --gpus-per-task=2
-        ("3,2(x2)", 1, "0,1", 2, [1]),  # the last nodes run two
-        ("1", 0, None, None, None),
-        ("1", 0, "", None, None),
-    ]:
-        given = {"CUDA_VISIBLE_DEVICES": shown, "SLURM_GPUS_ON_NODE": on_node}
-        environment = node | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_LOCALID": str(local)}
-        environment |= {name: str(value) for name, value in given.items() if value is not None}
-        environment |= {"SLURM_NODEID": "2"} if tasks.startswith("3,") else {}
-        assert slurm_gpus(environment) == expected, environment
-        assert slurm_gpus({**environment, "JAX_LOCAL_DEVICE_IDS": "0"}) is None
-    assert slurm_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) is None
-    with pytest.raises(ValueError, match="3 processes on a node of 8 GPUs: use --ntasks-per-node 1, 2, 4, 8"):
-        slurm_gpus(node | {"SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_GPUS_ON_NODE": "8"})
 
 
 def test_short_runs_compile_with_the_older_code_unless_the_user_says_otherwise(monkeypatch):
@@ -262,21 +235,13 @@ def test_a_process_that_cannot_join_says_why_and_one_whose_coordinator_never_ans
     assert "error: process 1 of 2: not all processes have joined at localhost:" in message and "within 2 s" in message
 
 
-def test_processes_that_slurm_starts_join_by_themselves_and_one_alone_on_its_node_takes_all_gpus(monkeypatch):
+def test_processes_that_slurm_starts_join_by_themselves():
     program = "from jexplicit.runs.devices import barrier, join; import jax; join('auto', None, None); barrier('end'); print("
     program += "jax.process_index(), jax.process_count())"
     node = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "NODEID": "0", "STEP_TASKS_PER_NODE": "2"}
     given, port = {f"SLURM_{name}": value for name, value in node.items()} | ON_CPUS, str(free_port())
     started = [python("-c", program, **given, SLURM_PROCID=n, SLURM_LOCALID=n, JAX_COORDINATOR_PORT=port) for n in "01"]
     assert [answer.split() for answer in ended(started)] == [["0", "2"], ["1", "2"]]
-    taken, node = {}, {"LOCALID": "0", "NODEID": "1", "STEP_TASKS_PER_NODE": "1(x2)", "GPUS_ON_NODE": "4"}
-    for name, value in node.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(module, "runs_on_cpu", lambda: False)
-    monkeypatch.setattr(module.jax.distributed, "initialize", lambda *_, **given: taken.update(given))
-    module.join("auto", None, None)
-    assert taken["local_device_ids"] == [0, 1, 2, 3]
 
 
 def test_processes_meet_before_each_collective_and_of_one_process_nothing_changes(monkeypatch):
