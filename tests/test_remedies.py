@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from PIL import Image
 
 import jexplicit
 from jexplicit import solvers

@@ -33,7 +33,12 @@ FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes,
     ("late.jsonl", b'{"text": "a"}\n{"text": "b", "text": "c"}', "text", r"line 2, is not JSON \(two values of 'text'"),
     ("late.jsonl", b'{"text": null}\n{"text": " "}', "text", "late.jsonl holds no text"),
     ("late.csv", b"text,id\na,1\nb,2,3", "text", "late.csv, line 3, has 3 values for 2 fields"),
-    ("late.csv", b'text,id\nzero,0\n\n"a"b,1\n', "text", "late.csv, line 4, cannot be read as a table"),  # a guess would mend it
+    (
+        "late.csv",
+        b'text,id\nzero,0\n\n"a"b,1\n',
+        "text",
+        "late.csv, line 4, cannot be read as a table",
+    ),
     ("late.json", b'[{"text": "one"},\n{"text": "two}]', "text", "late.json, line 2, is not JSON"),
     ("late.txt", b" \n\t\n", None, "late.txt holds no text: take it out"),
     ("late.txt", b"good\nb\xe9d", None, r"late.txt is not UTF-8 text \(0xe9 at byte 6\): convert it \(iconv"),

@@ -35,7 +35,6 @@ from jexplicit.data.shards import (
     read_sizes,
     write_shards,
     write_sizes,
-    write_stream,
 )
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
@@ -82,17 +81,8 @@ def test_shards_are_the_stream_of_encode_documents(tmp_path, tokenizer, shard_to
     np.testing.assert_array_equal(stream[-5:], whole[-5:])
     assert count_tokens(stream) == np.count_nonzero(whole)
     stream.verify()
-    assert all((tmp_path / shard.file).read_bytes()[-1] == 0 for shard in stream.shards)  # each ends a document
     assert write_shards(tmp_path, iter(()), tokenizer) == stream  # which is not written again
     refused("another tokenizer or vocabulary: choose another folder", write, tmp_path, train_tokenizer(["xyz"], kind="char"))
-
-
-def test_tokens_take_the_smallest_type(tmp_path):
-    for size, itemsize in ((256, 1), (257, 2), (65536, 2), (65537, 4)):
-        folder = tmp_path / str(size)
-        stream = write_stream(folder, lambda done, size=size: [(np.array([size - 1, 0]), 1)], vocab_size=size)
-        assert stream[:].tolist() == [0, size - 1, 0]
-        assert (folder / "00000.tokens").stat().st_size == 3 * itemsize
 
 
 # Kills

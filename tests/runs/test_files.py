@@ -70,8 +70,7 @@ def test_json_has_one_value_of_each_name_and_is_not_too_deep_and_files_of_runs_h
     for text in ('[{"c": {"d": 1, "d": 2}}]', "[" * 100_000, '{"a"', b"\xff\xfe"):
         with pytest.raises(ValueError):
             parse_json(text)
-    values = [1, 2.5, float("inf"), float("nan"), None, "low", True, [1.0]]
-    assert list(map(is_measured, values)) == [True, True, True, False, False, False, False, False]
+    assert [is_measured(value) for value in (1, 2.5, float("nan"), None, "low", True)] == [True, True, *[False] * 4]
     for command, found in (('"x"', None), ("7", None), ('["a b", 1]', "'a b' 1")):
         (tmp_path / "environment.json").write_text(f'{{"command": {command}}}')
         assert read_command(tmp_path) == found
