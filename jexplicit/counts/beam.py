@@ -35,8 +35,8 @@ class Part(NamedTuple):
 def cut_part(part: Part, lengths: Mapping[int, int]) -> list[Part]:
     """A part of all, as parts of train and dev by `split_documents`; lengths: documents of each part.
 
-    >>> [(p.split, list(p.documents)) for n, part in enumerate(["abc", "d"]) for p in cut_part(Part("all", n, part), {0: 3, 1: 1})]
-    [('train', ['a', 'b']), ('dev', ['c']), ('train', ['d']), ('dev', [])]
+    >>> [(part.split, list(part.documents)) for part in cut_part(Part("all", 0, "abc"), {0: 3, 1: 1})]
+    [('train', ['a', 'b']), ('dev', ['c'])]
     """
     first, in_all = sum(lengths[n] for n in lengths if n < part.number), sum(lengths.values())
     if in_all < 2:
@@ -83,7 +83,6 @@ def ingest(
     out = local_path(out)
     for folder in ("train", "dev", "counts"):
         make_folder(out / folder)
-    tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without its caches, which workers make themselves
     table_files = out / "counts"
     if runner == "DirectRunner":  # would first download another engine
         runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"

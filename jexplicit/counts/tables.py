@@ -191,8 +191,8 @@ def feed(
 ) -> None:
     """Count the targets at positions first .. last - 1, after the last save.
 
-    counter: has a `radius`, a `vocab_size`, a `span` of positions that it prefers per `add(window)`, which counts the positions of
-        `window[radius:]`, `tables()` so far, and `restore(tables)`.
+    counter: has a `radius`, a `vocab_size`, a `span` of positions that it prefers per `add(window)`, which counts the positions
+        of `window[radius:]`, `tables()` so far, and `restore(tables)`.
     saving: where to save partial counts; default, nowhere. progress: called with (positions done, positions in all).
     """
     check_stream(stream)

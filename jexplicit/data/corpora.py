@@ -2,8 +2,8 @@
 
 Contexts do not cross the boundaries of documents, such as lines of a text file or docstrings. The documents of a corpus are an
 iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time. Sources
-are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for minutes, so likely
-failures are checked first), and the documentation of the Python standard library.
+are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for minutes, so
+likely failures are checked first), and the documentation of the Python standard library.
 """
 
 import ast

@@ -1,7 +1,8 @@
 """Labelled grey images: 8x8 digits, files (idx, .npz, or any that Pillow reads), and TFDS.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
-levels instead of 256, and so `(X + 1)/17`. Images in colour become grey, on white; of several sizes they are resized or refused.
+levels instead of 256, and so `(X + 1)/17`. Images in colour become grey, on white; of several sizes they are resized or
+refused.
 """
 
 import hashlib
@@ -77,8 +78,8 @@ def read_images(
     Args:
         name: `digits` (embedded), `tfds:NAME` or `tfds:DIR`, the name of a data set of files, such as `mnist`,
             `fashion_mnist`, or its path: `./shapes`, `mnist.npz`.
-        data_dir: a folder of idx files, or of images in `train/LABEL` and `test/LABEL` (which are shuffled), or in `LABEL` alone
-            (every fifth image of a label, drawn with the seed, is a test image), or an .npz file with the arrays x_train,
+        data_dir: a folder of idx files, or of images in `train/LABEL` and `test/LABEL` (which are shuffled), or in `LABEL`
+            alone (every fifth image of a label, drawn with the seed, is a test image), or an .npz file with the arrays x_train,
             y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
         limit: read at most this many training images, and at most this many test images.
         resize: N, of a folder of images of any size, which become N x N.

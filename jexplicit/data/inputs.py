@@ -1,8 +1,8 @@
 """Opening inputs: files, compressed or not, pipes, and records with a text field.
 
-The kind of a file is determined by its name as given, in any case, and by its first bytes. Records (JSON, CSV, TSV, Parquet) are
-streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would join `"a"b` to
-one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
+The kind of a file is determined by its name as given, in any case, and by its first bytes. Records (JSON, CSV, TSV, Parquet)
+are streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would join
+`"a"b` to one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
 """
 
 import bz2
@@ -265,8 +265,8 @@ class Record(NamedTuple):
 def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Record]:
     """The records of a file, in order, without blank lines; content: JSON lines of standard input.
 
-    JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv` without
-    quotes; or Parquet. All may be compressed.
+    JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv`
+    without quotes; or Parquet. All may be compressed.
     """
     kind = "json" if content is not None else kind_of(path)
     if kind == "parquet":

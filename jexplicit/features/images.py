@@ -1,8 +1,9 @@
 """Features of images: whitened patches as filters (Coates & Ng 2011), scattering (Bruna & Mallat 2013), and descriptors.
 
-Scattering is moduli of wavelet responses, of two orders, averaged over a grid: with Morlet wavelets ψ of several octaves and angles
-and a Gaussian window φ, orders 0, 1 and 2 are `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Nothing is fitted to images.
-Descriptors are some hundred principal components of responses pooled over a grid, the inputs of random Fourier features.
+Scattering is moduli of wavelet responses, of two orders, averaged over a grid: with Morlet wavelets ψ of several octaves and
+angles and a Gaussian window φ, orders 0, 1 and 2 are `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Nothing is fitted to
+images. Descriptors are some hundred principal components of responses pooled over a grid, the inputs of random Fourier
+features.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Devices as one mesh axis over which data is split, and several processes.
 
-Positions are split over the processes first, and a process's part over its own devices. The communicating functions
-(`check_equal_across_processes`, `sum_over_processes`, `gather_over_processes`, `barrier`) are called by all processes or by none,
-and each waits until all have called it; in a single process they return their argument.
+Positions are split over the processes first, and a process's part over its own devices. The communicating functions (of
+`barrier`, `..._across_processes` and `..._over_processes`) are called by all processes or by none, and each waits until all
+have called it; in a single process they return their argument.
 """
 
 import functools
@@ -259,7 +259,7 @@ def is_first() -> bool:
 def barrier(what: str) -> None:
     """Wait until every process has called this with the same `what`.
 
-    A collective times out (on CPUs the first one after 30 s), so all of this module first wait here, by the coordination service.
+    A collective times out (on CPUs the first one after 30 s), so all of this module first wait here, by JAX's own service.
     """
     if not jax.distributed.is_initialized():  # one process, or hosts of a slice that have not joined
         return
