@@ -5,10 +5,8 @@ known characters; the amount of white space between words is lost. Each line is 
 at its start as inside; line breaks are a token if they occur in the training documents.
 
 Foreign tokenizers are any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, and a list of words. Their
-ids are renumbered: 0 is `<pad>`, 1 `<unk>`, then all others in the order of the foreign ids. The tokens of a text cover all of
-    its
-characters: what a foreign tokenizer drops or does not know is `<unk>`, one for each character, but for one space between
-    tokens.
+ids are renumbered: 0 is `<pad>`, 1 `<unk>`, then all others in the order of the foreign ids. The tokens of a text cover all of it:
+what a foreign tokenizer drops or does not know is `<unk>`, one for each character, but for one space between tokens.
 
 Reference: Kudo & Richardson 2018, SentencePiece.
 """

@@ -26,7 +26,6 @@ from jexplicit.runs.devices import (
     AXIS,
     check_memory,
     check_threads,
-    compile_quickly,
     data_mesh,
     default_mesh,
     use_devices,
@@ -93,14 +92,6 @@ def test_a_command_gets_virtual_devices_where_the_cpu_computes_with_threads_to_s
     assert [answer.strip() for answer in answers] == [expected for *_, expected in cases]
 
 
-def test_short_runs_compile_with_the_older_code_unless_the_user_says_otherwise(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=true")
-    for _ in range(2):  # asked for again, nothing is added
-        compile_quickly()
-    flags = [flag.partition("=")[2] for flag in os.environ["XLA_FLAGS"].split() if "fusion_emitters" in flag]
-    assert flags == ["false", "true"]  # XLA takes the last
-
-
 def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
     # D + 1 + 2 / K GB of tables and 0.6 GB for the runtime: at K = 2, D devices take D + 2.6 GB
     for budget, devices in ((3.7, 1), (4.5, 1), (4.7, 2), (9.7, 7), (100, 8)):
@@ -111,21 +102,6 @@ def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
     check_memory(data_mesh(2), per_device, "tables")
     with pytest.raises(ValueError, match="tables take 8 x .* use fewer --devices"):
         check_memory(data_mesh(8), per_device, "tables")
-
-
-GROWTH = """
-import os, sys
-from jexplicit.runs.files import peak_bytes
-if child := os.fork():  # a process that is started has the peak of the one that starts it; one that is forked, its size
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-before = peak_bytes() or 0
-block = bytearray(before + 50 * 10**6)
-print(before == 0 or before + 50 * 10**6 < peak_bytes())
-"""
-
-
-def test_the_peak_grows_with_what_is_allocated():
-    assert ended([python("-c", GROWTH)]) == ["True\n"]
 
 
 # Several processes
