@@ -195,7 +195,7 @@ class ExplicitClassifier(_Classifier):
         return self._count(X, y, None, first=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "ExplicitClassifier":
-        """Count more labelled examples; classes: all of them, at the first call, if its part has not all."""
+        """Count more examples; the first call names the classes that it lacks."""
         return self._count(X, y, classes, first=not hasattr(self, "classes_"))
 
     def _count(self, X: Any, y: Any, classes: Any, *, first: bool) -> "ExplicitClassifier":

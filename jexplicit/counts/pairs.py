@@ -75,7 +75,7 @@ class ContextLevel(NamedTuple):
 
 
 def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], vocab_size: int) -> list[ContextLevel]:
-    """Count the contexts X [M, K] of 1, 2, ... K tokens, the nearest first, before the targets Y [M].
+    """Count the contexts of 1, 2, ... K tokens (nearest first) before the targets.
 
     Example:
         >>> one, two = count_contexts(np.array([[1, 0], [1, 2], [1, 2]]), np.array([1, 1, 1]), 3)
@@ -217,7 +217,7 @@ def count(
 
 
 class DenseCounter:
-    """Adds windows of a stream into tables on the devices of a mesh, options of `count`.
+    """Adds windows of a stream into tables on devices; options of `count`.
 
     span: preferred number of positions per `add`, those that the devices count in one step.
     positions: how many there are in all, if known: a short stream gets smaller chunks.
@@ -283,7 +283,7 @@ class DenseCounter:
 
 
 def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
-    """The radius K <= K' to use of valid counts; default, all K' counted offsets."""
+    """The radius to use of valid counts; default, all counted offsets."""
     if not len(counts):
         raise ValueError("no counts: count a text first, with jexplicit.counts.pairs.count")
     K = len(counts) if radius is None else radius

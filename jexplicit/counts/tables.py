@@ -75,7 +75,7 @@ def add_tables(x: Any, y: Any) -> Any:
 
 
 def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, *, vocab_size: int | None = None) -> csr_array:
-    """A table of CSR arrays with sorted cells, in small index types; vocab_size: columns, default square."""
+    """A table of sorted CSR arrays in small types; vocab_size: columns, default square."""
     index_type, rows = np.int32 if len(indices) < 2**31 else np.int64, len(indptr) - 1
     parts = (data, indices.astype(index_type, copy=False), indptr.astype(index_type, copy=False))
     return csr_array(parts, shape=(rows, vocab_size or rows))
@@ -120,7 +120,7 @@ def write_tables_index(folder: str | os.PathLike, *, radius: int, tokenizer: str
 
 
 def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> SparseCounts:
-    """The counts C_1 .. C_K that `write_table` and `write_tables_index` wrote; tokenizer: hash of that meant."""
+    """The counts that `write_tables_index` completed, of a tokenizer (its hash)."""
     path = local_path(folder) / _INDEX
     try:
         index = parse_json(path.read_bytes())
@@ -161,7 +161,7 @@ class Saving(NamedTuple):
 
 
 def windows(stream: Stream, first: int, last: int, *, radius: int, span: int) -> Iterator[np.ndarray]:
-    """The windows of a range in order, each after K = radius tokens; the next is read ahead.
+    """Windows of a range, each after `radius` tokens; the next is read ahead.
 
     Example:
         >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, radius=1, span=2)]

@@ -162,7 +162,7 @@ def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], l
 def sample_documents(
     documents: Iterable[str], size: int, *, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> tuple[list[str], int]:
-    """A uniform sample of `size` documents in order, and their total number; progress: documents seen."""
+    """A uniform sample of `size` documents in order, and their total number."""
     if size < 1:
         raise ValueError(f"a sample of {size} documents: draw at least 1")
     import numpy as np  # local import: --help does not need it
@@ -222,7 +222,7 @@ _plain_name = re.compile(r"\.txt(\.\w+)?$")
 def text_corpus(
     train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line", split: Split = "blocks"
 ) -> Corpus[Documents]:
-    """A lazy corpus of text files, read as by `read_documents`; train is split without dev files."""
+    """A lazy corpus of text files (`read_documents`); train is split without dev files."""
     train_files, dev_files = train_and_dev_files(train, dev)
     check_reading([*train_files, *dev_files], field=field, documents=documents)
     reading: dict[str, Any] = {"field": field, "documents": documents}
@@ -386,7 +386,7 @@ def unreadable(name: str, error: Exception, *, way_out: str) -> ValueError:
 
 
 def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
-    """A lazy text data set of TFDS; dev is validation, or test, or a part of train."""
+    """A lazy TFDS text; dev is validation, test, or a part of train."""
     info = prepared_builder(name, data_dir, way_out=_text_way_out).info
     features, splits = list(info.features), list(info.splits)
     if feature not in features:

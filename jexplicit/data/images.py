@@ -1,4 +1,4 @@
-"""Labelled grey images: 8x8 digits, files (idx, .npz, or any that Pillow reads), and TFDS.
+"""Labelled grey images: 8x8 digits, files (idx, .npz, any of Pillow), TFDS.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
 levels instead of 256, and so `(X + 1)/17`. Images in colour become grey, on white; of several sizes they are resized or
@@ -274,7 +274,7 @@ def _idx_file(folder: Path, file: str) -> Path:
 
 
 def read_image(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.ndarray, "height width"]:
-    """The grey levels 0 .. 255 of an image on white, resized to N x N if asked for."""
+    """The grey levels 0 .. 255 of an image on white, maybe resized."""
     content = read_input(path)
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -413,7 +413,7 @@ def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
-    """A data set of TFDS with `image` and `label`; colours are averaged to grey levels."""
+    """A TFDS set with `image` and `label`; colours are averaged to grey."""
     way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
     builder, arrays = prepared_builder(name, data_dir, way_out=way_out), []
     try:

@@ -82,7 +82,7 @@ def is_input(path: str | os.PathLike) -> bool:
 
 
 def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.BufferedIOBase:
-    """The bytes of a file, decompressed; `content`: of standard input, which has a name only."""
+    """The decompressed bytes of a file; `content`: of standard input."""
     path = str(path)
     try:
         content = pipe_bytes(path) if content is None and is_pipe(path) else content
@@ -263,7 +263,7 @@ class Record(NamedTuple):
 
 
 def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Record]:
-    """The records of a file, in order, without blank lines; content: JSON lines of standard input.
+    """The records of a file, in order; content: JSON lines of standard input.
 
     JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv`
     without quotes; or Parquet. All may be compressed.

@@ -157,7 +157,7 @@ def write_stream(
     tokenizer: str = "",
     shard_tokens: int = _shard_tokens,
 ) -> Shards:
-    """Write a stream in shards of `shard_tokens` or more, or the rest of one that was interrupted.
+    """Write a stream in shards, or the rest of an interrupted one.
 
     rest: how many documents finished shards hold -> the others, as tokens, each document followed by `<pad>`, with how many
         documents these are.
@@ -197,7 +197,7 @@ def write_stream(
 
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
-    """Write one file of a stream atomically, by number: whole documents, each followed by `<pad>`."""
+    """Write one file of a stream atomically: whole documents, each with its `<pad>`."""
     data = (tokens.byteswap() if sys.byteorder == "big" else tokens).tobytes()
     shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
     write_whole(local_path(folder) / shard.file, lambda file: file.write(data))

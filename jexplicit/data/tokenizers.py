@@ -5,8 +5,8 @@ known characters; the amount of white space between words is lost. Each line is 
 at its start as inside; line breaks are a token if they occur in the training documents.
 
 Foreign tokenizers are any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, and a list of words. Their
-ids are renumbered: 0 is `<pad>`, 1 `<unk>`, then all others in the order of the foreign ids. The tokens of a text cover all of it:
-what a foreign tokenizer drops or does not know is `<unk>`, one for each character, but for one space between tokens.
+ids are renumbered: 0 is `<pad>`, 1 `<unk>`, then all others in the order of the foreign ids. The tokens of a text cover all of
+it: what a foreign tokenizer drops or does not know is `<unk>`, one for each character, but for one space between tokens.
 
 Reference: Kudo & Richardson 2018, SentencePiece.
 """
@@ -307,7 +307,7 @@ def _check_documents(documents: Iterable[str]) -> None:
 
 
 class _Codec(NamedTuple):
-    """The pieces of all ids, texts to ids and back, and the unit of a text that may be an `<unk>`."""
+    """Pieces of ids, texts to ids and back, and the unit of an `<unk>`."""
 
     pieces: list[str]
     encode: Callable[[Sequence[str]], list[np.ndarray]]
@@ -351,7 +351,7 @@ def _read_own(model: bytes, kind: str) -> _Codec:
 
 
 def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any, unit: re.Pattern) -> _Codec:
-    """A codec whose ids are renumbered, from one of foreign ids, where -1 is unknown."""
+    """A codec of renumbered ids; a foreign id of -1 is unknown."""
     others = [i for i in sorted(tokens) if i not in (pad, unk)]
     names = np.array([-1 if pad is None else pad, -1 if unk is None else unk, *others], np.int64)
     ids = np.full(max(tokens, default=0) + 2, UNK_ID, np.int32)  # -1, the last one, is unknown
@@ -446,7 +446,7 @@ def _read_huggingface(model: bytes) -> _Codec:
 
 
 def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, dropped: Any = ()) -> list[int]:
-    """Known ids, and -1 for each unit that their spans [tokens, 2] do not cover, but for one free white space."""
+    """Known ids, and -1 for each unit outside of their spans [tokens, 2]."""
     first, last = np.array(spans, np.int64).reshape(-1, 2).T
     known = np.array([i not in unknown for i in ids], bool)
     inside = np.cumsum(np.bincount(first, minlength=len(text) + 1) - np.bincount(last, minlength=len(text) + 1)) > 0

@@ -107,7 +107,7 @@ def as_labels(Y: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def as_targets(Y: Any, outputs: int | None = None) -> Any:
-    """Targets [M, N], one-hot of labels [M]; outputs: N, default the highest label and one."""
+    """Targets [M, N], one-hot of labels [M]; default N from the labels."""
     if jnp.ndim(Y) != 1:
         return Y
     if outputs is None and not is_concrete(Y):

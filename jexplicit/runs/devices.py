@@ -112,9 +112,10 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 def map_rows(
     f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
 ) -> Any:
-    """f of every row of xs, `cpu` (one) at a time on a CPU and `elsewhere` (all) on other platforms.
+    """f of every row of xs: sequentially on a CPU, else vmapped.
 
-    mesh: where it runs; default, the platform of compilation, for which f is traced twice.
+    mesh: where it runs; default, the platform of compilation, for which f is traced twice. cpu (one), elsewhere (all): rows at
+        a time.
     """
     few = functools.partial(jax.lax.map, f, batch_size=cpu)
     many = functools.partial(jax.lax.map, f, batch_size=elsewhere) if elsewhere else jax.vmap(f)
@@ -124,12 +125,12 @@ def map_rows(
 
 
 def serial_kernels(mesh: Mesh) -> dict[str, str]:
-    """Compiler options for one thread a kernel on a CPU, where waking threads costs as much as they save."""
+    """Compiler options: one thread a kernel on a CPU."""
     return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"} if on_cpu(mesh) else {}
 
 
 def use_devices(devices: int | None = None) -> Mesh:
-    """The mesh of a command, before JAX's first computation: every accelerator, or a CPU device per core, at most 8."""
+    """The mesh of a command: every accelerator, or up to 8 CPU devices."""
     request_devices(devices)
     return data_mesh(devices)
 
@@ -148,7 +149,7 @@ def request_devices(devices: int | None = None) -> None:
 
 
 def compile_quickly() -> None:
-    """Compile for CPUs in half the time by XLA's older code, for short runs, before JAX starts.
+    """Compile short runs for CPUs in half the time, by XLA's older code.
 
     Only for JAX 0.10, as XLA ends the process at an unknown flag.
     """
@@ -312,7 +313,7 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
 
 
 def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
-    """Lock a run folder against other processes; a second call in one process returns the same lock."""
+    """Lock a run folder against other processes; one lock in each process."""
     from filelock import FileLock, Timeout  # not for every program
 
     path = local_path(out, "--out") / f".process_{process_id}.lock"
@@ -341,7 +342,7 @@ def _give_up(coordinator: str, num_processes: int | None, process_id: int | None
 
 @functools.cache
 def _adder() -> tuple[NamedSharding, Any]:
-    """The sharding of one part per process, on its first device, and their compiled sum."""
+    """The sharding of one part per process, and their compiled sum."""
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[p] for p in sorted(firsts)]), ("process",), axis_types=(AxisType.Auto,))
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("process",), ()))

@@ -90,7 +90,7 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
-    """The path of a file that an index in the same folder names, in it or in Hugging Face's `blobs`."""
+    """The file that an index of a folder names, in it or in `blobs`."""
     path = folder / str(name)
     if isinstance(name, str) and name == path.name and "\0" not in name:
         home, target = path.resolve().parent, folder.resolve()
@@ -100,7 +100,7 @@ def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; ValueError also for two values of one name, or too deep a nesting."""
+    """The value of a JSON text, which has each name once."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
@@ -326,7 +326,7 @@ def cache_entries(folder: Path) -> list[CacheEntry]:
 
 
 def mark_used(entry: Path, limit: float = math.inf) -> None:
-    """Mark an entry as the last one that was used, and remove others above a limit.
+    """Mark an entry as used now, and remove the oldest above a limit.
 
     Files that another process has opened or mapped remain readable.
     """
