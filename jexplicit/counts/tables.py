@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.shards import Shards
-from jexplicit.runs.files import load_arrays, local_path, parse_json, save_arrays, write_json, write_whole
+from jexplicit.runs.files import local_path, parse_json, write_json, write_whole
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
@@ -238,7 +238,7 @@ def _save(counter: Any, saving: Saving, about: str, done: int) -> None:
     for k, C in enumerate(counter.tables()):
         own = {"table": C} if isinstance(C, np.ndarray) else {"data": C.data, "indices": C.indices, "indptr": C.indptr}
         arrays |= {f"{name}_{k}": array for name, array in own.items()}
-    save_arrays(_save_path(saving), arrays)
+    write_whole(_save_path(saving), lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
 
 
 def _restore(counter: Any, saving: Saving, about: str, first: int) -> int:
@@ -250,7 +250,11 @@ def _restore(counter: Any, saving: Saving, about: str, first: int) -> int:
             remedy = "continue with as many, or delete the folder to count again from the start"
             raise ValueError(f"{saving.folder} was begun by {begun} processes, and these are {P}: {remedy}")
         return first
-    saved: dict[str, Any] = load_arrays(path)
+    try:
+        with open(path, "rb") as file:
+            saved = dict(np.load(file, allow_pickle=False))
+    except Exception as error:  # whatever zip and NumPy make of damaged bytes
+        raise ValueError(f"{path} is damaged ({error}): delete it and run the command again, which writes it anew") from error
     if saved["about"].tobytes().decode() != about:
         remedy = "delete it, or choose another folder"
         raise ValueError(f"{path} holds partial counts of another text, radius or vocabulary: {remedy}")

@@ -128,8 +128,8 @@ CALLS: list[tuple[Callable[[Path], Any], str]] = [  # given a folder
     (lambda folder: characters(folder, ["", ""]), "no token for"),
     (lambda folder: characters(folder, ["to be"])[::2], "every 2-th token"),
     # images
-    (lambda _: one_hot(np.array([0, -1, 2]), 3), "label -1 with 3 outputs"),
-    (lambda _: one_hot(np.array([0, 3, 2]), 3), "label 3 with 3 outputs"),
+    (lambda _: one_hot(np.array([0, -1, 2]), 3), "label -1 for 3 outputs"),
+    (lambda _: one_hot(np.array([0, 3, 2]), 3), "label 3 for 3 outputs"),
     (images(train_labels=VALID["train_labels"][:-1]), "12 train images and 11 labels"),
     (images(test_images=PIXELS[:0], test_labels=VALID["test_labels"][:0]), "0 test images"),
     (images(test_images=PIXELS[:6].swapaxes(1, 2)), "equal shapes"),

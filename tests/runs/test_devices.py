@@ -31,7 +31,7 @@ from jexplicit.runs.devices import (
     use_devices,
     within_memory,
 )
-from jexplicit.runs.files import host_bytes, load_arrays
+from jexplicit.runs.files import host_bytes
 
 GB = 10**9
 PROGRAM = Path(__file__).with_name("counting_process.py")
@@ -130,7 +130,7 @@ def start(folder: Path, documents: list[list[int]], seconds: float = 1e9) -> lis
 
 def check_counts(folder: Path, documents: list[list[int]], started: list[subprocess.Popen]) -> None:
     ended(started)
-    found, stream = load_arrays(folder / "out.npz"), stream_of(documents)
+    found, stream = np.load(folder / "out.npz"), stream_of(documents)
     for k, C in enumerate(count(stream, radius=2, vocab_size=N), 1):
         assert found[f"C_{k}"].dtype == C.dtype
         np.testing.assert_array_equal(found[f"C_{k}"], C)
