@@ -31,7 +31,7 @@ class _Estimator(BaseEstimator):
         return np.asarray(validate_data(cast(Any, self), X, reset=False, dtype=_floats))
 
     def _examples(self, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-        return validate_data(cast(Any, self), X, y, dtype=_floats, **options)
+        return cast(Any, validate_data(cast(Any, self), X, y, dtype=_floats, **options))
 
 
 class _Classifier(ClassifierMixin, _Estimator):

@@ -399,8 +399,8 @@ def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike
         if split in splits
     ]
     size = {split: int(about.num_bytes) for split, about in info.splits.items()}
-    parts = _lazy_split(own[0]) if len(own) == 1 else own[:2]
-    return Corpus(f"tfds:{info.full_name}", *parts, {"version": str(info.full_name), "bytes": size, "feature": feature})
+    train, dev = _lazy_split(own[0]) if len(own) == 1 else own[:2]
+    return Corpus(f"tfds:{info.full_name}", train, dev, {"version": str(info.full_name), "bytes": size, "feature": feature})
 
 
 def _tfds_documents(name: str, feature: str, data_dir: str | os.PathLike | None, split: str) -> Iterator[str]:

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -363,16 +362,14 @@ def _read_entry(entry: Path) -> TokenizedCorpus | None:
 
 
 def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
+    assert made.dev_sizes and made.dev_in_train
+    about = {"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}
+    model, *streams, described = (entry / name for name in _FILES)
     try:
-        entry.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=entry) as folder:
-            model, train, dev, about = (Path(folder, name) for name in _FILES)
-            made.tokenizer.save(model)
-            np.save(train, made.train[:])
-            np.save(dev, made.dev)
-            assert made.dev_sizes and made.dev_in_train
-            about.write_text(json.dumps({"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}))
-            for path in (model, train, dev, about):
-                os.replace(path, entry / path.name)
-    except OSError as error:
+        make_folder(entry)
+        write_whole(model, lambda file: file.write(made.tokenizer.file_content()))
+        for path, stream in zip(streams, (made.train, made.dev), strict=True):
+            write_whole(path, lambda file, stream=stream: np.save(file, stream[:]))
+        write_json(described, about)
+    except ValueError as error:
         logger.warning("the tokens are not cached in %s (%s): set JEXPLICIT_CACHE_DIR to a folder of yours", entry, error)

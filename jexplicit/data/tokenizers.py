@@ -11,6 +11,7 @@ it: what a foreign tokenizer drops or does not know is `<unk>`, one for each cha
 Reference: Kudo & Richardson 2018, SentencePiece.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import io
@@ -301,9 +302,9 @@ def _check_documents(documents: Iterable[str]) -> None:
         raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
     if not isinstance(documents, Iterable):
         raise ValueError(f"{documents!r} instead of documents: pass a list of strings")
-    others = (n for n, text in enumerate(documents if isinstance(documents, list) else ()) if not isinstance(text, str))
-    for n in others:
-        raise ValueError(f"text {n} is {documents[n]!r} of type {type(documents[n]).__name__}: pass strings")
+    for n, text in enumerate(documents if isinstance(documents, list) else ()):
+        if not isinstance(text, str):
+            raise ValueError(f"text {n} is {text!r} of type {type(text).__name__}: pass strings")
 
 
 class _Codec(NamedTuple):
@@ -317,11 +318,10 @@ class _Codec(NamedTuple):
 
 def _read_own(model: bytes, kind: str) -> _Codec:
     """A model of `train_tokenizer`, whose lines are encoded one by one."""
-    try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
-    except RuntimeError:  # sentencepiece cannot parse it
-        pieces = []
+    processor = sentencepiece.SentencePieceProcessor()
+    with contextlib.suppress(RuntimeError):  # sentencepiece cannot parse it
+        processor.LoadFromSerializedProto(model)
+    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     if kind not in KINDS or pieces[:2] != ["<pad>", "<unk>"]:
         raise ValueError(f"damaged or foreign model of kind {kind!r}: use a model of train_tokenizer")
     own = {piece: i for i, piece in enumerate(pieces)}

@@ -6,13 +6,11 @@ have called it; in a single process they return their argument.
 """
 
 import functools
-import glob
 import hashlib
 import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -27,12 +25,6 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 AXIS = "data"
-# Packages of JAX's accelerator plugins, and the device files that indicate an accelerator.
-_accelerators = {
-    "jax_plugins": ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd"),  # NVIDIA, NVIDIA or AMD on Windows, AMD
-    "libtpu": ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"),
-}
-
 _quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 full_precision = jax.default_matmul_precision("highest")
@@ -136,9 +128,7 @@ def use_devices(devices: int | None = None) -> Mesh:
 
 
 def request_devices(devices: int | None = None) -> None:
-    """Split the CPU into several devices, unless there are accelerators."""
-    if not runs_on_cpu():
-        return
+    """Split the CPU into several devices, which accelerators take precedence over."""
     # XLA:CPU starts one thread per core (from NPROC), and a device that waits for the others occupies one. Without spare
     # threads a collective between devices can deadlock.
     os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
@@ -156,15 +146,6 @@ def compile_quickly() -> None:
     given = os.environ.get("XLA_FLAGS", "")
     if _quick not in given and jax.__version_info__[:2] == (0, 10):
         os.environ["XLA_FLAGS"] = f"{_quick} {given}"
-
-
-def runs_on_cpu() -> bool:
-    """Whether JAX will compute on the CPU, a guess before JAX starts."""
-    if platforms := jax.config.values["jax_platforms"]:
-        return platforms.split(",")[0] == "cpu"
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return True
-    return not any(find_spec(package) and any(map(glob.glob, files)) for package, files in _accelerators.items())
 
 
 RUNTIME_BYTES = 600 * 10**6  # Python, its libraries, XLA and compiled code

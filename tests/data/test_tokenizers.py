@@ -211,7 +211,7 @@ def test_a_damaged_cache_is_rebuilt_and_one_that_cannot_be_written_is_done_witho
         assert not again.cached and path.read_bytes() == whole
         np.testing.assert_array_equal(again.train, made.train)
         assert streams(tmp_path).cached
-    again = streams(path / "cache")  # a folder in a file
+    again = streams(paths[0] / "cache")  # a folder in a file
     np.testing.assert_array_equal(again.train, made.train)
     assert not again.cached and "set JEXPLICIT_CACHE_DIR to a folder of yours" in caplog.text
 
