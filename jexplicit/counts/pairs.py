@@ -189,8 +189,7 @@ def count(
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
             `jexplicit.data.shards.Shards`, of which one window is in memory at a time.
-        radius: K, the largest offset in tokens.
-        vocab_size: N, the number of token ids.
+        radius, vocab_size: K, the largest offset in tokens, and N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.
         chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.
         saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
@@ -200,8 +199,7 @@ def count(
         K tables [N, N], of all processes together, in each of them.
 
     Raises:
-        ValueError: a token id out of range, a vocabulary whose flat ids would overflow int32, a malformed stream, chunk < 1,
-            a damaged shard or partial count.
+        ValueError: a token id out of range, a vocabulary whose flat ids overflow int32, a malformed stream, a damaged file.
 
     Example:
         >>> C, = count(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)

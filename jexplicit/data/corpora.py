@@ -36,6 +36,7 @@ from jexplicit.data.inputs import (
     file_stamp,
     kind_of,
     list_files,
+    named_field,
     path_list,
 )
 from jexplicit.runs.files import cache_folder, local_path, mark_used, write_whole
@@ -291,23 +292,28 @@ def locate_documents(
     every: all records with all of their fields, blank ones too.
     content: of standard input, whose name is `path`: plain text, or JSON lines with a field.
     """
-    if kind_of(path) != "text" or (content is not None and field is not None):
-        found = _record_documents(path, field, every, content)
-    else:
-        found = _plain_documents(_split_lines(file_lines(path, content=content)), path, documents)
     empty = True
-    for document in found:
-        empty = False
-        yield document
+    if kind_of(path) != "text" or (content is not None and field is not None):
+        for record in file_records(path, None if field is None or every else [field], content=content):
+            text = record.text(named_field(path, record.fields, field))
+            if every or text.strip():
+                empty = False
+                yield Document(text if text.strip() else "", path, record.line, record.fields if every else None)
+    else:
+        for document in _plain_documents(file_lines(path, content=content), path, documents):
+            empty = False
+            yield document
     if empty:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
 
 
 def _plain_documents(lines: Iterable[str], name: str, documents: Unit) -> Iterator[Document]:
     """The documents in plain text: lines, blocks between blank lines, or all."""
+    # str.splitlines would also split at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
+    whole = (part for line in lines for part in line.removesuffix("\n").removesuffix("\r").split("\r"))
     block: list[str] = []
     first = 0
-    for n, line in enumerate(lines, 1):
+    for n, line in enumerate(whole, 1):
         if documents == "line":
             if line.strip():
                 yield Document(line, name, n)
@@ -321,25 +327,6 @@ def _plain_documents(lines: Iterable[str], name: str, documents: Unit) -> Iterat
         block.pop()
     if block:
         yield Document("\n".join(block), name, first)
-
-
-def _record_documents(path: str, field: str | None, every: bool, content: bytes | None) -> Iterator[Document]:
-    for record in file_records(path, None if field is None or every else [field], content=content):
-        if field is None:
-            raise ValueError(f"{path} has the fields {', '.join(record.fields)}: name the one that holds the text, field=NAME")
-        text = record.text(field)
-        if every or text.strip():
-            yield Document(text if text.strip() else "", path, record.line, record.fields if every else None)
-
-
-def _split_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines without their ends, `\\n`, `\\r\\n` or `\\r`."""
-    # str.splitlines would also split at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
-    for line in lines:
-        if "\r" in line:
-            yield from line.removesuffix("\n").removesuffix("\r").split("\r")
-        else:
-            yield line.removesuffix("\n")
 
 
 # TensorFlow Datasets

@@ -279,9 +279,14 @@ def check_field(path: str, field: str | None) -> None:
     first = next(file_records(path, [] if field is None else [field]), None)
     if first is None:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
+    first.text(named_field(path, first.fields, field))
+
+
+def named_field(path: str, fields: Iterable[str], field: str | None) -> str:
+    """The field of the text, which records need."""
     if field is None:
-        raise ValueError(f"{path} has the fields {', '.join(first.fields)}: name the one that holds the text, field=NAME")
-    first.text(field)
+        raise ValueError(f"{path} has the fields {', '.join(fields)}: name the one that holds the text, field=NAME")
+    return field
 
 
 def _json_records(lines: Iterator[str], name: str) -> Iterator[Record]:

@@ -72,7 +72,7 @@ def data_mesh(devices: int | None = None) -> Mesh:
 
 def default_mesh() -> Mesh:
     """The default mesh: all accelerators of this process, or one CPU."""
-    return data_mesh() if on_accelerator() else data_mesh(1)
+    return data_mesh(1 if jax.default_backend() == "cpu" else None)
 
 
 def on_cpu(mesh: Mesh) -> bool:
@@ -83,11 +83,6 @@ def on_cpu(mesh: Mesh) -> bool:
 def on_gpu(mesh: Mesh) -> bool:
     """Whether the devices of a mesh are GPUs, real or abstract."""
     return mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm")
-
-
-def on_accelerator() -> bool:
-    """Whether the default devices are no CPUs."""
-    return jax.default_backend() != "cpu"
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
@@ -253,12 +248,8 @@ def barrier(what: str) -> None:
 
 def check_equal_across_processes(what: str, value: str) -> None:
     """Check that all processes have the same value, or raise in all."""
-    if jax.process_count() == 1:
-        return
-    barrier("agreement")
     # the AssertionError of multihost_utils.assert_equal prints the arrays instead of the differing processes
-    digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8).astype(np.int32)
-    digests = np.asarray(multihost_utils.process_allgather(digest))
+    digests = gather_over_processes(np.frombuffer(hashlib.sha256(value.encode()).digest(), np.int32)[None])
     others = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
     if others:
         raise ValueError(f"processes {others} have another {what} than process 0: start all with the same flags and files")

@@ -64,7 +64,7 @@ def test_a_mesh_has_the_devices_asked_for_on_one_axis_and_functions_take_all_acc
         with pytest.raises(ValueError, match=f"{devices} devices requested, 8 available: use --devices 8 or fewer"):
             data_mesh(devices)
     assert default_mesh().size == 1
-    monkeypatch.setattr(module, "on_accelerator", lambda: True)
+    monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     assert default_mesh() == data_mesh(8)
 
 
