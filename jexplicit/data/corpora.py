@@ -467,8 +467,7 @@ def _kept_documents() -> tuple[str, ...]:
         documents = tuple(json.loads(path.read_text()))
     except (OSError, ValueError):  # missing or damaged
         documents = _standard_library_documents()
-        with contextlib.suppress(OSError, ValueError):  # unwritable cache: not used
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(ValueError):  # unwritable cache: not used
             write_whole(path, lambda file: file.write(json.dumps(documents).encode()))
     mark_used(path.parent)
     return documents

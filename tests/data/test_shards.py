@@ -96,6 +96,7 @@ def killed_at(fatal: int, monkeypatch, moment: str = "before"):
     def write_or_die(path, write):
         dies = next(writes) == fatal
         if dies and moment == "middle":
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.with_name(path.name + ".partial").write_bytes(b"\xff\xff\xff")
         if not dies or moment == "after":
             write_whole(path, write)
