@@ -326,14 +326,7 @@ def _sum_devices(table: jax.Array, cells: int) -> jax.Array:
 
 
 class SparseCounter:
-    """Counts by window: `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`.
-
-    Example:
-        >>> counter = SparseCounter(1, 3)
-        >>> counter.add(np.array([0, 1, 2, 0, 1, 0]))
-        >>> counter.tables()[0].toarray().tolist()  # rows: the context <pad>, 1, 2; columns: the target
-        [[0, 2, 0], [1, 0, 1], [1, 0, 0]]
-    """
+    """Counts by window; options of `count`."""
 
     def __init__(self, radius: int, vocab_size: int):
         check_radius(radius)
@@ -378,13 +371,9 @@ def count_sparse(
 ) -> SparseCounts:
     """The counts of `count` as sparse tables, for vocabularies that no dense table holds.
 
-    Args:
-        stream, radius, vocab_size, saving, progress: of `count`.
-
-    Example:
-        >>> C, = count_sparse(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
-        >>> C.nnz, C[0, 1].item()
-        (4, 2)
+    >>> C, = count_sparse(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
+    >>> C.nnz, C[0, 1].item()
+    (4, 2)
     """
     counter = SparseCounter(radius, vocab_size)
     first, last = part_of_process(1, len(stream))

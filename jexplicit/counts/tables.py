@@ -37,13 +37,11 @@ _INDEX, _LAYOUT = "index.json", 3
 def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
     """Summed counts of several texts, in int64 if a cell could pass 2^31.
 
-    Args:
-        parts: `Counts`, or `SparseCounts`; an empty tuple is the counts of no text.
+    parts: `Counts`, or `SparseCounts`, of one radius and vocabulary; an empty tuple is the counts of no text.
 
-    Example:
-        >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
-        >>> merge_counts(C, C)[0].item(), merge_counts(C, C)[0].dtype.name
-        (4294967294, 'int64')
+    >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
+    >>> merge_counts(C, C)[0].item(), merge_counts(C, C)[0].dtype.name
+    (4294967294, 'int64')
     """
     parts = tuple(counts for counts in parts if counts)
     if len(parts) < 2:
@@ -82,15 +80,7 @@ def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, *, v
 
 
 class MergeTree:
-    """The sum of tables [N, N] that arrive one by one.
-
-    Example:
-        >>> tree, C = MergeTree(2), csr_array(np.array([[0, 3], [1, 0]], np.int32))
-        >>> for _ in range(5):
-        ...     tree.add(C)
-        >>> tree.total().toarray().tolist()
-        [[0, 15], [5, 0]]
-    """
+    """The sum of tables [N, N] that arrive one by one."""
 
     def __init__(self, vocab_size: int):
         self.tables: list[Any] = []  # dense ones are all of one size

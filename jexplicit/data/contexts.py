@@ -82,18 +82,11 @@ def pad_to(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length 
 def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
     """Contexts X and targets Y of every prediction in a stream.
 
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        K: radius in tokens.
-        eos: whether the `<pad>` after each document is a prediction.
+    X is [M, K] with the nearest token first, and Y [M]; eos: whether the `<pad>` after each document is a prediction.
 
-    Returns:
-        X [M, K] with the nearest token first, and Y [M], both in the integer type of the stream.
-
-    Example:
-        >>> X, Y = contexts(np.array([0, 5, 6, 0, 7, 0]), 2)
-        >>> X.tolist(), Y.tolist()
-        ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
+    >>> X, Y = contexts(np.array([0, 5, 6, 0, 7, 0]), 2)
+    >>> X.tolist(), Y.tolist()
+    ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
     """
     return window_contexts(with_leading_pads(stream, K), K, eos=eos)
 

@@ -197,14 +197,11 @@ def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence
 def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: int | None = None) -> Tokenizer:
     """Train a tokenizer on documents; the same documents give the same tokenizer.
 
-    Args:
-        documents: texts to learn from, a list: a single text is `[text]`.
-        kind: `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words
-            (separated by white space) and `char` the most frequent characters.
-        vocab_size: total number of token ids. None: 4098, or all words or pieces of a text with fewer, or all characters.
-
-    Raises:
-        ValueError: no text, one text instead of a list, an unknown kind, or a `vocab_size` too large or too small for the text.
+    documents: texts to learn from, a list: a single text is `[text]`.
+    kind: `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words
+        (separated by white space) and `char` the most frequent characters.
+    vocab_size: total number of token ids. None: 4098, or all words or pieces of a text with fewer, or all characters.
+    ValueError: no text, an unknown kind, or a `vocab_size` too large or too small for the text.
 
     >>> train_tokenizer(["abc", "cab"], kind="char").pieces()
     ['<pad>', '<unk>', 'a', 'b', 'c']

@@ -56,12 +56,7 @@ def data_mesh(devices: int | None = None) -> Mesh:
 
     The axis is `Auto`: jax.make_mesh would make it Explicit, and a scatter on sharded arrays then raises.
 
-    Args:
-        devices: number of devices; default, all. ValueError: more than are available.
-
-    Example:
-        >>> data_mesh(1).size
-        1
+    devices: default, all; a ValueError says how many are available.
     """
     check_threads()
     available = jax.local_devices()

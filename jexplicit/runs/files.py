@@ -124,7 +124,7 @@ def check_writable(path: str | os.PathLike, flag: str) -> Path:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name, flush it, then rename it; its folder is made."""
+    """Write a file (and its folder) under a temporary name, then rename it."""
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
