@@ -42,7 +42,7 @@ COLUMNS = (Column("entry", "entry"), Column("MB", "bytes", ",.1f", scale=1e-6), 
 
 def compiled_files() -> list[Path]:
     """The files of compiled functions."""
-    return list(compiled_folder().glob("*-cache"))
+    return list(compiled_folder().rglob("*-cache"))
 
 
 def list_cache(config: List) -> dict[str, Any]:

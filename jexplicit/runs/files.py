@@ -4,6 +4,7 @@ An entry of tokens in the cache is a folder; its modification time is the time o
 recently used go where there is too much. Compiled functions are in its folder `compiled`, in JAX's persistent cache.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -316,8 +317,29 @@ def compiled_folder() -> Path:
     return cache_folder() / "compiled"
 
 
+def _claim(folder: Path, n: int = 0) -> Path:
+    """The first free folder n, n + 1, ..., held until this process ends: JAX writes its files in place.
+
+    Where a process was killed, the file that it wrote last may be incomplete and goes.
+    """
+    from filelock import FileLock, Timeout
+
+    own = folder / str(n)
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock, held = FileLock(own / "lock"), own / "held"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return _claim(folder, n + 1)
+    if held.exists() and (files := [*own.glob("*-cache")]):
+        max(files, key=lambda path: path.stat().st_mtime).unlink()
+    held.touch()
+    atexit.register(lambda: (held.unlink(missing_ok=True), lock.release()))
+    return own
+
+
 def keep_compiled() -> None:
-    """Enable JAX's persistent compilation cache, unless the user has configured or disabled it.
+    """Enable JAX's persistent compilation cache in a folder of this process, unless the user has configured or disabled it.
 
     No effect if the limit is 0, or if the folder is not writable or belongs to another user: its files are executed.
     """
@@ -335,6 +357,7 @@ def keep_compiled() -> None:
     if not own or not os.access(folder, os.W_OK):
         logger.info("compiled functions are not kept in %s: set JEXPLICIT_CACHE_DIR to a folder of yours", folder)
         return
+    folder = _claim(folder)
     with contextlib.suppress(OSError):  # which another process has removed
         kept = sorted((path.stat().st_atime, path.stat().st_size, path) for path in folder.glob("*-cache"))
         excess = sum(size for _, size, _ in kept) - limit

@@ -165,12 +165,20 @@ def compiled_files(folder: Path) -> set[Path]:
     return set(folder.rglob("*-cache"))
 
 
-def test_processes_read_what_others_compiled_unless_it_is_damaged(compiled):
-    first, second = answer(start()), answer(start())
-    assert first[:3] == (48, 0, str(compiled)) and second[0] == 48 and second[1] > 0  # 16 sums of three ones
-    kept = compiled_files(compiled)
+def test_processes_hold_a_folder_each_and_read_what_others_compiled_unless_it_is_damaged(compiled):
+    keep = "from jexplicit.runs.files import keep_compiled\nkeep_compiled()\nrun()"
+    with start(f"import time\n{COMPUTE}\n{keep}\ntime.sleep(600)", PYTHONUNBUFFERED="1") as first:
+        assert first.stdout is not None and first.stdout.readline().split()[2] == str(compiled / "0")
+        assert answer(start()) == (48, 0, str(compiled / "1"), "")  # 16 sums of three ones
+        first.kill()
+    last = max(compiled_files(compiled / "0"), key=lambda path: path.stat().st_mtime)
+    last.write_bytes(last.read_bytes()[:50])  # killed while it wrote: a process that holds the folder next removes it
+    for read in (False, True):
+        found = answer(start())
+        assert (found[0], found[2:]) == (48, (str(compiled / "0"), "")) and (found[1] > 0) >= read
+    kept = compiled_files(compiled / "0")
     for path in kept:
-        path.write_bytes(path.read_bytes()[:50])  # a disk was full, or a process was killed
+        path.write_bytes(path.read_bytes()[:50])  # a disk was full
     total, read, _, errors = answer(start())
     assert kept and total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
 
@@ -180,13 +188,14 @@ def test_the_users_settings_come_first_a_library_keeps_nothing_and_a_command_cle
         assert answer(start(COMMAND, **{variable: value}))[2] == "None"
     assert answer(start(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs")))[2] == str(tmp_path / "theirs")
     assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not compiled_files(tmp_path / "cache")
-    compiled.mkdir(parents=True)
+    own = compiled / "0"
+    own.mkdir(parents=True)
     for n, name in enumerate(("oldest-cache", "older-cache", "newest-cache")):
-        (compiled / name).write_bytes(bytes(1_000_000))
-        os.utime(compiled / name, (n, n))
-    assert answer(start(JEXPLICIT_COMPILED_LIMIT="2500000B"))[2] == str(compiled)
-    assert not (compiled / "oldest-cache").exists() and (compiled / "older-cache").exists()
-    os.utime(compiled / "newest-cache")
+        (own / name).write_bytes(bytes(1_000_000))
+        os.utime(own / name, (n, n))
+    assert answer(start(JEXPLICIT_COMPILED_LIMIT="2500000B"))[2] == str(own)
+    assert not (own / "oldest-cache").exists() and (own / "older-cache").exists()
+    os.utime(own / "newest-cache")
     assert cache.main(["clear", "--older-than", "30"]) == 0 and f"{compiled}: 1 files removed" in capsys.readouterr().out
     assert cache.main(["clear"]) == 0 and not compiled_files(compiled)
     assert cache.main(["list", "--json"]) == 0 and json.loads(capsys.readouterr().out.splitlines()[-1])["compiled"] == 0
