@@ -23,7 +23,7 @@ from jexplicit.runs.loop import is_checkpoint
 from jexplicit.runs.progress import console, show, stage
 from jexplicit.solvers.explicit import dense_cooccurrence, stack_logits
 from jexplicit.solvers.priming import priming_scan
-from launch.digits import solved, trained
+from launch.digits import optimum, solved, trained
 from launch.digits.config import PRESETS, Config
 from launch.digits.solved import Parts, Problem, load_model, row_name
 from launch.kit.experiment import Experiment, RunFolder
@@ -165,6 +165,7 @@ VIEWS: Sequence[View] = [
     data_lines,
     ALL,
     OPPONENTS._replace(note="Fitted to the same nine tenths of the training images; the solved ones then to all of them."),
+    Section("One loss, four optimisers", [optimum.OPTIMUM]),
     methods,
     Section("Explicit, cold and warm", [PAPER]),
     Section("Calibration", [RELIABILITY], note="Below the diagonal a model is too sure; bins have 20 images or more."),
@@ -273,13 +274,15 @@ def stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -
 
 _shared = {"epochs": 0, "priming_number": None, "backprop_free": True}  # of rows whose methods have no others
 _matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
-_of_descriptors = {"kernel", "feature-machine", "trained_readout"}
+_of_descriptors = {"kernel", "feature-machine", "trained_readout", "optimum"}
 
 
 def parts_of(problem: Problem, method: str) -> Parts:
     """The models of a method."""
     trainings = {"trained_readout": trained.trained_readout, "network": trained.network, "cnn": trained.cnn}
     match method:
+        case "optimum":
+            return optimum.optimum(problem)
         case "features":
             return solved.features(problem)
         case "kernel" | "feature-machine":

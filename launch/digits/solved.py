@@ -66,7 +66,7 @@ from launch.kit.views import Row, where
 
 Parts = Iterator[Part]
 # methods whose features have weights of their own, in a checkpoint by the name of the features
-WITH_FEATURES = ("features", "kernel", "feature-machine", "trained_readout")
+WITH_FEATURES = ("features", "kernel", "feature-machine", "trained_readout", "optimum")
 
 
 class Split(NamedTuple):
@@ -132,7 +132,7 @@ def row_name(row: Row) -> str:
         >>> row_name({"method": "warm", "layers": 2, "features": "pixels", "solver": "adagrad"})
         'warm, 2 layers'
     """
-    if row["method"] in ("kernel", "feature-machine"):
+    if row["method"] in ("kernel", "feature-machine", "optimum"):
         return f"{row['method']}, {row['solver'].replace('_', ' ')}"
     if row["method"] == "features":
         return f"{row['solver']} on {row['features']}"
