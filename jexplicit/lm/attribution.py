@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import HISTORY, LanguageModel
-from jexplicit.lm.counted.evidence import KINDS, Decisions, weigh
+from jexplicit.lm.core.model import HISTORY, LanguageModel, Past
+from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, predicted_places, weigh
 from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
@@ -31,14 +31,12 @@ from jexplicit.lm.counted.reading import (
     CountedState,
     begin,
     complete,
-    decisions_at,
     expect,
     look_ahead,
-    predicted_places,
     states_at,
     within_documents,
 )
-from jexplicit.lm.evaluation import Past, check_positions
+from jexplicit.lm.evaluation import check_positions
 from jexplicit.lm.rows import NetworkRows, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
 
@@ -116,7 +114,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
         tokens: [n] ids.
     """
     ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
-    new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
+    new = decisions(ids, model.tree, predicted_places(ids, model.eos, len(state.tokens)))
     if not len(new.bit):
         return Account(entry_names(model), new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
     ahead, n = look_ahead(model, state, ids, new, learn=True), len(new.bit)

@@ -30,12 +30,17 @@ from jexplicit.data.contexts import PAD, Stream, check_token_ids, distinct_conte
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
-from jexplicit.lm.core.model import EncodedText as EncodedText
-from jexplicit.lm.core.model import LanguageModel, TableRows, contexts_at, draw_sample, map_contexts, sampled_positions
-from jexplicit.lm.core.model import Past as Past
-from jexplicit.lm.core.model import histories as histories
-from jexplicit.lm.core.model import read_text as read_text
-from jexplicit.lm.counted.reading import AnyModel, Counted, distributions, distributions_at, losses_of, score_stream
+from jexplicit.lm.core.model import (
+    LanguageModel,
+    Past,
+    TableRows,
+    contexts_at,
+    draw_sample,
+    map_contexts,
+    read_text,
+    sampled_positions,
+)
+from jexplicit.lm.counted.reading import AnyModel, Counted, distributions, distributions_at, score_stream
 from jexplicit.lm.rows import SequenceRows
 from jexplicit.runs.devices import check_threads
 
@@ -92,17 +97,18 @@ def evaluate(
 
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
-    _check_model(model)
+    if not hasattr(model, "vocab_size"):
+        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if isinstance(model, Counted):
-        losses = losses_of(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
-        nll, positions = losses.sum(), len(losses)
+        check_stream(stream)
+        check_token_ids(stream[:], model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+        log_p = score_stream(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
+        nll, positions = -log_p.sum(), len(log_p)
     else:
         check_threads()
         X, Y, times, past = _positions_of(model, stream, counts, sample, seed)
-        if not len(Y):
-            raise ValueError("no position to predict: the text has no tokens")
         n, kind = np.ones(len(Y), np.int64) if times is None else times, model.rows
         if isinstance(kind, TableRows) and not kind.normalised:
             distinct, often = distinct_contexts(X, times, ordered=model.ordered)
@@ -112,6 +118,8 @@ def evaluate(
             log_p = log_probabilities(model, X, Y, past=past, mesh=mesh, progress=progress)
             nll = -np.sum(n * log_p.astype(np.float64))
         positions = n.sum(dtype=np.int64)
+    if not positions:
+        raise ValueError("no position to predict: the text has no tokens")
     if np.isnan(nll):
         raise ValueError("a loss that is NaN: the model has rows with NaN or with -inf alone; fit it from smoothed counts")
     return Evaluation(float(nll), int(positions))
@@ -136,7 +144,8 @@ def score(
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
     """
-    _check_model(model)
+    if not hasattr(model, "vocab_size"):
+        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     if isinstance(model, Counted):
@@ -144,11 +153,6 @@ def score(
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
     return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
-
-
-def _check_model(model: Any) -> None:
-    if not hasattr(model, "vocab_size"):
-        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
 
 
 def log_probabilities(

@@ -23,9 +23,9 @@ from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import Constant, LanguageModel, SparseRows, State, TokenTables
-from jexplicit.lm.counted.columns import Context
+from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState, context_of, text_of_context
+from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState
 from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows, SparseTables
 from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
@@ -108,7 +108,10 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     if _class_of(type(value).__name__) is type(value):
         return {"type": type(value).__name__, "fields": describe(_fields(value), name, tensors)}
     if isinstance(value, Context):
-        return {"context": text_of_context(value, name)}
+        if any(map(callable, value.columns)):
+            remedy = "give it a name in jexplicit.lm.counted.contexts.COLUMNS, and the context that name"
+            raise ValueError(f"{name} is {value!r} with a function of its own, which no file can hold: {remedy}")
+        return {"context": {"columns": list(value.columns), "window": value.window}}
     if isinstance(value, dict):
         return {key: describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
@@ -145,7 +148,7 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
         array = tensors[described["array"]]
         return array if host or array.dtype == np.float64 else jax.device_put(array, may_alias=True)
     if "context" in described:
-        return context_of(described["context"])
+        return Context(*described["context"]["columns"], window=described["context"]["window"])
     if "tuple" in described:
         return tuple(rebuild(item, tensors, host=host) for item in described["tuple"])
     if "type" in described:

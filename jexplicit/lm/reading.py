@@ -10,7 +10,7 @@ Any language model can be read so. That of a counted model goes on counting; one
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Integer
@@ -27,9 +27,7 @@ from jexplicit.lm.counted.reading import (
     CombinationState,
     Counted,
     CountedState,
-    begin_any,
-    predict_any,
-    read_any,
+    begin,
 )
 from jexplicit.lm.evaluation import log_distributions, log_probabilities
 from jexplicit.lm.model_files import MALFORMED, describe, rebuild
@@ -45,7 +43,7 @@ def init(model: AnyModel) -> State | CountedState | CombinationState:
         [0]
     """
     if isinstance(model, Counted):
-        return begin_any(model)
+        return begin(model)
     return State(np.array([PAD], np.int32))
 
 
@@ -73,9 +71,10 @@ def read(
     if new.size and new.dtype.kind not in "iu":
         raise ValueError(f"tokens of {new.dtype}: give token ids, which are integers")
     check_token_ids(new.reshape(-1), model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    _check_state(model, state)
     if isinstance(model, Counted):
-        return read_any(model, _counted(model, state), new)
-    stream = np.concatenate([_checked(state).tokens, new.reshape(-1).astype(np.int32)])
+        return counted.read(model, state, new.reshape(-1))
+    stream = np.concatenate([state.tokens, new.reshape(-1).astype(np.int32)])
     places = np.arange(len(stream) - new.size, len(stream))
     wanted = np.arange(len(places)) if model.eos else np.flatnonzero(stream[places] != PAD)
     log_p, past = np.zeros(len(places), np.float32), Past(stream, places[wanted])
@@ -87,9 +86,10 @@ def read(
 
 def predict(model: AnyModel, state: State | CountedState | CombinationState) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one, in nats."""
+    _check_state(model, state)
     if isinstance(model, Counted):
-        return predict_any(model, _counted(model, state))
-    stream = np.append(_checked(state).tokens, np.int32(PAD))  # the token that is predicted is not looked at
+        return counted.predict(model, state)
+    stream = np.append(state.tokens, np.int32(PAD))  # the token that is predicted is not looked at
     place = np.array([len(stream) - 1])
     return log_distributions(model, contexts_at(stream, place, model.radius), past=Past(stream, place))[0]
 
@@ -100,9 +100,9 @@ def expect(
     """The result of `predict`, and the next state as a function of the token."""
     if not isinstance(model, CountedModel):
         return predict(model, state), lambda token: read(model, state, [token])[1]
-    own = _counted(model, state)
-    log_p, ahead = counted.expect(model, own)
-    return log_p, lambda token: counted.accept(model, own, ahead, token)
+    _check_state(model, state)
+    log_p, ahead = counted.expect(model, cast(CountedState, state))
+    return log_p, lambda token: counted.accept(model, cast(CountedState, state), ahead, token)
 
 
 def save_state(path: str | os.PathLike, state: State | CountedState | CombinationState) -> None:
@@ -129,15 +129,21 @@ def load_state(path: str | os.PathLike) -> State | CountedState | CombinationSta
     return state
 
 
-def _checked(state: State | CountedState | CombinationState) -> State:
-    if not isinstance(state, State):
-        raise ValueError("a state of a counted model: read the text with this model")
-    return state
-
-
-def _counted(model: Any, state: Any) -> Any:
-    combined = isinstance(model, Combination)
-    own, of = (state.own, model.model) if combined and isinstance(state, CombinationState) else (state, model)
-    if not isinstance(own, CountedState) or not isinstance(of, CountedModel) or not counted.is_state_of(of, own):
+def _check_state(model: Any, state: Any) -> None:
+    """Refuse the state of another model: of another kind, shape, or directions, which never move."""
+    if not isinstance(model, Counted):
+        if not isinstance(state, State):
+            raise ValueError("a state of a counted model: read the text with this model")
+        return
+    combined = isinstance(model, Combination) and isinstance(state, CombinationState)
+    own, other = (state.own, begin(model).own) if combined else (state, begin(model))
+    fits = isinstance(own, CountedState) and isinstance(other, CountedState) and len(own.gates) == len(other.gates)
+    if (
+        not fits
+        or len(own.base) != len(other.base)
+        or any(
+            one.D.shape != two.D.shape or not np.array_equal(one.U, two.U)
+            for one, two in zip(own.gates, other.gates, strict=True)
+        )
+    ):
         raise ValueError("a state that is not of this model: read the text with it")
-    return state

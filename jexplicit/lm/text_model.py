@@ -12,9 +12,9 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.arpa import is_arpa, write_arpa
 from jexplicit.lm.attribution import Attribution, explain
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.model import LanguageModel, read_text
 from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.evaluation import evaluate, read_text, score
+from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import library, save_model
 from jexplicit.runs.checks import key_of_seed

@@ -22,7 +22,8 @@ from jexplicit.data.corpora import TextSizes, about_corpus
 from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.checkpoints import FROM_COUNTS, load_row, model_rows
-from jexplicit.lm.core.names import FitOptions, window_of
+from jexplicit.lm.core.names import FitOptions
+from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.evaluation import evaluate, unknown_share
 from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, fit_model
 from jexplicit.lm.generation import generate_text

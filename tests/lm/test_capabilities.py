@@ -21,9 +21,9 @@ from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.core import model as table_contexts
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.model import LanguageModel, histories, read_text
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.evaluation import evaluate, histories, log_distributions, read_text, score
+from jexplicit.lm.evaluation import evaluate, log_distributions, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.reading import init, read

@@ -12,8 +12,8 @@ import pytest
 from reference import Chain, random_documents, stream_of, windows
 
 from jexplicit.lm import rows
-from jexplicit.lm.core.model import LanguageModel, Sparse, SparseRows, find_entry
-from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
+from jexplicit.lm.core.model import LanguageModel, Sparse, SparseRows, find_entry, read_text
+from jexplicit.lm.evaluation import evaluate, log_probabilities, score
 from jexplicit.lm.rows import BackOffChain, context_numbers, smoothed_ngrams
 
 N = 9

@@ -14,7 +14,7 @@ Evidence is 0 where a cell has seen nothing. All of it runs on the host, where s
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -22,8 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Integer, UInt32, UInt64
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.counted.columns import mix
-from jexplicit.lm.counted.tree import Tree
+from jexplicit.lm.counted.contexts import Tree, mix
 
 _both = np.array([0, 1, 3], np.int8)  # of the last two decisions, those of a cell that has seen so many
 _sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122), side="right").astype(np.int32)  # 12 classes
@@ -54,16 +53,12 @@ class Decisions(NamedTuple):
     block: [B] the block of the text.
     node: [B] of the tree.
     bit: [B] 0 or 1.
-    first: [P + 1] the first decision of each of the P places that are predicted, and B.
-    places: [P] these.
     """
 
     place: Int[np.ndarray, " B"]
     block: Int[np.ndarray, " B"]
     node: Integer[np.ndarray, " B"]
     bit: Int[np.ndarray, " B"]
-    first: Int[np.ndarray, " P1"]
-    places: Int[np.ndarray, " P"]
 
 
 class Statistics(NamedTuple):
@@ -95,24 +90,30 @@ class Statistics(NamedTuple):
         return Statistics(*(field[at] for field in self))
 
 
-def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: np.ndarray | None = None) -> Decisions:
-    """The decisions of all tokens of a stream but its first `<pad>`.
+def predicted_places(ids: Integer[np.ndarray, " L"], eos: bool, start: int = 1) -> Int[np.ndarray, " P"]:
+    """The places of a stream from `start` on whose tokens are predicted; with `eos`, `<pad>` is."""
+    return np.arange(start, len(ids)) if eos else np.flatnonzero(ids[start:] != PAD) + start
+
+
+def decisions(
+    ids: Integer[np.ndarray, " L"], tree: Tree, places: Int[np.ndarray, " P"], block: np.ndarray | None = None
+) -> Decisions:
+    """The decisions of the tokens at some places, in their order.
 
     Args:
         ids: [L] tokens.
         tree: of tokens.
-        eos: whether `<pad>` is predicted.
+        places: [P] predicted.
         block: [L] the block of each place, ascending from 0, at most 255.
 
     Raises:
         ValueError: more decisions than keys can number.
 
     Example:
-        >>> from jexplicit.lm.counted.tree import as_tree
-        >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), eos=False).node.tolist()
+        >>> from jexplicit.lm.counted.contexts import as_tree
+        >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
         [0, 1, 0, 1]
     """
-    places = (np.arange(1, len(ids)) if eos else np.flatnonzero(ids[1:] != PAD) + 1).astype(np.int32)
     token = ids[places]
     length = tree.length[token]
     if (B := int(length.sum(dtype=np.int64))) > _most:
@@ -120,18 +121,13 @@ def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: n
     first = np.append(np.int32(0), np.cumsum(length, dtype=np.int32))
     small = np.uint16 if len(tree.length) <= 1 << 16 else np.int32
     node, bit = np.empty(first[-1], small), np.empty(first[-1], np.int8)
-    place = np.repeat(places, length)
+    place = np.repeat(places.astype(np.int32), length)
     for d in range(tree.node.shape[1]):
         longer = np.flatnonzero(length > d)
         at = first[longer] + d
         node[at], bit[at] = tree.node[token[longer], d], tree.bit[token[longer], d]
     own = np.zeros(len(bit), np.uint8) if block is None else np.repeat(block[places].astype(np.uint8), length)
-    return Decisions(place, own, node, bit, first, places)
-
-
-def sigma(a: np.ndarray) -> np.ndarray:
-    """The logistic function."""
-    return 1 / (1 + np.exp(-a))
+    return Decisions(place, own, node, bit)
 
 
 class Sorted(NamedTuple):
@@ -144,6 +140,7 @@ class Sorted(NamedTuple):
     start: [n] where the cell begins in this order.
     last: [n + 1] the decision before, and two times the one before that, of whatever cell.
     ones, r, v, recent_r, recent_v: [n + 1].
+    views: intervals [begin, end) of what is seen before each decision; without an end, up to itself.
     """
 
     cell: UInt64[np.ndarray, " n"]
@@ -157,6 +154,12 @@ class Sorted(NamedTuple):
     v: Float[np.ndarray, " n1"]
     recent_r: Float32[np.ndarray, " n1"]
     recent_v: Float32[np.ndarray, " n1"]
+    views: list[tuple[np.ndarray, np.ndarray | None]]
+
+    def before(self, at: np.ndarray | slice, *, sums: bool = True) -> Statistics:
+        """Statistics of what the cells of some decisions have seen before them."""
+        parts = (self.seen(begin[at], at if end is None else end[at], sums=sums) for begin, end in self.views)
+        return functools.reduce(Statistics.then, parts)
 
     def seen(self, begin: np.ndarray, end: np.ndarray | slice, *, sums: bool = True) -> Statistics:
         """Statistics of the intervals [begin, end); without sums, r and later fields are 0."""
@@ -171,13 +174,10 @@ class Sorted(NamedTuple):
         return Statistics(n, ones, last, r, v, *recent)
 
 
-def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """The number of the cell of each context and node, 35 bits."""
-    return mix(h, node.astype(np.uint64)) >> _time_bits
-
-
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) -> list[UInt64[np.ndarray, " n"]]:
     """Numbers that sort decisions by (cell, time), for some shards of cells.
+
+    A cell has 35 bits, of a hash of its context and node, the number of a decision 28, and its bit 1.
 
     Args:
         h: [L] the context at each place.
@@ -192,7 +192,7 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) ->
         found = []
         for first in range(a, min(a + step, B), fine):  # what is made stays in the cache
             at = slice(first, min(first + fine, B))
-            k = cells_of(h[d.place[at]], d.node[at]) << _time_bits
+            k = mix(h[d.place[at]], d.node[at].astype(np.uint64)) >> _time_bits << _time_bits
             k |= np.arange(at.start, at.stop, dtype=np.uint64) << np.uint64(1)
             k |= d.bit[at].astype(np.uint64)
             found.append(k if len(some) == shards else k[k >> higher == some.start // len(some)])
@@ -210,47 +210,37 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) ->
     return [own for (own,) in found]
 
 
-def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"]) -> Sorted:
+def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: "View", d: Decisions) -> Sorted:
     """Sort keys in place, and sum what evidence needs."""
     key.sort()
     n, one = len(key), np.uint64(1)
     cell, time, y = np.empty(n, np.uint64), np.empty(n, np.int32), np.empty(n, np.int8)
     start, ones, mask = np.empty(n, np.int32), np.zeros(n + 1, np.int32), (one << _time_bits) - one
     b, sums, recent = np.zeros(n, np.float32), np.zeros((2, n + 1)), np.zeros((2, n + 1), np.float32)
-    before, latest, last = np.uint64(0), 0, np.zeros(n + 1, np.int8)
+    before, latest, last, W = np.uint64(0), 0, np.zeros(n + 1, np.int8), len(_fade)
     for a in range(0, n, _chunk):  # what is made in a chunk stays in the cache
         at, to = slice(a, a + _chunk), slice(a + 1, a + _chunk + 1)
         k = key[at]
         c = cell[at] = k >> _time_bits
         t = time[at] = (k & mask) >> one
-        z = y[at] = k & one
+        z = (k & one).astype(np.int8)
+        y[at] = z
         new = np.empty(len(c), bool)
         new[0], new[1:] = a == 0 or c[0] != before, c[1:] != c[:-1]
         start[at] = np.maximum(np.maximum.accumulate(np.where(new, np.arange(a, a + len(c), dtype=np.int32), 0)), latest)
         before, latest = c[-1], start[a + len(c) - 1]
         ones[to] = np.cumsum(z, dtype=np.int32) + ones[a]
         b[at] = base.take(t)
-        p = sigma(b[at])
-        e = np.stack([y[at] - p, p * (1 - p)])
+        p = 1 / (1 + np.exp(-b[at]))
+        e = np.stack([z - p, p * (1 - p)])
         sums[:, to] = np.cumsum(e, axis=1, dtype=np.float64) + sums[:, a : a + 1]
-        recent[:, to] = faded(e, recent[:, a])
+        wide = np.zeros((2, -(-len(c) // W), W), np.float32)  # sums that fade: within W decisions, and of those before
+        wide.reshape(2, -1)[:, : len(c)] = e
+        wide = np.cumsum(wide / _fade, axis=2) * _fade
+        wide += np.concatenate([recent[:, a, None], wide[:, :-1, -1]], axis=1)[:, :, None] * (_fade * _fade[1])
+        recent[:, to] = wide.reshape(2, -1)[:, : len(c)]
     last[1:], last[2:] = y, y[1:] + 2 * y[:-1]
-    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent)
-
-
-def faded(e: Float32[np.ndarray, "2 n"], before: Float32[np.ndarray, " 2"]) -> Float32[np.ndarray, "2 n"]:
-    """Cumulative sums with weights that fade, after sums of what was before.
-
-    Example:
-        >>> faded(np.ones((2, 2), np.float32), np.zeros(2, np.float32)).tolist()
-        [[1.0, 1.875], [1.0, 1.875]]
-    """
-    n, W = e.shape[1], len(_fade)
-    wide = np.zeros((2, -(-n // W), W), np.float32)
-    wide.reshape(2, -1)[:, :n] = e
-    wide = np.cumsum(wide / _fade, axis=2) * _fade
-    wide += np.concatenate([before[:, None], wide[:, :-1, -1]], axis=1)[:, :, None] * (_fade * _fade[1])
-    return wide.reshape(2, -1)[:, :n]
+    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent, intervals(time, start, view, d))
 
 
 class View(NamedTuple):
@@ -265,56 +255,39 @@ class View(NamedTuple):
     since: Int[np.ndarray, " L"] | None = None
     whole: bool = False
 
-    @property
-    def of_training(self) -> bool:
-        """Whether it sees the training text, when another text is read."""
-        return self.training or self.whole
 
-
-def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """The intervals [begin, end) before each decision; without an end, up to itself."""
-    n, found = len(s.time), []
+def intervals(
+    time: Int[np.ndarray, " n"], start: Int[np.ndarray, " n"], view: View, d: Decisions
+) -> list[tuple[np.ndarray, np.ndarray | None]]:
+    """The intervals that a view has before each decision, in the order of (cell, time)."""
+    n, found = len(time), []
     at = np.arange(n, dtype=np.int32)
     if view.whole:
-        return [(s.start, None)]
+        return [(start, None)]
     if view.training:
-        own = d.block.take(s.time)
-        first = np.flatnonzero((s.start == at) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
-        found.append((s.start, np.repeat(first, np.diff(np.append(first, n))).astype(np.int32)))
+        own = d.block.take(time)
+        first = np.flatnonzero((start == at) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
+        found.append((start, np.repeat(first, np.diff(np.append(first, n))).astype(np.int32)))
     if view.since is not None:
-        place, rank, L = d.place.take(s.time), np.cumsum(s.start == at, dtype=np.int64), len(view.since)
+        place, rank, L = d.place.take(time), np.cumsum(start == at, dtype=np.int64), len(view.since)
         found.append((np.searchsorted(rank * L + place, rank * L + view.since.take(place)).astype(np.int32), None))
     return found
 
 
-def bins(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bin of log-odds below b, and the fraction to the next."""
+def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The entry of a table of states for each cell, in the bin below b, and the fraction to the next.
+
+    A state is the class of the count of 0, of 1, and the last two decisions.
+    """
+    zeros, ones = (_sizes.take(np.minimum(n, 121)) for n in (seen.n - seen.ones, seen.ones))
     x = np.clip(b / np.float32(_width) + np.float32(_bins // 2), 0, _bins - 1.001)
     j = x.astype(np.int32)
-    return j, x - j
-
-
-def state(seen: Statistics) -> np.ndarray:
-    """The number of a cell's state, by counts and last two decisions."""
-    zeros, ones = (_sizes.take(np.minimum(n, 121)) for n in (seen.n - seen.ones, seen.ones))
-    return (zeros * 12 + ones) * 4 + seen.last
-
-
-def count_states(
-    seen: Statistics, b: np.ndarray, y: np.ndarray, half: np.ndarray, among: Bool[np.ndarray, " n"]
-) -> Float[np.ndarray, "2 2 cells"]:
-    """Counts of 0 and 1 among some decisions, by half, state and base."""
-    known, size = among & (seen.n > 0), 4 * _states * _bins
-    j, part = bins(b)
-    cell = ((((2 * half + y) * _states + state(seen)) * _bins) + j)[known]
-    part = part[known]
-    low, high = np.bincount(cell, 1 - part, size), np.bincount(cell + 1, part, size + 1)[:-1]
-    return (low + high).astype(float).reshape(2, 2, -1)  # without a weight, bincount counts integers
+    return ((zeros * 12 + ones) * 4 + seen.last) * _bins + j, x - j
 
 
 def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "states bins"]:
     """Log-odds by state and bin, with two pseudo-counts at the base."""
-    p = sigma((np.arange(_bins) - _bins // 2) * _width)
+    p = 1 / (1 + np.exp(-(np.arange(_bins) - _bins // 2) * _width))
     prior = _pseudo * np.stack([1 - p, p])[:, None]
     t = np.log(counts.reshape(2, _states, _bins) + prior)
     return (t[1] - t[0]).astype(np.float32)
@@ -330,8 +303,8 @@ def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray,
         which: [n] the table of each.
         least: decisions that a cell must have seen; with fewer all is 0.
     """
-    (j, part), flat = bins(b), tables.ravel()
-    at = (which * _states + state(seen)) * _bins + j
+    (at, part), flat = entries(seen, b), tables.ravel()
+    at = which * (_states * _bins) + at
     x = flat.take(at)
     x += part * (flat.take(at + 1) - x)
     many = np.flatnonzero(seen.n > _many)
@@ -420,7 +393,6 @@ def pass_over(
     wanted: Int[np.ndarray, "R 2"] | None = None,
     table: Float32[np.ndarray, "states bins"] | None = None,
     before: Cells | None = None,
-    end: int | None = None,
     keep: bool = False,
     weights: Callable[[Float[np.ndarray, "W 3"]], Float32[np.ndarray, " 3"]] | None = None,
 ) -> Past:
@@ -435,107 +407,95 @@ def pass_over(
         view: what is seen.
         least: decisions that a cell must have seen before it says anything.
         wanted: [R, 2] first and end of ascending ranges of decisions whose evidence is returned; default, of all.
-        table: of states; default, counted in this text.
+        table: of states; default, counted in this text, for each half of the cells in the other.
         before: what the cells have seen before this text, for a view of the training text.
-        end: decisions that count in the table and in cells; default, all.
         keep: whether to keep the cells.
         weights: of evidence, given [W, 3] of the decisions that are wanted, 0 of cells that were not read for it; the base of
             all decisions then changes in place.
     """
-    B, end = len(d.bit), len(d.bit) if end is None else end
+    B = len(d.bit)
     wanted = np.array([[0, B]]) if wanted is None else wanted
     W, shards = int(np.diff(wanted).sum()), 1
     if B > _shard:
         shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1)
     x = np.zeros((W, KINDS + 1), np.float32 if W <= _precise else np.float16)  # and whether cells are known
     rows = np.complex128 if x.itemsize == 4 else np.float64  # of four numbers, which move as one
-    before, cells, step = before if view.of_training else None, [], np.zeros(0, np.float32)
+    before, cells, step = before if view.training else None, [], np.zeros(0, np.float32)
     tables = np.zeros((0, _states, _bins), np.float32) if table is None else table[None]
 
-    def shard(number: int) -> tuple[Sorted, list[tuple[np.ndarray, np.ndarray | None]]]:
-        s = sort(key[number], base)
-        return s, intervals(s, view, d)
-
-    def chunks(s: Sorted, parts: list[tuple[np.ndarray, np.ndarray | None]], some: np.ndarray | None, *, sums: bool):
-        n = len(s.time) if some is None else len(some)
-        for a in range(0, n, _chunk):
-            at = slice(a, min(a + _chunk, n)) if some is None else some[a : a + _chunk]
-            each = (s.seen(begin[at], at if stop is None else stop[at], sums=sums) for begin, stop in parts)
-            seen = functools.reduce(Statistics.then, each)
-            yield seen, s.b[at], at
-
     def counted(number: int) -> np.ndarray:
-        s, parts = kept[number] if kept else shard(number)
-        found = np.zeros((2, 2, _states * _bins))
-        for seen, b, at in chunks(s, parts, None, sums=False):
-            found += count_states(seen, b, s.y[at], (s.cell[at] & np.uint64(1)).astype(np.int32), s.time[at] < end)
-        return found
+        """Counts of 0 and 1, by half of the cells, state and base."""
+        s, found = kept[number] if kept else sort(key[number], base, view, d), np.zeros(4 * _states * _bins)
+        for a in range(0, len(s.time), _chunk):
+            at = slice(a, min(a + _chunk, len(s.time)))
+            seen = s.before(at, sums=False)
+            (entry, part), known = entries(seen, s.b[at]), np.flatnonzero(seen.n)
+            half = (s.cell[at] & np.uint64(1)).astype(np.int32)
+            entry, part = (entry + (2 * half + s.y[at]) * (_states * _bins))[known], part[known]
+            found += np.bincount(entry, 1 - part, len(found)) + np.bincount(entry + 1, part, len(found) + 1)[:-1]
+        return found.reshape(2, 2, -1)
 
     def evaluated(number: int, *, store: bool) -> tuple[np.ndarray, Statistics] | None:
-        s, parts = kept[number] if kept else shard(number)
+        """Write the evidence of a shard, and change its base; its cells, if they are stored."""
+        s = kept[number] if kept else sort(key[number], base, view, d)
         new = s.start == np.arange(len(s.start))
         earlier, rank = (before.find(s.cell[new]), np.cumsum(new) - 1) if before else (None, new)
         some = None if W == B or len(step) else np.flatnonzero(columns(s.time, wanted) >= 0)
-        for seen, b, at in chunks(s, parts, some, sums=True):
-            seen, time = seen if earlier is None else earlier.take(rank[at]).then(seen), s.time[at]
-            half = np.where(time < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
-            found = evidence(seen, b, tables, half, least)
+        n = len(s.time) if some is None else len(some)
+        for a in range(0, n, _chunk):
+            at = slice(a, min(a + _chunk, n)) if some is None else some[a : a + _chunk]
+            seen, b, time = s.before(at), s.b[at], s.time[at]
+            seen = seen if earlier is None else earlier.take(rank[at]).then(seen)
+            found = evidence(seen, b, tables, (s.cell[at] & np.uint64(1)).astype(np.int32) % len(tables), least)
             if len(step):
                 base[time] = weigh(step, found.T, b)
             if W < B:
                 time = columns(time, wanted)
                 time, found = time[time >= 0], found[time >= 0]
             np.put(x.view(rows), time, found.astype(x.dtype).view(rows))
-        if not store:
-            return None
-        training = s.time < end
-        last = np.flatnonzero(training & np.append(new[1:] | ~training[1:], np.ones(min(len(new), 1), bool)))
+        last = np.flatnonzero(np.append(new[1:], np.ones(min(len(new), 1), bool))) if store else np.zeros(0, int)
         last = last[last - s.start[last] + 1 >= least]
-        return s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32))
+        return (s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32))) if store else None
 
     size = min(shards, max(1, _keys_at_once // _shard))
     for group in (range(first, first + size) for first in range(0, shards, size)):
         key = keys(h, d, shards, group)
         alone = shards == 1 or max(map(len, key)) > _alone  # a short text starts no thread
         each = map if alone else threads().map
-        kept = list(each(shard, range(size))) if B <= SORTED_ONCE else []
+        kept = [*each(functools.partial(sort, base=base, view=view, d=d), key)] if B <= SORTED_ONCE else []
         if not len(tables):
             some = range(min(size, max(1, shards // (PARTS if B > LONG else 1))))
             even, odd = functools.reduce(np.add, each(counted, some))
-            tables = np.stack([table_of(counts) for counts in (odd, even, even + odd)])  # a training decision's has no own half
+            tables, table = np.stack([table_of(odd), table_of(even)]), table_of(even + odd)  # of the other half
             if weights is not None and W < B:
                 list(each(functools.partial(evaluated, store=False), some))
                 step = weights(x[:, :KINDS])
         cells += [part for part in each(functools.partial(evaluated, store=keep), range(size)) if part]
         key = kept = []  # before the next ones are made
     if weights is not None and W == B:
-        add(base, x.T[:KINDS], step := weights(x[:, :KINDS]))
-    return Past(x.T[:KINDS], x[:, KINDS] > 0, tables[-1], join(*zip(*cells, strict=True)) if cells else None, step)
+        step = weights(x[:, :KINDS])
+        base[:] = weigh(step, x.T[:KINDS], base)
+    return Past(x.T[:KINDS], x[:, KINDS] > 0, table, join(*zip(*cells, strict=True)) if cells else None, step)
 
 
-def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " 3"]) -> None:
-    """Add the evidence of a context to the log-odds, in place."""
-    for a in range(0, len(base), 1 << 16):
-        at = slice(a, a + (1 << 16))
-        base[at] = weigh(step, x[:, at], base[at])
-
-
-def weigh(weights: np.ndarray, X: np.ndarray, log_odds: np.ndarray) -> Float32[np.ndarray, " B"]:
+def weigh(weights: np.ndarray, X: np.ndarray, log_odds: Float32[np.ndarray, " B"]) -> Float32[np.ndarray, " B"]:
     """The log-odds of every decision with `w.x`, context by context."""
-    for k in range(0, len(weights), KINDS):
-        log_odds = np.clip(log_odds + weights[k : k + KINDS] @ X[k : k + KINDS].astype(np.float32), -MOST, MOST)
-    return log_odds
+    out = np.empty(len(log_odds), np.float32)
+    for a in range(0, len(out), 1 << 16):  # what is made stays in the cache
+        at = slice(a, a + (1 << 16))
+        out[at] = log_odds[at]
+        for k in range(0, len(weights), KINDS):
+            out[at] = np.clip(out[at] + weights[k : k + KINDS] @ X[k : k + KINDS, at].astype(np.float32), -MOST, MOST)
+    return out
 
 
-def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -> Cells:
-    """Cells of ascending numbers, of some at a time."""
-
-    def smallest(parts: tuple[np.ndarray, ...]) -> np.ndarray:
+def join(cell: Iterable[UInt64[np.ndarray, " _"]], seen: Iterable[Statistics]) -> Cells:
+    """Cells of ascending numbers, of some at a time, with numbers in the smallest types that hold them."""
+    high, fields = np.concatenate([part >> np.uint64(32) for part in cell]), []
+    for parts in zip(*seen, strict=True):
         most = max(np.abs(part).max(initial=0) for part in parts)
         integers = np.issubdtype(parts[0].dtype, np.integer)
         kind = np.min_scalar_type(most) if integers else np.float16 if most < _half else np.float32
-        return np.concatenate(parts, dtype=kind, casting="unsafe")
-
-    high = np.concatenate([part >> np.uint64(32) for part in cell])
+        fields.append(np.concatenate(parts, dtype=kind, casting="unsafe"))
     low = np.concatenate(cell, dtype=np.uint32, casting="unsafe")
-    return Cells(low, np.searchsorted(high, np.arange(9)), Statistics(*map(smallest, zip(*seen, strict=True))))
+    return Cells(low, np.searchsorted(high, np.arange(9)), Statistics(*fields))

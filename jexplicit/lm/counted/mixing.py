@@ -9,6 +9,16 @@ The weights w are shared by all decisions and come from one Newton fit. A *gate*
 the tree; a set has weights D of its own for the few directions U of x in which the gradients of the sets scatter more than
 chance. The inverse of that variance is the ridge of a direction (empirical Bayes). A set's weights are solved as it goes: an
 implicit step D += e z / (H + ridge) with e the error after the step and H its sum of p (1 - p) z^2. No learning rate.
+
+A *layer* is one more number of evidence, a softmax layer on word vectors in closed form:
+
+    x = clip(theta_n . z, +-8),      theta_n = (h_n F_n + ridge S)^-1 G_n,      G_n = sum (y - p) z,      h_n = sum p (1 - p)
+
+The input z describes what stands before a token: the vectors of the last two tokens, and the mean vectors of the last 20 and of
+the last 100. There is a row theta_n for each node of the tree, one Newton step of the logistic regression of its decisions over
+the log-odds that contexts give. F_n is the mean of p (1 - p) z z' over the decisions of the nodes near n, per unit of
+p (1 - p), and S that of z z' over all places, so that only G_n and h_n are a node's own. A training decision is measured with
+rows of the blocks of the text before its own.
 """
 
 import functools
@@ -17,11 +27,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Float32, Integer
+import scipy.linalg
+from jaxtyping import Float, Float32, Int, Integer
 from scipy.sparse import csr_array
 from scipy.special import expit
 
-from jexplicit.lm.counted.evidence import MOST, threads
+from jexplicit.data.contexts import PAD
+from jexplicit.lm.counted.contexts import Text, Tree, singular_vectors, unit, vectors
+from jexplicit.lm.counted.evidence import MOST, Decisions, threads
 from jexplicit.runs.devices import check_threads
 
 CLIP = 8.0  # of directions
@@ -76,17 +89,6 @@ def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge:
     return w
 
 
-def information(X: Float[np.ndarray, "B F"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, "F F"]:
-    """The Fisher information of weights of evidence, per unit of p (1 - p).
-
-    Example:
-        >>> information(np.array([[1.0], [3.0]]), np.zeros(2)).tolist()
-        [[5.0]]
-    """
-    v = expit(log_odds) * expit(-log_odds)
-    return (X * v[:, None]).T @ X / max(v.sum(), 1e-30)
-
-
 def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
     """`log p` of every decision, in nats.
 
@@ -97,8 +99,15 @@ def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, 
     return -np.logaddexp(0, (1 - 2 * bit.astype(np.float32)) * log_odds)
 
 
-def whitening(F: np.ndarray) -> np.ndarray:
-    """M such that M' F M is the identity, F nearly singular."""
+def whitening(X: Float[np.ndarray, "B F"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, "F F"]:
+    """M such that M' F M is the identity, with F the Fisher information of weights of X, nearly singular.
+
+    Example:
+        >>> float(whitening(np.array([[1.0], [3.0]]), np.zeros(2)).round(3))  # F = 5
+        0.447
+    """
+    v = expit(log_odds) * expit(-log_odds)
+    F = (X * v[:, None]).T @ X / max(v.sum(), 1e-30)
     C = np.linalg.cholesky(F + 1e-4 * np.diag(np.diag(F)) + 1e-6 * np.eye(len(F)))
     return np.linalg.inv(C).T
 
@@ -202,6 +211,13 @@ def read_gate(
     """
     B, D, H = len(y), gate.D, gate.H
     out, learn = np.empty(B, np.float32), len(blocks)
+
+    def project(at: slice) -> Float32[np.ndarray, "n K"]:
+        """`clip(U' x)` of some decisions."""
+        parts = (x[:, a : min(a + _rows, at.stop)] for a in range(at.start, max(at.stop, at.start + 1), _rows))
+        each = map if at.stop - at.start <= _rows else threads().map
+        return np.concatenate([*each(lambda part: np.clip(part.T.astype(np.float32) @ gate.U, -CLIP, CLIP), parts)])
+
     if learn:
         check_threads()
         first = np.flatnonzero(np.diff(blocks, prepend=-1))
@@ -209,27 +225,185 @@ def read_gate(
         column = np.arange(learn) - column
         wide = -(-max(column.max() + 1, BLOCK + 1) // _wider) * _wider
         for r in range(0, len(first), _sizes[-1]):
-            at = slice(first[r], first[r + _sizes[-1]] if r + _sizes[-1] < len(first) else learn)
+            at = slice(int(first[r]), int(first[r + _sizes[-1]]) if r + _sizes[-1] < len(first) else learn)
             some = row[at] - r, column[at]
             size = next(size for size in _sizes if size > some[0][-1])
             z, s = np.zeros((size, wide, gate.U.shape[1]), np.float32), np.zeros((size, wide), np.int32)
             a, of = np.zeros((2, size, wide), np.float32)
-            z[some], s[some], a[some], of[...], of[some] = project(gate, x[:, at]), sets[at], log_odds[at], -1, y[at]
+            z[some], s[some], a[some], of[...], of[some] = project(at), sets[at], log_odds[at], -1, y[at]
             D, H, found = _learn(*map(jax.device_put, (np.array(D), np.array(H), gate.ridge, z, a, s, of)))
             out[at] = np.asarray(found)[some]
     D, H = np.asarray(D), np.asarray(H)
     for a in range(learn, B, _wide):
-        at = slice(a, a + _wide)
-        z = project(gate, x[:, at])
-        out[at] = np.clip(log_odds[at] + np.einsum("bk,bk->b", D[sets[at]], z), -MOST, MOST)
+        at = slice(a, min(a + _wide, B))
+        out[at] = np.clip(log_odds[at] + np.einsum("bk,bk->b", D[sets[at]], project(at)), -MOST, MOST)
     return out, gate._replace(D=D, H=H)
 
 
-def project(gate: Gate, x: np.ndarray) -> Float32[np.ndarray, "B K"]:
-    """`clip(U' x)` of each decision, on the host."""
+# A softmax layer on word vectors, in closed form, as evidence
 
-    def part(a: int) -> np.ndarray:
-        return np.clip(x[:, a : a + _rows].T.astype(np.float32) @ gate.U, -CLIP, CLIP)
+_rank, _topic_rank, _span = 32, 64, 10
+_offsets, _windows = (1, 2), (20, 100)
+_layer_ridge, _near = 200.0, 2.0  # of rows; the weight of S in F_n
+_deepest, _of_group = 10, 1 << 15  # depth of nodes that share F, at most, and how many decisions share it, about
+_places, _for_fisher = 1 << 15, 1 << 13  # at once; decisions that F is measured on, about
+_decisions = 1 << 14  # at once
 
-    firsts = range(0, max(x.shape[1], 1), _rows)
-    return np.concatenate([*(map if len(firsts) == 1 else threads().map)(part, firsts)])
+
+class Described(NamedTuple):
+    """Word vectors, and the tokens before a place that they describe.
+
+    table: [N, R] unit vectors; 0 of `<pad>`.
+    offsets: k for the vector of the token k back.
+    windows: W for the direction of the sum of the last W vectors.
+    """
+
+    table: Float32[np.ndarray, "N R"]
+    offsets: tuple[int, ...]
+    windows: tuple[int, ...]
+
+
+class Layer(NamedTuple):
+    """A solved layer.
+
+    vectors: that describe places.
+    theta: [nodes, R] the rows of the nodes of a tree.
+    step: the weight with which it is added to the log-odds of contexts.
+    """
+
+    vectors: tuple[Described, ...]
+    theta: Float32[np.ndarray, "nodes R"]
+    step: float
+
+    def evidence(self, text: Text, place: Integer[np.ndarray, " B"], node: Integer[np.ndarray, " B"]):
+        """[B] `clip(theta_n . z, +-8)` of decisions in the order of their places."""
+        out = np.empty(len(place), np.float32)
+        for a in range(0, len(place), _decisions):
+            at = slice(a, a + _decisions)
+            new = np.append(True, np.diff(place[at]) > 0)[: len(place[at])]
+            z, row = described(self.vectors, text, place[at][new]), np.cumsum(new) - 1
+            out[at] = np.clip(np.einsum("br,br->b", z[row], self.theta[node[at]]), -CLIP, CLIP)
+        return out
+
+
+def describing(text: Text, N: int) -> tuple[Described, ...]:
+    """Vectors of a text's tokens: from pairs of neighbours, and from pairs at most ten tokens apart."""
+    ids, at, pairs = text.ids.astype(np.int64), np.arange(len(text.ids)), csr_array((N, N), dtype=np.int64)
+    for k in range(1, _span + 1):
+        there = (at[k:] - k > text.begin[k:]) & (ids[k:] != PAD) & (ids[:-k] != PAD)
+        i, j = ids[k:][there], ids[:-k][there]
+        pairs = pairs + csr_array((np.ones(len(i), np.int64), (i, j)), shape=(N, N))
+    adjacent, topics = vectors(ids, N, _rank), singular_vectors((pairs + pairs.T).tocsr(), _topic_rank)
+    tables = [unit(rows).astype(np.float32) * (np.arange(N) != PAD)[:, None] for rows in (adjacent, topics)]
+    return Described(tables[0], _offsets, ()), Described(tables[1], (), _windows)
+
+
+def described(vectors: tuple[Described, ...], text: Text, places: Integer[np.ndarray, " P"]) -> Float32[np.ndarray, "P R"]:
+    """z of some ascending places of a text, 0 before the document; the last number is a constant."""
+    found, start, ids = [], text.begin[places], text.ids
+    for table, offsets, windows in vectors:
+        for k in offsets:
+            there = places - k > start
+            found.append(table[ids[np.maximum(places - k, 0)]] * there[:, None])
+        if windows:
+            first = max(int(places[0]) - max(windows), 0)
+            sums = np.cumsum(table[ids[first : places[-1]]], axis=0, dtype=np.float64)
+            sums = np.concatenate([np.zeros((1, sums.shape[1])), sums])
+            for W in (min(W, text.window or W) for W in windows):
+                total = sums[places - first] - sums[np.maximum(np.maximum(start, places - W) - first, 0)]
+                found.append(unit(total).astype(np.float32))
+    return np.concatenate([*found, np.full((len(places), 1), 0.3, np.float32)], axis=1)
+
+
+def near(tree: Tree, top: int) -> Int[np.ndarray, " nodes"]:
+    """For each node the ancestor at depth `top`, which shares F."""
+    found = np.arange(len(tree.length) - 1)
+    for depth in range(top, tree.node.shape[1]):
+        there = tree.length > depth
+        found[tree.node[there, depth]] = tree.node[there, top]
+    return found
+
+
+class Sums(NamedTuple):
+    """The sums that solve the rows of a layer.
+
+    G: [blocks, nodes, R] sum of (y - p) z.
+    h: [blocks, nodes] sum of p (1 - p).
+    group: [nodes] which F each node has.
+    U: [groups, R, R] and s: [groups, R] such that U' F U = diag(s) and U' S U = 1.
+    """
+
+    G: Float[np.ndarray, "blocks nodes R"]
+    h: Float[np.ndarray, "blocks nodes"]
+    group: Int[np.ndarray, " nodes"]
+    U: Float32[np.ndarray, "groups R R"]
+    s: Float32[np.ndarray, "groups R"]
+
+    def rows(self, blocks: int) -> Float32[np.ndarray, "nodes R"]:
+        """theta of the first blocks of the text: (h F + ridge S)^-1 G."""
+        G, h = self.G[:blocks].sum(axis=0), self.h[:blocks].sum(axis=0)
+        theta, order = np.zeros(G.shape, np.float32), np.argsort(self.group, kind="stable")
+        edges = np.searchsorted(self.group[order], np.arange(len(self.U) + 1))
+        for U, s, a, e in zip(self.U, self.s, edges[:-1], edges[1:], strict=True):
+            some = order[a:e]
+            theta[some] = ((G[some] @ U) / (h[some, None] * s + _layer_ridge)) @ U.T
+        return theta
+
+
+def solve_sums(vectors: tuple[Described, ...], text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree) -> Sums:
+    """The sums that solve the rows, in one pass."""
+    R = sum(v.table.shape[1] * (len(v.offsets) + len(v.windows)) for v in vectors) + 1
+    nodes, blocks = len(tree.length) - 1, int(d.block[-1]) + 1
+    tops, group = np.unique(near(tree, min(_deepest, max(len(d.bit) // _of_group, 1).bit_length() - 1)), return_inverse=True)
+    every = max(1, len(d.bit) // (len(tops) * _for_fisher))
+    G, h = np.zeros((blocks, nodes, R), np.float32), np.zeros((blocks, nodes))
+    F, weight = np.zeros((len(tops), R, R), np.float32), np.zeros(len(tops))
+    S, n = np.zeros((R, R)), 0
+    first = np.append(np.flatnonzero(np.diff(d.place, prepend=-1)), len(d.bit))  # decisions of the places
+    for a in range(0, len(first) - 1, _places):
+        at = slice(first[a], first[min(a + _places, len(first) - 1)])
+        places = d.place[first[a : a + _places][: len(first) - 1 - a]]
+        z, p, node = described(vectors, text, places), 1 / (1 + np.exp(-base[at])), d.node[at].astype(np.int64)
+        v, row = p * (1 - p), np.searchsorted(places, d.place[at])
+        for block in np.unique(d.block[at]):
+            some = d.block[at] == block
+            error = csr_array(((d.bit[at] - p)[some], (node[some], row[some])), shape=(nodes, len(places)))
+            touched = np.flatnonzero(np.diff(error.indptr))
+            G[block, touched] += error[touched] @ z
+            h[block] += np.bincount(node[some], v[some], nodes)
+        S, n = S + z[::every].T @ z[::every], n + len(z[::every])
+        own = group[node]
+        measured = np.argsort(own, kind="stable")[::every]
+        found, begin = np.unique(own[measured], return_index=True)
+        for g, some in zip(found, np.split(measured, begin[1:]), strict=True):
+            x = z[row[some]]
+            F[g] += (x * v[some, None]).T @ x
+            weight[g] += v[some].sum()
+    S = S / n + 1e-5 * np.trace(S) / n / R * np.eye(R)
+    whiten = np.linalg.inv(np.linalg.cholesky(S)).T.astype(np.float32)  # W' S W = 1
+    U, s = np.empty_like(F), np.empty((len(tops), R), np.float32)
+    for g in range(len(tops)):
+        own_F = whiten.T @ (F[g] / (weight[g] + _near)) @ whiten + np.eye(R) * _near / (weight[g] + _near)
+        s[g], turn = scipy.linalg.eigh(own_F, overwrite_a=True, check_finite=False)
+        U[g] = whiten @ turn
+    return Sums(G, h, group, U, s)
+
+
+def solve_layer(
+    text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree, at: Int[np.ndarray, " n"]
+) -> tuple[Layer, Float32[np.ndarray, " n"]]:
+    """A layer over the log-odds of contexts, and its evidence.
+
+    Args:
+        text: the training text.
+        d: its decisions.
+        base: [B] log-odds.
+        tree: of tokens.
+        at: [n] the decisions whose evidence is wanted, ascending.
+    """
+    vectors = describing(text, len(tree.length))
+    found, x, block = solve_sums(vectors, text, d, base, tree), np.zeros(len(at), np.float32), d.block[at]
+    for k in range(1, len(found.G)):
+        some = at[block == k]
+        x[block == k] = Layer(vectors, found.rows(k), 1.0).evidence(text, d.place[some], d.node[some])
+    return Layer(vectors, found.rows(len(found.G)), 1.0), x

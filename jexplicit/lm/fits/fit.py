@@ -22,8 +22,9 @@ from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.core.model import LanguageModel, logits, token_model
-from jexplicit.lm.core.names import Features, History, Method, window_of
-from jexplicit.lm.counted.model import CONTEXTS, STAGES, contexts_of, fit_counted, gates_of
+from jexplicit.lm.core.names import Features, History, Method
+from jexplicit.lm.counted.contexts import window_of
+from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
 from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.rows import (
     FLOOR,
@@ -227,28 +228,6 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
     return given
 
 
-def contexts_name(contexts: str, kind: str | None) -> str:
-    """The name of a set of contexts; auto depends on the tokenizer.
-
-    Raises:
-        ValueError: an unknown name.
-
-    Example:
-        >>> contexts_name("auto", "char"), contexts_name("words", "bpe")
-        ('characters', 'words')
-    """
-    name = contexts_of(kind) if contexts == "auto" else contexts
-    if name not in CONTEXTS:
-        raise ValueError(f"contexts {contexts!r}: choose auto, {' or '.join(CONTEXTS)}")
-    return name
-
-
-def contexts_radius(contexts: str, kind: str | None) -> int:
-    """The furthest token that contexts name by its distance: the model's radius."""
-    found = CONTEXTS[contexts_name(contexts, kind)]
-    return max(column for context in found for column in context.columns if isinstance(column, int))
-
-
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     with watch.stage("ngram"):
         return FitResult(LanguageModel(text.ngrams(ORDER), "none", text.eos), {})
@@ -291,7 +270,7 @@ def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> F
     """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
     tokenizer: Tokenizer | None = text.tokenizer
     name = contexts_name(options.contexts, tokenizer and tokenizer.kind)
-    stages, gates = options.stages or STAGES[name], gates_of(name)[: options.gates]
+    stages, gates = options.stages or STAGES[name], GATES[name][: options.gates]
     shape: Any = {"contexts": CONTEXTS[name], "gates": gates, "stages": stages}
     shape |= {"frozen": options.frozen, "eos": text.eos, "seed": options.seed, "history": options.history}
     done, in_all = 0, len(CONTEXTS[name]) + stages * len(gates)

@@ -19,7 +19,7 @@ from jexplicit.lm.attribution import account, divide, entry_names, explain
 from jexplicit.lm.checkpoints import import_model
 from jexplicit.lm.core.model import draw_sample, read_text, token_model
 from jexplicit.lm.counted import reading
-from jexplicit.lm.counted.columns import Context, Text
+from jexplicit.lm.counted.contexts import Context, Text
 from jexplicit.lm.counted.evidence import KINDS
 from jexplicit.lm.counted.model import fit_counted
 from jexplicit.lm.counted.reading import begin, combine, look_ahead, mass_log_odds
