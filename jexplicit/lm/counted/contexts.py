@@ -16,7 +16,7 @@ Tokens that occur after the same tokens share the upper part of their paths: upp
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ Column = UInt64[np.ndarray, " L"]
 _q = np.uint64(0xD1342543DE82EF95)  # odd, so that it has an inverse modulo 2^64
 _q_inverse = np.uint64(pow(0xD1342543DE82EF95, -1, 1 << 64))
 _shortest_window = 32
+_rank = 64  # of word vectors
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
 _short = 20_000  # tokens of a text below which classes are cuts of the tree, too
@@ -412,8 +413,8 @@ class Tree(NamedTuple):
             [0, 1]
         """
         found = np.zeros(len(self.length) - 1, np.int32)
-        place, depth = np.nonzero(self.within)
-        found[self.node[place, depth]] = depth
+        for depth in range(self.node.shape[1]):
+            found[self.node[self.length > depth, depth]] = depth
         return found
 
     def log_probabilities(self, log_odds: Float[np.ndarray, "*B nodes"]) -> Float[np.ndarray, "*B N"]:
@@ -482,7 +483,8 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
     if N <= _merged:
         tree = agglomerate(_before(ids, N))
         return tree, {size: tree.classes(size, counts) for size in sizes}
-    x = unit(vectors(ids, N))
+    C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
+    x = word_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
     tree = bisect(x, counts)
     return tree, {size: tree.classes(size, counts) if len(ids) < _short else cluster(x, counts, size) for size in sizes}
 
@@ -533,12 +535,6 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
     return as_tree(children, 2 * N - 2, N)
 
 
-def vectors(ids: Integer[np.ndarray, " L"], N: int, rank: int = 64) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts of the tokens before and after, concatenated."""
-    C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N)).tocsr()
-    return np.concatenate([singular_vectors(C, rank), singular_vectors(C.T.tocsr(), rank)], axis=1)
-
-
 def cluster(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], size: int) -> Int[np.ndarray, " N"]:
     """A class of every token by k-means of word vectors, weighted."""
     from sklearn.cluster import KMeans  # it takes a second to import
@@ -551,33 +547,25 @@ def cluster(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], size
     return found
 
 
-def singular_vectors(counts: csr_array, rank: int) -> Float[np.ndarray, "N R"]:
-    """Leading singular vectors of positive pointwise mutual information, scaled by root singular values.
+def word_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
+    """Vectors of length 1, or 0, of the tokens that are rows of counts of pairs [N, N]; those of several counts in a row.
 
-    Args:
-        counts: [N, N] of pairs of tokens.
-        rank: R, and at most N - 2.
+    Leading singular vectors of positive pointwise mutual information `log(n_ij / (n_i q_j))`, with q the distribution of the
+    second tokens to the power .75, scaled by root singular values.
 
     Source: Levy and Goldberg 2014.
     """
-    N = len(counts.indptr) - 1
-    M, q = counts.tocoo(), np.asarray(counts.sum(axis=0)) ** 0.75
-    q = q / max(q.sum(), 1e-30)
-    information = np.log(M.data / (np.bincount(M.row, M.data, minlength=N)[M.row] * q[M.col]))
-    kept = information > 0
-    positive = csr_array((information[kept], (M.row[kept], M.col[kept])), shape=(N, N))
-    u, s, _ = svds(positive, k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
-    return u * np.sqrt(np.maximum(s, 0))
-
-
-def unit(x: Float[np.ndarray, "*n R"]) -> Float[np.ndarray, "*n R"]:
-    """Vectors of length 1, and of 0 those that are 0.
-
-    Example:
-        >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]])).round(3).tolist()
-        [[0.6, 0.8], [0.0, 0.0]]
-    """
-    return x / (np.linalg.norm(x, axis=-1, keepdims=True) + 1e-6)
+    found = []
+    for counts in pairs:
+        N, C, q = len(counts.indptr) - 1, counts.tocoo(), np.asarray(counts.sum(axis=0)) ** 0.75
+        q = q / max(q.sum(), 1e-30)
+        information = np.log(C.data / (np.bincount(C.row, C.data, minlength=N)[C.row] * q[C.col]))
+        kept = information > 0
+        positive = csr_array((information[kept], (C.row[kept], C.col[kept])), shape=(N, N))
+        u, s, _ = svds(positive, k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
+        found.append(u * np.sqrt(np.maximum(s, 0)))
+    x = np.concatenate(found, axis=1)
+    return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:

@@ -29,6 +29,7 @@ _sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122)
 _states = 12 * 12 * 4
 _bins, _width = 25, 0.6  # of log-odds
 _many = 60  # decisions from which the cell's own log-odds are half of what is counted
+_p = 1 / (1 + np.exp(-(np.arange(_bins) - _bins // 2) * _width))  # of the base, in each bin
 _pseudo = 2.0  # counts of a state, as the base has it
 KINDS = 3  # of evidence
 MOST = 9.5  # of log-odds
@@ -84,10 +85,6 @@ class Statistics(NamedTuple):
         fade = _fade[np.minimum(after.n, 255)]
         r, v = after.recent_r + fade * self.recent_r, after.recent_v + fade * self.recent_v
         return Statistics(self.n + after.n, self.ones + after.ones, last, self.r + after.r, self.v + after.v, r, v)
-
-    def take(self, at: np.ndarray) -> "Statistics":
-        """Some of them."""
-        return Statistics(*(field[at] for field in self))
 
 
 def predicted_places(ids: Integer[np.ndarray, " L"], eos: bool, start: int = 1) -> Int[np.ndarray, " P"]:
@@ -285,14 +282,6 @@ def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ((zeros * 12 + ones) * 4 + seen.last) * _bins + j, x - j
 
 
-def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "states bins"]:
-    """Log-odds by state and bin, with two pseudo-counts at the base."""
-    p = 1 / (1 + np.exp(-(np.arange(_bins) - _bins // 2) * _width))
-    prior = _pseudo * np.stack([1 - p, p])[:, None]
-    t = np.log(counts.reshape(2, _states, _bins) + prior)
-    return (t[1] - t[0]).astype(np.float32)
-
-
 def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, least: int):
     """[n, 4] evidence over the log-odds b, and whether it is known.
 
@@ -445,7 +434,7 @@ def pass_over(
         for a in range(0, n, _chunk):
             at = slice(a, min(a + _chunk, n)) if some is None else some[a : a + _chunk]
             seen, b, time = s.before(at), s.b[at], s.time[at]
-            seen = seen if earlier is None else earlier.take(rank[at]).then(seen)
+            seen = seen if earlier is None else Statistics(*(field[rank[at]] for field in earlier)).then(seen)
             found = evidence(seen, b, tables, (s.cell[at] & np.uint64(1)).astype(np.int32) % len(tables), least)
             if len(step):
                 base[time] = weigh(step, found.T, b)
@@ -466,7 +455,9 @@ def pass_over(
         if not len(tables):
             some = range(min(size, max(1, shards // (PARTS if B > LONG else 1))))
             even, odd = functools.reduce(np.add, each(counted, some))
-            tables, table = np.stack([table_of(odd), table_of(even)]), table_of(even + odd)  # of the other half
+            n0, n1 = np.moveaxis(np.stack([odd, even, even + odd]), 1, 0).reshape(2, 3, _states, _bins)
+            table = (np.log(n1 + _pseudo * _p) - np.log(n0 + _pseudo * (1 - _p))).astype(np.float32)
+            tables, table = table[:2], table[2]  # a half of the cells is measured with the counts of the other
             if weights is not None and W < B:
                 list(each(functools.partial(evaluated, store=False), some))
                 step = weights(x[:, :KINDS])

@@ -33,7 +33,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.counted.contexts import Text, Tree, singular_vectors, unit, vectors
+from jexplicit.lm.counted.contexts import Text, Tree, word_vectors
 from jexplicit.lm.counted.evidence import MOST, Decisions, threads
 from jexplicit.runs.devices import check_threads
 
@@ -293,8 +293,9 @@ def describing(text: Text, N: int) -> tuple[Described, ...]:
         there = (at[k:] - k > text.begin[k:]) & (ids[k:] != PAD) & (ids[:-k] != PAD)
         i, j = ids[k:][there], ids[:-k][there]
         pairs = pairs + csr_array((np.ones(len(i), np.int64), (i, j)), shape=(N, N))
-    adjacent, topics = vectors(ids, N, _rank), singular_vectors((pairs + pairs.T).tocsr(), _topic_rank)
-    tables = [unit(rows).astype(np.float32) * (np.arange(N) != PAD)[:, None] for rows in (adjacent, topics)]
+    C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
+    found = word_vectors([C, C.T.tocsr()], _rank), word_vectors([(pairs + pairs.T).tocsr()], _topic_rank)
+    tables = [rows.astype(np.float32) * (np.arange(N) != PAD)[:, None] for rows in found]
     return Described(tables[0], _offsets, ()), Described(tables[1], (), _windows)
 
 
@@ -311,7 +312,7 @@ def described(vectors: tuple[Described, ...], text: Text, places: Integer[np.nda
             sums = np.concatenate([np.zeros((1, sums.shape[1])), sums])
             for W in (min(W, text.window or W) for W in windows):
                 total = sums[places - first] - sums[np.maximum(np.maximum(start, places - W) - first, 0)]
-                found.append(unit(total).astype(np.float32))
+                found.append((total / (np.linalg.norm(total, axis=1, keepdims=True) + 1e-6)).astype(np.float32))
     return np.concatenate([*found, np.full((len(places), 1), 0.3, np.float32)], axis=1)
 
 
@@ -324,45 +325,21 @@ def near(tree: Tree, top: int) -> Int[np.ndarray, " nodes"]:
     return found
 
 
-class Sums(NamedTuple):
-    """The sums that solve the rows of a layer.
-
-    G: [blocks, nodes, R] sum of (y - p) z.
-    h: [blocks, nodes] sum of p (1 - p).
-    group: [nodes] which F each node has.
-    U: [groups, R, R] and s: [groups, R] such that U' F U = diag(s) and U' S U = 1.
-    """
-
-    G: Float[np.ndarray, "blocks nodes R"]
-    h: Float[np.ndarray, "blocks nodes"]
-    group: Int[np.ndarray, " nodes"]
-    U: Float32[np.ndarray, "groups R R"]
-    s: Float32[np.ndarray, "groups R"]
-
-    def rows(self, blocks: int) -> Float32[np.ndarray, "nodes R"]:
-        """theta of the first blocks of the text: (h F + ridge S)^-1 G."""
-        G, h = self.G[:blocks].sum(axis=0), self.h[:blocks].sum(axis=0)
-        theta, order = np.zeros(G.shape, np.float32), np.argsort(self.group, kind="stable")
-        edges = np.searchsorted(self.group[order], np.arange(len(self.U) + 1))
-        for U, s, a, e in zip(self.U, self.s, edges[:-1], edges[1:], strict=True):
-            some = order[a:e]
-            theta[some] = ((G[some] @ U) / (h[some, None] * s + _layer_ridge)) @ U.T
-        return theta
-
-
-def solve_sums(vectors: tuple[Described, ...], text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree) -> Sums:
-    """The sums that solve the rows, in one pass."""
+def layer_rows(
+    vectors: tuple[Described, ...], text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree
+) -> Float32[np.ndarray, "blocks nodes R"]:
+    """theta of the first 1, 2, ... blocks of the text: (h F + ridge S)^-1 G, from sums that are made in one pass."""
     R = sum(v.table.shape[1] * (len(v.offsets) + len(v.windows)) for v in vectors) + 1
     nodes, blocks = len(tree.length) - 1, int(d.block[-1]) + 1
     tops, group = np.unique(near(tree, min(_deepest, max(len(d.bit) // _of_group, 1).bit_length() - 1)), return_inverse=True)
     every = max(1, len(d.bit) // (len(tops) * _for_fisher))
     G, h = np.zeros((blocks, nodes, R), np.float32), np.zeros((blocks, nodes))
     F, weight = np.zeros((len(tops), R, R), np.float32), np.zeros(len(tops))
-    S, n = np.zeros((R, R)), 0
-    first = np.append(np.flatnonzero(np.diff(d.place, prepend=-1)), len(d.bit))  # decisions of the places
+    S, n = np.zeros((R, R)), 0  # G_n and h_n of each block, then of all before; F of each group times its weight
+    first = np.append(np.flatnonzero(np.diff(d.place, prepend=-1)), len(d.bit))  # decision of each place
     for a in range(0, len(first) - 1, _places):
-        at = slice(first[a], first[min(a + _places, len(first) - 1)])
-        places = d.place[first[a : a + _places][: len(first) - 1 - a]]
+        e = min(a + _places, len(first) - 1)
+        at, places = slice(first[a], first[e]), d.place[first[a:e]]
         z, p, node = described(vectors, text, places), 1 / (1 + np.exp(-base[at])), d.node[at].astype(np.int64)
         v, row = p * (1 - p), np.searchsorted(places, d.place[at])
         for block in np.unique(d.block[at]):
@@ -381,12 +358,15 @@ def solve_sums(vectors: tuple[Described, ...], text: Text, d: Decisions, base: F
             weight[g] += v[some].sum()
     S = S / n + 1e-5 * np.trace(S) / n / R * np.eye(R)
     whiten = np.linalg.inv(np.linalg.cholesky(S)).T.astype(np.float32)  # W' S W = 1
-    U, s = np.empty_like(F), np.empty((len(tops), R), np.float32)
-    for g in range(len(tops)):
-        own_F = whiten.T @ (F[g] / (weight[g] + _near)) @ whiten + np.eye(R) * _near / (weight[g] + _near)
-        s[g], turn = scipy.linalg.eigh(own_F, overwrite_a=True, check_finite=False)
-        U[g] = whiten @ turn
-    return Sums(G, h, group, U, s)
+    for k in range(1, blocks):
+        G[k], h[k] = G[k] + G[k - 1], h[k] + h[k - 1]
+    for g in range(len(tops)):  # U' F U = diag(s) and U' S U = 1
+        own = whiten.T @ (F[g] / (weight[g] + _near)) @ whiten + np.eye(R) * _near / (weight[g] + _near)
+        s, turn = scipy.linalg.eigh(own, overwrite_a=True, check_finite=False)
+        U, s, some = (whiten @ turn).astype(np.float32), s.astype(np.float32), np.flatnonzero(group == g)
+        for k in range(blocks):
+            G[k, some] = ((G[k, some] @ U) / (h[k, some, None] * s + _layer_ridge)) @ U.T
+    return G
 
 
 def solve_layer(
@@ -402,8 +382,8 @@ def solve_layer(
         at: [n] the decisions whose evidence is wanted, ascending.
     """
     vectors = describing(text, len(tree.length))
-    found, x, block = solve_sums(vectors, text, d, base, tree), np.zeros(len(at), np.float32), d.block[at]
-    for k in range(1, len(found.G)):
+    theta, x, block = layer_rows(vectors, text, d, base, tree), np.zeros(len(at), np.float32), d.block[at]
+    for k in range(1, len(theta)):
         some = at[block == k]
-        x[block == k] = Layer(vectors, found.rows(k), 1.0).evidence(text, d.place[some], d.node[some])
-    return Layer(vectors, found.rows(len(found.G)), 1.0), x
+        x[block == k] = Layer(vectors, theta[k - 1], 1.0).evidence(text, d.place[some], d.node[some])
+    return Layer(vectors, theta[-1].copy(), 1.0), x

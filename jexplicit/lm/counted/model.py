@@ -104,11 +104,6 @@ class CountedModel(NamedTuple):
     layer: Layer | None = None
 
     @property
-    def moving(self) -> bool:
-        """Whether weights of gates go on learning while a text is read."""
-        return self.history.startswith("adaptive") and not self.frozen
-
-    @property
     def vocab_size(self) -> int:
         """N, the number of token ids."""
         return len(self.tree.length)

@@ -201,7 +201,7 @@ def look_ahead(
 
 def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
     """The blocks of decisions ahead that are whole, for learning gates."""
-    if not model.moving:
+    if model.frozen or not model.history.startswith("adaptive"):
         return NO_BLOCKS
     blocks = blocks_of(d.place, state.done)
     return blocks[: np.searchsorted(blocks, (state.done + len(blocks)) // BLOCK)]
@@ -249,7 +249,8 @@ def read_decisions(
 def _after(model: CountedModel, state: CountedState, ahead: Ahead | None, ids: np.ndarray) -> CountedState:
     """The state after the decisions ahead, if any, without the documents that are not seen any more."""
     if ahead:
-        done = state.done + len(complete(model, state, ahead.d)) if model.moving else ahead.base.shape[1]
+        moving = model.history.startswith("adaptive") and not model.frozen
+        done = state.done + len(complete(model, state, ahead.d)) if moving else ahead.base.shape[1]
         state = CountedState(ids, ahead.base, ahead.gates, done)
     last = int(np.flatnonzero(ids == PAD)[-1])
     if not last or (model.history != "none" and "document" not in model.history):

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.counted.contexts import (
@@ -16,9 +17,8 @@ from jexplicit.lm.counted.contexts import (
     follower,
     grow,
     spelling,
-    unit,
-    vectors,
     window_of,
+    word_vectors,
 )
 
 _play = (
@@ -134,9 +134,10 @@ def test_no_column_sees_another_document():
 def test_trees_have_a_path_for_every_token():
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 40, 3000) // 3
+    pairs = csr_array((np.ones(2999, int), (ids[1:], ids[:-1])), shape=(14, 14))
     for tree in (
         grow(ids, 14)[0],
-        bisect(unit(vectors(ids, 14, rank=3)), np.bincount(ids, minlength=14)),
+        bisect(word_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
         bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
         agglomerate(rng.random((14, 5))),
     ):
@@ -161,7 +162,8 @@ def clustered(sizes: tuple[int, ...]) -> np.ndarray:
     """Unit vectors in well separated groups of these sizes."""
     rng = np.random.default_rng(0)
     centres = np.repeat(np.eye(len(sizes)) * 3, sizes, axis=0)
-    return unit(centres + rng.normal(size=centres.shape) / 4)
+    x = centres + rng.normal(size=centres.shape) / 4
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def test_a_set_is_halved_between_its_clusters_and_each_half_keeps_its_share():

@@ -13,7 +13,7 @@ from jexplicit.lm.attribution import account
 from jexplicit.lm.counted import mixing as core
 from jexplicit.lm.counted.contexts import Text, grow, spelling
 from jexplicit.lm.counted.evidence import Decisions, decisions, predicted_places
-from jexplicit.lm.counted.mixing import Described, Layer, described, describing, near, solve_sums
+from jexplicit.lm.counted.mixing import Described, Layer, described, describing, layer_rows, near
 from jexplicit.lm.counted.model import CountedModel, fit_counted, orders
 from jexplicit.lm.counted.reading import begin
 from jexplicit.lm.evaluation import evaluate
@@ -66,29 +66,29 @@ def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
     places = predicted_places(text.ids, False)[:-39]
     d = Decisions(*(field[d.place <= places[-1]] for field in d))
     base = base[: len(d.bit)]
-    found, near_to = solve_sums(vectors, text, d, base, tree), near(tree, depth)
+    rows, near_to = layer_rows(vectors, text, d, base, tree), near(tree, depth)
     Z = np.array([z_by_loop(vectors, text.ids, t) for t in d.place])
     p = 1 / (1 + np.exp(-base))
     v = p * (1 - p)
     S = np.mean([np.outer(z, z) for z in (z_by_loop(vectors, text.ids, t) for t in places)], axis=0)
     S += 1e-5 * np.trace(S) / len(S) * np.eye(len(S))
     for blocks in (1, 4):
-        theta = found.rows(blocks)
+        theta = rows[blocks - 1]
         for n in range(N - 1):
             of = np.flatnonzero(near_to[d.node] == near_to[n])
             F = (sum(v[i] * np.outer(Z[i], Z[i]) for i in of) + 2 * S) / (v[of].sum() + 2)
             own = np.flatnonzero((d.node == n) & (d.block < blocks))
             G, h = sum((d.bit[i] - p[i]) * Z[i] for i in own), v[own].sum()
             np.testing.assert_allclose((h * F + 200 * S) @ theta[n], G, atol=2e-3 * max(1, np.abs(G).max()))
-    assert len(np.unique(found.group)) == (N - 1 if depth == 10 else len(np.unique(near_to)))
+    assert (len(np.unique(near_to)) == N - 1) == (depth == 10)
 
 
 def test_evidence_of_a_block_does_not_know_the_bits_after_it():
     text, tree, d, vectors, base = problem()
     other = d._replace(bit=np.where(d.block >= 2, 1 - d.bit, d.bit).astype(np.int8))
-    one, two = (solve_sums(vectors, text, of, base, tree) for of in (d, other))
+    one, two = (layer_rows(vectors, text, of, base, tree) for of in (d, other))
     for k, same in ((2, True), (3, False)):
-        x, y = (Layer(vectors, found.rows(k), 1.0).evidence(text, d.place, d.node) for found in (one, two))
+        x, y = (Layer(vectors, rows[k - 1], 1.0).evidence(text, d.place, d.node) for rows in (one, two))
         assert np.array_equal(x, y) == same
 
 
