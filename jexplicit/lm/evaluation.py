@@ -105,10 +105,14 @@ def evaluate(
         check_stream(stream)
         check_token_ids(stream[:], model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
         log_p = score_stream(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
+        if not len(log_p):
+            raise ValueError("no position to predict: the text has no tokens")
         nll, positions = -log_p.sum(), len(log_p)
     else:
         check_threads()
         X, Y, times, past = _positions_of(model, stream, counts, sample, seed)
+        if not len(Y):
+            raise ValueError("no position to predict: the text has no tokens")
         n, kind = np.ones(len(Y), np.int64) if times is None else times, model.rows
         if isinstance(kind, TableRows) and not kind.normalised:
             distinct, often = distinct_contexts(X, times, ordered=model.ordered)
@@ -118,8 +122,6 @@ def evaluate(
             log_p = log_probabilities(model, X, Y, past=past, mesh=mesh, progress=progress)
             nll = -np.sum(n * log_p.astype(np.float64))
         positions = n.sum(dtype=np.int64)
-    if not positions:
-        raise ValueError("no position to predict: the text has no tokens")
     if np.isnan(nll):
         raise ValueError("a loss that is NaN: the model has rows with NaN or with -inf alone; fit it from smoothed counts")
     return Evaluation(float(nll), int(positions))

@@ -58,7 +58,7 @@ class TextModel(NamedTuple):
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The predicted token ids of every text, and their scores."""
-        texts = _documents(texts)
+        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
         ids = self.tokenizer.encode_all(texts)
         pad = np.array([PAD], np.int32)
         parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
@@ -74,7 +74,9 @@ class TextModel(NamedTuple):
         Raises:
             ValueError: one text instead of a list, or no token to predict.
         """
-        stream = encode_documents(self.tokenizer, texts := _documents(texts))
+        stream = encode_documents(
+            self.tokenizer, [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
+        )
         if not (stream != PAD).any():
             raise ValueError(f"no token in {len(texts)} texts: give some text")
         return evaluate(self.model, stream).perplexity
@@ -225,14 +227,3 @@ model.generate("", 40)
 
 Whoever shares the model says under which licence: the text that it was made of may have one (`license:` in the first lines).
 """
-
-
-def _documents(texts: Sequence[Any]) -> list[str]:
-    if isinstance(texts, str):
-        raise ValueError(f"a text of {len(texts)} characters instead of documents: pass a list of documents, [text]")
-    if not isinstance(texts, Iterable):
-        raise ValueError(f"{texts!r} instead of documents: pass a list of strings; jexplicit.data.corpora reads files")
-    texts = list(texts)
-    if others := [n for n, text in enumerate(texts) if not isinstance(text, str)]:
-        raise ValueError(f"text {others[0]} is {texts[others[0]]!r} of type {type(texts[others[0]]).__name__}: pass strings")
-    return texts

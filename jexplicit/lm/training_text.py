@@ -4,7 +4,7 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
-from jexplicit.runs.loop import as_json
 
 _pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
@@ -35,10 +34,6 @@ class Options(FitOptions):
     history: str = "none"
     train_sample: int | None = 1_000_000
     seed: int = 0
-
-    def __post_init__(self):
-        for field in fields(self):  # NumPy's numbers as Python's, which files and records hold
-            object.__setattr__(self, field.name, as_json(vars(self)[field.name]))
 
 
 class Watch(NamedTuple):
@@ -132,18 +127,19 @@ class TrainingText:
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
         """The text in two parts: one to count, one to fit weights on."""
         wanted = max(_held_out_tokens, int(_held_out_share * len(self.stream)), positions)
-        return self.once(("parts", wanted), lambda: self._hold_out(wanted))
 
-    def _hold_out(self, positions: int) -> "tuple[TrainingText, np.ndarray]":
-        stream = self.in_memory
-        if np.count_nonzero(stream == PAD) > 2:  # of a single document the end is held out
-            stream = cut_documents(stream, max(_shortest_piece, positions // _pieces))
-        rest, held = hold_out(stream, positions=positions)
-        whole = len(rest) + len(held) == len(self.stream) + 1  # pairs across a cut are in neither part
-        known = self._counts if whole else ()
-        held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
-        counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
-        return self.like(rest, counts=counts), held
+        def hold() -> "tuple[TrainingText, np.ndarray]":
+            stream = self.in_memory
+            if np.count_nonzero(stream == PAD) > 2:  # of a single document the end is held out
+                stream = cut_documents(stream, max(_shortest_piece, wanted // _pieces))
+            rest, held = hold_out(stream, positions=wanted)
+            whole = len(rest) + len(held) == len(self.stream) + 1  # pairs across a cut are in neither part
+            known = self._counts if whole else ()
+            held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
+            counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
+            return self.like(rest, counts=counts), held
+
+        return self.once(("parts", wanted), hold)
 
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
         """Another text of the same tokens, with its known counts."""

@@ -21,22 +21,19 @@ from jexplicit.data import encode_documents, train_tokenizer
 from jexplicit.data.corpora import TextSizes, text_sizes
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.core.model import token_model
+from jexplicit.lm.core.model import Past, histories, read_text, token_model
 from jexplicit.lm.evaluation import (
     DocumentLosses,
-    Past,
     bootstrap_standard_error,
     comparable_measures,
     document_losses,
     evaluate,
-    histories,
     judgement,
     log_probabilities,
     loss_fields,
     paired_difference,
     positions_in_all,
     preferences,
-    read_text,
     score,
     score_documents,
     spelling,
