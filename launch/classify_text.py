@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from jexplicit.data.inputs import file_records, list_files, text_of, value_of
+from jexplicit.data.inputs import file_records, list_files
 from jexplicit.runs.bounds import Bounds, NonNegativeInt
 from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
@@ -72,7 +72,7 @@ def _read_labelled(paths: Sequence[str], field: str, label: str) -> tuple[list[s
     found = []
     for path in list_files(paths):
         for record in file_records(path, [field, label]):
-            found.append((text_of(record, path, field), "" if (y := value_of(record, path, label)) is None else str(y)))
+            found.append((record.text(field), "" if (y := record.value(label)) is None else str(y)))
             if not all(map(str.strip, found[-1])):
                 raise ValueError(f"{path}, line {record.line}: {field} or {label} is empty; fill it, or take the record out")
     return [text for text, _ in found], np.array([y for _, y in found])

