@@ -1,7 +1,7 @@
 """ARPA files of n-gram models, as KenLM, SRILM and speech decoders read them.
 
 An n-gram that occurred stands with log10 P(i|h), its context with the back-off weight log10 γ(h), and the recursion of ARPA,
-P(i|h) = γ(h) P(i|h') for all others, with h' the context without its furthest token, gives the model's own interpolated numbers.
+P(i|h) = γ(h) P(i|h') for all others, h' without the furthest token, gives the model's own interpolated numbers.
 
 `<pad>` is `<s>` in a context and `</s>` as what is predicted. A model that does not predict the end of a document (no `eos`)
 has `</s>` at log10 p = -99: score without it. Contexts of the start of a document end at their first `<s>`, as in decoders.

@@ -130,7 +130,7 @@ def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: 
     K, (q, one_minus_q, p) = _check_features(counts, features, radius), noise_model(token_counts(counts))
     targets = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
     blocks = targets if features == "cat" else merge_offsets(targets)
-    column = sum(C.sum(axis=0, dtype=np.int64) for C in blocks)  # that of F too: Σp = 1, so noise moves nothing to another output
+    column = sum(C.sum(axis=0, dtype=np.int64) for C in blocks)  # that of F too: noise moves nothing to another output
     c, never = (K - 1) / K * np.log(np.maximum(column, 1)), column == 0
     F_unseen = []  # the mean co-occurrences of each token, of outputs never seen
     for C in blocks:

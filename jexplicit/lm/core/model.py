@@ -6,9 +6,9 @@ A kind of rows says `names` (what each row is), `tokens` (which token of the con
 for the past, None for no token), `radius` (K, tokens of the context that it reads), `history` (tokens of the past, borders of
 documents ignored; 0 for none), `vocab_size`, and `read(context, history)`, the rows of one position in nats: pure.
 
-Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, -1 for none. A table, `Dense`
-or `Sparse`, has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. Models and kinds are frozen pytrees: their
-arrays are leaves, sizes and names are static.
+Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, -1 for none. A table,
+`Dense` or `Sparse`, has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. Models and kinds are frozen pytrees:
+their arrays are leaves, sizes and names are static.
 """
 
 import functools
