@@ -511,10 +511,7 @@ def _factorise(HH: Array, mean: Array | None, M: Any, ridge: Any, times: float) 
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     factor, t = _covariance_factor(HH, mean, M, jnp.asarray(ridge * times, HH.dtype))
     if is_concrete(factor, ridge) and not bool(jnp.isfinite(factor[-1, -1])):
-        usual = 1e-30 < float(t) < 1e30
-        check = (
-            "raise the ridge, or standardise the features" if usual else "check that the features are finite and not constant"
-        )
+        check = "check that the features are finite and not constant; standardise them, or raise the ridge"
         raise ValueError(f"HᵀH, of mean variance {float(t):g}, cannot be factorised with ridge {float(ridge)}: {check}")
     return factor, ridge * t
 
