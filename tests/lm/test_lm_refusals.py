@@ -109,13 +109,10 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: smoothed_ngrams(g.X[:0], g.Y[:0], vocab_size=N), "0 positions with contexts of 2 tokens"),
     (lambda g: jexplicit.fit([], history="past"), "choose none, document, window:W"),  # before text is read
     # sweeps
-    (swept("two", -1), "-1 sweeps"),
     (swept("two", text=lambda g: TrainingText(g.stream, N + 1)), f"vocabulary {N + 1} and a model of {N}: use the model's own"),
     (swept("even", text=lambda g: TrainingText(PADS, N)), NO_POSITION),
     (swept("two", noise=False, discount=-1.0), "a discount of"),
     (swept("two", discount=0.5), "a discount of"),
-    (swept("tied", noise=False, weights=-np.ones((2, N))), "use finite weights"),
-    (swept("two", noise=False, weights=np.ones((2, N))), "use finite weights"),
     (swept("tied", weights=np.ones((2, N))), "noise=True"),
     # options of other methods
     (lambda g: jexplicit.fit(TEXTS, "explicit", stages=2), "option stages, which method 'explicit' does not use: choose from"),

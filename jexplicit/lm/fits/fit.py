@@ -88,7 +88,7 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
     Example:
         >>> fitted = fit_model("bigram", TrainingText(np.array([0, 2, 3, 2, 4, 0]), 5))
         >>> fitted.model.names, fitted.info["scalars"]
-        (('offset 1',), 0)
+        (('unigram', 'context 1'), 0)
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")

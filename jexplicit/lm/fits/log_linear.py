@@ -61,13 +61,6 @@ def offset_rows(
     `I_k(j) = KL(P_k(.|j) || p)` is what token j says about the token k places on; an offset reads it with the attention
     `a_k(j) = I_k(j) / I_1(j)`.
 
-    Args:
-        counts: C_1 .. C_K' of jexplicit.counts.pairs.count.
-        features: "sum" or "cat".
-
-    Raises:
-        ValueError: a radius that was not counted; another smoothing than these.
-
     Example:
         >>> from jexplicit import count
         >>> rows = offset_rows(count(np.array([0, 1, 2, 1, 1, 0]), radius=2, vocab_size=3), features="cat")
@@ -87,13 +80,7 @@ def offset_rows(
 
 
 class ExponentFit(NamedTuple):
-    """The outcome of `fit_exponents`.
-
-    exponents: [1 + K] mu, lambda_1 .. lambda_K.
-    loss: nats per held-out position, penalty left out.
-    gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
-    passes: over the positions.
-    """
+    """[1 + K] mu, lambda_1 .. lambda_K, their held-out loss, and the gradient and passes at the end."""
 
     exponents: Float[np.ndarray, " S"]
     loss: float
@@ -125,9 +112,6 @@ def fit_exponents(
             It ties exponents that the positions say little about to a_0: 1 of the unigram, 1/k of offset k.
         tolerance: of the largest entry of the gradient, where the iterations end.
         iterations: at most; each is a pass over the positions.
-
-    Raises:
-        ValueError: no positions, or contexts of another width.
 
     Example:
         >>> rows = OffsetRows(jnp.zeros((1, 2)), (jnp.log(jnp.array([[0.8, 0.2]] * 2)),), "cat", False)
