@@ -210,7 +210,5 @@ def _checksum(text: str, names: Iterable[str], tensor: Callable[[str], np.ndarra
 def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
     """Refuse another model's tokenizer."""
     if model.vocab_size != tokenizer.vocab_size:
-        raise ValueError(
-            f"{path} has a tokenizer of {tokenizer.vocab_size} tokens and a model of {model.vocab_size}: its files come from "
-            "different runs; run again into a fresh folder"
-        )
+        sizes = f"a tokenizer of {tokenizer.vocab_size} tokens and a model of {model.vocab_size}"
+        raise ValueError(f"{path} has {sizes}: its files are of two models; run again into a fresh folder")

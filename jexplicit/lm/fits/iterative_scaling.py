@@ -98,9 +98,7 @@ def sweep_tables(
     """
     K, N, mesh, eos = model.radius, model.vocab_size, text.mesh, model.eos
     if not 0 <= discount < np.inf or (noise and (discount or weights is not None)):
-        raise ValueError(
-            f"a discount of {discount} with noise={noise}: use a finite one >= 0, and noise=False for it or weights"
-        )
+        raise ValueError(f"a discount of {discount} with noise={noise}: use a finite one >= 0; it and weights need noise=False")
     if text.vocab_size != N:
         raise ValueError(f"a text of vocabulary {text.vocab_size} and a model of {N}: use the model's own tokenizer")
     X, Y = contexts(text.in_memory, K, eos=eos)
