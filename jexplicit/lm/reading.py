@@ -120,8 +120,7 @@ def load_state(path: str | os.PathLike) -> State | CountedState | CombinationSta
     """
     try:
         with safe_open(local_path(path), framework="numpy") as file:
-            described, tensors = parse_json(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.keys()}
-        state = rebuild(described, tensors, host=True)
+            state = rebuild(parse_json(file.metadata()["state"]), file.get_tensor, host=True)
         if not isinstance(state, State | CountedState | CombinationState):
             raise ValueError(f"a {type(state).__name__}")
     except (OSError, SafetensorError, *MALFORMED) as error:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer, Real
 
 from jexplicit.data.contexts import distinct_contexts
-from jexplicit.lm.core.model import LanguageModel, Tables, logits
+from jexplicit.lm.core.model import LanguageModel, logits
 
 
 class Scaling(NamedTuple):
@@ -96,7 +96,7 @@ def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) ->
 
 
 @jax.jit
-def _log_mean_exp_logits(tables: Tables, X: Array, log_weights: Array) -> Array:
+def _log_mean_exp_logits(tables: tuple[Array, ...], X: Array, log_weights: Array) -> Array:
     """`log sum_m w_m exp(logits_m)` per output, over blocks of contexts."""
 
     def add_block(total, block):

@@ -59,17 +59,13 @@ def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
 
 def check_cooccurrences(F: Any, K: float | Num[Array, ""]) -> None:
     """Refuse K < 1, bad co-occurrences, and an output that never occurs."""
-    if wrong := [x for x in jax.tree.leaves(F) if getattr(x, "ndim", 0) != 2 or not isinstance(x, Array | np.ndarray)]:
-        kind = f"array {wrong[0].shape}" if isinstance(wrong[0], Array | np.ndarray) else type(wrong[0]).__name__
-        raise ValueError(f"co-occurrences with {kind}: give an array [D, N], or a tuple of such blocks")
+    blocks = jax.tree.leaves(F)
+    if not sum(jnp.size(block) for block in blocks) or any(jnp.ndim(block) != 2 for block in blocks):
+        raise ValueError(f"co-occurrences {[jnp.shape(x) for x in blocks]}: give an array [D, N], or a tuple of such blocks")
     if not isinstance(K, int | float | Array | np.ndarray | np.number) or jnp.ndim(K) or not 1 <= K < jnp.inf:
-        given = f"{type(K).__name__} of shape {jnp.shape(K)}" if jnp.shape(K) else repr(K)
-        raise ValueError(f"priming number K = {given}: it is the features' L1 norm and at least 1; rescale the features")
-    F = jax.tree.map(as_float, F)
-    if not sum(block.size for block in jax.tree.leaves(F)):
-        raise ValueError("no co-occurrences: give a table [D, N] of at least one feature and one output")
-    column = column_sums(F)
-    lowest = float(np.min([float(block.min()) for block in jax.tree.leaves(F)]))  # NaN if any block has a NaN
+        raise ValueError(f"priming number K = {K!r}: it is the features' L1 norm and at least 1; rescale the features")
+    column = column_sums(jax.tree.map(as_float, F))
+    lowest = float(np.min([float(block.min()) for block in blocks]))  # NaN if any block has a NaN
     if not lowest >= 0 or not bool(jnp.isfinite(column).all()):
         wrong = lowest if not lowest >= 0 else float(column.max())
         raise ValueError(f"co-occurrences with the value {wrong}: they come from features >= 0 without NaN or infinity")
@@ -126,31 +122,24 @@ def _are_sums(x: Array) -> Array:
     return ((x >= 0) & jnp.isfinite(x)).all()
 
 
-def _check_features(H: Float[Array, "M D"]) -> None:
+def _check(H: Array, Y: Any, outputs: int | None = None) -> None:
     if not bool(_are_sums(H)):
         raise ValueError(
             f"features between {float(jnp.min(H))} and {float(jnp.max(H))}: co-occurrences need finite features >= 0; "
             "split signed features into relu(x) and relu(-x)"
         )
-
-
-def _refuse_targets(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> None:
-    _check_features(H)
-    raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
-
-
-def _check_labelled(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"], outputs: int) -> None:
-    _check_features(H)
+    if outputs is None:
+        raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
     check_labels(Y, outputs)
 
 
-@checked(_refuse_targets, fine=lambda H, Y: _are_sums(H) & _are_sums(Y))
+@checked(_check, fine=lambda H, Y: _are_sums(H) & _are_sums(Y))
 @full_precision
 def _product(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
     return as_float(H).T @ as_float(Y)
 
 
-@checked(_check_labelled, fine=lambda H, Y, outputs: _are_sums(H) & labels_are_fine(Y, outputs), static=("outputs",))
+@checked(_check, fine=lambda H, Y, outputs: _are_sums(H) & labels_are_fine(Y, outputs), static=("outputs",))
 def _sums_of_labels(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"], outputs: int) -> Float[Array, "D N"]:
     def part(H: Array, Y: Array) -> Array:  # the barrier keeps XLA from adding the rows to the sum so far, one by one
         return jax.lax.optimization_barrier(jax.ops.segment_sum(as_float(H), Y, outputs))
@@ -162,9 +151,14 @@ def _sums_of_labels(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"]
     return jax.lax.scan(lambda F, block: (F + part(*block), None), part(H[cut:], Y[cut:]), blocks)[0].T
 
 
-@checked(after=lambda K, H: _check_norm(K, H.shape))
+def _check_norm(K: Array, H: Array) -> None:
+    if not bool(jnp.isfinite(K)):
+        raise ValueError(f"a mean norm of {K} of features {H.shape}: give at least one example, of finite features near 1")
+
+
+@checked(after=_check_norm)
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
-    """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm of the features.
+    """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm of the features (paper, Sec. 2.1).
 
     Raises:
         ValueError: no examples, a feature that is not finite, or norms beyond the range of the dtype; under jit, vmap and grad
@@ -173,17 +167,8 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
     Example:
         >>> priming_number(jnp.array([[1.0, 1.0], [0.0, 4.0]])).item()
         3.0
-
-    Source: paper, Sec. 2.1.
     """
     return jnp.abs(as_float(H)).sum(axis=1).mean()
-
-
-def _check_norm(K: Array, shape: tuple[int, ...]) -> None:
-    if not bool(jnp.isfinite(K)):
-        raise ValueError(
-            f"a mean norm of {K} of features {shape}: give at least one example, of finite features of the order of 1"
-        )
 
 
 def _solve(F: Float[Array, "D N"], column: Float[Array, " N"], K: float | Num[Array, ""]) -> Float[Array, "D N"]:
@@ -191,12 +176,7 @@ def _solve(F: Float[Array, "D N"], column: Float[Array, " N"], K: float | Num[Ar
     return jnp.where(dead, 0, jnp.log(jnp.where(dead, 1, F)) - ((K - 1) / K * jnp.log(column))[None, :])
 
 
-PrimingNumber = float | Float[Array, ""]
-Solver = Callable[[Float[Array, "M D"], Float[Array, "M N"], PrimingNumber], Float[Array, "D N"]]
-
-
-def _explicit(H: Float[Array, "M D"], Y: Float[Array, "M N"], K: PrimingNumber) -> Float[Array, "D N"]:
-    return explicit_solution(dense_cooccurrence(H, Y), K)
+Solver = Callable[[Float[Array, "M D"], Float[Array, "M N"], float | Float[Array, ""]], Float[Array, "D N"]]
 
 
 class SoftmaxLayer(NamedTuple):
@@ -209,14 +189,14 @@ class SoftmaxLayer(NamedTuple):
 
     K: float | None = None
     activation: Callable[[Array], Array] = jax.nn.softmax
-    solve: Solver = _explicit
+    solve: Solver = lambda H, Y, K: explicit_solution(dense_cooccurrence(H, Y), K)
 
 
 class StackSolution(NamedTuple):
     """The decoders U⁽¹⁾ .. U⁽ᴸ⁾ and their priming numbers."""
 
     params: tuple[Array, ...]
-    K: tuple[PrimingNumber, ...]
+    K: tuple[float | Float[Array, ""], ...]
 
 
 @full_precision
@@ -262,12 +242,7 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
 def stack_logits(
     params: Sequence[Array], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax
 ) -> Float[Array, "... N"]:
-    """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
-
-    Args:
-        params: decoders, each [inputs, outputs] of its layer, from the input up.
-        H: [.., D] inputs of the first layer.
-        activation: φ, between layers.
+    """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats, from decoders [inputs, outputs].
 
     Example:
         >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from jexplicit.runs.checks import as_float, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.loop import Entry, iterate
-from jexplicit.solvers.gram import ExampleBlocks, Gram, gram_matrix, split_examples
+from jexplicit.solvers.sweeps import ExampleBlocks, Gram, gram_matrix, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
@@ -48,21 +48,11 @@ class FeatureMachine(NamedTuple):
 def kernel_and_slope(
     x: Float[Array, " d"], X: Float[Array, "n d"], M: Float[Array, "d d"], kernel: Kernel, bandwidth: Any
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """`K_M(x, x_i)` of one x, and the slopes of its gradient.
-    The gradient is `s_i M (x_i - x)`, or `s_i M x_i` of the quadratic kernel.
+    """`K_M(x, x_i)` of one x, and the slopes s_i of its gradient.
 
         quadratic (xᵀM z)²,    gaussian exp(-|x - z|²_M / 2L²),    laplace exp(-|x - z|_M / L)
 
-    Args:
-        x, X: an example and others.
-        M: the metric.
-        kernel: which.
-        bandwidth: L; the quadratic kernel has none.
-
-    Example:
-        >>> K, _ = kernel_and_slope(jnp.ones(2), jnp.ones((1, 2)), jnp.eye(2), "quadratic", 1.0)
-        >>> K.tolist()
-        [4.0]
+    The gradient is `s_i M (x_i - x)`, or `s_i M x_i` of the quadratic kernel, which has no bandwidth L.
     """
     if kernel not in KERNELS:
         raise ValueError(f"kernel {kernel!r}: choose {', '.join(KERNELS)}")
@@ -97,12 +87,7 @@ def solve(
 ) -> FeatureMachine:
     """Kernel ridge regression with a metric: `alpha = (K_M + ridge k I)⁻¹ Y`.
 
-    Args:
-        X: [n, d] examples.
-        Y: [n, c] targets.
-        M: the metric.
-        kernel, bandwidth: of `kernel_and_slope`.
-        ridge: relative to the kernel's own size; at least n times the rounding of the float type, which a kernel of n has.
+    The ridge is relative to the kernel's own size, and at least n times the rounding of the float type.
 
     Example:
         >>> X, Y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0], [3.0]])
@@ -132,11 +117,6 @@ def solve_on_landmarks(
 
         phi(x) = L⁻¹ K_M(Z, x),  K_M(Z, Z) = L Lᵀ,     w = (PhiᵀPhi + ridge k I)⁻¹ PhiᵀY,     alpha = L⁻ᵀ w
 
-    Args:
-        blocks: n examples and targets, over devices.
-        Z: [m, d] landmarks, such as some of the examples; with all of them it is `solve`.
-        M, kernel, bandwidth, ridge: those of `solve`.
-
     Source: Williams & Seeger, Using the Nyström method to speed up kernel machines, 2000.
     """
     bandwidth = jnp.asarray(bandwidth, Z.dtype)
@@ -159,19 +139,17 @@ def predict(machine: FeatureMachine, X: Float[Array, "m d"], *, kernel: Kernel =
 def agop(
     machine: FeatureMachine, examples: ExampleBlocks | None = None, *, kernel: Kernel = "quadratic"
 ) -> Float[Array, "d d"]:
-    """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`.
-
-    Args:
-        machine: the predictor.
-        examples: over devices; default, the machine's own.
-        kernel: of the machine.
+    """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`, of examples over devices or the machine's own.
 
     Example:
         >>> machine = FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))  # f(x) = x²
         >>> agop(machine).tolist()
         [[4.0]]
     """
-    X, weight = (examples.X, examples.weight) if examples else _in_blocks(machine.X)
+    if examples is None:  # one block; large machines have their examples in blocks
+        X, weight = machine.X[None, None], jnp.ones((1, 1, len(machine.X)), machine.X.dtype)
+    else:
+        X, weight = examples.X, examples.weight
     total = _quadratic_sum(machine, X, weight) if kernel == "quadratic" else _radial_sum(machine, X, weight, kernel)
     return machine.M @ total @ machine.M / weight.sum()
 
@@ -207,14 +185,6 @@ def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel
         return total + G.T @ G, None
 
     return jax.vmap(lambda *blocks: jax.lax.scan(add, jnp.zeros_like(M), blocks)[0])(X, weight).sum(axis=0)
-
-
-def _in_blocks(X: Float[Array, "n d"]) -> tuple[Array, Array]:
-    """Examples in blocks, and the ones that are not padding."""
-    n, size = len(X), min(_block, len(X))
-    blocks = -(-n // size)
-    padded = jnp.pad(X, ((0, blocks * size - n), (0, 0))).reshape(1, blocks, size, -1)
-    return padded, (jnp.arange(blocks * size) < n).astype(X.dtype).reshape(1, blocks, size)
 
 
 def matrix_power(M: Float[Array, "d d"], power: float) -> Float[Array, "d d"]:

@@ -70,11 +70,7 @@ def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
 @_number
 @checked(_check, fine=_are_fine)
 def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
-    """The fraction of rows whose largest logit is at the label.
-
-    Raises:
-        ValueError: no examples, a logit that is NaN or infinite, labels that are neither M numbers 0 .. N - 1 nor one-hot
-            [M, N]; under jit, vmap and grad only shapes are checked.
+    """The fraction of rows whose largest logit is at the label, or at that of a one-hot row.
 
     Example:
         >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
@@ -88,8 +84,7 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
 class Closeness(NamedTuple):
     """How near a softmax layer is to another one.
 
-    distance: `||U - V|| / ||V||` of the centred parameters; cosine: of the angle between them. A softmax ignores what all
-    outputs have in common, so that the mean over outputs is taken from every row first.
+    distance: `||U - V|| / ||V||` of the parameters less their mean over outputs, which no softmax sees; cosine: of their angle.
     agreement: share of examples to which both give the same output.
     """
 
@@ -143,10 +138,6 @@ def reliability(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins
 
     The confidence of an example is its largest probability; bins divide [0, 1] evenly.
 
-    Raises:
-        ValueError: no examples, fewer than 1 bin, a logit that is NaN or infinite, or labels that are neither M
-            numbers 0 .. N - 1 nor one-hot.
-
     Example:
         >>> reliability(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]), bins=2)  # confidence 1/2, accuracy 3/4
         Reliability(confidence=array([0. , 0.5]), accuracy=array([0.  , 0.75]), share=array([0., 1.]))
@@ -168,9 +159,6 @@ def reliability(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins
 def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> float:
     """Expected calibration error: `sum over bins of |accuracy - confidence| share`.
 
-    Raises:
-        ValueError: those of `reliability`.
-
     Example:
         >>> calibration_error(jnp.zeros((4, 2)), jnp.array([0, 0, 1, 1]))  # confidence and accuracy are 1/2
         0.0
@@ -184,9 +172,6 @@ def fit_temperature(logits: Float[Array, "M N"], labels: Array | np.ndarray) -> 
 
     Use held-out examples. T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0
     even if all of a few predictions are correct.
-
-    Raises:
-        ValueError: no examples, logits that are not finite, or labels that are neither M numbers 0 .. N - 1 nor one-hot.
 
     Example:
         >>> logits = jnp.array([[8.0, 0.0]] * 4)  # 3 of 4 are correct; with the pseudo-example, odds of 7 to 3

@@ -1,11 +1,11 @@
-"""Choice of K for numeric features, a separate intercept, and the delta-corrected exponent.
+"""Choice of K for numeric features, and the delta-corrected exponent of the output weights.
 
 For features of different L1 norms the paper uses the mean norm as K. K changes only one weight per output: with log F frozen
 and `log w = -(K - 1)/K log(sum_d F[d, :])`,
 
     logits = H log F + ||H||_1 ⊗ log w,
 
-so a scan over K needs one product H log F, and the best w is a convex problem in N numbers (paper, Sec. 3.2.1 and 5).
+so a scan over K needs one product H log F (paper, Sec. 3.2.1 and 5).
 
 The solution weights output i by `w_i = f_i^((1 - K)/K)`, which assumes that mean co-occurrences are proportional to counts. If
 they grow slightly faster, the paper expects `w_i = f_i^((1 - K - δ)/K)` to be better for some small δ > 0 (Sec. 2.2). This
@@ -27,18 +27,9 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.runs.checks import as_float, check_labels_of, checked, labels_are_fine
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers.explicit import column_sums
-from jexplicit.solvers.sweeps import SoftmaxFit, iterative_scaling_sweeps
 
 _block = 256  # examples whose logits are in memory at once
 _largest = 64.0  # bound of |δ|
-
-
-class DeltaFit(NamedTuple):
-    """δ, and the losses without and with it, nats per example."""
-
-    delta: float
-    first_loss: float
-    loss: float
 
 
 def fit_delta(
@@ -47,7 +38,7 @@ def fit_delta(
     u: Float[Array, " M"],
     labels: Integer[Array, " M"],
     l: Float[Array, " N"],  # noqa: E741
-) -> DeltaFit:
+) -> float:
     """The δ with the lowest loss on M examples (paper, Sec. 2.2).
 
     X: [M, ...] examples. u: [M] their norms, relative to K; 1 for contexts of K tokens. labels: [M] correct outputs.
@@ -58,28 +49,24 @@ def fit_delta(
 
     @jax.jit
     @full_precision
-    def loss_and_slope(delta: Array) -> tuple[Array, Array]:
-        def one(example: tuple[Any, Array, Array]) -> tuple[Array, Array]:
+    def slope(delta: Array) -> Array:
+        def one(example: tuple[Any, Array, Array]) -> Array:
             x, u, y = example
-            log_p = jax.nn.log_softmax(logits(x) - delta * u * l)
-            return -log_p[y], u * (l[y] - jnp.exp(log_p) @ l)
+            return u * (l[y] - jax.nn.softmax(logits(x) - delta * u * l) @ l)
 
-        losses, slopes = jax.lax.map(one, (X, u, labels), batch_size=_block)
-        return losses.mean(), slopes.mean()
+        return jax.lax.map(one, (X, u, labels), batch_size=_block).mean()
 
-    def slope(delta: float) -> float:
-        return float(loss_and_slope(jnp.asarray(delta, l.dtype))[1])
+    def slope_at(delta: float) -> float:
+        return float(slope(jnp.asarray(delta, l.dtype)))
 
-    first = float(loss_and_slope(jnp.zeros((), l.dtype))[0])
     if float(l.max()) == float(l.min()):  # equally frequent outputs: the loss does not depend on δ
-        return DeltaFit(0.0, first, first)
+        return 0.0
     width = 1.0
-    while width <= _largest and slope(-width) * slope(width) >= 0:
+    while width <= _largest and slope_at(-width) * slope_at(width) >= 0:
         width *= 2
     if width > _largest:
         raise ValueError(f"no delta within ±{_largest:g} has the lowest loss: use more examples")
-    delta = float(scipy.optimize.root_scalar(slope, bracket=(-width, width), xtol=1e-5).root)
-    return DeltaFit(delta, first, float(loss_and_slope(jnp.asarray(delta, l.dtype))[0]))
+    return float(scipy.optimize.root_scalar(slope_at, bracket=(-width, width), xtol=1e-5).root)
 
 
 _rows_per_block = 512  # scored at all K in one call
@@ -117,8 +104,7 @@ def _scan_is_fine(H: Array, F: Array, labels: Array, K: Array) -> Array:
 def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, K: Float[Array, " S"]) -> PrimingScan:
     """Accuracy of the explicit solution at every K, in one compiled call.
 
-    `argmax_i (H log F)[m, i] - (K - 1)/K ||H_m||_1 log(sum_d F[d, i])`, vmapped over K. Rows are processed in blocks, of
-    which only right or wrong is kept.
+    `argmax_i (H log F)[m, i] - (K - 1)/K ||H_m||_1 log(sum_d F[d, i])`, by blocks of rows.
 
     Args:
         H: [M, D] features, at least 0.
@@ -158,18 +144,7 @@ def _check_scan(H: Array, F: Array, labels: Array, K: Array) -> None:
         )
 
 
-@full_precision
-def fit_intercept(
-    H: Float[Array, "M D"], Y: Float[Array, "M N"], F: Float[Array, "D N"], *, K: float, sweeps: int = 100
-) -> SoftmaxFit:
-    """`U = log F + 1 ⊗ log w`, best w (paper, Sec. 5)."""
-    n, log_F = H.sum(axis=1, keepdims=True), jnp.log(F)
-    start = log_intercept(F, K)[None, :]
-    fit = iterative_scaling_sweeps(n, Y, start, offsets=H @ log_F, slack=False, sweeps=sweeps)
-    return fit._replace(U=log_F + fit.U)
-
-
-def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> DeltaFit:
+def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> float:
     """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss."""
     log_F, log_w = jnp.log(F), log_intercept(F, K)
     u = H.sum(axis=1) / K

@@ -30,17 +30,14 @@ from jexplicit.counts.pairs import count, count_sparse
 from jexplicit.lm import evaluation
 from jexplicit.lm.core import model as module
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_token_model, logits, map_contexts, token_model
-from jexplicit.lm.core.names import Features, Smoothing
+from jexplicit.lm.core.names import Features
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import (
     bigram_model,
     bigram_optimum,
     explicit_blocks,
     explicit_language_model,
-    smoothed_offset_rows,
-    sparse_language_model,
     target_counts,
     token_counts,
     unigram_model,
@@ -55,12 +52,13 @@ DEV = random_documents(4, 25, N, 8)  # token 5 too, and pairs never seen
 STREAM = stream_of(DOCUMENTS)
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(DOCUMENTS, 3, N))
 SPARSE = tuple(map(csr_array, COUNTS))
-OF_STORED: dict[str, Any] = {"dense": explicit_language_model, "sparse": sparse_language_model}
+STORED = ("dense", "sparse")
 
 
 def fit(stored="dense", *, dtype: Any = np.float64, counts=COUNTS, **options):
     """The explicit model in dense tables or in sparse ones."""
-    return OF_STORED[stored](counts if stored == "dense" else tuple(map(csr_array, counts)), dtype=dtype, **options)
+    counts = counts if stored == "dense" else tuple(map(csr_array, counts))
+    return explicit_language_model(counts, dtype=dtype, **options)
 
 
 def all_log_probabilities(model, X):
@@ -68,7 +66,7 @@ def all_log_probabilities(model, X):
     return log_probabilities(model, np.repeat(X, N, axis=0), np.tile(np.arange(N), len(X))).reshape(-1, N)
 
 
-@pytest.mark.parametrize("stored", OF_STORED)
+@pytest.mark.parametrize("stored", STORED)
 def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
     assert not COUNTS[0][5].any() and (COUNTS[0][1:, 1:] == 0).any()
     cases: tuple[tuple[Features, int, bool], ...] = (("cat", 1, False), ("sum", 3, True), ("cat", 3, False))
@@ -83,7 +81,7 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
         one_by_one = jax.jit(jax.vmap(lambda x, m=model: jax.nn.log_softmax(m.logits(x))))(jax.device_put(X[:20]))
         np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
         assert (model.radius, model.vocab_size, model.ordered, model.eos) == (K, N, (kind, K) == ("cat", 3), eos)
-        assert len(model.rows.different) == (K if kind == "cat" else 1)
+        assert len(model.rows.tables) == (K if kind == "cat" else 1)
         if stored == "dense":  # the decoder below the noise
             blocks = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
             np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
@@ -185,38 +183,11 @@ def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch)
     assert found.positions == dense.positions and found.nll == pytest.approx(dense.nll, rel=1e-12)
 
 
-def test_corrections_are_as_sparse_as_the_counts_and_dense_tables_of_their_rows_are_the_same_model():
-    model = fit("sparse", features="cat", eos=True)
-    for correction, C in zip(model.rows.corrections, SPARSE, strict=True):
-        assert correction.outputs.dtype == np.uint16 and correction.start.dtype == np.int32
-        np.testing.assert_array_equal(correction.outputs, C.indices)
-        np.testing.assert_array_equal(correction.start, C.indptr)
-    dense = token_model([model.rows.dense(t) for t in model.rows.table_of_offset], "cat", True)
-    assert is_token_model(dense)
-    X = np.array(list(product(range(N), repeat=3))[::9])
-    np.testing.assert_allclose(all_log_probabilities(dense, X), all_log_probabilities(model, X), rtol=0, atol=1e-11)
-
-
-def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row():
-    """As distributions: rows over the unigram, with it, and rows over nothing.
-
-    A dense row is a float32 logarithm of a ratio of probabilities above 1e-4, each right to some eps of float32, so to some
-    20 eps of its size of at most 10: 2e-5. What never occurs (5; without ends of documents, `<pad>` as an output) has rows too.
-    """
-    cases: tuple[tuple[Smoothing, bool], ...] = (("kneser-ney", False), ("add-alpha", True))
-    for smoothing, eos in cases:
-        dense = offset_rows(COUNTS, features="cat", eos=eos, smoothing=smoothing)
-        log_p = np.asarray(dense.log_p[0], np.float64)
-        over, plain = (smoothed_offset_rows(SPARSE, eos=eos, smoothing=smoothing, over=o) for o in (log_p, None))
-        assert over.names == plain.names == ("offset 1", "offset 2", "offset 3")
-        read = jax.jit(lambda context, tables=(over, plain): [table.read(context) for table in tables])
-        for j in range(N):
-            both = read(jax.device_put(np.full(3, j)))
-            for table, row, own in zip(dense.tables, *both, strict=True):
-                expected = log_softmax(np.asarray(table[j], np.float64) + log_p)
-                assert row.dtype == own.dtype == np.float32
-                np.testing.assert_allclose(log_softmax(np.asarray(row, np.float64) + log_p), expected, rtol=0, atol=2e-5)
-                np.testing.assert_allclose(log_softmax(np.asarray(own, np.float64)), expected, rtol=0, atol=2e-5)
+def test_corrections_are_as_sparse_as_the_counts():
+    for table, C in zip(fit("sparse", features="cat", eos=True).rows.tables, SPARSE, strict=True):
+        assert table.rows.outputs.dtype == np.uint16 and table.rows.start.dtype == np.int32
+        np.testing.assert_array_equal(table.rows.outputs, C.indices)
+        np.testing.assert_array_equal(table.rows.start, C.indptr)
 
 
 # A pytree whose logits and partition functions are those of dense features
@@ -279,10 +250,10 @@ def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out()
     assert all(a is b for a, b in zip(mixed.tables, (table, other, table), strict=True))
     counts = count_sparse(STREAM, radius=3, vocab_size=N)
     sparse, ngram = (
-        sparse_language_model(counts, features="cat"),
+        explicit_language_model(counts, features="cat"),
         LanguageModel(TrainingText(STREAM, N).ngrams(4), "none", True),
     )
-    one_sparse = sparse_language_model(counts, features="sum")
+    one_sparse = explicit_language_model(counts, features="sum")
     assert [model.ordered for model in (shared, mixed, sparse, ngram, one_sparse)] == [False, True, True, True, False]
     for model in (sparse, ngram, unigram_model(COUNTS)):
         assert not is_token_model(model)

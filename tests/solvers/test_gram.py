@@ -12,9 +12,11 @@ from scipy.special import log_softmax
 
 from jexplicit.features.random import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
-from jexplicit.solvers.gram import (
+from jexplicit.solvers.sweeps import (
+    SoftmaxFit,
     add_grams,
     choose_ridge,
+    curvature_bound_sweeps,
     gram_least_squares,
     gram_matrix,
     gram_softmax_sweeps,
@@ -22,7 +24,6 @@ from jexplicit.solvers.gram import (
     streamed_logits,
     tempered,
 )
-from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps
 
 SLOW = pytest.mark.slow
 IDENTITY = jax.tree_util.Partial(lambda X: X)

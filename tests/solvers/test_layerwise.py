@@ -76,7 +76,7 @@ def test_layers_may_have_their_own_activation_and_solver():
     H, Y, _ = problem()
 
     def scaled(H, Y, K):
-        return iterative_scaling_sweeps(H, Y, jnp.zeros((H.shape[1], Y.shape[1])), sweeps=3, slack=False).U
+        return iterative_scaling_sweeps(H, Y, jnp.zeros((H.shape[1], Y.shape[1])), sweeps=3).U
 
     solved = solve_layers(H, Y, [SoftmaxLayer(activation=lambda z: 1 + jax.nn.sigmoid(z)), SoftmaxLayer(solve=scaled)])
     hidden = 1 + jax.nn.sigmoid(H @ solved.params[0])

@@ -1,4 +1,4 @@
-"""The priming scan against a loop, and the solution as a separate intercept.
+"""The priming scan against a loop, the solution as a separate intercept, and the delta-corrected exponent.
 
 Tolerances: float64 sums of some tens of logarithms of order 10, 1e-11; accuracies are counts and must be equal.
 """
@@ -9,11 +9,19 @@ import numpy as np
 import optax
 import pytest
 import reference
+from scipy.special import log_softmax, softmax
 
 from jexplicit.nn.networks import SoftmaxStack, initial_state, network_step
 from jexplicit.nn.training import objective
 from jexplicit.solvers.explicit import explicit_solution, priming_number
-from jexplicit.solvers.priming import fit_intercept, intercept_logits, log_intercept, priming_scan
+from jexplicit.solvers.priming import (
+    delta_intercept,
+    fit_delta,
+    fit_image_delta,
+    intercept_logits,
+    log_intercept,
+    priming_scan,
+)
 
 GOAL = objective("softmax_cross_entropy")
 M, D, N = 700, 6, 3  # more images than one block of the scan
@@ -91,16 +99,24 @@ def test_training_from_the_warm_start_is_training_what_is_added_to_a_frozen_log_
     assert np.abs(U - np.asarray(explicit_solution(F, K))).max() > 0.1  # it did move
 
 
-def test_the_fitted_intercept_is_a_minimum():
-    H, Y, _, F = map(jax.device_put, problem(M=300))
-    fitted = fit_intercept(H, Y, F, K=float(priming_number(H)), sweeps=6000)
-    log_w = (np.asarray(fitted.U) - np.log(F))[0]
-    np.testing.assert_allclose(fitted.U, np.log(F) + log_w[None, :], rtol=0, atol=1e-11)  # only the intercept moved
+def test_delta_is_the_lowest_of_a_scan_where_the_mean_log_count_of_the_model_is_that_of_the_targets():
+    H, Y, labels, F = problem(M=300)
+    f, K = Y.sum(axis=0), float(H.sum(axis=1).mean())
+    delta = fit_image_delta(*map(jax.device_put, (H, labels, F, f)), K)
 
-    def loss(log_w):
-        return -jnp.sum(Y * jax.nn.log_softmax(intercept_logits(H, F, log_w))) / 300
+    def logits(delta):
+        return H @ np.log(F) + H.sum(axis=1)[:, None] * (-(K - 1) / K * np.log(F.sum(axis=0)) - delta / K * np.log(f))[None, :]
 
-    slope = jax.jit(jax.grad(loss))
-    assert np.abs(slope(jax.device_put(log_w))).max() < 1e-6  # the starting point's is 0.1 to 1
-    assert np.abs(slope(log_intercept(F, float(priming_number(H))))).max() > 1e-2
-    assert np.all(np.diff(fitted.losses) <= 1e-13)
+    def loss(delta):
+        return float(-(Y * log_softmax(logits(delta), axis=1)).sum(axis=1).mean())
+
+    scan = np.linspace(delta - 0.5, delta + 0.5, 101)
+    assert abs(scan[np.argmin([loss(delta) for delta in scan])] - delta) < 0.006  # half a step of the scan
+    assert loss(delta) < loss(0) and abs(delta) > 0.01
+    intercept = delta_intercept(*map(jax.device_put, (F, f)), K, delta)
+    z = np.asarray(intercept_logits(jax.device_put(H), jax.device_put(F), intercept))
+    np.testing.assert_allclose(z, logits(delta), rtol=1e-10)
+    u = H.sum(axis=1) / K
+    assert u @ (softmax(z, axis=1) @ np.log(f)) == pytest.approx(u @ np.log(f)[labels], rel=1e-4)
+    even = fit_delta(lambda x: x, *map(jax.device_put, (np.zeros((4, 2)), np.ones(4), np.array([0, 0, 1, 1]), np.full(2, 3.0))))
+    assert even == 0  # outputs that are equally frequent

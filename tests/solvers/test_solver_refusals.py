@@ -10,10 +10,15 @@ from reference import one_hot
 from tables import refuse
 
 from jexplicit.solvers.explicit import SoftmaxLayer, check_cooccurrences, dense_cooccurrence, explicit_solution, solve_layers
-from jexplicit.solvers.gram import gram_least_squares, gram_matrix, split_examples
 from jexplicit.solvers.metrics import calibration_error, fit_temperature
 from jexplicit.solvers.priming import fit_delta, priming_scan
-from jexplicit.solvers.sweeps import curvature_bound_sweeps, iterative_scaling_sweeps
+from jexplicit.solvers.sweeps import (
+    curvature_bound_sweeps,
+    gram_least_squares,
+    gram_matrix,
+    iterative_scaling_sweeps,
+    split_examples,
+)
 
 M, D, N = 12, 3, 2
 
@@ -88,7 +93,7 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         *((lambda ridge=ridge: least_squares(ridge=ridge), f"ridge {ridge}") for ridge in (0, np.nan)),
         (
             lambda: least_squares(X=changed(H, np.s_[3, 2], np.inf)),
-            "cannot be factorised with ridge 0.0001: check that .*, are finite",
+            "cannot be factorised with ridge 0.0001: check that .* are finite",
         ),
         (lambda: fit_temperature(device(np.array([[np.nan, 0.0]])), device(np.zeros(1, int))), "finite logits"),
         (

@@ -6,16 +6,9 @@ A kind of rows says `names` (what each row is), `tokens` (which token of the con
 for the past, None for no token), `radius` (K, tokens of the context that it reads), `history` (tokens of the past, borders of
 documents ignored; 0 for none), `vocab_size`, and `read(context, history)`, the rows of one position in nats: pure.
 
-Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table. Tables are dense (here),
-sparse over a base row (jexplicit.lm.rows), or of contexts of several tokens (ngrams). Networks are read otherwise.
-
-Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
-and `tree.map` work on them.
-
-A table has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. Row -1 is that of a context without entries.
-
-A softmax layer on token contexts is K tables [N, N] with the logits of a context `sum_k tables[k][x_k]`: a table per offset
-for Cat, the same one K times for Sum.
+Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, -1 for none. A table,
+`Dense` or `Sparse`, has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. Models and kinds are frozen pytrees:
+their arrays are leaves, sizes and names are static.
 """
 
 import functools
@@ -34,6 +27,12 @@ from jexplicit.data.contexts import PAD, check_token_ids, contexts, pad_to, wind
 from jexplicit.data.shards import Stream
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
+HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
+NO_TOKEN = -1  # in a history: no token, before the start of the text
+_contexts_per_call = 1 << 15  # of one device, at most
+_logits_per_block = 1 << 19  # on a CPU: they stay in its cache
+_window = 1 << 22  # positions of a stream that are read at a time
+
 
 def static(default: Any = ...) -> Any:
     """A dataclass field that is no leaf of the pytree."""
@@ -41,10 +40,7 @@ def static(default: Any = ...) -> Any:
 
 
 def pytree(cls: type) -> type:
-    """A frozen dataclass registered with JAX: `static()` fields are metadata, all others hold leaves.
-
-    Objects are equal if they are the same one; their `repr` has the shapes of arrays only.
-    """
+    """A frozen dataclass registered with JAX, equal to itself alone; `static()` fields hold no leaves."""
     if "__repr__" not in vars(cls):
         cls.__repr__ = _short_repr  # pyright: ignore[reportAttributeAccessIssue]
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False, repr=False)(cls))
@@ -61,11 +57,6 @@ class SparseRows(NamedTuple):
     start: Any  # [R + 1] integers
     outputs: Any  # [E] token ids, of the smallest type that holds them
     values: Any  # [E] nats
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the three arrays."""
-        return self.start.nbytes + self.outputs.nbytes + self.values.nbytes
 
     @property
     def longest(self) -> int:
@@ -92,13 +83,13 @@ class Dense:
 
 @pytree
 class Sparse:
-    """Sparse rows over a base row, `row_r = base + weight_r slope + entries_r`.
+    """Sparse rows, alone or over a base, `row_r = base + weight_r slope + entries_r`.
 
     rows: the entries.
     outputs: N.
     longest: entries of the longest row.
-    base: [N]; None for zeros.
-    weight, slope: [R] and [N]; None for no such term.
+    base, slope: [N]; both and `weight` are None for zeros.
+    weight: [R].
     unseen: [R] the logit of outputs whose base is -inf; None where there are none.
     """
 
@@ -106,39 +97,34 @@ class Sparse:
     outputs: int = static()
     longest: int = static()
     base: Any = None
-    weight: Any = None
     slope: Any = None
+    weight: Any = None
     unseen: Any = None
 
     vocab_size = property(lambda self: self.outputs)
 
     def row(self, r: Array) -> Array:
-        """Row r, [N]; of its entries zeros for r = -1."""
+        """Row r, [N]; its entries are zeros for r = -1."""
         start, values = jnp.asarray(self.rows.start), jnp.asarray(self.rows.values)
         first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
         e = first + jnp.arange(min(self.longest, len(values)), dtype=jnp.int32)
         i = jnp.asarray(self.rows.outputs).at[e].get(mode="clip").astype(jnp.int32)
         i = jnp.where((e < last) & (r >= 0), i, self.outputs)  # which is dropped
-        row = jnp.zeros(self.outputs, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
-        if self.base is None:
-            return row
-        base = jnp.asarray(self.base, row.dtype)
-        row = row + base
-        if self.weight is not None:
-            row = row + jnp.asarray(self.weight, row.dtype)[r] * jnp.asarray(self.slope, row.dtype)
-        return row if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, row.dtype)[r], row)
+        entries = jnp.zeros(self.outputs, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
+        return self._over_base(entries, r, slice(None))
 
     def entry(self, r: Array, i: Array) -> Array:
         """Logit i of row r."""
         e, values = find_entry(self.rows.start, self.rows.outputs, r, i, self.longest), jnp.asarray(self.rows.values)
-        value = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
+        entry = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
+        return self._over_base(entry, r, i)
+
+    def _over_base(self, entries: Array, r: Array, i: Any) -> Array:
         if self.base is None:
-            return value
-        base = jnp.asarray(self.base, value.dtype)[i]
-        value = value + base
-        if self.weight is not None:
-            value = value + jnp.asarray(self.weight, value.dtype)[r] * jnp.asarray(self.slope, value.dtype)[i]
-        return value if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, value.dtype)[r], value)
+            return entries
+        base, slope, weight = (jnp.asarray(part, entries.dtype) for part in (self.base, self.slope, self.weight))
+        seen = entries + base[i] + weight[r] * slope[i]
+        return seen if self.unseen is None else jnp.where(jnp.isneginf(base[i]), jnp.asarray(self.unseen, seen.dtype)[r], seen)
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
@@ -171,9 +157,6 @@ def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most:
     return jnp.where(there, place, -1)
 
 
-_contexts_per_call = 1 << 15  # of one device, at most
-
-
 def map_contexts(
     one: Callable[[Any, Array], Array],
     tables: Any,
@@ -185,16 +168,14 @@ def map_contexts(
 ) -> np.ndarray:
     """`one(tables, x)` for every row of X by blocks and devices, on the host.
 
-    Several processes share the rows, and each gets the whole answer.
-
-    `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever pytree of
-    arrays it reads, a language model for one; they are placed on every device. A block has 64 rows on a CPU by default, whose
-    logits stay in the L2 cache, and 4096 elsewhere.
+    Several processes share the rows, and each gets the whole answer. `one` is compiled once per function object: pass a
+    module-level function, not a lambda. The tables, any pytree of arrays, are placed on every device. A block has 64 rows on a
+    CPU by default, whose logits stay in the L2 cache, and 4096 elsewhere.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
     block = block or (64 if on_cpu(mesh) else 4096)
-    apply = compiled_map(one, mesh, block)
+    apply = _compiled_map(one, mesh, block)
     tables, out = replicate(tables, mesh), []
     for own in few_sizes(len(X), [size * mesh.size for size in (_contexts_per_call, 64 * block, 8 * block, block)]):
         out.append(jax.device_get(apply(tables, pad_to(X[own], own.stop - own.start, 0)))[: len(X) - own.start])
@@ -204,7 +185,7 @@ def map_contexts(
 
 
 @functools.cache
-def compiled_map(one: Callable, mesh: Mesh, block: int):
+def _compiled_map(one: Callable, mesh: Mesh, block: int):
     """`one(tables, x)` of all rows of X, divided over the mesh, by blocks."""
 
     def shard(tables, X):
@@ -228,19 +209,11 @@ def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
         start += size
 
 
-HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
-NO_TOKEN = -1  # in a history: no token, before the start of the text
-
-
 class TableRows:
-    """Rows in tables: `index(context)` numbers the row in each of the `row_tables`.
-
-    row_tables: for each row a table of jexplicit.lm.core.model.
-    index: [K] token ids, nearest first -> [rows] integers, -1 for no row: pure.
-    """
+    """Rows in tables: `index(context)` numbers the row in each of the `row_tables`."""
 
     names: Any
-    row_tables: Any
+    row_tables: Any  # Dense and Sparse ones
     normalised = False  # whether target_logits are log-probabilities
     history = 0
     vocab_size = property(lambda self: self.row_tables[0].vocab_size)
@@ -259,13 +232,15 @@ class TableRows:
         return functools.reduce(jnp.add, entries)
 
     def log_partition(
-        self, X: Integer[np.ndarray, "M K"], *, mesh: Any = None, block: int | None = None, progress: Any = None
+        self, X: Integer[np.ndarray, "M K"], *, mesh: Mesh | None = None, progress: Any = None
     ) -> Float[np.ndarray, " M"]:
         """`log Z(x)` of many contexts, in nats, on the host."""
+        mesh = mesh or default_mesh()
+        block = max(1, min(64, _logits_per_block // self.vocab_size)) if on_cpu(mesh) else None
         return map_contexts(_log_Z, self, X, mesh=mesh, block=block, progress=progress)
 
     def target_logits(
-        self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Any = None
+        self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh | None = None
     ) -> Float[np.ndarray, " M"]:
         """The logit of every position's target, in nats, on the host, without whole rows."""
         x_and_y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
@@ -281,70 +256,28 @@ def _target_logit(kind: TableRows, x_and_y: Array) -> Float[Array, ""]:
 
 
 @pytree
-class Constant(TableRows):
-    """One row that no context changes, such as the log unigram.
-
-    row: [N] nats.
-    """
-
-    row: Any
-    name: str = static("unigram")
-
-    names = property(lambda self: (self.name,))
-    tokens = (None,)
-    radius = 1
-    vocab_size = property(lambda self: len(self.row))
-    row_tables = property(lambda self: (Dense(jnp.asarray(self.row)[None]),))
-
-    def index(self, context):
-        return jnp.zeros(1, jnp.int32)
-
-    def log_partition(self, X, *, mesh=None, block=None, progress=None):
-        return np.full(len(X), float(jax.nn.logsumexp(self.row)))
-
-
-class RowsByOffset(TableRows):
+class TokenTables(TableRows):
     """Rows of single tokens: the token k back selects row x_k of a table.
 
-    table_of_offset: for k = 1 .. K, which of the `different` tables.
-    """
-
-    name = "offset"
-    table_of_offset: tuple[int, ...]
-    different: Any
-
-    names = property(lambda self: tuple(f"{self.name} {k}" for k in range(1, self.radius + 1)))
-    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
-    radius = property(lambda self: len(self.table_of_offset))
-
-    @property
-    def row_tables(self):
-        different = self.different
-        return tuple(different[t] for t in self.table_of_offset)
-
-    def index(self, context):
-        return context[: self.radius]
-
-
-@pytree
-class TokenTables(RowsByOffset):
-    """Dense rows of single tokens.
-
-    tables: the different tables, [N, N] each; offsets may share one, as those of Sum do.
+    tables: the different tables, arrays [N, N] or `Sparse`; offsets may share one, as those of Sum do.
     table_of_offset: for k = 1 .. K, which of them.
-    name: what its rows are called before the offset.
     """
 
     tables: tuple[Any, ...]
     table_of_offset: tuple[int, ...] = static()
-    name: str = static("offset")
 
-    different = property(lambda self: tuple(map(Dense, self.tables)))
+    names = property(lambda self: tuple(f"offset {k}" for k in range(1, self.radius + 1)))
+    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
+    radius = property(lambda self: len(self.table_of_offset))
+    dense = property(lambda self: not any(isinstance(table, Sparse) for table in self.tables))
+    by_offset = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
 
     @property
-    def by_offset(self) -> tuple[Any, ...]:
-        """A table for every offset, nearest first."""
-        return tuple(self.tables[t] for t in self.table_of_offset)
+    def row_tables(self):
+        return tuple(table if isinstance(table, Sparse) else Dense(table) for table in self.by_offset)
+
+    def index(self, context):
+        return context[: self.radius]
 
 
 @pytree
@@ -413,7 +346,7 @@ def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageMode
     """The model with the logits `sum_k tables[k][x_k]`.
 
     Args:
-        tables: K tables [N, N], nearest offset first; one array given several times is kept once.
+        tables: K tables, [N, N] or `Sparse`, nearest offset first; one given several times is kept once.
         features: "sum" or "cat".
         eos: whether `<pad>` is predicted as the end of a document.
 
@@ -427,8 +360,9 @@ def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageMode
 
     Source: paper, Eq. 1 and Sec. 3.1.2.
     """
-    if len({table.shape for table in tables}) != 1:
-        raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
+    shapes = [(table.outputs,) * 2 if isinstance(table, Sparse) else table.shape for table in tables]
+    if len(set(shapes)) != 1:
+        raise ValueError(f"tables {shapes}: give at least one, all [N, N]")
     different = list({id(table): table for table in tables}.values())
     index = tuple(next(n for n, other in enumerate(different) if other is table) for table in tables)
     return LanguageModel(TokenTables(tuple(different), index), features, eos)
@@ -436,7 +370,25 @@ def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageMode
 
 def is_token_model(model: LanguageModel) -> bool:
     """Whether a model is dense tables."""
-    return isinstance(model.rows, TokenTables)
+    return isinstance(model.rows, TokenTables) and model.rows.dense
+
+
+@jax.jit
+def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Float[Array, " N"]:
+    """Logits of one context, `sum_k U_k[x_k]` = H U for one-hot H, in nats.
+
+    Args:
+        tables: K tables [N, N].
+        x: [K] token ids, nearest first.
+
+    Example:
+        >>> logits([jnp.eye(2), 2 * jnp.eye(2)], jnp.array([0, 1])).tolist()
+        [1.0, 2.0]
+
+    Source: paper, Eq. 1 and Sec. 3.1.2.
+    """
+    rows = [table.at[x[k]].get(mode="promise_in_bounds") for k, table in enumerate(tables)]
+    return functools.reduce(jnp.add, rows)
 
 
 def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
@@ -467,21 +419,13 @@ class Past(NamedTuple):
         return self._replace(places=self.places[m], starts=None if self.starts is None else self.starts[m])
 
     def within_documents(self) -> "Past":
-        """The same positions, each with the past of its own document alone.
-
-        Example:
-            >>> Past(np.array([0, 5, 6, 0, 7, 0]), np.array([2, 4])).within_documents().starts.tolist()
-            [0, 3]
-        """
+        """The same positions, each with the past of its own document alone."""
         pads = np.flatnonzero(self.stream == PAD)
         return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
 
 
 class State(NamedTuple):
-    """What a model that counts nothing has read.
-
-    tokens: [n] all of them, from the `<pad>` before the first.
-    """
+    """What a model that counts nothing has read: [n] tokens, from the `<pad>` before the first."""
 
     tokens: Integer[np.ndarray, " n"]
 
@@ -530,23 +474,13 @@ def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
     return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
 
 
-_window = 1 << 22  # positions
-
-
 def sampled_positions(
     stream: Stream, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-    """Contexts and targets of a stream, or of a seeded sample without replacement.
-
-    The stream is read by windows; only what is drawn is kept.
+    """Contexts and targets of a stream, read by windows, or of a seeded sample without replacement.
 
     Raises:
         ValueError: a token id that the vocabulary does not have.
-
-    Example:
-        >>> X, Y = sampled_positions(np.array([0, 5, 6, 0, 7, 0]), 2, 8, sample=2)
-        >>> X.shape, Y.shape
-        ((2, 2), (2,))
     """
     check_stream(stream)
     M, windows_of = 0, functools.partial(windows, stream, 1, len(stream), radius=K, span=_window)
@@ -569,24 +503,3 @@ def draw_sample(M: int, sample: int | None, seed: int) -> np.ndarray:
     if sample is None or sample >= M:
         return np.arange(M)
     return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
-
-
-Tables = Sequence[Float[Array, "N N"]]
-
-
-@jax.jit
-def logits(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, " N"]:
-    """Logits of one context, `sum_k U_k[x_k]` = H U for one-hot H, in nats.
-
-    Args:
-        tables: K tables [N, N].
-        x: [K] token ids, nearest first.
-
-    Example:
-        >>> logits([jnp.eye(2), 2 * jnp.eye(2)], jnp.array([0, 1])).tolist()
-        [1.0, 2.0]
-
-    Source: paper, Eq. 1 and Sec. 3.1.2.
-    """
-    rows = [table.at[x[k]].get(mode="promise_in_bounds") for k, table in enumerate(tables)]
-    return functools.reduce(jnp.add, rows)

@@ -6,14 +6,13 @@ The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1
 Smoothed rows are positive and sum to 1, including rows of unseen tokens.
 """
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.lm.core.names import Smoothing
 from jexplicit.runs.checks import as_float, checked
 from jexplicit.runs.devices import full_precision
 
@@ -32,11 +31,7 @@ class Noise(NamedTuple):
 def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
     """One wrong observation per token type: `q_n = f_n / (f_n + 1)`.
 
-    Args:
-        f: [N] how often each token of the stream was observed, `<pad>` (once per document) included.
-
-    Raises:
-        ValueError: negative counts, or fewer than two tokens.
+    f: [N] how often each token of the stream was observed, `<pad>` (once per document) included.
 
     Example:
         >>> noise = noise_model(np.array([1, 3, 0]))
@@ -55,10 +50,7 @@ def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
 @jax.jit
 @full_precision
 def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
-    """Co-occurrences of the noisy embeddings, `F = Eᵀ C`.
-
-    Args:
-        C: [N, I] counts of input tokens (rows) with outputs, as floats.
+    """Co-occurrences of the noisy embeddings, `F = Eᵀ C`, from counts [N, I].
 
     Example:
         >>> noisy_counts(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
@@ -74,12 +66,9 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 @jax.jit
 @full_precision
 def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
-    """The rows that noisy embeddings select from a decoder, `Ũ = E U`.
+    """The rows that noisy embeddings select from a decoder [N, I] in nats, `Ũ = E U`.
 
     With the noise folded into its rows, a decoder is read by plain token ids.
-
-    Args:
-        U: [N, I] decoder, in nats.
 
     Example:
         >>> noisy_rows(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
@@ -114,7 +103,11 @@ def unigram(f: Any) -> Any:
     return f / f.sum()
 
 
-@checked(lambda C: _refuse_counts(), fine=lambda C: ((C >= 0) & (C % 1 == 0)).all())
+def _refuse_counts(C: Any) -> None:
+    raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
+
+
+@checked(_refuse_counts, fine=lambda C: ((C >= 0) & (C % 1 == 0)).all())
 def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
     """Kneser-Ney bigram: `P(i|j) = max(C[j, i] - D, 0) / C(j) + γ(j) P_cont(i)`.
 
@@ -139,10 +132,6 @@ def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
     taken = jnp.where(C > 0, discounts_of(n, modified=False)[0], 0)
     gamma = jnp.where(total > 0, taken.sum(axis=1) / jnp.maximum(total, 1), 1)
     return (C - taken) / jnp.maximum(total, 1)[:, None] + gamma[:, None] * P_cont[None, :]
-
-
-def _refuse_counts() -> None:
-    raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
 
 
 def discounts_of(n: Any, *, modified: bool) -> Any:
@@ -174,27 +163,3 @@ def counts_of_counts(counts: Any) -> Any:
     """How many counts are 1, 2, 3 and 4: NumPy and JAX alike."""
     xp = counts.__array_namespace__()
     return xp.stack([xp.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
-
-
-def smoothed_excess(C: Any, name: str) -> tuple[Float[np.ndarray, " I"], Float[np.ndarray, " E"]]:
-    """Smoothed rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)`: b and s.
-
-    kneser-ney: one discount D, over the continuation distribution b, `s_ji = (C[j, i] - D) / (D n₊(j) b_i)`, with n₊(j) the
-    number of different outputs after j. add-alpha: a pseudo-count of 1 for every pair, `s_ji = C[j, i]`.
-
-    Args:
-        C: [J, I] counts, a scipy.sparse.csr_array.
-        name: of the smoothing.
-
-    Raises:
-        ValueError: another smoothing than these.
-
-    Source: Kneser & Ney 1995.
-    """
-    if name == "add-alpha":
-        return np.full(C.shape[1], 1 / C.shape[1]), C.data.astype(np.float64)
-    if name != "kneser-ney":
-        raise ValueError(f"smoothing {name!r}: choose {' or '.join(get_args(Smoothing))}")
-    lower, cells = unigram(np.bincount(C.indices, minlength=C.shape[1])), np.diff(C.indptr)
-    D = discounts_of(counts_of_counts(C.data), modified=False)[0]
-    return lower, (C.data - D) / (D * np.repeat(cells, cells) * lower[C.indices])

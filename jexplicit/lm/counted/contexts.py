@@ -484,7 +484,8 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
         tree = agglomerate(_before(ids, N))
         return tree, {size: tree.classes(size, counts) for size in sizes}
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
-    x = word_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
+    x = singular_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
+    x = x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
     tree = bisect(x, counts)
     return tree, {size: tree.classes(size, counts) if len(ids) < _short else cluster(x, counts, size) for size in sizes}
 
@@ -547,8 +548,8 @@ def cluster(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], size
     return found
 
 
-def word_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
-    """Vectors of length 1, or 0, of the tokens that are rows of counts of pairs [N, N]; those of several counts in a row.
+def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
+    """Word vectors of the first tokens of pairs that are counted in [N, N]; those of several counts side by side.
 
     Leading singular vectors of positive pointwise mutual information `log(n_ij / (n_i q_j))`, with q the distribution of the
     second tokens to the power .75, scaled by root singular values.
@@ -564,8 +565,7 @@ def word_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N 
         positive = csr_array((information[kept], (C.row[kept], C.col[kept])), shape=(N, N))
         u, s, _ = svds(positive, k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
         found.append(u * np.sqrt(np.maximum(s, 0)))
-    x = np.concatenate(found, axis=1)
-    return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
+    return np.concatenate(found, axis=1)
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:

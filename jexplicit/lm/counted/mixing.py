@@ -33,7 +33,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.counted.contexts import Text, Tree, word_vectors
+from jexplicit.lm.counted.contexts import Text, Tree, singular_vectors
 from jexplicit.lm.counted.evidence import MOST, Decisions, threads
 from jexplicit.runs.devices import check_threads
 
@@ -294,8 +294,10 @@ def describing(text: Text, N: int) -> tuple[Described, ...]:
         i, j = ids[k:][there], ids[:-k][there]
         pairs = pairs + csr_array((np.ones(len(i), np.int64), (i, j)), shape=(N, N))
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
-    found = word_vectors([C, C.T.tocsr()], _rank), word_vectors([(pairs + pairs.T).tocsr()], _topic_rank)
-    tables = [rows.astype(np.float32) * (np.arange(N) != PAD)[:, None] for rows in found]
+    found = singular_vectors([C, C.T.tocsr()], _rank), singular_vectors([(pairs + pairs.T).tocsr()], _topic_rank)
+    tables = [(x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)).astype(np.float32) for x in found]
+    for table in tables:
+        table[PAD] = 0
     return Described(tables[0], _offsets, ()), Described(tables[1], (), _windows)
 
 

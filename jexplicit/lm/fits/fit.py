@@ -91,7 +91,7 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
     Example:
         >>> fitted = fit_model("bigram", TrainingText(np.array([0, 2, 3, 2, 4, 0]), 5))
         >>> fitted.model.names, fitted.info["scalars"]
-        (('offset 1',), 0)
+        (('unigram', 'context 1'), 0)
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
@@ -261,9 +261,9 @@ def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
     with watch.stage(f"delta, {features}, K = {K}"):
         tables = blocks * (K // len(blocks))
-        found = fit_delta(lambda x: logits(tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
-    tables = [U - found.delta / K * log_f[None] for U in blocks] * (K // len(blocks))
-    return FitResult(token_model(tables, features, text.eos), {"delta": found.delta, "scalars": 1})
+        delta = fit_delta(lambda x: logits(tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
+    tables = [U - delta / K * log_f[None] for U in blocks] * (K // len(blocks))
+    return FitResult(token_model(tables, features, text.eos), {"delta": delta, "scalars": 1})
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:

@@ -16,9 +16,9 @@ from jexplicit.lm.counted.contexts import (
     bisect,
     follower,
     grow,
+    singular_vectors,
     spelling,
     window_of,
-    word_vectors,
 )
 
 _play = (
@@ -137,7 +137,7 @@ def test_trees_have_a_path_for_every_token():
     pairs = csr_array((np.ones(2999, int), (ids[1:], ids[:-1])), shape=(14, 14))
     for tree in (
         grow(ids, 14)[0],
-        bisect(word_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
+        bisect(singular_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
         bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
         agglomerate(rng.random((14, 5))),
     ):
