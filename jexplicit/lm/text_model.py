@@ -54,19 +54,21 @@ class TextModel(NamedTuple):
         Raises:
             ValueError: one text instead of a list.
         """
-        return [log_p for _, log_p in self.score_tokens(texts, progress=progress)]
+        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
+        ids, pad = self.tokenizer.encode_all(texts), np.array([PAD], np.int32)
+        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
+        if not parts:
+            return [np.zeros(0) for _ in ids]
+        log_p = score(self.model, np.concatenate([pad, *parts]), progress=progress).astype(np.float64)
+        predicted = [len(of_text) + (self.model.eos and len(of_text) > 0) for of_text in ids]
+        return np.split(log_p, np.cumsum(predicted)[:-1])
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The predicted token ids of every text, and their scores."""
-        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
-        ids = self.tokenizer.encode_all(texts)
-        pad = np.array([PAD], np.int32)
-        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
-        if not parts:
-            return [(of_text, np.zeros(0)) for of_text in ids]
-        log_p = score(self.model, np.concatenate([pad, *parts]), progress=progress).astype(np.float64)
-        predicted = [np.append(of_text, pad) if self.model.eos and len(of_text) else of_text for of_text in ids]
-        return list(zip(predicted, np.split(log_p, np.cumsum([len(tokens) for tokens in predicted])[:-1]), strict=True))
+        scores = self.score(texts := texts if isinstance(texts, str) else [*texts], progress=progress)
+        ids, end = self.tokenizer.encode_all(texts), np.array([PAD], np.int32)[: self.model.eos]
+        predicted = (np.append(of_text, end if len(of_text) else end[:0]) for of_text in ids)
+        return list(zip(predicted, scores, strict=True))
 
     def perplexity(self, texts: Sequence[str]) -> float:
         """The perplexity per token of texts, that of all predictions together.

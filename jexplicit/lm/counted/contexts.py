@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer, UInt8, UInt64
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
+from threadpoolctl import threadpool_limits
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
@@ -214,11 +215,16 @@ def _latest(event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0)
 
 # Words. Of characters a word is a run of letters; of subwords it begins at a `▁`.
 class Words(NamedTuple):
-    """Words of a text: begins, ends, and the continued word by place."""
+    """Words of a text: where they begin and end; for each place, the begin of the word that goes on there, or the place.
+
+    before, first: [L] the number of words before that begin, and before the document.
+    """
 
     begin: Int[np.ndarray, " words"]
     end: Int[np.ndarray, " words"]
     start: Int[np.ndarray, " L"]
+    before: Int[np.ndarray, " L"]
+    first: Int[np.ndarray, " L"]
 
 
 def _words(text: Text) -> Words:
@@ -227,30 +233,25 @@ def _words(text: Text) -> Words:
     starts = inside & (text.spelling.begins[text.ids] | ~continues)
     begin, end = np.flatnonzero(starts), np.flatnonzero(starts | ~inside)
     end = np.append(end, len(at))[np.searchsorted(end, begin, side="right")]
-    return Words(begin, end, np.where(continues, _latest(starts, at), at))
-
-
-def _finished(text: Text, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """[L] the k-th word that ended before the place, if any."""
-    words = text[_words]
-    n = np.searchsorted(words.begin, words.start) - k
-    known = (n >= 0) & (n >= np.searchsorted(words.begin, text.begin))
-    return np.maximum(n, 0), known
+    start = np.where(continues, _latest(starts, at), at)
+    return Words(begin, end, start, np.searchsorted(begin, start), np.searchsorted(begin, text.begin))
 
 
 def _word(text: Text, k: int, *, folded: bool = False) -> Column:
-    words, (n, known) = text[_words], _finished(text, k)
+    """The k-th word that ended before the place, if any."""
+    words = text[_words]
+    n = words.before - k
     if not len(words.begin):
         return np.zeros(len(n), np.uint64)
-    return np.where(known, text.span(words.begin, words.end, folded=folded)[n], np.uint64(0))
+    return np.where(n >= words.first, text.span(words.begin, words.end, folded=folded)[np.maximum(n, 0)], np.uint64(0))
 
 
 def _since(text: Text) -> Column:
     """All since the last finished word."""
-    n, known = _finished(text, 1)
-    ends, at = text[_words].end, np.arange(len(text.ids))
-    last = ends[n] if len(ends) else n
-    return text.span(np.where(known, last, np.minimum(text.begin + 1, at)))
+    words, at = text[_words], np.arange(len(text.ids))
+    n = words.before - 1
+    last = np.append(words.end, 0)[np.maximum(n, 0)]
+    return text.span(np.where(n >= words.first, last, np.minimum(text.begin + 1, at)))
 
 
 def _line_start(text: Text) -> np.ndarray:
@@ -323,16 +324,6 @@ def _shape(text: Text, length: int = 8) -> Column:
     return found
 
 
-def _above(text: Text) -> Column:
-    """The two tokens that stand above the place, in the line before."""
-    at, start = np.arange(len(text.ids)), text[_line_start]
-    before = text[_line_start][np.maximum(start - 1, 0)]
-    place = before + (at - start)
-    known = (place < start - 1) & (place > text.begin) & (start > text.begin + 1)
-    ids = text.ids.astype(np.uint64) + np.uint64(1)
-    return np.where(known, mix(ids[np.minimum(place, len(at) - 1)], ids[np.minimum(place + 1, len(at) - 1)]), np.uint64(0))
-
-
 def _place(text: Text) -> Column:
     """0 at line starts, 1 and 2 outside, 3 to 7 inside words."""
     at = np.arange(len(text.ids))
@@ -364,7 +355,6 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
     "part": lambda text: text.span(text[_words].start),
     "word": lambda text: _word(text, 1),
     "word before": lambda text: _word(text, 2),
-    "two words before": lambda text: _word(text, 3),
     "since": _since,
     "line": lambda text: text.span(text[_line_start]),
     "width": lambda text: (np.arange(len(text.ids)) - text[_line_start]).astype(np.uint64),
@@ -378,7 +368,6 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
     "sentence": _sentence,
     "punctuation": _punctuation,
     "shape": _shape,
-    "above": _above,
     "place": _place,
     "followed": follower(Context(1), 1),
     "followed two": follower(Context(1, 2), 1),
@@ -486,8 +475,17 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
     x = singular_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
     x = x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
-    tree = bisect(x, counts)
-    return tree, {size: tree.classes(size, counts) if len(ids) < _short else cluster(x, counts, size) for size in sizes}
+    tree, occurs = bisect(x, counts), np.flatnonzero(counts)
+    if len(ids) < _short:
+        return tree, {size: tree.classes(size, counts) for size in sizes}
+    from sklearn.cluster import KMeans  # it takes a second to import
+
+    classes = {size: np.zeros(N, np.int32) for size in sizes}
+    with threadpool_limits(1):  # several threads would add in another order each time
+        for size, found in classes.items():
+            kmeans = KMeans(min(size, len(occurs)), n_init=1, max_iter=30, random_state=0)  # pyright: ignore[reportArgumentType]
+            found[occurs] = 1 + kmeans.fit_predict(x[occurs], sample_weight=np.sqrt(counts[occurs]))
+    return tree, classes
 
 
 def _before(ids: np.ndarray, N: int) -> np.ndarray:
@@ -534,18 +532,6 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
         cost[others, new] = lost(rows[others] + rows[new]) - own[others] - own[new]
         live[new] = True
     return as_tree(children, 2 * N - 2, N)
-
-
-def cluster(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], size: int) -> Int[np.ndarray, " N"]:
-    """A class of every token by k-means of word vectors, weighted."""
-    from sklearn.cluster import KMeans  # it takes a second to import
-    from threadpoolctl import threadpool_limits
-
-    occurs, found = np.flatnonzero(counts), np.zeros(len(counts), np.int32)
-    kmeans = KMeans(min(size, len(occurs)), n_init=1, max_iter=30, random_state=0)  # pyright: ignore[reportArgumentType]
-    with threadpool_limits(1):  # several threads would add in another order each time
-        found[occurs] = 1 + kmeans.fit_predict(x[occurs], sample_weight=np.sqrt(counts[occurs]))
-    return found
 
 
 def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:

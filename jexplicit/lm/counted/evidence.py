@@ -153,22 +153,19 @@ class Sorted(NamedTuple):
     recent_v: Float32[np.ndarray, " n1"]
     views: list[tuple[np.ndarray, np.ndarray | None]]
 
-    def before(self, at: np.ndarray | slice, *, sums: bool = True) -> Statistics:
-        """Statistics of what the cells of some decisions have seen before them."""
-        parts = (self.seen(begin[at], at if end is None else end[at], sums=sums) for begin, end in self.views)
-        return functools.reduce(Statistics.then, parts)
-
-    def seen(self, begin: np.ndarray, end: np.ndarray | slice, *, sums: bool = True) -> Statistics:
-        """Statistics of the intervals [begin, end); without sums, r and later fields are 0."""
-        n = (np.arange(end.start or 0, end.stop, dtype=np.int32) if isinstance(end, slice) else end) - begin
-        ones, last = self.ones[end] - self.ones.take(begin), self.last[end] & _both.take(np.minimum(n, 2))
-        if not sums:
-            zero = np.zeros(1, np.float32)
-            return Statistics(n, ones, last, zero, zero, zero, zero)
-        r, v = ((c[end] - c.take(begin)).astype(np.float32) for c in (self.r, self.v))
-        fade = _fade.take(np.minimum(n, 255))
-        recent = (c[end] - fade * c.take(begin) for c in (self.recent_r, self.recent_v))
-        return Statistics(n, ones, last, r, v, *recent)
+    def seen(self, *intervals: tuple[np.ndarray, np.ndarray | slice], sums: bool = True) -> Statistics:
+        """Statistics of intervals [begin, end), one after the other; without sums, r and later fields are 0."""
+        found = []
+        for begin, end in intervals:
+            n = (np.arange(end.start or 0, end.stop, dtype=np.int32) if isinstance(end, slice) else end) - begin
+            ones, last = self.ones[end] - self.ones.take(begin), self.last[end] & _both.take(np.minimum(n, 2))
+            r = v = recent_r = recent_v = np.zeros(1, np.float32)
+            if sums:
+                r, v = ((c[end] - c.take(begin)).astype(np.float32) for c in (self.r, self.v))
+                fade = _fade.take(np.minimum(n, 255))
+                recent_r, recent_v = (c[end] - fade * c.take(begin) for c in (self.recent_r, self.recent_v))
+            found.append(Statistics(n, ones, last, r, v, recent_r, recent_v))
+        return functools.reduce(Statistics.then, found)
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) -> list[UInt64[np.ndarray, " n"]]:
@@ -417,7 +414,7 @@ def pass_over(
         s, found = kept[number] if kept else sort(key[number], base, view, d), np.zeros(4 * _states * _bins)
         for a in range(0, len(s.time), _chunk):
             at = slice(a, min(a + _chunk, len(s.time)))
-            seen = s.before(at, sums=False)
+            seen = s.seen(*((begin[at], at if end is None else end[at]) for begin, end in s.views), sums=False)
             (entry, part), known = entries(seen, s.b[at]), np.flatnonzero(seen.n)
             half = (s.cell[at] & np.uint64(1)).astype(np.int32)
             entry, part = (entry + (2 * half + s.y[at]) * (_states * _bins))[known], part[known]
@@ -433,7 +430,8 @@ def pass_over(
         n = len(s.time) if some is None else len(some)
         for a in range(0, n, _chunk):
             at = slice(a, min(a + _chunk, n)) if some is None else some[a : a + _chunk]
-            seen, b, time = s.before(at), s.b[at], s.time[at]
+            seen = s.seen(*((begin[at], at if end is None else end[at]) for begin, end in s.views))
+            b, time = s.b[at], s.time[at]
             seen = seen if earlier is None else Statistics(*(field[rank[at]] for field in earlier)).then(seen)
             found = evidence(seen, b, tables, (s.cell[at] & np.uint64(1)).astype(np.int32) % len(tables), least)
             if len(step):
@@ -444,7 +442,7 @@ def pass_over(
             np.put(x.view(rows), time, found.astype(x.dtype).view(rows))
         last = np.flatnonzero(np.append(new[1:], np.ones(min(len(new), 1), bool))) if store else np.zeros(0, int)
         last = last[last - s.start[last] + 1 >= least]
-        return (s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32))) if store else None
+        return (s.cell[last], s.seen((s.start[last], (last + 1).astype(np.int32)))) if store else None
 
     size = min(shards, max(1, _keys_at_once // _shard))
     for group in (range(first, first + size) for first in range(0, shards, size)):

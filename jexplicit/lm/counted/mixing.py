@@ -286,21 +286,6 @@ class Layer(NamedTuple):
         return out
 
 
-def describing(text: Text, N: int) -> tuple[Described, ...]:
-    """Vectors of a text's tokens: from pairs of neighbours, and from pairs at most ten tokens apart."""
-    ids, at, pairs = text.ids.astype(np.int64), np.arange(len(text.ids)), csr_array((N, N), dtype=np.int64)
-    for k in range(1, _span + 1):
-        there = (at[k:] - k > text.begin[k:]) & (ids[k:] != PAD) & (ids[:-k] != PAD)
-        i, j = ids[k:][there], ids[:-k][there]
-        pairs = pairs + csr_array((np.ones(len(i), np.int64), (i, j)), shape=(N, N))
-    C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
-    found = singular_vectors([C, C.T.tocsr()], _rank), singular_vectors([(pairs + pairs.T).tocsr()], _topic_rank)
-    tables = [(x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)).astype(np.float32) for x in found]
-    for table in tables:
-        table[PAD] = 0
-    return Described(tables[0], _offsets, ()), Described(tables[1], (), _windows)
-
-
 def described(vectors: tuple[Described, ...], text: Text, places: Integer[np.ndarray, " P"]) -> Float32[np.ndarray, "P R"]:
     """z of some ascending places of a text, 0 before the document; the last number is a constant."""
     found, start, ids = [], text.begin[places], text.ids
@@ -318,22 +303,17 @@ def described(vectors: tuple[Described, ...], text: Text, places: Integer[np.nda
     return np.concatenate([*found, np.full((len(places), 1), 0.3, np.float32)], axis=1)
 
 
-def near(tree: Tree, top: int) -> Int[np.ndarray, " nodes"]:
-    """For each node the ancestor at depth `top`, which shares F."""
-    found = np.arange(len(tree.length) - 1)
-    for depth in range(top, tree.node.shape[1]):
-        there = tree.length > depth
-        found[tree.node[there, depth]] = tree.node[there, top]
-    return found
-
-
 def layer_rows(
     vectors: tuple[Described, ...], text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree
 ) -> Float32[np.ndarray, "blocks nodes R"]:
     """theta of the first 1, 2, ... blocks of the text: (h F + ridge S)^-1 G, from sums that are made in one pass."""
     R = sum(v.table.shape[1] * (len(v.offsets) + len(v.windows)) for v in vectors) + 1
     nodes, blocks = len(tree.length) - 1, int(d.block[-1]) + 1
-    tops, group = np.unique(near(tree, min(_deepest, max(len(d.bit) // _of_group, 1).bit_length() - 1)), return_inverse=True)
+    top, near = min(_deepest, max(len(d.bit) // _of_group, 1).bit_length() - 1), np.arange(nodes)
+    for depth in range(top, tree.node.shape[1]):  # the ancestor at depth `top` of each node, which shares F
+        there = tree.length > depth
+        near[tree.node[there, depth]] = tree.node[there, top]
+    tops, group = np.unique(near, return_inverse=True)
     every = max(1, len(d.bit) // (len(tops) * _for_fisher))
     G, h = np.zeros((blocks, nodes, R), np.float32), np.zeros((blocks, nodes))
     F, weight = np.zeros((len(tops), R, R), np.float32), np.zeros(len(tops))
@@ -376,6 +356,8 @@ def solve_layer(
 ) -> tuple[Layer, Float32[np.ndarray, " n"]]:
     """A layer over the log-odds of contexts, and its evidence.
 
+    Its word vectors are those of pairs of neighbours, and of pairs at most ten tokens apart.
+
     Args:
         text: the training text.
         d: its decisions.
@@ -383,7 +365,17 @@ def solve_layer(
         tree: of tokens.
         at: [n] the decisions whose evidence is wanted, ascending.
     """
-    vectors = describing(text, len(tree.length))
+    N, ids = len(tree.length), text.ids.astype(np.int64)
+    C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
+    pairs = csr_array((N, N), dtype=np.int64)
+    for k in range(1, _span + 1):
+        there = (np.arange(len(ids) - k) > text.begin[k:]) & (ids[k:] != PAD) & (ids[:-k] != PAD)
+        i, j = ids[k:][there], ids[:-k][there]
+        pairs = pairs + csr_array((np.ones(len(i), np.int64), (i, j)), shape=(N, N))
+    found = singular_vectors([C, C.T.tocsr()], _rank), singular_vectors([(pairs + pairs.T).tocsr()], _topic_rank)
+    near, far = ((x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)).astype(np.float32) for x in found)
+    near[PAD] = far[PAD] = 0
+    vectors = Described(near, _offsets, ()), Described(far, (), _windows)
     theta, x, block = layer_rows(vectors, text, d, base, tree), np.zeros(len(at), np.float32), d.block[at]
     for k in range(1, len(theta)):
         some = at[block == k]

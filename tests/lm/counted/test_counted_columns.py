@@ -69,18 +69,15 @@ def facts(ids, t):
             opens += [line] if len(line) > 1 and (not lines or lines[-1] == "\n") else []
             lines, line, in_line = [*lines, "".join(line)], [], 0
     word = [*([None] * 3), *words]
-    above = lines[-1][len(line) : len(line) + 2] if lines and len(line) < len(lines[-1]) - 1 else None
     return {
         1: ids[t - 1],
         3: ids[t - 3] if t - 3 >= begin else None,
         "part": "".join(part),
         "word": word[-1],
         "word before": word[-2],
-        "two words before": word[-3],
         "since": "".join(since),
         "line": "".join(line),
         "width": len(line),
-        "above": above,
         "speaker": "".join(opens[-1]) if opens else None,
         "speaker before": "".join(opens[-2]) if len(opens) > 1 else None,
         "paragraph": (not lines or lines[-1] == "\n") * (2 - bool(line)),

@@ -63,7 +63,7 @@ def test_what_cells_have_seen(name):
     ids, d, base, h = small()
     (key,) = keys(h, d, 1, range(1))
     s = sort(key, base, views(len(ids))[name], d)
-    found = s.before(slice(0, len(key)))
+    found = s.seen(*((begin, slice(0, len(key)) if end is None else end) for begin, end in s.views))
     at, p = np.argsort(s.time), 1 / (1 + np.exp(-base.astype(float)))
     found = take(found, at)
     for i, before in enumerate(slow("whole" if name == "both" else name, d, base, h)):

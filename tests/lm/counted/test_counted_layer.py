@@ -13,7 +13,7 @@ from jexplicit.lm.attribution import account
 from jexplicit.lm.counted import mixing as core
 from jexplicit.lm.counted.contexts import Text, grow, spelling
 from jexplicit.lm.counted.evidence import Decisions, decisions, predicted_places
-from jexplicit.lm.counted.mixing import Described, Layer, described, describing, layer_rows, near
+from jexplicit.lm.counted.mixing import Described, Layer, described, layer_rows, solve_layer
 from jexplicit.lm.counted.model import CountedModel, fit_counted, orders
 from jexplicit.lm.counted.reading import begin
 from jexplicit.lm.evaluation import evaluate
@@ -66,7 +66,9 @@ def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
     places = predicted_places(text.ids, False)[:-39]
     d = Decisions(*(field[d.place <= places[-1]] for field in d))
     base = base[: len(d.bit)]
-    rows, near_to = layer_rows(vectors, text, d, base, tree), near(tree, depth)
+    rows, near_to = layer_rows(vectors, text, d, base, tree), np.arange(N - 1)
+    for path, length in zip(tree.node, tree.length, strict=True):  # nodes below one at this depth share F
+        near_to[path[depth:length]] = path[min(depth, length - 1)]
     Z = np.array([z_by_loop(vectors, text.ids, t) for t in d.place])
     p = 1 / (1 + np.exp(-base))
     v = p * (1 - p)
@@ -95,7 +97,9 @@ def test_evidence_of_a_block_does_not_know_the_bits_after_it():
 def test_vectors_of_a_text_tell_its_topics_apart():
     ids = topics(40, 1)
     text = Text(ids, spelling(None, N))
-    table = describing(text, N)[1].table
+    tree = grow(ids, N)[0]
+    d = decisions(ids, tree, predicted_places(ids, False), np.arange(len(ids)) * 4 // len(ids))
+    table = solve_layer(text, d, np.zeros(len(d.bit), np.float32), tree, np.zeros(0, int))[0].vectors[1].table
     alike = table @ table.T
     assert alike[1:7, 1:7].mean() > alike[1:7, 7:].mean() + 0.3 and not table[0].any()
 
