@@ -44,6 +44,8 @@ from jexplicit.lm.counted.reading import AnyModel, Counted, distributions, distr
 from jexplicit.lm.rows import SequenceRows
 from jexplicit.runs.devices import check_threads
 
+_no_places = "a network that reads a window of the text: say where the positions stand (past)"
+
 
 class Evaluation(NamedTuple):
     """The loss of a model on a text: summed negative log-likelihood and predictions."""
@@ -72,7 +74,7 @@ def evaluate(
     mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """The loss of any language model on a token stream.
+    """The loss of any language model on a token stream, summed `-log p` in nats.
 
     At K = 1 it comes from the stream's counts alone and is always exact. Beyond, a seeded sample of positions bounds the time.
 
@@ -168,19 +170,7 @@ def log_probabilities(
 ) -> Float[np.ndarray, " M"]:
     """`log p(y_m | x_m)` of every position, in nats.
 
-    Args:
-        X: [M, K] contexts, nearest token first.
-        past: where the positions stand in their text, for models that read the past.
-
-    Raises:
-        ValueError: contexts of another width, a token id that the model does not have, no past where one is needed.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
-        >>> np.exp(log_probabilities(model, np.array([[0], [1]]), np.array([0, 2]))).round(2).tolist()
-        [0.5, 0.25]
+    X: [M, K] contexts, nearest token first. past: where the positions stand in their text, for models that read the past.
     """
     check_threads()
     check_positions(model, X, Y)
@@ -191,7 +181,8 @@ def log_probabilities(
         logits = kind.target_logits(X, Y, mesh=mesh)
         return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
     if isinstance(kind, SequenceRows):
-        past = _known(past)
+        if past is None:
+            raise ValueError(_no_places)
         return kind.stream_log_probabilities(past.stream, mesh=mesh, progress=progress)[past.places - 1]
     X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
     return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
@@ -200,22 +191,7 @@ def log_probabilities(
 def log_distributions(
     model: AnyModel, X: Integer[np.ndarray, "M K"], *, past: Past | None = None, mesh: Mesh | None = None
 ) -> Float[np.ndarray, "M N"]:
-    """`log p(. | x_m)` of every position, over all tokens, in nats.
-
-    Args:
-        X: [M, K] contexts, nearest token first.
-        past: where the positions stand in their text, for models that read the past.
-
-    Raises:
-        ValueError: those of `log_probabilities`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
-        >>> np.exp(log_distributions(model, np.array([[0]]))).round(2).tolist()
-        [[0.5, 0.25, 0.25]]
-    """
+    """`log p(. | x_m)` of every position, over all tokens, in nats; see `log_probabilities`."""
     if isinstance(model, Counted):
         if past is None:
             raise ValueError("a counted model reads the text before: say where the positions stand (past)")
@@ -226,24 +202,14 @@ def log_distributions(
     if not len(X):
         return np.zeros((0, model.vocab_size), np.float32)
     if isinstance(model.rows, SequenceRows):
-        past = _known(past)
+        if past is None:
+            raise ValueError(_no_places)
         return model.rows.stream_distributions(past.stream, past.places, mesh=mesh)
     return map_contexts(_log_p, model, X, mesh=mesh)
 
 
-def _known(past: Past | None) -> Past:
-    """Places of positions in their text, for a network that reads a window."""
-    if past is None:
-        raise ValueError("a network that reads a window of the text: say where the positions stand (past)")
-    return past
-
-
 def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
-    """Refuse positions that a model has no answer for.
-
-    Raises:
-        ValueError: contexts of another width, or a token id that the model does not have.
-    """
+    """Refuse contexts of another width, and token ids that the model does not have."""
     if X.ndim != 2 or X.shape[1] != model.radius or len(X) != len(Y):
         raise ValueError(
             f"contexts of shape {X.shape} for {len(Y)} targets and a model of radius {model.radius}: "
@@ -309,10 +275,7 @@ def paired_difference(
     Args:
         nll: negative log-likelihood of each document, in nats or bits.
         other: the same of the other model, whatever its tokenizer.
-        sizes: bytes of each document.
-
-    Raises:
-        ValueError: no documents, unequal numbers of them, a loss that is not finite, or a size that is not above 0.
+        sizes: bytes of each document, above 0.
 
     Example:
         >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
@@ -334,18 +297,11 @@ def bootstrap_standard_error(
 ) -> float:
     """The bootstrap standard error over documents of the loss `Σ nll / Σ sizes`.
 
-    Args:
-        nll: negative log-likelihood of each document.
-        sizes: predictions of each document.
-        draws: how often as many documents are drawn with replacement. The result has a relative error of `1/sqrt(2 draws)`.
+    nll, sizes: negative log-likelihood and predictions of each document. draws: how often as many documents are drawn with
+    replacement; the result has a relative error of `1/sqrt(2 draws)`.
 
-    Raises:
-        ValueError: no documents, unequal numbers of them, a loss that is not finite, a size that is not above 0, or fewer than
-            two draws.
-
-    Example:
-        >>> bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3]))  # every prediction loses 2
-        0.0
+    >>> bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3]))  # every prediction loses 2
+    0.0
     """
     if nll.shape != sizes.shape or not len(nll) or draws < 2:
         raise ValueError(f"{nll.shape} losses, {sizes.shape} sizes, {draws} draws: give one of each a document, and two draws")
@@ -365,17 +321,11 @@ _largest_exponent = 700.0  # of a double
 def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float | None]:
     """Bits per byte, bits per character and word perplexity; None if unknown.
 
-    Args:
-        nll: summed negative log-likelihood of the whole text, nats. Of a sample: mean per position times positions in all.
-        sizes: of the text.
+    nll: summed negative log-likelihood of the whole text, nats. Of a sample: mean per position times positions in all.
 
-    Raises:
-        ValueError: a log-likelihood that is NaN.
-
-    Example:
-        >>> sizes = TextSizes(documents=1, bytes=4, characters=4, words=2)
-        >>> {name: round(value, 3) for name, value in comparable_measures(8 * math.log(2), sizes).items()}
-        {'bits_per_byte': 2.0, 'bits_per_character': 2.0, 'word_perplexity': 16.0}
+    >>> sizes = TextSizes(documents=1, bytes=4, characters=4, words=2)
+    >>> {name: round(value, 3) for name, value in comparable_measures(8 * math.log(2), sizes).items()}
+    {'bits_per_byte': 2.0, 'bits_per_character': 2.0, 'word_perplexity': 16.0}
     """
     names = "bits_per_byte", "bits_per_character", "word_perplexity"
     if np.isnan(nll):
@@ -388,23 +338,12 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
 
 
 def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
-    """The number of predictions of a stream: tokens, and predicted ends of documents.
-
-    Example:
-        >>> stream = np.array([0, 5, 6, 0, 7, 0])
-        >>> positions_in_all(stream), positions_in_all(stream, eos=True)
-        (3, 5)
-    """
+    """The number of predictions of a stream: tokens, and predicted ends of documents."""
     return len(stream) - 1 if eos else sum(int(np.count_nonzero(tokens != PAD)) for tokens in _blocks(stream))
 
 
 def unknown_share(stream: Stream) -> float:
-    """The share of `<unk>` among the tokens of a stream.
-
-    Example:
-        >>> unknown_share(np.array([0, 5, 1, 0, 7, 0]))
-        0.3333333333333333
-    """
+    """The share of `<unk>` among the tokens of a stream."""
     unknown = sum(int(np.count_nonzero(tokens == UNK_ID)) for tokens in _blocks(stream))
     return unknown / max(positions_in_all(stream), 1)
 
@@ -413,18 +352,8 @@ def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> f
     """The price in nats of a uniform code for the unknown in a text.
 
     A character costs ln 0x110000, the number of Unicode's. A word costs ln 256 for its end and for each byte; of a tokenizer of
-    words all bytes cost ln 256 that are neither of known words nor one character of white space between words.
-
-    Args:
-        stream: token ids of the text.
-        sizes: of the text; where they are not known, words cost 0.
-
-    Example:
-        >>> from jexplicit.data.tokenizers import train_tokenizer
-        >>> tokenizer = train_tokenizer(["to be"], kind="word")
-        >>> sizes = TextSizes(documents=1, bytes=8, characters=8, words=3)  # of "to be we"
-        >>> spelling(tokenizer, tokenizer.encode("to be we"), sizes) / math.log(256)  # w, e, and the end of the word
-        3.0
+    words all bytes cost ln 256 that are neither of known words nor one character of white space between words. Where the sizes
+    of the text are not known, words cost 0.
     """
     counts = sum((np.bincount(tokens, minlength=tokenizer.vocab_size) for tokens in _blocks(stream)), np.zeros(1, int))
     unknown = int(counts[UNK_ID:][:1].sum())
@@ -440,21 +369,9 @@ def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> f
 def score_documents(
     model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], *, separate: bool = False, progress: Progress | None = None
 ) -> Float[np.ndarray, " n"]:
-    """`log p(document)` of every document of a text, in nats, in one call.
+    """`log p(document)` of every document of a text, in nats, in one call; a document without a token is refused.
 
-    Args:
-        separate: score each as if it were the only one; otherwise models of the past see those before it.
-
-    Raises:
-        ValueError: a document without a token.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jexplicit.data.tokenizers import train_tokenizer
-        >>> from jexplicit.lm.core.model import token_model
-        >>> tokenizer = train_tokenizer(["ab"], kind="char")  # with <pad> and <unk>, 4 token ids
-        >>> score_documents(token_model([jnp.zeros((4, 4))], "cat", False), tokenizer, ["ab", "a"]).round(3)  # log 16, log 4
-        array([-2.773, -1.386])
+    separate: score each as if it were the only one; otherwise models of the past see those before it.
     """
     stream = encode_documents(tokenizer, documents)
     pads = np.flatnonzero(stream == PAD)
@@ -484,21 +401,14 @@ def document_losses(
 ) -> DocumentLosses:
     """The loss of every document, or of blocks of a single document.
 
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        separate: score each document as if it were the only one; otherwise models of the past see those before it.
-        block: predictions of a block of a single document, the last of which is shorter; default, the whole document.
+    separate: score each document as if it were the only one. block: predictions of a block of a single document, the last of
+    which is shorter; default, the whole document.
 
-    Raises:
-        ValueError: a malformed stream, or a token id that the model does not have.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
-        >>> uniform = token_model([jnp.zeros((4, 4))], "cat", False)
-        >>> losses = document_losses(uniform, np.array([0, 2, 3, 0, 3, 0]))
-        >>> losses.positions.tolist(), losses.nll.round(3).tolist()  # log 16, log 4
-        ([2, 1], [2.773, 1.386])
+    >>> import jax.numpy as jnp
+    >>> from jexplicit.lm.core.model import token_model
+    >>> losses = document_losses(token_model([jnp.zeros((4, 4))], "cat", False), np.array([0, 2, 3, 0, 3, 0]))
+    >>> losses.positions.tolist(), losses.nll.round(3).tolist()  # log 16, log 4
+    ([2, 1], [2.773, 1.386])
     """
     log_p = score(model, stream, separate=separate, mesh=mesh, progress=progress).astype(np.float64)
     pads = np.flatnonzero(stream == PAD)
@@ -524,12 +434,7 @@ _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers
 
 
 class Judgement(NamedTuple):
-    """How often a model is right.
-
-    accuracy: share of pairs where the acceptable sentence is likelier, ties as halves.
-    ties: their share.
-    pairs: how many.
-    """
+    """How often a model is right: the share of pairs where the acceptable sentence is likelier, and of ties."""
 
     accuracy: float
     ties: float
@@ -548,12 +453,8 @@ def preferences(
 def judgement(differences: Float[np.ndarray, " n"]) -> Judgement:
     """Accuracy and ties of some pairs, from their `preferences`.
 
-    Raises:
-        ValueError: no pairs, or a difference that is NaN.
-
-    Example:
-        >>> judgement(np.array([1.0, -0.5, 0.0, 2.0]))
-        Judgement(accuracy=0.625, ties=0.25, pairs=4)
+    >>> judgement(np.array([1.0, -0.5, 0.0, 2.0]))
+    Judgement(accuracy=0.625, ties=0.25, pairs=4)
     """
     if not len(differences) or np.isnan(differences).any():
         raise ValueError(f"{len(differences)} differences, some maybe NaN: give at least one pair that a model can score")

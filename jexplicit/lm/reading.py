@@ -35,13 +35,7 @@ from jexplicit.runs.files import local_path, parse_json
 
 
 def init(model: AnyModel) -> State | CountedState | CombinationState:
-    """The state before a text, at the start of its first document.
-
-    Example:
-        >>> from jexplicit.lm.core.model import token_model
-        >>> init(token_model([np.eye(2, dtype="f4")], "cat", False)).tokens.tolist()
-        [0]
-    """
+    """The state before a text, at the start of its first document."""
     if isinstance(model, Counted):
         return begin(model)
     return State(np.array([PAD], np.int32))
@@ -113,11 +107,7 @@ def save_state(path: str | os.PathLike, state: State | CountedState | Combinatio
 
 
 def load_state(path: str | os.PathLike) -> State | CountedState | CombinationState:
-    """The state of a file.
-
-    Raises:
-        ValueError: no file of a state.
-    """
+    """The state of a file that `save_state` wrote."""
     try:
         with safe_open(local_path(path), framework="numpy") as file:
             state = rebuild(parse_json(file.metadata()["state"]), file.get_tensor, host=True)

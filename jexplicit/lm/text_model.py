@@ -46,13 +46,8 @@ class TextModel(NamedTuple):
     def score(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[np.ndarray]:
         """`log p` of each token of every text given its context, in nats.
 
-        With a model that predicts the end of a document, the last number of a text is that of its end.
-
-        Args:
-            texts: documents, a list: a single text is `[text]`.
-
-        Raises:
-            ValueError: one text instead of a list.
+        Of a model that predicts the end of a document, the last number of a text is that of its end. texts: a list; one text is
+        `[text]`, or else a ValueError.
         """
         texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
         ids, pad = self.tokenizer.encode_all(texts), np.array([PAD], np.int32)
@@ -71,11 +66,7 @@ class TextModel(NamedTuple):
         return list(zip(predicted, scores, strict=True))
 
     def perplexity(self, texts: Sequence[str]) -> float:
-        """The perplexity per token of texts, that of all predictions together.
-
-        Raises:
-            ValueError: one text instead of a list, or no token to predict.
-        """
+        """The perplexity per token of texts, that of all predictions together."""
         stream = encode_documents(
             self.tokenizer, [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
         )
@@ -84,11 +75,7 @@ class TextModel(NamedTuple):
         return evaluate(self.model, stream).perplexity
 
     def explain(self, text: str) -> Attribution:
-        """The part of every row in each prediction of a text (`jexplicit.explain`).
-
-        Raises:
-            ValueError: no token to predict; a network, whose logits are no sum over its tokens.
-        """
+        """The part of every row in each prediction of a text (`jexplicit.explain`)."""
         stream = encode_documents(self.tokenizer, [text])
         if len(stream) < 2:
             raise ValueError("no token in the text: give some text")
@@ -96,15 +83,7 @@ class TextModel(NamedTuple):
         return explain(self.model, read.X, read.Y, past=read.past)
 
     def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:
-        """The likeliest next tokens after a prompt, with their probabilities.
-
-        Args:
-            prompt: text, empty for the start of a document.
-            top: how many.
-
-        Raises:
-            ValueError: top < 1.
-        """
+        """The `top` likeliest tokens after a prompt, with their probabilities; an empty prompt is the start of a document."""
         if not isinstance(top, int) or top < 1:
             raise ValueError(f"top={top!r}: ask for at least one token")
         p = np.exp(next_token(self.model, *prompt_ids(self.tokenizer, prompt)))
@@ -125,11 +104,8 @@ class TextModel(NamedTuple):
         Args:
             prompt: text, empty for the start of a document; or a list of texts.
             length: tokens to generate, fewer where the model ends the document.
-            temperature, top_k, top_p: see `jexplicit.generate`.
+            temperature, top_k, top_p: see `jexplicit.generate`, also for errors.
             seed: a whole number from 0 to 2^63 - 1, or a jax.random key; the same gives the same text.
-
-        Raises:
-            ValueError: those of `jexplicit.generate`.
         """
         options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         return generate_text(key_of_seed(seed), self.model, self.tokenizer, prompt, length, **options)
@@ -140,10 +116,6 @@ class TextModel(NamedTuple):
         NAME.safetensors has the model, its tokenizer and its provenance; NAME.arpa and NAME.arpa.gz have an n-gram model, with
         its tokens as words, for other decoders (jexplicit.lm.arpa). A name without an ending is a folder: model.safetensors,
         config.json with the provenance, and a model card, README.md, unless there is one.
-
-        Raises:
-            ValueError: another ending; the folder of a run; a file that cannot be written; a model that is none of n-grams, for
-                an ARPA file.
         """
         file = model_path(path)
         if is_arpa(file):
@@ -165,16 +137,8 @@ class TextModel(NamedTuple):
 def model_path(path: str | os.PathLike) -> Path:
     """The file that `TextModel.save` writes, in a folder if the name has no ending.
 
-    Raises:
-        ValueError: the name of a file that no model is written to; a folder with a config.json of another program or of a run.
-
-    Example:
-        >>> model_path("shakespeare").parts[-2:]
-        ('shakespeare', 'model.safetensors')
-        >>> model_path("model.pt")
-        Traceback (most recent call last):
-        ...
-        ValueError: model.pt: give a folder, or a file name that ends in .safetensors, .arpa or .arpa.gz
+    >>> model_path("shakespeare").parts[-2:]
+    ('shakespeare', 'model.safetensors')
     """
     given, path = path, local_path(path)
     if is_arpa(path) or path.suffix.lower() == ".safetensors":

@@ -27,7 +27,7 @@ _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of t
 
 @dataclass(frozen=True, kw_only=True)
 class Options(FitOptions):
-    """Hyperparameters of all methods; each uses its own subset (`OPTIONS` in jexplicit.lm.fits.fit)."""
+    """Hyperparameters of all methods; each uses its own of them, see `jexplicit.lm.fits.fit.OPTIONS`."""
 
     features: Features = "cat"
     radius: int = 1
@@ -56,20 +56,12 @@ class Watch(NamedTuple):
 class TrainingText:
     """A text to fit on, with derived data that is made at first use.
 
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        mesh: devices to share the work; default, all accelerators, or one CPU.
-        counts: C_1 .. C_K of the stream, if known.
-        sparse_counts: the same as sparse tables.
-        tokenizer: that made the stream; for context mixing.
+    stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: devices to share the work; default, all accelerators, or one
+    CPU. counts, sparse_counts: C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
 
-    Raises:
-        ValueError: a stream that does not begin and end with `<pad>`.
-
-    Example:
-        >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
-        >>> text.counts(1)[0].tolist()
-        [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+    >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
+    >>> text.counts(1)[0].tolist()
+    [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     """
 
     def __init__(
@@ -84,11 +76,8 @@ class TrainingText:
         tokenizer: Tokenizer | None = None,
     ):
         check_stream(stream)
-        self.tokenizer = tokenizer
-        self.stream, self.vocab_size, self.eos = stream, vocab_size, eos
-        self._mesh = mesh
-        self._counts, self._sparse = counts, sparse_counts
-        self._known_sparse = sparse_counts
+        self.stream, self.vocab_size, self.eos, self.tokenizer, self._mesh = stream, vocab_size, eos, tokenizer, mesh
+        self._counts, self._sparse, self._known_sparse = counts, sparse_counts, sparse_counts
         self._made: dict[Any, Any] = {}
 
     @functools.cached_property
@@ -101,11 +90,6 @@ class TrainingText:
         """The whole stream as an array."""
         return np.asarray(self.stream[:])
 
-    @property
-    def sparse(self) -> bool:
-        """Whether only sparse counts are known, without tables [N, N]."""
-        return bool(self._sparse) and not self._counts
-
     def counts(self, radius: int) -> Counts:
         """C_1 .. C_K, dense."""
         if len(self._counts) < radius:
@@ -114,7 +98,7 @@ class TrainingText:
 
     def known_counts(self, radius: int) -> Counts | SparseCounts:
         """C_1 .. C_K as they are known: sparse, or else dense."""
-        return self.sparse_counts(radius) if self.sparse else self.counts(radius)
+        return self.sparse_counts(radius) if self._sparse and not self._counts else self.counts(radius)
 
     def sparse_counts(self, radius: int) -> SparseCounts:
         """C_1 .. C_K, sparse."""

@@ -283,7 +283,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 def _counted_tokens(training: TrainingText) -> int:
     """The number of tokens of a text but `<pad>`, from counts."""
-    C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
+    C = training.known_counts(1)[0]
     return int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum())
 
 

@@ -73,13 +73,7 @@ class Spelling(NamedTuple):
 
 
 def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
-    """The spelling of a tokenizer's tokens; without one, tokens are numbers.
-
-    Example:
-        >>> from jexplicit.data.tokenizers import train_tokenizer
-        >>> spelling(train_tokenizer(["a b"], kind="char"), 5).inside.sum()
-        np.int64(2)
-    """
+    """The spelling of a tokenizer's tokens; without one, tokens are numbers."""
     pieces = [tokenizer.piece(i) for i in range(N)] if tokenizer else [""] * N
     characters = tokenizer is not None and tokenizer.kind == "char"
     inside = np.array([any(c.isalpha() or c == "'" for c in piece) and not (characters and len(piece) > 1) for piece in pieces])
@@ -99,16 +93,10 @@ def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
 class Context:
     """Some columns together: numbers of tokens back, names, or functions of `Text`.
 
-    Args:
-        columns: of the context.
-        window: counts of the last so many tokens alone; None for all that the history lets it see.
+    window: counts of the last so many tokens alone; None for all that the history lets it see.
 
-    Raises:
-        ValueError: a column that is none of these.
-
-    Example:
-        >>> Context("part", "word")
-        Context('part', 'word')
+    >>> Context("part", "word")
+    Context('part', 'word')
     """
 
     columns: "tuple[int | str | Callable[[Text], Column], ...]"
@@ -141,12 +129,8 @@ class Context:
 def window_of(history: str) -> int | None:
     """The tokens that a history of "window:W" has; None for the others.
 
-    Raises:
-        ValueError: another history.
-
-    Example:
-        >>> window_of("window:256"), window_of("all")
-        (256, None)
+    >>> window_of("window:256"), window_of("all")
+    (256, None)
     """
     kind, _, size = history.removesuffix(":document").partition(":")
     if history in ("none", "document", "all", "adaptive", "adaptive:document"):
@@ -160,10 +144,8 @@ def window_of(history: str) -> int | None:
 class Text:
     """A text and its columns, made at first use, without look-ahead.
 
-    Args:
-        ids: [L] tokens; `<pad>` before, between and after documents.
-        spelling: of the tokens.
-        history: of a model: columns end with a window of tokens, and with the document unless the history goes on.
+    ids: [L] tokens; `<pad>` before, between and after documents. spelling: of the tokens. history: of a model; columns end with
+    a window of tokens, and with the document unless the history goes on.
     """
 
     def __init__(self, ids: Integer[np.ndarray, " L"], spelling: Spelling, history: str = "none"):
@@ -189,13 +171,7 @@ class Text:
         return self.made[column]
 
     def span(self, start: Int[np.ndarray, " n"], end: Int[np.ndarray, " n"] | None = None, *, folded: bool = False) -> Column:
-        """The number of the tokens from each start to each end, 0 for none.
-
-        Args:
-            start: [n] places.
-            end: [n] places; default, all.
-            folded: whether upper and lower case are one.
-        """
+        """The number of the tokens from each start to each end (default, all), 0 for none; folded: of any case."""
         if ("sums", folded) not in self.made:
             c = mix(np.uint64(7), (self.spelling.folded[self.ids] if folded else self.ids).astype(np.uint64))
             powers, inverse = (np.append(np.uint64(1), np.full(len(c), base)) for base in (_q, _q_inverse))
@@ -395,25 +371,14 @@ class Tree(NamedTuple):
 
     @property
     def depths(self) -> Int[np.ndarray, " nodes"]:
-        """How deep each node is.
-
-        Example:
-            >>> as_tree({3: (0, 4), 4: (1, 2)}, 3, 3).depths.tolist()
-            [0, 1]
-        """
+        """How deep each node is."""
         found = np.zeros(len(self.length) - 1, np.int32)
         for depth in range(self.node.shape[1]):
             found[self.node[self.length > depth, depth]] = depth
         return found
 
     def log_probabilities(self, log_odds: Float[np.ndarray, "*B nodes"]) -> Float[np.ndarray, "*B N"]:
-        """`log P` of every token from the log-odds of all nodes.
-
-        Example:
-            >>> tree = as_tree({2: (0, 1)}, 2, 2)
-            >>> np.exp(tree.log_probabilities(np.array([0.0]))).tolist()
-            [0.5, 0.5]
-        """
+        """`log P` of every token from the log-odds of all nodes."""
         signed = np.where(self.bit == 1, -1, 1) * np.take(log_odds, self.node, axis=-1)
         return -np.sum(np.where(self.within, np.logaddexp(0, signed), 0), axis=-1)
 
@@ -432,13 +397,7 @@ class Tree(NamedTuple):
         return np.unique(top, return_inverse=True)[1].astype(np.int32)
 
     def leaves(self) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, "nodes 3"]]:
-        """The tokens from left to right, and the leaves of each node.
-
-        Example:
-            >>> order, spans = as_tree({2: (1, 0)}, 2, 2).leaves()
-            >>> order.tolist(), spans.tolist()
-            ([1, 0], [[0, 1, 2]])
-        """
+        """The tokens from left to right, and the leaves of each node: first, first of the right half, end."""
         N, D = self.node.shape
         order = np.lexsort([np.where(self.within, self.bit, -1)[:, d] for d in range(D - 1, -1, -1)])
         spans = np.full((max(N - 1, 0), 3), N, np.int64)
@@ -456,14 +415,6 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
 
     Few tokens are merged from below by the tokens that stand before them, and classes are cuts of their tree. Many are split
     from above by their word vectors, and classes are clusters of these; class 0 has what never occurs.
-
-    Args:
-        ids: [L] tokens.
-        N: how many there are.
-        sizes: how many classes.
-
-    Raises:
-        ValueError: fewer than two tokens.
     """
     if N < 2:
         raise ValueError(f"a vocabulary of {N} token: a tree of decisions needs at least two")
@@ -501,10 +452,7 @@ def _before(ids: np.ndarray, N: int) -> np.ndarray:
 
 
 def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
-    """The tree that merges the two clusters that lose least information.
-
-    Args:
-        J: [N, C] how often each token stands with each column.
+    """The tree that merges the two clusters that lose least information, from counts J [N, C] of tokens with columns.
 
     Source: agglomerative information bottleneck, Slonim and Tishby 1999; Brown et al. 1992.
     """
@@ -555,13 +503,9 @@ def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray,
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
-    """The tree that splits sets of tokens in two by 2-means.
+    """The tree that splits sets of tokens in two by 2-means of word vectors x of length 1, weighted by counts.
 
     Each half keeps a fifth of the occurrences, where the tokens allow it: paths stay short.
-
-    Args:
-        x: [N, R] word vectors of length 1.
-        counts: [N] occurrences, the weights.
     """
     N, children, weight = len(counts), {}, counts + 1e-3
     number, todo = N, [(np.arange(N), None)]

@@ -95,21 +95,11 @@ def predicted_places(ids: Integer[np.ndarray, " L"], eos: bool, start: int = 1) 
 def decisions(
     ids: Integer[np.ndarray, " L"], tree: Tree, places: Int[np.ndarray, " P"], block: np.ndarray | None = None
 ) -> Decisions:
-    """The decisions of the tokens at some places, in their order.
+    """The decisions of the tokens at some places, in their order; block: [L] of each place, ascending, at most 255.
 
-    Args:
-        ids: [L] tokens.
-        tree: of tokens.
-        places: [P] predicted.
-        block: [L] the block of each place, ascending from 0, at most 255.
-
-    Raises:
-        ValueError: more decisions than keys can number.
-
-    Example:
-        >>> from jexplicit.lm.counted.contexts import as_tree
-        >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
-        [0, 1, 0, 1]
+    >>> from jexplicit.lm.counted.contexts import as_tree
+    >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
+    [0, 1, 0, 1]
     """
     token = ids[places]
     length = tree.length[token]
@@ -169,15 +159,10 @@ class Sorted(NamedTuple):
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) -> list[UInt64[np.ndarray, " n"]]:
-    """Numbers that sort decisions by (cell, time), for some shards of cells.
+    """Numbers that sort decisions by (cell, time), for some of a power of 2 shards of cells.
 
-    A cell has 35 bits, of a hash of its context and node, the number of a decision 28, and its bit 1.
-
-    Args:
-        h: [L] the context at each place.
-        d: the decisions.
-        shards: a power of 2.
-        some: as many of them as divide all, from a multiple of their number on.
+    A cell has 35 bits, of a hash of its context and node, the number of a decision 28, and its bit 1. The shards are as many as
+    divide all, from a multiple of their number on.
     """
     B, step, fine = len(d.bit), 1 << 20, 1 << 16
     high, higher = (np.uint64(65 - n.bit_length()) for n in (shards, shards // len(some)))
@@ -284,7 +269,6 @@ def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray,
 
     Args:
         seen: [n] what the cells have seen.
-        b: [n] the base.
         tables: [T, states, bins] log-odds of states.
         which: [n] the table of each.
         least: decisions that a cell must have seen; with fewer all is 0.

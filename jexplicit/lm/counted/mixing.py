@@ -62,13 +62,7 @@ class Gate(NamedTuple):
 
 
 def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge: float, offset: np.ndarray | float = 0.0):
-    """`argmin_w sum log(1 + exp(-+ (offset + X w))) + ridge/2 |w - start|^2`.
-
-    Example:
-        >>> w = newton(np.ones((400, 1), np.float32), np.tile([0, 1, 1, 1], 100), np.zeros(1), 1e-6)
-        >>> np.round(w, 2).tolist()  # log 3; the last step gains less than a thousandth of a nat
-        [1.1]
-    """
+    """`argmin_w sum log(1 + exp(-+ (offset + X w))) + ridge/2 |w - start|^2`."""
     w, step, least = np.asarray(start, np.float64), np.zeros(len(start)), np.inf
     y = y.astype(np.float32)
     for _ in range(40):
@@ -90,22 +84,12 @@ def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge:
 
 
 def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
-    """`log p` of every decision, in nats.
-
-    Example:
-        >>> log_likelihoods(np.array([0, 1]), np.zeros(2)).round(3).tolist()
-        [-0.693, -0.693]
-    """
+    """`log p` of every decision, in nats."""
     return -np.logaddexp(0, (1 - 2 * bit.astype(np.float32)) * log_odds)
 
 
 def whitening(X: Float[np.ndarray, "B F"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, "F F"]:
-    """M such that M' F M is the identity, with F the Fisher information of weights of X, nearly singular.
-
-    Example:
-        >>> float(whitening(np.array([[1.0], [3.0]]), np.zeros(2)).round(3))  # F = 5
-        0.447
-    """
+    """M such that M' F M is the identity, with F the Fisher information of weights of X [B, F], nearly singular."""
     v = expit(log_odds) * expit(-log_odds)
     F = (X * v[:, None]).T @ X / max(v.sum(), 1e-30)
     C = np.linalg.cholesky(F + 1e-4 * np.diag(np.diag(F)) + 1e-6 * np.eye(len(F)))
@@ -117,19 +101,15 @@ def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: f
 
     G_s = sum (y - p) x,  h_s = sum p (1 - p),  A = sum_s c_s^2 (G_s G_s' - F_s) / sum_s c_s^2 h_s^2,  c_s = 1 / (h_s + 3000)
 
-    With halves, the product of the gradients of the two halves of a text stands for the square less chance. Static cells do not
+    With halves [B] of the text, 0 and 1, the product of their gradients stands for the square less chance. Static cells do not
     move, so that errors repeat within a half; this product leaves them out with chance.
 
     Args:
         X: [F, B] evidence, of any floating type.
-        y: [B] decisions.
-        log_odds: [B] the mix so far.
-        sets: [B] of each decision.
+        y, log_odds, sets: [B] decisions, the mix so far, and the set of each, of sets_in_all.
         M: [F, F] whitening.
-        sets_in_all: S.
         size: K, directions at most.
         ridge: factor of the inverse variances.
-        halves: [B] 0 or 1.
     """
     p, half = expit(log_odds), np.zeros(len(y), int) if halves is None else halves.astype(int)
     h, M = np.bincount(sets, p * (1 - p), sets_in_all), M.astype(np.float32)
@@ -182,15 +162,10 @@ def _learn(D, H, ridge, z, log_odds, sets, y):
 
 
 def blocks_of(place: Integer[np.ndarray, " B"], before: int = 0) -> Integer[np.ndarray, " B"]:
-    """The block of every decision, by the first one of its token.
+    """The block of every decision, by the first one of its token; before: decisions before these.
 
-    Args:
-        place: [B] of the token of each decision, ascending.
-        before: decisions before these.
-
-    Example:
-        >>> blocks_of(np.repeat(np.arange(20), 10))[[59, 60, 69, 70]].tolist()
-        [0, 0, 0, 1]
+    >>> blocks_of(np.repeat(np.arange(20), 10))[[59, 60, 69, 70]].tolist()
+    [0, 0, 0, 1]
     """
     new = np.append(True, place[1:] != place[:-1])[: len(place)]
     return (np.maximum.accumulate(np.where(new, np.arange(len(place)), 0)) + before) // BLOCK
@@ -201,13 +176,8 @@ def read_gate(
 ) -> tuple[np.ndarray, Gate]:
     """The log-odds of decisions with a gate's, which learns by block.
 
-    Args:
-        gate: its weights before.
-        x: [F, B] evidence, of any floating type.
-        log_odds: [B] before.
-        sets: [B].
-        y: [B] decisions.
-        blocks: [learn] of those that are learned from, `blocks_of` them.
+    x: [F, B] evidence, of any floating type. log_odds, sets, y: [B] before, of the gate, decisions. blocks: of the decisions
+    that are learned from, `blocks_of` them.
     """
     B, D, H = len(y), gate.D, gate.H
     out, learn = np.empty(B, np.float32), len(blocks)
@@ -354,16 +324,9 @@ def layer_rows(
 def solve_layer(
     text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree, at: Int[np.ndarray, " n"]
 ) -> tuple[Layer, Float32[np.ndarray, " n"]]:
-    """A layer over the log-odds of contexts, and its evidence.
+    """A layer over the log-odds of contexts, and its evidence of some ascending decisions `at`.
 
     Its word vectors are those of pairs of neighbours, and of pairs at most ten tokens apart.
-
-    Args:
-        text: the training text.
-        d: its decisions.
-        base: [B] log-odds.
-        tree: of tokens.
-        at: [n] the decisions whose evidence is wanted, ascending.
     """
     N, ids = len(tree.length), text.ids.astype(np.int64)
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))

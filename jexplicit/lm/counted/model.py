@@ -187,15 +187,7 @@ GATES = {"characters": CHARACTER_GATES, "words": WORD_GATES, "subwords": WORD_GA
 
 
 def contexts_name(contexts: str, kind: str | None) -> str:
-    """The name of a set of contexts; auto depends on the tokenizer.
-
-    Raises:
-        ValueError: an unknown name.
-
-    Example:
-        >>> contexts_name("auto", "char"), contexts_name("words", "bpe"), contexts_name("auto", None)
-        ('characters', 'words', 'words')
-    """
+    """The name of a set of contexts; auto depends on the kind of tokenizer."""
     name = {"char": "characters", "bpe": "subwords"}.get(kind or "", "words") if contexts == "auto" else contexts
     if name not in CONTEXTS:
         raise ValueError(f"contexts {contexts!r}: choose auto, {' or '.join(CONTEXTS)}")
@@ -247,14 +239,7 @@ def sets_of(
 
 
 def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, " L"]) -> View:
-    """What a context sees.
-
-    Args:
-        context: with a window or, as every one where the history is "none", without.
-        history: of the model.
-        text: that is read.
-        starts: [L] where the block of each place begins.
-    """
+    """What a context sees; with starts [L], the first place of the block of each."""
     if history == "none":
         return View()
     if history in ("adaptive", "all") and context.window is None:
@@ -381,15 +366,10 @@ def fit_counted(
 
 
 def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
-    """About the memory that a fit takes at most.
+    """About the memory that a fit takes at most, of a text with counts [N] of its tokens.
 
-    Args:
-        counts: [N] of the tokens of a text.
-        contexts: how many are fitted.
-
-    Example:
-        >>> round(fit_bytes(np.full(64, 16_000), 40) / 1e9)  # a million characters
-        5
+    >>> round(fit_bytes(np.full(64, 16_000), 40) / 1e9)  # a million characters
+    5
     """
     p = counts[counts > 0] / max(counts.sum(), 1)
     B = 1.1 * counts.sum() * -(p * np.log2(p)).sum()  # decisions: paths are hardly longer than the entropy
@@ -401,10 +381,6 @@ def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, "
     """A text as pieces of neighbouring documents in a random order.
 
     A model is fitted on what the blocks of a text before a block say of it, and a text may go from one source to the next.
-
-    Example:
-        >>> shuffled(np.array([0, 3, 0, 4, 4, 0]), seed=0).tolist()
-        [0, 3, 0, 4, 4, 0]
     """
     ends = np.flatnonzero(ids == PAD)[1:] + 1
     size = max(len(ids) // 200, _piece)

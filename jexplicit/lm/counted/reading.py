@@ -157,15 +157,7 @@ def all_nodes(model: CountedModel, places: Int[np.ndarray, " P"]) -> Decisions:
 def look_ahead(
     model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions, *, learn: bool = False
 ) -> Ahead:
-    """The evidence of decisions that come after a state.
-
-    Args:
-        model: that reads.
-        state: of the text before.
-        ids: [L] the tokens of the state and the new ones.
-        new: the new decisions.
-        learn: whether gates learn from the decisions.
-    """
+    """The evidence of new decisions after a state, in ids [L], its tokens and theirs; learn: whether gates learn from them."""
     text, d, first = Text(ids, model.spelling, model.history), new, 0
     if len(state.base) or state.done:
         old = decisions(ids, model.tree, predicted_places(state.tokens, model.eos))
@@ -348,14 +340,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
 def mass_log_odds(
     model: CountedModel, log_p: Float[np.ndarray, "P N"], row: Int[np.ndarray, " B"], node: Integer[np.ndarray, " B"]
 ) -> Float[np.ndarray, " B"]:
-    """The log-odds of 1 at a node: masses of right and left leaves.
-
-    Args:
-        model: whose tree is used.
-        log_p: [P, N] distributions.
-        row: [B] of each decision.
-        node: [B].
-    """
+    """The log-odds of 1 at nodes [B]: masses of right and left leaves under rows [B] of log_p [P, N]."""
     order, spans = model.tree.leaves()
     mass = np.concatenate([np.zeros((len(log_p), 1)), np.cumsum(np.exp(log_p.astype(np.float64))[:, order], axis=1)], axis=1)
     first, middle, last = (mass[row, spans[node, n]] for n in range(3))

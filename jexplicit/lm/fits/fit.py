@@ -75,18 +75,10 @@ class FitResult(NamedTuple):
 
 
 def fit_model(method: str, text: TrainingText, options: Options | None = None, watch: Watch | None = None) -> FitResult:
-    """Fit a language model.
-
-    Args:
-        method: one of METHODS.
-        text: to fit on.
-        options: of the method.
+    """Fit a language model to a text by one of METHODS.
 
     Returns:
         the model, and `info` with `solve_seconds`, `scalars` (how many numbers were fitted) and what the method adds.
-
-    Raises:
-        ValueError: an unknown method, or options that it cannot work with.
 
     Example:
         >>> fitted = fit_model("bigram", TrainingText(np.array([0, 2, 3, 2, 4, 0]), 5))
@@ -248,11 +240,7 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
 
 
 def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with weights `f_i^((1-K-δ)/K)` and δ fitted to its text.
-
-    Eq. 12-14 have `w_i ∝ f_i^(1/K) / <E_G[F_i]>`, and where the mean grows as f_i^s the logits change by -δ log f_i,
-    δ = K (s - 1): Sec. 2.2.
-    """
+    """The explicit solution with weights `f_i^((1-K-δ)/K)` and δ fitted to its text: Eq. 12-14, Sec. 2.2."""
     K, features = options.radius, options.features
     blocks = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
     log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
