@@ -118,13 +118,6 @@ class Context:
         window = [] if self.window is None else [f"window={self.window}"]
         return f"Context({', '.join([*map(repr, named), *window])})"
 
-    def __call__(self, text: "Text") -> Column:
-        """[L] the number of the context before each place of a text."""
-        h = np.full(len(text.ids), len(self.columns), np.uint64)
-        for column in self.columns:
-            h = mix(h + np.uint64(1), np.asarray(text[column], np.uint64))
-        return h
-
 
 def window_of(history: str) -> int | None:
     """The tokens that a history of "window:W" has; None for the others.
@@ -155,7 +148,12 @@ class Text:
         self.begin = self.document if self.window is None else np.maximum(self.document, at - self.window)
 
     def __getitem__(self, column: Any) -> Any:
-        """A column, or what several columns share: any function of the text."""
+        """A column, a context, or what several columns share: any function of the text."""
+        if isinstance(column, Context):
+            h = np.full(len(self.ids), len(column.columns), np.uint64)
+            for one in column.columns:
+                h = mix(h + np.uint64(1), np.asarray(self[one], np.uint64))
+            return h
         if column not in self.made:
             make = COLUMNS.get(column, column)
             if callable(make):
@@ -313,7 +311,7 @@ def follower(context: Context, n: int = 2, window: int = 10_000) -> Callable[[Te
     """A column: the last n continuations of the same context; 0 without one."""
 
     def followed(text: Text) -> Column:
-        h, within = mix(context(text), text.document.astype(np.uint64)), min(window, text.window or window)
+        h, within = mix(text[context], text.document.astype(np.uint64)), min(window, text.window or window)
         order = np.argsort(h, kind="stable")
         sorted_h, ids, found = h[order], text.ids[order].astype(np.uint64) + np.uint64(1), np.zeros(len(h), np.uint64)
         for k in range(1, n + 1):

@@ -117,6 +117,19 @@ def decisions(
     return Decisions(place, own, node, bit)
 
 
+class View(NamedTuple):
+    """The part of a text that a context uses.
+
+    training: whether it sees the blocks before the place's own; in a text that is read after the training text, this.
+    since: [L] the first place of its own block that is seen from each place, too; None for none of it.
+    whole: whether all before a place is seen, whatever the block.
+    """
+
+    training: bool = True
+    since: Int[np.ndarray, " L"] | None = None
+    whole: bool = False
+
+
 class Sorted(NamedTuple):
     """Decisions in the order of (cell, time), with cumulative sums from 0.
 
@@ -189,8 +202,8 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) ->
     return [own for (own,) in found]
 
 
-def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: "View", d: Decisions) -> Sorted:
-    """Sort keys in place, and sum what evidence needs."""
+def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: View, d: Decisions) -> Sorted:
+    """Sort keys in place, sum what evidence needs, and find what the view has before each decision."""
     key.sort()
     n, one = len(key), np.uint64(1)
     cell, time, y = np.empty(n, np.uint64), np.empty(n, np.int32), np.empty(n, np.int8)
@@ -219,38 +232,15 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: "
         wide += np.concatenate([recent[:, a, None], wide[:, :-1, -1]], axis=1)[:, :, None] * (_fade * _fade[1])
         recent[:, to] = wide.reshape(2, -1)[:, : len(c)]
     last[1:], last[2:] = y, y[1:] + 2 * y[:-1]
-    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent, intervals(time, start, view, d))
-
-
-class View(NamedTuple):
-    """The part of a text that a context uses.
-
-    training: whether it sees the blocks before the place's own; in a text that is read after the training text, this.
-    since: [L] the first place of its own block that is seen from each place, too; None for none of it.
-    whole: whether all before a place is seen, whatever the block.
-    """
-
-    training: bool = True
-    since: Int[np.ndarray, " L"] | None = None
-    whole: bool = False
-
-
-def intervals(
-    time: Int[np.ndarray, " n"], start: Int[np.ndarray, " n"], view: View, d: Decisions
-) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """The intervals that a view has before each decision, in the order of (cell, time)."""
-    n, found = len(time), []
-    at = np.arange(n, dtype=np.int32)
-    if view.whole:
-        return [(start, None)]
-    if view.training:
+    views, number = [(start, None)] if view.whole else [], np.arange(n, dtype=np.int32)
+    if view.training and not view.whole:
         own = d.block.take(time)
-        first = np.flatnonzero((start == at) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
-        found.append((start, np.repeat(first, np.diff(np.append(first, n))).astype(np.int32)))
-    if view.since is not None:
-        place, rank, L = d.place.take(time), np.cumsum(start == at, dtype=np.int64), len(view.since)
-        found.append((np.searchsorted(rank * L + place, rank * L + view.since.take(place)).astype(np.int32), None))
-    return found
+        first = np.flatnonzero((start == number) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
+        views.append((start, np.repeat(first, np.diff(np.append(first, n))).astype(np.int32)))
+    if view.since is not None and not view.whole:
+        place, rank, L = d.place.take(time), np.cumsum(start == number, dtype=np.int64), len(view.since)
+        views.append((np.searchsorted(rank * L + place, rank * L + view.since.take(place)).astype(np.int32), None))
+    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent, views)
 
 
 def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

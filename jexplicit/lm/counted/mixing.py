@@ -22,6 +22,7 @@ rows of the blocks of the text before its own.
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -35,7 +36,7 @@ from scipy.special import expit
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.counted.contexts import Text, Tree, singular_vectors
 from jexplicit.lm.counted.evidence import MOST, Decisions, threads
-from jexplicit.runs.devices import check_threads
+from jexplicit.runs.devices import check_threads, threads_lost
 
 CLIP = 8.0  # of directions
 BLOCK = 64  # decisions from one change of the weights to the next, about
@@ -179,34 +180,27 @@ def read_gate(
     x: [F, B] evidence, of any floating type. log_odds, sets, y: [B] before, of the gate, decisions. blocks: of the decisions
     that are learned from, `blocks_of` them.
     """
-    B, D, H = len(y), gate.D, gate.H
-    out, learn = np.empty(B, np.float32), len(blocks)
-
-    def project(at: slice) -> Float32[np.ndarray, "n K"]:
-        """`clip(U' x)` of some decisions."""
-        parts = (x[:, a : min(a + _rows, at.stop)] for a in range(at.start, max(at.stop, at.start + 1), _rows))
-        each = map if at.stop - at.start <= _rows else threads().map
-        return np.concatenate([*each(lambda part: np.clip(part.T.astype(np.float32) @ gate.U, -CLIP, CLIP), parts)])
-
-    if learn:
+    B, learn, D, H, out = len(y), len(blocks), gate.D, gate.H, np.empty(len(y), np.float32)
+    if learn and threads_lost:
         check_threads()
-        first = np.flatnonzero(np.diff(blocks, prepend=-1))
-        row, column = np.repeat([np.arange(len(first)), first], np.diff(np.append(first, learn)), axis=1)
-        column = np.arange(learn) - column
-        wide = -(-max(column.max() + 1, BLOCK + 1) // _wider) * _wider
-        for r in range(0, len(first), _sizes[-1]):
-            at = slice(int(first[r]), int(first[r + _sizes[-1]]) if r + _sizes[-1] < len(first) else learn)
-            some = row[at] - r, column[at]
-            size = next(size for size in _sizes if size > some[0][-1])
-            z, s = np.zeros((size, wide, gate.U.shape[1]), np.float32), np.zeros((size, wide), np.int32)
-            a, of = np.zeros((2, size, wide), np.float32)
-            z[some], s[some], a[some], of[...], of[some] = project(at), sets[at], log_odds[at], -1, y[at]
-            D, H, found = _learn(*map(jax.device_put, (np.array(D), np.array(H), gate.ridge, z, a, s, of)))
-            out[at] = np.asarray(found)[some]
-    D, H = np.asarray(D), np.asarray(H)
-    for a in range(learn, B, _wide):
-        at = slice(a, min(a + _wide, B))
-        out[at] = np.clip(log_odds[at] + np.einsum("bk,bk->b", D[sets[at]], project(at)), -MOST, MOST)
+    first = np.flatnonzero(np.diff(blocks, prepend=-1))  # decision of each block
+    row, column = np.repeat([np.arange(len(first)), first], np.diff(np.append(first, learn)), axis=1)
+    column = np.arange(learn) - column
+    wide = -(-max(column.max(initial=0) + 1, BLOCK + 1) // _wider) * _wider
+    for n, e in itertools.pairwise([*first[:: _sizes[-1]].tolist(), *range(learn, B, _wide), B]):
+        at, parts = slice(n, e), (x[:, a : min(a + _rows, e)] for a in range(n, e, _rows))
+        each = map if e - n <= _rows else threads().map
+        z = np.concatenate([*each(lambda part: np.clip(part.T.astype(np.float32) @ gate.U, -CLIP, CLIP), parts)])
+        if n >= learn:
+            out[at] = np.clip(log_odds[at] + np.einsum("bk,bk->b", D[sets[at]], z), -MOST, MOST)
+            continue
+        some = row[at] - row[n], column[at]
+        size = next(size for size in _sizes if size > some[0][-1])
+        Z, s = np.zeros((size, wide, gate.U.shape[1]), np.float32), np.zeros((size, wide), np.int32)
+        a, of = np.zeros((2, size, wide), np.float32)
+        Z[some], s[some], a[some], of[...], of[some] = z, sets[at], log_odds[at], -1, y[at]
+        D, H, found = map(np.asarray, _learn(*map(jax.device_put, (np.array(D), np.array(H), gate.ridge, Z, a, s, of))))
+        out[at] = found[some]
     return out, gate._replace(D=D, H=H)
 
 

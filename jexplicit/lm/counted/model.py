@@ -341,7 +341,7 @@ def fit_counted(
 
     for k, context in enumerate(chain):
         view, at = view_of(context, history, text, starts), slice(KINDS * k, KINDS * (k + 1))
-        past = pass_over(context(text), d, base, view, least=least, wanted=wanted, keep=view.training, weights=solve)
+        past = pass_over(text[context], d, base, view, least=least, wanted=wanted, keep=view.training, weights=solve)
         sample[at], X[at] = past.x[:, some], past.x
         parts.append(Part(context, past.step, past.table, past.cells))
         known += context.of_last & past.known

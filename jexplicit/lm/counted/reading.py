@@ -173,7 +173,7 @@ def look_ahead(
             base.append(np.concatenate([state.base[len(base), :first], b]))
         view = view_of(part.context, model.history, text, starts)
         past = pass_over(
-            part.context(text), d if own else later, base[-1] if own else b, view,
+            text[part.context], d if own else later, base[-1] if own else b, view,
             least=model.least, wanted=wanted if own else None, table=part.table, before=part.cells,
         )  # fmt: skip
         b, F = weigh(part.step, past.x, b), KINDS * (k + 1)

@@ -26,7 +26,7 @@ def small():
     tree, block = grow(ids, N)[0], np.arange(len(ids)) * 5 // len(ids)
     d = decisions(ids, tree, predicted_places(ids, False), block)
     base = np.random.default_rng(0).normal(size=len(d.bit)).astype(np.float32)
-    return ids, d, base, Context(1)(Text(ids, spelling(tokenizer(), N)))
+    return ids, d, base, Text(ids, spelling(tokenizer(), N))[Context(1)]
 
 
 def take(seen, at):
