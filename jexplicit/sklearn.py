@@ -31,7 +31,7 @@ class _Estimator(BaseEstimator):
         return np.asarray(validate_data(cast(Any, self), X, reset=False, dtype=_floats))
 
     def _examples(self, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-        return validate_data(cast(Any, self), X, y, dtype=_floats, **options)
+        return cast(Any, validate_data(cast(Any, self), X, y, dtype=_floats, **options))
 
 
 class _Classifier(ClassifierMixin, _Estimator):
@@ -195,7 +195,7 @@ class ExplicitClassifier(_Classifier):
         return self._count(X, y, None, first=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "ExplicitClassifier":
-        """Count more labelled examples; classes: all of them, at the first call, if its part has not all."""
+        """Count more examples; the first call names the classes that it lacks."""
         return self._count(X, y, classes, first=not hasattr(self, "classes_"))
 
     def _count(self, X: Any, y: Any, classes: Any, *, first: bool) -> "ExplicitClassifier":

@@ -25,7 +25,7 @@ from jexplicit.runs.files import local_path, make_folder
 
 
 class Part(NamedTuple):
-    """Consecutive documents: part `number` of train, of dev, or of all before dev is cut from it."""
+    """Consecutive documents of train, of dev, or of all (not yet cut)."""
 
     split: str
     number: int
@@ -33,10 +33,10 @@ class Part(NamedTuple):
 
 
 def cut_part(part: Part, lengths: Mapping[int, int]) -> list[Part]:
-    """A part of all, as parts of train and dev by `split_documents`; lengths: documents of each part.
+    """A part of all as two by `split_documents`; lengths: documents of each part.
 
-    >>> [(p.split, list(p.documents)) for n, part in enumerate(["abc", "d"]) for p in cut_part(Part("all", n, part), {0: 3, 1: 1})]
-    [('train', ['a', 'b']), ('dev', ['c']), ('train', ['d']), ('dev', [])]
+    >>> [(part.split, list(part.documents)) for part in cut_part(Part("all", 0, "abc"), {0: 3, 1: 1})]
+    [('train', ['a', 'b']), ('dev', ['c'])]
     """
     first, in_all = sum(lengths[n] for n in lengths if n < part.number), sum(lengths.values())
     if in_all < 2:
@@ -46,7 +46,7 @@ def cut_part(part: Part, lengths: Mapping[int, int]) -> list[Part]:
 
 
 def tokenise_part(part: Part, tokenizer: Tokenizer, out: str | os.PathLike, K: int) -> tuple[str, Shard, SparseCounts]:
-    """Write a part as a shard in the folder of its split, and count it if it is of train."""
+    """Write a part as a shard; one of train is counted."""
     pieces, documents = [encode_documents(tokenizer, [])[part.number > 0 :]], 0  # `<pad>` before the first document
     counter = SparseCounter(K, tokenizer.vocab_size)
     for tokens, n in encode_batches(tokenizer, part.documents):
@@ -75,7 +75,7 @@ def ingest(
     runner: str = "DirectRunner",
     options: Sequence[str] = (),
 ) -> None:
-    """Run the pipeline: parts to shards of train and dev in `out`, and counts of train."""
+    """Run the pipeline: parts to shards of train and dev, and counts."""
     check_beam()
     import apache_beam as beam  # pyright: ignore[reportMissingImports]
     from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
@@ -83,7 +83,6 @@ def ingest(
     out = local_path(out)
     for folder in ("train", "dev", "counts"):
         make_folder(out / folder)
-    tokenizer = Tokenizer(tokenizer.model, tokenizer.kind)  # without its caches, which workers make themselves
     table_files = out / "counts"
     if runner == "DirectRunner":  # would first download another engine
         runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"

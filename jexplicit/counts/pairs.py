@@ -1,8 +1,8 @@
 """Co-occurrence counts F(H, Y) = HᵀY (paper, Eq. 2), in one pass.
 
-Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k. They
-are integers and all that a fit needs. A pair's id `j * N + i` is added into a donated table; devices and processes count their own
-parts and meet in ONE reduction at the end. For large vocabularies a block of pairs becomes a sparse table of SciPy.
+Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k.
+They are integers and all that a fit needs. A pair's id `j * N + i` is added into a donated table; devices and processes count
+their own parts and meet in ONE reduction at the end. For large vocabularies a block of pairs becomes a sparse table of SciPy.
 
 Contexts of several tokens are counted by one sort: a position is one integer, its ids as digits and its target the last.
 """
@@ -75,7 +75,7 @@ class ContextLevel(NamedTuple):
 
 
 def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], vocab_size: int) -> list[ContextLevel]:
-    """Count the contexts X [M, K] of 1, 2, ... K tokens, the nearest first, before the targets Y [M].
+    """Count the contexts of 1, 2, ... K tokens (nearest first) before the targets.
 
     Example:
         >>> one, two = count_contexts(np.array([[1, 0], [1, 2], [1, 2]]), np.array([1, 1, 1]), 3)
@@ -189,8 +189,7 @@ def count(
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
             `jexplicit.data.shards.Shards`, of which one window is in memory at a time.
-        radius: K, the largest offset in tokens.
-        vocab_size: N, the number of token ids.
+        radius, vocab_size: K, the largest offset in tokens, and N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.
         chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.
         saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
@@ -200,8 +199,7 @@ def count(
         K tables [N, N], of all processes together, in each of them.
 
     Raises:
-        ValueError: a token id out of range, a vocabulary whose flat ids would overflow int32, a malformed stream, chunk < 1,
-            a damaged shard or partial count.
+        ValueError: a token id out of range, a vocabulary whose flat ids overflow int32, a malformed stream, a damaged file.
 
     Example:
         >>> C, = count(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
@@ -217,7 +215,7 @@ def count(
 
 
 class DenseCounter:
-    """Adds windows of a stream into tables on the devices of a mesh, options of `count`.
+    """Adds windows of a stream into tables on devices; options of `count`.
 
     span: preferred number of positions per `add`, those that the devices count in one step.
     positions: how many there are in all, if known: a short stream gets smaller chunks.
@@ -283,7 +281,7 @@ class DenseCounter:
 
 
 def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
-    """The radius K <= K' to use of valid counts; default, all K' counted offsets."""
+    """The radius to use of valid counts; default, all counted offsets."""
     if not len(counts):
         raise ValueError("no counts: count a text first, with jexplicit.counts.pairs.count")
     K = len(counts) if radius is None else radius

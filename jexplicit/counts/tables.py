@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.shards import Shards
-from jexplicit.runs.files import load_arrays, local_path, parse_json, save_arrays, write_json, write_whole
+from jexplicit.runs.files import local_path, parse_json, write_json, write_whole
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
@@ -75,7 +75,7 @@ def add_tables(x: Any, y: Any) -> Any:
 
 
 def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, *, vocab_size: int | None = None) -> csr_array:
-    """A table of CSR arrays with sorted cells, in small index types; vocab_size: columns, default square."""
+    """A table of sorted CSR arrays in small types; vocab_size: columns, default square."""
     index_type, rows = np.int32 if len(indices) < 2**31 else np.int64, len(indptr) - 1
     parts = (data, indices.astype(index_type, copy=False), indptr.astype(index_type, copy=False))
     return csr_array(parts, shape=(rows, vocab_size or rows))
@@ -120,7 +120,7 @@ def write_tables_index(folder: str | os.PathLike, *, radius: int, tokenizer: str
 
 
 def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> SparseCounts:
-    """The counts C_1 .. C_K that `write_table` and `write_tables_index` wrote; tokenizer: hash of that meant."""
+    """The counts that `write_tables_index` completed, of a tokenizer (its hash)."""
     path = local_path(folder) / _INDEX
     try:
         index = parse_json(path.read_bytes())
@@ -161,7 +161,7 @@ class Saving(NamedTuple):
 
 
 def windows(stream: Stream, first: int, last: int, *, radius: int, span: int) -> Iterator[np.ndarray]:
-    """The windows of a range in order, each after K = radius tokens; the next is read ahead.
+    """Windows of a range, each after `radius` tokens; the next is read ahead.
 
     Example:
         >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, radius=1, span=2)]
@@ -191,8 +191,8 @@ def feed(
 ) -> None:
     """Count the targets at positions first .. last - 1, after the last save.
 
-    counter: has a `radius`, a `vocab_size`, a `span` of positions that it prefers per `add(window)`, which counts the positions of
-        `window[radius:]`, `tables()` so far, and `restore(tables)`.
+    counter: has a `radius`, a `vocab_size`, a `span` of positions that it prefers per `add(window)`, which counts the positions
+        of `window[radius:]`, `tables()` so far, and `restore(tables)`.
     saving: where to save partial counts; default, nowhere. progress: called with (positions done, positions in all).
     """
     check_stream(stream)
@@ -238,7 +238,7 @@ def _save(counter: Any, saving: Saving, about: str, done: int) -> None:
     for k, C in enumerate(counter.tables()):
         own = {"table": C} if isinstance(C, np.ndarray) else {"data": C.data, "indices": C.indices, "indptr": C.indptr}
         arrays |= {f"{name}_{k}": array for name, array in own.items()}
-    save_arrays(_save_path(saving), arrays)
+    write_whole(_save_path(saving), lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
 
 
 def _restore(counter: Any, saving: Saving, about: str, first: int) -> int:
@@ -250,7 +250,11 @@ def _restore(counter: Any, saving: Saving, about: str, first: int) -> int:
             remedy = "continue with as many, or delete the folder to count again from the start"
             raise ValueError(f"{saving.folder} was begun by {begun} processes, and these are {P}: {remedy}")
         return first
-    saved: dict[str, Any] = load_arrays(path)
+    try:
+        with open(path, "rb") as file:
+            saved = dict(np.load(file, allow_pickle=False))
+    except Exception as error:  # whatever zip and NumPy make of damaged bytes
+        raise ValueError(f"{path} is damaged ({error}): delete it and run the command again, which writes it anew") from error
     if saved["about"].tobytes().decode() != about:
         remedy = "delete it, or choose another folder"
         raise ValueError(f"{path} holds partial counts of another text, radius or vocabulary: {remedy}")

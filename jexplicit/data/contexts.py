@@ -49,7 +49,7 @@ def check_stream(stream: Stream) -> None:
 
 
 def context_columns(x: Any, K: int) -> list[Any]:
-    """The K context tokens of each position of `x[K:]`, PAD beyond documents; x of NumPy or JAX."""
+    """The K context tokens of each position of `x[K:]`, of NumPy or JAX."""
     xp = x.__array_namespace__()
     columns = [x[K - 1 : -1]]
     for k in range(2, K + 1):

@@ -2,8 +2,8 @@
 
 Contexts do not cross the boundaries of documents, such as lines of a text file or docstrings. The documents of a corpus are an
 iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time. Sources
-are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for minutes, so likely
-failures are checked first), and the documentation of the Python standard library.
+are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for minutes, so
+likely failures are checked first), and the documentation of the Python standard library.
 """
 
 import ast
@@ -36,6 +36,7 @@ from jexplicit.data.inputs import (
     file_stamp,
     kind_of,
     list_files,
+    named_field,
     path_list,
 )
 from jexplicit.runs.files import cache_folder, local_path, mark_used, write_whole
@@ -162,7 +163,7 @@ def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], l
 def sample_documents(
     documents: Iterable[str], size: int, *, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> tuple[list[str], int]:
-    """A uniform sample of `size` documents in order, and their total number; progress: documents seen."""
+    """A uniform sample of `size` documents in order, and their total number."""
     if size < 1:
         raise ValueError(f"a sample of {size} documents: draw at least 1")
     import numpy as np  # local import: --help does not need it
@@ -222,7 +223,7 @@ _plain_name = re.compile(r"\.txt(\.\w+)?$")
 def text_corpus(
     train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line", split: Split = "blocks"
 ) -> Corpus[Documents]:
-    """A lazy corpus of text files, read as by `read_documents`; train is split without dev files."""
+    """A lazy corpus of text files (`read_documents`); train is split without dev files."""
     train_files, dev_files = train_and_dev_files(train, dev)
     check_reading([*train_files, *dev_files], field=field, documents=documents)
     reading: dict[str, Any] = {"field": field, "documents": documents}
@@ -291,23 +292,28 @@ def locate_documents(
     every: all records with all of their fields, blank ones too.
     content: of standard input, whose name is `path`: plain text, or JSON lines with a field.
     """
-    if kind_of(path) != "text" or (content is not None and field is not None):
-        found = _record_documents(path, field, every, content)
-    else:
-        found = _plain_documents(_split_lines(file_lines(path, content=content)), path, documents)
     empty = True
-    for document in found:
-        empty = False
-        yield document
+    if kind_of(path) != "text" or (content is not None and field is not None):
+        for record in file_records(path, None if field is None or every else [field], content=content):
+            text = record.text(named_field(path, record.fields, field))
+            if every or text.strip():
+                empty = False
+                yield Document(text if text.strip() else "", path, record.line, record.fields if every else None)
+    else:
+        for document in _plain_documents(file_lines(path, content=content), path, documents):
+            empty = False
+            yield document
     if empty:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
 
 
 def _plain_documents(lines: Iterable[str], name: str, documents: Unit) -> Iterator[Document]:
     """The documents in plain text: lines, blocks between blank lines, or all."""
+    # str.splitlines would also split at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
+    whole = (part for line in lines for part in line.removesuffix("\n").removesuffix("\r").split("\r"))
     block: list[str] = []
     first = 0
-    for n, line in enumerate(lines, 1):
+    for n, line in enumerate(whole, 1):
         if documents == "line":
             if line.strip():
                 yield Document(line, name, n)
@@ -321,25 +327,6 @@ def _plain_documents(lines: Iterable[str], name: str, documents: Unit) -> Iterat
         block.pop()
     if block:
         yield Document("\n".join(block), name, first)
-
-
-def _record_documents(path: str, field: str | None, every: bool, content: bytes | None) -> Iterator[Document]:
-    for record in file_records(path, None if field is None or every else [field], content=content):
-        if field is None:
-            raise ValueError(f"{path} has the fields {', '.join(record.fields)}: name the one that holds the text, field=NAME")
-        text = record.text(field)
-        if every or text.strip():
-            yield Document(text if text.strip() else "", path, record.line, record.fields if every else None)
-
-
-def _split_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines without their ends, `\\n`, `\\r\\n` or `\\r`."""
-    # str.splitlines would also split at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
-    for line in lines:
-        if "\r" in line:
-            yield from line.removesuffix("\n").removesuffix("\r").split("\r")
-        else:
-            yield line.removesuffix("\n")
 
 
 # TensorFlow Datasets
@@ -386,7 +373,7 @@ def unreadable(name: str, error: Exception, *, way_out: str) -> ValueError:
 
 
 def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
-    """A lazy text data set of TFDS; dev is validation, or test, or a part of train."""
+    """A lazy TFDS text; dev is validation, test, or a part of train."""
     info = prepared_builder(name, data_dir, way_out=_text_way_out).info
     features, splits = list(info.features), list(info.splits)
     if feature not in features:
@@ -399,8 +386,8 @@ def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike
         if split in splits
     ]
     size = {split: int(about.num_bytes) for split, about in info.splits.items()}
-    parts = _lazy_split(own[0]) if len(own) == 1 else own[:2]
-    return Corpus(f"tfds:{info.full_name}", *parts, {"version": str(info.full_name), "bytes": size, "feature": feature})
+    train, dev = _lazy_split(own[0]) if len(own) == 1 else own[:2]
+    return Corpus(f"tfds:{info.full_name}", train, dev, {"version": str(info.full_name), "bytes": size, "feature": feature})
 
 
 def _tfds_documents(name: str, feature: str, data_dir: str | os.PathLike | None, split: str) -> Iterator[str]:

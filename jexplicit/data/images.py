@@ -1,7 +1,8 @@
-"""Labelled grey images: 8x8 digits, files (idx, .npz, or any that Pillow reads), and TFDS.
+"""Labelled grey images: 8x8 digits, files (idx, .npz, any of Pillow), TFDS.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
-levels instead of 256, and so `(X + 1)/17`. Images in colour become grey, on white; of several sizes they are resized or refused.
+levels instead of 256, and so `(X + 1)/17`. Images in colour become grey, on white; of several sizes they are resized or
+refused.
 """
 
 import hashlib
@@ -18,15 +19,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from jexplicit.data.corpora import prepared_builder, unreadable
 from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
-from jexplicit.runs.checks import check_labels
+from jexplicit.runs.checks import check_labels_of
 from jexplicit.runs.files import local_path
 
-FILES = {
-    "train_images": "train-images-idx3-ubyte",
-    "train_labels": "train-labels-idx1-ubyte",
-    "test_images": "t10k-images-idx3-ubyte",
-    "test_labels": "t10k-labels-idx1-ubyte",
-}
+FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte"}
+FILES |= {"test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte"}
 """MNIST's published names of idx files; each may also end in .gz."""
 KEYS = dict(zip(FILES, ("x_train", "y_train", "x_test", "y_test"), strict=True))
 """Names of arrays in an .npz file, as in Keras."""
@@ -77,24 +74,17 @@ def read_images(
     Args:
         name: `digits` (embedded), `tfds:NAME` or `tfds:DIR`, the name of a data set of files, such as `mnist`,
             `fashion_mnist`, or its path: `./shapes`, `mnist.npz`.
-        data_dir: a folder of idx files, or of images in `train/LABEL` and `test/LABEL` (which are shuffled), or in `LABEL` alone
-            (every fifth image of a label, drawn with the seed, is a test image), or an .npz file with the arrays x_train,
+        data_dir: a folder of idx files, or of images in `train/LABEL` and `test/LABEL` (which are shuffled), or in `LABEL`
+            alone (every fifth image of a label, drawn with the seed, is a test image), or an .npz file with the arrays x_train,
             y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
         limit: read at most this many training images, and at most this many test images.
         resize: N, of a folder of images of any size, which become N x N.
-
-    Raises:
-        ValueError: missing, damaged or inconsistent data.
 
     Example:
         >>> data = read_images("digits")
         >>> data.train_images.shape, data.test_images.shape, data.outputs
         ((1437, 8, 8), (360, 8, 8), 10)
-        >>> len(read_images("digits", limit=100).train_labels)
-        100
     """
-    if not isinstance(name, str | os.PathLike):
-        raise ValueError(f"data set {name!r}: give a name, such as digits, or a path")
     name = os.fspath(name)
     made = name == "digits" or name.startswith("tfds:")
     if resize is not None and (not 1 <= resize <= _largest_side or made or not local_path(_place(name, data_dir)).is_dir()):
@@ -118,20 +108,12 @@ def read_images(
 
 
 def pixel_features(images: Num[np.ndarray, "..."], levels: int, dtype: Any = np.float32) -> Float[np.ndarray, "M D"]:
-    """`H = flatten((X + 1)/levels)`, in (0, 1].
+    """`H = flatten((X + 1)/levels)`, in (0, 1]: paper, Sec. 3.2.
 
-    Args:
-        images: [M, height, width] grey levels 0 .. levels - 1.
-        levels: 256 for bytes, 17 for the 8x8 digits.
+    images: [M, height, width], of the integers 0 .. levels - 1; others, such as [0, 1], are refused. levels: 256 for bytes.
 
-    Raises:
-        ValueError: not three dimensions; grey levels that are not the integers 0 .. levels - 1, such as images in [0, 1].
-
-    Example:
-        >>> pixel_features(np.array([[[0, 255]]]), 256).tolist()
-        [[0.00390625, 1.0]]
-
-    Source: paper, Sec. 3.2.
+    >>> pixel_features(np.array([[[0, 255]]]), 256).tolist()
+    [[0.00390625, 1.0]]
     """
     if images.ndim != 3:
         raise ValueError(f"images of the shape {images.shape}: give grey images [images, height, width]")
@@ -140,17 +122,13 @@ def pixel_features(images: Num[np.ndarray, "..."], levels: int, dtype: Any = np.
 
 
 def one_hot(labels: Integer[np.ndarray, " M"], outputs: int, dtype: Any = np.float32) -> Float[np.ndarray, "M N"]:
-    """Targets Y, a unit vector per label.
+    """Targets Y, a unit vector per label 0 .. outputs - 1.
 
-    Raises:
-        ValueError: a label outside of 0 .. outputs - 1.
-
-    Example:
-        >>> one_hot(np.array([1, 0]), 2).tolist()
-        [[0.0, 1.0], [1.0, 0.0]]
+    >>> one_hot(np.array([1, 0]), 2).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
     """
-    check_labels(labels := np.asarray(labels), outputs)
-    return np.eye(outputs, dtype=dtype)[labels]
+    check_labels_of(labels := np.asarray(labels), (len(labels), outputs))
+    return np.eye(outputs, dtype=dtype)[labels.astype(int)]
 
 
 def check_images(images: Images) -> Images:
@@ -174,10 +152,8 @@ def check_images(images: Images) -> Images:
         raise ValueError(f"{images.name}: test label {tested}, and training labels are 0 .. {images.outputs - 1}")
     seen = np.bincount(images.train_labels, minlength=images.outputs)
     if images.outputs < 2 or not seen.all():
-        raise ValueError(
-            f"{images.name}: label {int(seen.argmin())} has no training image, and the labels go up to {images.outputs - 1}: "
-            "number at least two classes 0, 1, 2, ... without gaps"
-        )
+        found = f"label {int(seen.argmin())} has no training image, and the labels go up to {images.outputs - 1}"
+        raise ValueError(f"{images.name}: {found}: number at least two classes 0, 1, 2, ... without gaps")
     return images
 
 
@@ -273,7 +249,7 @@ def _idx_file(folder: Path, file: str) -> Path:
 
 
 def read_image(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.ndarray, "height width"]:
-    """The grey levels 0 .. 255 of an image on white, resized to N x N if asked for."""
+    """The grey levels 0 .. 255 of an image on white, maybe resized."""
     content = read_input(path)
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -405,14 +381,12 @@ def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
         return Path(data_dir or name)
     if root := os.environ.get("JEXPLICIT_DATA_DIR"):
         return Path(root) / name
-    raise ValueError(
-        f"the data set {name} without a folder: name that of its files, data_dir=DIR, or a folder that holds a folder "
-        f"{name} in the environment variable JEXPLICIT_DATA_DIR; the data set digits needs no files"
-    )
+    remedy = f"name that of its files, data_dir=DIR, or a folder that holds a folder {name} in JEXPLICIT_DATA_DIR"
+    raise ValueError(f"the data set {name} without a folder: {remedy}; the data set digits needs no files")
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
-    """A data set of TFDS with `image` and `label`; colours are averaged to grey levels."""
+    """A TFDS set with `image` and `label`; colours are averaged to grey."""
     way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
     builder, arrays = prepared_builder(name, data_dir, way_out=way_out), []
     try:

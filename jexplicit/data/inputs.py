@@ -1,8 +1,8 @@
 """Opening inputs: files, compressed or not, pipes, and records with a text field.
 
-The kind of a file is determined by its name as given, in any case, and by its first bytes. Records (JSON, CSV, TSV, Parquet) are
-streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would join `"a"b` to
-one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
+The kind of a file is determined by its name as given, in any case, and by its first bytes. Records (JSON, CSV, TSV, Parquet)
+are streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would join
+`"a"b` to one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
 """
 
 import bz2
@@ -82,7 +82,7 @@ def is_input(path: str | os.PathLike) -> bool:
 
 
 def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.BufferedIOBase:
-    """The bytes of a file, decompressed; `content`: of standard input, which has a name only."""
+    """The decompressed bytes of a file; `content`: of standard input."""
     path = str(path)
     try:
         content = pipe_bytes(path) if content is None and is_pipe(path) else content
@@ -263,10 +263,10 @@ class Record(NamedTuple):
 
 
 def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Record]:
-    """The records of a file, in order, without blank lines; content: JSON lines of standard input.
+    """The records of a file, in order; content: JSON lines of standard input.
 
-    JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv` without
-    quotes; or Parquet. All may be compressed.
+    JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv`
+    without quotes; or Parquet. All may be compressed.
     """
     kind = "json" if content is not None else kind_of(path)
     if kind == "parquet":
@@ -279,9 +279,14 @@ def check_field(path: str, field: str | None) -> None:
     first = next(file_records(path, [] if field is None else [field]), None)
     if first is None:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
+    first.text(named_field(path, first.fields, field))
+
+
+def named_field(path: str, fields: Iterable[str], field: str | None) -> str:
+    """The field of the text, which records need."""
     if field is None:
-        raise ValueError(f"{path} has the fields {', '.join(first.fields)}: name the one that holds the text, field=NAME")
-    first.text(field)
+        raise ValueError(f"{path} has the fields {', '.join(fields)}: name the one that holds the text, field=NAME")
+    return field
 
 
 def _json_records(lines: Iterator[str], name: str) -> Iterator[Record]:

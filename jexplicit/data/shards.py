@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -157,7 +156,7 @@ def write_stream(
     tokenizer: str = "",
     shard_tokens: int = _shard_tokens,
 ) -> Shards:
-    """Write a stream in shards of `shard_tokens` or more, or the rest of one that was interrupted.
+    """Write a stream in shards, or the rest of an interrupted one.
 
     rest: how many documents finished shards hold -> the others, as tokens, each document followed by `<pad>`, with how many
         documents these are.
@@ -197,7 +196,7 @@ def write_stream(
 
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
-    """Write one file of a stream atomically, by number: whole documents, each followed by `<pad>`."""
+    """Write one file of a stream atomically: whole documents, each with its `<pad>`."""
     data = (tokens.byteswap() if sys.byteorder == "big" else tokens).tobytes()
     shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
     write_whole(local_path(folder) / shard.file, lambda file: file.write(data))
@@ -363,16 +362,14 @@ def _read_entry(entry: Path) -> TokenizedCorpus | None:
 
 
 def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
+    assert made.dev_sizes and made.dev_in_train
+    about = {"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}
+    model, *streams, described = (entry / name for name in _FILES)
     try:
-        entry.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=entry) as folder:
-            model, train, dev, about = (Path(folder, name) for name in _FILES)
-            made.tokenizer.save(model)
-            np.save(train, made.train[:])
-            np.save(dev, made.dev)
-            assert made.dev_sizes and made.dev_in_train
-            about.write_text(json.dumps({"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}))
-            for path in (model, train, dev, about):
-                os.replace(path, entry / path.name)
-    except OSError as error:
+        make_folder(entry)
+        write_whole(model, lambda file: file.write(made.tokenizer.file_content()))
+        for path, stream in zip(streams, (made.train, made.dev), strict=True):
+            write_whole(path, lambda file, stream=stream: np.save(file, stream[:]))
+        write_json(described, about)
+    except ValueError as error:
         logger.warning("the tokens are not cached in %s (%s): set JEXPLICIT_CACHE_DIR to a folder of yours", entry, error)

@@ -1,8 +1,9 @@
-"""Features of images: whitened patches as filters (Coates & Ng 2011), scattering (Bruna & Mallat 2013), and descriptors.
+"""Features of images: whitened patches (Coates & Ng), scattering (Bruna & Mallat 2013), descriptors.
 
-Scattering is moduli of wavelet responses, of two orders, averaged over a grid: with Morlet wavelets ψ of several octaves and angles
-and a Gaussian window φ, orders 0, 1 and 2 are `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Nothing is fitted to images.
-Descriptors are some hundred principal components of responses pooled over a grid, the inputs of random Fourier features.
+Scattering is moduli of wavelet responses, of two orders, averaged over a grid: with Morlet wavelets ψ of several octaves and
+angles and a Gaussian window φ, orders 0, 1 and 2 are `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Nothing is fitted to
+images. Descriptors are some hundred principal components of responses pooled over a grid, the inputs of random Fourier
+features.
 """
 
 import functools
@@ -150,7 +151,7 @@ def responses(X: Float[Array, "m height width"], filters: Filters) -> Float[Arra
 
 
 def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Float[Array, "m grid grid nn"]:
-    """Positive parts of responses, summed over a grid, row by row of all cells: faster on a CPU."""
+    """Positive parts of responses, summed over a grid row by row."""
     rows = _cells(z, 1, grid)
     z = functools.reduce(jnp.add, (positive_parts(rows[:, :, i], threshold) for i in range(rows.shape[2])))
     columns = _cells(z, 2, grid)
@@ -255,7 +256,7 @@ _width = 0.8  # standard deviation of their envelopes, in pixels, and of the win
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["psi", "rows", "columns"], meta_fields=["shape"])
 @dataclass(frozen=True)
 class Wavelets:
-    """Spectra of wavelets on images of a shape with a margin, and windows of cells.
+    """Spectra of wavelets on images with a margin, and windows of cells.
 
     psi: [octaves, angles, rows, columns] for images, and for the moduli of each octave but the last, at every 2ʲ-th pixel.
     rows, columns: [grid, _], windows over the moduli of each octave.

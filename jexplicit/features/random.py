@@ -1,4 +1,4 @@
-"""Random features of rows: positive ones of equal L1 norm, and Fourier's, whose inner product is a Gaussian kernel."""
+"""Random features: positive ones of equal L1 norm, and Fourier's (Gaussian kernel)."""
 
 import math
 from typing import Any

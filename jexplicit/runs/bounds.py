@@ -1,4 +1,4 @@
-"""Types of the fields of a config, and the bounds of their numbers: `batch_size: PositiveInt = 8192`."""
+"""Types and bounds of the fields of a config: `batch_size: PositiveInt = 8192`."""
 
 import dataclasses
 import functools
@@ -76,7 +76,7 @@ def is_of(value: Any, hint: Any) -> bool:
 
 
 def refuses(find: Callable[..., Iterator[tuple[Any, str]]]) -> Callable[..., None]:
-    """A check of flags from pairs `wrong, message`: the first is raised as a ValueError."""
+    """A check of flags from pairs `wrong, message`; raises the first."""
 
     @functools.wraps(find)
     def check(*args: Any, **options: Any) -> None:

@@ -39,15 +39,6 @@ def key_of_seed(seed: int | np.integer | Array) -> Array:
     return jax.random.fold_in(jax.random.key(low), high) if high else jax.random.key(low)
 
 
-def check_labels(labels: Any, outputs: int) -> None:
-    """Refuse labels that are not whole numbers 0 .. outputs - 1."""
-    if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise ValueError(f"labels of type {labels.dtype} and shape {labels.shape}: give whole numbers [M]")
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
-        wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
-        raise ValueError(f"label {wrong} with {outputs} outputs: labels are 0 .. {outputs - 1}")
-
-
 def is_concrete(*trees: Any) -> bool:
     """Whether all arrays of some pytrees are concrete."""
     return not any(isinstance(leaf, Tracer) for leaf in (_zero(), *jax.tree.leaves(trees)))
@@ -107,7 +98,7 @@ def as_labels(Y: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def as_targets(Y: Any, outputs: int | None = None) -> Any:
-    """Targets [M, N], one-hot of labels [M]; outputs: N, default the highest label and one."""
+    """Targets [M, N], one-hot of labels [M]; default N from the labels."""
     if jnp.ndim(Y) != 1:
         return Y
     if outputs is None and not is_concrete(Y):

@@ -1,18 +1,16 @@
 """Devices as one mesh axis over which data is split, and several processes.
 
-Positions are split over the processes first, and a process's part over its own devices. The communicating functions
-(`check_equal_across_processes`, `sum_over_processes`, `gather_over_processes`, `barrier`) are called by all processes or by none,
-and each waits until all have called it; in a single process they return their argument.
+Positions are split over the processes first, and a process's part over its own devices. The communicating functions (of
+`barrier`, `..._across_processes` and `..._over_processes`) are called by all processes or by none, and each waits until all
+have called it; in a single process they return their argument.
 """
 
 import functools
-import glob
 import hashlib
 import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -27,12 +25,6 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 AXIS = "data"
-# Packages of JAX's accelerator plugins, and the device files that indicate an accelerator.
-_accelerators = {
-    "jax_plugins": ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd"),  # NVIDIA, NVIDIA or AMD on Windows, AMD
-    "libtpu": ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"),
-}
-
 _quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 full_precision = jax.default_matmul_precision("highest")
@@ -80,7 +72,7 @@ def data_mesh(devices: int | None = None) -> Mesh:
 
 def default_mesh() -> Mesh:
     """The default mesh: all accelerators of this process, or one CPU."""
-    return data_mesh() if on_accelerator() else data_mesh(1)
+    return data_mesh(1 if jax.default_backend() == "cpu" else None)
 
 
 def on_cpu(mesh: Mesh) -> bool:
@@ -91,11 +83,6 @@ def on_cpu(mesh: Mesh) -> bool:
 def on_gpu(mesh: Mesh) -> bool:
     """Whether the devices of a mesh are GPUs, real or abstract."""
     return mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm")
-
-
-def on_accelerator() -> bool:
-    """Whether the default devices are no CPUs."""
-    return jax.default_backend() != "cpu"
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
@@ -112,9 +99,10 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 def map_rows(
     f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
 ) -> Any:
-    """f of every row of xs, `cpu` (one) at a time on a CPU and `elsewhere` (all) on other platforms.
+    """f of every row of xs: sequentially on a CPU, else vmapped.
 
-    mesh: where it runs; default, the platform of compilation, for which f is traced twice.
+    mesh: where it runs; default, the platform of compilation, for which f is traced twice. cpu (one), elsewhere (all): rows at
+        a time.
     """
     few = functools.partial(jax.lax.map, f, batch_size=cpu)
     many = functools.partial(jax.lax.map, f, batch_size=elsewhere) if elsewhere else jax.vmap(f)
@@ -124,20 +112,18 @@ def map_rows(
 
 
 def serial_kernels(mesh: Mesh) -> dict[str, str]:
-    """Compiler options for one thread a kernel on a CPU, where waking threads costs as much as they save."""
+    """Compiler options: one thread a kernel on a CPU."""
     return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"} if on_cpu(mesh) else {}
 
 
 def use_devices(devices: int | None = None) -> Mesh:
-    """The mesh of a command, before JAX's first computation: every accelerator, or a CPU device per core, at most 8."""
+    """The mesh of a command: every accelerator, or up to 8 CPU devices."""
     request_devices(devices)
     return data_mesh(devices)
 
 
 def request_devices(devices: int | None = None) -> None:
-    """Split the CPU into several devices, unless there are accelerators."""
-    if not runs_on_cpu():
-        return
+    """Split the CPU into several devices, which accelerators take precedence over."""
     # XLA:CPU starts one thread per core (from NPROC), and a device that waits for the others occupies one. Without spare
     # threads a collective between devices can deadlock.
     os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
@@ -148,22 +134,13 @@ def request_devices(devices: int | None = None) -> None:
 
 
 def compile_quickly() -> None:
-    """Compile for CPUs in half the time by XLA's older code, for short runs, before JAX starts.
+    """Compile short runs for CPUs in half the time, by XLA's older code.
 
     Only for JAX 0.10, as XLA ends the process at an unknown flag.
     """
     given = os.environ.get("XLA_FLAGS", "")
     if _quick not in given and jax.__version_info__[:2] == (0, 10):
         os.environ["XLA_FLAGS"] = f"{_quick} {given}"
-
-
-def runs_on_cpu() -> bool:
-    """Whether JAX will compute on the CPU, a guess before JAX starts."""
-    if platforms := jax.config.values["jax_platforms"]:
-        return platforms.split(",")[0] == "cpu"
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return True
-    return not any(find_spec(package) and any(map(glob.glob, files)) for package, files in _accelerators.items())
 
 
 RUNTIME_BYTES = 600 * 10**6  # Python, its libraries, XLA and compiled code
@@ -259,7 +236,7 @@ def is_first() -> bool:
 def barrier(what: str) -> None:
     """Wait until every process has called this with the same `what`.
 
-    A collective times out (on CPUs the first one after 30 s), so all of this module first wait here, by the coordination service.
+    A collective times out (on CPUs the first one after 30 s), so all of this module first wait here, by JAX's own service.
     """
     if not jax.distributed.is_initialized():  # one process, or hosts of a slice that have not joined
         return
@@ -271,12 +248,8 @@ def barrier(what: str) -> None:
 
 def check_equal_across_processes(what: str, value: str) -> None:
     """Check that all processes have the same value, or raise in all."""
-    if jax.process_count() == 1:
-        return
-    barrier("agreement")
     # the AssertionError of multihost_utils.assert_equal prints the arrays instead of the differing processes
-    digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8).astype(np.int32)
-    digests = np.asarray(multihost_utils.process_allgather(digest))
+    digests = gather_over_processes(np.frombuffer(hashlib.sha256(value.encode()).digest(), np.int32)[None])
     others = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
     if others:
         raise ValueError(f"processes {others} have another {what} than process 0: start all with the same flags and files")
@@ -312,7 +285,7 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
 
 
 def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
-    """Lock a run folder against other processes; a second call in one process returns the same lock."""
+    """Lock a run folder against other processes; one lock in each process."""
     from filelock import FileLock, Timeout  # not for every program
 
     path = local_path(out, "--out") / f".process_{process_id}.lock"
@@ -341,7 +314,7 @@ def _give_up(coordinator: str, num_processes: int | None, process_id: int | None
 
 @functools.cache
 def _adder() -> tuple[NamedSharding, Any]:
-    """The sharding of one part per process, on its first device, and their compiled sum."""
+    """The sharding of one part per process, and their compiled sum."""
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[p] for p in sorted(firsts)]), ("process",), axis_types=(AxisType.Auto,))
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("process",), ()))

@@ -16,14 +16,9 @@ import shlex
 import shutil
 import sys
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    import numpy as np  # and where it is needed: --help does without it
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
@@ -90,7 +85,7 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
-    """The path of a file that an index in the same folder names, in it or in Hugging Face's `blobs`."""
+    """The file that an index of a folder names, in it or in `blobs`."""
     path = folder / str(name)
     if isinstance(name, str) and name == path.name and "\0" not in name:
         home, target = path.resolve().parent, folder.resolve()
@@ -100,7 +95,7 @@ def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; ValueError also for two values of one name, or too deep a nesting."""
+    """The value of a JSON text, which has each name once."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
@@ -161,25 +156,6 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, as `write_whole`."""
     text = json.dumps(value, indent=1, default=plain) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
-
-
-def save_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
-    """Write arrays as one .npz file, atomically."""
-    import numpy as np
-
-    write_whole(path, lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
-
-
-def load_arrays(path: Path) -> "dict[str, np.ndarray]":
-    """The arrays of a file of `save_arrays`."""
-    import numpy as np
-
-    try:
-        with open(path, "rb") as file:
-            arrays = np.load(file, allow_pickle=False)
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it and run the command again, which writes it anew") from error
 
 
 J = TypeVar("J", dict, list)
@@ -326,7 +302,7 @@ def cache_entries(folder: Path) -> list[CacheEntry]:
 
 
 def mark_used(entry: Path, limit: float = math.inf) -> None:
-    """Mark an entry as the last one that was used, and remove others above a limit.
+    """Mark an entry as used now, and remove the oldest above a limit.
 
     Files that another process has opened or mapped remain readable.
     """

@@ -78,9 +78,10 @@ def save_latest(folder: str | os.PathLike, number: int, tree: Any, known: Mappin
 
 
 def load_latest(folder: str | os.PathLike, like: Any, known: Mapping[str, Any] | None = None) -> Any | None:
-    """The last checkpoint of a series, or None; an empty vector in `like` matches any length.
+    """The last checkpoint of a series, or None.
 
-    ValueError: a checkpoint that is damaged, of other shapes, or written for something else than `known` says.
+    An empty vector in `like` matches any length. ValueError: a checkpoint that is damaged, of other shapes, or written for
+    something else than `known` says.
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     numbers = [int(name) for name in names if name.isdigit() and is_checkpoint(os.path.join(folder, name))]

@@ -76,7 +76,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Show a named stage of a run, with a bar and a rate; yields its `progress(done, total)`."""
+    """Show a named stage with a bar and a rate; yields `progress(done, total)`."""
     start, amount, last = time.perf_counter(), 0, 0
     columns = (TextColumn("  {task.description}"), BarColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num
 
-from jexplicit.runs.checks import as_float, as_targets, check_labels, checked, is_concrete, labels_are_fine
+from jexplicit.runs.checks import as_float, as_targets, check_labels_of, checked, is_concrete, labels_are_fine
 from jexplicit.runs.devices import full_precision
 
 _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 ends at 2^24
@@ -130,7 +130,7 @@ def _check(H: Array, Y: Any, outputs: int | None = None) -> None:
         )
     if outputs is None:
         raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
-    check_labels(Y, outputs)
+    check_labels_of(Y, (len(Y), outputs))
 
 
 @checked(_check, fine=lambda H, Y: _are_sums(H) & _are_sums(Y))

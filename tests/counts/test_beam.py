@@ -69,16 +69,6 @@ def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypa
         np.testing.assert_array_equal(C.toarray(), D)
 
 
-def test_a_part_tried_again_gives_the_same_file_and_dev_is_not_counted(tmp_path):
-    tokenizer = train_tokenizer(["to be or not to be"], kind="word")
-    (tmp_path / "dev").mkdir()
-    part = Part("dev", 1, ["to be", "", "or not"])
-    (_, shard, counts), again = (tokenise_part(part, tokenizer, tmp_path, 2) for _ in range(2))
-    assert shard == again[1] and counts == () and (shard.tokens, shard.documents) == (6, 3)
-    with pytest.raises(ValueError, match="no token for"):
-        write_stream_index(tmp_path / "dev", [shard._replace(tokens=0)], tokenizer)
-
-
 # The pipeline
 
 pipeline = pytest.mark.filterwarnings("ignore")  # of Beam's own

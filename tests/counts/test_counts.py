@@ -17,7 +17,6 @@ from scipy.sparse import csr_array
 from jexplicit.counts import pairs, tables
 from jexplicit.counts.pairs import DenseCounter, SparseCounter, count, count_contexts, count_sparse
 from jexplicit.counts.tables import (
-    MergeTree,
     Saving,
     feed,
     merge_counts,
@@ -148,37 +147,6 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
         assert_same(found, [np.array([[0, 1, 0], [1, 99, 0], [0, 0, 0]])])
 
 
-def test_keys_up_to_and_beyond_32_bits_and_tables_beyond_dense_ones_are_exact(tmp_path):
-    for large in (2**8, 2**16, 2**16 + 3):
-        old = np.where(np.arange(N) > 4, np.arange(N) + large - N, np.arange(N))  # the largest id is large - 1
-        found = counted(old[STREAM].astype(np.min_scalar_type(large - 1)), large).tables()
-        for C, expected in zip(written(tmp_path / str(large), found), EXPECTED, strict=True):
-            assert C.shape == (large, large) and C.sum() == expected.sum()
-            np.testing.assert_array_equal(C[old][:, old].toarray(), expected)
-
-
-def test_tables_stay_as_they_are_while_counting_goes_on():
-    counter = counted()
-    before = counter.tables()
-    counter.add(STREAM[:K])  # a window of context only
-    assert_same(counted(sizes=(50,), counter=counter).tables(), [2 * C for C in EXPECTED])
-    assert_same(before, EXPECTED)
-
-
-def test_merges_are_few_and_of_like_sizes(monkeypatch):
-    added, add = [], tables.add_tables
-    monkeypatch.setattr(tables, "add_tables", lambda x, y: added.append(x.nnz + y.nnz) or add(x, y))
-    monkeypatch.setattr(pairs, "_block_positions", 100)
-    stream = np.random.default_rng(0).permutation(np.repeat(np.arange(4000), 2))  # hardly a pair occurs twice
-    counted(stream, 4000, radius=1).tables()
-    assert sum(added) < len(stream) * np.log2(len(stream) / 100) * 1.5  # every pair is copied once per doubling
-    tree, parts = MergeTree(N), [counted(stream_of(random_documents(s, 60, N, 9))).tables()[:1] for s in range(20)]
-    for (C,) in parts:
-        tree.add(C)
-        assert len(tree.tables) <= 5
-    assert_same((tree.total(),), merge_counts(*parts))
-
-
 # A pass over a stream: windows, saves, kills
 
 
@@ -290,17 +258,11 @@ def test_streams_options_and_counts_that_are_refused(tmp_path):
 
 def test_damaged_foreign_and_unfinished_counts_are_refused(tmp_path):
     refused("holds no whole counts", read_tables, tmp_path)
-    counts = written(tmp_path, counted().tables())
+    written(tmp_path, counted().tables())
     refused("counts of another tokenizer", read_tables, tmp_path, tokenizer="xyz")
     path, index = tmp_path / "offset_2.npz", tmp_path / "index.json"
     data, text = path.read_bytes(), index.read_text()
-    for place in range(0, len(data), 31):  # most bytes matter; with those that do not, the counts are the same
-        path.write_bytes(flipped(data, place))
-        try:
-            assert_same(read_tables(tmp_path), counts)
-        except ValueError as error:
-            assert "offset_2.npz are missing or damaged" in str(error)
-    path.write_bytes(data[:-9])
+    path.write_bytes(flipped(data, len(data) // 2))
     refused(r"offset_2\.npz are missing or damaged", read_tables, tmp_path)
     path.unlink()
     refused(r"offset_2\.npz are missing or damaged", read_tables, tmp_path)

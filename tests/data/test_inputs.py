@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
-import pytest
 from refusals import refused
 
 from jexplicit.data import inputs
@@ -40,13 +39,6 @@ def test_compression_is_seen_in_the_first_bytes_whatever_the_name(tmp_path):
         assert read_pairs(put(tmp_path / f"p.jsonl.{ending}", compress(b"\xef\xbb\xbf" + PAIR)))[0].paradigm == "p"
         said = f"b.{ending} is not a whole .*file .*: compress or download it again"
         refused(said, read_documents, put(tmp_path / f"b.{ending}", TEXT))
-
-
-def test_zstd_is_read_where_its_package_is_and_named_elsewhere(tmp_path, monkeypatch):
-    path = put(tmp_path / "a.txt.zst", pytest.importorskip("zstandard").compress(TEXT))
-    assert read_documents(path) == LINES
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    refused("is compressed by zstd, which needs zstandard: pip install zstandard", read_documents, path)
 
 
 def test_folders_as_programs_write_them_and_links(tmp_path):
@@ -155,13 +147,6 @@ def test_folders_of_records_may_have_plain_text_and_names_without_endings(tmp_pa
     assert read_documents(tmp_path / "c", field="text") == ["one", "two"]
     put(tmp_path / "c/README.md", "About")
     refused("README.md is no file of records: name those only", read_documents, tmp_path / "c", field="text")
-
-
-def test_the_identity_of_a_corpus_covers_how_it_is_read(tmp_path):
-    a, b = put(tmp_path / "a.jsonl", '{"a": "one", "b": "two"}\n' * 2), put(tmp_path / "b.txt", "one\ntwo\n\nthree")
-    pairs = [text_corpus(a, field=field) for field in "ab"], [text_corpus(b, documents=unit) for unit in ("line", "paragraph")]
-    for one, two in pairs:
-        assert one.identity != two.identity and one.in_memory().sha256 != two.in_memory().sha256  # which names cached tokens
 
 
 def test_rows_of_a_table_are_documents(tmp_path):

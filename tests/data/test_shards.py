@@ -155,50 +155,34 @@ def test_a_shard_that_is_cut_or_gone_is_named(tmp_path, tokenizer):
     refused(r"00001\.tokens cannot be read", lambda: stream[:])
 
 
-def test_every_damaged_byte_is_found_and_its_file_named(tmp_path, tokenizer):
+def test_damaged_shards_and_indices_are_named(tmp_path, tokenizer):
     stream = write(tmp_path, tokenizer)
-    for shard in stream.shards[::2]:
-        path = tmp_path / shard.file
-        data = path.read_bytes()
-        for place in range(0, len(data), 2):
-            path.write_bytes(flipped(data, place))
-            refused(rf"{shard.file} is damaged \(CRC-32", read_shards(tmp_path).verify)
-        path.write_bytes(data)
-    (tmp_path / stream.shards[0].file).write_bytes(bytes(stream.shards[0].tokens))
-    stream.verify(len(stream[:]) - stream.shards[-1].tokens)  # elsewhere
-    refused("00000.tokens is damaged", stream.verify, 0, 1)
-    path = tmp_path / "index.json"
+    path = tmp_path / stream.shards[2].file
     data = path.read_bytes()
-    for place in range(0, len(data), 3):
-        path.write_bytes(flipped(data, place))
+    path.write_bytes(flipped(data, len(data) // 2))
+    refused(rf"{path.name} is damaged \(CRC-32", stream.verify)
+    stream.verify(0, 5)  # elsewhere
+    path.write_bytes(data)
+    index = tmp_path / "index.json"
+    data = index.read_bytes()
+    for place in range(0, len(data), 29):
+        index.write_bytes(flipped(data, place))
         try:
             assert read_shards(tmp_path) == stream  # a space became no less blank
         except ValueError as error:
             assert "index" in str(error) and "is damaged" in str(error)
-    for place in range(0, len(data) - 1, 29):
-        path.write_bytes(data[:place])
-        refused("index .* is damaged", read_shards, tmp_path)
-    path.unlink()
+    known = {name: value for name, value in json.loads(data).items() if name != "crc32"}
+    shard = known["shards"][0]
+    for change, said in (
+        *(({"vocab_size": value}, "is damaged or of ") for value in ("x", None, 0, 1.5)),
+        *(({"shards": value}, "is damaged or of ") for value in (None, [3], [{}], [{**shard, "tokens": -1}])),
+        *(({"shards": [{**shard, "file": f}]}, "names the file .*, which is not in its folder") for f in ("../x", None)),
+    ):
+        hostile = {**known, **change}  # with a checksum of its own
+        index.write_text(json.dumps({**hostile, "crc32": module._crc32_of(hostile)}))
+        refused(said, read_shards, tmp_path)
+    index.unlink()
     refused("holds no shards: write them with", read_shards, tmp_path)
-
-
-def test_an_index_of_other_types_or_of_files_elsewhere_is_refused(tmp_path, tokenizer):
-    """Indices with a checksum of their own."""
-    write(tmp_path / "text", tokenizer)
-    path = tmp_path / "text" / "index.json"
-    index = json.loads(path.read_text())
-    del index["crc32"]
-    shard = index["shards"][0]
-    (tmp_path / shard["file"]).write_bytes((tmp_path / "text" / shard["file"]).read_bytes())
-    changes = [{"vocab_size": value} for value in ("x", None, 0, 1.5)]
-    changes += [{"shards": value} for value in (None, [3], [{}], [{**shard, "tokens": "x"}], [{**shard, "tokens": -1}])]
-    changes += [{"tokenizer": [1]}, {"layout": None}]
-    elsewhere = [{"shards": [{**shard, "file": name}]} for name in (f"../{shard['file']}", None)]
-    for change in (*changes, *elsewhere):
-        hostile = {**index, **change}
-        path.write_text(json.dumps({**hostile, "crc32": module._crc32_of(hostile)}))
-        said = "names the file .*, which is not in its folder" if change in elsewhere else "index .* is damaged or of "
-        refused(said, read_shards, tmp_path / "text")
 
 
 # Documents of files, and how they are split and drawn
@@ -257,9 +241,7 @@ def test_a_sample_is_in_order_and_reproducible_and_every_document_as_likely():
     assert in_all == 1000 and sample == sorted(set(sample), key=int) and len(sample) == 50
     assert sample == sample_documents(iter(numbers), 50, seed=3)[0] != sample_documents(numbers, 50, seed=4)[0]
     assert sample_documents(numbers[:50], 50) == (numbers[:50], 50)
-    drawn = np.zeros(20)
-    for seed in range(500):
-        drawn[[int(document) for document in sample_documents(numbers[:20], 5, seed=seed)[0]]] += 1
+    drawn = np.bincount([int(n) for seed in range(500) for n in sample_documents(numbers[:20], 5, seed=seed)[0]])
     # 20 binomials at once: five standard deviations are passed less than once in 80,000 times
     assert np.abs(drawn - 500 / 4).max() < 5 * np.sqrt(500 / 4 * 3 / 4)
 
@@ -286,19 +268,6 @@ def test_a_text_corpus_is_read_again_by_every_loop_and_its_hash_is_of_documents_
 # Documentation as a corpus
 
 
-@pytest.mark.slow
-def test_docs_corpus_is_large_unique_and_reproducible():
-    corpus = docs_corpus()
-    documents = corpus.train + corpus.dev
-    assert sum(len(document.split()) for document in documents) > 200_000
-    assert len(set(documents)) == len(documents)
-    assert all(document.strip() for document in documents) and any("\n" in document for document in documents)
-    corpora._standard_library_documents.cache_clear()
-    assert docs_corpus().sha256 == corpus.sha256
-    tokenizer = train_tokenizer(corpus.train)
-    assert tokenizer.vocab_size == 4098 and (encode_documents(tokenizer, corpus.dev) == 1).mean() < 0.001
-
-
 def test_docs_corpus_is_parsed_once_and_again_where_the_cache_is_damaged_or_cannot_be_written(tmp_path, monkeypatch):
     parsed, calls = ("first topic", "second, with a lone \ud800 surrogate", "third", "fourth"), []
     source = tmp_path / "module.py"
@@ -307,15 +276,13 @@ def test_docs_corpus_is_parsed_once_and_again_where_the_cache_is_damaged_or_cann
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
     source.write_text("'a module'")
     corpus = docs_corpus()
-    assert len(calls) == 1 and not (tmp_path / "cache").exists()
     assert docs_corpus(keep=True) == docs_corpus(keep=True) == corpus and len(calls) == 2
     (entry,) = cache_entries(tmp_path / "cache")  # launch.cache lists and clears it
     (entry.path / "documents.json").write_text("[")
     assert docs_corpus(keep=True) == corpus and len(calls) == 3
     source.write_text("'a longer module'")
-    assert docs_corpus(keep=True) == corpus and len(calls) == 4
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(source))
-    assert docs_corpus(keep=True) == corpus and len(calls) == 5
+    assert docs_corpus(keep=True) == corpus and len(calls) == 4
 
 
 SOURCE = (
@@ -378,7 +345,7 @@ def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatc
     assert "630 documents" in capsys.readouterr().err
 
 
-def test_the_tokenizer_learns_from_a_sample_and_dev_files_are_dev_and_other_flags_or_text_are_refused(tmp_path, capsys):
+def test_the_tokenizer_learns_from_a_sample_and_other_flags_or_text_are_refused(tmp_path, capsys):
     a, b, out = lines(tmp_path / "a.txt", 300), lines(tmp_path / "b.txt", 12, "dev"), tmp_path / "out"
     command = ["--out", str(out), "--train", a, "--dev", b, "--tokenizer", "char", "--tokenizer-documents", "5", "--seed", "1"]
     written = [main(command) or (out / "train/00000.tokens").stat().st_mtime_ns for _ in range(2)]
@@ -387,22 +354,12 @@ def test_the_tokenizer_learns_from_a_sample_and_dev_files_are_dev_and_other_flag
     assert tokenizer == train_tokenizer(sample_documents(read_documents([a]), 5, seed=1)[0], kind="char")
     np.testing.assert_array_equal(read_shards(out / "dev")[:], encode_documents(tokenizer, read_documents([b])))
 
-    def refused_command(said, *more, command=command):
+    def refused_command(said, *more):
         assert main([*command, *more]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
 
     refused_command("was written with tokenizer_documents = 5 (now 7): give the same flags", "--tokenizer-documents", "7")
-    model = (out / "tokenizer.model").read_bytes()
-    (out / "tokenizer.model").write_bytes(b"")
-    refused_command("tokenizer.model is not a tokenizer file, or is damaged")
-    (out / "tokenizer.model").write_bytes(model)
     put(tmp_path / "a.txt", "another\ntext\n")
     refused_command("was written with source = ")
     (out / "config.json").write_text("{")
     refused_command("config.json is damaged or of another command")
-    for flags, message in [  # more in tests/launch/test_bad_input.py
-        ("--limit 3", "--limit 3: use at least 10"),
-        (f"--train {__file__} --vocab-size 300000", "is more than the text allows"),
-    ]:
-        refused_command(message, command=["--out", str(tmp_path / "new"), *flags.split()])
-        assert not (tmp_path / "new/config.json").exists()  # so the mended command may be given the same folder

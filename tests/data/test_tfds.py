@@ -2,7 +2,6 @@
 
 import importlib.util
 import io
-import json
 import socket
 import sys
 import time
@@ -15,7 +14,6 @@ from tensorflow_datasets.core.data_sources.base import BaseDataSource
 
 from jexplicit.data.corpora import split_documents, tfds_corpus
 from jexplicit.data.images import read_images
-from launch.lm.__main__ import main as lm
 from launch.shards import main as shards
 
 ROWS = {
@@ -143,17 +141,3 @@ def test_refusals(prepared, monkeypatch, tmp_path, capsys):
     assert shards(["--out", str(tmp_path), "--corpus", "tfds:lm1b"]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "tfds:lm1b needs tensorflow_datasets" in error and "pip install 'jexplicit[tfds]'" in error
-
-
-@pytest.mark.slow
-def test_the_commands_read_text_by_name_and_by_folder(prepared, tmp_path, capsys):
-    by_name = ["--corpus", "tfds:small", "--data-dir", str(prepared), "--tokenizer", "char"]
-    assert shards(["--out", str(tmp_path / "shards"), *by_name]) == 0
-    assert "130 documents" in capsys.readouterr().err
-    assert shards(["--out", str(tmp_path / "shards"), *by_name, "--feature", "label"]) == 2
-    assert "feature = 'text' (now 'label')" in " ".join(capsys.readouterr().err.split())
-    by_folder = ["--corpus", f"tfds:{prepared / 'small'}", "--tokenizer", "char", "--methods", "explicit", "--radius", "1"]
-    by_folder += ["--features", "cat", "--samples", "0"]
-    assert lm(["--out", str(tmp_path / "lm"), *by_folder]) == 0
-    rows = json.loads((tmp_path / "lm/results.json").read_text())["rows"]
-    assert {row["corpus"] for row in rows} == {"tfds:small/1.0.0"}

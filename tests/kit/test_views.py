@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jexplicit.runs.files import save_arrays, write_whole
+from jexplicit.runs.files import write_whole
 from launch.explain import draw_attribution
 from launch.kit.views import (
     Column,
@@ -74,7 +74,6 @@ def test_files_have_the_permissions_that_the_umask_leaves(tmp_path):
     before = os.umask(0o077)
     try:
         write_whole(tmp_path / "a", lambda file: file.write(b"a"))
-        save_arrays(tmp_path / "a.npz", {"x": np.zeros(2)})
         with figure(tmp_path / "a.png", size=(2, 2)):
             pass
     finally:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import pytest
 
 from jexplicit.data.corpora import Corpus
@@ -21,7 +20,6 @@ from jexplicit.runs.files import (
     cache_folder,
     file_inside,
     is_measured,
-    keep_compiled,
     local_path,
     parse_bytes,
     parse_json,
@@ -183,63 +181,21 @@ def test_processes_read_what_others_compiled_unless_it_is_damaged(compiled):
     assert kept and total == 48 and read == 0 and "Error reading persistent compilation cache" in errors
 
 
-@pytest.fixture
-def settings():
-    """JAX's settings, those of a process without a cache at first, which come back in the end."""
-    names = [name for name in jax.config.values if "compilation_cache" in name or "persistent_cache_min" in name]
-    before = {name: jax.config.values[name] for name in names}
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-    yield lambda name: jax.config.values[f"jax_{name}"]
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-def test_what_the_user_says_comes_first_and_an_imported_library_keeps_nothing(tmp_path, compiled, monkeypatch, settings):
-    for variable, value in (("JEXPLICIT_COMPILED_LIMIT", "0"), ("JEXPLICIT_CACHE_DIR", "/dev/null/no_folder")):
-        with monkeypatch.context() as patch:
-            patch.setenv(variable, value)
-            keep_compiled()
-        assert settings("compilation_cache_dir") is None
-    for name, value in (("enable_compilation_cache", False), ("compilation_cache_dir", "theirs")):
-        before = settings(name)
-        jax.config.update(f"jax_{name}", value)
-        keep_compiled()
-        assert settings(name) == value and settings("compilation_cache_dir") in (None, "theirs")
-        jax.config.update(f"jax_{name}", before)
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1000")  # which JAX has read
-    seconds = settings("persistent_cache_min_compile_time_secs")
-    keep_compiled()
-    assert settings("compilation_cache_dir") == str(compiled)
-    assert settings("persistent_cache_min_compile_time_secs") == seconds
-    assert settings("persistent_cache_min_entry_size_bytes") == -1
-    assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not compiled_files(tmp_path)
-
-
-def test_those_that_were_not_used_go_where_there_are_too_many_and_a_command_shows_and_clears_them(
-    compiled, monkeypatch, settings, capsys
-):
+def test_the_users_settings_come_first_a_library_keeps_nothing_and_a_command_clears(tmp_path, compiled, monkeypatch, capsys):
+    for variable, value in (("JEXPLICIT_COMPILED_LIMIT", "0"), ("JEXPLICIT_CACHE_DIR", "/dev/null/none")):
+        assert answer(start(COMMAND, **{variable: value}))[2] == "None"
+    assert answer(start(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs")))[2] == str(tmp_path / "theirs")
+    assert answer(start(f"import jexplicit\n{COMPUTE}\nrun()"))[2] == "None" and not compiled_files(tmp_path / "cache")
     compiled.mkdir(parents=True)
     for n, name in enumerate(("oldest-cache", "older-cache", "newest-cache")):
-        (compiled / name).write_bytes(bytes(1000))
+        (compiled / name).write_bytes(bytes(1_000_000))
         os.utime(compiled / name, (n, n))
-    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "2500B")
-    keep_compiled()
-    assert {path.name for path in compiled_files(compiled)} == {"older-cache", "newest-cache"}
-    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "much")
-    with pytest.raises(ValueError, match="JEXPLICIT_COMPILED_LIMIT=much"):
-        keep_compiled()
-    monkeypatch.setenv("JEXPLICIT_COMPILED_LIMIT", "0")  # this process keeps nothing itself
+    assert answer(start(JEXPLICIT_COMPILED_LIMIT="2500000B"))[2] == str(compiled)
+    assert not (compiled / "oldest-cache").exists() and (compiled / "older-cache").exists()
     os.utime(compiled / "newest-cache")
-
-    def printed(*arguments: str) -> str:
-        assert cache.main([*arguments]) == 0
-        return capsys.readouterr().out
-
-    assert f"{compiled}: 2 files, 2" in printed("list")
-    assert json.loads(printed("list", "--json"))["compiled"] == 2
-    assert json.loads(printed("clear", "--older-than", "30", "--json"))["compiled"] == 1
-    assert f"{compiled}: 1 files removed" in printed("clear") and not compiled_files(compiled)
+    assert cache.main(["clear", "--older-than", "30"]) == 0 and f"{compiled}: 1 files removed" in capsys.readouterr().out
+    assert cache.main(["clear"]) == 0 and not compiled_files(compiled)
+    assert cache.main(["list", "--json"]) == 0 and json.loads(capsys.readouterr().out.splitlines()[-1])["compiled"] == 0
 
 
 # Cached tokens
