@@ -251,66 +251,61 @@ class Order(NamedTuple):
 
 
 class ArpaFile:
-    """The lines of an ARPA file by section; unigrams number the words."""
+    """The n-grams of an ARPA file by order; its unigrams number the words."""
 
     def __init__(self, path: str):
-        self.path, self.line, self.words = path, 0, ["<pad>", "<unk>"]
-        self._ids, self._lines = {"<s>": 0, "<unk>": 1, "<UNK>": 1}, file_lines(path)
+        self.path, self.words, self.orders = path, ["<pad>", "<unk>"], list[Order]()
+        self._line, self._lines = 0, file_lines(path)
         while (text := self._next()) != "\\data\\":  # some programs write comments first
             if text.startswith("\\") or text == _end:
-                raise self.error(f"{text[:40]!r} instead of \\data\\; give an ARPA file, as launch.export or lmplz write it")
+                raise self._error(f"{text[:40]!r} instead of \\data\\; give an ARPA file, as launch.export or lmplz write it")
         sizes: list[int] = []
         while match := re.fullmatch(rf"ngram\s+{len(sizes) + 1}\s*=\s*(\d{{1,18}})", text := self._next()):
             sizes.append(int(match[1]))
         if not any(sizes[:1]):
-            raise self.error(f"{text[:40]!r} instead of `ngram 1=...`; write the file again")
-        self.orders: list[Order] = []
+            raise self._error(f"{text[:40]!r} instead of `ngram 1=...`; write the file again")
+        ids = {"<s>": 0, "<unk>": 1, "<UNK>": 1}
         for n, size in enumerate(sizes, 1):
-            if text != f"\\{n}-grams:":
-                raise self.error(f"{text[:40]!r} instead of \\{n}-grams:; {_write_again}")
-            ids, numbers = array("q"), array("d")
-            for _ in range(size):
-                words, of_words = self._read(n)
-                ids.extend(words)
-                numbers.extend(of_words)
-            log_p, weight = np.maximum(np.array(numbers).reshape(-1, 2).T, NEVER) * _ln10
-            self.orders.append(Order(np.array(ids, np.int64).reshape(-1, n), log_p, weight))
+            self._expect(text, f"\\{n}-grams:")
+            self.orders.append(self._read(n, size, ids))
             text = self._next()
-        if text != "\\end\\":
-            raise self.error(f"{text[:40]!r} instead of \\end\\; {_write_again}")
-        if (text := self._next()) != _end:  # which is that of a compressed file, with its checksum
-            raise self.error(f"{text[:40]!r} after \\end\\; remove what is not of the model")
+        self._expect(text, "\\end\\")
+        self._expect(self._next(), _end)  # which is that of a compressed file, with its checksum
 
-    def error(self, what: str) -> ValueError:
-        return ValueError(f"{self.path}, line {self.line}: {what}")
+    def _read(self, n: int, size: int, ids: dict[str, int]) -> Order:
+        found, numbers = array("q"), array("d")
+        for _ in range(size):
+            fields = re.split(r"[ \t]+", line := self._next())
+            words = fields[1 : n + 1]
+            try:
+                log_p, weight = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
+                if len(words) < n or len(fields) > n + 2 or not log_p <= 0 or np.isnan(weight):
+                    raise ValueError
+                if n == 1 and words[0] not in ids:
+                    ids[words[0]] = -1 if words[0] == "</s>" else len(self.words)
+                    self.words += [word for word in words if word != "</s>"]
+                found.extend([ids[word] for word in words])
+                numbers.extend((log_p, weight))
+            except (KeyError, ValueError):
+                wanted = f"a log10 probability of at most 0, {n} of the unigrams and at most one weight"
+                raise self._error(f"{line[:60]!r} is not {wanted}; {_write_again}") from None
+        log_p, weight = np.maximum(np.array(numbers).reshape(-1, 2).T, NEVER) * _ln10
+        return Order(np.array(found, np.int64).reshape(-1, n), log_p, weight)
 
     def _next(self) -> str:
         """The next line that is not blank."""
         for line in self._lines:
-            self.line += 1
+            self._line += 1
             if line := line.strip(" \t\r\n"):
                 return line
         return _end
 
-    def _read(self, n: int) -> tuple[list[int], tuple[float, float]]:
-        """The words, log10 p and weight of the next n-gram."""
-        if (line := self._next()) == _end or line.startswith("\\"):
-            raise self.error(f"{line[:40]!r} instead of a {n}-gram; {_write_again}")
-        fields = re.split(r"[ \t]+", line)
-        words = fields[1 : n + 1]
-        try:
-            numbers = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
-            if len(words) < n or len(fields) > n + 2 or not numbers[0] <= 0 or np.isnan(numbers[1]):
-                raise ValueError
-            if n == 1 and words[0] not in self._ids:
-                self._ids[words[0]] = -1 if words[0] == "</s>" else len(self.words)
-                self.words += [word for word in words if word != "</s>"]
-            return [self._ids[word] for word in words], numbers
-        except KeyError as unknown:
-            raise self.error(f"{unknown} is not among the unigrams; write the file again") from None
-        except ValueError:
-            wanted = f"a log10 probability of at most 0, {n} words and at most one weight"
-            raise self.error(f"{line[:60]!r} is not {wanted}; write the file again") from None
+    def _expect(self, text: str, wanted: str) -> None:
+        if text != wanted:
+            raise self._error(f"{text[:40]!r} instead of {wanted}; {_write_again}")
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"{self.path}, line {self._line}: {what}")
 
 
 def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tuple[LanguageModel, Tokenizer]:

@@ -87,14 +87,6 @@ def test_neither_the_order_of_positions_nor_blocks_nor_narrow_integers_change_an
             assert_same_ngrams(blocks, ngrams_of(order))
 
 
-def test_the_largest_id_of_a_small_type_is_found():
-    x = np.array([[255, 255], [255, 1], [1, 255], [1, 1], [255, 255]], np.uint8)
-    ngrams = smoothed_ngrams(x, np.array([255, 1, 255, 2, 255], np.uint8), vocab_size=256)
-    assert numbers_of(ngrams, x).tolist() == [[255, 3], [255, 2], [1, 1], [1, 0], [255, 3]]
-    assert numbers_of(ngrams, np.array([[255, 2], [2, 255]], np.uint8)).tolist() == [[255, -1], [2, -1]]
-    assert np.flatnonzero(rows_of(ngrams, x[:1])[0, -1]).tolist() == [255]
-
-
 # Log-probabilities by look-ups alone, against the softmax of the same rows and a dictionary
 
 IDS = 256  # up to the largest of uint8

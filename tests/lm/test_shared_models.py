@@ -13,9 +13,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import jexplicit
-from jexplicit.data.tokenizers import open_tokenizer
 from jexplicit.lm import model_files
-from jexplicit.lm.checkpoints import export_model, import_model, save_run_model, save_tokenizer
+from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.text_model import TextModel, model_card
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
@@ -92,11 +91,6 @@ def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
         jexplicit.fit(TEXTS, "cold", optimizer=object())
 
 
-def test_the_hash_is_of_the_documents_and_their_boundaries(model):
-    hashes = [jexplicit.fit(texts, "unigram", tokenizer="char").about["corpus_sha256"] for texts in (TEXTS, [" ".join(TEXTS)])]
-    assert hashes[0] == model.about["corpus_sha256"] != hashes[1]
-
-
 def test_a_folder_keeps_a_card_that_was_written_by_hand_and_of_several_models_asks_which(model, bigram, folder):
     (folder / "README.md").write_text("mine")
     bigram.save(folder / "another.safetensors")
@@ -118,19 +112,6 @@ def test_a_folder_of_another_program_is_refused_for_reading_and_for_writing(mode
     assert same(jexplicit.load_model(folder / "model.safetensors"), model)
     save_file({"x": np.zeros(3)}, tmp_path / "model.safetensors")
     refused("not written by jexplicit", tmp_path)
-
-
-def test_a_name_with_a_tilde_is_in_the_home_folder(model, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    for name in ("~/cats", "~/cats.safetensors", "~/cats.arpa"):
-        model.save(name)
-        assert jexplicit.load_model(name).about["method"] == "ngram"
-    export_model("~/dogs.safetensors", model)
-    assert import_model("~/dogs.safetensors").about == model.about
-    model.tokenizer.save("~/tokenizer.model")
-    assert open_tokenizer("~/tokenizer.model") == model.tokenizer
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
 def test_a_config_that_names_a_file_elsewhere_is_refused(model, folder, tmp_path):

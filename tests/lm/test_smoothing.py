@@ -41,7 +41,7 @@ from jexplicit.lm.core.smoothing import (
     with_unseen_outputs,
 )
 from jexplicit.lm.evaluation import evaluate, log_probabilities
-from jexplicit.lm.fits.log_linear import fit_exponents, implied_slope, log_linear_model, offset_rows
+from jexplicit.lm.fits.log_linear import fit_exponents, log_linear_model, offset_rows
 from jexplicit.lm.rows import bigram_model
 from jexplicit.runs.devices import data_mesh
 
@@ -254,12 +254,3 @@ def test_the_language_model_is_the_log_linear_one_and_at_its_ends_the_unigram_an
             np.testing.assert_allclose(ours.tables[0][one], row, rtol=0, atol=ATOL)
     model, (X, Y) = log_linear_model(rows_of("cat"), np.array([1.0, 0, 0, 0])), windows(LINES, K)
     np.testing.assert_allclose(log_probabilities(model, X, Y), np.log(slow_unigram(False))[Y], rtol=0, atol=ATOL)
-
-
-def test_the_implied_slope_is_what_is_subtracted_from_whole_logarithms_of_counts():
-    assert implied_slope(np.array([1.0, 0.3, 0.6])) == pytest.approx(1, abs=1e-15)  # the unigram keeps its exponent
-    assert implied_slope(np.array([1.5, 0.3, 0.2])) == pytest.approx(0, abs=1e-15)  # all of log f is kept: mu = 1 + sum lambda
-    for mu, *lambdas in ((0.8, 0.9, 0.2), (1.2, 0.5, 0.4), (0.3, 1.0, -0.1)):
-        # logits of log f: mu - sum lambda here, 1 - delta sum lambda in the derivation
-        slope = implied_slope(np.array([mu, *lambdas]))
-        assert 1 - slope * sum(lambdas) == pytest.approx(mu - sum(lambdas), abs=1e-14)
