@@ -21,7 +21,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
-from jexplicit.lm.core.model import LanguageModel, SparseRows
+from jexplicit.lm.core.model import LanguageModel, Sparse, sparse_table
 from jexplicit.lm.rows import BackOffChain, Children
 from jexplicit.runs.files import local_path
 
@@ -118,7 +118,7 @@ def _levels_of(chain: BackOffChain) -> tuple[np.ndarray, list[Level]]:
 
     for n, (rows, log_gamma) in enumerate(zip(chain.levels, chain.log_gamma, strict=True)):
         keys, weight = keys_of(*chain.children[n - 1]) if n else np.arange(N), np.asarray(log_gamma, np.float64)
-        context, output = np.divmod(entries := keys_of(rows.start, rows.outputs), N)
+        context, output = np.divmod(entries := keys_of(rows.start, rows.ids), N)
         lower = _backed_off(levels, base, keys[context] // N, output)
         levels.append(Level(keys, entries, lower + np.asarray(rows.values, np.float64) + weight[context], weight))
     return base, levels
@@ -189,7 +189,7 @@ def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokeniz
     path, words, N = local_path(path), arpa_words(tokenizer), model.vocab_size
     if len(words) != N:
         raise ValueError(f"a tokenizer of {len(words)} tokens and a model of {N}: use the model's own")
-    if not isinstance(model.rows, BackOffChain) or not model.rows.normalised:
+    if not isinstance(model.rows, BackOffChain):
         name = type(model.rows).__name__
         raise ValueError(f"a model of {name} is no n-gram model, which an ARPA file holds: choose the method ngram")
     base, levels = _levels_of(model.rows)
@@ -339,16 +339,15 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
     renamed = np.array([0, 1, *(ids[word] for word in file.words[2:]), PAD])  # the last one is that of </s>, -1
     base, eos = _unigrams(file, renamed, N)
     levels = _numbered(file, [order for order in file.orders if len(order.log_p)], renamed, N)
-    rows = []
+    rows: list[Sparse] = []
     for n, level in enumerate(levels):
         context, output = np.divmod(level.entries, N)
         lower = _backed_off(levels[:n], base, level.keys[context] // N, output)
-        values = jnp.asarray(level.log_p - level.weight[context] - lower, jnp.float32)
-        rows.append(SparseRows(*_rows_of(level.entries, len(level.keys), N), values))
+        values = (level.log_p - level.weight[context] - lower).astype(np.float32)
+        rows.append(sparse_table(*_rows_of(level.entries, len(level.keys), N), values, N))
     children = (Children(*_rows_of(level.keys, len(above.keys), N)) for above, level in zip(levels, levels[1:], strict=False))
     log_gamma = tuple(jnp.asarray(level.weight, jnp.float32) for level in levels)
-    longest = tuple(table.longest for table in rows)
-    chain = BackOffChain(jnp.asarray(base, jnp.float32), tuple(children), tuple(rows), log_gamma, longest)
+    chain = BackOffChain(jnp.asarray(base, jnp.float32), tuple(children), tuple(rows), log_gamma)
     return LanguageModel(chain, "none", eos), tokenizer
 
 

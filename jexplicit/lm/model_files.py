@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import LanguageModel, Sparse, SparseRows, State, TokenTables, is_token_model
+from jexplicit.lm.core.model import LanguageModel, Sparse, State, TokenTables, is_token_model
 from jexplicit.lm.counted.columns import Context
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState, context_of, text_of_context
@@ -33,7 +33,7 @@ from jexplicit.runs.files import local_path, parse_json, plain
 # What `rebuild` raises of JSON or arrays that are none of a model.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, AssertionError)
 _format = 5
-_rows = (LanguageModel, TokenTables, Sparse, SparseRows, BackOffChain, Children, NetworkRows, SequenceRows, State)
+_rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows, State)
 _known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *COUNTED, Combination, CombinationState)}
 _networks = {"MLPLanguageModel": "networks", "Transformer": "sequences", "LSTM": "sequences"}
 

@@ -36,13 +36,12 @@ from jexplicit.counts.tables import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import (
     NO_TOKEN,
-    Dense,
     LanguageModel,
     Sparse,
-    SparseRows,
     TableRows,
     find_entry,
     pytree,
+    sparse_table,
     static,
     token_model,
 )
@@ -141,17 +140,12 @@ def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: 
     for C, F in zip(blocks, F_unseen, strict=True):
         b, cells, ratio = one_minus_q @ C, np.diff(C.indptr), np.log(F / p)
         delta = _with_data(C, np.log1p(C.data * np.repeat(q / p, cells) / b[C.indices]))
-        rows = sparse_rows(_with_data(C, (delta.data * np.repeat(q, cells)).astype(dtype)))
+        values = (delta.data * np.repeat(q, cells)).astype(dtype)
         base = np.where(never, -np.inf, np.log(np.where(never, 1, b)) - c)
         unseen = q * ratio + one_minus_q * (p @ ratio) - c_unseen if never.any() else None  # less the constant of the row
-        tables.append(Sparse(rows, C.shape[1], rows.longest, base, p @ delta, one_minus_q, unseen))
+        over = base, p @ delta, one_minus_q, unseen
+        tables.append(sparse_table(C.indptr.astype(np.int32), C.indices, values, C.shape[1], *over))
     return tuple(tables)
-
-
-def sparse_rows(C: csr_array) -> SparseRows:
-    """A table as sparse rows, with token ids of the smallest type."""
-    outputs = C.indices.astype(np.uint16 if C.shape[1] < 1 << 16 else np.int32)
-    return SparseRows(*jax.device_put((C.indptr.astype(np.int32), outputs, C.data)))  # jnp.asarray compiles for each shape
 
 
 def _without_column(C: csr_array, i: int) -> csr_array:
@@ -259,36 +253,28 @@ class BackOffChain(TableRows):
     base: [N] log of the distribution that the nearest token backs off to.
     children: how a context is found, level by level.
     levels: the sparse rows of contexts of one token, of two, ...; a context that never occurred has a row of zeros.
-    log_gamma: [contexts] `log γ` of every level, 0 for a context that never occurred; empty where rows are of a file whose
-        probabilities sum to 1 only to its digits: there the softmax normalises.
-    longest: entries of the longest row of each level.
+    log_gamma: [contexts] `log γ` of every level, 0 for a context that never occurred.
     """
 
     base: Any
     children: tuple[Children, ...] = ()
-    levels: tuple[SparseRows, ...] = ()
+    levels: tuple[Sparse, ...] = ()
     log_gamma: tuple[Any, ...] = ()
-    longest: tuple[int, ...] = static(())
 
     names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
     tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
     radius = property(lambda self: max(1, len(self.levels)))
-    vocab_size = property(lambda self: len(self.base))
-    normalised = property(lambda self: len(self.log_gamma) == len(self.levels))
-
-    @property
-    def row_tables(self):
-        tables = (Sparse(rows, len(self.base), n) for rows, n in zip(self.levels, self.longest, strict=True))
-        return (Dense(jnp.asarray(self.base)[None]), *tables)
+    normalised = True
+    row_tables = property(lambda self: (jnp.asarray(self.base)[None], *self.levels))
 
     def index(self, context):
         none = jnp.zeros(1, jnp.int32)
         return jnp.concatenate([none, context_numbers(self.children, context)]) if self.levels else none
 
     def entry(self, context, output):
-        """`log p(output | context)`; without weights γ the logit of the output."""
+        """`log p(output | context)`."""
         log_p = super().entry(context, output)
-        numbers = context_numbers(self.children, context) if self.log_gamma else ()
+        numbers = context_numbers(self.children, context) if self.levels else ()
         for n, log_gamma in zip(numbers, self.log_gamma, strict=True):
             log_p += jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
         return log_p
@@ -309,7 +295,7 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
 
     Example:
         >>> rows = smoothed_ngrams(np.array([[1], [1], [2]]), np.array([1, 2, 1]), vocab_size=3).levels[0]
-        >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
+        >>> rows.ids.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
         ([1, 2, 1], [0, 0, 2, 3])
 
     Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated) and Sec. 4; as additive logits, this project.
@@ -344,12 +330,11 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
             log_gamma[c] = np.log(np.where(total > 0, freed / np.maximum(total, 1), 1))
             if levels:
                 own_P[pairs] = (kept + backed_off) / block.of_pairs(total)
-        rows.append(SparseRows(level.start, level.outputs.astype(small), values))
+        rows.append(sparse_table(level.start, level.outputs, values, N))
         log_gammas.append(log_gamma)
         shorter, P = level, own_P
     arrays = np.log(lower).astype(np.float32), tuple(children), tuple(rows), tuple(log_gammas)
-    longest = tuple(level.longest for level in rows)
-    return BackOffChain(*jax.device_put(arrays, may_alias=True), longest)  # on a CPU nothing is copied
+    return BackOffChain(*jax.device_put(arrays, may_alias=True))  # on a CPU nothing is copied
 
 
 def _blocks(level: ContextLevel) -> list[slice]:

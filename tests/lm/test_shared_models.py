@@ -142,7 +142,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
         deep = f'{{"a": {deep}}}'
     rows = fields["rows"]
     damaged = [
-        {**rows, "fields": {**rows["fields"], name: {"tuple": part}}} for name, part in (("levels", []), ("outputs", [7]))
+        {**rows, "fields": {**rows["fields"], name: {"tuple": part}}} for name, part in (("base", []), ("nothing", [7]))
     ]
     parts = [[], {}, {"rows": 3}, {"rows": None}, {**fields, "eos": "no"}, *({**fields, "rows": part} for part in damaged)]
     models = [
@@ -150,7 +150,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
         *({"type": "LanguageModel", "fields": part} for part in parts),
         *({"array": name} for name in ("nope", ["a"], next(iter(tensors)))),
         *({"tuple": 3}, {"tuple": []}, {"context": 1}, {"context": {"columns": []}}),
-        *({"type": kind, "fields": {}} for kind in ("SparseRows", "CountedModel", "Spelling", "State")),
+        *({"type": kind, "fields": {}} for kind in ("Sparse", "CountedModel", "Spelling", "State")),
         *({"type": kind, "fields": {"vocab_size": 10**9}} for kind in ("Transformer", "LSTM", "MLPLanguageModel")),
     ]
     parts = [{"model": model} for model in models] + [{name: part} for name in ("about", "tokenizer") for part in ([1], "x")]

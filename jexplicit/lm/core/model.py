@@ -6,9 +6,8 @@ A kind of rows says `names` (what each row is), `tokens` (which token of the con
 for the past, None for no token), `radius` (K, tokens of the context that it reads), `history` (tokens of the past, borders of
 documents ignored; 0 for none), `vocab_size`, and `read(context, history)`, the rows of one position in nats: pure.
 
-Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, -1 for none. A table,
-`Dense` or `Sparse`, has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. Models and kinds are frozen pytrees:
-their arrays are leaves, sizes and names are static.
+Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, an array [R, N] or `Sparse`.
+Models and kinds are frozen pytrees: their arrays are leaves, sizes and names are static.
 """
 
 import functools
@@ -51,71 +50,44 @@ def _short_repr(self: Any) -> str:
     return f"{type(self).__name__}({len(leaves)} arrays, {sum(getattr(leaf, 'nbytes', 0) for leaf in leaves):,} bytes)"
 
 
-class SparseRows(NamedTuple):
-    """Compressed rows: row r spans start[r] to start[r + 1] of sorted `outputs`."""
-
-    start: Any  # [R + 1] integers
-    outputs: Any  # [E] token ids, of the smallest type that holds them
-    values: Any  # [E] nats
-
-    @property
-    def longest(self) -> int:
-        """Entries of the longest row, at least 1."""
-        return max(1, int(np.diff(np.asarray(self.start)).max(initial=0)))
-
-
-@pytree
-class Dense:
-    """All logits of every row, [R, N]."""
-
-    rows: Any
-
-    vocab_size = property(lambda self: self.rows.shape[1])
-
-    def row(self, r: Array) -> Array:
-        """Row r, [N]."""
-        return jnp.asarray(self.rows).at[r].get(mode="promise_in_bounds")
-
-    def entry(self, r: Array, i: Array) -> Array:
-        """Logit i of row r."""
-        return jnp.asarray(self.rows)[r, i]
-
-
 @pytree
 class Sparse:
-    """Sparse rows, alone or over a base, `row_r = base + weight_r slope + entries_r`.
+    """A table of compressed rows, alone or over a base, `row_r = base + weight_r slope + entries_r`.
 
-    rows: the entries.
-    outputs: N.
-    longest: entries of the longest row.
-    base, slope: [N]; both and `weight` are None for zeros.
-    weight: [R].
+    start: [R + 1] row r spans start[r] to start[r + 1] of the entries.
+    ids: [E] outputs, sorted within a row, of the smallest type that holds them.
+    values: [E] nats.
+    vocab_size: N.
+    longest: entries of the longest row, at least 1.
+    base, slope: [N]; both and `weight`, [R], are None for zeros.
     unseen: [R] the logit of outputs whose base is -inf; None where there are none.
     """
 
-    rows: SparseRows
-    outputs: int = static()
+    start: Any
+    ids: Any
+    values: Any
+    vocab_size: int = static()
     longest: int = static()
     base: Any = None
     slope: Any = None
     weight: Any = None
     unseen: Any = None
 
-    vocab_size = property(lambda self: self.outputs)
+    shape = property(lambda self: (len(self.start) - 1, self.vocab_size))
 
     def row(self, r: Array) -> Array:
         """Row r, [N]; its entries are zeros for r = -1."""
-        start, values = jnp.asarray(self.rows.start), jnp.asarray(self.rows.values)
+        start, values = jnp.asarray(self.start), jnp.asarray(self.values)
         first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
         e = first + jnp.arange(min(self.longest, len(values)), dtype=jnp.int32)
-        i = jnp.asarray(self.rows.outputs).at[e].get(mode="clip").astype(jnp.int32)
-        i = jnp.where((e < last) & (r >= 0), i, self.outputs)  # which is dropped
-        entries = jnp.zeros(self.outputs, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
+        i = jnp.asarray(self.ids).at[e].get(mode="clip").astype(jnp.int32)
+        i = jnp.where((e < last) & (r >= 0), i, self.vocab_size)  # which is dropped
+        entries = jnp.zeros(self.vocab_size, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
         return self._over_base(entries, r, slice(None))
 
     def entry(self, r: Array, i: Array) -> Array:
         """Logit i of row r."""
-        e, values = find_entry(self.rows.start, self.rows.outputs, r, i, self.longest), jnp.asarray(self.rows.values)
+        e, values = find_entry(self.start, self.ids, r, i, self.longest), jnp.asarray(self.values)
         entry = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
         return self._over_base(entry, r, i)
 
@@ -125,6 +97,13 @@ class Sparse:
         base, slope, weight = (jnp.asarray(part, entries.dtype) for part in (self.base, self.slope, self.weight))
         seen = entries + base[i] + weight[r] * slope[i]
         return seen if self.unseen is None else jnp.where(jnp.isneginf(base[i]), jnp.asarray(self.unseen, seen.dtype)[r], seen)
+
+
+def sparse_table(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse:
+    """A table of sparse rows on the device, over a base if given; on a CPU nothing is copied."""
+    longest = max(1, int(np.diff(np.asarray(start)).max(initial=0)))
+    small = np.asarray(ids).astype(np.uint16 if N <= 1 << 16 else np.int32, copy=False)
+    return Sparse(*jax.device_put((start, small, values), may_alias=True), N, longest, *over)
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
@@ -210,13 +189,13 @@ def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
 
 
 class TableRows:
-    """Rows in tables: `index(context)` numbers the row in each of the `row_tables`."""
+    """Rows in tables: `index(context)` numbers the row in each of the `row_tables`, -1 for none."""
 
     names: Any
-    row_tables: Any  # Dense and Sparse ones
+    row_tables: Any  # arrays and sparse ones
     normalised = False  # whether target_logits are log-probabilities
     history = 0
-    vocab_size = property(lambda self: self.row_tables[0].vocab_size)
+    vocab_size = property(lambda self: self.row_tables[0].shape[1])
 
     def index(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
         """The row of each table, -1 for none."""
@@ -224,12 +203,14 @@ class TableRows:
 
     def read(self, context: Integer[Array, " K"], history: Any = None) -> list[Float[Array, " N"]]:
         """The rows of one position, in nats."""
-        return [table.row(r) for table, r in zip(self.row_tables, self.index(context.astype(jnp.int32)), strict=True)]
+        pairs = zip(self.row_tables, self.index(context.astype(jnp.int32)), strict=True)
+        return [t.row(r) if isinstance(t, Sparse) else jnp.asarray(t).at[r].get(mode="promise_in_bounds") for t, r in pairs]
 
     def entry(self, context: Integer[Array, " K"], output: Integer[Array, ""]) -> Float[Array, ""]:
         """The logit of one output: no row is read."""
-        entries = [table.entry(r, output) for table, r in zip(self.row_tables, self.index(context), strict=True)]
-        return functools.reduce(jnp.add, entries)
+        pairs = zip(self.row_tables, self.index(context), strict=True)
+        found = [t.entry(r, output) if isinstance(t, Sparse) else jnp.asarray(t)[r, output] for t, r in pairs]
+        return functools.reduce(jnp.add, found)
 
     def log_partition(
         self, X: Integer[np.ndarray, "M K"], *, mesh: Mesh | None = None, progress: Any = None
@@ -270,11 +251,7 @@ class TokenTables(TableRows):
     tokens = property(lambda self: tuple(range(1, self.radius + 1)))
     radius = property(lambda self: len(self.table_of_offset))
     dense = property(lambda self: not any(isinstance(table, Sparse) for table in self.tables))
-    by_offset = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
-
-    @property
-    def row_tables(self):
-        return tuple(table if isinstance(table, Sparse) else Dense(table) for table in self.by_offset)
+    row_tables = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
 
     def index(self, context):
         return context[: self.radius]
@@ -323,7 +300,7 @@ class LanguageModel:
         if not is_token_model(self):
             kind = type(self.rows).__name__
             raise ValueError(f"a model of {kind}: this needs plain tables [N, N] of single tokens; use a dense model")
-        return self.rows.by_offset
+        return self.rows.row_tables
 
     def logits(self, context: Integer[Array, " K"], history: Integer[Array, " W"] | None = None) -> Float[Array, " N"]:
         """Logits of the next token, `sum_g row_g(context, history)`, in nats: pure, for one position.
@@ -360,9 +337,8 @@ def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageMode
 
     Source: paper, Eq. 1 and Sec. 3.1.2.
     """
-    shapes = [(table.outputs,) * 2 if isinstance(table, Sparse) else table.shape for table in tables]
-    if len(set(shapes)) != 1:
-        raise ValueError(f"tables {shapes}: give at least one, all [N, N]")
+    if len({table.shape for table in tables}) != 1:
+        raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
     different = list({id(table): table for table in tables}.values())
     index = tuple(next(n for n, other in enumerate(different) if other is table) for table in tables)
     return LanguageModel(TokenTables(tuple(different), index), features, eos)
