@@ -11,7 +11,7 @@ import pytest
 from reference import Chain, random_documents, stream_of, windows
 
 from jexplicit.lm import rows
-from jexplicit.lm.core.model import LanguageModel, find_entry
+from jexplicit.lm.core.model import LanguageModel, find_entry, sparse_table
 from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
 from jexplicit.lm.rows import BackOffChain, context_numbers, smoothed_ngrams
 

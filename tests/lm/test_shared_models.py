@@ -141,9 +141,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
     for _ in range(700):
         deep = f'{{"a": {deep}}}'
     rows = fields["rows"]
-    damaged = [
-        {**rows, "fields": {**rows["fields"], name: {"tuple": part}}} for name, part in (("base", []), ("nothing", [7]))
-    ]
+    damaged = [{**rows, "fields": {**rows["fields"], name: {"tuple": part}}} for name, part in (("base", []), ("nothing", [7]))]
     parts = [[], {}, {"rows": 3}, {"rows": None}, {**fields, "eos": "no"}, *({**fields, "rows": part} for part in damaged)]
     models = [
         *(None, [1], 7, "x", {}, {"type": "LanguageModel"}, {"type": ["LanguageModel"], "fields": {}}),
