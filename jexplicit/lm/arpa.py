@@ -35,11 +35,7 @@ _write_again = "the file is cut short, or its header counts other n-grams: write
 
 
 def is_arpa(path: str | os.PathLike) -> bool:
-    """Whether a path names an ARPA file, .arpa or .arpa.gz, in any case.
-
-    >>> is_arpa("lm.arpa.gz"), is_arpa("lm.safetensors")
-    (True, False)
-    """
+    """Whether a path names an ARPA file, .arpa or .arpa.gz, in any case."""
     return str(path).lower().endswith((".arpa", ".arpa.gz"))
 
 
@@ -73,12 +69,9 @@ def arpa_words(tokenizer: Tokenizer) -> list[str]:
 
 
 class Level(NamedTuple):
-    """The contexts of one number of tokens, and the n-grams that they begin; in nats.
+    """Contexts of one number of tokens and the n-grams that they begin: sorted keys, log p and log γ in nats.
 
-    keys: [R] sorted `shorter context * N + token`: context r.
-    entries: [E] sorted `context * N + output`.
-    log_p: [E] of the entries.
-    weight: [R] log γ.
+    keys: [R] `shorter context * N + token`: context r. entries: [E] `context * N + output`.
     """
 
     keys: np.ndarray
@@ -131,10 +124,7 @@ def _seen_once(levels: Sequence[Level], N: int) -> list[np.ndarray]:
 
 
 def _fold_starts(levels: Sequence[Level], N: int) -> list[Level]:
-    """Merge contexts that reach the start of a document: `<pad>` once, not many times.
-
-    A model has contexts w `<pad>` `<pad>` ..., a row for each; in the file `<s>` w stands for all of them.
-    """
+    """Merge contexts w `<pad>` `<pad>` ...: in the file `<s>` w stands for all of them."""
     levels, once = list(levels), _seen_once(levels, N)
     for n in range(len(levels) - 2, -1, -1):
         (short, long), deeper = levels[n : n + 2], ~once[n + 1]
@@ -174,15 +164,7 @@ def _context_tokens(levels: Sequence[Level], N: int) -> np.ndarray:
 
 
 def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokenizer) -> None:
-    """Write an n-gram model as an ARPA file; NAME.gz is gzipped.
-
-    Args:
-        path: of the file; its folder is made.
-        model: of methods "ngram", "unigram" or "bigram".
-        tokenizer: the model's own; see `arpa_words` for how its tokens are spelled.
-
-    Raises:
-        ValueError: a model of other rows than these; a tokenizer of another size; a file that cannot be written.
+    """Write a model of methods ngram, unigram or bigram as an ARPA file of its tokens (`arpa_words`); NAME.gz is gzipped.
 
     Source: Chen & Goodman 1999, Sec. 2.8, interpolated models in back-off form; the format is that of SRILM's ngram-format(5).
     """

@@ -81,12 +81,7 @@ def entry_tokens(model: CountedModel) -> tuple[int | None, ...]:
 
 
 def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
-    """`(log sigma(s a) + log 2) / a`.
-
-    Example:
-        >>> shares(np.array([0.0, 2.0]), np.array([1.0, -1.0])).round(3).tolist()
-        [0.5, -0.717]
-    """
+    """`(log sigma(s a) + log 2) / a`."""
     near = np.abs(log_odds) < 1e-6
     a = np.where(near, 1.0, log_odds)
     return np.where(near, signs / 2, (np.log(2) - np.logaddexp(0, -signs * a)) / a)

@@ -48,15 +48,7 @@ def _class_of(name: str) -> type | None:
 def save_model(
     path: str | os.PathLike, model: AnyModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model of any kind to a safetensors file, whole or never.
-
-    Args:
-        path: of the file; its folder is made.
-        about: where it comes from; plain values.
-
-    Raises:
-        ValueError: a model with a NaN, or with rows that are not the library's own; a file that cannot be written.
-    """
+    """Write a model of any kind to a safetensors file, whole or never, with plain values about where it comes from."""
     path, tensors = local_path(path), {}
     description = describe(model, "model", tensors)
     if tokenizer is not None:
@@ -142,11 +134,7 @@ def rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool =
 
 
 def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, Any]]:
-    """The model of a file, its tokenizer if there, and its provenance.
-
-    Raises:
-        ValueError: no such file, one that is damaged, or one of another version.
-    """
+    """The model of a file, its tokenizer if there, and its provenance."""
     with _one_line_errors(path), safe_open(path, framework="numpy") as file:
         stored, names = file.metadata() or {}, file.keys()
         if "jexplicit" not in stored:

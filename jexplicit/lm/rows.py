@@ -160,29 +160,14 @@ def _with_data(C: csr_array, data: np.ndarray) -> csr_array:
 
 
 def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline without context: the log relative frequency of the targets.
-
-    Example:
-        >>> from jexplicit.counts.pairs import count
-        >>> model = unigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
-        >>> jnp.exp(model.logits(jnp.array([1]))).round(2).tolist()  # what was never a target counts once
-        [0.25, 0.5, 0.25]
-    """
+    """The baseline without context: the log relative frequency of the targets; one never seen counts once."""
     counted_radius(counts, 1)  # checks them
     log_p = np.log(unigram(target_counts(counts, eos=eos).astype(np.float64)))
     return LanguageModel(BackOffChain(jnp.asarray(log_p, jnp.float32)), "none", eos)
 
 
 def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline with one token of context: interpolated Kneser-Ney.
-
-    Example:
-        >>> from jexplicit.counts.pairs import count
-        >>> import jax
-        >>> model = bigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
-        >>> (8 * jax.nn.softmax(model.logits(jnp.array([1])))).round().tolist()  # after 1 came 2
-        [1.0, 2.0, 5.0]
-    """
+    """The baseline with one token of context: interpolated Kneser-Ney."""
     counted_radius(counts, 1)  # checks them
     C = csr_array(counts[0]) if eos else _without_column(csr_array(counts[0]), PAD)
     level = ContextLevel(np.arange(C.shape[0]), C.indptr, C.indices, C.data)
@@ -192,14 +177,7 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
 def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
     """The optimum at K = 1, `U = log(C[j, i] / C(j))`, and its loss (paper, Eq. 1 and 3).
 
-    Args:
-        C: counts of targets after each token.
-        floor: the count in the place of 0, as log 0 = -inf; the summed loss of the table is at most `N^2 * floor` above the
-            infimum. A context that never occurs gets equal probabilities.
-
-    Example:
-        >>> round(bigram_optimum(np.array([[3, 1], [0, 4]]))[1], 4)  # H(1/4) / 2
-        0.2812
+    The floor stands in the place of a count of 0; the summed loss is at most `N^2 * floor` above the infimum.
     """
     n = C.sum(axis=1, dtype=np.int64)
     if not n.any():
@@ -232,13 +210,7 @@ class Children(NamedTuple):
 
 
 def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"]) -> Int[Array, " levels"]:
-    """The number of the context at every level, -1 if absent: pure.
-
-    Example:
-        >>> ngrams = smoothed_ngrams(np.array([[1, 0], [2, 1]]), np.array([2, 1]), vocab_size=3)
-        >>> [context_numbers(ngrams.children, jnp.array(x)).tolist() for x in ([2, 1], [2, 2])]
-        [[2, 1], [2, -1]]
-    """
+    """The number of the context at every level, -1 if absent: pure."""
     numbers = [context[0].astype(jnp.int32)]
     for n, level in enumerate(children, 1):
         most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
@@ -252,8 +224,7 @@ class BackOffChain(TableRows):
 
     base: [N] log of the distribution that the nearest token backs off to.
     children: how a context is found, level by level.
-    levels: the sparse rows of contexts of one token, of two, ...; a context that never occurred has a row of zeros.
-    log_gamma: [contexts] `log γ` of every level, 0 for a context that never occurred.
+    levels, log_gamma: rows and `log γ` of contexts of one token, of two, ...; zeros for a context that never occurred.
     """
 
     base: Any
@@ -281,22 +252,9 @@ class BackOffChain(TableRows):
 
 
 def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> BackOffChain:
-    """The rows of the interpolated modified Kneser-Ney model up to K tokens.
+    """The interpolated modified Kneser-Ney model of contexts X [M, K], nearest token first, and targets Y.
 
     The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
-
-    Args:
-        X: [M, K] contexts, nearest token first; four columns for the n-gram model of order 5.
-        Y: [M] targets.
-        vocab_size: N.
-
-    Raises:
-        ValueError: contexts of no token; no position; 2^31 different pairs.
-
-    Example:
-        >>> rows = smoothed_ngrams(np.array([[1], [1], [2]]), np.array([1, 2, 1]), vocab_size=3).levels[0]
-        >>> rows.ids.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
-        ([1, 2, 1], [0, 0, 2, 3])
 
     Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated) and Sec. 4; as additive logits, this project.
     """
@@ -357,12 +315,7 @@ def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel
 
 @pytree
 class NetworkRows:
-    """The logits of a network of K tokens, as one row.
-
-    variables: parameters and running statistics of the network.
-    network: the flax module, [B, K] token ids -> [B, N] logits.
-    context: K.
-    """
+    """The logits of a flax network of K tokens, [B, K] ids -> [B, N] logits, as one row."""
 
     variables: Any
     network: Any = static()
@@ -380,11 +333,7 @@ class NetworkRows:
 
 @pytree
 class SequenceRows:
-    """The logits of a network with a context of W tokens, as one row.
-
-    variables: parameters of the network.
-    network: the flax module, [B, T] token ids -> [B, T, N] logits; causal, and a `<pad>` begins a document.
-    """
+    """The logits of a causal flax network of W tokens, [B, T] ids -> [B, T, N], as one row; `<pad>` begins a document."""
 
     variables: Any
     network: Any = static()

@@ -31,15 +31,12 @@ _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 end
 def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
-    `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
+    `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`, in nats. A zero co-occurrence gives -inf: smooth the counts first
     (jexplicit.lm.core.smoothing) if such a pair can occur at test time. A feature that is always 0 has weight 0.
 
     Args:
         F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
         K: priming number, the (mean) L1 norm of the features, at least 1.
-
-    Returns:
-        U, of the same shape and structure as F; logits are `H @ U`, in nats.
 
     Raises:
         ValueError: K < 1; no co-occurrences, or a negative, infinite or NaN one; an output that never occurs. Under jit, vmap
@@ -84,7 +81,7 @@ def column_sums(F: Any) -> Float[Array, " N"]:
 def dense_cooccurrence(
     H: Float[Array, "M D"], Y: Float[Array, "M N"] | Integer[Array | np.ndarray, " M"], outputs: int | None = None
 ) -> Float[Array, "D N"]:
-    """`F = HᵀY` for numeric features, or sums of features by label.
+    """`F = HᵀY` for numeric features, or sums of features by label (paper, Eq. 2).
 
     Args:
         H: [M, D] features, non-negative and finite.
@@ -92,16 +89,13 @@ def dense_cooccurrence(
         outputs: N, where Y are labels; default, the highest label and one. Under jit it is needed, and static.
 
     Raises:
-        ValueError: no examples, unequal numbers of them, a negative or non-finite feature or target, a label that is no output;
-            under jit, vmap and grad only shapes are checked.
+        ValueError: examples, targets or labels that are none; under jit, vmap and grad only shapes are checked.
 
     Example:
         >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
         [[1.0, 3.0], [2.0, 0.0]]
         >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.array([1, 1])).tolist()
         [[0.0, 4.0], [0.0, 2.0]]
-
-    Source: paper, Eq. 2.
     """
     labels = jnp.ndim(Y) == 1 and jnp.issubdtype(Y.dtype, jnp.integer)
     if jnp.ndim(H) != 2 or not (labels or jnp.ndim(Y) == 2) or len(H) != len(Y) or 0 in H.shape:
@@ -159,10 +153,6 @@ def _check_norm(K: Array, H: Array) -> None:
 @checked(after=_check_norm)
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
     """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm of the features (paper, Sec. 2.1).
-
-    Raises:
-        ValueError: no examples, a feature that is not finite, or norms beyond the range of the dtype; under jit, vmap and grad
-            values are not checked.
 
     Example:
         >>> priming_number(jnp.array([[1.0, 1.0], [0.0, 4.0]])).item()

@@ -31,13 +31,7 @@ _block = 512  # examples whose kernels and gradients are in memory at a time
 
 
 class FeatureMachine(NamedTuple):
-    """A kernel predictor.
-
-    X: [n, d] examples.
-    alpha: [n, c].
-    M: [d, d] the metric, symmetric and positive semidefinite.
-    bandwidth: L of the kernels of a distance.
-    """
+    """A kernel predictor of examples X with a metric M, and the bandwidth L of the kernels of a distance."""
 
     X: Float[Array, "n d"]
     alpha: Float[Array, "n c"]
@@ -218,26 +212,16 @@ def feature_machine(
     """Solve, take the metric from the predictor's gradients, and solve again.
 
     Args:
-        X: [n, d] examples, in the float type of the computation.
-        Y: [n, c] targets.
+        X, Y: [n, d] examples and [n, c] targets, in the float type of the computation.
         solves: how many; the first has the identity as its metric.
-        kernel, ridge: of `solve`.
         bandwidth: L, relative to the root mean square of the distances between examples, by the metric of each solve.
         power: of the average gradient outer product.
-        landmarks: examples, drawn at random, whose kernels the predictor is made of; default, all. Fewer bound memory and time
-            where examples are many.
-        seed: of the draw.
-        mesh: devices that share the examples; default, all accelerators, or one CPU.
+        landmarks: examples, drawn at random by the seed, whose kernels the predictor is made of; default, all.
         measure: what the history has of every solve, such as its accuracy.
         options: checkpoints and callbacks of `jexplicit.runs.loop`.
 
     Returns:
         The last machine, and the history.
-
-    Raises:
-        ValueError: shapes that do not fit, numbers that are not finite, no solve, an unknown kernel, or a bandwidth, ridge or
-            power that is not above 0.
-        FloatingPointError: a solution that is not finite: raise the ridge.
 
     Example:
         >>> X = jax.random.normal(jax.random.key(0), (60, 4))

@@ -41,8 +41,7 @@ def fit_delta(
 ) -> float:
     """The δ with the lowest loss on M examples (paper, Sec. 2.2).
 
-    X: [M, ...] examples. u: [M] their norms, relative to K; 1 for contexts of K tokens. labels: [M] correct outputs.
-    l: [N] log f, up to a constant. Refuses no examples, and examples separated by l, which have no minimum within ±64.
+    X: [M, ...] examples. u: [M] their norms, relative to K. labels: [M] correct outputs. l: [N] log f, up to a constant.
     """
     if not len(labels):
         raise ValueError("no examples to fit delta on: give at least one")

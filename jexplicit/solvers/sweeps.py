@@ -70,7 +70,6 @@ def run_sweeps(
 
     Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints and callbacks.
 
-    checkpoints: folder for checkpoints, from which sweeps resume; checkpoint_seconds: time between them.
     on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
     progress: called with (sweeps done, total sweeps).
     """
@@ -126,13 +125,11 @@ def iterative_scaling_sweeps(
         H: [M, D] features, at least 0; if the norms of the rows differ, a slack feature is added.
         Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start: zeros, or the explicit solution.
-        sweeps: number of sweeps.
         options: checkpoints and callbacks of `run_sweeps`.
 
     Raises:
-        ValueError: a negative or non-finite feature; features that are all 0, or whose sums are beyond the range of the dtype;
-            targets that are no distributions; shapes that do not fit; a feature that never co-occurs with an output, as its
-            parameter would diverge to -inf; fewer than 0 sweeps. Under jit, vmap and grad only shapes are checked.
+        ValueError: features or targets that are none; a feature that never co-occurs with an output, as its parameter would
+            diverge to -inf. Under jit, vmap and grad only shapes are checked.
         FloatingPointError: a loss that is not finite.
 
     Example:
@@ -205,11 +202,7 @@ class Gram(NamedTuple):
 def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> ExampleBlocks:
     """Examples as blocks, the last one padded, equally many per device of a mesh.
 
-    Args:
-        X: [M, r] inputs of the features.
-        Y: [M, N] targets; or [M] labels.
-        block: maximum number of examples whose features are in memory at a time.
-        mesh: devices to split them over; default, all accelerators, or one CPU.
+    X: [M, r] inputs of the features. Y: [M, N] targets; or [M] labels. block: examples in memory at a time, at most.
 
     Example:
         >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
@@ -242,10 +235,7 @@ def gram_matrix(
 ) -> Gram:
     """`HᵀH` (its lower triangle), `HᵀY`, and the sums of H and Y over examples.
 
-    Args:
-        blocks: of examples.
-        features: a function [m, r] -> [m, D], as `jax.tree_util.Partial` with its arrays.
-        progress: called with (blocks done, total blocks).
+    features: a function [m, r] -> [m, D], as `jax.tree_util.Partial` with its arrays.
 
     Example:
         >>> blocks = split_examples(jnp.array([[1.0], [2.0]]), jnp.eye(2))
@@ -352,13 +342,10 @@ def curvature_bound_sweeps(
     """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with bounded curvature.
     `U += 2 (HᵀH/M + 2 ridge t)⁻¹ ((F - HᵀP)/M - ridge t U)`.
 
-    t is the mean square of a feature, so that the ridge does not depend on the features' units.
-
     Args:
-        H: [M, D] features, of either sign.
+        H: [M, D] features, of either sign; t is their mean square.
         Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start; default, zeros.
-        sweeps: number of sweeps.
         ridge: of the order of 1e-4; above 0.
         options: checkpoints and callbacks of `run_sweeps`.
 
@@ -366,8 +353,7 @@ def curvature_bound_sweeps(
         U, an intercept of zeros, and the losses with the ridge.
 
     Raises:
-        ValueError: shapes that do not fit, no examples, a feature that is not finite, features that are all 0, targets that are
-            no distributions, a ridge that is too small or not above 0, fewer than 0 sweeps. Under jit, vmap and grad only
+        ValueError: features or targets that are none, a ridge that is too small or not above 0. Under jit, vmap and grad only
             shapes are checked.
         FloatingPointError: a loss that is not finite.
 
@@ -429,11 +415,7 @@ def choose_ridge(
 
 
 def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[SoftmaxFit, float]:
-    """The layer `(U/T, b/T)`, and the ridge `T² ridge`.
-
-    If (U, b) minimises the loss of `softmax((H U + b)/T)` with `ridge`, the tempered layer minimises that of
-    `softmax(H U + b)` with the tempered ridge.
-    """
+    """The layer `(U/T, b/T)`, which minimises the loss of `softmax(H U + b)` with the ridge `T² ridge`."""
     return fit._replace(U=fit.U / temperature, intercept=fit.intercept / temperature), ridge * temperature**2
 
 
@@ -447,23 +429,13 @@ def gram_softmax_sweeps(
     ridge: float = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """Minimise `mean loss + ridge t/2 ||U||²` by curvature bound sweeps.
+    """Minimise `mean loss + ridge t/2 ||U||²` by curvature bound sweeps, with an intercept.
 
     Args:
-        gram: sums over the examples.
-        blocks: the examples.
-        features: as in `gram_matrix`.
+        gram, blocks, features: as of `gram_matrix`; each sweep computes all features once.
         start: initial layer, e.g. least squares divided by a temperature; default, the class frequencies.
-        sweeps: number of sweeps; each computes all features once.
         ridge: in units of the features' mean variance t; above 0.
         options: checkpoints and callbacks of `run_sweeps`.
-
-    Returns:
-        U, the intercept, and the losses with the ridge.
-
-    Raises:
-        ValueError: a ridge that is not above 0, or too small for the precision of the sums; fewer than 0 sweeps.
-        FloatingPointError: a loss that is not finite.
 
     Example:
         >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])

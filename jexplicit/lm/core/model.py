@@ -107,18 +107,9 @@ def sparse_table(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Spars
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
-    """The place of id i in row r by binary search, or -1.
+    """The place of id i in row r among `ids` of all rows, by binary search; -1 for none, or for r = -1.
 
-    Args:
-        start: [R + 1] where each row begins.
-        ids: [E] of all rows.
-        r: the row; -1 for none.
-        most: ids of a row, at most.
-
-    Example:
-        >>> start, ids = jnp.array([0, 2, 4]), jnp.array([1, 5, 0, 1], jnp.uint16)
-        >>> [int(find_entry(start, ids, jnp.array(r), jnp.array(1), 2)) for r in (0, 1, -1)]
-        [0, 3, -1]
+    Row r begins at start[r], and has `most` ids at most.
     """
     start, ids, i = jnp.asarray(start), jnp.asarray(ids), i.astype(jnp.int32)
     if not len(ids):
@@ -148,8 +139,7 @@ def map_contexts(
     """`one(tables, x)` for every row of X by blocks and devices, on the host.
 
     Several processes share the rows, and each gets the whole answer. `one` is compiled once per function object: pass a
-    module-level function, not a lambda. The tables, any pytree of arrays, are placed on every device. A block has 64 rows on a
-    CPU by default, whose logits stay in the L2 cache, and 4096 elsewhere.
+    module-level function, not a lambda. The tables, any pytree of arrays, are placed on every device.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
@@ -175,12 +165,7 @@ def _compiled_map(one: Callable, mesh: Mesh, block: int):
 
 
 def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
-    """Block sizes that cover n positions, few different ones, each compiled once.
-
-    Example:
-        >>> [*few_sizes(70, (64, 32, 4))]
-        [slice(0, 64, None), slice(64, 68, None), slice(68, 72, None)]
-    """
+    """Block sizes that cover n positions, few different ones, each compiled once."""
     start, sizes = 0, [size for size in sizes if size <= sizes[0]]
     while start < max(1, n):
         size = next((size for size in sizes if size <= n - start), sizes[-1])
@@ -292,11 +277,7 @@ class LanguageModel:
 
     @property
     def tables(self) -> tuple[Any, ...]:
-        """The K tables of a model of dense tables, nearest offset first.
-
-        Raises:
-            ValueError: a model of other rows.
-        """
+        """The K tables of a model of dense tables, nearest offset first; others are refused."""
         if not is_token_model(self):
             kind = type(self.rows).__name__
             raise ValueError(f"a model of {kind}: this needs plain tables [N, N] of single tokens; use a dense model")
@@ -320,22 +301,14 @@ class LanguageModel:
 
 
 def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageModel:
-    """The model with the logits `sum_k tables[k][x_k]`.
+    """The model with the logits `sum_k tables[k][x_k]` (paper, Eq. 1 and Sec. 3.1.2).
 
-    Args:
-        tables: K tables, [N, N] or `Sparse`, nearest offset first; one given several times is kept once.
-        features: "sum" or "cat".
-        eos: whether `<pad>` is predicted as the end of a document.
-
-    Raises:
-        ValueError: no table, or tables of different shapes.
+    tables: K, [N, N] or `Sparse`, nearest offset first; one given several times is kept once.
 
     Example:
         >>> model = token_model([jnp.eye(2), 2 * jnp.eye(2)], "cat", False)
         >>> model.logits(jnp.array([0, 1])).tolist()
         [1.0, 2.0]
-
-    Source: paper, Eq. 1 and Sec. 3.1.2.
     """
     if len({table.shape for table in tables}) != 1:
         raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
@@ -368,23 +341,13 @@ def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Fl
 
 
 def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
-    """The part of a history in the same document, after the nearest `<pad>`.
-
-    Example:
-        >>> context_of(jnp.array([5, 0, 7]), 3).tolist()
-        [5, 0, 0]
-    """
+    """The part of a history in the same document, after the nearest `<pad>`."""
     nearest = jnp.where(history[:K] == NO_TOKEN, PAD, history[:K])
     return jnp.where(jnp.cumsum(nearest == PAD) > 0, PAD, nearest)
 
 
 class Past(NamedTuple):
-    """Where positions stand in a text, for models that read what came before.
-
-    stream: [L] token ids.
-    places: [M] place of each target in it.
-    starts: [M] place that the past of each target begins from; default, the start of the text.
-    """
+    """Where positions stand in a text: [L] tokens, [M] places of targets, and where the past of each begins."""
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
@@ -415,36 +378,20 @@ class EncodedText(NamedTuple):
 
 
 def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
-    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order.
-
-    Example:
-        >>> text = read_text(np.array([0, 5, 6, 0, 7, 0]), 2)
-        >>> text.Y.tolist(), text.past.places.tolist()
-        ([5, 6, 7], [1, 2, 4])
-    """
+    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order."""
     X, Y = contexts(stream, K, eos=eos)
     places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
     return EncodedText(X, Y, Past(stream, places))
 
 
 def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
-    """The contexts of some places of a stream, nearest first, padded at document starts.
-
-    Example:
-        >>> contexts_at(np.array([0, 5, 6, 0, 7]), np.array([2, 4]), 3).tolist()
-        [[5, 0, 0], [0, 0, 0]]
-    """
+    """The contexts of some places of a stream, nearest first, padded at document starts."""
     X = histories(Past(stream, places), K)
     return np.where(np.cumsum((X == PAD) | (X == NO_TOKEN), axis=1) > 0, PAD, X)
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
-    """The W tokens before every position, nearest first, `NO_TOKEN` before the text.
-
-    Example:
-        >>> histories(Past(np.array([0, 5, 6, 0]), np.array([1, 3])), 3).tolist()
-        [[0, -1, -1], [6, 5, 0]]
-    """
+    """The W tokens before every position, nearest first, `NO_TOKEN` before the text."""
     places = past.places[:, None] - 1 - np.arange(W)[None, :]
     starts = 0 if past.starts is None else past.starts[:, None]
     return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
@@ -453,11 +400,7 @@ def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
 def sampled_positions(
     stream: Stream, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-    """Contexts and targets of a stream, read by windows, or of a seeded sample without replacement.
-
-    Raises:
-        ValueError: a token id that the vocabulary does not have.
-    """
+    """Contexts and targets of a stream, read by windows, or of a seeded sample without replacement."""
     check_stream(stream)
     M, windows_of = 0, functools.partial(windows, stream, 1, len(stream), radius=K, span=_window)
     for tokens in windows_of():

@@ -73,26 +73,12 @@ def sweep_tables(
     on_sweep: Callable[[int, float, LanguageModel], bool | None] | None = None,
     **options: Any,
 ) -> SweepResult:
-    """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
+    """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)` from a model of dense tables.
 
-    Args:
-        model: where to start: the explicit solution, for one. Features, radius, eos and dtype are its own.
-        text: the training text; its devices share the work, and change the result by rounding only.
-        sweeps: how many; 0 measures the start.
-        noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
-        discount: D, the rate of the prior around the start, in counts; needs `noise=False`.
-        weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
-        chunk: contexts at a time; it changes the memory, not the result.
-        known: what else the checkpoints are of, see `jexplicit.runs.loop`.
-        on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
-        options: checkpoints and progress of jexplicit.solvers.sweeps.run_sweeps.
-
-    Example:
-        >>> from jexplicit.lm import explicit_language_model
-        >>> text = TrainingText(np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0]), 3)
-        >>> start = explicit_language_model(text.counts(2), features="cat")
-        >>> sweep_tables(start, text, sweeps=2).losses.round(2).tolist()
-        [0.61, 0.54, 0.5]
+    noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
+    discount: D of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`.
+    chunk: contexts at a time; it and the devices change the result by rounding only.
+    on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
     """

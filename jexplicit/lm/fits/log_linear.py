@@ -105,13 +105,8 @@ def fit_exponents(
 
         dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
 
-    Args:
-        rows: of another text.
-        X: [M, K] contexts, nearest token first.
-        ridge: strength of the penalty, nats per position; default `max(1e-4, 3/(2M), 25/M²)`, as much as 1.5 positions in all.
-            It ties exponents that the positions say little about to a_0: 1 of the unigram, 1/k of offset k.
-        tolerance: of the largest entry of the gradient, where the iterations end.
-        iterations: at most; each is a pass over the positions.
+    The ridge, by default `max(1e-4, 3/(2M), 25/M²)` nats per position, ties exponents that the positions say little about to
+    a_0: 1 of the unigram, 1/k of offset k. The rows are of another text than X [M, K] and Y [M].
 
     Example:
         >>> rows = OffsetRows(jnp.zeros((1, 2)), (jnp.log(jnp.array([[0.8, 0.2]] * 2)),), "cat", False)
