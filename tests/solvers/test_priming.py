@@ -10,9 +10,9 @@ import reference
 from scipy.special import log_softmax, softmax
 
 from jexplicit.nn.training import objective
-from jexplicit.solvers.explicit import explicit_solution
-from jexplicit.solvers.priming import (
+from jexplicit.solvers.explicit import (
     delta_intercept,
+    explicit_solution,
     fit_delta,
     fit_image_delta,
     intercept_logits,
