@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from reference import PAD, cooccurrences, greedy, log_softmax, random_documents, smallest_nucleus
 
-from jexplicit.lm import generation
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.generation import generate, next_token, restrict
 from jexplicit.lm.rows import Features, explicit_language_model, network_model
@@ -81,15 +80,6 @@ def test_each_of_several_prompts_is_continued_as_if_alone_and_a_list_of_ids_is_o
     of_list, of_array = (generate(KEY(0), model, given, LENGTH).tolist() for given in ([3, 4], prompt(3, 4)))
     assert of_list == of_array and [of_array] == generate(KEY(0), model, [prompt(3, 4)], LENGTH).tolist()
     np.testing.assert_array_equal(next_token(model, prompt(3, 4)), next_token(model, [3, 4]))
-
-
-def test_a_step_is_compiled_once_for_all_texts():
-    step: Any = generation._generate
-    compiled, model = step._cache_size(), fit(3, "sum")
-    for seed, (ids, temperature) in enumerate((((1, 2), 1.0), ((), 0.7), ((4, 5, 6, 1), 0))):
-        generate(KEY(seed), model, [prompt(*ids)] * 3, 11, temperature=temperature)
-    generate(KEY(0), fit(3, "sum"), [prompt(5)] * 3, 11, banned=(2,))  # of the same shape
-    assert step._cache_size() == compiled + 1
 
 
 # Frequencies. A count of n draws is off by more than 6 standard deviations sqrt(p (1 - p) / n) with a probability below 1e-8

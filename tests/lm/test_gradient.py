@@ -29,7 +29,6 @@ from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model
 from jexplicit.lm.fits import gradient as gradient_module
 from jexplicit.lm.fits.gradient import (
-    cold_start,
     initial_state,
     kkt_residual,
     loss_and_gradient,
@@ -189,18 +188,3 @@ def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_be
         residual = kkt_residual(token_model(tables, "sum", True), X, Y, mesh=data_mesh(2))
         np.testing.assert_allclose(residual, 2 * (1 - 1 / (N - 1 + np.exp(2 * logit))), rtol=1e-13)  # less p of the target
         assert residual < 2
-
-
-def test_a_cold_start_is_uniform_within_its_bound_and_depends_on_its_key_alone():
-    n, K = 40, 3
-    start: Any = functools.partial(cold_start, features="cat", radius=K, vocab_size=n, dtype=np.float32)
-    tables = start(jax.random.key(0))
-    assert [(U.shape, U.dtype) for U in tables] == [((n, n), np.float32)] * K
-    U, b = np.concatenate(tables).astype(np.float64), 1 / np.sqrt(K * n)
-    assert 0.99 * b < U.max() <= b * (1 + 1e-7) and -b * (1 + 1e-7) <= U.min() < -0.99 * b  # the bound in float32
-    # six standard errors: the variance of u is b^2/3, that of u^2 is (1/5 - 1/9) b^4 = 4/45 b^4
-    assert abs(U.mean()) < 6 * b / np.sqrt(3 * U.size)
-    assert abs((U**2).mean() - b**2 / 3) < 6 * b**2 * np.sqrt(4 / 45 / U.size)
-    np.testing.assert_array_equal(start(jax.random.key(0)), tables)
-    distinct = [*tables, *start(jax.random.key(1))]
-    assert len({U.tobytes() for U in map(np.asarray, distinct)}) == 2 * K

@@ -38,7 +38,6 @@ from jexplicit.lm.rows import (
     explicit_blocks,
     explicit_language_model,
     target_counts,
-    token_counts,
     unigram_model,
     with_targets,
 )
@@ -108,16 +107,6 @@ def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigra
     X, M = windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
     P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
     np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
-
-
-def test_token_and_target_counts_are_those_of_the_documents():
-    f = np.bincount([token for document in DOCUMENTS for token in [*document, PAD]], minlength=N)
-    largest = (np.full((2, 2), 2**31 - 1, np.int32),)
-    np.testing.assert_array_equal(token_counts(COUNTS), f)
-    for eos in (False, True):
-        np.testing.assert_array_equal(target_counts(COUNTS, eos=eos), [len(DOCUMENTS) if eos else 0, *f[1:]])
-        np.testing.assert_array_equal(with_targets(COUNTS[0], eos=eos), COUNTS[0] * np.where(np.arange(N) == PAD, eos, 1))
-        assert token_counts(largest).tolist() == [2**32 - 2] * 2 and target_counts(largest, eos=eos).dtype == np.int64
 
 
 def test_baselines_are_relative_frequencies_and_kneser_ney():

@@ -1,8 +1,6 @@
 """Folders to share: model, provenance and card written by `TextModel.save`, read by `load_model`; and what is refused."""
 
-import copy
 import json
-import pickle
 from importlib import metadata
 from typing import Any
 
@@ -44,16 +42,6 @@ def refused(said: str, path):
     with pytest.raises(ValueError, match=said) as error:
         jexplicit.load_model(path)
     return str(error.value)
-
-
-@pytest.mark.parametrize("method", ["bigram", "ngram", "explicit", "context-mixing"])
-def test_a_copy_of_a_used_model_says_the_same(method):
-    model = jexplicit.fit(TEXTS, method, tokenizer="bpe")
-    model.score(TEXTS)
-    said = model.generate("the", 3), model.next_token("the")
-    for other in (pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model)):
-        assert other.about == model.about and other.tokenizer == model.tokenizer and same(other, model)
-        assert (other.generate("the", 3), other.next_token("the")) == said
 
 
 def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder, tmp_path, monkeypatch):

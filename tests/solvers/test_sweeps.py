@@ -87,15 +87,6 @@ def test_scaling_reaches_scikit_learns_logistic_regression(begin):
     assert fitted.losses[-1] == pytest.approx(best, abs=1e-8)  # quadratic in the distance
 
 
-def test_a_feature_that_never_occurs_stays_where_it_is():
-    H, Y, _ = problem(3.0)
-    H[:, 2] = 0
-    U = np.random.default_rng(1).normal(size=(D, N))
-    fitted = iterative_scaling_sweeps(*map(jax.device_put, (H * 3 / H.sum(axis=1, keepdims=True), Y, U)), sweeps=20)
-    np.testing.assert_array_equal(np.asarray(fitted.U)[2], U[2])
-    assert np.isfinite(fitted.U).all()
-
-
 def signed(dtype=np.float64):
     """Features of both signs and of very different sizes, with a constant."""
     rng = np.random.default_rng(4)
