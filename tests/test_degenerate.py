@@ -26,9 +26,9 @@ from jexplicit.lm.core.smoothing import kneser_ney
 from jexplicit.lm.evaluation import comparable_measures, judgement, log_probabilities, paired_difference
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import bigram_model, unigram_model
-from jexplicit.lm.scaling_assumption import fit_scaling
 from jexplicit.solvers.feature_machine import solve as solve_machine
 from jexplicit.solvers.metrics import calibration_error, fit_temperature
+from launch.lm.scaling import fit_scaling
 
 
 @pytest.fixture(autouse=True)

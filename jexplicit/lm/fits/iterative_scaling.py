@@ -125,12 +125,6 @@ def sweep_tables(
     return SweepResult(as_model(read(moved)), losses, penalty(moved))
 
 
-def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos: bool = False) -> float:
-    """`D = n_1/(n_1 + 2 n_2)`, n_c the number of pairs with count c (Chen & Goodman 1999, Eq. 17)."""
-    n = sum(counts_of_counts(F) for F in _blocks(counts, features, radius, eos))
-    return float(discounts_of(n, modified=False)[0])
-
-
 @jax.jit
 def _read_weighted(weights: Array, tables: tuple[Array, ...], moving: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(U + w[:, None] * moving[0] for U, w in zip(tables, weights, strict=True))
@@ -154,27 +148,19 @@ def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
 
 
 @jax.jit
-def _moved_by(U: Float[Array, "N I"], U0: Float[Array, "N I"]) -> Float[Array, " N"]:
+def _moved_by(U: Array, U0: Array) -> Float[Array, " N"]:
     """`||U - U0||_1` by row; columns that fill the mesh stay at minus infinity."""
     return jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1)
 
 
 @jax.jit
-def _matched_logits(F: Float[Array, "N I"], U: Float[Array, "N I"]) -> Float[Array, " N"]:
+def _matched_logits(F: Array, U: Array) -> Float[Array, " N"]:
     """`<F, U>` by row, also for pairs that never occur, with infinite logits."""
     return jnp.where(F > 0, F * U, 0).sum(axis=1)
 
 
 @functools.partial(jax.jit, static_argnames="D")
-def _moved(
-    U: Float[Array, "N I"],
-    F: Float[Array, "N I"],
-    E: Float[Array, "N I"],
-    U0: Float[Array, "N I"],
-    noise: Noise | None,
-    D: float,
-    K: Array,
-) -> Array:
+def _moved(U: Array, F: Array, E: Array, U0: Array, noise: Noise | None, D: float, K: Array) -> Array:
     """The tables after a sweep; with D of a prior around U0."""
     F = jnp.maximum(F, 0)  # columns that only fill the mesh
     if noise is not None:
@@ -242,9 +228,11 @@ def _sweep_start(rows: OffsetRows, exponents: np.ndarray) -> tuple[LanguageModel
 
 
 def _sweep_discount(text: TrainingText, options: Options) -> float:
+    """`D = n_1/(n_1 + 2 n_2)` of the pairs by default, as of Kneser-Ney (Chen & Goodman 1999, Eq. 17)."""
     if options.discount is not None:
         return options.discount
-    return kneser_ney_discount(text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos)
+    F = _blocks(text.counts(options.radius), options.features, options.radius, text.eos)
+    return float(discounts_of(sum(map(counts_of_counts, F)), modified=False)[0])
 
 
 def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponents: np.ndarray) -> dict[str, Any]:

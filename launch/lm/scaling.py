@@ -3,7 +3,6 @@
 Mean co-occurrences grow as counts (Eq. 12-14, Fig. 1 left); partition functions do not depend on the context (Eq. 11).
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer, Real
 
 from jexplicit.data.contexts import distinct_contexts
-from jexplicit.lm.core.model import LanguageModel, logits
+from jexplicit.lm.core.model import LanguageModel
 
 
 class Scaling(NamedTuple):
@@ -36,7 +35,7 @@ def log_mean_cooccurrences(
     padding = -len(distinct) % block
     blocks = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
     log_weights = np.pad(np.log(n / n.sum()), (0, padding), constant_values=-np.inf).reshape(-1, block)
-    log_power_mean = _log_mean_exp_logits(model.tables, blocks, log_weights)
+    log_power_mean = _log_mean_exp_logits(model, blocks, log_weights)
     column = K * np.maximum(f, 1)  # sum_d F[d, i]
     return np.asarray((log_power_mean + (K - 1) * np.log(column).astype(log_power_mean.dtype)) / K)
 
@@ -64,13 +63,13 @@ def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) ->
 
 
 @jax.jit
-def _log_mean_exp_logits(tables: tuple[Array, ...], X: Array, log_weights: Array) -> Array:
+def _log_mean_exp_logits(model: LanguageModel, X: Array, log_weights: Array) -> Array:
     """`log sum_m w_m exp(logits_m)` per output, over blocks of contexts."""
 
     def add_block(total, block):
         x, log_w = block
-        terms = jax.vmap(functools.partial(logits, tables))(x) + log_w[:, None].astype(total.dtype)
+        terms = jax.vmap(model.logits)(x) + log_w[:, None].astype(total.dtype)
         return jnp.logaddexp(total, jax.nn.logsumexp(terms, axis=0)), None
 
-    start = jnp.full(tables[0].shape[1], -jnp.inf, tables[0].dtype)
+    start = jnp.full(model.vocab_size, -jnp.inf, model.tables[0].dtype)
     return jax.lax.scan(add_block, start, (X, log_weights))[0]
