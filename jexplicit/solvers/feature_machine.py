@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from jexplicit.runs.checks import as_float, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.loop import Entry, iterate
-from jexplicit.solvers.sweeps import ExampleBlocks, Gram, gram_matrix, split_examples
+from jexplicit.solvers.sweeps import ExampleBlocks, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
@@ -98,6 +98,8 @@ def solve(
     return FeatureMachine(X, jax.scipy.linalg.cho_solve(factor, Y), M, jnp.asarray(bandwidth, X.dtype))
 
 
+@functools.partial(jax.jit, static_argnames="kernel")
+@full_precision
 def solve_on_landmarks(
     blocks: ExampleBlocks,
     Z: Float[Array, "m d"],
@@ -113,11 +115,21 @@ def solve_on_landmarks(
 
     Source: Williams & Seeger, Using the Nyström method to speed up kernel machines, 2000.
     """
-    bandwidth = jnp.asarray(bandwidth, Z.dtype)
-    factor, size = _landmark_factor(Z, M, bandwidth, kernel=kernel)
-    features = jax.tree_util.Partial(_landmark_features(kernel), Z, M, bandwidth, factor)
-    gram = gram_matrix(blocks, features)
-    return FeatureMachine(Z, _landmark_weights(gram, factor, ridge * size), M, bandwidth)
+    K, identity = _kernel_matrix(Z, Z, M, kernel, bandwidth), jnp.eye(len(Z), dtype=Z.dtype)
+    size = jnp.trace(K) / len(Z)
+    L = jnp.linalg.cholesky(K + len(Z) * jnp.finfo(K.dtype).eps * size * identity)
+
+    def add(sums: Any, block: Any) -> Any:
+        X, Y, weight = block
+        Phi = jax.scipy.linalg.solve_triangular(L, _kernel_matrix(Z, X, M, kernel, bandwidth) * weight[None], lower=True)
+        return (sums[0] + Phi @ Phi.T, sums[1] + Phi @ Y), None
+
+    zeros = jnp.zeros_like(K), jnp.zeros((len(Z), blocks.Y.shape[-1]), K.dtype)
+    of_devices = jax.vmap(lambda *own: jax.lax.scan(add, zeros, own)[0])(*blocks)
+    PhiPhi, PhiY = jax.tree.map(lambda part: part.sum(axis=0), of_devices)
+    w = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(PhiPhi + ridge * size * identity), PhiY)
+    alpha = jax.scipy.linalg.solve_triangular(L, w, trans=1, lower=True)
+    return FeatureMachine(Z, alpha, M, jnp.asarray(bandwidth, Z.dtype))
 
 
 @functools.partial(jax.jit, static_argnames="kernel")
@@ -267,38 +279,9 @@ def check_examples(X: Any, Y: Any) -> None:
     """Refuse examples and targets that do not go together."""
     if jnp.ndim(X) != 2 or jnp.ndim(Y) != 2 or len(X) != len(Y) or 0 in X.shape or 0 in Y.shape:
         raise ValueError(f"examples {jnp.shape(X)}, targets {jnp.shape(Y)}: give [n, d] and [n, c], of at least one example")
-    if not is_concrete(X, Y):
-        return
-    if not bool(jnp.isfinite(X).all()) or not bool(jnp.isfinite(Y).all()):
+    if is_concrete(X, Y) and not bool(jnp.isfinite(X).all() & jnp.isfinite(Y).all()):
         raise ValueError("examples or targets that are not finite: clean them first")
 
 
 def _kernel_matrix(X: Array, Z: Array, M: Array, kernel: Kernel, bandwidth: Any) -> Float[Array, "m n"]:
     return jax.vmap(lambda x: kernel_and_slope(x, Z, M, kernel, bandwidth)[0])(X)
-
-
-@functools.cache
-def _landmark_features(kernel: Kernel) -> Callable[..., Array]:
-    """`phi(x) = L⁻¹ K_M(Z, x)` of every row of X, compiled once."""
-
-    def features(Z: Array, M: Array, bandwidth: Array, factor: Array, X: Array) -> Float[Array, "n m"]:
-        return jax.scipy.linalg.solve_triangular(factor, _kernel_matrix(Z, X, M, kernel, bandwidth), lower=True).T
-
-    return features
-
-
-@functools.partial(jax.jit, static_argnames="kernel")
-@full_precision
-def _landmark_factor(Z: Array, M: Array, bandwidth: Array, *, kernel: Kernel) -> tuple[Array, Array]:
-    """L of `K_M(Z, Z)` with a small diagonal, and its mean diagonal."""
-    K, m = _kernel_matrix(Z, Z, M, kernel, bandwidth), len(Z)
-    size = jnp.trace(K) / m
-    return jnp.linalg.cholesky(K + m * jnp.finfo(K.dtype).eps * size * jnp.eye(m, dtype=K.dtype)), size
-
-
-@jax.jit
-@full_precision
-def _landmark_weights(gram: Gram, factor: Array, ridge: Array) -> Float[Array, "m c"]:
-    places = jnp.arange(len(factor))
-    root = jax.lax.linalg.cholesky(gram.HH.at[places, places].add(ridge), symmetrize_input=False)
-    return jax.scipy.linalg.solve_triangular(factor, jax.scipy.linalg.cho_solve((root, True), gram.HY), trans=1, lower=True)

@@ -20,7 +20,6 @@ with one reduction over devices at the end. There an intercept is not penalised:
 """
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -61,14 +60,13 @@ def run_sweeps(
     problem: Any,
     *,
     sweeps: int,
-    checkpoints: str | os.PathLike | None = None,
-    checkpoint_seconds: float = 60.0,
     on_sweep: Callable[[int, float, Any], bool | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **checkpoints: Any,
 ) -> tuple[Any, Any]:
     """Iterate `state, loss = sweep(state, problem)`; the last state and losses.
 
-    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints and callbacks.
+    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (of jexplicit.runs.loop) and callbacks.
 
     on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
     progress: called with (sweeps done, total sweeps).
@@ -89,9 +87,8 @@ def run_sweeps(
             progress(len(history), sweeps)
         return (state if last else moved), {"loss": float(loss), "last": last}  # the last iteration only computes the loss
 
-    saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
     known = {**(problem if isinstance(problem, dict) else {"problem": problem}), "start": state}
-    state, history = iterate(step, state, done=lambda history: bool(history) and history[-1]["last"], known=known, **saving)
+    state, history = iterate(step, state, done=lambda h: bool(h) and h[-1]["last"], known=known, **checkpoints)
     return state, np.array([entry["loss"] for entry in history])
 
 
@@ -371,6 +368,7 @@ def curvature_bound_sweeps(
     return SoftmaxFit(solution, intercept, losses)
 
 
+@full_precision
 def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
     """Least squares with an intercept, from sums over examples.
     `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
@@ -385,8 +383,9 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
         [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
     factor, _ = _factorise(gram.HH, gram.h / gram.M, gram.M, ridge, 1.0)
-    U, intercept = _solve_least_squares(gram, factor)
-    return SoftmaxFit(U, intercept, np.zeros(0))
+    mean, share = gram.h / gram.M, gram.y / gram.M
+    U = jax.scipy.linalg.cho_solve((factor, True), gram.HY / gram.M - jnp.outer(mean, share))
+    return SoftmaxFit(U, share - mean @ U, np.zeros(0))
 
 
 def choose_ridge(
@@ -494,11 +493,3 @@ def _covariance_factor(HH: Array, mean: Array | None, M: Any, ridge: Array) -> t
     C = HH / M - (0 if mean is None else mean[:, None] * mean[None, :])
     t, places = jnp.trace(C) / len(C), jnp.arange(len(C))
     return jax.lax.linalg.cholesky(C.at[places, places].add(ridge * t), symmetrize_input=False), t
-
-
-@jax.jit
-@full_precision
-def _solve_least_squares(gram: Gram, factor: Array) -> tuple[Array, Array]:
-    mean, share = gram.h / gram.M, gram.y / gram.M
-    U = jax.scipy.linalg.cho_solve((factor, True), gram.HY / gram.M - jnp.outer(mean, share))
-    return U, share - mean @ U
