@@ -69,7 +69,7 @@ def arpa_words(tokenizer: Tokenizer) -> list[str]:
 
 
 class Level(NamedTuple):
-    """Contexts of one number of tokens and the n-grams that they begin: sorted keys, log p and log γ in nats.
+    """Contexts of one length, and the n-grams that they begin; in nats.
 
     keys: [R] `shorter context * N + token`: context r. entries: [E] `context * N + output`.
     """
@@ -124,7 +124,7 @@ def _seen_once(levels: Sequence[Level], N: int) -> list[np.ndarray]:
 
 
 def _fold_starts(levels: Sequence[Level], N: int) -> list[Level]:
-    """Merge contexts w `<pad>` `<pad>` ...: in the file `<s>` w stands for all of them."""
+    """Merge contexts w `<pad>` `<pad>` ...: `<s>` w stands for all of them."""
     levels, once = list(levels), _seen_once(levels, N)
     for n in range(len(levels) - 2, -1, -1):
         (short, long), deeper = levels[n : n + 2], ~once[n + 1]
@@ -139,7 +139,7 @@ def _fold_starts(levels: Sequence[Level], N: int) -> list[Level]:
 
 
 def _weights(levels: Sequence[Level], N: int) -> list[np.ndarray]:
-    """Back-off weights of n-grams as contexts: of the unigrams, and of the entries of every level."""
+    """Back-off weights of n-grams as contexts, from the unigrams on."""
     once, weights = _seen_once(levels, N), [levels[0].weight if levels else np.zeros(N)]
     found, nearest, rest = np.ones(N, bool), np.arange(N), np.zeros(N, np.int64)  # rest: without the nearest token
     for n, (above, level) in enumerate(zip(levels, levels[1:], strict=False), 1):
@@ -164,7 +164,7 @@ def _context_tokens(levels: Sequence[Level], N: int) -> np.ndarray:
 
 
 def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokenizer) -> None:
-    """Write a model of methods ngram, unigram or bigram as an ARPA file of its tokens (`arpa_words`); NAME.gz is gzipped.
+    """Write a model of methods ngram, unigram or bigram as an ARPA file.
 
     Source: Chen & Goodman 1999, Sec. 2.8, interpolated models in back-off form; the format is that of SRILM's ngram-format(5).
     """
@@ -225,7 +225,7 @@ def _lines(
 
 
 class Order(NamedTuple):
-    """The n-grams of one order: ids of their words (-1 for `</s>`), log p and log weights in nats."""
+    """N-grams of one order: word ids (-1 for `</s>`), log p and weights."""
 
     words: np.ndarray
     log_p: np.ndarray
@@ -350,7 +350,7 @@ def _unigrams(file: ArpaFile, renamed: np.ndarray, N: int) -> tuple[np.ndarray, 
 
 
 def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) -> list[Level]:
-    """Contexts by level, numbered as in jexplicit.lm.rows; ones that no text has are left out."""
+    """Contexts by level, numbered as in jexplicit.lm.rows."""
     read = []
     for order in orders[1:]:  # nearest token first, the output last
         context, output = order.words[:, -2::-1], order.words[:, -1]

@@ -44,7 +44,7 @@ from jexplicit.runs.devices import full_precision, map_rows
 
 
 class Account(NamedTuple):
-    """The log-odds that each context adds to the decisions of some tokens, in their order.
+    """The log-odds that each context adds to the decisions of some tokens.
 
     entries: [B, E] for bit 1 where they are positive; their sum is the log-odds [B].
     """
@@ -54,7 +54,7 @@ class Account(NamedTuple):
     log_odds: Float[np.ndarray, " B"]
 
     def by_token(self, places: Int[np.ndarray, " M"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """[M, E] log-odds and nats from even odds of each entry, summed over the paths of tokens, and log p."""
+        """Log-odds and nats from even odds [M, E] by token, and log p."""
         signs, bit = 2.0 * self.decisions.bit - 1, self.decisions.bit
         nats = shares(self.log_odds, signs)
         parts = self.entries * signs[:, None], self.entries * nats[:, None], log_likelihoods(bit, self.log_odds)
@@ -88,7 +88,7 @@ def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) ->
 
 
 def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]) -> Account:
-    """The log-odds that each context adds to the decisions of coming tokens, after the text of a state."""
+    """The log-odds that each context adds to the decisions of coming tokens."""
     ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
     new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
     if not len(new.bit):
@@ -156,7 +156,7 @@ def accounts_of_stream(model: CountedModel, stream: Integer[np.ndarray, " L"]):
 
 
 class Attribution(NamedTuple):
-    """The part of each of G rows in the predictions of M tokens or candidates.
+    """The part of each row in the predictions of tokens or candidates.
 
     names: what each row is, such as "offset 2".
     tokens: which token of the context each row speaks for, 1 for the nearest; HISTORY for the past, None for none.
@@ -172,7 +172,7 @@ class Attribution(NamedTuple):
     log_probability: Float[np.ndarray, "M *A"]
 
     def by_token(self, K: int) -> "Attribution":
-        """The same, summed over the rows of each context token, for contexts the furthest one; untied rows come last."""
+        """The same, summed over the rows of each (furthest) context token."""
         groups = {f"{k} back": k for k in range(1, K + 1)} | {"history": HISTORY, "no token": None}
         present = {name: token for name, token in groups.items() if token in self.tokens or token not in (HISTORY, None)}
         member = np.array([[token == own for own in present.values()] for token in self.tokens], float)
@@ -228,7 +228,7 @@ def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
 
 
 def check_explainable(model: AnyModel) -> None:
-    """Refuse a network and two models in one mix, whose logits are no sum over rows."""
+    """Refuse networks and mixes, whose logits are no sum over rows."""
     if isinstance(model, Combination):
         raise ValueError("explain of two models in one mix: explain each of them, `.model` and `.other`")
     if isinstance(model, LanguageModel) and isinstance(model.rows, NetworkRows | SequenceRows):

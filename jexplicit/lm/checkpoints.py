@@ -86,7 +86,7 @@ def load_model(
 
 
 def model_file(path: str | os.PathLike) -> Path:
-    """The model file of a shared folder, which config.json names, or its only one; any other path unchanged."""
+    """The model file of a shared folder; any other path unchanged."""
     path = local_path(path)
     files = sorted(file.name for file in path.glob("*.safetensors"))
     if not files or (path / "results.json").exists():  # no folder, or that of a run, which may have its export in it

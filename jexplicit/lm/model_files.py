@@ -48,7 +48,7 @@ def _class_of(name: str) -> type | None:
 def save_model(
     path: str | os.PathLike, model: AnyModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model of any kind to a safetensors file, whole or never, with plain values about where it comes from."""
+    """Write a model of any kind to a safetensors file, whole or never."""
     path, tensors = local_path(path), {}
     description = describe(model, "model", tensors)
     if tokenizer is not None:
@@ -106,7 +106,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool = False) -> Any:
-    """The value that `describe` described, its arrays (by name) on the device or on the host."""
+    """The value that `describe` described, from arrays by name."""
     if not isinstance(described, dict):
         return described
     if "array" in described:
@@ -184,7 +184,7 @@ def _one_line_errors(path: Path) -> Iterator[None]:
 
 
 def _checksum(text: str, names: Iterable[str], tensor: Callable[[str], np.ndarray]) -> str:
-    """The sha256 of a header and of arrays, none of which may have a NaN."""
+    """The sha256 of a header and of arrays without NaN."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(names):
         array = tensor(name)

@@ -105,7 +105,7 @@ def explicit_blocks(
     dtype: Any = jnp.float32,
     read: bool = True,
 ) -> tuple[Float[Array, "N N"], ...]:
-    """The dense tables Ũ = E U of `explicit_language_model`, one for Sum, K for Cat.
+    """The dense tables Ũ = E U, one for Sum, K for Cat.
 
     Without `read` they are the decoder U below the noise. An output that is no target gets the column of one independent
     observation.
@@ -125,7 +125,7 @@ def _check_features(counts: Counts | SparseCounts, features: str, radius: int | 
 
 
 def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: bool, dtype: Any) -> tuple[Sparse, ...]:
-    """The same from sparse counts, up to a constant of the row; vectors are float64."""
+    """The same from sparse counts, up to a constant of the row."""
     K, (q, one_minus_q, p) = _check_features(counts, features, radius), noise_model(token_counts(counts))
     targets = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
     blocks = targets if features == "cat" else merge_offsets(targets)
@@ -160,7 +160,7 @@ def _with_data(C: csr_array, data: np.ndarray) -> csr_array:
 
 
 def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline without context: the log relative frequency of the targets; one never seen counts once."""
+    """The baseline without context: log relative frequencies of targets."""
     counted_radius(counts, 1)  # checks them
     log_p = np.log(unigram(target_counts(counts, eos=eos).astype(np.float64)))
     return LanguageModel(BackOffChain(jnp.asarray(log_p, jnp.float32)), "none", eos)
@@ -175,7 +175,7 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
 
 
 def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
-    """The optimum at K = 1, `U = log(C[j, i] / C(j))`, and its loss (paper, Eq. 1 and 3).
+    """The optimum at K = 1, `U = log(C[j, i] / C(j))`, and its loss.
 
     The floor stands in the place of a count of 0; the summed loss is at most `N^2 * floor` above the infimum.
     """
@@ -252,7 +252,7 @@ class BackOffChain(TableRows):
 
 
 def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> BackOffChain:
-    """The interpolated modified Kneser-Ney model of contexts X [M, K], nearest token first, and targets Y.
+    """The interpolated modified Kneser-Ney model of contexts and targets.
 
     The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
 
@@ -315,7 +315,7 @@ def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel
 
 @pytree
 class NetworkRows:
-    """The logits of a flax network of K tokens, [B, K] ids -> [B, N] logits, as one row."""
+    """The logits of a flax network of K tokens, as one row."""
 
     variables: Any
     network: Any = static()
@@ -333,7 +333,7 @@ class NetworkRows:
 
 @pytree
 class SequenceRows:
-    """The logits of a causal flax network of W tokens, [B, T] ids -> [B, T, N], as one row; `<pad>` begins a document."""
+    """The logits of a causal flax network of W tokens, as one row."""
 
     variables: Any
     network: Any = static()

@@ -1,4 +1,4 @@
-"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5; Sec. 3.3), and other weights of its outputs.
+"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5; Sec. 3.3).
 
 With F = HᵀY, the layer's co-occurrences, and the priming number K, the L1 norm of its inputs,
 
@@ -87,7 +87,7 @@ def column_sums(F: Any) -> Float[Array, " N"]:
 def dense_cooccurrence(
     H: Float[Array, "M D"], Y: Float[Array, "M N"] | Integer[Array | np.ndarray, " M"], outputs: int | None = None
 ) -> Float[Array, "D N"]:
-    """`F = HᵀY` for numeric features, or sums of features by label (paper, Eq. 2).
+    """`F = HᵀY`, or sums of features by label (paper, Eq. 2).
 
     Args:
         H: [M, D] features, non-negative and finite.
@@ -158,7 +158,7 @@ def _check_norm(K: Array, H: Array) -> None:
 
 @checked(after=_check_norm)
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
-    """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm of the features (paper, Sec. 2.1).
+    """`K = (1/M) sum_m ||H_m||_1`, the features' mean L1 norm.
 
     Example:
         >>> priming_number(jnp.array([[1.0, 1.0], [0.0, 4.0]])).item()
@@ -238,7 +238,7 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
 def stack_logits(
     params: Sequence[Array], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax
 ) -> Float[Array, "... N"]:
-    """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats, from decoders [inputs, outputs].
+    """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
 
     Example:
         >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()

@@ -31,7 +31,7 @@ _block = 512  # examples whose kernels and gradients are in memory at a time
 
 
 class FeatureMachine(NamedTuple):
-    """A kernel predictor of examples X with a metric M, and the bandwidth L of the kernels of a distance."""
+    """A kernel predictor with a metric M and a bandwidth."""
 
     X: Float[Array, "n d"]
     alpha: Float[Array, "n c"]
@@ -145,7 +145,7 @@ def predict(machine: FeatureMachine, X: Float[Array, "m d"], *, kernel: Kernel =
 def agop(
     machine: FeatureMachine, examples: ExampleBlocks | None = None, *, kernel: Kernel = "quadratic"
 ) -> Float[Array, "d d"]:
-    """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`, of examples over devices or the machine's own.
+    """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`.
 
     Example:
         >>> machine = FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))  # f(x) = x²

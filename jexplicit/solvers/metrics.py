@@ -70,7 +70,7 @@ def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
 @_number
 @checked(_check, fine=_are_fine)
 def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
-    """The fraction of rows whose largest logit is at the label, or at that of a one-hot row.
+    """The fraction of rows whose largest logit is at the label.
 
     Example:
         >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
@@ -128,7 +128,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> Reliability:
-    """Confidence and accuracy by bin of confidence, an example's largest probability (Guo et al. 2017, Sec. 2)."""
+    """Confidence and accuracy by bin of confidence (Guo et al. 2017)."""
     if not len(logits) or bins < 1 or bins % 1:
         raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
     check_logits(logits)

@@ -104,7 +104,7 @@ class ScalingProblem(NamedTuple):
 @jax.jit
 @full_precision
 def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
-    """One sweep, and the previous mean loss in nats; U[j, i] is fixed if F[j, i] = 0."""
+    """One sweep, and the previous mean loss in nats."""
     H, Y, F, K = problem
     log_P = jax.nn.log_softmax(H @ U)
     E, occurs = H.T @ jnp.exp(log_P), F > 0
@@ -155,7 +155,7 @@ def iterative_scaling_sweeps(
 
 
 def _examples(H: Any, Y: Any, U: Any) -> tuple[Array, Array]:
-    """Features and targets as floats, of shapes that fit those of the start."""
+    """Features and targets as floats, with shapes that fit the start."""
     Y = as_targets(Y, None if U is None else U.shape[1])
     if H.ndim != 2 or Y.ndim != 2 or 0 in H.shape or len(H) != len(Y):
         raise ValueError(f"H {H.shape}, Y {Y.shape}: expected [M, D] and [M, N], of at least one example and one feature")
@@ -414,7 +414,7 @@ def choose_ridge(
 
 
 def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[SoftmaxFit, float]:
-    """The layer `(U/T, b/T)`, which minimises the loss of `softmax(H U + b)` with the ridge `T² ridge`."""
+    """The layer `(U/T, b/T)`, and its ridge `T² ridge`."""
     return fit._replace(U=fit.U / temperature, intercept=fit.intercept / temperature), ridge * temperature**2
 
 
@@ -457,7 +457,7 @@ def gram_softmax_sweeps(
 
 
 def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[Array], Array], *, block: int = 2048) -> Array:
-    """`H U + intercept` of examples [M, r], in nats, a block at a time.
+    """`H U + intercept` of examples, in nats, a block at a time.
 
     Example:
         >>> fit = SoftmaxFit(jnp.array([[1.0, -1.0]]), jnp.array([0.5, 0.0]), np.zeros(0))

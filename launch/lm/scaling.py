@@ -48,7 +48,7 @@ def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int
 
 
 def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
-    """The least-squares line through `(log f_i, log <E_G[F_i]>)` of outputs seen; the paper assumes slope 1.
+    """The least-squares line through `(log f_i, log <E_G[F_i]>)` of outputs seen.
 
     Example:
         >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)

@@ -39,7 +39,7 @@ def static(default: Any = ...) -> Any:
 
 
 def pytree(cls: type) -> type:
-    """A frozen dataclass registered with JAX, equal to itself alone; `static()` fields hold no leaves."""
+    """A frozen dataclass registered with JAX; `static()` fields hold no leaves."""
     if "__repr__" not in vars(cls):
         cls.__repr__ = _short_repr  # pyright: ignore[reportAttributeAccessIssue]
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False, repr=False)(cls))
@@ -52,7 +52,7 @@ def _short_repr(self: Any) -> str:
 
 @pytree
 class Sparse:
-    """A table of compressed rows, alone or over a base, `row_r = base + weight_r slope + entries_r`.
+    """Compressed rows, alone or over a base: `base + weight_r slope + entries_r`.
 
     start: [R + 1] row r spans start[r] to start[r + 1] of the entries.
     ids: [E] outputs, sorted within a row, of the smallest type that holds them.
@@ -100,14 +100,14 @@ class Sparse:
 
 
 def sparse_table(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse:
-    """A table of sparse rows on the device, over a base if given; on a CPU nothing is copied."""
+    """Sparse rows on the device, over a base if given."""
     longest = max(1, int(np.diff(np.asarray(start)).max(initial=0)))
     small = np.asarray(ids).astype(np.uint16 if N <= 1 << 16 else np.int32, copy=False)
     return Sparse(*jax.device_put((start, small, values), may_alias=True), N, longest, *over)
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
-    """The place of id i in row r among `ids` of all rows, by binary search; -1 for none, or for r = -1.
+    """The place of id i in row r by binary search, or -1.
 
     Row r begins at start[r], and has `most` ids at most.
     """
@@ -174,7 +174,7 @@ def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
 
 
 class TableRows:
-    """Rows in tables: `index(context)` numbers the row in each of the `row_tables`, -1 for none."""
+    """Rows in tables: `index(context)` numbers the row of each, -1 for none."""
 
     names: Any
     row_tables: Any  # arrays and sparse ones
@@ -277,7 +277,7 @@ class LanguageModel:
 
     @property
     def tables(self) -> tuple[Any, ...]:
-        """The K tables of a model of dense tables, nearest offset first; others are refused."""
+        """The K tables of a model of dense tables, nearest offset first."""
         if not is_token_model(self):
             kind = type(self.rows).__name__
             raise ValueError(f"a model of {kind}: this needs plain tables [N, N] of single tokens; use a dense model")
@@ -347,7 +347,7 @@ def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
 
 
 class Past(NamedTuple):
-    """Where positions stand in a text: [L] tokens, [M] places of targets, and where the past of each begins."""
+    """Where positions stand in a text."""
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
@@ -364,7 +364,7 @@ class Past(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a model that counts nothing has read: [n] tokens, from the `<pad>` before the first."""
+    """The tokens that a model has read, from the first `<pad>` on."""
 
     tokens: Integer[np.ndarray, " n"]
 
@@ -400,7 +400,7 @@ def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
 def sampled_positions(
     stream: Stream, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-    """Contexts and targets of a stream, read by windows, or of a seeded sample without replacement."""
+    """Contexts and targets of a stream, or of a seeded sample."""
     check_stream(stream)
     M, windows_of = 0, functools.partial(windows, stream, 1, len(stream), radius=K, span=_window)
     for tokens in windows_of():

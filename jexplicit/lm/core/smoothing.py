@@ -66,7 +66,7 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 @jax.jit
 @full_precision
 def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
-    """The rows that noisy embeddings select from a decoder [N, I] in nats, `Ũ = E U`.
+    """The rows that noisy embeddings select from a decoder, `Ũ = E U`.
 
     With the noise folded into its rows, a decoder is read by plain token ids.
 
@@ -129,7 +129,7 @@ def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
 
 
 def discounts_of(n: Any, *, modified: bool) -> Any:
-    """Kneser-Ney discounts of counts 1, 2 and 3, from the numbers n_c of counts equal to c = 1 .. 4.
+    """Kneser-Ney discounts of counts 1, 2 and 3, from counts of counts.
 
     `D = n_1 / (n_1 + 2 n_2)` from each, or, modified, `D_c = c - (c + 1) D n_{c+1} / n_c` (Chen & Goodman 1999, Eq. 17, 26).
     A D_c without an estimate, or not above 0, is D. Without counts of 1 or 2, D is 1/2, and modified 1/2, 1 and 3/2 (KenLM).

@@ -53,7 +53,7 @@ from jexplicit.solvers.sweeps import run_sweeps
 
 
 class SweepResult(NamedTuple):
-    """A language model, the losses before and after each sweep, and the last one's penalty."""
+    """A model, the losses of its sweeps, and the last penalty."""
 
     model: LanguageModel
     losses: np.ndarray
@@ -73,7 +73,7 @@ def sweep_tables(
     on_sweep: Callable[[int, float, LanguageModel], bool | None] | None = None,
     **options: Any,
 ) -> SweepResult:
-    """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)` from a model of dense tables.
+    """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
 
     noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
     discount: D of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`.
@@ -228,7 +228,7 @@ def _sweep_start(rows: OffsetRows, exponents: np.ndarray) -> tuple[LanguageModel
 
 
 def _sweep_discount(text: TrainingText, options: Options) -> float:
-    """`D = n_1/(n_1 + 2 n_2)` of the pairs by default, as of Kneser-Ney (Chen & Goodman 1999, Eq. 17)."""
+    """By default that of Kneser-Ney, `n_1/(n_1 + 2 n_2)` of the pairs."""
     if options.discount is not None:
         return options.discount
     F = _blocks(text.counts(options.radius), options.features, options.radius, text.eos)

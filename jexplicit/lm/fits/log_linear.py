@@ -80,7 +80,7 @@ def offset_rows(
 
 
 class ExponentFit(NamedTuple):
-    """[1 + K] mu, lambda_1 .. lambda_K, their held-out loss, and the gradient and passes at the end."""
+    """[mu, lambda_1 .. lambda_K], held-out loss, last gradient, and passes."""
 
     exponents: Float[np.ndarray, " S"]
     loss: float
@@ -174,7 +174,7 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
 
 
 def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
-    """The scaling slope of weights, `(1 - mu + sum lambda) / sum lambda` (paper, Eq. 11-14 and Sec. 4).
+    """The scaling slope of weights, `(1 - mu + sum lambda) / sum lambda`.
 
     Were mean co-occurrences `f^delta`, the derivation would subtract `delta sum_k lambda_k log f` where it now subtracts
     `sum_k lambda_k log f` and keeps `mu log f`. The paper assumes 1 and suspects a little less.
