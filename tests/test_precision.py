@@ -17,7 +17,7 @@ from icl.tasks import Sequence, Tasks, sample_tasks
 from jexplicit.features import images
 from jexplicit.nn.studies import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers import priming, sweeps
+from jexplicit.solvers import explicit, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
 
@@ -56,7 +56,7 @@ def cases():
 
     return {
         "logits of a fit": (lambda H, Y: sweeps.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
-        "intercept": (priming.intercept_logits, (H, U, ones(3))),
+        "intercept": (explicit.intercept_logits, (H, U, ones(3))),
         "streamed sums": (lambda X: sweeps.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
         "streamed sweep": (sweeps.curvature_sweep, ((U, ones(3)), PROBLEM)),
         "streamed logits": (lambda X: sweeps.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),

@@ -21,7 +21,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
-from jexplicit.lm.core.model import LanguageModel, SparseRows
+from jexplicit.lm.core.model import LanguageModel, Sparse, sparse_table
 from jexplicit.lm.rows import BackOffChain, Children
 from jexplicit.runs.files import local_path
 
@@ -35,11 +35,7 @@ _write_again = "the file is cut short, or its header counts other n-grams: write
 
 
 def is_arpa(path: str | os.PathLike) -> bool:
-    """Whether a path names an ARPA file, .arpa or .arpa.gz, in any case.
-
-    >>> is_arpa("lm.arpa.gz"), is_arpa("lm.safetensors")
-    (True, False)
-    """
+    """Whether a path names an ARPA file, .arpa or .arpa.gz, in any case."""
     return str(path).lower().endswith((".arpa", ".arpa.gz"))
 
 
@@ -73,12 +69,9 @@ def arpa_words(tokenizer: Tokenizer) -> list[str]:
 
 
 class Level(NamedTuple):
-    """The contexts of one number of tokens, and the n-grams that they begin; in nats.
+    """Contexts of one length, and the n-grams that they begin; in nats.
 
-    keys: [R] sorted `shorter context * N + token`: context r.
-    entries: [E] sorted `context * N + output`.
-    log_p: [E] of the entries.
-    weight: [R] log γ.
+    keys: [R] `shorter context * N + token`: context r. entries: [E] `context * N + output`.
     """
 
     keys: np.ndarray
@@ -118,7 +111,7 @@ def _levels_of(chain: BackOffChain) -> tuple[np.ndarray, list[Level]]:
 
     for n, (rows, log_gamma) in enumerate(zip(chain.levels, chain.log_gamma, strict=True)):
         keys, weight = keys_of(*chain.children[n - 1]) if n else np.arange(N), np.asarray(log_gamma, np.float64)
-        context, output = np.divmod(entries := keys_of(rows.start, rows.outputs), N)
+        context, output = np.divmod(entries := keys_of(rows.start, rows.ids), N)
         lower = _backed_off(levels, base, keys[context] // N, output)
         levels.append(Level(keys, entries, lower + np.asarray(rows.values, np.float64) + weight[context], weight))
     return base, levels
@@ -131,10 +124,7 @@ def _seen_once(levels: Sequence[Level], N: int) -> list[np.ndarray]:
 
 
 def _fold_starts(levels: Sequence[Level], N: int) -> list[Level]:
-    """Merge contexts that reach the start of a document: `<pad>` once, not many times.
-
-    A model has contexts w `<pad>` `<pad>` ..., a row for each; in the file `<s>` w stands for all of them.
-    """
+    """Merge contexts w `<pad>` `<pad>` ...: `<s>` w stands for all of them."""
     levels, once = list(levels), _seen_once(levels, N)
     for n in range(len(levels) - 2, -1, -1):
         (short, long), deeper = levels[n : n + 2], ~once[n + 1]
@@ -149,7 +139,7 @@ def _fold_starts(levels: Sequence[Level], N: int) -> list[Level]:
 
 
 def _weights(levels: Sequence[Level], N: int) -> list[np.ndarray]:
-    """Back-off weights of n-grams as contexts: of the unigrams, and of the entries of every level."""
+    """Back-off weights of n-grams as contexts, from the unigrams on."""
     once, weights = _seen_once(levels, N), [levels[0].weight if levels else np.zeros(N)]
     found, nearest, rest = np.ones(N, bool), np.arange(N), np.zeros(N, np.int64)  # rest: without the nearest token
     for n, (above, level) in enumerate(zip(levels, levels[1:], strict=False), 1):
@@ -174,22 +164,14 @@ def _context_tokens(levels: Sequence[Level], N: int) -> np.ndarray:
 
 
 def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokenizer) -> None:
-    """Write an n-gram model as an ARPA file; NAME.gz is gzipped.
-
-    Args:
-        path: of the file; its folder is made.
-        model: of methods "ngram", "unigram" or "bigram".
-        tokenizer: the model's own; see `arpa_words` for how its tokens are spelled.
-
-    Raises:
-        ValueError: a model of other rows than these; a tokenizer of another size; a file that cannot be written.
+    """Write a model of methods ngram, unigram or bigram as an ARPA file.
 
     Source: Chen & Goodman 1999, Sec. 2.8, interpolated models in back-off form; the format is that of SRILM's ngram-format(5).
     """
     path, words, N = local_path(path), arpa_words(tokenizer), model.vocab_size
     if len(words) != N:
         raise ValueError(f"a tokenizer of {len(words)} tokens and a model of {N}: use the model's own")
-    if not isinstance(model.rows, BackOffChain) or not model.rows.normalised:
+    if not isinstance(model.rows, BackOffChain):
         name = type(model.rows).__name__
         raise ValueError(f"a model of {name} is no n-gram model, which an ARPA file holds: choose the method ngram")
     base, levels = _levels_of(model.rows)
@@ -243,7 +225,7 @@ def _lines(
 
 
 class Order(NamedTuple):
-    """The n-grams of one order: ids of their words (-1 for `</s>`), log p and log weights in nats."""
+    """N-grams of one order: word ids (-1 for `</s>`), log p and weights."""
 
     words: np.ndarray
     log_p: np.ndarray
@@ -251,66 +233,61 @@ class Order(NamedTuple):
 
 
 class ArpaFile:
-    """The lines of an ARPA file by section; unigrams number the words."""
+    """The n-grams of an ARPA file by order; its unigrams number the words."""
 
     def __init__(self, path: str):
-        self.path, self.line, self.words = path, 0, ["<pad>", "<unk>"]
-        self._ids, self._lines = {"<s>": 0, "<unk>": 1, "<UNK>": 1}, file_lines(path)
+        self.path, self.words, self.orders = path, ["<pad>", "<unk>"], list[Order]()
+        self._line, self._lines = 0, file_lines(path)
         while (text := self._next()) != "\\data\\":  # some programs write comments first
             if text.startswith("\\") or text == _end:
-                raise self.error(f"{text[:40]!r} instead of \\data\\; give an ARPA file, as launch.export or lmplz write it")
+                raise self._error(f"{text[:40]!r} instead of \\data\\; give an ARPA file, as launch.export or lmplz write it")
         sizes: list[int] = []
         while match := re.fullmatch(rf"ngram\s+{len(sizes) + 1}\s*=\s*(\d{{1,18}})", text := self._next()):
             sizes.append(int(match[1]))
         if not any(sizes[:1]):
-            raise self.error(f"{text[:40]!r} instead of `ngram 1=...`; write the file again")
-        self.orders: list[Order] = []
+            raise self._error(f"{text[:40]!r} instead of `ngram 1=...`; write the file again")
+        ids = {"<s>": 0, "<unk>": 1, "<UNK>": 1}
         for n, size in enumerate(sizes, 1):
-            if text != f"\\{n}-grams:":
-                raise self.error(f"{text[:40]!r} instead of \\{n}-grams:; {_write_again}")
-            ids, numbers = array("q"), array("d")
-            for _ in range(size):
-                words, of_words = self._read(n)
-                ids.extend(words)
-                numbers.extend(of_words)
-            log_p, weight = np.maximum(np.array(numbers).reshape(-1, 2).T, NEVER) * _ln10
-            self.orders.append(Order(np.array(ids, np.int64).reshape(-1, n), log_p, weight))
+            self._expect(text, f"\\{n}-grams:")
+            self.orders.append(self._read(n, size, ids))
             text = self._next()
-        if text != "\\end\\":
-            raise self.error(f"{text[:40]!r} instead of \\end\\; {_write_again}")
-        if (text := self._next()) != _end:  # which is that of a compressed file, with its checksum
-            raise self.error(f"{text[:40]!r} after \\end\\; remove what is not of the model")
+        self._expect(text, "\\end\\")
+        self._expect(self._next(), _end)  # which is that of a compressed file, with its checksum
 
-    def error(self, what: str) -> ValueError:
-        return ValueError(f"{self.path}, line {self.line}: {what}")
+    def _read(self, n: int, size: int, ids: dict[str, int]) -> Order:
+        found, numbers = array("q"), array("d")
+        for _ in range(size):
+            fields = re.split(r"[ \t]+", line := self._next())
+            words = fields[1 : n + 1]
+            try:
+                log_p, weight = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
+                if len(words) < n or len(fields) > n + 2 or not log_p <= 0 or np.isnan(weight):
+                    raise ValueError
+                if n == 1 and words[0] not in ids:
+                    ids[words[0]] = -1 if words[0] == "</s>" else len(self.words)
+                    self.words += [word for word in words if word != "</s>"]
+                found.extend([ids[word] for word in words])
+                numbers.extend((log_p, weight))
+            except (KeyError, ValueError):
+                wanted = f"a log10 probability of at most 0, {n} of the unigrams and at most one weight"
+                raise self._error(f"{line[:60]!r} is not {wanted}; {_write_again}") from None
+        log_p, weight = np.maximum(np.array(numbers).reshape(-1, 2).T, NEVER) * _ln10
+        return Order(np.array(found, np.int64).reshape(-1, n), log_p, weight)
 
     def _next(self) -> str:
         """The next line that is not blank."""
         for line in self._lines:
-            self.line += 1
+            self._line += 1
             if line := line.strip(" \t\r\n"):
                 return line
         return _end
 
-    def _read(self, n: int) -> tuple[list[int], tuple[float, float]]:
-        """The words, log10 p and weight of the next n-gram."""
-        if (line := self._next()) == _end or line.startswith("\\"):
-            raise self.error(f"{line[:40]!r} instead of a {n}-gram; {_write_again}")
-        fields = re.split(r"[ \t]+", line)
-        words = fields[1 : n + 1]
-        try:
-            numbers = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
-            if len(words) < n or len(fields) > n + 2 or not numbers[0] <= 0 or np.isnan(numbers[1]):
-                raise ValueError
-            if n == 1 and words[0] not in self._ids:
-                self._ids[words[0]] = -1 if words[0] == "</s>" else len(self.words)
-                self.words += [word for word in words if word != "</s>"]
-            return [self._ids[word] for word in words], numbers
-        except KeyError as unknown:
-            raise self.error(f"{unknown} is not among the unigrams; write the file again") from None
-        except ValueError:
-            wanted = f"a log10 probability of at most 0, {n} words and at most one weight"
-            raise self.error(f"{line[:60]!r} is not {wanted}; write the file again") from None
+    def _expect(self, text: str, wanted: str) -> None:
+        if text != wanted:
+            raise self._error(f"{text[:40]!r} instead of {wanted}; {_write_again}")
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"{self.path}, line {self._line}: {what}")
 
 
 def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tuple[LanguageModel, Tokenizer]:
@@ -344,16 +321,15 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
     renamed = np.array([0, 1, *(ids[word] for word in file.words[2:]), PAD])  # the last one is that of </s>, -1
     base, eos = _unigrams(file, renamed, N)
     levels = _numbered(file, [order for order in file.orders if len(order.log_p)], renamed, N)
-    rows = []
+    rows: list[Sparse] = []
     for n, level in enumerate(levels):
         context, output = np.divmod(level.entries, N)
         lower = _backed_off(levels[:n], base, level.keys[context] // N, output)
-        values = jnp.asarray(level.log_p - level.weight[context] - lower, jnp.float32)
-        rows.append(SparseRows(*_rows_of(level.entries, len(level.keys), N), values))
+        values = (level.log_p - level.weight[context] - lower).astype(np.float32)
+        rows.append(sparse_table(*_rows_of(level.entries, len(level.keys), N), values, N))
     children = (Children(*_rows_of(level.keys, len(above.keys), N)) for above, level in zip(levels, levels[1:], strict=False))
     log_gamma = tuple(jnp.asarray(level.weight, jnp.float32) for level in levels)
-    longest = tuple(table.longest for table in rows)
-    chain = BackOffChain(jnp.asarray(base, jnp.float32), tuple(children), tuple(rows), log_gamma, longest)
+    chain = BackOffChain(jnp.asarray(base, jnp.float32), tuple(children), tuple(rows), log_gamma)
     return LanguageModel(chain, "none", eos), tokenizer
 
 
@@ -374,7 +350,7 @@ def _unigrams(file: ArpaFile, renamed: np.ndarray, N: int) -> tuple[np.ndarray, 
 
 
 def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) -> list[Level]:
-    """Contexts by level, numbered as in jexplicit.lm.rows; ones that no text has are left out."""
+    """Contexts by level, numbered as in jexplicit.lm.rows."""
     read = []
     for order in orders[1:]:  # nearest token first, the output last
         context, output = order.words[:, -2::-1], order.words[:, -1]

@@ -65,13 +65,7 @@ def load_model(
 
     Args:
         path: the folder of a run of `launch.lm` or `launch.networks`, a file or a folder of `TextModel.save`, or an ARPA file.
-        method: how the model was fitted; default, that of the run's lowest dev perplexity.
-        features: of the model wanted; default likewise.
-        radius: K of the model wanted; default likewise.
-        history: "none" or "all", what it sees of the text before; default likewise.
-
-    Raises:
-        ValueError: no model there, or none of this kind.
+        method, features, radius, history: of the model wanted; default, that of the run's lowest dev perplexity.
 
     Example::
 
@@ -92,7 +86,7 @@ def load_model(
 
 
 def model_file(path: str | os.PathLike) -> Path:
-    """The model file of a shared folder, which config.json names, or its only one; any other path unchanged."""
+    """The model file of a shared folder; any other path unchanged."""
     path = local_path(path)
     files = sorted(file.name for file in path.glob("*.safetensors"))
     if not files or (path / "results.json").exists():  # no folder, or that of a run, which may have its export in it
@@ -129,8 +123,7 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
     """The model of one row of a run."""
     path = local_path(path)
-    tokenizer = Tokenizer.load(_tokenizer_path(path))
-    file = _file_of(path, row)
+    tokenizer, file = Tokenizer.load(path / "tokenizer.model"), _file_of(path, row)
     model = read_model_file(file)[0] if file else _solve_again(path, row)
     check_sizes(path, model, tokenizer)
     return TextModel(model, tokenizer, {**row, "command": read_command(path)})
@@ -173,7 +166,7 @@ def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | Spa
 
 def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
     """Save a run's tokenizer as `tokenizer.model`."""
-    tokenizer.save(_tokenizer_path(run))
+    tokenizer.save(local_path(run) / "tokenizer.model")
 
 
 def _solve_again(run: Path, row: Mapping[str, Any]) -> LanguageModel:
@@ -209,7 +202,3 @@ def _models(run: str | os.PathLike) -> Path:
 
 def _counts_path(run: str | os.PathLike, *, sparse: bool) -> Path:
     return local_path(run) / "checkpoints" / ("sparse_counts" if sparse else "counts")
-
-
-def _tokenizer_path(run: str | os.PathLike) -> Path:
-    return local_path(run) / "tokenizer.model"

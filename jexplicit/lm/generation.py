@@ -147,13 +147,6 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> tuple[Int[np.ndarray, " n"]
 
     Subwords bring their space with them: behind a space that is a token of its own, as at the end of `the `, a model has seen
     next to nothing. So that token is left out there, and the next one is one that begins with a space.
-
-    Example:
-        >>> from jexplicit.data.tokenizers import train_tokenizer
-        >>> tokenizer = train_tokenizer(["the cat", "the dog", "a cat"], kind="bpe", vocab_size=18)
-        >>> ids, first = prompt_ids(tokenizer, "the ")
-        >>> tokenizer.decode(ids), [tokenizer.piece(int(i)) for i in first]
-        ('the', ['▁c', '▁t', '▁cat', '▁the', '▁'])
     """
     ids = np.asarray(tokenizer.encode(prompt), np.int64)
     if tokenizer.kind in ("char", "word") or not prompt.endswith(" ") or not len(ids) or tokenizer.decode(ids[-1:]).strip():
@@ -177,12 +170,7 @@ def _continuation(tokenizer: Tokenizer, prompt: str, before: np.ndarray, ids: np
 
 
 def restrict(row: Float[Array, " N"], *, top_k: int | None = None, top_p: float | None = None) -> Float[Array, " N"]:
-    """Logits with all but the likeliest tokens at -inf.
-
-    Example:
-        >>> restrict(jnp.log(jnp.array([0.5, 0.3, 0.2])), top_p=0.6)[2].item()
-        -inf
-    """
+    """Logits with all but the likeliest tokens at -inf."""
     if top_k is not None:
         row = jnp.where(row >= jnp.sort(row)[-min(top_k, len(row))], row, -jnp.inf)
     if top_p is not None:

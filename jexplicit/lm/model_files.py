@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import LanguageModel, Sparse, SparseRows, State, TokenTables, is_token_model
+from jexplicit.lm.core.model import LanguageModel, Sparse, State, TokenTables, is_token_model
 from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState
@@ -33,7 +33,7 @@ from jexplicit.runs.files import local_path, parse_json, plain
 # What `rebuild` raises of JSON or arrays that are none of a model.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, AssertionError)
 _format = 5
-_rows = (LanguageModel, TokenTables, Sparse, SparseRows, BackOffChain, Children, NetworkRows, SequenceRows, State)
+_rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows, State)
 _known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *COUNTED, Combination, CombinationState)}
 _networks = {"MLPLanguageModel": "networks", "Transformer": "sequences", "LSTM": "sequences"}
 
@@ -48,15 +48,7 @@ def _class_of(name: str) -> type | None:
 def save_model(
     path: str | os.PathLike, model: AnyModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model of any kind to a safetensors file, whole or never.
-
-    Args:
-        path: of the file; its folder is made.
-        about: where it comes from; plain values.
-
-    Raises:
-        ValueError: a model with a NaN, or with rows that are not the library's own; a file that cannot be written.
-    """
+    """Write a model of any kind to a safetensors file, whole or never."""
     path, tensors = local_path(path), {}
     description = describe(model, "model", tensors)
     if tokenizer is not None:
@@ -117,7 +109,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool = False) -> Any:
-    """The value that `describe` described, its arrays (by name) on the device or on the host."""
+    """The value that `describe` described, from arrays by name."""
     if not isinstance(described, dict):
         return described
     if "array" in described:
@@ -145,11 +137,7 @@ def rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool =
 
 
 def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, Any]]:
-    """The model of a file, its tokenizer if there, and its provenance.
-
-    Raises:
-        ValueError: no such file, one that is damaged, or one of another version.
-    """
+    """The model of a file, its tokenizer if there, and its provenance."""
     with _one_line_errors(path), safe_open(path, framework="numpy") as file:
         stored, names = file.metadata() or {}, file.keys()
         if "jexplicit" not in stored:
@@ -199,7 +187,7 @@ def _one_line_errors(path: Path) -> Iterator[None]:
 
 
 def _checksum(text: str, names: Iterable[str], tensor: Callable[[str], np.ndarray]) -> str:
-    """The sha256 of a header and of arrays, none of which may have a NaN."""
+    """The sha256 of a header and of arrays without NaN."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(names):
         array = tensor(name)

@@ -36,13 +36,12 @@ from jexplicit.counts.tables import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import (
     NO_TOKEN,
-    Dense,
     LanguageModel,
     Sparse,
-    SparseRows,
     TableRows,
     find_entry,
     pytree,
+    sparse_table,
     static,
     token_model,
 )
@@ -106,7 +105,7 @@ def explicit_blocks(
     dtype: Any = jnp.float32,
     read: bool = True,
 ) -> tuple[Float[Array, "N N"], ...]:
-    """The dense tables Ũ = E U of `explicit_language_model`, one for Sum, K for Cat.
+    """The dense tables Ũ = E U, one for Sum, K for Cat.
 
     Without `read` they are the decoder U below the noise. An output that is no target gets the column of one independent
     observation.
@@ -126,7 +125,7 @@ def _check_features(counts: Counts | SparseCounts, features: str, radius: int | 
 
 
 def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: bool, dtype: Any) -> tuple[Sparse, ...]:
-    """The same from sparse counts, up to a constant of the row; vectors are float64."""
+    """The same from sparse counts, up to a constant of the row."""
     K, (q, one_minus_q, p) = _check_features(counts, features, radius), noise_model(token_counts(counts))
     targets = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
     blocks = targets if features == "cat" else merge_offsets(targets)
@@ -141,17 +140,12 @@ def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: 
     for C, F in zip(blocks, F_unseen, strict=True):
         b, cells, ratio = one_minus_q @ C, np.diff(C.indptr), np.log(F / p)
         delta = _with_data(C, np.log1p(C.data * np.repeat(q / p, cells) / b[C.indices]))
-        rows = sparse_rows(_with_data(C, (delta.data * np.repeat(q, cells)).astype(dtype)))
+        values = (delta.data * np.repeat(q, cells)).astype(dtype)
         base = np.where(never, -np.inf, np.log(np.where(never, 1, b)) - c)
         unseen = q * ratio + one_minus_q * (p @ ratio) - c_unseen if never.any() else None  # less the constant of the row
-        tables.append(Sparse(rows, C.shape[1], rows.longest, base, p @ delta, one_minus_q, unseen))
+        over = base, p @ delta, one_minus_q, unseen
+        tables.append(sparse_table(C.indptr.astype(np.int32), C.indices, values, C.shape[1], *over))
     return tuple(tables)
-
-
-def sparse_rows(C: csr_array) -> SparseRows:
-    """A table as sparse rows, with token ids of the smallest type."""
-    outputs = C.indices.astype(np.uint16 if C.shape[1] < 1 << 16 else np.int32)
-    return SparseRows(*jax.device_put((C.indptr.astype(np.int32), outputs, C.data)))  # jnp.asarray compiles for each shape
 
 
 def _without_column(C: csr_array, i: int) -> csr_array:
@@ -166,29 +160,14 @@ def _with_data(C: csr_array, data: np.ndarray) -> csr_array:
 
 
 def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline without context: the log relative frequency of the targets.
-
-    Example:
-        >>> from jexplicit.counts.pairs import count
-        >>> model = unigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
-        >>> jnp.exp(model.logits(jnp.array([1]))).round(2).tolist()  # what was never a target counts once
-        [0.25, 0.5, 0.25]
-    """
+    """The baseline without context: log relative frequencies of targets."""
     counted_radius(counts, 1)  # checks them
     log_p = np.log(unigram(target_counts(counts, eos=eos).astype(np.float64)))
     return LanguageModel(BackOffChain(jnp.asarray(log_p, jnp.float32)), "none", eos)
 
 
 def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline with one token of context: interpolated Kneser-Ney.
-
-    Example:
-        >>> from jexplicit.counts.pairs import count
-        >>> import jax
-        >>> model = bigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
-        >>> (8 * jax.nn.softmax(model.logits(jnp.array([1])))).round().tolist()  # after 1 came 2
-        [1.0, 2.0, 5.0]
-    """
+    """The baseline with one token of context: interpolated Kneser-Ney."""
     counted_radius(counts, 1)  # checks them
     C = csr_array(counts[0]) if eos else _without_column(csr_array(counts[0]), PAD)
     level = ContextLevel(np.arange(C.shape[0]), C.indptr, C.indices, C.data)
@@ -196,16 +175,9 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
 
 
 def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
-    """The optimum at K = 1, `U = log(C[j, i] / C(j))`, and its loss (paper, Eq. 1 and 3).
+    """The optimum at K = 1, `U = log(C[j, i] / C(j))`, and its loss.
 
-    Args:
-        C: counts of targets after each token.
-        floor: the count in the place of 0, as log 0 = -inf; the summed loss of the table is at most `N^2 * floor` above the
-            infimum. A context that never occurs gets equal probabilities.
-
-    Example:
-        >>> round(bigram_optimum(np.array([[3, 1], [0, 4]]))[1], 4)  # H(1/4) / 2
-        0.2812
+    The floor stands in the place of a count of 0; the summed loss is at most `N^2 * floor` above the infimum.
     """
     n = C.sum(axis=1, dtype=np.int64)
     if not n.any():
@@ -238,13 +210,7 @@ class Children(NamedTuple):
 
 
 def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"]) -> Int[Array, " levels"]:
-    """The number of the context at every level, -1 if absent: pure.
-
-    Example:
-        >>> ngrams = smoothed_ngrams(np.array([[1, 0], [2, 1]]), np.array([2, 1]), vocab_size=3)
-        >>> [context_numbers(ngrams.children, jnp.array(x)).tolist() for x in ([2, 1], [2, 2])]
-        [[2, 1], [2, -1]]
-    """
+    """The number of the context at every level, -1 if absent: pure."""
     numbers = [context[0].astype(jnp.int32)]
     for n, level in enumerate(children, 1):
         most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
@@ -258,59 +224,37 @@ class BackOffChain(TableRows):
 
     base: [N] log of the distribution that the nearest token backs off to.
     children: how a context is found, level by level.
-    levels: the sparse rows of contexts of one token, of two, ...; a context that never occurred has a row of zeros.
-    log_gamma: [contexts] `log γ` of every level, 0 for a context that never occurred; empty where rows are of a file whose
-        probabilities sum to 1 only to its digits: there the softmax normalises.
-    longest: entries of the longest row of each level.
+    levels, log_gamma: rows and `log γ` of contexts of one token, of two, ...; zeros for a context that never occurred.
     """
 
     base: Any
     children: tuple[Children, ...] = ()
-    levels: tuple[SparseRows, ...] = ()
+    levels: tuple[Sparse, ...] = ()
     log_gamma: tuple[Any, ...] = ()
-    longest: tuple[int, ...] = static(())
 
     names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
     tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
     radius = property(lambda self: max(1, len(self.levels)))
-    vocab_size = property(lambda self: len(self.base))
-    normalised = property(lambda self: len(self.log_gamma) == len(self.levels))
-
-    @property
-    def row_tables(self):
-        tables = (Sparse(rows, len(self.base), n) for rows, n in zip(self.levels, self.longest, strict=True))
-        return (Dense(jnp.asarray(self.base)[None]), *tables)
+    normalised = True
+    row_tables = property(lambda self: (jnp.asarray(self.base)[None], *self.levels))
 
     def index(self, context):
         none = jnp.zeros(1, jnp.int32)
         return jnp.concatenate([none, context_numbers(self.children, context)]) if self.levels else none
 
     def entry(self, context, output):
-        """`log p(output | context)`; without weights γ the logit of the output."""
+        """`log p(output | context)`."""
         log_p = super().entry(context, output)
-        numbers = context_numbers(self.children, context) if self.log_gamma else ()
+        numbers = context_numbers(self.children, context) if self.levels else ()
         for n, log_gamma in zip(numbers, self.log_gamma, strict=True):
             log_p += jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
         return log_p
 
 
 def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> BackOffChain:
-    """The rows of the interpolated modified Kneser-Ney model up to K tokens.
+    """The interpolated modified Kneser-Ney model of contexts and targets.
 
     The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
-
-    Args:
-        X: [M, K] contexts, nearest token first; four columns for the n-gram model of order 5.
-        Y: [M] targets.
-        vocab_size: N.
-
-    Raises:
-        ValueError: contexts of no token; no position; 2^31 different pairs.
-
-    Example:
-        >>> rows = smoothed_ngrams(np.array([[1], [1], [2]]), np.array([1, 2, 1]), vocab_size=3).levels[0]
-        >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
-        ([1, 2, 1], [0, 0, 2, 3])
 
     Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated) and Sec. 4; as additive logits, this project.
     """
@@ -344,12 +288,11 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
             log_gamma[c] = np.log(np.where(total > 0, freed / np.maximum(total, 1), 1))
             if levels:
                 own_P[pairs] = (kept + backed_off) / block.of_pairs(total)
-        rows.append(SparseRows(level.start, level.outputs.astype(small), values))
+        rows.append(sparse_table(level.start, level.outputs, values, N))
         log_gammas.append(log_gamma)
         shorter, P = level, own_P
     arrays = np.log(lower).astype(np.float32), tuple(children), tuple(rows), tuple(log_gammas)
-    longest = tuple(level.longest for level in rows)
-    return BackOffChain(*jax.device_put(arrays, may_alias=True), longest)  # on a CPU nothing is copied
+    return BackOffChain(*jax.device_put(arrays, may_alias=True))  # on a CPU nothing is copied
 
 
 def _blocks(level: ContextLevel) -> list[slice]:
@@ -372,12 +315,7 @@ def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel
 
 @pytree
 class NetworkRows:
-    """The logits of a network of K tokens, as one row.
-
-    variables: parameters and running statistics of the network.
-    network: the flax module, [B, K] token ids -> [B, N] logits.
-    context: K.
-    """
+    """The logits of a flax network of K tokens, as one row."""
 
     variables: Any
     network: Any = static()
@@ -395,11 +333,7 @@ class NetworkRows:
 
 @pytree
 class SequenceRows:
-    """The logits of a network with a context of W tokens, as one row.
-
-    variables: parameters of the network.
-    network: the flax module, [B, T] token ids -> [B, T, N] logits; causal, and a `<pad>` begins a document.
-    """
+    """The logits of a causal flax network of W tokens, as one row."""
 
     variables: Any
     network: Any = static()

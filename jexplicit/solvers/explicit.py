@@ -6,10 +6,13 @@ With F = HᵀY, the layer's co-occurrences, and the priming number K, the L1 nor
 
 This is naive Bayes in closed form: for K unit-norm features `sum_d F[d, i] = K f_i`, and the logit of output i is
 `log(f_i * prod_k P(x_k | i))` up to a constant. At K = 1 it is the exact optimum, the conditional relative frequencies;
-for K > 1 it approximates the optimum of a convex problem.
+for K > 1 it approximates the optimum of a convex problem. Several layers take a forward pass only: each is solved for the same
+targets from its own inputs.
 
-Several layers take a forward pass only (Sec. 3.3). Every layer is solved for the same targets from its own inputs: `H⁽¹⁾ = H`,
-`U⁽ˡ⁾ = explicit(F(H⁽ˡ⁾, Y), K⁽ˡ⁾)`, `H⁽ˡ⁺¹⁾ = φ⁽ˡ⁾(H⁽ˡ⁾ U⁽ˡ⁾)`. No layer depends on later layers.
+For features of different L1 norms the paper uses the mean norm as K. K changes only one weight per output, `logits = H log F +
+||H||_1 ⊗ log w`, so a scan over K needs one product H log F. If mean co-occurrences grow slightly faster than counts, the paper
+expects `w_i = f_i^((1 - K - δ)/K)` to be better for some small δ > 0 (Sec. 2.2): the loss is convex in δ, and at its minimum
+the mean of `||h||_1/K log f` under the model is that of the targets.
 """
 
 import functools
@@ -19,11 +22,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float, Integer, Num
 
 from jexplicit.runs.checks import as_float, as_targets, check_labels_of, checked, is_concrete, labels_are_fine
 from jexplicit.runs.devices import full_precision
 
+_block = 512  # examples whose logits are in memory at once
+_largest = 64.0  # bound of |δ|
 _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 ends at 2^24
 
 
@@ -31,15 +37,12 @@ _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 end
 def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
-    `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`. A zero co-occurrence gives -inf: smooth the counts first
+    `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`, in nats. A zero co-occurrence gives -inf: smooth the counts first
     (jexplicit.lm.core.smoothing) if such a pair can occur at test time. A feature that is always 0 has weight 0.
 
     Args:
         F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
         K: priming number, the (mean) L1 norm of the features, at least 1.
-
-    Returns:
-        U, of the same shape and structure as F; logits are `H @ U`, in nats.
 
     Raises:
         ValueError: K < 1; no co-occurrences, or a negative, infinite or NaN one; an output that never occurs. Under jit, vmap
@@ -84,7 +87,7 @@ def column_sums(F: Any) -> Float[Array, " N"]:
 def dense_cooccurrence(
     H: Float[Array, "M D"], Y: Float[Array, "M N"] | Integer[Array | np.ndarray, " M"], outputs: int | None = None
 ) -> Float[Array, "D N"]:
-    """`F = HᵀY` for numeric features, or sums of features by label.
+    """`F = HᵀY`, or sums of features by label (paper, Eq. 2).
 
     Args:
         H: [M, D] features, non-negative and finite.
@@ -92,16 +95,13 @@ def dense_cooccurrence(
         outputs: N, where Y are labels; default, the highest label and one. Under jit it is needed, and static.
 
     Raises:
-        ValueError: no examples, unequal numbers of them, a negative or non-finite feature or target, a label that is no output;
-            under jit, vmap and grad only shapes are checked.
+        ValueError: examples, targets or labels that are none; under jit, vmap and grad only shapes are checked.
 
     Example:
         >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
         [[1.0, 3.0], [2.0, 0.0]]
         >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.array([1, 1])).tolist()
         [[0.0, 4.0], [0.0, 2.0]]
-
-    Source: paper, Eq. 2.
     """
     labels = jnp.ndim(Y) == 1 and jnp.issubdtype(Y.dtype, jnp.integer)
     if jnp.ndim(H) != 2 or not (labels or jnp.ndim(Y) == 2) or len(H) != len(Y) or 0 in H.shape:
@@ -158,11 +158,7 @@ def _check_norm(K: Array, H: Array) -> None:
 
 @checked(after=_check_norm)
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
-    """`K = (1/M) sum_m ||H_m||_1`, the mean L1 norm of the features (paper, Sec. 2.1).
-
-    Raises:
-        ValueError: no examples, a feature that is not finite, or norms beyond the range of the dtype; under jit, vmap and grad
-            values are not checked.
+    """`K = (1/M) sum_m ||H_m||_1`, the features' mean L1 norm.
 
     Example:
         >>> priming_number(jnp.array([[1.0, 1.0], [0.0, 4.0]])).item()
@@ -242,7 +238,7 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
 def stack_logits(
     params: Sequence[Array], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax
 ) -> Float[Array, "... N"]:
-    """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats, from decoders [inputs, outputs].
+    """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
 
     Example:
         >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()
@@ -260,3 +256,124 @@ def random_decoders(key: Array, inputs: int, outputs: int, layers: int, dtype=jn
     sizes = [inputs] + [outputs] * (layers - 1)
     keys = jax.random.split(key, layers)
     return tuple(jax.random.uniform(k, (n, outputs), dtype, -(n**-0.5), n**-0.5) for k, n in zip(keys, sizes, strict=True))
+
+
+def fit_delta(
+    logits: Callable[[Any], Float[Array, " N"]],
+    X: Any,
+    u: Float[Array, " M"],
+    labels: Integer[Array, " M"],
+    l: Float[Array, " N"],  # noqa: E741
+) -> float:
+    """The δ with the lowest loss on M examples (paper, Sec. 2.2).
+
+    X: [M, ...] examples. u: [M] their norms, relative to K. labels: [M] correct outputs. l: [N] log f, up to a constant.
+    """
+    if not len(labels):
+        raise ValueError("no examples to fit delta on: give at least one")
+
+    @jax.jit
+    @full_precision
+    def slope(delta: Array) -> Array:
+        def one(example: tuple[Any, Array, Array]) -> Array:
+            x, u, y = example
+            return u * (l[y] - jax.nn.softmax(logits(x) - delta * u * l) @ l)
+
+        return jax.lax.map(one, (X, u, labels), batch_size=_block).mean()
+
+    def slope_at(delta: float) -> float:
+        return float(slope(jnp.asarray(delta, l.dtype)))
+
+    if float(l.max()) == float(l.min()):  # equally frequent outputs: the loss does not depend on δ
+        return 0.0
+    width = 1.0
+    while width <= _largest and slope_at(-width) * slope_at(width) >= 0:
+        width *= 2
+    if width > _largest:
+        raise ValueError(f"no delta within ±{_largest:g} has the lowest loss: use more examples")
+    return float(scipy.optimize.root_scalar(slope_at, bracket=(-width, width), xtol=1e-5).root)
+
+
+class PrimingScan(NamedTuple):
+    """Accuracy of the explicit solution, as a fraction, at each of S priming numbers."""
+
+    K: Float[Array, " S"]
+    accuracy: Float[Array, " S"]
+
+
+def log_intercept(F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
+    """`log w_i = -(K - 1)/K log(sum_d F[d, i])` (paper, Eq. 14)."""
+    return -(K - 1) / K * jnp.log(column_sums(F))
+
+
+def delta_intercept(F: Float[Array, "D N"], f: Float[Array, " N"], K: float, delta: float) -> Float[Array, " N"]:
+    """`-(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, f > 0."""
+    return log_intercept(F, K) - delta / K * jnp.log(f)
+
+
+@full_precision
+def intercept_logits(H: Float[Array, "M D"], F: Float[Array, "D N"], log_w: Float[Array, " N"]) -> Float[Array, "M N"]:
+    """Logits `H log F + ||H||_1 ⊗ log w` (paper, Eq. 6, Sec. 5)."""
+    return H @ jnp.log(F) + H.sum(axis=1)[:, None] * log_w[None, :]
+
+
+def _scan_is_fine(H: Array, F: Array, labels: Array, K: Array) -> Array:
+    of_H, of_F, of_K = (((low <= x) & (x < jnp.inf)).all() for low, x in ((0, H), (0, F), (1, K)))
+    return of_H & of_F & of_K & (F != 0).all() & labels_are_fine(labels, F.shape[1])
+
+
+def _check_scan(H: Array, F: Array, labels: Array, K: Array) -> None:
+    check_labels_of(labels, (len(H), F.shape[1]))
+    parts = ("features", H, 0, ">= 0"), ("priming numbers", K, 1, ">= 1"), ("co-occurrences", F, jnp.finfo(F.dtype).tiny, "> 0")
+    for name, x, least, words in parts:
+        if not least <= float(x.min()) <= float(x.max()) < jnp.inf:
+            raise ValueError(f"{name} between {float(x.min())} and {float(x.max())}: the scan needs finite {name} {words}")
+
+
+@checked(_check_scan, fine=_scan_is_fine)
+def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, K: Float[Array, " S"]) -> PrimingScan:
+    """Accuracy of the explicit solution at every K, in one compiled call.
+
+    `argmax_i (H log F)[m, i] - (K - 1)/K ||H_m||_1 log(sum_d F[d, i])`, by blocks of rows.
+
+    Args:
+        H: [M, D] features, at least 0.
+        F: [D, N] co-occurrences of the training data, above 0.
+        labels: [M] correct outputs.
+        K: [S] priming numbers, at least 1.
+
+    Example:
+        >>> F = jnp.array([[8.0, 1.0], [2.0, 1.0]])
+        >>> priming_scan(jnp.eye(2), F, jnp.array([0, 1]), jnp.array([1.0, 4.0])).accuracy.tolist()
+        [0.5, 1.0]
+
+    Source: paper, Sec. 3.2.1 and Fig. 2 right.
+    """
+    H, F = as_float(H), as_float(F)
+    if H.ndim != 2 or F.shape[:1] != H.shape[1:] or 0 in H.shape or not K.size:
+        raise ValueError(f"H {H.shape}, F {F.shape}, K {K.shape}: expected [M, D], [D, N] and [S], none of them empty")
+    check_labels_of(labels, (len(H), F.shape[1]))
+    K = K.astype(H.dtype)
+    return PrimingScan(K, _correct(H, F, labels, K).astype(H.dtype) / len(H))
+
+
+def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> float:
+    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss."""
+    log_F, log_w = jnp.log(F), log_intercept(F, K)
+    u = H.sum(axis=1) / K
+    return fit_delta(lambda h: h @ log_F + h.sum() * log_w, H, u, labels, jnp.log(f))
+
+
+@jax.jit
+@full_precision
+def _correct(H: Array, F: Array, labels: Array, K: Array) -> Array:
+    """[S] number of correctly classified rows at each K."""
+    column, share = jnp.log(column_sums(F)), (K - 1) / K
+
+    def correct(row: tuple[Array, Array, Array]) -> Array:
+        base, n, label = row
+        guess = jnp.argmax(base[None, :] - share[:, None] * n * column[None, :], axis=1)
+        return guess == label.astype(guess.dtype)
+
+    rows = H @ jnp.log(F), H.sum(axis=1), labels
+    return jax.lax.map(correct, rows, batch_size=_block).sum(axis=0, dtype=jnp.int32)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from jexplicit.runs.checks import as_float, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.loop import Entry, iterate
-from jexplicit.solvers.sweeps import ExampleBlocks, Gram, gram_matrix, split_examples
+from jexplicit.solvers.sweeps import ExampleBlocks, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
@@ -31,13 +31,7 @@ _block = 512  # examples whose kernels and gradients are in memory at a time
 
 
 class FeatureMachine(NamedTuple):
-    """A kernel predictor.
-
-    X: [n, d] examples.
-    alpha: [n, c].
-    M: [d, d] the metric, symmetric and positive semidefinite.
-    bandwidth: L of the kernels of a distance.
-    """
+    """A kernel predictor with a metric M and a bandwidth."""
 
     X: Float[Array, "n d"]
     alpha: Float[Array, "n c"]
@@ -104,6 +98,8 @@ def solve(
     return FeatureMachine(X, jax.scipy.linalg.cho_solve(factor, Y), M, jnp.asarray(bandwidth, X.dtype))
 
 
+@functools.partial(jax.jit, static_argnames="kernel")
+@full_precision
 def solve_on_landmarks(
     blocks: ExampleBlocks,
     Z: Float[Array, "m d"],
@@ -119,11 +115,21 @@ def solve_on_landmarks(
 
     Source: Williams & Seeger, Using the Nyström method to speed up kernel machines, 2000.
     """
-    bandwidth = jnp.asarray(bandwidth, Z.dtype)
-    factor, size = _landmark_factor(Z, M, bandwidth, kernel=kernel)
-    features = jax.tree_util.Partial(_landmark_features(kernel), Z, M, bandwidth, factor)
-    gram = gram_matrix(blocks, features)
-    return FeatureMachine(Z, _landmark_weights(gram, factor, ridge * size), M, bandwidth)
+    K, identity = _kernel_matrix(Z, Z, M, kernel, bandwidth), jnp.eye(len(Z), dtype=Z.dtype)
+    size = jnp.trace(K) / len(Z)
+    L = jnp.linalg.cholesky(K + len(Z) * jnp.finfo(K.dtype).eps * size * identity)
+
+    def add(sums: Any, block: Any) -> Any:
+        X, Y, weight = block
+        Phi = jax.scipy.linalg.solve_triangular(L, _kernel_matrix(Z, X, M, kernel, bandwidth) * weight[None], lower=True)
+        return (sums[0] + Phi @ Phi.T, sums[1] + Phi @ Y), None
+
+    zeros = jnp.zeros_like(K), jnp.zeros((len(Z), blocks.Y.shape[-1]), K.dtype)
+    of_devices = jax.vmap(lambda *own: jax.lax.scan(add, zeros, own)[0])(*blocks)
+    PhiPhi, PhiY = jax.tree.map(lambda part: part.sum(axis=0), of_devices)
+    w = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(PhiPhi + ridge * size * identity), PhiY)
+    alpha = jax.scipy.linalg.solve_triangular(L, w, trans=1, lower=True)
+    return FeatureMachine(Z, alpha, M, jnp.asarray(bandwidth, Z.dtype))
 
 
 @functools.partial(jax.jit, static_argnames="kernel")
@@ -139,7 +145,7 @@ def predict(machine: FeatureMachine, X: Float[Array, "m d"], *, kernel: Kernel =
 def agop(
     machine: FeatureMachine, examples: ExampleBlocks | None = None, *, kernel: Kernel = "quadratic"
 ) -> Float[Array, "d d"]:
-    """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`, of examples over devices or the machine's own.
+    """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`.
 
     Example:
         >>> machine = FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))  # f(x) = x²
@@ -218,26 +224,16 @@ def feature_machine(
     """Solve, take the metric from the predictor's gradients, and solve again.
 
     Args:
-        X: [n, d] examples, in the float type of the computation.
-        Y: [n, c] targets.
+        X, Y: [n, d] examples and [n, c] targets, in the float type of the computation.
         solves: how many; the first has the identity as its metric.
-        kernel, ridge: of `solve`.
         bandwidth: L, relative to the root mean square of the distances between examples, by the metric of each solve.
         power: of the average gradient outer product.
-        landmarks: examples, drawn at random, whose kernels the predictor is made of; default, all. Fewer bound memory and time
-            where examples are many.
-        seed: of the draw.
-        mesh: devices that share the examples; default, all accelerators, or one CPU.
+        landmarks: examples, drawn at random by the seed, whose kernels the predictor is made of; default, all.
         measure: what the history has of every solve, such as its accuracy.
         options: checkpoints and callbacks of `jexplicit.runs.loop`.
 
     Returns:
         The last machine, and the history.
-
-    Raises:
-        ValueError: shapes that do not fit, numbers that are not finite, no solve, an unknown kernel, or a bandwidth, ridge or
-            power that is not above 0.
-        FloatingPointError: a solution that is not finite: raise the ridge.
 
     Example:
         >>> X = jax.random.normal(jax.random.key(0), (60, 4))
@@ -283,38 +279,9 @@ def check_examples(X: Any, Y: Any) -> None:
     """Refuse examples and targets that do not go together."""
     if jnp.ndim(X) != 2 or jnp.ndim(Y) != 2 or len(X) != len(Y) or 0 in X.shape or 0 in Y.shape:
         raise ValueError(f"examples {jnp.shape(X)}, targets {jnp.shape(Y)}: give [n, d] and [n, c], of at least one example")
-    if not is_concrete(X, Y):
-        return
-    if not bool(jnp.isfinite(X).all()) or not bool(jnp.isfinite(Y).all()):
+    if is_concrete(X, Y) and not bool(jnp.isfinite(X).all() & jnp.isfinite(Y).all()):
         raise ValueError("examples or targets that are not finite: clean them first")
 
 
 def _kernel_matrix(X: Array, Z: Array, M: Array, kernel: Kernel, bandwidth: Any) -> Float[Array, "m n"]:
     return jax.vmap(lambda x: kernel_and_slope(x, Z, M, kernel, bandwidth)[0])(X)
-
-
-@functools.cache
-def _landmark_features(kernel: Kernel) -> Callable[..., Array]:
-    """`phi(x) = L⁻¹ K_M(Z, x)` of every row of X, compiled once."""
-
-    def features(Z: Array, M: Array, bandwidth: Array, factor: Array, X: Array) -> Float[Array, "n m"]:
-        return jax.scipy.linalg.solve_triangular(factor, _kernel_matrix(Z, X, M, kernel, bandwidth), lower=True).T
-
-    return features
-
-
-@functools.partial(jax.jit, static_argnames="kernel")
-@full_precision
-def _landmark_factor(Z: Array, M: Array, bandwidth: Array, *, kernel: Kernel) -> tuple[Array, Array]:
-    """L of `K_M(Z, Z)` with a small diagonal, and its mean diagonal."""
-    K, m = _kernel_matrix(Z, Z, M, kernel, bandwidth), len(Z)
-    size = jnp.trace(K) / m
-    return jnp.linalg.cholesky(K + m * jnp.finfo(K.dtype).eps * size * jnp.eye(m, dtype=K.dtype)), size
-
-
-@jax.jit
-@full_precision
-def _landmark_weights(gram: Gram, factor: Array, ridge: Array) -> Float[Array, "m c"]:
-    places = jnp.arange(len(factor))
-    root = jax.lax.linalg.cholesky(gram.HH.at[places, places].add(ridge), symmetrize_input=False)
-    return jax.scipy.linalg.solve_triangular(factor, jax.scipy.linalg.cho_solve((root, True), gram.HY), trans=1, lower=True)

@@ -70,7 +70,7 @@ def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
 @_number
 @checked(_check, fine=_are_fine)
 def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
-    """The fraction of rows whose largest logit is at the label, or at that of a one-hot row.
+    """The fraction of rows whose largest logit is at the label.
 
     Example:
         >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
@@ -94,13 +94,7 @@ class Closeness(NamedTuple):
 
 
 def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M D"]) -> Closeness:
-    """The distance of the layers `softmax(H U)` and `softmax(H V)`.
-
-    Example:
-        >>> U = jnp.array([[1.0, -1.0], [2.0, 0.0]])
-        >>> closeness(2 * U + 7, U, jnp.eye(2))
-        Closeness(distance=1.0, cosine=1.0, agreement=1.0)
-    """
+    """The distance of the layers `softmax(H U)` and `softmax(H V)`."""
     same = jnp.argmax(H @ U, axis=1) == jnp.argmax(H @ V, axis=1)
     return Closeness(*parameter_closeness(U, V), float(jnp.mean(same.astype(U.dtype))))
 
@@ -134,16 +128,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> Reliability:
-    """Confidence and accuracy by bin of confidence; they are equal for a calibrated model.
-
-    The confidence of an example is its largest probability; bins divide [0, 1] evenly.
-
-    Example:
-        >>> reliability(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]), bins=2)  # confidence 1/2, accuracy 3/4
-        Reliability(confidence=array([0. , 0.5]), accuracy=array([0.  , 0.75]), share=array([0., 1.]))
-
-    Source: Guo et al., On calibration of modern neural networks, 2017, Sec. 2.
-    """
+    """Confidence and accuracy by bin of confidence (Guo et al. 2017)."""
     if not len(logits) or bins < 1 or bins % 1:
         raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
     check_logits(logits)
@@ -157,26 +142,16 @@ def reliability(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins
 
 
 def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> float:
-    """Expected calibration error: `sum over bins of |accuracy - confidence| share`.
-
-    Example:
-        >>> calibration_error(jnp.zeros((4, 2)), jnp.array([0, 0, 1, 1]))  # confidence and accuracy are 1/2
-        0.0
-    """
+    """Expected calibration error: `sum over bins of |accuracy - confidence| share`."""
     confidence, accuracy, share = reliability(logits, labels, bins=bins)
     return float(np.sum(np.abs(accuracy - confidence) * share))
 
 
 def fit_temperature(logits: Float[Array, "M N"], labels: Array | np.ndarray) -> float:
-    """The T with the lowest mean loss of `softmax(logits / T)`.
+    """The T with the lowest mean loss of `softmax(logits / T)`, on held-out examples.
 
-    Use held-out examples. T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0
-    even if all of a few predictions are correct.
-
-    Example:
-        >>> logits = jnp.array([[8.0, 0.0]] * 4)  # 3 of 4 are correct; with the pseudo-example, odds of 7 to 3
-        >>> round(fit_temperature(logits, jnp.array([0, 0, 0, 1])), 2)  # 8 / log(7/3)
-        9.44
+    T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0 even if all of a few
+    predictions are correct.
     """
     if not len(logits) or not bool(jnp.isfinite(logits).all()):
         raise ValueError(f"{len(logits)} examples: give at least one, with finite logits")

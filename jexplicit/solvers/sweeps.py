@@ -20,7 +20,6 @@ with one reduction over devices at the end. There an intercept is not penalised:
 """
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -61,16 +60,14 @@ def run_sweeps(
     problem: Any,
     *,
     sweeps: int,
-    checkpoints: str | os.PathLike | None = None,
-    checkpoint_seconds: float = 60.0,
     on_sweep: Callable[[int, float, Any], bool | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **checkpoints: Any,
 ) -> tuple[Any, Any]:
     """Iterate `state, loss = sweep(state, problem)`; the last state and losses.
 
-    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints and callbacks.
+    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (of jexplicit.runs.loop) and callbacks.
 
-    checkpoints: folder for checkpoints, from which sweeps resume; checkpoint_seconds: time between them.
     on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
     progress: called with (sweeps done, total sweeps).
     """
@@ -90,9 +87,8 @@ def run_sweeps(
             progress(len(history), sweeps)
         return (state if last else moved), {"loss": float(loss), "last": last}  # the last iteration only computes the loss
 
-    saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
     known = {**(problem if isinstance(problem, dict) else {"problem": problem}), "start": state}
-    state, history = iterate(step, state, done=lambda history: bool(history) and history[-1]["last"], known=known, **saving)
+    state, history = iterate(step, state, done=lambda h: bool(h) and h[-1]["last"], known=known, **checkpoints)
     return state, np.array([entry["loss"] for entry in history])
 
 
@@ -108,7 +104,7 @@ class ScalingProblem(NamedTuple):
 @jax.jit
 @full_precision
 def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
-    """One sweep, and the previous mean loss in nats; U[j, i] is fixed if F[j, i] = 0."""
+    """One sweep, and the previous mean loss in nats."""
     H, Y, F, K = problem
     log_P = jax.nn.log_softmax(H @ U)
     E, occurs = H.T @ jnp.exp(log_P), F > 0
@@ -126,13 +122,11 @@ def iterative_scaling_sweeps(
         H: [M, D] features, at least 0; if the norms of the rows differ, a slack feature is added.
         Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start: zeros, or the explicit solution.
-        sweeps: number of sweeps.
         options: checkpoints and callbacks of `run_sweeps`.
 
     Raises:
-        ValueError: a negative or non-finite feature; features that are all 0, or whose sums are beyond the range of the dtype;
-            targets that are no distributions; shapes that do not fit; a feature that never co-occurs with an output, as its
-            parameter would diverge to -inf; fewer than 0 sweeps. Under jit, vmap and grad only shapes are checked.
+        ValueError: features or targets that are none; a feature that never co-occurs with an output, as its parameter would
+            diverge to -inf. Under jit, vmap and grad only shapes are checked.
         FloatingPointError: a loss that is not finite.
 
     Example:
@@ -161,7 +155,7 @@ def iterative_scaling_sweeps(
 
 
 def _examples(H: Any, Y: Any, U: Any) -> tuple[Array, Array]:
-    """Features and targets as floats, of shapes that fit those of the start."""
+    """Features and targets as floats, with shapes that fit the start."""
     Y = as_targets(Y, None if U is None else U.shape[1])
     if H.ndim != 2 or Y.ndim != 2 or 0 in H.shape or len(H) != len(Y):
         raise ValueError(f"H {H.shape}, Y {Y.shape}: expected [M, D] and [M, N], of at least one example and one feature")
@@ -205,11 +199,7 @@ class Gram(NamedTuple):
 def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> ExampleBlocks:
     """Examples as blocks, the last one padded, equally many per device of a mesh.
 
-    Args:
-        X: [M, r] inputs of the features.
-        Y: [M, N] targets; or [M] labels.
-        block: maximum number of examples whose features are in memory at a time.
-        mesh: devices to split them over; default, all accelerators, or one CPU.
+    X: [M, r] inputs of the features. Y: [M, N] targets; or [M] labels. block: examples in memory at a time, at most.
 
     Example:
         >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
@@ -242,10 +232,7 @@ def gram_matrix(
 ) -> Gram:
     """`HᵀH` (its lower triangle), `HᵀY`, and the sums of H and Y over examples.
 
-    Args:
-        blocks: of examples.
-        features: a function [m, r] -> [m, D], as `jax.tree_util.Partial` with its arrays.
-        progress: called with (blocks done, total blocks).
+    features: a function [m, r] -> [m, D], as `jax.tree_util.Partial` with its arrays.
 
     Example:
         >>> blocks = split_examples(jnp.array([[1.0], [2.0]]), jnp.eye(2))
@@ -352,13 +339,10 @@ def curvature_bound_sweeps(
     """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with bounded curvature.
     `U += 2 (HᵀH/M + 2 ridge t)⁻¹ ((F - HᵀP)/M - ridge t U)`.
 
-    t is the mean square of a feature, so that the ridge does not depend on the features' units.
-
     Args:
-        H: [M, D] features, of either sign.
+        H: [M, D] features, of either sign; t is their mean square.
         Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start; default, zeros.
-        sweeps: number of sweeps.
         ridge: of the order of 1e-4; above 0.
         options: checkpoints and callbacks of `run_sweeps`.
 
@@ -366,8 +350,7 @@ def curvature_bound_sweeps(
         U, an intercept of zeros, and the losses with the ridge.
 
     Raises:
-        ValueError: shapes that do not fit, no examples, a feature that is not finite, features that are all 0, targets that are
-            no distributions, a ridge that is too small or not above 0, fewer than 0 sweeps. Under jit, vmap and grad only
+        ValueError: features or targets that are none, a ridge that is too small or not above 0. Under jit, vmap and grad only
             shapes are checked.
         FloatingPointError: a loss that is not finite.
 
@@ -385,6 +368,7 @@ def curvature_bound_sweeps(
     return SoftmaxFit(solution, intercept, losses)
 
 
+@full_precision
 def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
     """Least squares with an intercept, from sums over examples.
     `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
@@ -399,8 +383,9 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
         [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
     factor, _ = _factorise(gram.HH, gram.h / gram.M, gram.M, ridge, 1.0)
-    U, intercept = _solve_least_squares(gram, factor)
-    return SoftmaxFit(U, intercept, np.zeros(0))
+    mean, share = gram.h / gram.M, gram.y / gram.M
+    U = jax.scipy.linalg.cho_solve((factor, True), gram.HY / gram.M - jnp.outer(mean, share))
+    return SoftmaxFit(U, share - mean @ U, np.zeros(0))
 
 
 def choose_ridge(
@@ -429,11 +414,7 @@ def choose_ridge(
 
 
 def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[SoftmaxFit, float]:
-    """The layer `(U/T, b/T)`, and the ridge `T² ridge`.
-
-    If (U, b) minimises the loss of `softmax((H U + b)/T)` with `ridge`, the tempered layer minimises that of
-    `softmax(H U + b)` with the tempered ridge.
-    """
+    """The layer `(U/T, b/T)`, and its ridge `T² ridge`."""
     return fit._replace(U=fit.U / temperature, intercept=fit.intercept / temperature), ridge * temperature**2
 
 
@@ -447,23 +428,13 @@ def gram_softmax_sweeps(
     ridge: float = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """Minimise `mean loss + ridge t/2 ||U||²` by curvature bound sweeps.
+    """Minimise `mean loss + ridge t/2 ||U||²` by curvature bound sweeps, with an intercept.
 
     Args:
-        gram: sums over the examples.
-        blocks: the examples.
-        features: as in `gram_matrix`.
+        gram, blocks, features: as of `gram_matrix`; each sweep computes all features once.
         start: initial layer, e.g. least squares divided by a temperature; default, the class frequencies.
-        sweeps: number of sweeps; each computes all features once.
         ridge: in units of the features' mean variance t; above 0.
         options: checkpoints and callbacks of `run_sweeps`.
-
-    Returns:
-        U, the intercept, and the losses with the ridge.
-
-    Raises:
-        ValueError: a ridge that is not above 0, or too small for the precision of the sums; fewer than 0 sweeps.
-        FloatingPointError: a loss that is not finite.
 
     Example:
         >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])
@@ -486,7 +457,7 @@ def gram_softmax_sweeps(
 
 
 def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[Array], Array], *, block: int = 2048) -> Array:
-    """`H U + intercept` of examples [M, r], in nats, a block at a time.
+    """`H U + intercept` of examples, in nats, a block at a time.
 
     Example:
         >>> fit = SoftmaxFit(jnp.array([[1.0, -1.0]]), jnp.array([0.5, 0.0]), np.zeros(0))
@@ -522,11 +493,3 @@ def _covariance_factor(HH: Array, mean: Array | None, M: Any, ridge: Array) -> t
     C = HH / M - (0 if mean is None else mean[:, None] * mean[None, :])
     t, places = jnp.trace(C) / len(C), jnp.arange(len(C))
     return jax.lax.linalg.cholesky(C.at[places, places].add(ridge * t), symmetrize_input=False), t
-
-
-@jax.jit
-@full_precision
-def _solve_least_squares(gram: Gram, factor: Array) -> tuple[Array, Array]:
-    mean, share = gram.h / gram.M, gram.y / gram.M
-    U = jax.scipy.linalg.cho_solve((factor, True), gram.HY / gram.M - jnp.outer(mean, share))
-    return U, share - mean @ U

@@ -39,15 +39,17 @@ from jexplicit.runs.loop import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import (
     SoftmaxLayer,
+    delta_intercept,
     dense_cooccurrence,
     explicit_solution,
+    fit_image_delta,
+    intercept_logits,
     priming_number,
     solve_layers,
     stack_logits,
 )
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, matrix_power, predict
 from jexplicit.solvers.metrics import accuracy, calibration_error, fit_temperature, mean_loss, reliability
-from jexplicit.solvers.priming import delta_intercept, fit_image_delta, intercept_logits
 from jexplicit.solvers.sweeps import (
     Gram,
     SoftmaxFit,

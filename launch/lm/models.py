@@ -47,7 +47,6 @@ from jexplicit.lm.evaluation import (
 from jexplicit.lm.fits.fit import ORDER, choose_tables, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.rows import target_counts, with_targets
-from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import barrier, check_equal_across_processes, is_first, within_memory
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap
@@ -55,6 +54,7 @@ from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Row, groups, where
 from launch.lm.config import Config
+from launch.lm.scaling import fit_scaling, log_mean_cooccurrences, partition_spread
 from launch.lm.views import scaling_file
 
 _of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # methods that have models of sparse tables

@@ -26,10 +26,9 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import count, count_sparse
-from jexplicit.lm import evaluation
+from jexplicit.counts.pairs import count_sparse
 from jexplicit.lm.core import model as module
-from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_token_model, logits, map_contexts, token_model
+from jexplicit.lm.core.model import LanguageModel, is_token_model, logits, map_contexts, token_model
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
@@ -39,7 +38,6 @@ from jexplicit.lm.rows import (
     explicit_blocks,
     explicit_language_model,
     target_counts,
-    token_counts,
     unigram_model,
     with_targets,
 )
@@ -111,25 +109,6 @@ def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigra
     np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
 
 
-def test_token_and_target_counts_are_those_of_the_documents():
-    f = np.bincount([token for document in DOCUMENTS for token in [*document, PAD]], minlength=N)
-    largest = (np.full((2, 2), 2**31 - 1, np.int32),)
-    np.testing.assert_array_equal(token_counts(COUNTS), f)
-    for eos in (False, True):
-        np.testing.assert_array_equal(target_counts(COUNTS, eos=eos), [len(DOCUMENTS) if eos else 0, *f[1:]])
-        np.testing.assert_array_equal(with_targets(COUNTS[0], eos=eos), COUNTS[0] * np.where(np.arange(N) == PAD, eos, 1))
-        assert token_counts(largest).tolist() == [2**32 - 2] * 2 and target_counts(largest, eos=eos).dtype == np.int64
-
-
-def test_renaming_tokens_renames_the_model():
-    new = np.array([0, 3, 6, 1, 2, 8, 4, 5, 7])  # <pad> stays <pad>
-    renamed, X = count(new[STREAM], radius=2, vocab_size=N), windows(DEV, 2)[0]
-    for stored, kind in (("dense", "cat"), ("sparse", "sum")):
-        one, other = fit(stored, features=kind, radius=2), fit(stored, counts=renamed, features=kind)
-        log_p = all_log_probabilities(other, new[X])[:, new]
-        np.testing.assert_allclose(log_p, all_log_probabilities(one, X), rtol=0, atol=1e-11)
-
-
 def test_baselines_are_relative_frequencies_and_kneser_ney():
     for counts, eos in product((COUNTS, SPARSE), (False, True)):
         f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
@@ -177,19 +156,6 @@ def test_the_optimum_of_one_token_is_the_relative_frequencies_or_the_infimum_whe
 # What sparse tables have of their own
 
 
-def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch):
-    monkeypatch.setattr(evaluation, "sampled_positions", None)  # every position would be listed
-    found, dense = (evaluate(fit(stored, features="cat", radius=1), stream_of(DEV), sample=5) for stored in ("sparse", "dense"))
-    assert found.positions == dense.positions and found.nll == pytest.approx(dense.nll, rel=1e-12)
-
-
-def test_corrections_are_as_sparse_as_the_counts():
-    for table, C in zip(fit("sparse", features="cat", eos=True).rows.tables, SPARSE, strict=True):
-        assert table.rows.outputs.dtype == np.uint16 and table.rows.start.dtype == np.int32
-        np.testing.assert_array_equal(table.rows.outputs, C.indices)
-        np.testing.assert_array_equal(table.rows.start, C.indptr)
-
-
 # A pytree whose logits and partition functions are those of dense features
 
 
@@ -229,19 +195,6 @@ def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(mon
     assert reports == [(64, 200), (128, 200), (192, 200), (200, 200)]
 
 
-def test_the_derivative_in_the_tables_is_a_softmax_less_the_target():
-    x, y = jax.device_put(np.array([2, 1, 2])), 3
-    for kind in ("sum", "cat"):
-        model = explicit_language_model(COUNTS, features=kind, eos=True)
-        gradient = jax.jit(jax.grad(lambda model: -jax.nn.log_softmax(model.logits(x))[y]))(model)
-        assert isinstance(gradient, LanguageModel) and gradient.features == model.features
-        residual = np.exp(log_softmax(np.asarray(model.logits(x)))) - np.eye(N)[y]
-        expected = [np.zeros((N, N)) for _ in model.rows.tables]
-        for j, t in zip(x, model.rows.table_of_offset, strict=True):
-            expected[t][int(j)] += residual
-        np.testing.assert_allclose(np.stack(gradient.rows.tables), expected, rtol=0, atol=1e-6)
-
-
 def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out():
     table, other = (jax.device_put(np.full((N, N), value, np.float64)) for value in (0, 1))
     shared, mixed = token_model([table] * 3, "sum", True), token_model([table, other, table], "cat", True)
@@ -259,14 +212,3 @@ def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out()
         assert not is_token_model(model)
         with pytest.raises(ValueError, match="this needs plain tables"):
             _ = model.tables
-
-
-def test_the_context_of_a_history_ends_where_its_document_begins():
-    compiled = jax.jit(context_of, static_argnums=1)
-    for history, context in [
-        ([5, 6, 7, 1], [5, 6, 7, 1]),
-        ([5, 0, 7, 1], [5, 0, 0, 0]),
-        ([0, 6, 7, 1], [0, 0, 0, 0]),
-        ([5, 6, NO_TOKEN, NO_TOKEN], [5, 6, 0, 0]),
-    ]:
-        assert compiled(jax.device_put(np.array(history)), 4).tolist() == context

@@ -9,9 +9,16 @@ import pytest
 from reference import one_hot
 from tables import refuse
 
-from jexplicit.solvers.explicit import SoftmaxLayer, check_cooccurrences, dense_cooccurrence, explicit_solution, solve_layers
+from jexplicit.solvers.explicit import (
+    SoftmaxLayer,
+    check_cooccurrences,
+    dense_cooccurrence,
+    explicit_solution,
+    fit_delta,
+    priming_scan,
+    solve_layers,
+)
 from jexplicit.solvers.metrics import calibration_error, fit_temperature
-from jexplicit.solvers.priming import fit_delta, priming_scan
 from jexplicit.solvers.sweeps import (
     curvature_bound_sweeps,
     gram_least_squares,

@@ -87,29 +87,6 @@ def test_scaling_reaches_scikit_learns_logistic_regression(begin):
     assert fitted.losses[-1] == pytest.approx(best, abs=1e-8)  # quadratic in the distance
 
 
-def test_at_the_optimum_the_model_has_the_cooccurrences_of_the_data():
-    H, Y, _ = map(jax.device_put, problem(3.0))
-    fitted = iterative_scaling_sweeps(H, Y, start(H, Y), sweeps=5000)
-    residual = np.asarray(H).T @ (np.exp(log_predictions(np.asarray(H) @ np.asarray(fitted.U))) - np.asarray(Y))
-    assert np.abs(residual / (np.asarray(H).T @ np.asarray(Y))).max() < 1e-5
-
-
-def test_units_of_the_features_do_not_matter():
-    H, Y, _ = map(jax.device_put, problem())
-    larger, zeros = jax.device_put(8.0 * np.asarray(H)), jax.device_put(np.zeros((D, N)))
-    one, other = (iterative_scaling_sweeps(features, Y, zeros, sweeps=20) for features in (H, larger))
-    np.testing.assert_allclose(one.logits(H), other.logits(larger), rtol=0, atol=1e-12)
-
-
-def test_a_feature_that_never_occurs_stays_where_it_is():
-    H, Y, _ = problem(3.0)
-    H[:, 2] = 0
-    U = np.random.default_rng(1).normal(size=(D, N))
-    fitted = iterative_scaling_sweeps(*map(jax.device_put, (H * 3 / H.sum(axis=1, keepdims=True), Y, U)), sweeps=20)
-    np.testing.assert_array_equal(np.asarray(fitted.U)[2], U[2])
-    assert np.isfinite(fitted.U).all()
-
-
 def signed(dtype=np.float64):
     """Features of both signs and of very different sizes, with a constant."""
     rng = np.random.default_rng(4)

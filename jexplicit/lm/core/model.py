@@ -6,9 +6,8 @@ A kind of rows says `names` (what each row is), `tokens` (which token of the con
 for the past, None for no token), `radius` (K, tokens of the context that it reads), `history` (tokens of the past, borders of
 documents ignored; 0 for none), `vocab_size`, and `read(context, history)`, the rows of one position in nats: pure.
 
-Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, -1 for none. A table,
-`Dense` or `Sparse`, has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. Models and kinds are frozen pytrees:
-their arrays are leaves, sizes and names are static.
+Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, an array [R, N] or `Sparse`.
+Models and kinds are frozen pytrees: their arrays are leaves, sizes and names are static.
 """
 
 import functools
@@ -40,7 +39,7 @@ def static(default: Any = ...) -> Any:
 
 
 def pytree(cls: type) -> type:
-    """A frozen dataclass registered with JAX, equal to itself alone; `static()` fields hold no leaves."""
+    """A frozen dataclass registered with JAX; `static()` fields hold no leaves."""
     if "__repr__" not in vars(cls):
         cls.__repr__ = _short_repr  # pyright: ignore[reportAttributeAccessIssue]
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False, repr=False)(cls))
@@ -51,71 +50,44 @@ def _short_repr(self: Any) -> str:
     return f"{type(self).__name__}({len(leaves)} arrays, {sum(getattr(leaf, 'nbytes', 0) for leaf in leaves):,} bytes)"
 
 
-class SparseRows(NamedTuple):
-    """Compressed rows: row r spans start[r] to start[r + 1] of sorted `outputs`."""
-
-    start: Any  # [R + 1] integers
-    outputs: Any  # [E] token ids, of the smallest type that holds them
-    values: Any  # [E] nats
-
-    @property
-    def longest(self) -> int:
-        """Entries of the longest row, at least 1."""
-        return max(1, int(np.diff(np.asarray(self.start)).max(initial=0)))
-
-
-@pytree
-class Dense:
-    """All logits of every row, [R, N]."""
-
-    rows: Any
-
-    vocab_size = property(lambda self: self.rows.shape[1])
-
-    def row(self, r: Array) -> Array:
-        """Row r, [N]."""
-        return jnp.asarray(self.rows).at[r].get(mode="promise_in_bounds")
-
-    def entry(self, r: Array, i: Array) -> Array:
-        """Logit i of row r."""
-        return jnp.asarray(self.rows)[r, i]
-
-
 @pytree
 class Sparse:
-    """Sparse rows, alone or over a base, `row_r = base + weight_r slope + entries_r`.
+    """Compressed rows, alone or over a base: `base + weight_r slope + entries_r`.
 
-    rows: the entries.
-    outputs: N.
-    longest: entries of the longest row.
-    base, slope: [N]; both and `weight` are None for zeros.
-    weight: [R].
+    start: [R + 1] row r spans start[r] to start[r + 1] of the entries.
+    ids: [E] outputs, sorted within a row, of the smallest type that holds them.
+    values: [E] nats.
+    vocab_size: N.
+    longest: entries of the longest row, at least 1.
+    base, slope: [N]; both and `weight`, [R], are None for zeros.
     unseen: [R] the logit of outputs whose base is -inf; None where there are none.
     """
 
-    rows: SparseRows
-    outputs: int = static()
+    start: Any
+    ids: Any
+    values: Any
+    vocab_size: int = static()
     longest: int = static()
     base: Any = None
     slope: Any = None
     weight: Any = None
     unseen: Any = None
 
-    vocab_size = property(lambda self: self.outputs)
+    shape = property(lambda self: (len(self.start) - 1, self.vocab_size))
 
     def row(self, r: Array) -> Array:
         """Row r, [N]; its entries are zeros for r = -1."""
-        start, values = jnp.asarray(self.rows.start), jnp.asarray(self.rows.values)
+        start, values = jnp.asarray(self.start), jnp.asarray(self.values)
         first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
         e = first + jnp.arange(min(self.longest, len(values)), dtype=jnp.int32)
-        i = jnp.asarray(self.rows.outputs).at[e].get(mode="clip").astype(jnp.int32)
-        i = jnp.where((e < last) & (r >= 0), i, self.outputs)  # which is dropped
-        entries = jnp.zeros(self.outputs, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
+        i = jnp.asarray(self.ids).at[e].get(mode="clip").astype(jnp.int32)
+        i = jnp.where((e < last) & (r >= 0), i, self.vocab_size)  # which is dropped
+        entries = jnp.zeros(self.vocab_size, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
         return self._over_base(entries, r, slice(None))
 
     def entry(self, r: Array, i: Array) -> Array:
         """Logit i of row r."""
-        e, values = find_entry(self.rows.start, self.rows.outputs, r, i, self.longest), jnp.asarray(self.rows.values)
+        e, values = find_entry(self.start, self.ids, r, i, self.longest), jnp.asarray(self.values)
         entry = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
         return self._over_base(entry, r, i)
 
@@ -127,19 +99,17 @@ class Sparse:
         return seen if self.unseen is None else jnp.where(jnp.isneginf(base[i]), jnp.asarray(self.unseen, seen.dtype)[r], seen)
 
 
+def sparse_table(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse:
+    """Sparse rows on the device, over a base if given."""
+    longest = max(1, int(np.diff(np.asarray(start)).max(initial=0)))
+    small = np.asarray(ids).astype(np.uint16 if N <= 1 << 16 else np.int32, copy=False)
+    return Sparse(*jax.device_put((start, small, values), may_alias=True), N, longest, *over)
+
+
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
     """The place of id i in row r by binary search, or -1.
 
-    Args:
-        start: [R + 1] where each row begins.
-        ids: [E] of all rows.
-        r: the row; -1 for none.
-        most: ids of a row, at most.
-
-    Example:
-        >>> start, ids = jnp.array([0, 2, 4]), jnp.array([1, 5, 0, 1], jnp.uint16)
-        >>> [int(find_entry(start, ids, jnp.array(r), jnp.array(1), 2)) for r in (0, 1, -1)]
-        [0, 3, -1]
+    Row r begins at start[r], and has `most` ids at most.
     """
     start, ids, i = jnp.asarray(start), jnp.asarray(ids), i.astype(jnp.int32)
     if not len(ids):
@@ -169,8 +139,7 @@ def map_contexts(
     """`one(tables, x)` for every row of X by blocks and devices, on the host.
 
     Several processes share the rows, and each gets the whole answer. `one` is compiled once per function object: pass a
-    module-level function, not a lambda. The tables, any pytree of arrays, are placed on every device. A block has 64 rows on a
-    CPU by default, whose logits stay in the L2 cache, and 4096 elsewhere.
+    module-level function, not a lambda. The tables, any pytree of arrays, are placed on every device.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
@@ -196,12 +165,7 @@ def _compiled_map(one: Callable, mesh: Mesh, block: int):
 
 
 def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
-    """Block sizes that cover n positions, few different ones, each compiled once.
-
-    Example:
-        >>> [*few_sizes(70, (64, 32, 4))]
-        [slice(0, 64, None), slice(64, 68, None), slice(68, 72, None)]
-    """
+    """Block sizes that cover n positions, few different ones, each compiled once."""
     start, sizes = 0, [size for size in sizes if size <= sizes[0]]
     while start < max(1, n):
         size = next((size for size in sizes if size <= n - start), sizes[-1])
@@ -210,13 +174,13 @@ def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
 
 
 class TableRows:
-    """Rows in tables: `index(context)` numbers the row in each of the `row_tables`."""
+    """Rows in tables: `index(context)` numbers the row of each, -1 for none."""
 
     names: Any
-    row_tables: Any  # Dense and Sparse ones
+    row_tables: Any  # arrays and sparse ones
     normalised = False  # whether target_logits are log-probabilities
     history = 0
-    vocab_size = property(lambda self: self.row_tables[0].vocab_size)
+    vocab_size = property(lambda self: self.row_tables[0].shape[1])
 
     def index(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
         """The row of each table, -1 for none."""
@@ -224,12 +188,14 @@ class TableRows:
 
     def read(self, context: Integer[Array, " K"], history: Any = None) -> list[Float[Array, " N"]]:
         """The rows of one position, in nats."""
-        return [table.row(r) for table, r in zip(self.row_tables, self.index(context.astype(jnp.int32)), strict=True)]
+        pairs = zip(self.row_tables, self.index(context.astype(jnp.int32)), strict=True)
+        return [t.row(r) if isinstance(t, Sparse) else jnp.asarray(t).at[r].get(mode="promise_in_bounds") for t, r in pairs]
 
     def entry(self, context: Integer[Array, " K"], output: Integer[Array, ""]) -> Float[Array, ""]:
         """The logit of one output: no row is read."""
-        entries = [table.entry(r, output) for table, r in zip(self.row_tables, self.index(context), strict=True)]
-        return functools.reduce(jnp.add, entries)
+        pairs = zip(self.row_tables, self.index(context), strict=True)
+        found = [t.entry(r, output) if isinstance(t, Sparse) else jnp.asarray(t)[r, output] for t, r in pairs]
+        return functools.reduce(jnp.add, found)
 
     def log_partition(
         self, X: Integer[np.ndarray, "M K"], *, mesh: Mesh | None = None, progress: Any = None
@@ -270,11 +236,7 @@ class TokenTables(TableRows):
     tokens = property(lambda self: tuple(range(1, self.radius + 1)))
     radius = property(lambda self: len(self.table_of_offset))
     dense = property(lambda self: not any(isinstance(table, Sparse) for table in self.tables))
-    by_offset = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
-
-    @property
-    def row_tables(self):
-        return tuple(table if isinstance(table, Sparse) else Dense(table) for table in self.by_offset)
+    row_tables = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
 
     def index(self, context):
         return context[: self.radius]
@@ -315,15 +277,11 @@ class LanguageModel:
 
     @property
     def tables(self) -> tuple[Any, ...]:
-        """The K tables of a model of dense tables, nearest offset first.
-
-        Raises:
-            ValueError: a model of other rows.
-        """
+        """The K tables of a model of dense tables, nearest offset first."""
         if not is_token_model(self):
             kind = type(self.rows).__name__
             raise ValueError(f"a model of {kind}: this needs plain tables [N, N] of single tokens; use a dense model")
-        return self.rows.by_offset
+        return self.rows.row_tables
 
     def logits(self, context: Integer[Array, " K"], history: Integer[Array, " W"] | None = None) -> Float[Array, " N"]:
         """Logits of the next token, `sum_g row_g(context, history)`, in nats: pure, for one position.
@@ -343,26 +301,17 @@ class LanguageModel:
 
 
 def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageModel:
-    """The model with the logits `sum_k tables[k][x_k]`.
+    """The model with the logits `sum_k tables[k][x_k]` (paper, Eq. 1 and Sec. 3.1.2).
 
-    Args:
-        tables: K tables, [N, N] or `Sparse`, nearest offset first; one given several times is kept once.
-        features: "sum" or "cat".
-        eos: whether `<pad>` is predicted as the end of a document.
-
-    Raises:
-        ValueError: no table, or tables of different shapes.
+    tables: K, [N, N] or `Sparse`, nearest offset first; one given several times is kept once.
 
     Example:
         >>> model = token_model([jnp.eye(2), 2 * jnp.eye(2)], "cat", False)
         >>> model.logits(jnp.array([0, 1])).tolist()
         [1.0, 2.0]
-
-    Source: paper, Eq. 1 and Sec. 3.1.2.
     """
-    shapes = [(table.outputs,) * 2 if isinstance(table, Sparse) else table.shape for table in tables]
-    if len(set(shapes)) != 1:
-        raise ValueError(f"tables {shapes}: give at least one, all [N, N]")
+    if len({table.shape for table in tables}) != 1:
+        raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
     different = list({id(table): table for table in tables}.values())
     index = tuple(next(n for n, other in enumerate(different) if other is table) for table in tables)
     return LanguageModel(TokenTables(tuple(different), index), features, eos)
@@ -392,23 +341,13 @@ def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Fl
 
 
 def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
-    """The part of a history in the same document, after the nearest `<pad>`.
-
-    Example:
-        >>> context_of(jnp.array([5, 0, 7]), 3).tolist()
-        [5, 0, 0]
-    """
+    """The part of a history in the same document, after the nearest `<pad>`."""
     nearest = jnp.where(history[:K] == NO_TOKEN, PAD, history[:K])
     return jnp.where(jnp.cumsum(nearest == PAD) > 0, PAD, nearest)
 
 
 class Past(NamedTuple):
-    """Where positions stand in a text, for models that read what came before.
-
-    stream: [L] token ids.
-    places: [M] place of each target in it.
-    starts: [M] place that the past of each target begins from; default, the start of the text.
-    """
+    """Where positions stand in a text."""
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
@@ -425,7 +364,7 @@ class Past(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a model that counts nothing has read: [n] tokens, from the `<pad>` before the first."""
+    """The tokens that a model has read, from the first `<pad>` on."""
 
     tokens: Integer[np.ndarray, " n"]
 
@@ -439,36 +378,20 @@ class EncodedText(NamedTuple):
 
 
 def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
-    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order.
-
-    Example:
-        >>> text = read_text(np.array([0, 5, 6, 0, 7, 0]), 2)
-        >>> text.Y.tolist(), text.past.places.tolist()
-        ([5, 6, 7], [1, 2, 4])
-    """
+    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order."""
     X, Y = contexts(stream, K, eos=eos)
     places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
     return EncodedText(X, Y, Past(stream, places))
 
 
 def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
-    """The contexts of some places of a stream, nearest first, padded at document starts.
-
-    Example:
-        >>> contexts_at(np.array([0, 5, 6, 0, 7]), np.array([2, 4]), 3).tolist()
-        [[5, 0, 0], [0, 0, 0]]
-    """
+    """The contexts of some places of a stream, nearest first, padded at document starts."""
     X = histories(Past(stream, places), K)
     return np.where(np.cumsum((X == PAD) | (X == NO_TOKEN), axis=1) > 0, PAD, X)
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
-    """The W tokens before every position, nearest first, `NO_TOKEN` before the text.
-
-    Example:
-        >>> histories(Past(np.array([0, 5, 6, 0]), np.array([1, 3])), 3).tolist()
-        [[0, -1, -1], [6, 5, 0]]
-    """
+    """The W tokens before every position, nearest first, `NO_TOKEN` before the text."""
     places = past.places[:, None] - 1 - np.arange(W)[None, :]
     starts = 0 if past.starts is None else past.starts[:, None]
     return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
@@ -477,11 +400,7 @@ def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
 def sampled_positions(
     stream: Stream, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-    """Contexts and targets of a stream, read by windows, or of a seeded sample without replacement.
-
-    Raises:
-        ValueError: a token id that the vocabulary does not have.
-    """
+    """Contexts and targets of a stream, or of a seeded sample."""
     check_stream(stream)
     M, windows_of = 0, functools.partial(windows, stream, 1, len(stream), radius=K, span=_window)
     for tokens in windows_of():

@@ -66,7 +66,7 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 @jax.jit
 @full_precision
 def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
-    """The rows that noisy embeddings select from a decoder [N, I] in nats, `Ũ = E U`.
+    """The rows that noisy embeddings select from a decoder, `Ũ = E U`.
 
     With the noise folded into its rows, a decoder is read by plain token ids.
 
@@ -85,20 +85,14 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[Array, "N I"]:
     """One pseudo-observation, independent of its context, for every output that was never seen.
 
-    An output with `f_i = 0` has an all-zero column and so no logarithm. It gets the column that a single independent
-    observation has on average, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M instead of zero.
+    It has the column of a single independent observation, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M.
     """
     independent = jnp.where(f[None, :] == 0, 0, C).sum(axis=1) / f.sum()
     return jnp.where(f[None, :] == 0, independent[:, None], C)
 
 
 def unigram(f: Any) -> Any:
-    """Relative frequencies [I]; every output that was never seen has one pseudo-count.
-
-    Example:
-        >>> unigram(jnp.array([3.0, 0.0])).tolist()
-        [0.75, 0.25]
-    """
+    """Relative frequencies [I]; every output that was never seen has one pseudo-count."""
     f = f.__array_namespace__().maximum(f, 1)
     return f / f.sum()
 
@@ -135,18 +129,10 @@ def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
 
 
 def discounts_of(n: Any, *, modified: bool) -> Any:
-    """Kneser-Ney discounts of counts 1, 2 and 3, from numbers of such counts.
+    """Kneser-Ney discounts of counts 1, 2 and 3, from counts of counts.
 
-    With n_c the number of counts equal to c and `D = n_1 / (n_1 + 2 n_2)`: D from each, or, modified,
-    `D_c = c - (c + 1) D n_{c+1} / n_c`. Without counts of 3 or 4 the modified discounts have no estimate and are D, as is a D_c
-    that is not above 0 and would free nothing for what was never seen. Without counts of 1 or 2 there is no D: it is 1/2, and
-    the modified discounts are 1/2, 1 and 3/2, the fallback of KenLM.
-
-    Example:
-        >>> discounts_of(np.array([2, 1, 1, 1]), modified=False).tolist()
-        [0.5, 0.5, 0.5]
-
-    Source: Chen & Goodman 1999, Eq. 17 and 26.
+    `D = n_1 / (n_1 + 2 n_2)` from each, or, modified, `D_c = c - (c + 1) D n_{c+1} / n_c` (Chen & Goodman 1999, Eq. 17, 26).
+    A D_c without an estimate, or not above 0, is D. Without counts of 1 or 2, D is 1/2, and modified 1/2, 1 and 3/2 (KenLM).
     """
     xp, (n1, n2, n3, n4) = n.__array_namespace__(), n
     known = xp.minimum(n1, n2) > 0

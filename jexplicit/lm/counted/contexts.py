@@ -74,7 +74,7 @@ class Spelling(NamedTuple):
 
 def spelling(tokenizer: Tokenizer | None, N: int) -> Spelling:
     """The spelling of a tokenizer's tokens; without one, tokens are numbers."""
-    pieces = [tokenizer.piece(i) for i in range(N)] if tokenizer else [""] * N
+    pieces = tokenizer.pieces() if tokenizer else [""] * N
     characters = tokenizer is not None and tokenizer.kind == "char"
     inside = np.array([any(c.isalpha() or c == "'" for c in piece) and not (characters and len(piece) > 1) for piece in pieces])
     inside[PAD] = False

@@ -45,7 +45,7 @@ from jexplicit.runs.checks import check_seed
 from jexplicit.runs.devices import check_threads
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.loop import as_json
-from jexplicit.solvers.priming import fit_delta
+from jexplicit.solvers.explicit import fit_delta
 
 # Methods that are solved from dense tables [N, N].
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")

@@ -58,7 +58,7 @@ class DecoderBatch(NamedTuple):
 
 
 def cold_start(key: Array, *, features: Features, radius: int, vocab_size: int, dtype=jnp.float32) -> tuple[Array, ...]:
-    """Random tables, uniform in +-1/sqrt(D) with D features (Sum N, Cat K N), as usual for a linear layer."""
+    """Random tables, uniform in +-1/sqrt(D) with D features."""
     blocks = 1 if features == "sum" else radius
     bound = 1 / np.sqrt(blocks * vocab_size)
     shape = (vocab_size, vocab_size)
@@ -113,7 +113,7 @@ def training_step(
 def loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, *, features: Features, noise: Noise | None, mesh: Mesh
 ) -> tuple[Array, tuple[Array, ...]]:
-    """The summed loss of a batch in nats, and its gradient by the tables (paper, Eq. 1; Sec. 3.1.1)."""
+    """The summed loss of a batch in nats, and its gradient."""
     columns, everywhere = PartitionSpec(None, AXIS), PartitionSpec()
     local = functools.partial(_columns_loss_and_gradient, features=features, devices=mesh.size)
     return jax.shard_map(
@@ -261,7 +261,7 @@ def _padded(length: int, most: int) -> int:
 def train_language_model(
     start: str, text: TrainingText, options: Options, watch: Watch
 ) -> tuple[LanguageModel, dict[str, Any]]:
-    """Train from a cold or warm start, and keep the best epoch on the dev text of `watch`; results by name."""
+    """Train from a cold or warm start, and keep the best dev epoch."""
     if watch.dev is None:
         raise ValueError(f"{start} without a dev text: training keeps its best epoch there; pass Watch(dev=stream)")
     K, features, eos = options.radius, options.features, text.eos

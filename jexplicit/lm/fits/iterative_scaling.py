@@ -53,7 +53,7 @@ from jexplicit.solvers.sweeps import run_sweeps
 
 
 class SweepResult(NamedTuple):
-    """A language model, the losses before and after each sweep, and the last one's penalty."""
+    """A model, the losses of its sweeps, and the last penalty."""
 
     model: LanguageModel
     losses: np.ndarray
@@ -75,24 +75,10 @@ def sweep_tables(
 ) -> SweepResult:
     """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
 
-    Args:
-        model: where to start: the explicit solution, for one. Features, radius, eos and dtype are its own.
-        text: the training text; its devices share the work, and change the result by rounding only.
-        sweeps: how many; 0 measures the start.
-        noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
-        discount: D, the rate of the prior around the start, in counts; needs `noise=False`.
-        weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
-        chunk: contexts at a time; it changes the memory, not the result.
-        known: what else the checkpoints are of, see `jexplicit.runs.loop`.
-        on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
-        options: checkpoints and progress of jexplicit.solvers.sweeps.run_sweeps.
-
-    Example:
-        >>> from jexplicit.lm import explicit_language_model
-        >>> text = TrainingText(np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0]), 3)
-        >>> start = explicit_language_model(text.counts(2), features="cat")
-        >>> sweep_tables(start, text, sweeps=2).losses.round(2).tolist()
-        [0.61, 0.54, 0.5]
+    noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
+    discount: D of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`.
+    chunk: contexts at a time; it and the devices change the result by rounding only.
+    on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
     """
@@ -139,12 +125,6 @@ def sweep_tables(
     return SweepResult(as_model(read(moved)), losses, penalty(moved))
 
 
-def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos: bool = False) -> float:
-    """`D = n_1/(n_1 + 2 n_2)`, n_c the number of pairs with count c (Chen & Goodman 1999, Eq. 17)."""
-    n = sum(counts_of_counts(F) for F in _blocks(counts, features, radius, eos))
-    return float(discounts_of(n, modified=False)[0])
-
-
 @jax.jit
 def _read_weighted(weights: Array, tables: tuple[Array, ...], moving: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(U + w[:, None] * moving[0] for U, w in zip(tables, weights, strict=True))
@@ -168,27 +148,19 @@ def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
 
 
 @jax.jit
-def _moved_by(U: Float[Array, "N I"], U0: Float[Array, "N I"]) -> Float[Array, " N"]:
+def _moved_by(U: Array, U0: Array) -> Float[Array, " N"]:
     """`||U - U0||_1` by row; columns that fill the mesh stay at minus infinity."""
     return jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1)
 
 
 @jax.jit
-def _matched_logits(F: Float[Array, "N I"], U: Float[Array, "N I"]) -> Float[Array, " N"]:
+def _matched_logits(F: Array, U: Array) -> Float[Array, " N"]:
     """`<F, U>` by row, also for pairs that never occur, with infinite logits."""
     return jnp.where(F > 0, F * U, 0).sum(axis=1)
 
 
 @functools.partial(jax.jit, static_argnames="D")
-def _moved(
-    U: Float[Array, "N I"],
-    F: Float[Array, "N I"],
-    E: Float[Array, "N I"],
-    U0: Float[Array, "N I"],
-    noise: Noise | None,
-    D: float,
-    K: Array,
-) -> Array:
+def _moved(U: Array, F: Array, E: Array, U0: Array, noise: Noise | None, D: float, K: Array) -> Array:
     """The tables after a sweep; with D of a prior around U0."""
     F = jnp.maximum(F, 0)  # columns that only fill the mesh
     if noise is not None:
@@ -256,9 +228,11 @@ def _sweep_start(rows: OffsetRows, exponents: np.ndarray) -> tuple[LanguageModel
 
 
 def _sweep_discount(text: TrainingText, options: Options) -> float:
+    """By default that of Kneser-Ney, `n_1/(n_1 + 2 n_2)` of the pairs."""
     if options.discount is not None:
         return options.discount
-    return kneser_ney_discount(text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos)
+    F = _blocks(text.counts(options.radius), options.features, options.radius, text.eos)
+    return float(discounts_of(sum(map(counts_of_counts, F)), modified=False)[0])
 
 
 def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponents: np.ndarray) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def offset_rows(
 
 
 class ExponentFit(NamedTuple):
-    """[1 + K] mu, lambda_1 .. lambda_K, their held-out loss, and the gradient and passes at the end."""
+    """[mu, lambda_1 .. lambda_K], held-out loss, last gradient, and passes."""
 
     exponents: Float[np.ndarray, " S"]
     loss: float
@@ -105,13 +105,8 @@ def fit_exponents(
 
         dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
 
-    Args:
-        rows: of another text.
-        X: [M, K] contexts, nearest token first.
-        ridge: strength of the penalty, nats per position; default `max(1e-4, 3/(2M), 25/M²)`, as much as 1.5 positions in all.
-            It ties exponents that the positions say little about to a_0: 1 of the unigram, 1/k of offset k.
-        tolerance: of the largest entry of the gradient, where the iterations end.
-        iterations: at most; each is a pass over the positions.
+    The ridge, by default `max(1e-4, 3/(2M), 25/M²)` nats per position, ties exponents that the positions say little about to
+    a_0: 1 of the unigram, 1/k of offset k. The rows are of another text than X [M, K] and Y [M].
 
     Example:
         >>> rows = OffsetRows(jnp.zeros((1, 2)), (jnp.log(jnp.array([[0.8, 0.2]] * 2)),), "cat", False)
@@ -179,7 +174,7 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
 
 
 def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
-    """The scaling slope of weights, `(1 - mu + sum lambda) / sum lambda` (paper, Eq. 11-14 and Sec. 4).
+    """The scaling slope of weights, `(1 - mu + sum lambda) / sum lambda`.
 
     Were mean co-occurrences `f^delta`, the derivation would subtract `delta sum_k lambda_k log f` where it now subtracts
     `sum_k lambda_k log f` and keeps `mu log f`. The paper assumes 1 and suspects a little less.

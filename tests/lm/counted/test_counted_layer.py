@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from counted_models import histories
 
-from jexplicit.lm.attribution import account
+from jexplicit.lm.attribution import account, entry_names
 from jexplicit.lm.counted import mixing as core
 from jexplicit.lm.counted.contexts import Text, grow, spelling
 from jexplicit.lm.counted.evidence import Decisions, decisions, predicted_places
@@ -124,9 +124,9 @@ def test_a_model_with_a_layer_is_read_saved_and_explained(history, tmp_path):
     again, _ = read(model, state, ids[20:])
     np.testing.assert_allclose(np.append(log_p, again), read(model, init(model), ids[1:])[0], atol=1e-4)
     own = account(model, begin(model), ids[1:20])
-    assert own.names[-3:] == ("word vectors", "bias", "clipped") and own.entries[:, -3].any()
+    assert entry_names(model)[-3:] == ("word vectors", "bias", "clipped") and own.entries[:, -3].any()
     np.testing.assert_allclose(own.entries.sum(axis=1), own.log_odds, atol=1e-5)
-    np.testing.assert_allclose(own.log_p.sum(), log_p.sum(), rtol=1e-5)
+    np.testing.assert_allclose(own.by_token(np.arange(19))[2].sum(), log_p.sum(), rtol=1e-5)
     save_model(tmp_path / "model.safetensors", model)
     same = read_model_file(tmp_path / "model.safetensors")[0]
     assert isinstance(same, CountedModel) and isinstance(same.layer, Layer)
