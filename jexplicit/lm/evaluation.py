@@ -14,6 +14,7 @@ a uniform code says it (`spelling`), whose price belongs to L, so that the measu
 Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -40,7 +41,19 @@ from jexplicit.lm.core.model import (
     read_text,
     sampled_positions,
 )
-from jexplicit.lm.counted.reading import AnyModel, Counted, distributions, distributions_at, score_stream
+from jexplicit.lm.counted.evidence import predicted_places
+from jexplicit.lm.counted.reading import (
+    AnyModel,
+    Combination,
+    Counted,
+    begin,
+    distributions,
+    distributions_at,
+    is_alone,
+    read,
+    score_places,
+    within_documents,
+)
 from jexplicit.lm.rows import SequenceRows
 from jexplicit.runs.devices import check_threads
 
@@ -106,9 +119,15 @@ def evaluate(
     if isinstance(model, Counted):
         check_stream(stream)
         check_token_ids(stream[:], model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-        log_p = score_stream(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
-        if not len(log_p):
+        ids = np.asarray(stream[:], np.int32)
+        places = predicted_places(ids, model.eos)
+        if not len(places):
             raise ValueError("no position to predict: the text has no tokens")
+        if sample is not None and sample < len(places) and is_alone(model):
+            log_p = score_places(model, ids, places[draw_sample(len(places), sample, seed)])
+        else:
+            end = len(ids) if sample is None or sample >= len(places) else places[sample]
+            log_p = read(model, begin(model), ids[1:end], progress)[0][places[:sample] - 1]
         nll, positions = -log_p.sum(), len(log_p)
     else:
         check_threads()
@@ -153,7 +172,11 @@ def score(
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     if isinstance(model, Counted):
-        return score_stream(model, stream, separate=separate, progress=progress)
+        if separate and isinstance(model, Combination):
+            pads = np.flatnonzero(stream == PAD)
+            return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
+        model = within_documents(model) if separate else model
+        return read(model, begin(model), stream[1:], progress)[0][predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
     return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)

@@ -500,49 +500,42 @@ def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray,
     return np.concatenate(found, axis=1)
 
 
-def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
+def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least: float = 0.2) -> Tree:
     """The tree that splits sets of tokens in two by 2-means of word vectors x of length 1, weighted by counts.
 
-    Each half keeps a fifth of the occurrences, where the tokens allow it: paths stay short.
+    Each half keeps `least` of the occurrences, where the tokens allow it: paths stay short.
     """
     N, children, weight = len(counts), {}, counts + 1e-3
     number, todo = N, [(np.arange(N), None)]
     while todo:
         at, parent = todo.pop()
-        if len(at) > 1:
-            own, number = number, number + 1
-            left = _halve(x[at], weight[at])
-            todo += [(at[~left], own), (at[left], own)]
-        else:
-            own = int(at[0])
+        own, number = (number, number + 1) if len(at) > 1 else (int(at[0]), number)
         if parent is not None:
             children.setdefault(parent, []).append(own)
+        if len(at) == 1:
+            continue
+        w, left, threshold = weight[at], np.zeros(len(at), bool), None  # the weighted median first
+        z, root = x[at] - w @ x[at] / w.sum(), np.sqrt(w)
+        v = z[np.argmax((z * z).sum(axis=1) * w)]
+        for _ in range(12):  # the power method
+            v = (w * (z @ v)) @ z
+            v = v / (np.sqrt(v @ v) + 1e-12)
+        score = z @ v
+        for _ in range(11):
+            order = np.argsort(score, kind="stable")
+            share = np.cumsum(w[order]) / w.sum()
+            n = np.searchsorted(share, 0.5) + 1 if threshold is None else np.count_nonzero(score <= threshold)
+            low, high = np.searchsorted(share, least) + 1, np.searchsorted(share, 1 - least)
+            low, high = (low, high) if low <= high else (1, len(w) - 1)  # a token may have more than all others
+            before, left = left, np.zeros(len(w), bool)
+            left[order[: np.clip(n, max(low, 1), min(high, len(w) - 1))]] = True
+            if (left == before).all():
+                break
+            a, b = (root[side] @ z[side] / root[side].sum() for side in (left, ~left))
+            score, threshold = z @ (b - a), float(b @ b - a @ a) / 2
+        left = left if len(at) > 2 else np.array([True, False])
+        todo += [(at[~left], own), (at[left], own)]
     return as_tree(children, N, N)
-
-
-def _halve(x: Float[np.ndarray, "n R"], w: Float[np.ndarray, " n"], least: float = 0.2) -> Bool[np.ndarray, " n"]:
-    """The tokens in the first of two clusters of bounded shares."""
-    if len(x) == 2:
-        return np.array([True, False])
-    x = x - w @ x / w.sum()
-    v = x[np.argmax((x * x).sum(axis=1) * w)]
-    for _ in range(12):  # the power method
-        v = (w * (x @ v)) @ x
-        v = v / (np.sqrt(v @ v) + 1e-12)
-    left, root, score, threshold = np.zeros(len(w), bool), np.sqrt(w), x @ v, None  # the weighted median first
-    for _ in range(11):
-        order = np.argsort(score, kind="stable")
-        share = np.cumsum(w[order]) / w.sum()
-        n = np.searchsorted(share, 0.5) + 1 if threshold is None else np.count_nonzero(score <= threshold)
-        low, high = np.searchsorted(share, least) + 1, np.searchsorted(share, 1 - least)
-        low, high = (low, high) if low <= high else (1, len(w) - 1)  # a token may have more than all others
-        before, left = left, np.zeros(len(w), bool)
-        left[order[: np.clip(n, max(low, 1), min(high, len(w) - 1))]] = True
-        if (left == before).all():
-            break
-        a, b = (root[side] @ x[side] / root[side].sum() for side in (left, ~left))
-        score, threshold = x @ (b - a), float(b @ b - a @ a) / 2
-    return left
 
 
 def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: int, N: int) -> Tree:

@@ -89,14 +89,6 @@ def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, 
     return -np.logaddexp(0, (1 - 2 * bit.astype(np.float32)) * log_odds)
 
 
-def whitening(X: Float[np.ndarray, "B F"], log_odds: Float[np.ndarray, " B"]) -> Float[np.ndarray, "F F"]:
-    """M such that M' F M is the identity, with F the Fisher information of weights of X [B, F], nearly singular."""
-    v = expit(log_odds) * expit(-log_odds)
-    F = (X * v[:, None]).T @ X / max(v.sum(), 1e-30)
-    C = np.linalg.cholesky(F + 1e-4 * np.diag(np.diag(F)) + 1e-6 * np.eye(len(F)))
-    return np.linalg.inv(C).T
-
-
 def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: float, halves: np.ndarray | None = None) -> Gate:
     """Directions in which the gradients of sets scatter, and weights of 0.
 

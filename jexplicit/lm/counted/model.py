@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Float32, Int, Integer
+from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
@@ -39,7 +40,7 @@ from jexplicit.lm.counted.evidence import (
     pass_over,
     predicted_places,
 )
-from jexplicit.lm.counted.mixing import Gate, Layer, blocks_of, directions, newton, read_gate, solve_layer, whitening
+from jexplicit.lm.counted.mixing import Gate, Layer, blocks_of, directions, newton, read_gate, solve_layer
 from jexplicit.runs.devices import RUNTIME_BYTES
 from jexplicit.runs.files import trim_heap
 
@@ -329,7 +330,9 @@ def fit_counted(
     def mix(F: int) -> None:
         """Mix the first F numbers of evidence by gates, and change the base."""
         log_odds = base[mixed]
-        M = whitening(sample[:F].T, log_odds[some])
+        v, x = expit(log_odds[some]) * expit(-log_odds[some]), sample[:F].T
+        fisher = (x * v[:, None]).T @ x / max(v.sum(), 1e-30)  # information, nearly singular
+        M = np.linalg.inv(np.linalg.cholesky(fisher + 1e-4 * np.diag(np.diag(fisher)) + 1e-6 * np.eye(F))).T
         for names in gates:
             sets, in_all = sets_of(names, text, d, known, tree, mixed)
             gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, sets_in_all=in_all, **shape)

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
-from jexplicit.lm.core.model import LanguageModel, draw_sample
+from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.counted.contexts import Spelling, Text, Tree
 from jexplicit.lm.counted.evidence import (
     KINDS,
@@ -368,34 +368,6 @@ def _mix(model: Combination, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> 
     return np.einsum("bf,bf->b", _inputs(a, z), model.weights[depth])
 
 
-def score_stream(
-    model: CountedModel | Combination,
-    stream: Integer[np.ndarray, " L"],
-    *,
-    separate: bool = False,
-    sample: int | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Float[np.ndarray, " M"]:
-    """`log p` of the predictions of a stream, in nats, or of a sample.
-
-    Args:
-        separate: score each document as if it were the only one.
-        sample: how many; of a model that counts as it reads, the first ones.
-    """
-    places = predicted_places(stream, model.eos)
-    if separate and isinstance(model, Combination):
-        pads = np.flatnonzero(stream == PAD)
-        parts = zip(pads[:-1], pads[1:] + 1, strict=True)
-        return np.concatenate([score_stream(model, stream[first:end]) for first, end in parts])
-    if sample is not None and sample < len(places):
-        if is_alone(model):
-            return _at_places(model, stream.astype(np.int32), places[draw_sample(len(places), sample, seed)])
-        stream, places = stream[: places[sample]], places[:sample]
-    model = within_documents(model) if separate and isinstance(model, CountedModel) else model
-    return read(model, begin(model), stream[1:], progress)[0][places - 1]
-
-
 def distributions_at(
     model: CountedModel | Combination,
     stream: Integer[np.ndarray, " L"],
@@ -426,7 +398,7 @@ def states_at(
         yield state
 
 
-def _at_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> np.ndarray:
+def score_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> np.ndarray:
     """`log p` of the tokens at some places, of a model that is alone."""
     found = []
     for some in np.split(places, np.arange(_reported, len(places), _reported)):
