@@ -1,15 +1,9 @@
 """The loss of a language model on a text, for every kind of model.
 
-A model of contexts alone costs one partition function for every *different* context, `sum_ctx n(ctx) log Z(ctx)` less the
-logits of the targets, and at K = 1 nothing but the counts. A counted model and networks are read position by position.
-
-With L the summed log-likelihood of a text in nats,
-
-    bits per byte = -L / (ln 2 · bytes)    bits per character = -L / (ln 2 · characters)    word perplexity = exp(-L / words),
-
-bytes of UTF-8, characters of Unicode, and words between white space. The text between documents is not among them, nor is L of
-the ends of documents unless the model predicts them (`eos`). `<unk>` is predicted without saying which character or word it is:
-a uniform code says it (`spelling`), whose price belongs to L, so that the measures price all of a text.
+A model of contexts alone costs one partition function for every *different* context, and at K = 1 nothing but the counts. With
+L the summed log-likelihood of a text in nats, bits per byte are -L / (ln 2 · bytes), bits per character the same of characters,
+and word perplexity is exp(-L / words): bytes of UTF-8, words between white space, without the text between documents. `<unk>`
+is predicted without saying which character or word it is: a uniform code says it (`spelling`), whose price belongs to L.
 
 Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
 """

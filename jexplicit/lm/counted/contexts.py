@@ -1,18 +1,11 @@
-"""Columns and contexts: facts about the tokens before each place, as 64-bit numbers.
+"""What stands before a place, as 64-bit numbers, and what is predicted there, as decisions.
 
-A *column* is a pure function of the tokens before a place: the token k back, the part of the word that is there, the words
-before, the line so far. A *context* is some columns together: `Context("part", "word")`. Two places with equal columns have
-equal numbers, other places hardly ever.
+A *column* is a pure function of the tokens before a place: the token k back, the word so far, the line. A *context* is some
+columns together: `Context("part", "word")`; equal columns have equal numbers, others hardly ever. A span of tokens is numbered
+by a polynomial modulo 2^64: `span(s, t) = (G[t] - G[s]) q^-s` with `G[t] = sum_{i < t} c_i q^i`.
 
-A span of tokens is numbered by a polynomial, so that all spans of a text come from one cumulative sum modulo 2^64:
-
-    G[t] = sum_{i < t} c_i q^i,        span(s, t) = (G[t] - G[s]) q^-s
-
-A token is a path of binary decisions along a *tree*, so that nothing is normalised over the N tokens:
-
-    P(token) = prod_d p(bit_d | node_d),        p = sigma(log-odds)
-
-Tokens that occur after the same tokens share the upper part of their paths: upper nodes are classes of tokens.
+A token is a path of binary decisions along a *tree*, `P(token) = prod_d p(bit_d | node_d)`, so that nothing is normalised over
+the N tokens. Tokens that occur after the same tokens share the upper part of their paths: upper nodes are classes of tokens.
 """
 
 import re

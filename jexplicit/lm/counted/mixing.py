@@ -1,24 +1,20 @@
-"""Mixing evidence: logistic regression, solved, and gates whose weights are random effects.
+"""Mixing evidence: logistic regression, solved; gates, whose weights are random effects; a layer on word vectors.
 
     log-odds = w.x + sum_g D_g[s_g].z_g,        z_g = clip(U_g' x, +-8)
 
-of all evidence, or of the first numbers of it, where a gate has a row of U for each of them: later evidence is measured against
-what the gate has made of these.
-
 The weights w are shared by all decisions and come from one Newton fit. A *gate* divides decisions into sets s, say by node of
-the tree; a set has weights D of its own for the few directions U of x in which the gradients of the sets scatter more than
-chance. The inverse of that variance is the ridge of a direction (empirical Bayes). A set's weights are solved as it goes: an
-implicit step D += e z / (H + ridge) with e the error after the step and H its sum of p (1 - p) z^2. No learning rate.
+the tree; a set has weights D of its own for the few directions U of x (of the first numbers of it: later evidence is measured
+against what the gate has made of these) in which the gradients of the sets scatter more than chance. The inverse of that
+variance is the ridge of a direction (empirical Bayes). A set's weights are solved as it goes: an implicit step
+D += e z / (H + ridge) with e the error after the step and H its sum of p (1 - p) z^2. No learning rate.
 
-A *layer* is one more number of evidence, a softmax layer on word vectors in closed form:
+A *layer* is one more number of evidence, a softmax layer on word vectors in closed form, one Newton step over the log-odds:
 
     x = clip(theta_n . z, +-8),      theta_n = (h_n F_n + ridge S)^-1 G_n,      G_n = sum (y - p) z,      h_n = sum p (1 - p)
 
-The input z describes what stands before a token: the vectors of the last two tokens, and the mean vectors of the last 20 and of
-the last 100. There is a row theta_n for each node of the tree, one Newton step of the logistic regression of its decisions over
-the log-odds that contexts give. F_n is the mean of p (1 - p) z z' over the decisions of the nodes near n, per unit of
-p (1 - p), and S that of z z' over all places, so that only G_n and h_n are a node's own. A training decision is measured with
-rows of the blocks of the text before its own.
+for each node n of the tree; z has the vectors of the last two tokens and the mean vectors of the last 20 and the last 100.
+F_n is the mean of p (1 - p) z z' over the decisions of the nodes near n, per unit of p (1 - p), and S that of z z' over all
+places. A training decision is measured with rows of the blocks of the text before its own.
 """
 
 import functools

@@ -2,17 +2,12 @@
 
     log P(token) = sum_d log sigma(+-a_d),        a = w.x + sum_g D_g.z_g
 
-The contexts go in *stages*. Those of a stage are counted one after the other, each over the log-odds so far, and gates mix the
-evidence of this stage and all before it, so that the next stage is counted over their mix.
+The contexts go in *stages*: those of a stage are counted one after the other, each over the log-odds so far, and gates mix the
+evidence of this stage and all before it. What a model sees of the text before a token is its *history*:
 
-Counting, the tree, tables of states and residuals need no gradient; the weights w are one Newton fit, the weights of gates a
-recursive ridge regression. What a model sees of the text before a token is its *history*:
-
-    none           the counts of the training text
-    window:W       these, and those of the last W tokens
-    document       these, and those of the document so far
-    all            these, and those of all that was read
-    adaptive       the same, and gates go on learning
+    none, window:W     the counts of the training text; and those of the last W tokens
+    document, all      these, and those of the document so far, or of all that was read
+    adaptive           the same as all, and gates go on learning
 """
 
 from collections.abc import Callable, Sequence

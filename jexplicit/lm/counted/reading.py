@@ -1,15 +1,9 @@
 """Reading a text token by token, each token once.
 
-A decision is evaluated once. Of the text before it a state keeps what evidence still asks for: the tokens that columns can see,
-back to the start of the document where histories end there, and the log-odds that each of its decisions was measured against in
-every part, if these count the text.
-
-Another model of the same tokens is one more input of the mix (`combine`):
-
-    log-odds = w_1 a + w_2 z + w_3,        z = log of the other model's mass at the right of a node, less that at its left
-
-for each decision, with a the counted model's log-odds and weights w of the depth of the node in the tree. Each decision is a
-probability, so that the whole is normalised as the counted model is.
+A state keeps of the text what evidence still asks for: the tokens that columns can see, and the log-odds that each of their
+decisions was measured against in every part, if these count the text. Another model of the same tokens is one more input of
+the mix (`combine`), `w_1 a + w_2 z + w_3` for each decision: a the counted model's log-odds, z those of the other model's mass
+at the right and at the left of a node, w of the depth of the node.
 """
 
 import functools
@@ -292,14 +286,6 @@ def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -
     return _after(model, state, ahead._replace(d=d, base=base, gates=tuple(gates)), ids)
 
 
-def predict_alone(
-    model: CountedModel, ids: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
-) -> Float[np.ndarray, "P N"]:
-    """The same at some places, for a model of the training text."""
-    ahead = look_ahead(model, begin(model), ids, all_nodes(model, places))
-    return model.tree.log_probabilities(ahead.log_odds.reshape(len(places), model.vocab_size - 1))
-
-
 @functools.singledispatch
 def distributions(other: Any, stream: np.ndarray, places: np.ndarray) -> Float[np.ndarray, "P N"]:
     """`log p` of all tokens at some places of a stream, under any model."""
@@ -381,10 +367,11 @@ def distributions_at(
     if not len(places):
         return np.zeros((0, model.vocab_size))
     if is_alone(model):
-        cuts = np.arange(0, len(places), max(1, _decisions // model.vocab_size))[1:]
-        return np.concatenate(
-            [predict_alone(model, np.append(stream[: some[-1]], PAD), some) for some in np.split(places, cuts)]
-        )
+        found, most = [], max(1, _decisions // model.vocab_size)
+        for some in np.split(places, np.arange(0, len(places), most)[1:]):
+            ahead = look_ahead(model, begin(model), np.append(stream[: some[-1]], PAD), all_nodes(model, some))
+            found.append(model.tree.log_probabilities(ahead.log_odds.reshape(len(some), model.vocab_size - 1)))
+        return np.concatenate(found)
     return np.stack([predict(model, state) for state in states_at(model, stream, places)])
 
 

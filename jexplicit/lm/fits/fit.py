@@ -217,8 +217,6 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
         raise ValueError("a set of texts, which has no order: pass a list, sorted(texts)")
     given: list[Any] = [texts] if isinstance(texts, os.PathLike) else list(texts)
     files = [item for item in given if isinstance(item, os.PathLike)]
-    if not given:
-        raise ValueError("no texts: pass at least one string, or a pathlib.Path")
     if files and len(files) == len(given):
         return read_documents(files, field=field, documents=documents)
     if others := [(n, item) for n, item in enumerate(given) if not isinstance(item, str)]:
