@@ -102,12 +102,12 @@ def generate(
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
     begin = np.stack([allowed if ids is None else _among(allowed, ids) for ids in first or [None] * len(prompts)])
     keys = jax.random.split(key, len(prompts)) if len(prompts) > 1 else key[None]
-    how: Any = {"length": length, "top_k": top_k, "top_p": top_p}
+    how: Any = {"temperature": np.float32(temperature), "top_k": top_k, "top_p": top_p}
     if isinstance(model, Counted):
-        ids = np.stack([_write(*one, model, allowed, temperature, **how) for one in zip(keys, prompts, begin, strict=True)])
+        ids = np.stack([_write(*one, model, allowed, length, **how) for one in zip(keys, prompts, begin, strict=True)])
     else:
         history = np.stack([_history_of(p, max(model.radius, model.history)) for p in prompts])
-        ids = np.asarray(_generate(keys, model, history, begin, allowed, float(temperature), **how))
+        ids = np.asarray(_generate(keys, model, history, begin, allowed, length, **how))
     return ids if several else ids[0]
 
 
@@ -228,21 +228,13 @@ def _check_numbers(*, length: Any, temperature: Any, top_k: Any, top_p: Any) -> 
 
 @functools.partial(jax.jit, static_argnames=("length", "top_k", "top_p"))
 def _generate(
-    keys: Array,
-    model: LanguageModel,
-    history: Array,
-    begin: Array,
-    allowed: Array,
-    temperature: Array,
-    length: int,
-    top_k: int | None,
-    top_p: float | None,
+    keys: Array, model: LanguageModel, history: Array, begin: Array, allowed: Array, length: int, **how: Any
 ) -> Array:
     def step(state, key):
         history, ended, now = state
         logits = model.logits(context_of(history, model.radius), history if model.history else None)
         row = jnp.where(now, logits, -jnp.inf)
-        i = jnp.where(ended, PAD, draw(key, row, temperature, top_k=top_k, top_p=top_p)).astype(history.dtype)
+        i = jnp.where(ended, PAD, draw(key, row, **how)).astype(history.dtype)
         return (jnp.roll(history, 1).at[0].set(i), ended | (i == PAD), allowed), i
 
     def one(key, history, begin):
@@ -254,24 +246,12 @@ def _generate(
 _draw = jax.jit(draw, static_argnames=("top_k", "top_p"))
 
 
-def _write(
-    key: Array,
-    prompt: np.ndarray,
-    begin: np.ndarray,
-    model: AnyModel,
-    allowed: np.ndarray,
-    temperature: float,
-    *,
-    length: int,
-    top_k: int | None,
-    top_p: float | None,
-) -> Int[np.ndarray, " length"]:
-    """The same by a model that reads its own text token by token."""
-    state, ids, now = read(model, init(model), prompt)[1], np.full(length, PAD, np.int32), begin
+def _write(key: Array, prompt: np.ndarray, now: np.ndarray, model: AnyModel, allowed: np.ndarray, length: int, **how: Any):
+    """The same by a model that reads its own text token by token, [length] ids."""
+    state, ids = read(model, init(model), prompt)[1], np.full(length, PAD, np.int32)
     for n, own in enumerate(jax.random.split(key, length)):
         log_p, after = expect(model, state)
-        row = np.where(now, log_p, -np.inf).astype(np.float32)
-        ids[n] = _draw(own, row, np.float32(temperature), top_k=top_k, top_p=top_p)
+        ids[n] = _draw(own, np.where(now, log_p, -np.inf).astype(np.float32), **how)
         if ids[n] == PAD:
             break
         state, now = after(int(ids[n])), allowed

@@ -175,7 +175,7 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
 
 
 def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
-    """The optimum at K = 1, `U = log(C[j, i] / C(j))`, and its loss.
+    """The optimum at K = 1, `log(C[j, i] / C(j))`, and its loss.
 
     The floor stands in the place of a count of 0; the summed loss is at most `N^2 * floor` above the infimum.
     """
@@ -235,6 +235,7 @@ class BackOffChain(TableRows):
     names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
     tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
     radius = property(lambda self: max(1, len(self.levels)))
+    vocab_size = property(lambda self: len(self.base))
     normalised = True
     row_tables = property(lambda self: (jnp.asarray(self.base)[None], *self.levels))
 
