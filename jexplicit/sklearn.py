@@ -11,6 +11,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
@@ -44,13 +45,11 @@ class _Classifier(ClassifierMixin, _Estimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of all classes."""
-        logits = self._logits(X).astype(np.float64)
-        p = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return p / p.sum(axis=1, keepdims=True)
+        return softmax(self._logits(X).astype(np.float64), axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class."""
-        best = self._logits(X).argmax(axis=1)
+        best = self._logits(X).argmax(axis=1)  # first: without a fit there are no classes
         return self.classes_[best]
 
     def _logits(self, X: Any) -> np.ndarray:

@@ -21,7 +21,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
 from jexplicit.data.shards import Shard, write_index, write_shard
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents
-from jexplicit.runs.files import local_path, make_folder
+from jexplicit.runs.files import local_path
 
 
 class Part(NamedTuple):
@@ -81,8 +81,6 @@ def ingest(
     from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
 
     out = local_path(out)
-    for folder in ("train", "dev", "counts"):
-        make_folder(out / folder)
     table_files = out / "counts"
     if runner == "DirectRunner":  # would first download another engine
         runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"

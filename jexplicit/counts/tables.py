@@ -233,7 +233,6 @@ def _save_path(saving: Saving) -> Path:
 
 
 def _save(counter: Any, saving: Saving, about: str, done: int) -> None:
-    saving.folder.mkdir(parents=True, exist_ok=True)
     arrays = {"about": np.frombuffer(about.encode(), np.uint8), "done": np.array(done)}
     for k, C in enumerate(counter.tables()):
         own = {"table": C} if isinstance(C, np.ndarray) else {"data": C.data, "indices": C.indices, "indptr": C.indptr}

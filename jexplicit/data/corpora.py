@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import platform
+import random
 import re
 import socket
 import sys
@@ -166,9 +167,7 @@ def sample_documents(
     """A uniform sample of `size` documents in order, and their total number."""
     if size < 1:
         raise ValueError(f"a sample of {size} documents: draw at least 1")
-    import numpy as np  # local import: --help does not need it
-
-    rng, seen = np.random.default_rng(seed), 0
+    rng, seen = random.Random(seed), 0
 
     def drawn() -> Iterator[tuple[float, int, str]]:
         nonlocal seen
@@ -206,7 +205,8 @@ def text_sizes(documents: Iterable[str]) -> TextSizes:
 def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
     """Shares of dev whose documents occur in train, for any white space."""
     words = [(document, " ".join(document.split())) for document in dev]
-    found = {key for _, key in words} & {" ".join(document.split()) for document in train}
+    wanted = {key for _, key in words}
+    found = {key for document in train if (key := " ".join(document.split())) in wanted}
     sizes = [(_bytes(document), key in found) for document, key in words]
     repeated, in_all = [size for size, twice in sizes if twice], sum(size for size, _ in sizes)
     return Overlap(len(repeated) / max(len(sizes), 1), sum(repeated) / max(in_all, 1))
@@ -467,8 +467,7 @@ def _kept_documents() -> tuple[str, ...]:
         documents = tuple(json.loads(path.read_text()))
     except (OSError, ValueError):  # missing or damaged
         documents = _standard_library_documents()
-        with contextlib.suppress(OSError, ValueError):  # unwritable cache: not used
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(ValueError):  # unwritable cache: not used
             write_whole(path, lambda file: file.write(json.dumps(documents).encode()))
     mark_used(path.parent)
     return documents

@@ -37,7 +37,6 @@ from jexplicit.runs.files import (
     cache_limit,
     file_inside,
     local_path,
-    make_folder,
     mark_used,
     parse_json,
     write_json,
@@ -169,7 +168,6 @@ def write_stream(
             return read_shards(folder)
         shards = list(found["shards"])
         _check_sizes(folder, shards, dtype)  # before hours of work
-    make_folder(folder)
     parts, documents = ([] if shards else [np.array([PAD], dtype)]), 0  # of the shard that is open
     index = functools.partial(write_index, folder, shards, vocab_size=vocab_size, tokenizer=tokenizer)
 
@@ -366,7 +364,6 @@ def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
     about = {"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}
     model, *streams, described = (entry / name for name in _FILES)
     try:
-        make_folder(entry)
         write_whole(model, lambda file: file.write(made.tokenizer.file_content()))
         for path, stream in zip(streams, (made.train, made.dev), strict=True):
             write_whole(path, lambda file, stream=stream: np.save(file, stream[:]))

@@ -29,7 +29,7 @@ import sentencepiece
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import is_input, read_input
-from jexplicit.runs.files import local_path
+from jexplicit.runs.files import local_path, write_whole
 
 KINDS = ("bpe", "word", "char")
 UNK_ID = 1
@@ -148,10 +148,7 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the tokenizer to a file; ValueError if it cannot be written."""
-        try:
-            local_path(path).write_bytes(self.file_content())
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written ({error.strerror}): choose another place") from error
+        write_whole(local_path(path), lambda file: file.write(self.file_content()))
 
     def file_content(self) -> bytes:
         """The content of a saved file: kind and hash, then the model."""

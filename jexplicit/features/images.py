@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
+from numpy.lib.stride_tricks import sliding_window_view
 
 from jexplicit.features.random import positive_parts
 from jexplicit.runs.checks import as_float, is_concrete
@@ -72,9 +73,7 @@ def patch_filters(
     rng = np.random.default_rng(seed)
     drawn = max(_patches_per_filter * number, 10 * size * size)
     m, row, column = (rng.integers(0, end, drawn) for end in (M, height - size + 1, width - size + 1))
-    offsets = np.arange(size)
-    rows, columns = row[:, None, None] + offsets[None, :, None], column[:, None, None] + offsets[None, None, :]
-    patches = images[m[:, None, None], rows, columns].reshape(drawn, -1) / (levels - 1)
+    patches = sliding_window_view(images, (size, size), axis=(1, 2))[m, row, column].reshape(drawn, -1) / (levels - 1)
     patches = patches[patches.std(axis=1) > _least_contrast]
     if len(patches) < number:
         remedy = "use fewer filters or larger patches"
@@ -226,14 +225,6 @@ def describe(
     return of_images(lambda X: _project(pools(X), axes), images, levels, progress)
 
 
-def unit_roots(parts: Sequence[Float[Array, "m ..."]]) -> Float[Array, "m D"]:
-    """Square roots of numbers >= 0 as rows of norm 1, parts alike."""
-    roots = [jnp.sqrt(part.reshape(len(part), -1)) for part in parts]
-    norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]
-    units = [rows / jnp.where(norm > 0, norm, 1) for rows, norm in zip(roots, norms, strict=True)]
-    return jnp.concatenate(units, axis=1) / math.sqrt(len(parts))
-
-
 @jax.jit
 @full_precision
 def _project(rows: Array, axes: Axes) -> Array:
@@ -339,7 +330,10 @@ def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float
 @full_precision
 def _scattering_pools(X: Array, bank: Wavelets) -> Array:
     zero, first, second = jax.vmap(scattering, (0, None))(X, bank)
-    return unit_roots([jnp.concatenate([zero, first], axis=1), second])
+    roots = [jnp.sqrt(part.reshape(len(X), -1)) for part in (jnp.concatenate([zero, first], axis=1), second)]
+    norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]
+    units = [rows / jnp.where(norm > 0, norm, 1) for rows, norm in zip(roots, norms, strict=True)]  # both orders alike
+    return jnp.concatenate(units, axis=1) / math.sqrt(2)
 
 
 def _moduli(x: Float[Array, "m r c"], psi: Float[Array, "L r c"], step: int) -> Float[Array, "mL _ _"]:

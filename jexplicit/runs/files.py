@@ -123,25 +123,19 @@ def check_writable(path: str | os.PathLike, flag: str) -> Path:
     return file
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, where they are missing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
-
-
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name, flush it, then rename it."""
+    """Write a file under a temporary name, flush it, then rename it; its folder is made."""
     partial = path.with_name(path.name + ".partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise ValueError(f"{path} cannot be written ({error.strerror}): make room, or choose another folder") from error
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import chex
 import numpy as np
 import pytest
-from files import shards_of
+from files import flipped, shards_of
 from reference import cooccurrences, random_documents, stream_of
 from refusals import refused
 from scipy.sparse import csr_array
@@ -199,10 +199,6 @@ def test_a_pass_killed_after_any_window_goes_on_exactly_and_what_was_saved_is_no
     for _ in range(2):
         assert_same(count_sparse(STREAM, **options, progress=lambda *now: reports.append(now)), EXPECTED)
     assert reports == [(len(STREAM) - 1,) * 2]
-
-
-def flipped(data, place):
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
 def test_partial_counts_of_another_pass_and_damaged_ones_are_refused(tmp_path, monkeypatch):

@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
+from files import put
 from refusals import refused
 
 from jexplicit.data import inputs
@@ -20,12 +20,6 @@ from jexplicit.data.inputs import MinimalPair, file_records, read_pairs
 
 TEXT, LINES = b"to be\nor not\n", ["to be", "or not"]
 PAIR = b'{"sentence_good": "he runs", "sentence_bad": "he run"}\n'
-
-
-def put(path: Path, data: str | bytes = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return path
 
 
 # Files of any kind

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from files import flipped, put
 from refusals import refused
 
 from jexplicit.data import corpora
@@ -62,10 +63,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {f"{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def flipped(data: bytes, place: int) -> bytes:
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
 # The stream
 
 
@@ -96,6 +93,7 @@ def killed_at(fatal: int, monkeypatch, moment: str = "before"):
     def write_or_die(path, write):
         dies = next(writes) == fatal
         if dies and moment == "middle":
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.with_name(path.name + ".partial").write_bytes(b"\xff\xff\xff")
         if not dies or moment == "after":
             write_whole(path, write)
@@ -188,14 +186,8 @@ def test_damaged_shards_and_indices_are_named(tmp_path, tokenizer):
 # Documents of files, and how they are split and drawn
 
 
-def put(path: Path, data: str | bytes) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return str(path)
-
-
 def lines(path: Path, n: int, word: str = "line") -> str:
-    return put(path, "".join(f"{word} number {line} of {n}, and {line * line % 97}\n" for line in range(n)))
+    return str(put(path, "".join(f"{word} number {line} of {n}, and {line * line % 97}\n" for line in range(n))))
 
 
 def test_a_document_is_a_line_unchanged_and_globs_and_folders_are_sorted_and_skip_hidden_files(tmp_path):

@@ -257,24 +257,6 @@ def test_wavelets_have_no_mean_and_lie_at_their_frequencies():
             np.testing.assert_allclose([frequencies[row], frequencies[column]], xi, rtol=0, atol=0.15)
 
 
-def test_moduli_ignore_constants_and_follow_contrast():
-    bank = wavelets(SHAPE, octaves=2, angles=3, grid=2)
-    x = some_image().astype(np.float32)
-    orders, inverted, bright, flat = (
-        list(map(np.asarray, compiled(jax.device_put(image), bank)))
-        for image in (x, 1 - x, 3 * x, np.full(SHAPE, 0.25, np.float32))
-    )
-    for n in (1, 2):
-        np.testing.assert_allclose(inverted[n], orders[n], rtol=0, atol=1e-5)
-    for order, more in zip(orders, bright, strict=True):
-        np.testing.assert_allclose(more, 3 * order, rtol=1e-4, atol=1e-5)
-    for order, level in zip(flat, (0.25, 0, 0), strict=True):  # it has its level and no moduli
-        np.testing.assert_allclose(order, level, rtol=1e-6, atol=1e-6 * (not level))
-    rows = np.asarray(scattering_pools(jax.device_put(np.stack([x, 3 * x])), bank))
-    np.testing.assert_allclose(rows[1], rows[0], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(np.sum(rows**2, axis=1), 1, rtol=1e-5)
-
-
 def test_one_octave_has_no_second_order_and_jit_and_grad_pass():
     X = jax.device_put(some_image((3, 16, 16)).astype(np.float32))
     for octaves in (3, 1):
