@@ -125,14 +125,7 @@ def _check_state(model: Any, state: Any) -> None:
             raise ValueError("a state of a counted model: read the text with this model")
         return
     combined = isinstance(model, Combination) and isinstance(state, CombinationState)
-    own, other = (state.own, begin(model).own) if combined else (state, begin(model))
-    fits = isinstance(own, CountedState) and isinstance(other, CountedState) and len(own.gates) == len(other.gates)
-    if (
-        not fits
-        or len(own.base) != len(other.base)
-        or any(
-            one.D.shape != two.D.shape or not np.array_equal(one.U, two.U)
-            for one, two in zip(own.gates, other.gates, strict=True)
-        )
-    ):
+    pair: Any = (state.own, begin(model).own) if combined else (state, begin(model))
+    shapes = [[len(of.base), *((gate.D.shape, gate.U.tobytes()) for gate in of.gates)] for of in pair if hasattr(of, "base")]
+    if len(shapes) < 2 or shapes[0] != shapes[1]:
         raise ValueError("a state that is not of this model: read the text with it")

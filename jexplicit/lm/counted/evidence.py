@@ -14,9 +14,9 @@ Evidence is 0 where a cell has seen nothing. All of it runs on the host, where s
 
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Integer, UInt32, UInt64
@@ -232,7 +232,8 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: V
         wide += np.concatenate([recent[:, a, None], wide[:, :-1, -1]], axis=1)[:, :, None] * (_fade * _fade[1])
         recent[:, to] = wide.reshape(2, -1)[:, : len(c)]
     last[1:], last[2:] = y, y[1:] + 2 * y[:-1]
-    views, number = [(start, None)] if view.whole else [], np.arange(n, dtype=np.int32)
+    views: list[tuple[np.ndarray, np.ndarray | None]] = [(start, None)] if view.whole else []
+    number = np.arange(n, dtype=np.int32)
     if view.training and not view.whole:
         own = d.block.take(time)
         first = np.flatnonzero((start == number) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
@@ -240,7 +241,7 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: V
     if view.since is not None and not view.whole:
         place, rank, L = d.place.take(time), np.cumsum(start == number, dtype=np.int64), len(view.since)
         views.append((np.searchsorted(rank * L + place, rank * L + view.since.take(place)).astype(np.int32), None))
-    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent, views)
+    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent, views=views)
 
 
 def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -438,7 +439,7 @@ def pass_over(
     if weights is not None and W == B:
         step = weights(x[:, :KINDS])
         base[:] = weigh(step, x.T[:KINDS], base)
-    return Past(x.T[:KINDS], x[:, KINDS] > 0, table, join(*zip(*cells, strict=True)) if cells else None, step)
+    return Past(x.T[:KINDS], x[:, KINDS] > 0, cast(np.ndarray, table), join(*zip(*cells, strict=True)) if cells else None, step)
 
 
 def weigh(weights: np.ndarray, X: np.ndarray, log_odds: Float32[np.ndarray, " B"]) -> Float32[np.ndarray, " B"]:
@@ -452,7 +453,7 @@ def weigh(weights: np.ndarray, X: np.ndarray, log_odds: Float32[np.ndarray, " B"
     return out
 
 
-def join(cell: Iterable[UInt64[np.ndarray, " _"]], seen: Iterable[Statistics]) -> Cells:
+def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -> Cells:
     """Cells of ascending numbers, of some at a time, with numbers in the smallest types that hold them."""
     high, fields = np.concatenate([part >> np.uint64(32) for part in cell]), []
     for parts in zip(*seen, strict=True):

@@ -120,7 +120,7 @@ else:
 Counted = (CountedModel, Combination)
 
 
-def within_documents(model: CountedModel) -> CountedModel:
+def within_documents(model: AnyModel) -> Any:
     """A model that treats each document as if there were no other."""
     if model.history == "none" or "document" in model.history:
         return model

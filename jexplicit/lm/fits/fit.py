@@ -192,15 +192,16 @@ def _options(method: str, options: dict[str, Any]) -> Options:
     options = {name: as_json(value) for name, value in options.items()}
     hints, kinds = get_type_hints(Options, include_extras=True) | {"radius": PositiveInt}, get_type_hints(Options)
     for name, value in options.items():
-        kind, bounds = kinds[name], [] if value is None else [*find_bounds(hints[name])]
+        kind, bounds = kinds[name], [*find_bounds(hints[name])]
         fits = get_origin(hints[name]) is Literal or is_of(value, kind)
-        if not fits or not all(bound.contains(value) for bound in bounds):
+        if not fits or not (value is None or all(bound.contains(value) for bound in bounds)):
             words = "a number" if is_of(0.5, kind) else "a whole number" if is_of(0, kind) else "True or False"
             raise ValueError(f"{name}={value!r}: give {' '.join([words, *map(str, bounds)])}")
     window_of(options.get("history", "none"))
     if "seed" in options:
         check_seed(options["seed"])
-    return Options(**{"history": "document" if "history" in OPTIONS[method] else "none"} | options)
+    defaults: dict[str, Any] = {"history": "document"} if "history" in OPTIONS[method] else {}
+    return Options(**defaults | options)
 
 
 def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit) -> list[str]:
