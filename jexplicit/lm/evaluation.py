@@ -81,7 +81,7 @@ def evaluate(
     mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """The loss of any language model on a token stream, summed `-log p` in nats.
+    """The loss of any language model on a token stream, in nats.
 
     At K = 1 it comes from the stream's counts alone and is always exact. Beyond, a seeded sample of positions bounds the time.
 
@@ -386,7 +386,7 @@ def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> f
 def score_documents(
     model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], *, separate: bool = False, progress: Progress | None = None
 ) -> Float[np.ndarray, " n"]:
-    """`log p(document)` of every document of a text, in nats, in one call; a document without a token is refused.
+    """`log p(document)` of every document of a text, in nats, in one call.
 
     separate: score each as if it were the only one; otherwise models of the past see those before it.
     """
@@ -451,7 +451,7 @@ _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers
 
 
 class Judgement(NamedTuple):
-    """How often a model is right: the share of pairs where the acceptable sentence is likelier, and of ties."""
+    """The share of pairs where the acceptable sentence is likelier."""
 
     accuracy: float
     ties: float

@@ -119,7 +119,7 @@ def load_state(path: str | os.PathLike) -> State | CountedState | CombinationSta
 
 
 def _check_state(model: Any, state: Any) -> None:
-    """Refuse the state of another model: of another kind, shape, or directions, which never move."""
+    """Refuse a state of another kind, shape, or directions."""
     if not isinstance(model, Counted):
         if not isinstance(state, State):
             raise ValueError("a state of a counted model: read the text with this model")

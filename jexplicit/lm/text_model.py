@@ -83,7 +83,7 @@ class TextModel(NamedTuple):
         return explain(self.model, read.X, read.Y, past=read.past)
 
     def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:
-        """The `top` likeliest tokens after a prompt, with their probabilities; an empty prompt is the start of a document."""
+        """The `top` likeliest tokens after a prompt, with their probabilities."""
         if not isinstance(top, int) or top < 1:
             raise ValueError(f"top={top!r}: ask for at least one token")
         p = np.exp(next_token(self.model, *prompt_ids(self.tokenizer, prompt)))

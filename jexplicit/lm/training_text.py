@@ -40,10 +40,8 @@ class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
     stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
-    log: called with the fields of an event.
-    dev: [L] text whose perplexity iterative methods report, and stop by.
-    checkpoints: folder for what a killed fit resumes from; a fit of another text, with other options, is refused there.
-    events: earlier events of a name, of the run that is resumed.
+    log: called with the fields of an event. dev: [L] text whose perplexity iterative methods report, and stop by. checkpoints:
+    folder for what a killed fit resumes from. events: earlier events of a name, of the run that is resumed.
     """
 
     stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)

@@ -34,13 +34,7 @@ _k1, _k2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 
 
 def mix(a: Column | np.uint64, b: Column | np.uint64) -> Any:
-    """A 64-bit number for each pair of numbers.
-
-    Example:
-        >>> one, two = np.uint64(1), np.uint64(2)
-        >>> bool(mix(one, two) == mix(two, one))
-        False
-    """
+    """A 64-bit number for each pair of numbers."""
     with np.errstate(over="ignore"):
         h = (a ^ b) * _k1 + b
         return (h ^ (h >> np.uint64(29))) * _k2
@@ -162,7 +156,7 @@ class Text:
         return self.made[column]
 
     def span(self, start: Int[np.ndarray, " n"], end: Int[np.ndarray, " n"] | None = None, *, folded: bool = False) -> Column:
-        """The number of the tokens from each start to each end (default, all), 0 for none; folded: of any case."""
+        """The number of the tokens from each start to each end, 0 for none."""
         if ("sums", folded) not in self.made:
             c = mix(np.uint64(7), (self.spelling.folded[self.ids] if folded else self.ids).astype(np.uint64))
             powers, inverse = (np.append(np.uint64(1), np.full(len(c), base)) for base in (_q, _q_inverse))
@@ -182,7 +176,7 @@ def _latest(event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0)
 
 # Words. Of characters a word is a run of letters; of subwords it begins at a `▁`.
 class Words(NamedTuple):
-    """Words of a text: where they begin and end; for each place, the begin of the word that goes on there, or the place.
+    """Words of a text, and for each place the begin of its word.
 
     before, first: [L] the number of words before that begin, and before the document.
     """
@@ -374,12 +368,7 @@ class Tree(NamedTuple):
         return -np.sum(np.where(self.within, np.logaddexp(0, signed), 0), axis=-1)
 
     def classes(self, size: int, counts: Integer[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-        """The class of every token by a cut of the tree.
-
-        Example:
-            >>> as_tree({4: (0, 1), 5: (2, 3), 6: (4, 5)}, 6, 4).classes(2, np.array([1, 1, 1, 1])).tolist()
-            [0, 0, 1, 1]
-        """
+        """The class of every token by a cut of the tree."""
         N, D = self.node.shape
         below = np.bincount(self.node[self.within], np.repeat(counts, self.length), N)  # occurrences below each node
         small = self.within & (below[self.node] <= counts.sum() / size)
@@ -388,7 +377,7 @@ class Tree(NamedTuple):
         return np.unique(top, return_inverse=True)[1].astype(np.int32)
 
     def leaves(self) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, "nodes 3"]]:
-        """The tokens from left to right, and the leaves of each node: first, first of the right half, end."""
+        """The tokens from left to right, and the leaves of each node."""
         N, D = self.node.shape
         order = np.lexsort([np.where(self.within, self.bit, -1)[:, d] for d in range(D - 1, -1, -1)])
         spans = np.full((max(N - 1, 0), 3), N, np.int64)
@@ -443,9 +432,10 @@ def _before(ids: np.ndarray, N: int) -> np.ndarray:
 
 
 def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
-    """The tree that merges the two clusters that lose least information, from counts J [N, C] of tokens with columns.
+    """The tree that merges the two clusters that lose least information.
 
-    Source: agglomerative information bottleneck, Slonim and Tishby 1999; Brown et al. 1992.
+    J: [N, C] how often each token stands with each column. Source: agglomerative information bottleneck, Slonim and Tishby
+    1999; Brown et al. 1992.
     """
     N = len(J)
     J = J[:, J.any(axis=0) | (np.arange(J.shape[1]) == 0)] + 1e-9  # also of a text without neighbours
@@ -474,7 +464,7 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
 
 
 def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
-    """Word vectors of the first tokens of pairs that are counted in [N, N]; those of several counts side by side.
+    """Word vectors from counts [N, N] of pairs, of several side by side.
 
     Leading singular vectors of positive pointwise mutual information `log(n_ij / (n_i q_j))`, with q the distribution of the
     second tokens to the power .75, scaled by root singular values.
@@ -494,7 +484,7 @@ def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray,
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least: float = 0.2) -> Tree:
-    """The tree that splits sets of tokens in two by 2-means of word vectors x of length 1, weighted by counts.
+    """The tree that splits sets of tokens by 2-means of unit vectors x.
 
     Each half keeps `least` of the occurrences, where the tokens allow it: paths stay short.
     """
@@ -534,9 +524,8 @@ def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least
 def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: int, N: int) -> Tree:
     """The paths of a tree given by the children of inner nodes.
 
-    Example:
-        >>> as_tree({3: (0, 4), 4: (1, 2)}, 3, 3).bit.tolist()
-        [[0, 0], [1, 0], [1, 1]]
+    >>> as_tree({3: (0, 4), 4: (1, 2)}, 3, 3).bit.tolist()
+    [[0, 0], [1, 0], [1, 1]]
     """
     paths: dict[int, tuple[tuple[int, int], ...]] = {root: ()}
     order, number = [root], {}

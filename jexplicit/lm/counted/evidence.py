@@ -50,10 +50,7 @@ _most = 1 << 28  # decisions of a text, whose numbers a key holds
 class Decisions(NamedTuple):
     """The decisions of the tokens of a text, in their order.
 
-    place: [B] the place in the text.
-    block: [B] the block of the text.
-    node: [B] of the tree.
-    bit: [B] 0 or 1.
+    place, block: [B] in the text. node: [B] of the tree. bit: [B] 0 or 1.
     """
 
     place: Int[np.ndarray, " B"]
@@ -65,10 +62,8 @@ class Decisions(NamedTuple):
 class Statistics(NamedTuple):
     """Sufficient statistics of cells, which add up.
 
-    n, ones: decisions, and those that were 1.
-    last: the last decision, and two times the one before it; 0 where there is none.
-    r, v: sums of y - p and of p (1 - p).
-    recent_r, recent_v: the same, with weights that fade.
+    n, ones: decisions, and those that were 1. last: the last decision, and two times the one before it; 0 where there is none.
+    r, v: sums of y - p and of p (1 - p); recent_r, recent_v: with weights that fade.
     """
 
     n: np.ndarray
@@ -88,14 +83,14 @@ class Statistics(NamedTuple):
 
 
 def predicted_places(ids: Integer[np.ndarray, " L"], eos: bool, start: int = 1) -> Int[np.ndarray, " P"]:
-    """The places of a stream from `start` on whose tokens are predicted; with `eos`, `<pad>` is."""
+    """The places of a stream from `start` on whose tokens are predicted."""
     return np.arange(start, len(ids)) if eos else np.flatnonzero(ids[start:] != PAD) + start
 
 
 def decisions(
     ids: Integer[np.ndarray, " L"], tree: Tree, places: Int[np.ndarray, " P"], block: np.ndarray | None = None
 ) -> Decisions:
-    """The decisions of the tokens at some places, in their order; block: [L] of each place, ascending, at most 255.
+    """The decisions of the tokens at some places; block: [L] below 256.
 
     >>> from jexplicit.lm.counted.contexts import as_tree
     >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
@@ -121,8 +116,7 @@ class View(NamedTuple):
     """The part of a text that a context uses.
 
     training: whether it sees the blocks before the place's own; in a text that is read after the training text, this.
-    since: [L] the first place of its own block that is seen from each place, too; None for none of it.
-    whole: whether all before a place is seen, whatever the block.
+    since: [L] the first place of its own block that is seen from each place, too; None for none. whole: all before a place.
     """
 
     training: bool = True
@@ -133,14 +127,9 @@ class View(NamedTuple):
 class Sorted(NamedTuple):
     """Decisions in the order of (cell, time), with cumulative sums from 0.
 
-    cell: [n] number of the cell.
-    time: [n] number of the decision.
-    y: [n] it.
-    b: [n] its base.
-    start: [n] where the cell begins in this order.
-    last: [n + 1] the decision before, and two times the one before that, of whatever cell.
-    ones, r, v, recent_r, recent_v: [n + 1].
-    views: intervals [begin, end) of what is seen before each decision; without an end, up to itself.
+    cell, time, y, b: [n] numbers of cell and decision, the decision, its base. start: [n] where the cell begins in this order.
+    last: [n + 1] the decision before, and two times the one before that, of whatever cell. views: intervals [begin, end) that
+    are seen before each decision; without an end, up to itself.
     """
 
     cell: UInt64[np.ndarray, " n"]
@@ -157,7 +146,7 @@ class Sorted(NamedTuple):
     views: list[tuple[np.ndarray, np.ndarray | None]]
 
     def seen(self, *intervals: tuple[np.ndarray, np.ndarray | slice], sums: bool = True) -> Statistics:
-        """Statistics of intervals [begin, end), one after the other; without sums, r and later fields are 0."""
+        """Statistics of intervals [begin, end); without sums, r and later are 0."""
         found = []
         for begin, end in intervals:
             n = (np.arange(end.start or 0, end.stop, dtype=np.int32) if isinstance(end, slice) else end) - begin
@@ -172,7 +161,7 @@ class Sorted(NamedTuple):
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) -> list[UInt64[np.ndarray, " n"]]:
-    """Numbers that sort decisions by (cell, time), for some of a power of 2 shards of cells.
+    """Numbers that sort decisions by (cell, time), for some shards of cells.
 
     A cell has 35 bits, of a hash of its context and node, the number of a decision 28, and its bit 1. The shards are as many as
     divide all, from a multiple of their number on.
@@ -203,7 +192,7 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) ->
 
 
 def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: View, d: Decisions) -> Sorted:
-    """Sort keys in place, sum what evidence needs, and find what the view has before each decision."""
+    """Sort keys in place, with the sums and views that evidence needs."""
     key.sort()
     n, one = len(key), np.uint64(1)
     cell, time, y = np.empty(n, np.uint64), np.empty(n, np.int32), np.empty(n, np.int8)
@@ -245,7 +234,7 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: V
 
 
 def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The entry of a table of states for each cell, in the bin below b, and the fraction to the next.
+    """The entries of cells in a table, and fractions to the next bin.
 
     A state is the class of the count of 0, of 1, and the last two decisions.
     """
@@ -282,8 +271,7 @@ def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray,
 class Cells(NamedTuple):
     """All cells of a context at the end of a text, sorted.
 
-    low: [U] the lower 32 bits of their numbers.
-    first: [9] where those with 0, 1, ... 7 in the bits above begin, and U.
+    low: [U] the lower 32 bits of their numbers. first: [9] where those with 0, 1, ... 7 in the bits above begin, and U.
     seen: [U] what they have seen, in the smallest integers that hold it, and sums in half precision where it holds them.
     """
 
@@ -317,11 +305,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 class Past(NamedTuple):
     """The results of a pass over the decisions with one context.
 
-    x: [3, W] evidence of the decisions that are wanted.
-    known: [W] whether their cells have seen enough.
-    table: of states.
-    cells: at the end of the training text, if asked for.
-    step: [3] the weights with which evidence was added to the base; none if it was not.
+    x, known: [3, W] evidence of the decisions that are wanted, and whether their cells have seen enough. table: of states.
+    cells: at the end of the training text, if asked for. step: [3] the weights with which evidence was added to the base.
     """
 
     x: Float[np.ndarray, "3 W"]
@@ -334,9 +319,8 @@ class Past(NamedTuple):
 def columns(time: Int[np.ndarray, " n"], wanted: Int[np.ndarray, "R 2"]) -> Int[np.ndarray, " n"]:
     """The number of each decision in some ascending ranges, or -1.
 
-    Example:
-        >>> columns(np.arange(8), np.array([[1, 3], [6, 8]])).tolist()
-        [-1, 0, 1, -1, -1, -1, 2, 3]
+    >>> columns(np.arange(8), np.array([[1, 3], [6, 8]])).tolist()
+    [-1, 0, 1, -1, -1, -1, 2, 3]
     """
     first, end = wanted.T
     before = np.append(0, np.cumsum(end - first)) - np.append(first, 0)  # what is left out before each range, below zero
@@ -397,7 +381,7 @@ def pass_over(
         return found.reshape(2, 2, -1)
 
     def evaluated(number: int, *, store: bool) -> tuple[np.ndarray, Statistics] | None:
-        """Write the evidence of a shard, and change its base; its cells, if they are stored."""
+        """Evidence and base of a shard are written; its cells, if stored."""
         s = kept[number] if kept else sort(key[number], base, view, d)
         new = s.start == np.arange(len(s.start))
         earlier, rank = (before.find(s.cell[new]), np.cumsum(new) - 1) if before else (None, new)
@@ -454,7 +438,7 @@ def weigh(weights: np.ndarray, X: np.ndarray, log_odds: Float32[np.ndarray, " B"
 
 
 def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -> Cells:
-    """Cells of ascending numbers, of some at a time, with numbers in the smallest types that hold them."""
+    """Cells of ascending numbers, of some at a time, in small types."""
     high, fields = np.concatenate([part >> np.uint64(32) for part in cell]), []
     for parts in zip(*seen, strict=True):
         most = max(np.abs(part).max(initial=0) for part in parts)

@@ -44,12 +44,9 @@ _sets = 1 << 13  # of every gate, so that gates share a program
 
 
 class Gate(NamedTuple):
-    """The weights of the sets of a gate.
+    """The weights of the sets of a gate: U, D, their ridges.
 
-    U: [F, K] directions of the evidence.
-    ridge: [K].
-    D: [S, K] weights.
-    H: [S, K] what each has learnt from.
+    H has what each weight has learnt from.
     """
 
     U: Float32[np.ndarray, "F K"]
@@ -151,7 +148,7 @@ def _learn(D, H, ridge, z, log_odds, sets, y):
 
 
 def blocks_of(place: Integer[np.ndarray, " B"], before: int = 0) -> Integer[np.ndarray, " B"]:
-    """The block of every decision, by the first one of its token; before: decisions before these.
+    """The block of every decision, by the first one of its token.
 
     >>> blocks_of(np.repeat(np.arange(20), 10))[[59, 60, 69, 70]].tolist()
     [0, 0, 0, 1]
@@ -205,9 +202,8 @@ _decisions = 1 << 14  # at once
 class Described(NamedTuple):
     """Word vectors, and the tokens before a place that they describe.
 
-    table: [N, R] unit vectors; 0 of `<pad>`.
-    offsets: k for the vector of the token k back.
-    windows: W for the direction of the sum of the last W vectors.
+    table: [N, R] unit vectors; 0 of `<pad>`. offsets: k for the vector of the token k back. windows: W for the direction of the
+    sum of the last W vectors.
     """
 
     table: Float32[np.ndarray, "N R"]
@@ -216,11 +212,9 @@ class Described(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A solved layer.
+    """A solved layer: vectors of places, and a row for each node.
 
-    vectors: that describe places.
-    theta: [nodes, R] the rows of the nodes of a tree.
-    step: the weight with which it is added to the log-odds of contexts.
+    step: the weight with which it is added to log-odds.
     """
 
     vectors: tuple[Described, ...]
@@ -239,7 +233,7 @@ class Layer(NamedTuple):
 
 
 def described(vectors: tuple[Described, ...], text: Text, places: Integer[np.ndarray, " P"]) -> Float32[np.ndarray, "P R"]:
-    """z of some ascending places of a text, 0 before the document; the last number is a constant."""
+    """z of some ascending places of a text, 0 before the document."""
     found, start, ids = [], text.begin[places], text.ids
     for table, offsets, windows in vectors:
         for k in offsets:
@@ -258,7 +252,7 @@ def described(vectors: tuple[Described, ...], text: Text, places: Integer[np.nda
 def layer_rows(
     vectors: tuple[Described, ...], text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree
 ) -> Float32[np.ndarray, "blocks nodes R"]:
-    """theta of the first 1, 2, ... blocks of the text: (h F + ridge S)^-1 G, from sums that are made in one pass."""
+    """theta of the first 1, 2, ... blocks: (h F + ridge S)^-1 G."""
     R = sum(v.table.shape[1] * (len(v.offsets) + len(v.windows)) for v in vectors) + 1
     nodes, blocks = len(tree.length) - 1, int(d.block[-1]) + 1
     top, near = min(_deepest, max(len(d.bit) // _of_group, 1).bit_length() - 1), np.arange(nodes)
@@ -306,7 +300,7 @@ def layer_rows(
 def solve_layer(
     text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree, at: Int[np.ndarray, " n"]
 ) -> tuple[Layer, Float32[np.ndarray, " n"]]:
-    """A layer over the log-odds of contexts, and its evidence of some ascending decisions `at`.
+    """A layer over the log-odds of contexts, and evidence of decisions `at`.
 
     Its word vectors are those of pairs of neighbours, and of pairs at most ten tokens apart.
     """

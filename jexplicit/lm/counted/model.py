@@ -52,10 +52,8 @@ _size = 24  # directions of a gate
 class Part(NamedTuple):
     """A context of a model, as it was counted.
 
-    context: of columns.
-    step: [3] weights with which its evidence is added to the base of the contexts after it.
-    table: of states.
-    cells: what it has seen at the end of the training text; None of a window.
+    step: [3] weights with which its evidence is added to the base of the contexts after it. table: of states. cells: what it
+    has seen at the end of the training text; None of a window.
     """
 
     context: Context
@@ -202,7 +200,7 @@ _sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512, "sin
 def sets_of(
     names: tuple[str, ...], text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.ndarray | slice = slice(None)
 ) -> tuple[Int[np.ndarray, " B"], int]:
-    """The set of some decisions in a gate, by facts about each, and how many sets there are.
+    """The set of some decisions in a gate, and the number of sets.
 
     place: in the word.
     known: how many contexts of the last 1, 2, ... tokens have seen anything.
@@ -235,7 +233,7 @@ def sets_of(
 
 
 def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, " L"]) -> View:
-    """What a context sees; with starts [L], the first place of the block of each."""
+    """The view of a context; starts: [L] of the place's block."""
     if history == "none":
         return View()
     if history in ("adaptive", "all") and context.window is None:
@@ -364,7 +362,7 @@ def fit_counted(
 
 
 def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
-    """About the memory that a fit takes at most, of a text with counts [N] of its tokens.
+    """About the memory of a fit, from counts [N] of tokens.
 
     >>> round(fit_bytes(np.full(64, 16_000), 40) / 1e9)  # a million characters
     5

@@ -66,12 +66,8 @@ class CountedState(NamedTuple):
 class Ahead(NamedTuple):
     """The evidence of decisions after a state.
 
-    d: the decisions from `state.done` on.
-    X: [F, B] their evidence.
-    sets: [B] of each gate.
-    base: [parts, B'] of all decisions that are kept, the old ones first.
-    log_odds: [B] of the decisions.
-    gates: after they have learned from them.
+    d: [B] decisions from `state.done` on. X: [F, B] their evidence. sets: [B] of each gate. base: [parts, B'] of all decisions
+    that are kept, the old ones first. log_odds: [B]. gates: after they have learned from them.
     """
 
     d: Decisions
@@ -83,10 +79,8 @@ class Ahead(NamedTuple):
 
 
 class Combination(NamedTuple):
-    """A counted model with another model in its mix; `combine` makes it.
+    """A counted model with another of the same tokens in its mix.
 
-    model: counted.
-    other: of the same tokens.
     weights: [depths, 3] of the log-odds of both, and of 1.
     """
 
@@ -151,7 +145,10 @@ def all_nodes(model: CountedModel, places: Int[np.ndarray, " P"]) -> Decisions:
 def look_ahead(
     model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions, *, learn: bool = False
 ) -> Ahead:
-    """The evidence of new decisions after a state, in ids [L], its tokens and theirs; learn: whether gates learn from them."""
+    """The evidence of new decisions after a state.
+
+    ids: [L] tokens of the state and the new ones. learn: whether gates learn from the decisions.
+    """
     text, d, first = Text(ids, model.spelling, model.history), new, 0
     if len(state.base) or state.done:
         old = decisions(ids, model.tree, predicted_places(state.tokens, model.eos))
@@ -210,7 +207,7 @@ def read(
 def read_decisions(
     model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"], progress: Progress | None = None
 ) -> tuple[Decisions, Float32[np.ndarray, " B"], CountedState]:
-    """The decisions of coming tokens, whose places are among these, with log-odds, and the state after."""
+    """The decisions of coming tokens, their log-odds, and the state after."""
     tokens, size, found, log_odds, done = np.asarray(tokens, np.int32), _reported if progress else _piece, [], [], 0
     cuts = np.arange(size, len(tokens), size)
     if model.history == "adaptive:document":
@@ -233,7 +230,7 @@ def read_decisions(
 
 
 def _after(model: CountedModel, state: CountedState, ahead: Ahead | None, ids: np.ndarray) -> CountedState:
-    """The state after the decisions ahead, if any, without the documents that are not seen any more."""
+    """The state after decisions ahead, without documents out of sight."""
     if ahead:
         moving = model.history.startswith("adaptive") and not model.frozen
         done = state.done + len(complete(model, state, ahead.d)) if moving else ahead.base.shape[1]
@@ -326,7 +323,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
 def mass_log_odds(
     model: CountedModel, log_p: Float[np.ndarray, "P N"], row: Int[np.ndarray, " B"], node: Integer[np.ndarray, " B"]
 ) -> Float[np.ndarray, " B"]:
-    """The log-odds of 1 at nodes [B]: masses of right and left leaves under rows [B] of log_p [P, N]."""
+    """[B] log-odds of 1 at nodes: masses of right and left leaves."""
     order, spans = model.tree.leaves()
     mass = np.concatenate([np.zeros((len(log_p), 1)), np.cumsum(np.exp(log_p.astype(np.float64))[:, order], axis=1)], axis=1)
     first, middle, last = (mass[row, spans[node, n]] for n in range(3))

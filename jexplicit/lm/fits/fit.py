@@ -239,7 +239,7 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
 
 
 def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with weights `f_i^((1-K-δ)/K)` and δ fitted to its text: Eq. 12-14, Sec. 2.2."""
+    """The explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2."""
     K, features = options.radius, options.features
     blocks = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
     log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
