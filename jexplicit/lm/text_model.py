@@ -135,11 +135,7 @@ class TextModel(NamedTuple):
 
 
 def model_path(path: str | os.PathLike) -> Path:
-    """The file that `TextModel.save` writes, in a folder if the name has no ending.
-
-    >>> model_path("shakespeare").parts[-2:]
-    ('shakespeare', 'model.safetensors')
-    """
+    """The file that `TextModel.save` writes, in a folder if the name has no ending."""
     given, path = path, local_path(path)
     if is_arpa(path) or path.suffix.lower() == ".safetensors":
         return path

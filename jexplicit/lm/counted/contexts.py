@@ -522,11 +522,7 @@ def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least
 
 
 def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: int, N: int) -> Tree:
-    """The paths of a tree given by the children of inner nodes.
-
-    >>> as_tree({3: (0, 4), 4: (1, 2)}, 3, 3).bit.tolist()
-    [[0, 0], [1, 0], [1, 1]]
-    """
+    """The paths of a tree given by the children of inner nodes."""
     paths: dict[int, tuple[tuple[int, int], ...]] = {root: ()}
     order, number = [root], {}
     for x in order:  # the root first, then its children, and theirs

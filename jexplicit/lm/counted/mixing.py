@@ -44,10 +44,7 @@ _sets = 1 << 13  # of every gate, so that gates share a program
 
 
 class Gate(NamedTuple):
-    """The weights of the sets of a gate: U, D, their ridges.
-
-    H has what each weight has learnt from.
-    """
+    """The weights of the sets of a gate, and H, what each has learnt from."""
 
     U: Float32[np.ndarray, "F K"]
     ridge: Float32[np.ndarray, " K"]
@@ -212,10 +209,7 @@ class Described(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A solved layer: vectors of places, and a row for each node.
-
-    step: the weight with which it is added to log-odds.
-    """
+    """A solved layer, with its weight `step` in the log-odds."""
 
     vectors: tuple[Described, ...]
     theta: Float32[np.ndarray, "nodes R"]
