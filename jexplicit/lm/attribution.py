@@ -58,10 +58,13 @@ class Account(NamedTuple):
         signs, bit = 2.0 * self.decisions.bit - 1, self.decisions.bit
         nats = shares(self.log_odds, signs)
         parts = self.entries * signs[:, None], self.entries * nats[:, None], log_likelihoods(bit, self.log_odds)
-        sums = tuple(np.zeros((len(places), *part.shape[1:])) for part in parts)
-        for total, part in zip(sums, parts, strict=True):
+
+        def summed(part: np.ndarray) -> np.ndarray:
+            total = np.zeros((len(places), *part.shape[1:]))
             np.add.at(total, np.searchsorted(places, self.decisions.place), part)
-        return sums
+            return total
+
+        return summed(parts[0]), summed(parts[1]), summed(parts[2])
 
 
 def entry_names(model: CountedModel) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ def _checksum(text: str, names: Iterable[str], tensor: Callable[[str], np.ndarra
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise ValueError(f"{name} of the model has a NaN: fit the model again")
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -127,9 +127,9 @@ def _check_features(counts: Counts | SparseCounts, features: str, radius: int | 
 def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: bool, dtype: Any) -> tuple[Sparse, ...]:
     """The same from sparse counts, up to a constant of the row."""
     K, (q, one_minus_q, p) = _check_features(counts, features, radius), noise_model(token_counts(counts))
-    targets = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
+    targets: Any = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
     blocks = targets if features == "cat" else merge_offsets(targets)
-    column = sum(C.sum(axis=0, dtype=np.int64) for C in blocks)  # that of F too: noise moves nothing to another output
+    column: Any = sum(C.sum(axis=0, dtype=np.int64) for C in blocks)  # that of F too: noise moves nothing to another output
     c, never = (K - 1) / K * np.log(np.maximum(column, 1)), column == 0
     F_unseen = []  # the mean co-occurrences of each token, of outputs never seen
     for C in blocks:
@@ -169,7 +169,7 @@ def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Langua
 def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney."""
     counted_radius(counts, 1)  # checks them
-    C = csr_array(counts[0]) if eos else _without_column(csr_array(counts[0]), PAD)
+    C: Any = csr_array(counts[0]) if eos else _without_column(csr_array(counts[0]), PAD)
     level = ContextLevel(np.arange(C.shape[0]), C.indptr, C.indices, C.data)
     return LanguageModel(_kneser_ney_chain([level], C.shape[1], modified=False), "none", eos)
 
