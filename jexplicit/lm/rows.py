@@ -41,7 +41,7 @@ from jexplicit.lm.core.model import (
     TableRows,
     find_entry,
     pytree,
-    sparse_table,
+    sparse_rows,
     static,
     token_model,
 )
@@ -144,7 +144,7 @@ def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: 
         base = np.where(never, -np.inf, np.log(np.where(never, 1, b)) - c)
         unseen = q * ratio + one_minus_q * (p @ ratio) - c_unseen if never.any() else None  # less the constant of the row
         over = base, p @ delta, one_minus_q, unseen
-        tables.append(sparse_table(C.indptr.astype(np.int32), C.indices, values, C.shape[1], *over))
+        tables.append(sparse_rows(C.indptr.astype(np.int32), C.indices, values, C.shape[1], *over))
     return tuple(tables)
 
 
@@ -289,7 +289,7 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
             log_gamma[c] = np.log(np.where(total > 0, freed / np.maximum(total, 1), 1))
             if levels:
                 own_P[pairs] = (kept + backed_off) / block.of_pairs(total)
-        rows.append(sparse_table(level.start, level.outputs, values, N))
+        rows.append(sparse_rows(level.start, level.outputs, values, N))
         log_gammas.append(log_gamma)
         shorter, P = level, own_P
     arrays = np.log(lower).astype(np.float32), tuple(children), tuple(rows), tuple(log_gammas)

@@ -99,7 +99,7 @@ class Sparse:
         return seen if self.unseen is None else jnp.where(jnp.isneginf(base[i]), jnp.asarray(self.unseen, seen.dtype)[r], seen)
 
 
-def sparse_table(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse:
+def sparse_rows(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse:
     """Sparse rows on the device, over a base if given."""
     longest = max(1, int(np.diff(np.asarray(start)).max(initial=0)))
     small = np.asarray(ids).astype(np.uint16 if N <= 1 << 16 else np.int32, copy=False)
