@@ -1,15 +1,9 @@
 """Exact reasons of predictions: logits and log-odds are sums.
 
-The logits of a language model are sums of rows, the log-odds of a counted one of evidence.
+    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf),     c = clip(U'x) / U'x
 
-    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf)
-
-with c = clip(U'x) / U'x, so that what a gate adds through a direction is divided among the evidence in proportion to U_f x_f. A
-decision's log p is divided in the same proportions along the way from even odds,
-
-    log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2),
-
-which are integrated gradients.
+A decision's log p is divided in the same proportions along the way from even odds, as integrated gradients:
+`log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2)`.
 """
 
 from typing import NamedTuple

@@ -199,4 +199,4 @@ def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
     """Refuse another model's tokenizer."""
     if model.vocab_size != tokenizer.vocab_size:
         sizes = f"a tokenizer of {tokenizer.vocab_size} tokens and a model of {model.vocab_size}"
-        raise ValueError(f"{path} has {sizes}: its files are of two models; run again into a fresh folder")
+        raise ValueError(f"{path} has {sizes}: they are of two models, or of different runs; run again into a fresh folder")

@@ -1,23 +1,14 @@
 """Kinds of rows, the parts of a language model: explicit, n-grams, a network's.
 
 With the paper's noise model a pair that was never seen has the rank-one co-occurrence `p_j b_i`, `b = (1 - q)ᵀ C`, and one
-that was seen has `exp(δ[j, i])` times as much::
+that was seen has `exp(δ[j, i])` times as much, so that a sparse table is one vector, a multiple of another, and sparse rows::
 
-    δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i))                        zero where C is
-    U[j, i] = log p_j + log b_i + δ[j, i] - c_i,                      c = (K - 1)/K log colsum F
+    δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i)),     c = (K - 1)/K log colsum F
     Ũ[j, i] = (log b_i - c_i) + (1 - q_j) (pᵀδ)_i + q_j δ[j, i]      and a constant of the row, which no softmax sees
 
-So a sparse table is one vector of all outputs, a multiple of another, and sparse rows. Outputs that were never seen share one
-column of pseudo-observations and so one logit.
+The row of an n-gram context h, sparse too, is over that of h' without its furthest token:
 
-A context h of n-grams extends a shorter one h' by a token further back. Its smoothed row backs off to the row of h',
-
-    P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h'),      row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),
-
-and row_h[i] = 0 for an output that never followed h, so the table is sparse, and a context that never occurred adds nothing,
-which is an exact back-off. The sum of rows leaves out the weights γ alone, with h_n the last n tokens of x
-
-    log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n).
+    row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),     log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n).
 """
 
 import functools
