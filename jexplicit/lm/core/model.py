@@ -40,14 +40,7 @@ def static(default: Any = ...) -> Any:
 
 def pytree(cls: type) -> type:
     """A frozen dataclass registered with JAX; `static()` fields hold no leaves."""
-    if "__repr__" not in vars(cls):
-        cls.__repr__ = _short_repr  # pyright: ignore[reportAttributeAccessIssue]
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False, repr=False)(cls))
-
-
-def _short_repr(self: Any) -> str:
-    leaves = jax.tree.leaves(self)
-    return f"{type(self).__name__}({len(leaves)} arrays, {sum(getattr(leaf, 'nbytes', 0) for leaf in leaves):,} bytes)"
 
 
 @pytree
