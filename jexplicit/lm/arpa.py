@@ -21,7 +21,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
-from jexplicit.lm.core.model import LanguageModel, Sparse, sparse_table
+from jexplicit.lm.core.model import LanguageModel, Sparse, sparse_rows
 from jexplicit.lm.rows import BackOffChain, Children
 from jexplicit.runs.files import local_path
 
@@ -326,7 +326,7 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         context, output = np.divmod(level.entries, N)
         lower = _backed_off(levels[:n], base, level.keys[context] // N, output)
         values = (level.log_p - level.weight[context] - lower).astype(np.float32)
-        rows.append(sparse_table(*_rows_of(level.entries, len(level.keys), N), values, N))
+        rows.append(sparse_rows(*_rows_of(level.entries, len(level.keys), N), values, N))
     children = (Children(*_rows_of(level.keys, len(above.keys), N)) for above, level in zip(levels, levels[1:], strict=False))
     log_gamma = tuple(jnp.asarray(level.weight, jnp.float32) for level in levels)
     chain = BackOffChain(jnp.asarray(base, jnp.float32), tuple(children), tuple(rows), log_gamma)

@@ -1,15 +1,9 @@
 """Exact reasons of predictions: logits and log-odds are sums.
 
-The logits of a language model are sums of rows, the log-odds of a counted one of evidence.
+    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf),     c = clip(U'x) / U'x
 
-    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf)
-
-with c = clip(U'x) / U'x, so that what a gate adds through a direction is divided among the evidence in proportion to U_f x_f. A
-decision's log p is divided in the same proportions along the way from even odds,
-
-    log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2),
-
-which are integrated gradients.
+A decision's log p is divided in the same proportions along the way from even odds, as integrated gradients:
+`log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2)`.
 """
 
 from typing import NamedTuple
@@ -56,10 +50,13 @@ class Account(NamedTuple):
         signs, bit = 2.0 * self.decisions.bit - 1, self.decisions.bit
         nats = shares(self.log_odds, signs)
         parts = self.entries * signs[:, None], self.entries * nats[:, None], log_likelihoods(bit, self.log_odds)
-        sums = tuple(np.zeros((len(places), *part.shape[1:])) for part in parts)
-        for total, part in zip(sums, parts, strict=True):
+
+        def summed(part: np.ndarray) -> np.ndarray:
+            total = np.zeros((len(places), *part.shape[1:]))
             np.add.at(total, np.searchsorted(places, self.decisions.place), part)
-        return sums
+            return total
+
+        return summed(parts[0]), summed(parts[1]), summed(parts[2])
 
 
 def entry_names(model: CountedModel) -> tuple[str, ...]:

@@ -247,7 +247,7 @@ _draw = jax.jit(draw, static_argnames=("top_k", "top_p"))
 
 
 def _write(key: Array, prompt: np.ndarray, now: np.ndarray, model: AnyModel, allowed: np.ndarray, length: int, **how: Any):
-    """The same by a model that reads its own text token by token, [length] ids."""
+    """The same by a model that reads its own text, token by token."""
     state, ids = read(model, init(model), prompt)[1], np.full(length, PAD, np.int32)
     for n, own in enumerate(jax.random.split(key, length)):
         log_p, after = expect(model, state)

@@ -194,7 +194,7 @@ def _checksum(text: str, names: Iterable[str], tensor: Callable[[str], np.ndarra
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise ValueError(f"{name} of the model has a NaN: fit the model again")
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -202,4 +202,4 @@ def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
     """Refuse another model's tokenizer."""
     if model.vocab_size != tokenizer.vocab_size:
         sizes = f"a tokenizer of {tokenizer.vocab_size} tokens and a model of {model.vocab_size}"
-        raise ValueError(f"{path} has {sizes}: its files are of two models; run again into a fresh folder")
+        raise ValueError(f"{path} has {sizes}: they are of two models, or of different runs; run again into a fresh folder")

@@ -1,23 +1,14 @@
 """Kinds of rows, the parts of a language model: explicit, n-grams, a network's.
 
 With the paper's noise model a pair that was never seen has the rank-one co-occurrence `p_j b_i`, `b = (1 - q)ᵀ C`, and one
-that was seen has `exp(δ[j, i])` times as much::
+that was seen has `exp(δ[j, i])` times as much, so that a sparse table is one vector, a multiple of another, and sparse rows::
 
-    δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i))                        zero where C is
-    U[j, i] = log p_j + log b_i + δ[j, i] - c_i,                      c = (K - 1)/K log colsum F
+    δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i)),     c = (K - 1)/K log colsum F
     Ũ[j, i] = (log b_i - c_i) + (1 - q_j) (pᵀδ)_i + q_j δ[j, i]      and a constant of the row, which no softmax sees
 
-So a sparse table is one vector of all outputs, a multiple of another, and sparse rows. Outputs that were never seen share one
-column of pseudo-observations and so one logit.
+The row of an n-gram context h, sparse too, is over that of h' without its furthest token:
 
-A context h of n-grams extends a shorter one h' by a token further back. Its smoothed row backs off to the row of h',
-
-    P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h'),      row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),
-
-and row_h[i] = 0 for an output that never followed h, so the table is sparse, and a context that never occurred adds nothing,
-which is an exact back-off. The sum of rows leaves out the weights γ alone, with h_n the last n tokens of x
-
-    log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n).
+    row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),     log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n).
 """
 
 import functools
@@ -41,7 +32,7 @@ from jexplicit.lm.core.model import (
     TableRows,
     find_entry,
     pytree,
-    sparse_table,
+    sparse_rows,
     static,
     token_model,
 )
@@ -127,9 +118,9 @@ def _check_features(counts: Counts | SparseCounts, features: str, radius: int | 
 def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: bool, dtype: Any) -> tuple[Sparse, ...]:
     """The same from sparse counts, up to a constant of the row."""
     K, (q, one_minus_q, p) = _check_features(counts, features, radius), noise_model(token_counts(counts))
-    targets = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
+    targets: Any = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
     blocks = targets if features == "cat" else merge_offsets(targets)
-    column = sum(C.sum(axis=0, dtype=np.int64) for C in blocks)  # that of F too: noise moves nothing to another output
+    column: Any = sum(C.sum(axis=0, dtype=np.int64) for C in blocks)  # that of F too: noise moves nothing to another output
     c, never = (K - 1) / K * np.log(np.maximum(column, 1)), column == 0
     F_unseen = []  # the mean co-occurrences of each token, of outputs never seen
     for C in blocks:
@@ -144,7 +135,7 @@ def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: 
         base = np.where(never, -np.inf, np.log(np.where(never, 1, b)) - c)
         unseen = q * ratio + one_minus_q * (p @ ratio) - c_unseen if never.any() else None  # less the constant of the row
         over = base, p @ delta, one_minus_q, unseen
-        tables.append(sparse_table(C.indptr.astype(np.int32), C.indices, values, C.shape[1], *over))
+        tables.append(sparse_rows(C.indptr.astype(np.int32), C.indices, values, C.shape[1], *over))
     return tuple(tables)
 
 
@@ -169,7 +160,7 @@ def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Langua
 def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney."""
     counted_radius(counts, 1)  # checks them
-    C = csr_array(counts[0]) if eos else _without_column(csr_array(counts[0]), PAD)
+    C: Any = csr_array(counts[0]) if eos else _without_column(csr_array(counts[0]), PAD)
     level = ContextLevel(np.arange(C.shape[0]), C.indptr, C.indices, C.data)
     return LanguageModel(_kneser_ney_chain([level], C.shape[1], modified=False), "none", eos)
 
@@ -289,7 +280,7 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
             log_gamma[c] = np.log(np.where(total > 0, freed / np.maximum(total, 1), 1))
             if levels:
                 own_P[pairs] = (kept + backed_off) / block.of_pairs(total)
-        rows.append(sparse_table(level.start, level.outputs, values, N))
+        rows.append(sparse_rows(level.start, level.outputs, values, N))
         log_gammas.append(log_gamma)
         shorter, P = level, own_P
     arrays = np.log(lower).astype(np.float32), tuple(children), tuple(rows), tuple(log_gammas)

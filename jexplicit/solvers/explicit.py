@@ -1,18 +1,11 @@
 """The explicit solution of softmax layers (paper, Eq. 2, 3, 5; Sec. 3.3).
 
-With F = HᵀY, the layer's co-occurrences, and the priming number K, the L1 norm of its inputs,
+    F = HᵀY,     U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]),     K the L1 norm of the inputs
 
-    U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]).
-
-This is naive Bayes in closed form: for K unit-norm features `sum_d F[d, i] = K f_i`, and the logit of output i is
-`log(f_i * prod_k P(x_k | i))` up to a constant. At K = 1 it is the exact optimum, the conditional relative frequencies;
-for K > 1 it approximates the optimum of a convex problem. Several layers take a forward pass only: each is solved for the same
-targets from its own inputs.
-
-For features of different L1 norms the paper uses the mean norm as K. K changes only one weight per output, `logits = H log F +
-||H||_1 ⊗ log w`, so a scan over K needs one product H log F. If mean co-occurrences grow slightly faster than counts, the paper
-expects `w_i = f_i^((1 - K - δ)/K)` to be better for some small δ > 0 (Sec. 2.2): the loss is convex in δ, and at its minimum
-the mean of `||h||_1/K log f` under the model is that of the targets.
+This is naive Bayes in closed form, at K = 1 the exact optimum. Several layers take a forward pass only: each is solved for the
+same targets from its own inputs. K changes only one weight per output, `logits = H log F + ||H||_1 ⊗ log w`, so a scan over K
+needs one product. The paper expects `w_i = f_i^((1 - K - δ)/K)` to be better for some small δ > 0 (Sec. 2.2): the loss is
+convex in δ, and at its minimum the mean of `||h||_1/K log f` under the model is that of the targets.
 """
 
 import functools

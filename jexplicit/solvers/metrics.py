@@ -49,13 +49,10 @@ def _are_fine(logits: Any, Y: Any) -> Array:
 def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
     """Mean negative log-likelihood of targets Y, in nats.
 
-    Args:
-        logits: [M, N].
-        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels 0 .. N - 1.
+    logits: [M, N]; -inf is a probability of 0. Y: [M, N] targets, one-hot or a distribution per row; or [M] labels 0 .. N - 1.
 
     Raises:
-        ValueError: no examples, a logit that is NaN or infinite, targets of another shape or that are no distribution, a label
-            that is no output; under jit, vmap and grad only shapes are checked. A logit of -inf is a probability of 0.
+        ValueError: values that are none of these; under jit, vmap and grad only shapes are checked.
 
     Example:
         >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)

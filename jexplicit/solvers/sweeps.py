@@ -1,22 +1,12 @@
 """Fits of a softmax layer by sweeps over all data, and by least squares.
 
-At the optimum of the convex loss the model's co-occurrences equal those of the data, `HᵀP = F`. A sweep of scaling updates
-every parameter by the logarithm of their ratio,
+    U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i])                           Darroch & Ratcliff 1972
+    U += 2 (HᵀH/M + 2 penalty)⁻¹ ((F - HᵀP)/M - penalty U)                Böhning 1992
 
-    U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i]),    P = softmax(H U),
-
-and never raises the loss (Darroch & Ratcliff 1972), provided that all rows of H have the same L1 norm K. If norms differ, K
-is the largest one and a *slack feature* `h_0 = K - ||h||_1` completes every row to this norm; its weight u_0 acts as an
-intercept, as `H U + (K - ||h||_1) ⊗ u_0 = H (U - 1 ⊗ u_0) + K u_0`.
-
-The Hessian of the loss is at most `1/2 HᵀH` for each output, everywhere (Böhning 1992), so the step
-
-    U += 2 (HᵀH/M + 2 penalty)⁻¹ ((F - HᵀP)/M - penalty U)
-
-never raises the loss with its ridge either. It needs no learning rate, allows features of either sign, and the matrix is
-factorised once. Features may be computed a block of examples at a time: every device sums `HᵀH` and `HᵀY` over its own blocks,
-with one reduction over devices at the end. There an intercept is not penalised: features are centred,
-`C = HᵀH/M - h̄ h̄ᵀ`, so that it has a separate sweep, `b += 2 mean(Y - P)`.
+Neither raises the loss, the second one's with its ridge. The first needs rows of one L1 norm K: if norms differ, a *slack
+feature* `h_0 = K - ||h||_1` completes every row, and its weight u_0 acts as an intercept. The second allows features of either
+sign, and features that are computed a block of examples at a time, with one reduction over devices at the end. There they are
+centred, `C = HᵀH/M - h̄ h̄ᵀ`, and an intercept without penalty has a separate sweep, `b += 2 mean(Y - P)`.
 """
 
 import functools

@@ -7,7 +7,6 @@ rounds. Float32 tables may be off by some eps * 10 * K per logit: 1e-4 nats.
 from itertools import product
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +27,7 @@ from scipy.sparse import csr_array
 
 from jexplicit.counts.pairs import count_sparse
 from jexplicit.lm.core import model as module
-from jexplicit.lm.core.model import LanguageModel, is_token_model, logits, map_contexts, token_model
+from jexplicit.lm.core.model import LanguageModel, is_token_model, logits, token_model
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
@@ -183,16 +182,6 @@ def test_logits_and_partition_functions_are_those_of_dense_features_on_any_devic
         with monkeypatch.context() as patch:
             patch.setattr(module, "_contexts_per_call", 7)
             np.testing.assert_allclose(model.rows.target_logits(X, Y), rows[np.arange(M), Y], rtol=0, atol=atol)
-
-
-def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(monkeypatch):
-    traced_once: Any = chex.assert_max_traces(lambda tables, x: x[0] * 10 + x[1], n=1)
-    monkeypatch.setattr(module, "_contexts_per_call", 64)
-    X, _ = random_positions(200, 2)
-    reports = []
-    mapped = map_contexts(traced_once, random_tables(2)[0], X, progress=lambda done, total: reports.append((done, total)))
-    np.testing.assert_array_equal(mapped, X[:, 0].astype(int) * 10 + X[:, 1])
-    assert reports == [(64, 200), (128, 200), (192, 200), (200, 200)]
 
 
 def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out():

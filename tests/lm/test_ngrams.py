@@ -11,7 +11,7 @@ import pytest
 from reference import Chain, random_documents, stream_of, windows
 
 from jexplicit.lm import rows
-from jexplicit.lm.core.model import LanguageModel, find_entry, read_text, sparse_table
+from jexplicit.lm.core.model import LanguageModel, find_entry, read_text, sparse_rows
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score
 from jexplicit.lm.rows import BackOffChain, context_numbers, smoothed_ngrams
 
@@ -110,7 +110,7 @@ def test_an_entry_is_found_where_a_dictionary_has_it():
     rng, sizes = np.random.default_rng(0), [0, 1, 7, 200, 0, 3, IDS]
     ids = [np.sort(rng.choice(IDS, n, replace=False)) for n in sizes]
     start, values = np.cumsum([0, *sizes]).astype(np.int32), rng.normal(size=sum(sizes)).astype(np.float32)
-    table = sparse_table(start, np.concatenate(ids).astype(np.uint8), values, IDS)
+    table = sparse_rows(start, np.concatenate(ids).astype(np.uint8), values, IDS)
     known = {(r, int(i)): e for e, (r, i) in enumerate((r, i) for r, row in enumerate(ids) for i in row)}
     r, i = (grid.ravel().astype(np.int32) for grid in np.meshgrid(np.arange(-1, len(sizes)), np.arange(IDS), indexing="ij"))
     expected = np.array([known.get(pair, -1) for pair in zip(r.tolist(), i.tolist(), strict=True)])

@@ -53,7 +53,8 @@ def test_the_scan_is_the_loop_over_k(images, dtype):
 def test_delta_is_the_lowest_of_a_scan_where_the_mean_log_count_of_the_model_is_that_of_the_targets():
     H, Y, labels, F = problem(M=300)
     f, K = Y.sum(axis=0), float(H.sum(axis=1).mean())
-    delta = fit_image_delta(*map(jax.device_put, (H, labels, F, f)), K)
+    on_device = jax.device_put(H), jax.device_put(F), jax.device_put(f)
+    delta = fit_image_delta(on_device[0], jax.device_put(labels), *on_device[1:], K)
 
     def logits(delta):
         return H @ np.log(F) + H.sum(axis=1)[:, None] * (-(K - 1) / K * np.log(F.sum(axis=0)) - delta / K * np.log(f))[None, :]
@@ -64,10 +65,9 @@ def test_delta_is_the_lowest_of_a_scan_where_the_mean_log_count_of_the_model_is_
     scan = np.linspace(delta - 0.5, delta + 0.5, 101)
     assert abs(scan[np.argmin([loss(delta) for delta in scan])] - delta) < 0.006  # half a step of the scan
     assert loss(delta) < loss(0) and abs(delta) > 0.01
-    intercept = delta_intercept(*map(jax.device_put, (F, f)), K, delta)
-    z = np.asarray(intercept_logits(jax.device_put(H), jax.device_put(F), intercept))
+    z = np.asarray(intercept_logits(*on_device[:2], delta_intercept(*on_device[1:], K, delta)))
     np.testing.assert_allclose(z, logits(delta), rtol=1e-10)
     u = H.sum(axis=1) / K
     assert u @ (softmax(z, axis=1) @ np.log(f)) == pytest.approx(u @ np.log(f)[labels], rel=1e-4)
-    even = fit_delta(lambda x: x, *map(jax.device_put, (np.zeros((4, 2)), np.ones(4), np.array([0, 0, 1, 1]), np.full(2, 3.0))))
-    assert even == 0  # outputs that are equally frequent
+    given = np.zeros((4, 2)), np.ones(4), np.array([0, 0, 1, 1]), np.full(2, 3.0)
+    assert fit_delta(lambda x: x, *jax.device_put(given)) == 0  # outputs that are equally frequent

@@ -40,14 +40,7 @@ def static(default: Any = ...) -> Any:
 
 def pytree(cls: type) -> type:
     """A frozen dataclass registered with JAX; `static()` fields hold no leaves."""
-    if "__repr__" not in vars(cls):
-        cls.__repr__ = _short_repr  # pyright: ignore[reportAttributeAccessIssue]
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False, repr=False)(cls))
-
-
-def _short_repr(self: Any) -> str:
-    leaves = jax.tree.leaves(self)
-    return f"{type(self).__name__}({len(leaves)} arrays, {sum(getattr(leaf, 'nbytes', 0) for leaf in leaves):,} bytes)"
 
 
 @pytree
@@ -99,7 +92,7 @@ class Sparse:
         return seen if self.unseen is None else jnp.where(jnp.isneginf(base[i]), jnp.asarray(self.unseen, seen.dtype)[r], seen)
 
 
-def sparse_table(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse:
+def sparse_rows(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse:
     """Sparse rows on the device, over a base if given."""
     longest = max(1, int(np.diff(np.asarray(start)).max(initial=0)))
     small = np.asarray(ids).astype(np.uint16 if N <= 1 << 16 else np.int32, copy=False)

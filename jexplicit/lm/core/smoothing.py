@@ -106,13 +106,8 @@ def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
     """Kneser-Ney bigram: `P(i|j) = max(C[j, i] - D, 0) / C(j) + γ(j) P_cont(i)`.
 
     γ(j) is the mass that the discount D frees, `D n₊(j) / C(j)`. `P_cont(i)` is the share of different contexts of i (one for
-    an unseen output), and the row of a context never seen.
-
-    Returns:
-        [N, I] rows that are positive and sum to 1.
-
-    Raises:
-        ValueError: counts that are no whole numbers of at least 0; under jit, vmap and grad nothing is checked.
+    an unseen output), and the row of a context never seen. Rows [N, I] are positive and sum to 1. Counts that are no whole
+    numbers of at least 0 are refused, but not under jit, vmap and grad.
 
     Example:
         >>> kneser_ney(jnp.array([[4.0, 0.0], [1.0, 1.0], [0.0, 2.0]])).tolist()

@@ -1,7 +1,4 @@
-"""Generalised iterative scaling of a language model, without autodiff or a learning rate.
-
-The K tokens of a context are features of L1 norm K, which is the condition of Darroch & Ratcliff (1972). A sweep moves every
-parameter by how far the model's co-occurrences are from those of the text,
+"""Generalised iterative scaling of a language model (Darroch & Ratcliff 1972).
 
     U[j, i] += (1/K) log(F[j, i] / E[j, i]),    E = HᵀP,    P = softmax(H U),
 
@@ -9,22 +6,11 @@ where Sum's offsets share a table and add up in F and in E. For a step d, with `
 
     L(U + d) - L(U) <= sum_{j,i} (E[j, i] exp(K d[j, i]) - E[j, i]) / K - F[j, i] d[j, i],
 
-convex in each pair's own d and lowest at the step above: the loss falls, *any* pairs may be left where they are, and a shorter
-step helps too. Pairs that never occur have their optimum at minus infinity:
+so the loss falls, *any* pairs may be left where they are, and a shorter step helps too. Pairs that never occur stay where they
+start; with noise, a linear map N of both co-occurrences, all are finite: `Ũ += (1/K) N log(Nᵀ F / Nᵀ E)`.
 
-* `noise=False`: they stay where they start, as does an output that never occurs.
-* `noise=True`: the parameters are those of the noisy features, a linear map of both co-occurrences. With
-  E_noise = diag(q) + (1 - q) ⊗ p a sweep of the tables is `Ũ += (1/K) E_noise log(E_noiseᵀ F / E_noiseᵀ E)`, all finite.
-
-`discount=D` stays near the start `U0`: it minimises `L(U) + D ||U - U0||_1`, a Laplace prior, of which Goodman's exponential
-one (2004) is the upper half, by one more term of each pair's own:
-
-    U + (1/K) log((F - D)/E)  where that is above U0,    U + (1/K) log((F + D)/E)  where that is below,    else U0.
-
-At the minimum `|E - F| <= D`: expected co-occurrences are right up to the D that Kneser-Ney discounts from every count.
-
-Sum with attention reads one table V with weights, `U_k[j] = w_k(j) V[j] + ...`: features of norm `sum_k w_k(x_k)`, whose
-largest stands in the place of K.
+`discount=D` minimises `L(U) + D ||U - U0||_1`, a Laplace prior (Goodman 2004 has its upper half), by one more term a pair:
+`U + (1/K) log((F - D)/E)` above U0, `U + (1/K) log((F + D)/E)` below, else U0. At the minimum `|E - F| <= D`.
 """
 
 import functools
