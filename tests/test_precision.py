@@ -15,7 +15,7 @@ from icl.tasks import Sequence, Tasks
 from jexplicit.features import images
 from jexplicit.nn.studies import linear_autoencoder, pseudo_inverse_autoencoder
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers import gram, priming, sweeps
+from jexplicit.solvers import explicit, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
 
@@ -44,18 +44,18 @@ def cases():
     x, y = jax.device_put((np.ones((3, 4), GENOME.f.dtype), np.ones((3, 2), GENOME.f.dtype)))
     SYNAPSES = drawn(init_synapses, GENOME, RULES, (4, 3, 2))
     ENCODER = drawn(problems.init_network, channels=4, hidden=3).encoder
-    STREAM = gram.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
+    STREAM = sweeps.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
     IDENTITY = jax.tree_util.Partial(lambda X: X)
-    PROBLEM = gram.StreamedProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
+    PROBLEM = sweeps.CurvatureProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
     AXES = images.Axes(ones(8), ones((8, 3)))
     WAVES = ones((2, 3, 7))
 
     return {
         "logits of a fit": (lambda H, Y: sweeps.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
-        "intercept": (priming.intercept_logits, (H, U, ones(3))),
-        "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
-        "streamed sweep": (gram.streamed_sweep, ((U, ones(3)), PROBLEM)),
-        "streamed logits": (lambda X: gram.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
+        "intercept": (explicit.intercept_logits, (H, U, ones(3))),
+        "streamed sums": (lambda X: sweeps.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
+        "streamed sweep": (sweeps.curvature_sweep, ((U, ones(3)), PROBLEM)),
+        "streamed logits": (lambda X: sweeps.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
         "descriptors": (lambda H: images._project(H, AXES), (ones((2, 8)),)),
         "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
         "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),

@@ -21,8 +21,7 @@ from jexplicit.runs.devices import full_precision
 from jexplicit.runs.files import host_bytes, local_path, read_config, read_run
 from jexplicit.runs.loop import is_checkpoint
 from jexplicit.runs.progress import console, show, stage
-from jexplicit.solvers.explicit import dense_cooccurrence, stack_logits
-from jexplicit.solvers.priming import priming_scan
+from jexplicit.solvers.explicit import dense_cooccurrence, priming_scan, stack_logits
 from launch.digits import optimum, solved, trained
 from launch.digits.config import PRESETS, Config
 from launch.digits.solved import Parts, Problem, load_model, row_name

@@ -39,27 +39,31 @@ from jexplicit.runs.loop import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import (
     SoftmaxLayer,
+    delta_intercept,
     dense_cooccurrence,
     explicit_solution,
+    fit_image_delta,
+    intercept_logits,
     priming_number,
     solve_layers,
     stack_logits,
 )
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, matrix_power, predict
-from jexplicit.solvers.gram import (
+from jexplicit.solvers.metrics import accuracy, calibration_error, fit_temperature, mean_loss, reliability
+from jexplicit.solvers.sweeps import (
     Gram,
+    SoftmaxFit,
     add_grams,
     choose_ridge,
+    curvature_bound_sweeps,
     gram_least_squares,
     gram_matrix,
     gram_softmax_sweeps,
+    iterative_scaling_sweeps,
     split_examples,
     streamed_logits,
     tempered,
 )
-from jexplicit.solvers.metrics import accuracy, calibration_error, fit_temperature, mean_loss, reliability
-from jexplicit.solvers.priming import delta_intercept, fit_image_delta, intercept_logits
-from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps, iterative_scaling_sweeps
 from launch.digits.config import Config
 from launch.kit.experiment import Part, RunFolder
 from launch.kit.views import Row, where
@@ -357,7 +361,7 @@ def _solve(key: Row, split: Split, K: Any, options: Any) -> Model:
             return linear(curvature_bound_sweeps(H, Y, ridge=_ridge, **options))
     F, f = dense_cooccurrence(H, Y), Y.sum(axis=0)
     if key["method"] == "delta":
-        delta = fit_image_delta(H, labels, F, f, K).delta
+        delta = fit_image_delta(H, labels, F, f, K)
         log_w = delta_intercept(F, f, K, delta)
         params = {"U": jnp.log(F) + log_w[None, :], "intercept": jnp.zeros_like(log_w)}
         return Model(params, functools.partial(intercept_logits, F=F, log_w=log_w), {"delta": delta})

@@ -22,7 +22,8 @@ from jexplicit.data.corpora import TextSizes, about_corpus
 from jexplicit.data.shards import count_tokens, read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.checkpoints import FROM_COUNTS, load_row, model_rows
-from jexplicit.lm.core.names import FitOptions, window_of
+from jexplicit.lm.core.names import FitOptions
+from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.evaluation import evaluate, unknown_share
 from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, fit_model
 from jexplicit.lm.generation import generate_text
@@ -282,7 +283,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 def _counted_tokens(training: TrainingText) -> int:
     """The number of tokens of a text but `<pad>`, from counts."""
-    C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
+    C = training.known_counts(1)[0]
     return int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum())
 
 

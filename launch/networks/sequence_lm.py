@@ -18,8 +18,8 @@ from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.counted.tree import singular_vectors
-from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
+from jexplicit.lm.counted.contexts import singular_vectors
+from jexplicit.lm.evaluation import comparable_measures, document_losses, log_distributions, loss_fields, spelling
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows import network_model
@@ -169,11 +169,12 @@ def first_variables(config: SequenceConfig, network: Any, text: Text, start: str
     training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
     with stage(f"start {start}"):
         if "embedding" in names:
-            variables = embedding_start(variables, singular_vectors(training.sparse_counts(1)[0], network.width))
+            variables = embedding_start(variables, singular_vectors(training.sparse_counts(1), network.width))
         if "induction" in names:
             variables = induction_start(network, variables, seed=seed)
         if "bigram" in names:
-            variables = bigram_start(variables, fit_model("bigram", training).model.rows.dense(0))
+            log_p = log_distributions(fit_model("bigram", training).model, np.arange(network.vocab_size)[:, None])
+            variables = bigram_start(variables, log_p)
         if "output" in names:
             variables = output_start(network, variables, training.in_memory, seed=seed)
     return variables

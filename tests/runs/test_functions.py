@@ -94,7 +94,7 @@ def cases() -> dict[str, Case]:
         "jexplicit.solvers.dense_cooccurrence, of labels": case(lambda H: solvers.dense_cooccurrence(H, ANSWERS, 3), H),
         "jexplicit.solvers.priming_number": case(solvers.priming_number, H, compiled=WITH_CHECKS),
         "jexplicit.solvers.iterative_scaling_sweeps": case(
-            solvers.iterative_scaling_sweeps, H, Y, np.zeros((4, 3)), sweeps=2, slack=True, compiled="each sweep"
+            solvers.iterative_scaling_sweeps, H, Y, np.zeros((4, 3)), sweeps=2, compiled="each sweep"
         ),
         "jexplicit.solvers.curvature_bound_sweeps": case(
             solvers.curvature_bound_sweeps, H, Y, sweeps=2, ridge=0.1, compiled="each sweep"
