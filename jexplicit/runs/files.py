@@ -318,9 +318,9 @@ def compiled_folder() -> Path:
 
 
 def _claim(folder: Path, n: int = 0) -> Path:
-    """The first free folder n, n + 1, ..., held until this process ends: JAX writes its files in place.
+    """The first free folder n, n + 1, ..., held until this process ends.
 
-    Where a process was killed, the file that it wrote last may be incomplete and goes.
+    JAX writes its files in place. Where a process was killed, the file that it wrote last may be incomplete and goes.
     """
     from filelock import FileLock, Timeout
 
@@ -339,9 +339,9 @@ def _claim(folder: Path, n: int = 0) -> Path:
 
 
 def keep_compiled() -> None:
-    """Enable JAX's persistent compilation cache in a folder of this process, unless the user has configured or disabled it.
+    """Enable JAX's persistent compilation cache in a folder of this process.
 
-    No effect if the limit is 0, or if the folder is not writable or belongs to another user: its files are executed.
+    No effect if the user has configured or disabled it, if the limit is 0, or if the folder is not writable or belongs to another user: its files are executed.
     """
     import jax  # local import: `launch.cache` does not need JAX
 

@@ -1,4 +1,4 @@
-"""What stands before a place, as 64-bit numbers, and what is predicted there, as decisions.
+"""Contexts of a place as 64-bit numbers, and its token as decisions.
 
 A *column* is a pure function of the tokens before a place: the token k back, the word so far, the line. A *context* is some
 columns together: `Context("part", "word")`; equal columns have equal numbers, others hardly ever. A span of tokens is numbered
@@ -135,7 +135,7 @@ class Text:
         self.begin = self.document if self.window is None else np.maximum(self.document, at - self.window)
 
     def __getitem__(self, column: Any) -> Any:
-        """A column, a context, or what several columns share: any function of the text."""
+        """A column, a context, or any function of the text that columns share."""
         if isinstance(column, Context):
             h = np.full(len(self.ids), len(column.columns), np.uint64)
             for one in column.columns:

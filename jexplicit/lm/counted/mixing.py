@@ -1,4 +1,4 @@
-"""Mixing evidence: logistic regression, solved; gates, whose weights are random effects; a layer on word vectors.
+"""Mixing evidence: a regression, gates with random effects, and a layer on word vectors.
 
     log-odds = w.x + sum_g D_g[s_g].z_g,        z_g = clip(U_g' x, +-8)
 
@@ -44,7 +44,7 @@ _sets = 1 << 13  # of every gate, so that gates share a program
 
 
 class Gate(NamedTuple):
-    """The weights of the sets of a gate, and H, what each has learnt from."""
+    """The weights of the sets of a gate, and H, the curvature of each."""
 
     U: Float32[np.ndarray, "F K"]
     ridge: Float32[np.ndarray, " K"]
