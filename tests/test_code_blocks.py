@@ -90,8 +90,8 @@ def read_invocation(line: str, *, whole: bool) -> Iterator[Invocation]:
     """The command that a line is, once for each choice in braces; nothing for other lines.
 
     Examples:
-        >>> [found.arguments for found in read_invocation("jexplicit networks {fcnn,mlp-lm} --out DIR", whole=True)]
-        [['fcnn', '--out', 'DIR'], ['mlp-lm', '--out', 'DIR']]
+        >>> [found.arguments for found in read_invocation("jexplicit networks {compare,mlp-lm} --out DIR", whole=True)]
+        [['compare', '--out', 'DIR'], ['mlp-lm', '--out', 'DIR']]
         >>> next(read_invocation("jexplicit score --text - < in.txt > out.txt  # to a file", whole=True))
         Invocation(name='score', arguments=['--text', '-'], whole=True, stdin='in.txt', stdout='out.txt')
     """
@@ -114,7 +114,7 @@ def read_invocation(line: str, *, whole: bool) -> Iterator[Invocation]:
 QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify", "cache")
 MADE = {f"commands/{name}.md": name for name in cli.COMMANDS}  # the docstrings of commands
 WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$", read_page(path), re.M)]
-CHOSEN = {"WHAT": "dropout", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
+CHOSEN = {"WHAT": "objectives", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
 SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
 OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model", "--gen_kwargs")  # flags of SLURM and of lm_eval

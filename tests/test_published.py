@@ -132,9 +132,9 @@ def test_what_is_kept_of_a_run(run, tmp_path):
 
 
 def test_the_command_line_of_a_subcommand():
-    stored = config_of(CompareConfig(out="DIR", what="dropout", rates=(0.1, 0.3)), "networks")
-    started = ["python", "-m", "launch.networks", "compare", "dropout"]
-    assert command_line(stored, started, "DIR") == "jexplicit networks compare dropout --rates 0.1 0.3 --out DIR"
+    stored = config_of(CompareConfig(out="DIR", what="objectives", rates=(0.1, 0.3)), "networks")
+    started = ["python", "-m", "launch.networks", "compare", "objectives"]
+    assert command_line(stored, started, "DIR") == "jexplicit networks compare objectives --rates 0.1 0.3 --out DIR"
 
 
 def test_a_run_on_files_of_this_machine_is_refused(run, tmp_path):

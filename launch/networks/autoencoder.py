@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.nn import studies
-from jexplicit.nn.networks import FullyConnected, activation, init_variables, network_outputs
+from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.studies import LinearAutoencoder, linear_autoencoder, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
@@ -25,21 +25,17 @@ from launch.kit.views import (
     Row,
     Section,
     Table,
-    figure,
     groups,
-    legend_outside,
     mean_std,
     means,
-    picture,
     pivot_table,
     where,
 )
 from launch.networks.config import AutoencoderConfig, Descent, checked
-from launch.networks.training import CURVES, RESULTS, Data, SplitData, load_variables, open_pictures, solved_row, train_model
+from launch.networks.training import CURVES, RESULTS, Data, SplitData, open_pictures, train_model
 
 _starts_per_memory = 10
 _noise = 0.5  # of these starts, in standard deviations of the data
-_clusterings = 3  # of k-means, from different seeds
 _descents = 3  # of wide linear autoencoders
 _descent_steps = 20_000
 
@@ -70,11 +66,6 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     yield trained(config, data, linear, "linear, trained", "linear, trained")
     bottleneck = FullyConnected((config.width, k, config.width), D)
     yield trained(config, data, bottleneck, "bottleneck", "bottleneck")
-    if not folder.events("code"):
-        X, labels = jnp.asarray(data.test.X), everything.test.Y.argmax(axis=1)
-        code = code_of(bottleneck, load_variables(folder, "bottleneck"), X, 2)
-        codes = {"pixels": X, f"linear code of {k}": X @ solved.B.T, f"bottleneck of {k}": code}
-        log_codes(folder, codes, labels[labels != config.anomaly], config.seed)
     if not folder.events("wide linear"):
         log_wide_linear(folder, jnp.asarray(few.X), config.seed)
     flags = Descent(config.out, config.seed, batch_size=0, epochs=config.memory_steps)
@@ -101,8 +92,8 @@ def measure_linear(f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> l
     parts = {"train": data.train.X, "dev": data.dev.X, "test": data.test.X}
     losses = {part: float(reconstruction_errors(f(jnp.asarray(X)), jnp.asarray(X)).mean()) for part, X in parts.items()}
     found, seconds = auc(f, data, anomalies), time.perf_counter() - begin
-    about = {"objective": "squared_error", "model": "linear, solved"}
-    return [solved_row(data, losses, **about, seconds=seconds, anomaly_auc=found)]
+    row = {"objective": "squared_error", "model": "linear, solved", "steps": 0, "seconds": seconds, "anomaly_auc": found}
+    return [{**row, **{f"{part}_loss": loss for part, loss in losses.items()}, **data.about}]
 
 
 def auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
@@ -128,27 +119,6 @@ def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
     }
 
 
-def code_of(network: FullyConnected, variables: dict[str, Any], X: Any, layer: int) -> Any:
-    """The outputs of a hidden layer, without dropout."""
-    _, seen = network.apply(variables, X, mutable=["intermediates"])
-    layers: Any = seen["intermediates"]
-    return activation(network.activation)(layers[f"hidden_{layer}"]["z"][0])
-
-
-def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, seed: int) -> None:
-    """Agreement of k-means clusters with classes, and main axes of codes."""
-    clusters = len(np.unique(labels))
-    for name, code in codes.items():
-        with stage(f"clusters of {name}"):
-            seeds = range(seed, seed + _clusterings)
-            agreement = [studies.cluster_agreement(np.asarray(code), labels, clusters=clusters, seed=seed) for seed in seeds]
-        centred = code - code.mean(axis=0)[None, :]
-        axes = centred @ linear_autoencoder(centred, 2).B.T
-        numbers = {"agreement": float(np.mean(agreement)), "spread": float(np.std(agreement, ddof=1))}
-        points = {"axes": np.asarray(axes).round(4).tolist(), "labels": labels.tolist()}
-        folder.log(event="code", name=name, clusters=clusters, **numbers, **points)
-
-
 def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
     """Linear autoencoders as wide as their input, from several starts."""
     D, projection = X.shape[1], studies.pseudo_inverse_autoencoder(X)
@@ -171,21 +141,6 @@ def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
             folder.log(event="wide linear", start=name, seed=seed, **numbers)
 
 
-def codes_figure(results: Results) -> list[str]:
-    """The two main axes of codes by class."""
-    codes = results.events("code", "name")
-    if not codes or "axes" not in codes[0]:
-        return []
-    with figure(results.path / "figures" / "codes.png", columns=len(codes), size=(3.3 * len(codes) + 0.8, 3.4)) as axes:
-        for ax, code in zip(axes[0], codes, strict=True):
-            points, labels = np.array(code["axes"]), np.array(code["labels"])
-            for n, label in enumerate(np.unique(labels)):
-                ax.plot(*points[labels == label].T, ".", color=f"C{n % 10}", markersize=3, label=str(label))
-            ax.set(xticks=[], yticks=[], title=f"{code['name']} ({code['agreement']:.2f})")
-        legend_outside(axes[0, -1], fontsize=8)
-    return picture(results, "codes")
-
-
 def _anomalies(results: Results) -> list[Row]:
     """Errors of the autoencoders that are to find anomalies, over seeds."""
     found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
@@ -202,11 +157,6 @@ def _memories(results: Results) -> list[Row]:
 
 _named = [Column("autoencoder", "name"), Column("half the squared error", "test_loss")]
 ANOMALIES = Table([*_named, Column("area under the ROC curve", "anomaly_auc")], _anomalies)
-CLUSTERS = Table(
-    [Column("of", "name"), Column("clusters", "clusters", "d"), *(Column(x, x, ".3f") for x in ("agreement", "spread"))],
-    rows=lambda results: results.events("code", "name"),
-    note="The adjusted Rand index of k-means clusters with the classes: 1 where both are the same groups, 0 by chance.",
-)
 WIDE = Table(
     [
         Column("start", "start"),
@@ -230,7 +180,6 @@ _share = lambda row: f"{row['attractors']}, {100 * row['recalled_from_noise']:.0
 MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _share, heading="x {:g}", rows=_memories)
 SECTIONS = {
     "Anomalies": [ANOMALIES],
-    "Clusters": [CLUSTERS, codes_figure],
     "As wide as the input": [WIDE],
     "Memories": [MAPS, MEMORIES],
 }

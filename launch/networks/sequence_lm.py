@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jexplicit.counts.word_vectors import word_vectors
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import TextSizes, read_corpus, text_corpus
 from jexplicit.data.shards import cached_streams
@@ -20,18 +19,13 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
-from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows import network_model
-from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.networks import init_variables, train_network
 from jexplicit.nn.sequences import (
     LSTM,
     Transformer,
-    bigram_start,
-    embedding_start,
     induction_start,
-    output_start,
     sequence_loss,
     sequence_optimizer,
     stream_log_probabilities,
@@ -111,23 +105,19 @@ def read_text(config: SequenceConfig) -> Text:
     return Text(text.tokenizer, streams, text.dev_sizes, about)
 
 
-def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Transformer | LSTM:
-    """The network of the flags."""
-    names = ["window", "width", "layers", "dropout", "tied"]
-    kind = Transformer if isinstance(config, TransformerConfig) else LSTM
-    names += ["heads", "positions", "direct"] if kind is Transformer else []
-    flags: Any = {name: getattr(config, name) for name in names}
-    return kind(vocab_size=vocab_size, precision=precision, **flags)
-
-
 def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
     config, folder, text, mesh = job
     precision = "float32" if on_cpu(mesh) else "bfloat16"  # of products; parameters have float32
-    network = network_of(config, text.tokenizer.vocab_size, precision)
+    names = ["window", "width", "layers", "dropout", "tied"]
+    kind = Transformer if isinstance(config, TransformerConfig) else LSTM
+    flags: Any = {name: getattr(config, name) for name in [*names, *(["heads", "positions"] if kind is Transformer else [])]}
+    network = kind(vocab_size=text.tokenizer.vocab_size, precision=precision, **flags)
     partial = folder.path / "checkpoints" / f"{method}.partial"
     begin = time.perf_counter()
-    variables = first_variables(config, network, text, start, seed)
+    variables = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32))
+    if start == "induction":
+        variables = induction_start(network, variables, seed=seed)
     start_seconds = time.perf_counter() - begin
     about: Row = {"name": method.split("-")[0], "start": start, "seed": seed}
     result = train_sequences(job, network, variables, partial, about)
@@ -161,23 +151,6 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     }
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
     return [row]
-
-
-def first_variables(config: SequenceConfig, network: Any, text: Text, start: str, seed: int) -> Any:
-    """The variables that training starts from, such as "embedding+output"."""
-    variables, names = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32)), start.split("+")
-    training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
-    with stage(f"start {start}"):
-        if "embedding" in names:
-            counts = np.asarray(training.counts(1)[0])
-            variables = embedding_start(variables, word_vectors(counts, min(network.width, len(counts) - 1)))
-        if "induction" in names:
-            variables = induction_start(network, variables, seed=seed)
-        if "bigram" in names:
-            variables = bigram_start(variables, fit_model("bigram", training).model.rows.dense(0))
-        if "output" in names:
-            variables = output_start(network, variables, training.in_memory, seed=seed)
-    return variables
 
 
 def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:

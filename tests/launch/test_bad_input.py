@@ -84,9 +84,9 @@ classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
-networks fcnn --data nothing | name that of its files, --data-dir DIR
 networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9
-networks compare colours | activations
+networks autoencoder --data nothing | name that of its files, --data-dir DIR
+networks compare colours | normalisation
 icl one-step --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
 icl function-classes --transformer 10 2 3 | use a width that is a multiple of the heads
 digits --methods | need at least one value each
@@ -109,8 +109,7 @@ lm --train {{text}} --split dev-test --limit 50 | --limit with --split dev-test,
 lm --train {{text}} --split dev-test --methods cold | --methods cold with --split dev-test
 explain --run {{run}} --text 'the cat' --html {{tmp}}/x.html --figure {{tmp}}/x.png | leave one of them out
 {TRANSFORMER} --heads 3 | --width 8 with --heads 3: the width is a multiple of the heads
-{TRANSFORMER} --start bigram+output --direct | join one of embedding, induction with one of output, bigram
-{TRANSFORMER} --start none bigram | --start bigram: add --direct
+{TRANSFORMER} --start none induction | --start induction: add --no-tied and --positions learned
 {TRANSFORMER} --devices 3 | --batch-size 4 on 3 devices: give a multiple of 3
 icl one-step --devices 99 | 99 devices requested, 8 available: use --devices 8 or fewer
 icl --experiment copy softmax | --experiment: choose one of one-step

@@ -70,7 +70,7 @@ for name in sys.argv[1:]:
 
 def test_help_of_a_command_does_not_import_jax():
     names = "lm score next sample explain export judge compare digits classify icl shards beam bench".split()
-    names += ["networks fcnn", "feature-machine tables", "blur train", "cache list"]
+    names += ["networks compare", "feature-machine tables", "blur train", "cache list"]
     answer = subprocess.run([sys.executable, "-c", EACH, *names], env=ENVIRONMENT, capture_output=True, text=True)
     assert answer.returncode == 0 and len(answer.stdout.splitlines()) == len(names), answer.stderr
     slow = {"jax", "flax", "scipy", "sklearn", "matplotlib", "orbax", "optax", "jexplicit.api", "icl.api"}

@@ -39,7 +39,7 @@ def line(name: str) -> str:
         "lm": f"lm {' '.join([*text_flags(), *SMALL])} --methods explicit --features cat",
         "icl": "icl one-step --preset tiny --devices 1",
         "digits": "digits --preset tiny --methods explicit warm --layers 1",
-        "networks": "networks fcnn --hidden 8 --epochs 6 --limit 200 --epoch-examples 90 --batch-size 30",
+        "networks": "networks mlp-lm --preset tiny --epochs 6 --epoch-examples 90 --batch-size 30",
         "feature-machine": "feature-machine modular --preset tiny",
         "blur": "blur train --preset tiny --unroll 3 --meta-steps 4 --baselines",
     }[name]
@@ -135,8 +135,8 @@ def test_rows_have_the_settings_that_were_asked_for():
     assert loss["constructed"] == pytest.approx(loss["gd"], rel=1e-5) and loss["trained"] > 0
     assert {row["seed"] for row in where(icl, predictor="trained")} == {0, 1}
     networks = {row["name"]: row for row in rows(made(line("networks")))}
-    assert list(networks) == ["explicit", "fcnn"] and networks["fcnn"]["steps"] == 6 * 3
-    assert networks["fcnn"]["train_loss"] < networks["fcnn"]["first_loss"]
+    assert list(networks) == ["mlp"] and networks["mlp"]["steps"] == 6 * 3
+    assert networks["mlp"]["train_loss"] < networks["mlp"]["first_loss"]
     machine = rows(made(line("feature-machine")))
     assert [(row["seed"], row["solve"]) for row in machine] == [(seed, solve) for seed in (0, 1) for solve in range(1, 5)]
     assert all(row["train_accuracy"] == 1 and 0 <= row["test_accuracy"] <= 1 and row["seconds"] > 0 for row in machine)

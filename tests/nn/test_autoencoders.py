@@ -3,8 +3,6 @@
 Float64: 1e-10 for factorisations of small well-conditioned matrices.
 """
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,10 +16,8 @@ from jexplicit.nn.studies import (
     LinearAutoencoder,
     add_noise,
     anomaly_auc,
-    cluster_agreement,
     contraction,
     descend_linear,
-    gradient_noise,
     iterate_map,
     off_span_gain,
     recall,
@@ -164,45 +160,3 @@ def test_what_fits_already_stays():
     np.testing.assert_array_equal(descend_linear(identity, few, 5).A, identity.A)
     assert off_span_gain(identity, few) == pytest.approx(1, abs=1e-12)
     assert off_span_gain(LinearAutoencoder(jax.device_put(np.linalg.pinv(X[:3]) @ X[:3]), identity.B), few) < 1e-9
-
-
-def test_clusters_agree_with_groups_whatever_their_names_and_not_with_chance():
-    rng = np.random.default_rng(0)
-    groups = np.repeat([4, 1, 9], 40)
-    codes = rng.normal(size=(120, 2)) * 0.1 + np.eye(10)[groups][:, [4, 1]] * 5
-    assert cluster_agreement(codes, groups, clusters=3, seed=0) == 1
-    assert abs(cluster_agreement(rng.normal(size=(600, 2)), rng.integers(0, 3, 600), clusters=3, seed=0)) < 0.03
-
-
-# The noise of gradients
-
-NOISE_RNG = np.random.default_rng(0)
-NOISE_X, Y, W = NOISE_RNG.normal(size=(7, 3)), NOISE_RNG.normal(size=7), NOISE_RNG.normal(size=3)
-
-
-def loss(params, x, y):
-    return (jnp.tanh(x @ params["w"]) + params["b"] - y) ** 2
-
-
-def found(sizes, draws):
-    params = {"w": jax.device_put(W), "b": jax.device_put(0.3)}
-    return gradient_noise(loss, params, jax.device_put(NOISE_X), jax.device_put(Y), jax.random.key(0), sizes=sizes, draws=draws)
-
-
-def all_gradients():
-    error, slope = np.tanh(NOISE_X @ W) + 0.3 - Y, 1 - np.tanh(NOISE_X @ W) ** 2
-    return np.concatenate([2 * error[:, None], (2 * error * slope)[:, None] * NOISE_X], axis=1)  # b before w
-
-
-def test_the_formula_is_the_mean_over_all_batches_and_draws_come_to_it():
-    """4,000 draws: the mean of squares is known to about 2 %, its root to 1 %; three of these."""
-    g, sizes = all_gradients(), [1, 3, 7]
-    noise, mean = found(sizes, 4000), g.mean(axis=0)
-    for size, predicted in zip(sizes, noise.predicted, strict=True):
-        squares = [((g[list(batch)].mean(axis=0) - mean) ** 2).sum() for batch in itertools.combinations(range(7), size)]
-        assert predicted == pytest.approx(np.sqrt(np.mean(squares)) / np.linalg.norm(mean), abs=1e-7)
-    assert noise.scale == pytest.approx(g.var(axis=0).sum() / (mean @ mean), rel=1e-9)
-    np.testing.assert_allclose(noise.errors[:2], noise.predicted[:2], rtol=0.04)
-    assert (np.diff(noise.errors) < 0).all() and (np.diff(noise.cosines) > 0).all()
-    # all examples have no noise
-    assert noise.errors[2] < 1e-12 and noise.predicted[2] == 0 and noise.cosines[2] == pytest.approx(1, abs=1e-12)

@@ -188,8 +188,9 @@ def seen_by(model: Any, **flags):
 
     @jax.jit
     def apply(variables, x, key):
-        out, seen = model.apply(variables, x, mutable=["intermediates"], rngs={"dropout": key}, **flags)
-        return out, seen["intermediates"]["hidden_1"]["z"][0], seen["intermediates"]["features"][0]
+        options = {"mutable": ["intermediates"], "capture_intermediates": True, "rngs": {"dropout": key}}
+        out, seen = model.apply(variables, x, **options, **flags)
+        return out, seen["intermediates"]["hidden_1"]["z"][0], seen["intermediates"]["hidden_1"]["__call__"][0]
 
     return lambda variables, x: jax.tree.map(np.asarray, apply(variables, x, jax.random.key(1)))
 

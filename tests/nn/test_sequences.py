@@ -162,13 +162,7 @@ def test_rotary_positions_are_relative():
     assert np.abs(outputs("learned", shifted)[0, 5:] - outputs("learned", X)[0, 4:]).max() > 1e-3
 
 
-def test_layers_computed_again_have_the_same_gradient_and_narrow_products_float32_logits():
-    def loss(variables, network):
-        return sequence_loss(True)(network.apply(variables, X[:, :-1]), jax.device_put(X[:, 1:])).sum()
-
-    # compiled whole, which takes less time than compiling every operation
-    again = jax.jit(lambda v: [jax.grad(loss)(v, NETWORKS["rotary"].clone(remat=remat)) for remat in (False, True)])
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), *again(variables("rotary")))
+def test_narrow_products_have_float32_logits():
     for name in ("rotary", "lstm"):
         narrow = outputs(name, X, "bfloat16")
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(variables(name, "bfloat16"))}
