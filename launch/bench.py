@@ -36,7 +36,7 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokeniz
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import set_malloc
 from launch.kit.command import Preset, run_command
-from launch.kit.views import Column, Row
+from launch.kit.views import Column, Row, Table
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
     import jax
@@ -55,7 +55,7 @@ class Config:
     """Compare the speed of counts, fits, scores and steps with named peers."""
 
     out: str
-    """Run folder to write: results, figure and report.md."""
+    """Run folder to write: results and report.md."""
     cases: tuple[Case, ...] = get_args(Case)
     """Cases to measure."""
     sizes: tuple[PositiveInt, ...] = (50_000,)
@@ -323,13 +323,10 @@ def run(config: Config) -> dict[str, Any]:
     import jax
 
     from launch.kit.experiment import Experiment
-    from launch.kit.views import Lines, Table
 
     for size in config.sizes if {*config.cases} & {*get_args(Text)} else ():  # refused before anything is measured
         read_text(config.train, config.vocab_size, size)
     note = "A ratio is the median of own seconds / the peer's, measured in turn on one core; below 1 is faster than the peer."
-    table, axes = Table(COLUMNS, note=note), {"ylabel": "own s / the peer's", "xlabel": "", "yscale": "log"}
-    bars = Lines("ratios", "case", "ratio", "size", rows={"skipped": None}, axes=axes, size=(8, 3), bars=True)
     jax.config.update("jax_platforms", "cpu")
     with contextlib.ExitStack() as stack:
         set_malloc(mmap_max=0, trim_threshold=-1, arena_max=1)  # freed memory is kept: new pages cost more than some cases
@@ -337,7 +334,9 @@ def run(config: Config) -> dict[str, Any]:
         if hasattr(os, "sched_setaffinity"):
             stack.callback(os.sched_setaffinity, 0, cores := os.sched_getaffinity(0))
             os.sched_setaffinity(0, {max(cores)})
-        return Experiment("bench", Config, measure, [table, bars], extend=("cases", "sizes"), title="Bench").run(config)
+        return Experiment("bench", Config, measure, [Table(COLUMNS, note=note)], extend=("cases", "sizes"), title="Bench").run(
+            config
+        )
 
 
 main = functools.partial(run_command, run, Config, presets=PRESETS, description=__doc__ or "", experiment="bench")

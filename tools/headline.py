@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launch.digits.run import draw_errors, patient
+from launch.digits.solved import draw_errors, patient
 from launch.icl import rates
 from launch.kit.views import COLOURS, Column, Results, Row, figure, groups, log_ticks, markdown_table
 from launch.networks.sequence_lm import curves

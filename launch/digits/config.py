@@ -7,9 +7,8 @@ from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Preset
 from launch.shared.flags import Images, Run
 
-Solved = Literal["explicit", "delta", "scaling", "quadratic", "features", "kernel", "feature-machine"]
-Method = Literal[Solved, "logistic_regression", "trained_readout", "network", "cnn", "cold", "warm"]
-METHODS: tuple[Method, ...] = tuple(name for name in get_args(Method) if name != "feature-machine")
+Solved = Literal["explicit", "scaling", "quadratic", "features", "kernel"]
+Method = Literal[Solved, "trained_readout", "network", "cnn", "cold", "warm"]
 
 
 @dataclass(frozen=True)
@@ -25,14 +24,12 @@ class Config(Images, Run):
     resize: Annotated[int, Bounds(at_least=1, at_most=1024)] | None = None
     """Read a folder of images of any kind, colour and size as grey ones of N x N pixels, by Pillow. It may then be a single
     folder of LABEL/*.jpg, of which every fifth image of a label, drawn with --seed, is a test image."""
-    methods: tuple[Method, ...] = METHODS
-    """Models to fit; default, all but feature-machine. explicit: the closed form. delta: explicit, its exponent
-    corrected by one fitted number. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a bound on
-    the curvature. features: explicit, scaling and quadratic on features of patches and of random directions. kernel: least
-    squares and a softmax layer on random Fourier features of scattering. feature-machine: the same with a metric learned by a
-    recursive feature machine. logistic_regression: scikit-learn's. trained_readout: a softmax layer on the features of kernel,
-    trained by AdamW. network: one hidden layer, trained by backpropagation. cnn: a convolutional network, trained by AdamW.
-    cold, warm: softmax layers trained by Adagrad from random parameters or from the explicit solution."""
+    methods: tuple[Method, ...] = get_args(Method)
+    """Models to fit. explicit: the closed form. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a
+    bound on the curvature. features: explicit, scaling and quadratic on features of patches and of random directions. kernel:
+    least squares and a softmax layer on random Fourier features of scattering. trained_readout: a softmax layer on the same
+    features, trained by AdamW. network: one hidden layer, trained by backpropagation. cnn: a convolutional network, trained by
+    AdamW. cold, warm: softmax layers trained by Adagrad from random parameters or from the explicit solution."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """explicit, cold, warm: numbers of softmax layers, one model each."""
     sweeps: PositiveInt = 300
@@ -61,13 +58,6 @@ class Config(Images, Run):
     kernel_sweeps: PositiveInt = 6
     """kernel: number of sweeps of the softmax layer. They use the bound on the curvature: first on nine tenths of the training
     images, from the least-squares solution, then as many on all of them."""
-    solves: PositiveInt = 3
-    """feature-machine: at most this many solves, the first by the identity as metric. Their number is chosen by the squared
-    error on a held-out tenth of the training images."""
-    landmarks: PositiveInt = 2000
-    """feature-machine: number of images as landmarks. The predictor is made of their kernels while the metric is learned."""
-    powers: tuple[PositiveFloat, ...] = (0.5, 1.0)
-    """feature-machine: powers of the gradient outer product to choose from. The choice is as for --ridges."""
     epochs: PositiveInt = 100
     """network, cold, warm: maximum number of passes over the data."""
     patience: PositiveInt = 5

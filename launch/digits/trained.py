@@ -33,8 +33,19 @@ from jexplicit.solvers.explicit import random_decoders
 from jexplicit.solvers.gram import streamed_logits, tempered
 from jexplicit.solvers.metrics import accuracy, closeness, fit_temperature, mean_loss
 from jexplicit.solvers.sweeps import SoftmaxFit
-from launch.digits import solved
-from launch.digits.solved import Parts, Problem, dev_scores, held_out_tenth, keep, linear, make_key
+from launch.digits.kernel import describe_images, flops, kernel_features
+from launch.digits.solved import (
+    Parts,
+    Problem,
+    dev_scores,
+    explicit_decoders,
+    held_out_tenth,
+    keep,
+    linear,
+    make_key,
+    model_name,
+    save_model,
+)
 from launch.kit.views import Row, where
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2
@@ -56,9 +67,9 @@ def _stack(problem: Problem, key: Row) -> list[Row]:
     (H, Y, _), tenth = problem.train, held_out_tenth(problem)
     used = problem.train.rows(~tenth)  # a warm start is solved on these, too: held-out images stay unseen
     decoders = random_decoders(key_of_seed(config.seed), H.shape[1], Y.shape[1], layers)
-    decoders = solved.explicit_decoders(used, problem.K, layers) if warm else decoders
+    decoders = explicit_decoders(used, problem.K, layers) if warm else decoders
     params = {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}
-    closed = solved.explicit_decoders(used, problem.K, 1) if layers == 1 else ()
+    closed = explicit_decoders(used, problem.K, 1) if layers == 1 else ()
 
     def near(variables: Variables) -> Row:
         """How near training is to the solution of the same images."""
@@ -69,7 +80,7 @@ def _stack(problem: Problem, key: Row) -> list[Row]:
     return _until_patience(problem, key, SoftmaxStack(Y.shape[1], layers), params, adagrad(config.learning_rate), near, fields)
 
 
-def network(problem: Problem) -> Parts:
+def network(problem: Problem, method: str) -> Parts:
     """One hidden layer of rectified units, trained by Adam from He's normal weights."""
     key = make_key("network", "adam", layers=2)
     yield key, functools.partial(_network, problem, key)
@@ -122,7 +133,7 @@ def _until_patience(
     return [keep(problem, key, variables["params"], outputs, logits(variables, H_test), **fields, **about)]
 
 
-def cnn(problem: Problem) -> Parts:
+def cnn(problem: Problem, method: str) -> Parts:
     """A convolutional network on the pixels."""
     key = make_key("cnn", "adamw", layers=4)
     yield key, functools.partial(_cnn, problem, key)
@@ -151,7 +162,7 @@ def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
     return logits
 
 
-def trained_readout(problem: Problem) -> Parts:
+def trained_readout(problem: Problem, method: str) -> Parts:
     """A softmax layer on the features that `kernel` solves one on."""
     key = make_key("trained_readout", "adamw", features="kernel")
     yield key, functools.partial(_readout, problem, key)
@@ -159,9 +170,9 @@ def trained_readout(problem: Problem) -> Parts:
 
 def _readout(problem: Problem, key: Row) -> list[Row]:
     config, N = problem.config, problem.images.outputs
-    train, test, weights, feature_seconds, feature_flops = solved.describe_images(config)
-    solved.save_model(problem, "kernel", weights)
-    features, D = solved.kernel_features(weights), 2 * config.frequencies
+    train, test, weights, feature_seconds, feature_flops = describe_images(config)
+    save_model(problem, "kernel", weights)
+    features, D = kernel_features(weights), 2 * config.frequencies
     zeros = {"kernel": jnp.zeros((D, N), train.dtype), "bias": jnp.zeros(N, train.dtype)}
 
     def layer(variables: Any) -> SoftmaxFit:
@@ -234,9 +245,9 @@ def fit_network(
         shared = {"event": "epoch", "method": key["method"], "layers": key["layers"], **about, "epoch": entry["epoch"]}
         problem.folder.log(**shared, **measured, seconds=entry.get("seconds", 0.0), train_loss=entry.get("train_loss"))
 
-    name = "_".join([solved.model_name(key), *(f"{value:g}" for value in about.values())])
+    name = "_".join([model_name(key), *(f"{value:g}" for value in about.values())])
     shapes = jax.eval_shape(lambda *parts: parts, initial_state(variables, optimizer), batch(np.arange(size)))
-    step_flops = solved.flops(training_step(model, loss, optimizer, seed=config.seed), *shapes)
+    step_flops = flops(training_step(model, loss, optimizer, seed=config.seed), *shapes)
     with stage(f"training {name}", "images") as progress:
         trained = train_network(
             model,

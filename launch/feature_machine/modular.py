@@ -105,6 +105,6 @@ RESULTS = Table(
 )
 FIGURE = Lines("grokking", "solve", "y", "of", rows=_curves, axes={"xlabel": "solve", "ylabel": "accuracy, and share"})
 _caption = "The metric without its diagonal after some solves; rows and columns are the values of a, then of b."
-VIEWS = [RESULTS, FIGURE, Images("metrics", _metrics, shared="row", caption=_caption)]
+VIEWS = [RESULTS, FIGURE, Images("metrics", _metrics, shared=True, caption=_caption)]
 _title = "launch.feature_machine modular: features by solving"
 EXPERIMENT = Experiment("feature-machine", ModularConfig, measure, VIEWS, title=_title)

@@ -15,7 +15,7 @@ from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.progress import stage
 from launch.judge.config import Config
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, cell, groups, pivot
+from launch.kit.views import Column, Results, Row, Section, Table, cell, groups, pivot
 from launch.shared.flags import load_choices
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart
@@ -70,14 +70,6 @@ def _models(results: Results) -> list[Row]:
     return [{**known.get(row["model"], {}), **row} for row in models]
 
 
-def _by_field(results: Results) -> list[Row]:
-    return [
-        {"model": f"{row['model']} ({row['ties']:.0%} ties)", "field": field.replace("_", "\n"), "accuracy": accuracy}
-        for row in _models(results)
-        for field, accuracy in {**dict(sorted(row["fields"].items())), "all": row["accuracy"]}.items()
-    ]
-
-
 def _percent(heading: str, value: Any) -> Column:
     return Column(heading, value, ".1f", 100)
 
@@ -104,10 +96,4 @@ MODELS = Table(
 PARADIGMS = Table(_of_models, lambda results: pivot(results.rows, ["paradigm", "field", "pairs"], label))
 
 
-def _chance(axes: np.ndarray) -> None:
-    axes[0, 0].axhline(0.5, color="black", linewidth=0.8, linestyle="--")
-
-
-_bars: Any = {"axes": {"ylim": (0, 1), "xlabel": ""}, "size": (9, 3.6), "finish": _chance, "bars": True, "legend": "right"}
-ACCURACY = Lines("accuracy", "field", "accuracy", "model", rows=_by_field, **_bars)
-VIEWS = (MODELS, ACCURACY, Section("Paradigms", [PARADIGMS]))
+VIEWS = (MODELS, Section("Paradigms", [PARADIGMS]))

@@ -22,7 +22,6 @@ from launch.kit.views import (
     cell,
     figure,
     groups,
-    legend_outside,
     log_ticks,
     markdown_table,
     mean_std,
@@ -45,7 +44,6 @@ def test_zeros_on_a_log_axis_are_drawn(tmp_path):
                 ax.axhline(0.5)  # its x are no data
             ax.set(xscale="log", yscale="log")
             log_ticks(ax)
-            legend_outside(ax)
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", scale)
         seen = np.asarray(y)[np.isfinite(y)]
         low, high = ax.get_ylim()
@@ -165,13 +163,13 @@ def test_images_are_a_grid_that_may_have_gaps(results, drawn):
     assert (results.path / "figures" / "x.png").exists() and Images("x", lambda results: {})(results) == []
 
 
-def test_panels_wrap_and_share_a_legend(results, drawn):
+def test_panels_share_a_legend(results, drawn):
     rows = [row for row in ROWS if not row["seed"]] + [{"method": "level", "loss": 3.0, "K": None}]
-    rows = [{**row, "panel": panel} for panel in ("x", "y", "z") for row in rows]
+    rows = [{**row, "panel": panel, "line": panel == "z"} for panel in ("x", "y", "z") for row in rows]
     axes = {"xscale": "log", "yscale": "log"}
     for legend, legends in (("right", 0), ("", 3)):
         drawn.clear()
-        Lines("loss", "K", "loss", "method", "panel", lambda _: rows, axes=axes, wrap=2, legend=legend)(results)
+        Lines("loss", "K", "loss", "method", "panel", lambda _: rows, axes=axes, row="line", legend=legend)(results)
         (fig,) = drawn
         assert [ax.axison for ax in fig.axes] == [True] * 3 + [False]
         assert sum(ax.get_legend() is not None for ax in fig.axes) == legends
@@ -203,14 +201,6 @@ def test_lines_of_lists_over_seeds_in_panels(results, drawn):
     for ax in drawn[0].axes:
         np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 11])
         assert ax.get_legend() is None and [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
-
-
-def test_bars_stand_side_by_side_with_their_range(results, drawn):
-    Lines("x", "K", "loss", "method", bars=True)(results)
-    (ax,) = drawn[0].axes
-    heights = [[bar.get_height() for bar in container] for container in ax.containers if hasattr(container, "patches")]
-    assert heights == [[1.5, 2.5, 4.5], [2.5, 3.5, 5.5]]
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "4"]
 
 
 def test_many_places_of_a_log_axis_have_round_ticks():

@@ -29,7 +29,7 @@ def main(out, *flags):
 def test_the_tiny_preset_has_a_row_for_every_case_and_names_missing_peers(tmp_path):
     assert bench.main(["--preset", "tiny", "--out", str(tmp_path)]) == 0
     found, report = rows(tmp_path), (tmp_path / "report.md").read_text()
-    assert [row["case"] for row in found] == list(bench.CASES) and (tmp_path / "figures/ratios.png").exists()
+    assert [row["case"] for row in found] == list(bench.CASES)
     for row in found:
         assert row.keys() - {"perplexity"} == FIELDS and row["seconds"] > 0 and f"| {row['case']} |" in report
         assert ("perplexity" in row) == row["case"].endswith("-fit")

@@ -61,7 +61,7 @@ def test_every_model_has_its_row_with_the_promised_fields():
     peaks = [row["peak_bytes"] for row in rows(finished())]
     assert peaks == sorted(peaks) and peaks[0] > 10**7
     report = (finished() / "report.md").read_text()
-    assert all(f"(figures/{name}.png)" in report for name in "perplexity scaling loss_curves compute methods".split())
+    assert all(f"(figures/{name}.png)" in report for name in "perplexity scaling loss_curves".split())
     for heading in ("Cold and warm starts", "Solutions that generalise", "The scaling assumption", "Sampled text"):
         assert f"## {heading}\n" in report
     assert "**Warning:** 1.7% of the dev documents" in report
@@ -186,7 +186,7 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
     monkeypatch.setattr(iterative_scaling, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
     methods = ["cold", "iterative-scaling", "context-mixing"]
-    flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", *methods, "--tables", "dense", "--paper"]
+    flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", *methods, "--tables", "dense"]
     for place, name, stop in ((lm_training, "make_batch", 14), (iterative_scaling, "evaluate", 17), (lm_models, "evaluate", 2)):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, interrupted(getattr(place, name), stop))
