@@ -105,7 +105,7 @@ def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
 def counting(config: Config, size: int, folder: Path) -> Pair:
     """Tables of pairs, from token ids to tables in host memory."""
     from jexplicit.counts.pairs import count
-    from launch.accelerator.checks import draw_stream
+    from launch.accelerator import draw_stream
 
     x, N = draw_stream(size, config.vocab_size, config.seed), config.vocab_size
     ours = functools.partial(count, x, radius=RADIUS, vocab_size=N)
@@ -232,7 +232,7 @@ def adagrad(config: Config, size: int, folder: Path) -> Pair:
     from jexplicit.nn import training
     from jexplicit.runs.checks import key_of_seed
     from jexplicit.runs.devices import data_mesh
-    from launch.accelerator.checks import draw_stream
+    from launch.accelerator import draw_stream
 
     N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), training.adagrad(RATE), optional("torch")
     X, Y = (part[: BATCHES * size] for part in contexts(draw_stream((BATCHES + 1) * size, N, config.seed), 1))

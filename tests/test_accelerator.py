@@ -7,8 +7,8 @@ import sys
 import jax
 import pytest
 
-from launch.accelerator import __main__ as gpu
-from launch.accelerator.checks import CHECKS, PARTS, Sizes
+from launch import accelerator as gpu
+from launch.accelerator import CHECKS, PARTS, Sizes
 
 BLOCK = """
 import sys
@@ -60,7 +60,7 @@ def test_nothing_starts_once_the_time_is_over(tmp_path):
 def test_a_python_with_jax_alone_counts_and_a_part_names_what_it_misses():
     script = BLOCK + (
         "sys.meta_path.insert(0, Missing())\n"
-        "from launch.accelerator import __main__ as gpu\n"
+        "from launch import accelerator as gpu\n"
         "gpu.name_missing_types()\n"
         "from jexplicit.lm import rows\n"
         "from icl import attention\n"

@@ -38,7 +38,7 @@ lm {TRAIN} --methods cold --optimizer adagrat | try adagrad, sgd, adam or rmspro
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --methods context-mixing --memory 0.1GB | tokens takes about 0.6 GB and may have 0.1 GB
 lm {TRAIN} --methods ngram --radius 7 --features cat | --radius 7 with --methods ngram, which do not use it
-lm {TRAIN} --methods cold --tables sparse --dry-run | --methods cold with sparse tables
+lm {TRAIN} --methods cold --tables sparse | --methods cold with sparse tables
 lm --train {{two}} | give more text
 lm --train {{latin}} | is not UTF-8 text
 lm --train {{text}} --dev {{text}} | is in train and in dev
@@ -60,7 +60,6 @@ next --run {{run}} --radius 0 | has no model with radius 0
 sample --run {{run}} --method warm | has no model with method warm
 sample --run {{text}} | is no model that can be read
 feature-machine modular --kernel cubic | invalid choice 'cubic'
-feature-machine tables --data | --data needs at least one table
 score --run {{run}} --text missing.txt | no such file
 score --run {{run}} --text {{text}} --max-perplexity 3 | --max-perplexity and --kept go together
 score --run {{run}} --text {{text}} --max-perplexity 3 --kept {{text}} | is read by --text
@@ -187,7 +186,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy_before_anything_is_com
         assert not programs or {*LATE} & {*arguments}, f"compiled before the refusal: {programs}"
 
     each_row(check, CASES)
-    assert {line.split()[0] for line, _ in CASES} >= set(cli.COMMANDS) - {"beam", "harness"}
+    assert {line.split()[0] for line, _ in CASES} >= set(cli.COMMANDS) - {"beam"}
 
 
 def test_every_number_that_a_command_takes_has_bounds():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from run_folders import folder, made, main, rows
+from run_folders import folder, made
 
 import jexplicit
 from jexplicit.lm.core import names
@@ -70,7 +70,7 @@ for name in sys.argv[1:]:
 
 def test_help_of_a_command_does_not_import_jax():
     names = "lm score next sample explain export judge compare digits classify icl shards beam bench".split()
-    names += ["networks compare", "feature-machine tables", "blur train", "cache list"]
+    names += ["networks compare", "feature-machine modular", "blur train", "cache list"]
     answer = subprocess.run([sys.executable, "-c", EACH, *names], env=ENVIRONMENT, capture_output=True, text=True)
     assert answer.returncode == 0 and len(answer.stdout.splitlines()) == len(names), answer.stderr
     slow = {"jax", "flax", "scipy", "sklearn", "matplotlib", "orbax", "optax", "jexplicit.api", "icl.api"}
@@ -133,22 +133,3 @@ def test_an_interrupt_leaves_no_traceback(tmp_path):
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     answer = subprocess.run([sys.executable, "-c", code, "lm"], env=environment, capture_output=True, text=True)
     assert (answer.returncode, answer.stderr.strip()) == (130, "interrupted")
-
-
-@pytest.mark.slow
-def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
-    def estimate(*flags) -> dict:
-        capsys.readouterr()
-        assert main(line(), tmp_path / "run", *flags, "--dry-run", "--json") == 0
-        return json.loads(capsys.readouterr().out)
-
-    monkeypatch.chdir(tmp_path)
-    found, row = estimate("--methods", "ngram"), rows(made(line()))[0]
-    # a text this small is read as a whole, so that counts are no estimates
-    assert (found["documents"], found["tokens"]) == (49, row["train_tokens"])
-    assert found["vocab_size"] == row["vocab_size"] and found["tables"] == "sparse"
-    assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
-    assert estimate("--methods", "unigram", "--tokenizer", str(made(line())))["vocab_size"] == found["vocab_size"]
-    assert estimate("--methods", "context-mixing", "--tokenizer", "char")["models_seconds"] > 0
-    assert estimate("--methods", "cold", "optimum", "--batch-size", "100")["tables"] == "dense"
-    assert not list(tmp_path.iterdir())

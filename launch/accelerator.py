@@ -1,17 +1,41 @@
-"""Results of an accelerator compared with NumPy, and timed steps with their least work.
+"""Checks of an accelerator's results beside NumPy, and its times and the CPU's.
 
-Each check returns the greatest difference and how much of it is allowed. A product that is rounded to TF32 is off by more than
-1e-4. What a check or a part needs is imported by it: where a package is missing, the others still run.
+    python -m launch.accelerator --out runs/gpu
+
+It needs a Python with JAX and this source tree, and reads nothing else: packages that are imported for types and files have
+stand-ins where they are missing, and a part that calls a missing package (optax, flax) says so.
+
+* `tests.json`: every check, with its greatest difference and how much is allowed.
+* `gpu.json`: the device, its roofline, measured in the same run, and every part: median seconds of a step on the device and on
+  the CPU, the least bytes that it moves, the operations of its products, and both as shares of the roofline.
+
+Files are written after every measurement. Times below some 0.02 ms are those of starting a program.
 """
 
+import argparse
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jexplicit.runs.devices import AXIS
+
+Value = float | int | str | bool | None
+Row = dict[str, Value]
+_repetitions = 9  # at most; three in any case
+CONTEXT = 4  # tokens that Adagrad's tables read
 
 
 def draw_stream(tokens: int, N: int, seed: int = 0) -> np.ndarray:
@@ -42,16 +66,6 @@ def pairs_by_scatter() -> tuple[float, float]:
     return apart(count(x, radius=2, vocab_size=N, mesh=data_mesh(1)), counted), 0
 
 
-def pairs_by_segment_sum() -> tuple[float, float]:
-    """Features summed by label, small whole numbers, equal NumPy's sums."""
-    from jexplicit.solvers.explicit import dense_cooccurrence
-
-    rng = np.random.default_rng(0)
-    H, labels = rng.integers(0, 256, (200, 12)), rng.integers(0, 7, 200)
-    F = dense_cooccurrence(jnp.asarray(H, jnp.float32), jnp.asarray(labels, jnp.int32), 7)
-    return apart(F, H.T @ np.eye(7, dtype=int)[labels]), 0
-
-
 def closed_form() -> tuple[float, float]:
     """`explicit_solution` of counts: ten roundings of logarithms below 10, in float32."""
     from jexplicit.solvers.explicit import explicit_solution
@@ -72,31 +86,6 @@ def sweep_of_images() -> tuple[float, float]:
     penalty = 1e-4 * np.trace(A) / len(A)
     ascent = H.T @ (Y - P / P.sum(axis=1, keepdims=True)) / len(H) - penalty * U
     return apart(swept, U + 2 * np.linalg.solve(A + 2 * penalty * np.eye(len(A)), ascent)), 1e-5
-
-
-def least_squares() -> tuple[float, float]:
-    """Ridge regression's prediction beside NumPy's least squares of the examples and the penalty's rows."""
-    from icl.descent import ridge
-    from icl.tasks import Sequence
-
-    X, Y, x = (np.random.default_rng(n).normal(size=size) for n, size in enumerate([(20, 5), (20, 1), (5,)]))
-    ours = ridge(Sequence(*(jnp.asarray(Z, jnp.float32) for Z in (X, Y, x, Y[0]))), 0.1)
-    W = np.linalg.lstsq(np.vstack([X, 0.1**0.5 * np.eye(5)]), np.vstack([Y, np.zeros((5, 1))]), rcond=None)[0]
-    return apart(ours, W.T @ x), 1e-5
-
-
-def ngrams_of_tokens() -> tuple[float, float]:
-    """Probabilities of the n-gram model sum to 1 in every context."""
-    from jexplicit.data.contexts import contexts
-    from jexplicit.lm.core.model import LanguageModel
-    from jexplicit.lm.rows import smoothed_ngrams
-
-    N = 20
-    X, Y = contexts(draw_stream(300, N), 2)
-    model = LanguageModel(smoothed_ngrams(X, Y, vocab_size=N), "none")
-    X, outputs = np.repeat(X[:8], N, axis=0), np.tile(np.arange(N), 8)
-    log_p = model.rows.target_logits(X, outputs)
-    return apart(np.exp(log_p).reshape(8, N).sum(axis=1), np.ones(8)), 2e-5
 
 
 def adagrad_steps() -> tuple[float, float]:
@@ -145,41 +134,26 @@ def linear_attention_gradient() -> tuple[float, float]:
 
 
 Check = Callable[[], tuple[float, float]]
-CHECKS: tuple[Check, ...] = (
-    *(pairs_by_scatter, pairs_by_segment_sum, closed_form, sweep_of_images, least_squares),
-    *(ngrams_of_tokens, adagrad_steps, linear_attention_gradient),
-)
-
-
-CONTEXT = 4  # tokens that n-gram models and Adagrad's tables read
+CHECKS: tuple[Check, ...] = (pairs_by_scatter, closed_form, sweep_of_images, adagrad_steps, linear_attention_gradient)
 
 
 class Sizes(NamedTuple):
-    """How large the parts are.
-
-    copied: numbers that are copied for the bandwidth. matrix: rows of the square matrices of the roofline; on a CPU a quarter.
-    vocabulary: N. pairs, positions, batch: tokens whose pairs are counted, whose contexts are, and of a step of Adagrad.
-    images: examples of the sweep, of 784 features. tasks, genomes: of a step of linear attention and of BLUR.
-    width, layers, texts: of the transformer, and how many texts of 256 tokens a step has.
-    seconds: of a measurement, at most.
-    """
+    """How large the parts are; seconds: of a measurement, at most."""
 
     copied: int = 1 << 28
-    matrix: int = 8192
+    matrix: int = 8192  # rows; on a CPU a quarter
     vocabulary: int = 8192
     pairs: int = 1 << 22
-    positions: int = 1 << 20
     batch: int = 8192
     images: int = 60_000
     tasks: int = 2048
-    genomes: int = 8
     width: int = 512
     layers: int = 8
-    texts: int = 32
+    texts: int = 32  # of 256 tokens
     seconds: float = 4.0
 
 
-FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 256, 32, 64, 8, 1, 8, 1, 1, 0.0)
+FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 32, 64, 8, 8, 1, 1, 0.0)
 
 
 class Case(NamedTuple):
@@ -207,13 +181,6 @@ def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
     return Case(counting_step(mesh, 1, N), arguments, donates=True, bytes=(2 + 8) * len(x))
 
 
-def summed_pairs(sizes: Sizes, mesh: Mesh) -> Case:
-    """The same by `segment_sum` of ready ids, into a new table."""
-    x, N = draw_stream(sizes.pairs, sizes.vocabulary).astype(np.int32), sizes.vocabulary
-    run = jax.jit(lambda ids: jax.ops.segment_sum(jnp.ones_like(ids), ids, N * N))
-    return Case(run, (x[:-1] * N + x[1:],), bytes=(4 + 8) * len(x) + 4 * N * N)
-
-
 def explicit_tables(sizes: Sizes, mesh: Mesh) -> Case:
     """The explicit solution of the tables of four offsets."""
     from jexplicit.solvers.explicit import explicit_solution
@@ -231,17 +198,6 @@ def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
     H, Y = rng.normal(size=(M, D)).astype(np.float32), np.eye(N, dtype=np.float32)[rng.integers(0, N, M)]
     arguments = jnp.zeros((D, N), jnp.float32), curvature_problem(jnp.asarray(H), jnp.asarray(Y), 1e-4)
     return Case(curvature_bound_sweep, arguments, flops=4 * M * D * N + 2 * D * D * N)
-
-
-def evaluated_ngrams(sizes: Sizes, mesh: Mesh) -> Case:
-    """Log-probabilities by an n-gram model: four reads of 32 bytes a level."""
-    from jexplicit.data.contexts import contexts
-    from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
-
-    X, Y = contexts(draw_stream(sizes.positions, sizes.vocabulary), CONTEXT)
-    rows = smoothed_ngrams(X, Y, vocab_size=sizes.vocabulary)
-    run = jax.jit(lambda rows, X, Y: jax.vmap(functools.partial(BackOffChain.entry, rows))(X, Y))
-    return Case(run, (rows, X.astype(np.int32), Y.astype(np.int32)), bytes=len(Y) * CONTEXT * 4 * 32)
 
 
 def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
@@ -274,22 +230,6 @@ def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
     return Case(run, (state, keys, jnp.zeros((), jnp.int32)), donates=True, steps=steps, flops=flops, bytes=moved)
 
 
-def blur_step(sizes: Sizes, mesh: Mesh) -> Case:
-    """A meta-step of BLUR: learners 64-32-10, ten updates on 64 examples."""
-    from icl.blur.baselines import matrix_flops
-    from icl.blur.learning import Examples
-    from icl.blur.rules import Rules, random_genome
-    from icl.blur.search import MetaRecipe, MetaState, Stage, make_source, meta_optimizer, meta_steps
-
-    (recipe, stage), G, rng = ((MetaRecipe(), Stage(10, 100)), sizes.genomes, np.random.default_rng(0))
-    genomes = jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), G))
-    X, Y = rng.normal(size=(1000, 64)).astype(np.float32), np.eye(10, dtype=np.float32)[rng.integers(0, 10, 1000)]
-    state = MetaState(genomes, jax.vmap(meta_optimizer(recipe, 100).init)(genomes), jnp.zeros(G, jnp.int32))
-    run = meta_steps(Rules(states=4), recipe, recipe.tasks[0], stage, 1, mesh)
-    arguments = (state, jnp.arange(G), jax.random.key(1), jnp.zeros((), jnp.int32), make_source(Examples(X, Y), mixed=False))
-    return Case(run, arguments, donates=True, flops=matrix_flops(run, *arguments))
-
-
 def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
     """A step of Adam on a transformer with windows of 256 tokens."""
     import optax
@@ -308,6 +248,164 @@ def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 Part = Callable[[Sizes, Mesh], Case]
 PARTS: tuple[Part, ...] = (
-    *(scattered_pairs, summed_pairs, explicit_tables, swept_images, evaluated_ngrams),
-    *(adagrad_step, attention_step, transformer_step, blur_step),
+    *(scattered_pairs, explicit_tables, swept_images),
+    *(adagrad_step, attention_step, transformer_step),
 )
+
+
+class AnyType:
+    """Stands for any class of a package that is not called."""
+
+    def __class_getitem__(cls, shape: object) -> type:
+        return cls
+
+
+class Types(types.ModuleType):
+    """A module all of whose names are types."""
+
+    def __getattr__(self, name: str) -> type:
+        return AnyType
+
+
+def name_missing_types() -> None:
+    """Stand-ins for missing packages that are named and not called here."""
+    for name in ("jaxtyping", "sentencepiece", "safetensors", "safetensors.numpy"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            sys.modules[name] = Types(name)
+
+
+def measure(make: Part, sizes: Sizes, mesh: Mesh) -> tuple[Case, dict[str, float]]:
+    """A compiled case: seconds and least bytes of a step, seconds of compilation."""
+    with jax.default_device(mesh.devices.flat[0]):
+        case = make(sizes, mesh)
+        arguments = jax.device_put(case.arguments, NamedSharding(mesh, PartitionSpec()))
+        start = time.perf_counter()
+        run = cast(jax.stages.Wrapped, case.run).lower(*arguments).compile()  # all of them are made by jax.jit
+        compiling = time.perf_counter() - start
+        read, written = (sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(of)) for of in (arguments, run.out_info))
+        calls, seconds, out, until = 1, [], (), time.perf_counter() + sizes.seconds
+        while len(seconds) < 4 or (len(seconds) <= _repetitions and time.perf_counter() < until):
+            start = time.perf_counter()
+            for _ in range(calls):
+                out = run(*arguments)
+                arguments = (out[0], *arguments[1:]) if case.donates else arguments
+            jax.block_until_ready(out)
+            seconds.append((time.perf_counter() - start) / calls)
+            calls = max(1, min(100, int(0.05 / seconds[-1])))  # so many that waiting for the last one costs little
+    least = (read + written) / case.steps if case.bytes is None else case.bytes
+    return case, {"seconds": statistics.median(seconds[1:]) / case.steps, "bytes": least, "compile_seconds": compiling}
+
+
+def copied(sizes: Sizes, mesh: Mesh) -> Case:
+    """`x + 1`: a number is read and one is written."""
+    return Case(jax.jit(lambda x: x + 1), (jnp.zeros(sizes.copied, jnp.float32),))
+
+
+def multiplied(dtype: str, precision: str) -> Part:
+    """A product of square matrices of random numbers: `2 n³` operations."""
+
+    def make(sizes: Sizes, mesh: Mesh) -> Case:
+        n = sizes.matrix if mesh.devices.flat[0].platform != "cpu" else sizes.matrix // 4
+        A, B = jax.random.normal(jax.random.key(0), (2, n, n), jnp.float32).astype(dtype)
+        return Case(jax.jit(lambda A, B: jnp.matmul(A, B, precision=precision)), (A, B), flops=2 * n**3)
+
+    return make
+
+
+RATES = {
+    "float32": multiplied("float32", "highest"),  # as closed forms and fits have it
+    "default": multiplied("float32", "default"),  # as networks are trained: TF32 on a GPU
+    "bfloat16": multiplied("bfloat16", "default"),
+}
+
+
+def measure_roofline(sizes: Sizes, mesh: Mesh) -> Row:
+    """Bytes a second of a copy, and operations a second by precision."""
+    _, copy = measure(copied, sizes, mesh)
+    row: Row = {"copy_bytes_per_second": copy["bytes"] / copy["seconds"]}
+    for name, make in RATES.items():
+        case, product = measure(make, sizes, mesh)
+        row[f"{name}_flops_per_second"] = (case.flops or 0) / product["seconds"]
+    return row
+
+
+def measure_part(make: Part, sizes: Sizes, mesh: Mesh, roofline: Mapping[str, Value], where: str) -> Row:
+    """A part on a device: the fields of its row."""
+    case, found = measure(make, sizes, mesh)
+    bandwidth, rate = (roofline.get(name) for name in ("copy_bytes_per_second", f"{case.rate}_flops_per_second"))
+    row: Row = {"bytes": found["bytes"], "flops": case.flops, "rate": case.rate if case.flops else None}
+    row |= {f"{where}_seconds": found["seconds"], f"{where}_compile_seconds": found["compile_seconds"]}
+    of_bandwidth = found["bytes"] / found["seconds"] / bandwidth if isinstance(bandwidth, float) else None
+    of_rate = case.flops / found["seconds"] / rate if case.flops and isinstance(rate, float) else None
+    prefix = "" if where == "device" else f"{where}_"
+    return row | {f"{prefix}share_of_bandwidth": of_bandwidth, f"{prefix}share_of_matrix_rate": of_rate}
+
+
+def run_check(check: Check) -> Row:
+    """A check's greatest difference, what is allowed, and whether it passed."""
+    difference, tolerance = check()
+    return {"passed": bool(difference <= tolerance), "difference": float(difference), "tolerance": tolerance}
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a file as a whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(content, indent=1) + "\n")
+    new.replace(path)
+
+
+def attempt(f: Callable[[], Row], until: float) -> Row:
+    """What f returns, or why it did not: no failure ends the run."""
+    if time.monotonic() > until:
+        return {"error": "not started: the time is over"}
+    try:
+        return f()
+    except Exception as error:  # a missing package, a full memory, a compiler that gives up
+        return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point: 1 if a check failed or a part has an error."""
+    parser = argparse.ArgumentParser(description="Checks of an accelerator, and times beside the CPU's.")
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of gpu.json and tests.json")
+    parser.add_argument("--minutes", type=float, default=8, help="after which nothing more is started")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, for a test of the script")
+    config = parser.parse_args(argv)
+    sizes, until = TINY if config.tiny else FULL, time.monotonic() + 60 * config.minutes
+    if (platforms := os.environ.get("JAX_PLATFORMS")) and "cpu" not in platforms.split(","):
+        jax.config.update("jax_platforms", f"{platforms},cpu")  # the CPU is measured, too
+    name_missing_types()
+    config.out.mkdir(parents=True, exist_ok=True)
+    device, cpu = jax.devices()[0], jax.devices("cpu")[0]
+    about = {"device": device.device_kind, "platform": device.platform, "cpu_cores": os.cpu_count(), "jax": jax.__version__}
+
+    checked: list[Row] = []
+    for check in CHECKS:
+        checked.append({"name": check.__name__} | attempt(functools.partial(run_check, check), until))
+        write_json(config.out / "tests.json", about | {"tests": checked})
+        print(checked[-1], file=sys.stderr, flush=True)
+
+    rows: dict[str, Row] = {part.__name__: {"name": part.__name__} for part in PARTS}
+    rooflines: dict[str, Row] = {}
+    for where, on in {"device": device, "cpu": cpu}.items():
+        if where == "cpu" and on == device:
+            break  # there is no accelerator
+        mesh = Mesh(np.array([on]), (AXIS,), axis_types=(AxisType.Auto,))
+        rooflines[where] = roof = attempt(functools.partial(measure_roofline, sizes, mesh), until)
+        for part in PARTS:
+            found = attempt(functools.partial(measure_part, part, sizes, mesh, roof, where), until)
+            if "error" in found:
+                found = {f"{where}_error" if where == "cpu" else "error": found["error"]}
+            rows[part.__name__] |= found
+            parts = list(rows.values())
+            write_json(config.out / "gpu.json", about | {"sizes": sizes._asdict(), "roofline": rooflines, "parts": parts})
+            print(where, {"name": part.__name__} | found, file=sys.stderr, flush=True)
+    failed = [row["name"] for row in (*checked, *rows.values()) if "error" in row or row.get("passed") is False]
+    print(f"failed: {', '.join(map(str, failed)) or 'none'}", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
