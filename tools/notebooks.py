@@ -44,21 +44,14 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
     notebook.metadata = nbformat.from_dict(METADATA)  # the kernel adds the version of Python
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = without_noise(cell.outputs)
+            kept: list[NotebookNode] = []  # without stderr, and with printed text in one piece
+            for output in cell.outputs:
+                if kept and output.get("name") == kept[-1].get("name") == "stdout":
+                    kept[-1].text += output.text
+                elif output.get("name") != "stderr":
+                    kept.append(output)
+            cell.outputs = kept
     return notebook
-
-
-def without_noise(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Outputs without stderr, and with printed text in one piece."""
-    kept: list[NotebookNode] = []
-    for output in outputs:
-        if output.get("name") == "stderr":
-            continue
-        if kept and output.get("name") == kept[-1].get("name") == "stdout":
-            kept[-1].text += output.text
-        else:
-            kept.append(output)
-    return kept
 
 
 def main(names: tyro.conf.Positional[tuple[str, ...]] = (), /, *, out: Path = KEPT) -> None:
@@ -75,10 +68,7 @@ def main(names: tyro.conf.Positional[tuple[str, ...]] = (), /, *, out: Path = KE
     for name in names or scripts:
         start = time.perf_counter()
         nbformat.write(run(read_script(scripts[name]), SCRIPTS), out / f"{name}.ipynb")
-        print(
-            f"{name}: {time.perf_counter() - start:.0f} s, {(out / f'{name}.ipynb').stat().st_size / 1000:.0f} kB",
-            file=sys.stderr,
-        )
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

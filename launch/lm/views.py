@@ -19,11 +19,9 @@ from launch.kit.views import (
     View,
     cell,
     figure,
-    groups,
     melt,
     picture,
     pivot,
-    where,
 )
 
 _much = 0.01  # of the dev documents in train: worth a warning
@@ -55,11 +53,6 @@ def _about(results: Results) -> list[str]:
     return [*lines, *([f"**Warning:** {warning}."] if warning else []), ""]
 
 
-def _when(methods: Sequence[str], view: View) -> View:
-    """A view of runs that have one of these methods."""
-    return lambda results: view(results) if results.where(method=tuple(methods)).rows else []
-
-
 def _model(row: Row) -> str:
     return "Sum = Cat, K = 1" if row["radius"] == 1 else f"{row['features'].capitalize()}, K = {row['radius']}"
 
@@ -81,11 +74,17 @@ RESULTS = Table(
         Column("MB", "bytes", ",.1f", scale=1e-6),
         Column("solve s", "solve_seconds", ".2f"),
         Column("eval s", "eval_seconds", ".2f"),
+        Column("best epoch", "best_epoch", "d"),
+        Column("KKT residual", "kkt_residual", ".4f"),
+        Column("slope", "scaling_slope", ".3f"),
+        Column("spread of log Z", "log_partition_sd", ".2f"),
     ],
     note="""\
 Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
 per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness. *Test* is
-measured once, of the models that dev chose: ± is the standard error of its nats over documents.""",
+measured once, of the models that dev chose: ± is the standard error of its nats over documents. *KKT residual* is the share of
+co-occurrences that a model misplaces. The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14), and
+partition functions that do not depend on the context (Eq. 11).""",
 )
 TESTS = Table(
     [
@@ -101,43 +100,8 @@ TESTS = Table(
 )
 
 
-def _trained_models(results: Results) -> list[Row]:
-    """The explicit and trained models, with the epoch of equal loss."""
-    rows = where(results.rows, method=("explicit", *_trained))
-    goals = {_model(row): row["train_perplexity"] for row in where(rows, method="explicit")}
-    curves, reached = where(_epochs(results), method="cold"), {}
-    for epoch in curves:
-        if epoch["train_perplexity"] <= goals.get(_model(epoch), 0):
-            reached.setdefault(_model(epoch), f"epoch {epoch['epoch']}, {epoch['seconds']:.0f} s")
-    never = "not reached" if curves else ""
-    return [{**row, "reached": reached.get(_model(row), never) if row["method"] == "cold" else ""} for row in rows]
-
-
 def _epochs(results: Results) -> list[Row]:
     return results.events("epoch", "method", "features", "radius", "epoch")
-
-
-TRAINED = Table(
-    [
-        Column("model", label),
-        Column("epochs", "epochs", "d"),
-        Column("last train", "last_train_perplexity", ".1f"),
-        Column("last dev", "last_dev_perplexity", ".1f"),
-        Column("best epoch", "best_epoch", "d"),
-        Column("best train", "train_perplexity", ".1f"),
-        Column("best dev", "dev_perplexity", ".1f"),
-        Column("KKT residual", "kkt_residual", ".4f"),
-        Column("seconds", "seconds", ".1f"),
-        Column("positions/s", "positions_per_second", ",.0f"),
-        Column("break-even", "reached"),
-        Column("floor", "floor", "g"),
-    ],
-    _trained_models,
-    note="""\
-*Best* is the epoch with the lowest dev perplexity; 0 is the start. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`, the share of
-co-occurrences that a model misplaces. *Break-even*: a cold start has the train perplexity of the explicit solution, which took
-one pass. *Floor* is what the optimum has in place of a count of 0; its dev perplexity depends on it.""",
-)
 
 
 def _of_methods(lines: list[Row]) -> Sequence[Column]:
@@ -156,23 +120,6 @@ BY_METHOD = Table(  # train / dev perplexity
         ["model"],
         "method",
     ),
-)
-
-
-def _of_radii(lines: list[Row]) -> Sequence[Column]:
-    def fitted(line: Row) -> str:
-        numbers = sorted(row["scalars"] for row in line.values() if isinstance(row, dict))
-        return f"{numbers[0]} to {numbers[-1]}" if numbers[-1] > numbers[0] else f"{numbers[0]}"
-
-    features, history = (Column(name, lambda row, name=name: row[name].replace("none", "")) for name in ("features", "history"))
-    radii = sorted({K for line in lines for K in line if isinstance(K, int)})
-    columns = (Column(f"K = {K}", cell(K, "dev_perplexity"), ".1f") for K in radii)
-    tables = Column("MB at K = 2", cell(2, "bytes"), ".1f", scale=1e-6)
-    return [Column("method", "method"), features, history, *columns, Column("fitted numbers", fitted), tables]
-
-
-BY_RADIUS = Table(  # dev perplexity
-    _of_radii, lambda results: pivot(results.rows, ["method", "features", "history"], "radius")
 )
 
 
@@ -224,50 +171,15 @@ def _scaling(results: Results) -> list[str]:
     return picture(results, "scaling", "scaling assumption")
 
 
-def _nearness(results: Results) -> list[Row]:
-    """Distances of cold starts from the explicit solution, by epoch."""
-    events = (event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event)
-    return [e for own in groups(events, _model).values() for e in own if e["epoch"].bit_count() <= 1 or e is own[-1]]
-
-
-CLOSENESS = Table(
-    [
-        Column("model", _model),
-        Column("epoch", "epoch", "d"),
-        Column("distance", "explicit_distance", ".2f"),
-        Column("cosine", "explicit_cosine", ".3f"),
-        Column("same guess, dev %", "explicit_agreement", ".1f", 100),
-        Column("train", "train_perplexity", ".1f"),
-        Column("dev", "dev_perplexity", ".1f"),
-    ],
-    _nearness,
-    note="""\
-How near a cold start comes to the explicit solution: the distance of the centred tables in units of the solution's norm, the
-cosine between them, and the share of dev contexts with the same likeliest token.""",
-)
 PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
 _linear = {**_log, "xscale": "linear"}
 LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, row="line", legend="right")
-SLOPES = Table(
-    [
-        Column("model", label),
-        Column("fitted slope", "scaling_slope", ".3f"),
-        Column("correlation", "scaling_correlation", ".3f"),
-        Column("slope of the exponents", "implied_slope", ".3f"),
-        Column("spread of log Z", "log_partition_sd", ".2f"),
-    ],
-    lambda results: [row for row in results.rows if {"scaling_slope", "implied_slope"} & set(row)],
-    note="""\
-The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 12-14), and that partition
-functions do not depend on the context (Eq. 11): a standard deviation of log Z of 0.""",
-)
 VIEWS: Sequence[View] = (
     _about,
     RESULTS,
     TESTS,
     PERPLEXITY,
-    _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, CLOSENESS, LOSS_CURVES])),
-    _when((*_swept, "ngram", "context-mixing"), Section("Solutions that generalise", [BY_RADIUS])),
-    _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
+    Section("Methods", [BY_METHOD, LOSS_CURVES], {"method": ("explicit", *_trained, *_swept)}),
+    _scaling,
     Texts("Sampled text", "samples.json"),
 )

@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import jax
@@ -38,10 +37,9 @@ from jexplicit.runs.devices import on_cpu, use_devices
 from jexplicit.runs.files import read_texts, write_json
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, Texts, groups
+from launch.kit.views import Column, Lines, Results, Row, Table, Texts
 from launch.networks.config import SequenceConfig, TransformerConfig, checked
 
-_shares = (0, 0.1, 0.25, 0.5, 1)  # of the steps
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
@@ -209,40 +207,12 @@ def train_sequences(
         )
 
 
-def curves(results: Results) -> list[Row]:
-    """The evaluations of training of all networks, without repeated steps."""
-    found = [{"start": "none", "seed": 0, **event} for event in results.events("epoch")]
-    return list({(event["name"], event["start"], event["seed"], event["epoch"]): event for event in found}.values())
-
-
 def _name(event: Row) -> str:
     return event["name"] if event["start"] == "none" else f"{event['name']}, start {event['start']}"
 
 
-def _by_start(results: Results) -> list[Row]:
-    """Mean losses over seeds by start, and the lead in steps."""
-    by_start = groups(curves(results), lambda event: event["start"])
-    if len(by_start) < 2:
-        return []
-    by_step = {start: groups(events, lambda event: event["step"]) for start, events in by_start.items()}
-    means = {start: {step: fmean(e["dev_loss"] for e in own) for step, own in at.items()} for start, at in by_step.items()}
-    at: dict[str, dict[float, float]] = {}
-    for start, losses in means.items():
-        steps, last = np.array([*losses]), max(losses)
-        at[start] = {share: losses[int(steps[np.abs(steps - share * last).argmin()])] for share in _shares}
-    rows = []
-    for start, losses in means.items():
-        own = [row for row in results.rows if row.get("start", "none") == start]
-        row: Row = {
-            "start": start,
-            "start_seconds": fmean(row.get("start_seconds", 0) for row in own) if own else None,
-            "of_seeds": [min(e["dev_loss"] for e in of) for of in groups(by_start[start], lambda e: e["seed"]).values()],
-        }
-        for share, loss in at[start].items():
-            below = [step for step, found in losses.items() if "none" in at and found <= at["none"][share]]
-            row |= {f"loss_{share:g}": loss, f"share_{share:g}": below[0] / max(losses) if below else None}
-        rows.append(row)
-    return rows
+def _curves(results: Results) -> list[Row]:
+    return results.events("epoch", "name", "start", "seed", "epoch")
 
 
 RESULTS = Table(
@@ -266,21 +236,8 @@ RESULTS = Table(
     "all of the document before it. *in windows*: after half a window on average, at the best evaluation of training. FLOP of "
     "training by formula, without evaluations.",
 )
-STARTS = Table(
-    [
-        Column("start", "start"),
-        Column("s before training", "start_seconds", ",.1f"),
-        *(Column(f"loss after {at:.0%}", f"loss_{at:g}", ".4f") for at in _shares),
-        Column("lowest, of each seed", lambda row: ", ".join(f"{loss:.4f}" for loss in row["of_seeds"])),
-        *(Column(f"steps to that of none after {at:.0%}", f"share_{at:g}", ".0%") for at in _shares[2:]),
-    ],
-    rows=_by_start,
-    note="Dev losses in windows, means over seeds, after a share of the steps, of networks that differ in where their training "
-    "starts. *Steps to that of none*: the share after which a start is as low as random weights are then. Seconds before "
-    "training are of the clock and contain compilation.",
-)
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
-CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=curves, axes=_axes, size=(6.4, 4.2))
-VIEWS = [RESULTS, STARTS, CURVE, Texts("Sampled documents", "samples.json")]
+CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=_curves, axes=_axes, size=(6.4, 4.2))
+VIEWS = [RESULTS, CURVE, Texts("Sampled documents", "samples.json")]
 _title = "launch.networks: language models of windows"
 EXPERIMENT = Experiment("networks", SequenceConfig, measure, VIEWS, check=checked_with_devices, title=_title)
