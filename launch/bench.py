@@ -6,8 +6,7 @@
 * counting: tables of pairs of tokens at four distances, beside `numpy.bincount`.
 * ngram-fit, context-mixing-fit: tokens to a model, beside KenLM's `lmplz -o 5` with its files; perplexities of text after it.
 * ngram-scoring, context-mixing-scoring: the text after it, beside KenLM's Python module with the n-gram model.
-* adagrad: a step of a softmax table, beside `torch.optim.Adagrad`; without PyTorch, beside optax's.
-* attention: the update of ten tokens of each task by linear self-attention, beside three einsums.
+* adagrad: a step of a softmax table, beside optax's with the gradient of the whole table.
 
 What both sides compute alike is compared before it is timed. A peer that is not installed is named, and there is no ratio.
 """
@@ -44,10 +43,10 @@ if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
     from jexplicit.lm.counted.reading import AnyModel
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
-Case = Literal["counting", Text, "adagrad", "attention"]
+Case = Literal["counting", Text, "adagrad"]
 Call = Callable[[], object]
 Step = Callable[[np.ndarray, np.ndarray], object]  # of contexts and targets
-RADIUS, WIDTH, TOKENS, RATE, BATCHES = 4, 11, 10, 0.01, 3
+RADIUS, RATE, BATCHES = 4, 0.01, 3
 
 
 @dataclass(frozen=True)
@@ -187,23 +186,6 @@ def scoring(method: str, config: Config, size: int, folder: Path) -> Pair:
     return Pair(ours, peer, lambda: np.log(10) * sum(map(model.score, documents)), tolerance=tolerance)
 
 
-def torch_step(torch: ModuleType, table: np.ndarray, few: bool) -> Step:
-    """PyTorch's step, on the rows of the batch if they are few."""
-    torch.set_num_threads(1)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # the default; PyTorch warns unless it is set
-    layer = torch.nn.Embedding.from_pretrained(torch.from_numpy(table.copy()), freeze=False, sparse=few)
-    optimizer = torch.optim.Adagrad([layer.weight], lr=RATE, eps=1e-10, fused=None if few else True)
-
-    def step(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        optimizer.zero_grad()
-        x, y = (torch.from_numpy(part.astype(np.int64)) for part in (X[:, 0], Y))
-        torch.nn.functional.cross_entropy(layer(x), y, reduction="sum").backward()
-        optimizer.step()
-        return layer.weight.detach().numpy()
-
-    return step
-
-
 def optax_step(table: np.ndarray) -> Step:
     """The step of optax, with the gradient of the whole table."""
     import jax
@@ -234,7 +216,7 @@ def adagrad(config: Config, size: int, folder: Path) -> Pair:
     from jexplicit.runs.devices import data_mesh
     from launch.accelerator import draw_stream
 
-    N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), training.adagrad(RATE), optional("torch")
+    N, mesh, optimizer = config.vocab_size, data_mesh(1), training.adagrad(RATE)
     X, Y = (part[: BATCHES * size] for part in contexts(draw_stream((BATCHES + 1) * size, N, config.seed), 1))
     batches = [*zip(X.reshape(BATCHES, size, 1), Y.reshape(BATCHES, size), strict=True)]
     tables = gradient.cold_start(key_of_seed(config.seed), features="cat", radius=1, vocab_size=N, dtype=np.float32)
@@ -246,33 +228,12 @@ def adagrad(config: Config, size: int, folder: Path) -> Pair:
         state, _ = compiled(state, gradient.make_batch(X, Y, features="cat", size=size))
         return state.params[0].block_until_ready()
 
-    theirs = torch_step(torch, table, len(np.unique(X)) <= N // 4) if torch else optax_step(table)
+    theirs = optax_step(table)
     mine, others = itertools.cycle(batches), itertools.cycle(batches)
     calls = (lambda: step(*next(mine))), (lambda: theirs(*next(others)))
     for call in calls * (BATCHES - 1):  # the first step is that of the gradient's sign
         call()
-    return Pair(calls[0], "torch.optim.Adagrad" if torch else "optax.adagrad", calls[1], tolerance=1e-4)
-
-
-def attention(config: Config, size: int, folder: Path) -> Pair:
-    """The update of many tasks' tokens: batch last, or first for einsums."""
-    import jax
-
-    from icl.attention import attention_update, head_maps, init_layers
-    from jexplicit.runs.checks import key_of_seed
-
-    layers = init_layers(key_of_seed(config.seed), WIDTH, scale=1.0, dtype=np.float32)
-    M, R = (maps[0] for maps in head_maps(layers))
-    E = np.random.default_rng(config.seed).normal(size=(WIDTH, TOKENS, size)).astype(np.float32)
-    last, first, update = jax.device_put(E), jax.device_put(np.ascontiguousarray(E.T)), jax.jit(attention_update)
-
-    @jax.jit
-    def plain(E: "jax.Array", M: "jax.Array", R: "jax.Array") -> "jax.Array":
-        scores, values = jax.numpy.einsum("bie,ef,bjf->bij", E, M, E), jax.numpy.einsum("de,bie->bid", R, E)
-        return jax.numpy.einsum("bij,bid->bjd", scores, values)
-
-    ours, theirs = (lambda: np.asarray(update(last, last, M, R))), (lambda: np.asarray(plain(first, M[0], R[0])).T)
-    return Pair(ours, "three einsums", theirs, tolerance=1e-4)
+    return Pair(calls[0], "optax.adagrad", calls[1], tolerance=1e-4)
 
 
 CASES: dict[Case, Callable[[Config, int, Path], Pair]] = {
@@ -282,7 +243,6 @@ CASES: dict[Case, Callable[[Config, int, Path], Pair]] = {
     "ngram-scoring": functools.partial(scoring, "ngram"),
     "context-mixing-scoring": functools.partial(scoring, "context-mixing"),
     "adagrad": adagrad,
-    "attention": attention,
 }
 
 

@@ -71,7 +71,8 @@ def run(config: Config) -> dict[str, Any]:
     with stage("scoring", "positions") as progress:
         scores = saved.score_tokens(texts, progress=progress)
     if config.kept is not None:
-        kept = [document for document, (_, log_p) in zip(documents, scores, strict=True) if _is_kept(config, log_p)]
+        most, scored = config.max_perplexity, zip(documents, scores, strict=True)
+        kept = [document for document, (_, log_p) in scored if len(log_p) and np.exp(-log_p.mean()) <= most]
         write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
         place = {"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}
@@ -137,10 +138,6 @@ def write_kept(path: Path, documents: Sequence[Document], between: str) -> None:
         for document in documents
     ]
     write_whole(path, lambda file: file.write("".join(parts).encode("utf-8", "surrogatepass")))
-
-
-def _is_kept(config: Config, log_p: np.ndarray) -> bool:
-    return len(log_p) > 0 and bool(np.exp(-log_p.mean()) <= config.max_perplexity)
 
 
 def _summary(log_p: np.ndarray) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def command_line(stored: Row, started: Sequence[str], out: str) -> str:
-    """The command of a run that was `started` by these words: its preset and changed flags."""
+    """The command of a run by its words: its preset and changed flags."""
     words, command = _program(stored["launcher"], started)
     preset = next((after for word, after in itertools.pairwise(started) if word == "--preset"), None)
     default = command.presets[preset].config if preset else None

@@ -73,7 +73,7 @@ def filled(text: str, numbers: Mapping[str, Sequence[str]] | None = None) -> str
 
 
 def with_numbers(text: str, piece: str, numbers: Sequence[str]) -> str:
-    """A text with these numbers in a piece of it, which the text has once.
+    """A text with these numbers in a piece of it.
 
     Example:
         >>> with_numbers("a loss of 1.5 to\\n2.0 nats", "of {} to {} nats", ["1.4", "1.9"])

@@ -39,7 +39,7 @@ _types = (
     *(*COUNTED, Combination, CombinationState),
 )
 _known: dict[str, type] = {cls.__name__: cls for cls in _types}
-_networks = {"MLPLanguageModel": "networks", "Transformer": "sequences", "LSTM": "sequences"}
+_networks = {"MLPLanguageModel": "networks", "Transformer": "sequences"}
 
 
 def _class_of(name: str) -> type | None:

@@ -20,7 +20,6 @@ from jexplicit.lm.core.names import FitOptions, window_of
 from jexplicit.lm.evaluation import unknown_share
 from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.training import optax_optimizer
 from jexplicit.runs.bounds import refuses
 from jexplicit.runs.checks import key_of_seed
@@ -158,8 +157,9 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     check_equal_across_processes("choice of --tables, as they have other memory,", tables)
     training, seconds = count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown
+    C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
     about = {
-        "train_tokens": _counted_tokens(training),
+        "train_tokens": int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
         "dev_tokens": count_tokens(text.dev),
         "vocab_size": N,
         "count_seconds": seconds,
@@ -179,12 +179,6 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     barrier("rows")
     training.forget()  # the best models are read again
     measure_tests(job, held)
-
-
-def _counted_tokens(training: TrainingText) -> int:
-    """The number of tokens of a text but `<pad>`, from counts."""
-    C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
-    return int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum())
 
 
 def finish(config: Config, folder: RunFolder) -> None:

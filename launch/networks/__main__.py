@@ -17,7 +17,6 @@ COMMANDS = {
     for name, config, module in (
         ("mlp-lm", configs.MLPConfig, "mlp_lm"),
         ("transformer-lm", configs.TransformerConfig, "sequence_lm"),
-        ("lstm-lm", configs.LSTMConfig, "sequence_lm"),
         ("autoencoder", configs.AutoencoderConfig, "autoencoder"),
         ("compare", configs.CompareConfig, "compare"),
     )

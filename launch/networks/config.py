@@ -86,8 +86,8 @@ class MLPConfig(flags.Text, Descent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(flags.Text, Run):
-    """A language model of windows, trained by AdamW."""
+class TransformerConfig(flags.Text, Run):
+    """A decoder-only transformer language model, trained by AdamW with warm-up and cosine decay."""
 
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
@@ -109,6 +109,11 @@ class SequenceConfig(flags.Text, Run):
     """Width of the embeddings and of every layer."""
     layers: PositiveInt = 4
     """Number of layers."""
+    heads: PositiveInt = 4
+    """Attention heads; the width is a multiple of them."""
+    positions: Literal["rotary", "learned"] = "rotary"
+    """How attention knows the places of tokens. rotary: queries and keys are turned by angles that grow with the place.
+    learned: a vector for each place in the window is added to the embeddings."""
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     """Share of the outputs of every layer that training sets to 0 at random."""
     tied: bool = True
@@ -136,25 +141,6 @@ class SequenceConfig(flags.Text, Run):
     """Devices that share a batch. Default: all accelerators, or one CPU."""
     samples: NonNegativeInt = 4
     """Number of texts to generate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerConfig(SequenceConfig):
-    """A decoder-only transformer language model, trained by AdamW with warm-up and cosine decay."""
-
-    heads: PositiveInt = 4
-    """Attention heads; the width is a multiple of them."""
-    positions: Literal["rotary", "learned"] = "rotary"
-    """How attention knows the places of tokens. rotary: queries and keys are turned by angles that grow with the place.
-    learned: a vector for each place in the window is added to the embeddings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LSTMConfig(SequenceConfig):
-    """An LSTM language model, trained by AdamW with warm-up and cosine decay."""
-
-    width: PositiveInt = 256
-    layers: PositiveInt = 1
 
 
 @dataclass(frozen=True)
@@ -228,13 +214,12 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
         both = "--dev and --test go together: give both, or neither to split the lines of --train 80/10/10"
         yield bool(config.dev) != bool(config.test), both
         flags.check_text(config)
-    if isinstance(config, SequenceConfig):
+    if isinstance(config, TransformerConfig):
         flags.check_text(config)
         yield config.test and not config.train, "--test without --train: name the training files, --train FILES"
-        copies = isinstance(config, TransformerConfig) and not config.tied and config.positions == "learned"
+        copies = not config.tied and config.positions == "learned"
         yield "induction" in config.start and not copies, "--start induction: add --no-tied and --positions learned"
         yield config.warmup >= config.steps, f"--warmup {config.warmup} of {config.steps} steps: warm up for fewer"
-    if isinstance(config, TransformerConfig):
         size, least = config.width // config.heads, "the width is a multiple of the heads"
         yield config.width % config.heads, f"--width {config.width} with --heads {config.heads}: {least}"
         rotary = f"--positions rotary with {size} numbers in a head: give an even number, --width / --heads"
@@ -250,7 +235,6 @@ _training: Any = {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "s
 _characters: Any = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
 _larger: Any = {"window": 256, "width": 192, "heads": 6, "dropout": 0.1, "batch_size": 16}
 _subwords: Any = {"corpus": "text", "window": 128, "width": 256, "batch_size": 32, "steps": 8000, "evaluations": 16}
-_lstm: Any = {"window": 128, "width": 512, "dropout": 0.3, "batch_size": 32, "steps": 5000, "evaluations": 20}
 _a100: Any = {"window": 256, "width": 384, "layers": 6, "heads": 6, "dropout": 0.2, "batch_size": 64}
 _h100: Any = {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0.1, "batch_size": 64, "steps": 3000}
 _h100 |= {"learning_rate": 6e-4, "warmup": 200}
@@ -284,17 +268,6 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "babylm-gpu": Preset(
             TransformerConfig(out="runs/transformer_babylm_gpu", **_subwords | _h100),
             "the same with 21 M weights and three passes; 2 minutes on an H100. Dev perplexity 31.3.",
-        ),
-    },
-    "lstm-lm": {
-        "tiny": Preset(LSTMConfig(out="runs/lstm_tiny", **_network, **_training), "30 documents; 20 s on 2 cores."),
-        "shakespeare": Preset(
-            LSTMConfig(out="runs/lstm_shakespeare", **_lstm, **_characters),
-            "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
-        ),
-        "babylm": Preset(
-            LSTMConfig(out="runs/lstm_babylm", **_subwords | {"width": 512}),
-            "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words.",
         ),
     },
     "autoencoder": {

@@ -1,4 +1,4 @@
-"""launch.networks transformer-lm and lstm-lm: language models of windows."""
+"""launch.networks transformer-lm: a language model of windows."""
 
 import functools
 import shutil
@@ -22,7 +22,6 @@ from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows import network_model
 from jexplicit.nn.networks import init_variables, train_network
 from jexplicit.nn.sequences import (
-    LSTM,
     Transformer,
     induction_start,
     sequence_loss,
@@ -38,7 +37,7 @@ from jexplicit.runs.files import read_texts, write_json
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, Texts
-from launch.networks.config import SequenceConfig, TransformerConfig, checked
+from launch.networks.config import TransformerConfig, checked
 
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
@@ -55,18 +54,18 @@ class Text(NamedTuple):
 class Job(NamedTuple):
     """Shared inputs and devices of the networks of a run."""
 
-    config: SequenceConfig
+    config: TransformerConfig
     folder: RunFolder
     text: Text
     mesh: Mesh
 
 
-def mesh_of(config: SequenceConfig) -> Mesh:
+def mesh_of(config: TransformerConfig) -> Mesh:
     """The devices that share a batch."""
     return use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
 
 
-def checked_with_devices(config: SequenceConfig) -> SequenceConfig:
+def checked_with_devices(config: TransformerConfig) -> TransformerConfig:
     """The configuration to run, on devices that are there and share a batch evenly."""
     config = checked(config)
     if config.batch_size % (size := mesh_of(config).size):
@@ -74,20 +73,20 @@ def checked_with_devices(config: SequenceConfig) -> SequenceConfig:
     return config
 
 
-def measure(config: SequenceConfig, folder: RunFolder) -> Iterator[Part]:
+def measure(config: TransformerConfig, folder: RunFolder) -> Iterator[Part]:
     """A network from every start and seed, and documents sampled from each."""
     text = read_text(config)
     folder.note_data("text", corpus_sha256=text.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
     save_tokenizer(folder.path, text.tokenizer)
-    kind = "transformer" if isinstance(config, TransformerConfig) else "lstm"
     job = Job(config, folder, text, mesh_of(config))
     for seed in range(config.seed, config.seed + config.seeds):
         for start in config.start:
-            method = "-".join([kind, *([start] if start != "none" else []), *([str(seed)] if config.seeds > 1 else [])])
+            parts = ["transformer", start * (start != "none"), str(seed) * (config.seeds > 1)]
+            method = "-".join(filter(None, parts))
             yield {"method": method}, functools.partial(measure_network, job, method, start, seed)
 
 
-def read_text(config: SequenceConfig) -> Text:
+def read_text(config: TransformerConfig) -> Text:
     """Train, dev and test as streams of token ids."""
     reading: Any = {"field": config.field, "documents": config.documents}
     with stage("reading"):
@@ -107,10 +106,9 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
     config, folder, text, mesh = job
     precision = "float32" if on_cpu(mesh) else "bfloat16"  # of products; parameters have float32
-    names = ["window", "width", "layers", "dropout", "tied"]
-    kind = Transformer if isinstance(config, TransformerConfig) else LSTM
-    flags: Any = {name: getattr(config, name) for name in [*names, *(["heads", "positions"] if kind is Transformer else [])]}
-    network = kind(vocab_size=text.tokenizer.vocab_size, precision=precision, **flags)
+    names = ("window", "width", "layers", "heads", "positions", "dropout", "tied")
+    flags: Any = {name: getattr(config, name) for name in names}
+    network = Transformer(vocab_size=text.tokenizer.vocab_size, precision=precision, **flags)
     partial = folder.path / "checkpoints" / f"{method}.partial"
     begin = time.perf_counter()
     variables = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32))
@@ -151,7 +149,7 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     return [row]
 
 
-def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
+def add_samples(config: TransformerConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
     """Add documents of a model to samples.json once."""
     path = folder.path / "samples.json"
     before = read_texts(path)
@@ -160,14 +158,12 @@ def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: La
     write_json(path, before if own and before[-len(own) :] == own else [*before, *own])
 
 
-def updates_and_windows(config: SequenceConfig) -> tuple[int, int]:
+def updates_and_windows(config: TransformerConfig) -> tuple[int, int]:
     """Updates between two dev losses, and windows of an update."""
     return max(1, config.steps // config.evaluations), config.accumulate * config.batch_size
 
 
-def train_sequences(
-    job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row
-) -> TrainingResult:
+def train_sequences(job: Job, network: Transformer, variables: dict[str, Any], checkpoints: Path, about: Row) -> TrainingResult:
     """Train the network, and keep the parameters of lowest dev loss."""
     config, folder, text, mesh = job
     stream, dev, (updates, size) = text.streams["train"], text.streams["dev"], updates_and_windows(config)
@@ -240,4 +236,4 @@ _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
 CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=_curves, axes=_axes, size=(6.4, 4.2))
 VIEWS = [RESULTS, CURVE, Texts("Sampled documents", "samples.json")]
 _title = "launch.networks: language models of windows"
-EXPERIMENT = Experiment("networks", SequenceConfig, measure, VIEWS, check=checked_with_devices, title=_title)
+EXPERIMENT = Experiment("networks", TransformerConfig, measure, VIEWS, check=checked_with_devices, title=_title)

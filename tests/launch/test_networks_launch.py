@@ -107,12 +107,12 @@ def test_networks_of_several_starts_and_seeds():
     assert load_model(out, method="transformer-induction-4").generate("ab", 5, seed=1)
     assert len(json.loads((out / "samples.json").read_text())) == 4
     report = (out / "report.md").read_text()
-    assert "| induction |" in report and "loss after" in report
+    assert "| induction |" in report
 
 
-def test_an_lstm_without_ends_of_documents_on_two_devices():
+def test_a_transformer_without_ends_of_documents_on_two_devices():
     """Costs are those of the updates made, two before each of four evaluations, where these do not divide the steps."""
-    one, two = (made(line("lstm-lm", f"{SEQUENCES} --samples 0 --steps 7 --devices {n}")) for n in (1, 2))
+    one, two = (made(line("transformer-lm", f"{SEQUENCES} --heads 2 --samples 0 --steps 7 --devices {n}")) for n in (1, 2))
     (row,), (other,), last = rows(one), rows(two), read_events(one, "epoch")[-1]
     assert row["dev_loss"] == pytest.approx(other["dev_loss"], rel=1e-5)  # the order of sums
     assert row["dev_positions"] == len("".join(split_documents(text().splitlines())[1]))

@@ -170,7 +170,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
         *({"array": name} for name in ("nope", ["a"], next(iter(tensors)))),
         *({"tuple": 3}, {"tuple": []}, {"context": 1}, {"context": {"columns": []}}),
         *({"type": kind, "fields": {}} for kind in ("Constant", "CountedModel", "Spelling", "State")),
-        *({"type": kind, "fields": {"vocab_size": 10**9}} for kind in ("Transformer", "LSTM", "MLPLanguageModel")),
+        *({"type": kind, "fields": {"vocab_size": 10**9}} for kind in ("Transformer", "MLPLanguageModel")),
     ]
     parts = [{"model": model} for model in models] + [{name: part} for name in ("about", "tokenizer") for part in ([1], "x")]
     texts = [json.dumps({**header, **part}) for part in parts]
