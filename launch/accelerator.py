@@ -35,7 +35,6 @@ from jexplicit.runs.devices import AXIS
 Value = float | int | str | bool | None
 Row = dict[str, Value]
 _repetitions = 9  # at most; three in any case
-CONTEXT = 4  # tokens that Adagrad's tables read
 
 
 def draw_stream(tokens: int, N: int, seed: int = 0) -> np.ndarray:
@@ -99,7 +98,6 @@ class Sizes(NamedTuple):
     matrix: int = 8192  # rows; on a CPU a quarter
     vocabulary: int = 8192
     pairs: int = 1 << 22
-    batch: int = 8192
     images: int = 60_000
     tasks: int = 2048
     width: int = 512
@@ -108,7 +106,7 @@ class Sizes(NamedTuple):
     seconds: float = 4.0
 
 
-FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 32, 64, 8, 8, 1, 1, 0.0)
+FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 64, 8, 8, 1, 1, 0.0)
 
 
 class Case(NamedTuple):
@@ -136,14 +134,6 @@ def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
     return Case(counting_step(mesh, 1, N), arguments, donates=True, bytes=(2 + 8) * len(x))
 
 
-def explicit_tables(sizes: Sizes, mesh: Mesh) -> Case:
-    """The explicit solution of the tables of four offsets."""
-    from jexplicit.solvers.explicit import explicit_solution
-
-    F = np.random.default_rng(0).integers(1, 1000, (sizes.vocabulary,) * 2).astype(np.float32)
-    return Case(jax.jit(lambda F: explicit_solution(F, float(CONTEXT))), (tuple(F + k for k in range(CONTEXT)),))
-
-
 def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
     """A curvature-bound sweep, 784 features: `4 M D N + 2 D² N` operations."""
     from jexplicit.solvers.sweeps import curvature_bound_sweep, curvature_problem
@@ -153,20 +143,6 @@ def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
     H, Y = rng.normal(size=(M, D)).astype(np.float32), np.eye(N, dtype=np.float32)[rng.integers(0, N, M)]
     arguments = jnp.zeros((D, N), jnp.float32), curvature_problem(jnp.asarray(H), jnp.asarray(Y), 1e-4)
     return Case(curvature_bound_sweep, arguments, flops=4 * M * D * N + 2 * D * D * N)
-
-
-def adagrad_step(sizes: Sizes, mesh: Mesh) -> Case:
-    """A step of Adagrad on four tables, all rows."""
-    from jexplicit.data.contexts import contexts
-    from jexplicit.lm.fits.gradient import cold_start, initial_state, make_batch, training_step
-    from jexplicit.nn.training import adagrad
-
-    N, B = sizes.vocabulary, sizes.batch
-    X, Y = (part[:B] for part in contexts(draw_stream(2 * B, N), CONTEXT))
-    tables = cold_start(jax.random.key(0), features="cat", radius=CONTEXT, vocab_size=N)
-    batch = make_batch(X, Y, features="cat", size=B)
-    run = training_step(adagrad(0.01), features="cat", noise=None, mesh=mesh)
-    return Case(run, (initial_state(tables, adagrad(0.01), mesh), batch), donates=True)
 
 
 def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
@@ -203,8 +179,8 @@ def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 Part = Callable[[Sizes, Mesh], Case]
 PARTS: tuple[Part, ...] = (
-    *(scattered_pairs, explicit_tables, swept_images),
-    *(adagrad_step, attention_step, transformer_step),
+    *(scattered_pairs, swept_images),
+    *(attention_step, transformer_step),
 )
 
 

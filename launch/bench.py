@@ -6,7 +6,7 @@
 * counting: tables of pairs of tokens at four distances, beside `numpy.bincount`.
 * ngram-fit, context-mixing-fit: tokens to a model, beside KenLM's `lmplz -o 5` with its files; perplexities of text after it.
 * ngram-scoring, context-mixing-scoring: the text after it, beside KenLM's Python module with the n-gram model.
-* adagrad: a step of a softmax table, beside optax's with the gradient of the whole table.
+
 
 What both sides compute alike is compared before it is timed. A peer that is not installed is named, and there is no ratio.
 """
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 
 import numpy as np
 
-from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
+from jexplicit.data.contexts import PAD, context_columns, with_leading_pads
 from jexplicit.data.corpora import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
@@ -38,15 +38,12 @@ from launch.kit.command import Preset, run_command
 from launch.kit.views import Column, Row, Table
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
-    import jax
-
     from jexplicit.lm.counted.reading import AnyModel
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
-Case = Literal["counting", Text, "adagrad"]
+Case = Literal["counting", Text]
 Call = Callable[[], object]
-Step = Callable[[np.ndarray, np.ndarray], object]  # of contexts and targets
-RADIUS, RATE, BATCHES = 4, 0.01, 3
+RADIUS = 4
 
 
 @dataclass(frozen=True)
@@ -186,63 +183,12 @@ def scoring(method: str, config: Config, size: int, folder: Path) -> Pair:
     return Pair(ours, peer, lambda: np.log(10) * sum(map(model.score, documents)), tolerance=tolerance)
 
 
-def optax_step(table: np.ndarray) -> Step:
-    """The step of optax, with the gradient of the whole table."""
-    import jax
-    import optax
-
-    optimizer = optax.adagrad(RATE, initial_accumulator_value=0.0, eps=1e-30)
-    state = (U := jax.device_put(table.copy())), optimizer.init(U)
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def update(state: Any, x: "jax.Array", y: "jax.Array") -> Any:
-        gradient = jax.grad(lambda U: optax.softmax_cross_entropy_with_integer_labels(U[x], y).sum())(state[0])
-        change, moments = optimizer.update(gradient, state[1])
-        return optax.apply_updates(state[0], change), moments
-
-    def step(X: np.ndarray, Y: np.ndarray) -> "jax.Array":
-        nonlocal state
-        state = update(state, X[:, 0].astype(np.int32), Y.astype(np.int32))
-        return state[0].block_until_ready()
-
-    return step
-
-
-def adagrad(config: Config, size: int, folder: Path) -> Pair:
-    """A step on each of three batches in turn, from host memory."""
-    from jexplicit.lm.fits import gradient
-    from jexplicit.nn import training
-    from jexplicit.runs.checks import key_of_seed
-    from jexplicit.runs.devices import data_mesh
-    from launch.accelerator import draw_stream
-
-    N, mesh, optimizer = config.vocab_size, data_mesh(1), training.adagrad(RATE)
-    X, Y = (part[: BATCHES * size] for part in contexts(draw_stream((BATCHES + 1) * size, N, config.seed), 1))
-    batches = [*zip(X.reshape(BATCHES, size, 1), Y.reshape(BATCHES, size), strict=True)]
-    tables = gradient.cold_start(key_of_seed(config.seed), features="cat", radius=1, vocab_size=N, dtype=np.float32)
-    compiled = gradient.training_step(optimizer, features="cat", noise=None, mesh=mesh)
-    state, table = gradient.initial_state(tables, optimizer, mesh), np.asarray(tables[0])
-
-    def step(X: np.ndarray, Y: np.ndarray) -> "jax.Array":
-        nonlocal state
-        state, _ = compiled(state, gradient.make_batch(X, Y, features="cat", size=size))
-        return state.params[0].block_until_ready()
-
-    theirs = optax_step(table)
-    mine, others = itertools.cycle(batches), itertools.cycle(batches)
-    calls = (lambda: step(*next(mine))), (lambda: theirs(*next(others)))
-    for call in calls * (BATCHES - 1):  # the first step is that of the gradient's sign
-        call()
-    return Pair(calls[0], "optax.adagrad", calls[1], tolerance=1e-4)
-
-
 CASES: dict[Case, Callable[[Config, int, Path], Pair]] = {
     "counting": counting,
     "ngram-fit": functools.partial(fitting, "ngram"),
     "context-mixing-fit": functools.partial(fitting, "context-mixing"),
     "ngram-scoring": functools.partial(scoring, "ngram"),
     "context-mixing-scoring": functools.partial(scoring, "context-mixing"),
-    "adagrad": adagrad,
 }
 
 

@@ -27,7 +27,6 @@ COMMANDS = {
     "compare": Entry("launch.compare", "compare language models on one text"),
     "digits": Entry("launch.digits.__main__", "classify images with models fitted without SGD, and trained ones"),
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
-    "classify-text": Entry("launch.classify_text", "classify texts by the words of each label, solved and trained"),
     "networks": Entry("launch.networks.__main__", "networks trained by gradients, for comparison"),
     "feature-machine": Entry("launch.feature_machine.__main__", "features without backpropagation: a recursive kernel machine"),
     "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),

@@ -64,7 +64,7 @@ def test_a_python_with_jax_alone_counts_and_a_part_names_what_it_misses():
         "gpu.name_missing_types()\n"
         "from jexplicit.lm import rows\n"
         "from icl import attention\n"
-        "print(gpu.attempt(lambda: gpu.adagrad_step(gpu.TINY, None), float('inf')))"
+        "print(gpu.attempt(lambda: gpu.transformer_step(gpu.TINY, None), float('inf')))"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert answer.returncode == 0 and "ModuleNotFoundError: No module named 'optax'" in answer.stdout, answer.stderr

@@ -1,11 +1,9 @@
 """Studies of training: hidden layers, and autoencoders.
 
 With the examples as rows of X, a linear autoencoder is `f(x) = A B x` with B [k, D] and A [D, k]. The best of width k projects
-on the first k right singular vectors of X (Eckart & Young 1936; Baldi & Hornik 1989). Beyond the rank of X, the identity is one
-of many solutions; `A = (XᵀX)†, B = XᵀX` projects on the span of the examples: it reproduces every example and maps vectors
-orthogonal to all of them to 0.
+on the first k right singular vectors of X (Eckart & Young 1936; Baldi & Hornik 1989).
 
-Nonlinear autoencoders wider than their input do not learn the identity either. Trained maps contract around the examples, so
+Nonlinear autoencoders wider than their input do not learn the identity. Trained maps contract around the examples, so
 that their iteration converges to an example: an associative memory (Radhakrishnan, Belkin & Uhler 2020).
 """
 
@@ -75,47 +73,6 @@ def linear_autoencoder(X: Float[Array, "M D"], k: int) -> LinearAutoencoder:
         raise ValueError(f"width {k} for {X.shape[0]} examples of {X.shape[1]} features: use 1 .. {min(X.shape)}")
     V = jnp.linalg.svd(X, full_matrices=False)[2][:k].T
     return LinearAutoencoder(V, V.T)
-
-
-@full_precision
-def pseudo_inverse_autoencoder(X: Float[Array, "M D"]) -> LinearAutoencoder:
-    """The projection on the examples, `A = (XᵀX)†, B = XᵀX` (Radhakrishnan 2024)."""
-    if 0 in X.shape:
-        raise ValueError(f"examples of shape {X.shape}: give at least one, with at least one feature")
-    gram = X.T @ X
-    return LinearAutoencoder(jnp.linalg.pinv(gram, hermitian=True, rtol=X.shape[1] * jnp.finfo(X.dtype).eps), gram)
-
-
-@full_precision
-def descend_linear(f: LinearAutoencoder, X: Float[Array, "M D"], steps: int) -> LinearAutoencoder:
-    """A linear autoencoder after descent on the mean `½ ||x - A B x||²`.
-
-    The rate is `1/(4 s² (1 + ||A||² + ||B||²))` at the start, with s² the largest eigenvalue of XᵀX/M: small enough for a
-    decreasing loss. For k >= D, every `A B` that is the identity on the span of the examples has a loss of 0, and the solution
-    depends on the start. Directions orthogonal to all examples get no gradient in B, so that B does not change on them.
-    Source: Radhakrishnan 2024, Sec. 4.
-    """
-    s = float(jnp.linalg.norm(X, ord=2))
-    if steps < 0 or not s:
-        raise ValueError(f"{steps} steps of descent on examples of norm {s:g}: use 0 or more, and examples that are not 0")
-    rate = len(X) / (4 * s**2 * (1 + float(jnp.linalg.norm(f.A, ord=2)) ** 2 + float(jnp.linalg.norm(f.B, ord=2)) ** 2))
-
-    def loss(f: LinearAutoencoder) -> Array:
-        return reconstruction_errors(f(X), X).mean()
-
-    def step(f: LinearAutoencoder, _: None) -> tuple[LinearAutoencoder, None]:
-        return jax.tree.map(lambda W, g: W - rate * g, f, jax.grad(loss)(f)), None
-
-    return jax.jit(lambda f: jax.lax.scan(step, f, length=steps)[0])(f)
-
-
-@full_precision
-def off_span_gain(f: LinearAutoencoder, X: Float[Array, "M D"]) -> float:
-    """`||A B (I - P)||_F / ||I - P||_F`, P the projection on examples."""
-    basis = jnp.linalg.svd(X, full_matrices=True)[2][int(jnp.linalg.matrix_rank(X)) :]
-    if not len(basis):
-        raise ValueError(f"{len(X)} examples span all {X.shape[1]} dimensions: no direction is orthogonal to them; use fewer")
-    return float(jnp.sqrt((f(basis) ** 2).sum() / len(basis)))
 
 
 def reconstruction_errors(outputs: Float[Array, "M D"], X: Float[Array, "M D"]) -> Float[Array, " M"]:

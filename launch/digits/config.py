@@ -7,7 +7,7 @@ from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Preset
 from launch.shared.flags import Images, Run
 
-Solved = Literal["explicit", "scaling", "quadratic", "features", "kernel"]
+Solved = Literal["explicit", "scaling", "quadratic", "kernel"]
 Method = Literal[Solved, "trained_readout", "network", "cnn", "cold", "warm"]
 
 
@@ -15,7 +15,7 @@ Method = Literal[Solved, "trained_readout", "network", "cnn", "cold", "warm"]
 class Config(Images, Run):
     """Classify images with networks fitted without SGD, and with trained ones."""
 
-    GROUPS: ClassVar = {"methods": "models", "sweeps": "sweeps", "filters": "features", "octaves": "kernel"} | {
+    GROUPS: ClassVar = {"methods": "models", "sweeps": "sweeps", "octaves": "kernel"} | {
         **{"epochs": "training", "hidden": "baselines"}
     }
 
@@ -26,23 +26,16 @@ class Config(Images, Run):
     folder of LABEL/*.jpg, of which every fifth image of a label, drawn with --seed, is a test image."""
     methods: tuple[Method, ...] = get_args(Method)
     """Models to fit. explicit: the closed form. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a
-    bound on the curvature. features: explicit, scaling and quadratic on features of patches and of random directions. kernel:
-    least squares and a softmax layer on random Fourier features of scattering. trained_readout: a softmax layer on the same
-    features, trained by AdamW. network: one hidden layer, trained by backpropagation. cnn: a convolutional network, trained by
-    AdamW. cold, warm: softmax layers trained by Adagrad from random parameters or from the explicit solution."""
+    bound on the curvature. kernel: least squares and a softmax layer on random Fourier features of scattering. trained_readout:
+    a softmax layer on the same features, trained by AdamW. network: one hidden layer, trained by backpropagation. cnn: a
+    convolutional network, trained by AdamW. cold, warm: softmax layers trained by Adagrad from random parameters or from the
+    explicit solution."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """explicit, cold, warm: numbers of softmax layers, one model each."""
     sweeps: PositiveInt = 300
     """scaling: number of sweeps."""
-    feature_sweeps: PositiveInt = 150
-    """features: number of sweeps of iterative scaling."""
     quadratic_sweeps: PositiveInt = 30
-    """quadratic, features: number of sweeps with the bound on the curvature."""
-    filters: PositiveInt = 64
-    """features: number of filters, whitened patches of training images. Each gives two features, its positive and its negative
-    part, per cell of a grid."""
-    directions: PositiveInt = 1024
-    """features: number of random directions in pixel space. Each gives two features."""
+    """quadratic: number of sweeps with the bound on the curvature."""
     octaves: PositiveInt | None = None
     """kernel: number of octaves of the wavelets. Default: 3, fewer for images below 16 pixels."""
     angles: PositiveInt = 6
@@ -75,9 +68,7 @@ class Config(Images, Run):
     """trained_readout: number of passes over the data with each of four weight decays; the learning rate is 0 at the end."""
 
 
-_SMALL: dict[str, Any] = dict(
-    limit=300, epochs=3, cnn_epochs=3, readout_epochs=3, sweeps=20, feature_sweeps=20, filters=16, directions=64
-)
+_SMALL: dict[str, Any] = dict(limit=300, epochs=3, cnn_epochs=3, readout_epochs=3, sweeps=20)
 _KERNEL: dict[str, Any] = dict(methods=("kernel",), frequencies=4096)
 PRESETS = {
     "tiny": Preset(

@@ -26,12 +26,9 @@ from launch.kit.experiment import Experiment
 from launch.kit.views import Row, where
 
 METHODS: dict[str, solved.Method] = {
-    "features": solved.features,
     "kernel": kernel,
     "trained_readout": trained.trained_readout,
-    "network": trained.network,
-    "cnn": trained.cnn,
-    **dict.fromkeys(("cold", "warm"), trained.stacks),
+    **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.networks),
 }
 _images_per_call = 1000
 
@@ -72,8 +69,6 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
     def logits(X: np.ndarray) -> Array:
         if row["features"] == "kernel":
             return kernel_logits(config, weights, params, X, row["levels"])
-        if row["method"] == "features":
-            return _logits(row, params, solved.explicit_features(X, row["levels"], weights))
         H = jnp.asarray(pixel_features(X, row["levels"]))
         if row["method"] == "cnn":
             return trained.network_logits(ConvolutionalNetwork((row["height"], row["width"]), row["outputs"]))(params, H)

@@ -16,10 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
-from jexplicit.features.images import Filters, patch_features, patch_filters
-from jexplicit.features.random import random_directions, random_features, unit_rows
 from jexplicit.runs.bounds import refuses
-from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.files import host_bytes, is_measured
 from jexplicit.runs.loop import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
@@ -41,7 +38,7 @@ from launch.kit.views import Images as Pictures
 Parts = Iterator[Part]
 Method = Callable[["Problem", str], Parts]
 # methods whose features have weights of their own, in a checkpoint by the name of the features
-WITH_FEATURES = ("features", "kernel", "trained_readout")
+WITH_FEATURES = ("kernel", "trained_readout")
 
 
 class Split(NamedTuple):
@@ -109,16 +106,13 @@ def row_name(row: Row) -> str:
     """
     if row["method"] == "kernel":
         return f"{row['method']}, {row['solver'].replace('_', ' ')}"
-    if row["method"] == "features":
-        return f"{row['solver']} on {row['features']}"
     layers = f", {row['layers']} layer{'s' * (row['layers'] > 1)}" if row["method"] in ("explicit", "cold", "warm") else ""
     return row["method"].replace("_", " ") + layers
 
 
 def model_name(row: Row) -> str:
     """The checkpoint of a row's model."""
-    several = row["method"] in ("features", "kernel")
-    return f"{row['features']}_{row['solver']}" if several else f"{row['method']}_{row['layers']}"
+    return f"kernel_{row['solver']}" if row["method"] == "kernel" else f"{row['method']}_{row['layers']}"
 
 
 def save_model(problem: Problem, name: str, params: Any) -> None:
@@ -181,17 +175,6 @@ def most_octaves(side: int) -> int:
 
 
 _ridge = 1e-4  # of the sweeps with a bound on the curvature, in units of the features' mean square
-_threshold = 1.0  # responses below this many standard deviations are set to 0, so that features are sparse
-
-
-class Inputs(NamedTuple):
-    """Features of a layer, the priming number K, fields, and seconds."""
-
-    train: Split
-    test: Split
-    K: float | None
-    fields: Row = {}
-    seconds: float = 0.0
 
 
 class Model(NamedTuple):
@@ -203,79 +186,45 @@ class Model(NamedTuple):
 
 def pixels(problem: Problem, method: str) -> Parts:
     """A method on pixels; the explicit solution has a row per depth."""
-    sweeps = {"scaling": problem.config.sweeps, "quadratic": problem.config.quadratic_sweeps}.get(method, 0)
-    inputs = Inputs(problem.train, problem.test, None if method == "quadratic" else problem.K)
     for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, method, layers=layers)
-        yield key, functools.partial(_measure, problem, key, sweeps, lambda: inputs)
-
-
-def features(problem: Problem, method: str) -> Parts:
-    """Layers on explicit features: closed form, iterative scaling, bound on the curvature."""
-    sweeps = {"explicit": 0, "scaling": problem.config.feature_sweeps, "quadratic": problem.config.quadratic_sweeps}
-    for kind in ("patches", "random"):
-        inputs = functools.cache(functools.partial(_featurize, problem, kind))
-        for solver, number in sweeps.items():
-            key = make_key("features", solver, features=kind)
-            yield key, functools.partial(_measure, problem, key, number, inputs)
-
-
-def _featurize(problem: Problem, kind: str) -> Inputs:
-    """Positive features with rows of norm 1; their filters are saved."""
-    config, images, start = problem.config, problem.images, time.perf_counter()
-    X, levels = images.train_images, images.levels
-    with stage(f"{kind} features", "images") as progress:
-        if kind == "random":
-            weights = {"W": random_directions(key_of_seed(config.seed), problem.train.H.shape[1], config.directions)}
-        else:
-            size = max(3, round(min(X.shape[1:]) / 4.5))
-            weights = patch_filters(X, levels, size=size, number=config.filters, seed=config.seed)._asdict()
-        save_model(problem, kind, weights)
-        both = (explicit_features(x, levels, weights, progress=progress) for x in (X, images.test_images))
-        H, H_test = map(jax.block_until_ready, both)
-    seconds = time.perf_counter() - start
-    fields = {"dimensions": H.shape[1], "feature_seconds": seconds}
-    return Inputs(problem.train._replace(H=H), problem.test._replace(H=H_test), 1.0, fields, seconds)
-
-
-def explicit_features(X: np.ndarray, levels: int, weights: Mapping[str, Array], **options: Any) -> Array:
-    """Features of images by filters W, b of patches or directions W."""
-    if "b" not in weights:
-        return unit_rows(random_features(jnp.asarray(pixel_features(X, levels)), weights["W"], threshold=_threshold))
-    filters = Filters(**weights)
-    grid = max(3, round((min(X.shape[1:]) - filters.size() + 1) / 6))
-    return unit_rows(patch_features(X, levels, filters, grid=grid, threshold=_threshold, **options))
+        yield key, functools.partial(_measure, problem, key)
 
 
 def layer_inputs(row: Row, H: Array) -> Array:
-    """Features, with a constant 1 if sweeps need it."""
-    constant = row["solver"] == "quadratic" and row["method"] != "features"
-    return jnp.pad(H, ((0, 0), (0, 1)), constant_values=1) if constant else H
+    """Pixels, with a constant 1 if sweeps need it."""
+    return jnp.pad(H, ((0, 0), (0, 1)), constant_values=1) if row["solver"] == "quadratic" else H
 
 
-def _measure(problem: Problem, key: Row, sweeps: int, make_inputs: Callable[[], Inputs]) -> list[Row]:
+def _measure(problem: Problem, key: Row) -> list[Row]:
     """The row of a model; interrupted sweeps continue."""
-    inputs, about = make_inputs(), {"features": key["features"], "solver": key["solver"]}
-    train, test = (split._replace(H=layer_inputs(key, split.H)) for split in (inputs.train, inputs.test))
+    config, method, tenth = problem.config, key["method"], held_out_tenth(problem)
+    sweeps = {"scaling": config.sweeps, "quadratic": config.quadratic_sweeps}.get(method, 0)
+    K = None if method == "quadratic" else problem.K
+    train, test = (split._replace(H=layer_inputs(key, split.H)) for split in (problem.train, problem.test))
     checkpoints = problem.folder.path / "checkpoints" / f"{row_name(key)}.partial"
-    earlier = where(problem.folder.events("sweep"), **about) if checkpoints.exists() else []
+    earlier = where(problem.folder.events("sweep"), solver=key["solver"]) if checkpoints.exists() else []
     start = time.perf_counter() - (earlier[-1]["seconds"] if earlier else 0.0)
 
     def on_sweep(sweep: int, loss: float, state: Any) -> None:
-        problem.folder.log(event="sweep", **about, sweep=sweep, loss=loss, seconds=time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        problem.folder.log(event="sweep", solver=key["solver"], sweep=sweep, loss=loss, seconds=seconds)
 
     with stage(row_name(key), "sweeps") as progress:
         options = {"sweeps": sweeps, "checkpoints": checkpoints, "on_sweep": on_sweep, "progress": progress}
-        params, logits = _solve(key, train, inputs.K, options)
+        params, logits = _solve(key, train, K, options)
         jax.block_until_ready(params)
-    seconds = time.perf_counter() - start + inputs.seconds
-    both, tenth = (logits(train.H), logits(test.H)), held_out_tenth(problem)
-    part = _solve(key, train.rows(~tenth), inputs.K, {"sweeps": sweeps})  # which has not seen the held-out tenth
+    seconds = time.perf_counter() - start
+    both = (logits(train.H), logits(test.H))
+    part = _solve(key, train.rows(~tenth), K, {"sweeps": sweeps})  # which has not seen the held-out tenth
     dev = part.logits(train.H[tenth])
-    row: Row = {"epochs": sweeps, "priming_number": inputs.K, **inputs.fields, **dev_scores(problem, dev)}
-    if key["method"] == "explicit":
-        row |= _calibrated(problem, dev, both[1])
-    return [keep(problem, key, params, *both, **row, seconds=seconds)]
+    row: Row = {"epochs": sweeps, "priming_number": K, "seconds": seconds, **dev_scores(problem, dev)}
+    if method == "explicit":
+        temperature = fit_temperature(dev, problem.train.labels[tenth])
+        cooled = both[1] / temperature
+        row |= {"temperature": temperature, "calibrated_loss": mean_loss(cooled, problem.test.Y)}
+        row |= {"calibrated_error": calibration_error(cooled, problem.test.labels)}
+    return [keep(problem, key, params, *both, **row)]
 
 
 def _solve(key: Row, split: Split, K: Any, options: Any) -> Model:
@@ -284,12 +233,9 @@ def _solve(key: Row, split: Split, K: Any, options: Any) -> Model:
     if key["method"] == "explicit":
         decoders = explicit_decoders(split, K, key["layers"])
         return Model(list(decoders), functools.partial(stack_logits, decoders))
-    if key["solver"] == "quadratic":
+    if key["method"] == "quadratic":
         return linear(curvature_bound_sweeps(H, Y, ridge=_ridge, **options))
-    U = explicit_solution(dense_cooccurrence(H, Y), K)
-    if key["solver"] == "scaling":
-        return linear(iterative_scaling_sweeps(H, Y, U, **options))
-    return linear(SoftmaxFit(U, jnp.zeros_like(U[0]), ()))
+    return linear(iterative_scaling_sweeps(H, Y, explicit_solution(dense_cooccurrence(H, Y), K), **options))
 
 
 def explicit_decoders(split: Split, K: float, layers: int) -> tuple[Array, ...]:
@@ -300,13 +246,6 @@ def explicit_decoders(split: Split, K: float, layers: int) -> tuple[Array, ...]:
 def linear(fit: SoftmaxFit) -> Model:
     """A softmax layer with an intercept."""
     return Model({"U": fit.U, "intercept": fit.intercept}, fit.logits)
-
-
-def _calibrated(problem: Problem, dev: Array, test: Array) -> Row:
-    """The explicit solution with the temperature of a held-out tenth."""
-    temperature = fit_temperature(dev, problem.train.labels[held_out_tenth(problem)])
-    loss, error = (f(test / temperature, y) for f, y in ((mean_loss, problem.test.Y), (calibration_error, problem.test.labels)))
-    return {"temperature": temperature, "calibrated_loss": loss, "calibrated_error": error}
 
 
 def epochs(row: Row) -> str:
@@ -352,7 +291,6 @@ def table(**fields: Any) -> Table:
 
 ALL = Table(COLUMNS, lambda results: sorted(results.rows, key=lambda row: row["test_accuracy"]))
 PAPER = table(method=("explicit", "cold", "warm"))
-SOLVED = table(method=("explicit", "scaling", "quadratic", "features"), layers=1)
 _FITTED = ("kernel", "trained_readout", "cnn", "network")
 OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=_FITTED))
 
@@ -428,8 +366,6 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
     """Refuse flags that do not fit each other or the images."""
     check(config)
     side = min(read(config).train_images.shape[1:])
-    small = f"--methods features of images {side} pixels wide: use images of at least 5, or leave it out"
-    yield "features" in config.methods and side < 5, small
     halved = f"--methods cnn of images {side} pixels wide, which it halves twice: use images of at least 4, or leave it out"
     yield "cnn" in config.methods and side < 4, halved
     if not {"kernel", "trained_readout"} & set(config.methods):

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jexplicit.nn import studies
 from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
@@ -27,7 +25,6 @@ from launch.kit.views import (
     Table,
     groups,
     mean_std,
-    means,
     pivot_table,
     where,
 )
@@ -36,8 +33,6 @@ from launch.networks.training import CURVES, RESULTS, Data, SplitData, open_pict
 
 _starts_per_memory = 10
 _noise = 0.5  # of these starts, in standard deviations of the data
-_descents = 3  # of wide linear autoencoders
-_descent_steps = 20_000
 
 Map = Callable[[Any], Any]
 
@@ -66,8 +61,6 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     yield trained(config, data, linear, "linear, trained", "linear, trained")
     bottleneck = FullyConnected((config.width, k, config.width), D)
     yield trained(config, data, bottleneck, "bottleneck", "bottleneck")
-    if not folder.events("wide linear"):
-        log_wide_linear(folder, jnp.asarray(few.X), config.seed)
     flags = Descent(config.out, config.seed, batch_size=0, epochs=config.memory_steps)
     # the few examples are dev too, which selects the step: a memory need not generalise
     remembered = data._replace(train=few, dev=few, labels=data.labels[: len(few.X)])
@@ -119,28 +112,6 @@ def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
     }
 
 
-def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
-    """Linear autoencoders as wide as their input, from several starts."""
-    D, projection = X.shape[1], studies.pseudo_inverse_autoencoder(X)
-    P, identity = projection.A @ projection.B, jnp.eye(D, dtype=X.dtype)
-    for seed in range(first_seed, first_seed + _descents):
-        A, B = jax.random.normal(key_of_seed(seed), (2, D, D), X.dtype) * math.sqrt(2 / D)
-        starts = {
-            "He x 0.001": LinearAutoencoder(1e-3 * A, 1e-3 * B),
-            "He x 0.1": LinearAutoencoder(0.1 * A, 0.1 * B),
-            "He": LinearAutoencoder(A, B),
-            "identity": LinearAutoencoder(identity, identity),
-            "pseudo-inverse": projection,
-        }
-        for name, start in starts.items():
-            with stage(f"linear, width {D}, from {name}"):
-                f = studies.descend_linear(start, X, _descent_steps)
-            first, loss = (float(reconstruction_errors(g(X), X).mean()) for g in (start, f))
-            distance = float(jnp.linalg.norm(f.A @ f.B - P) / jnp.linalg.norm(P))
-            numbers = {"first_loss": first, "loss": loss, "gain": studies.off_span_gain(f, X), "distance": distance}
-            folder.log(event="wide linear", start=name, seed=seed, **numbers)
-
-
 def _anomalies(results: Results) -> list[Row]:
     """Errors of the autoencoders that are to find anomalies, over seeds."""
     found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
@@ -157,14 +128,6 @@ def _memories(results: Results) -> list[Row]:
 
 _named = [Column("autoencoder", "name"), Column("half the squared error", "test_loss")]
 ANOMALIES = Table([*_named, Column("area under the ROC curve", "anomaly_auc")], _anomalies)
-WIDE = Table(
-    [
-        Column("start", "start"),
-        Column("what is left of orthogonal vectors", "gain", ".2g"),
-        Column("distance of A B from the projection, %", "distance", ".1f", 100),
-    ],
-    rows=lambda results: means(results.events("wide linear"), ["start"]),
-)
 MAPS = Table(
     [
         Column("network", "name"),
@@ -180,7 +143,6 @@ _share = lambda row: f"{row['attractors']}, {100 * row['recalled_from_noise']:.0
 MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _share, heading="x {:g}", rows=_memories)
 SECTIONS = {
     "Anomalies": [ANOMALIES],
-    "As wide as the input": [WIDE],
     "Memories": [MAPS, MEMORIES],
 }
 VIEWS = [RESULTS, CURVES, *(Section(title, views) for title, views in SECTIONS.items())]

@@ -3,8 +3,6 @@
 import io
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from jexplicit.runs.files import save_arrays, write_whole
-from launch.explain import draw_attribution
 from launch.kit.views import (
     Column,
     Images,
@@ -49,23 +46,6 @@ def test_zeros_on_a_log_axis_are_drawn(tmp_path):
         low, high = ax.get_ylim()
         assert scale == "linear" or low < seen.min() and seen.max() < high  # every point lies within
     assert (tmp_path / "a.png").stat().st_size > 0
-
-
-def test_a_long_attribution_map_wraps(tmp_path, monkeypatch):
-    for tokens, lines in ((25, 1), (60, 3)):
-        drawn, words = [], [f"w{n}" for n in range(tokens)]
-        evidence = np.linspace(-1, 1, 2 * tokens).reshape(tokens, 2)
-        why: Any = SimpleNamespace(names=["x1", "x2"], evidence=evidence)
-        with monkeypatch.context() as patch:
-            patch.setattr(plt, "close", drawn.append)
-            draw_attribution(words, [["a", "$b"]] * tokens, why, tmp_path / "a.png")
-        (fig,) = drawn
-        axes = fig.axes[:-1]  # the last is the colour bar
-        assert [label.get_text() for ax in axes for label in ax.get_xticklabels()] == words
-        assert len(axes) == lines and len({ax.get_xlim() for ax in axes}) == 1 and fig.get_size_inches()[0] < 17
-        shown = np.concatenate([ax.images[0].get_array() for ax in axes], axis=1)
-        np.testing.assert_array_equal(shown.T.ravel(), evidence.ravel())
-        plt.close(fig)
 
 
 def test_files_have_the_permissions_that_the_umask_leaves(tmp_path):

@@ -69,17 +69,11 @@ score --run {{run}} --text - - | --text - -: standard input can be read only onc
 score --run {{run}} --text {{pairs}} | name the one that holds the text
 score --run {{run}} --text {{text}} --field body | is plain text, which has no field 'body'
 explain --run {{run}} --text '  ' | give at least one word to explain
-explain --run {{run}} --text 'the cat' --figure {{tmp}}/x.foo | give a name that ends in .png, .pdf or .svg
 explain --run {{run}} --text 'the cat' --html {{tmp}}/x.png | give a name that ends in .html
 judge --run {{run}} --pairs {{empty}} | has no pair: give JSON lines
 judge --run {{run}} --pairs {{pairs}} --out {{run}} | choose another --out
 compare --run {{run}} --text {{pairs}} | name the one that holds the text, --field NAME
 classify --run {{run}} --images x.png | this command reads runs of
-classify-text --train {{reviews}} --field text --label y --text ' ' | --text ' ': give at least one word to classify
-classify-text --train {{reviews}} --field body --label y | line 2 has no field 'body': it has 'text', 'y', 'one'
-classify-text --train {{reviews}} --field text --label one | --label one: --train has 1 labels; give texts of two labels or more
-classify-text --train {{reviews}} --field text --label y | fewer than 10 texts of every label: give more, or name --test
-classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text or y is empty; fill it
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
@@ -106,7 +100,6 @@ lm --train {{text}} --test {{text}} | is in train and in test: remove it from on
 lm --train {{text}} --test {{two}} {SECOND} | give it to the finished run, --resume --test FILES
 lm --train {{text}} --split dev-test --limit 50 | --limit with --split dev-test, which fits models again on dev
 lm --train {{text}} --split dev-test --methods cold | --methods cold with --split dev-test
-explain --run {{run}} --text 'the cat' --html {{tmp}}/x.html --figure {{tmp}}/x.png | leave one of them out
 {TRANSFORMER} --heads 3 | --width 8 with --heads 3: the width is a multiple of the heads
 {TRANSFORMER} --start none induction | --start induction: add --no-tied and --positions learned
 {TRANSFORMER} --devices 3 | --batch-size 4 on 3 devices: give a multiple of 3
@@ -143,7 +136,6 @@ def places(tmp_path_factory):
     for name, content in {
         **{"text.txt": "\n".join(TEXT), "two.txt": "ab\nef\n", "empty.txt": "", "latin.txt": "caf\xe9\n"},
         "pairs.jsonl": '{"sentence_good": "the cat sat", "sentence_bad": "cat the sat", "id": 0}',
-        **{"reviews.csv": "text,y,one\nfine,5,1\ndull,1,1\n", "blank.csv": "text,y\nfine,5\ndull,\n"},
     }.items():
         (base / name).write_text(content, encoding="latin-1")
         found[name.partition(".")[0]] = base / name
@@ -199,12 +191,11 @@ def test_every_number_that_a_command_takes_has_bounds():
             assert not number or flag.name in free or list(find_bounds(flag.hint)), (name, flag.name)
 
 
-def test_unknown_characters_to_explain_and_to_continue_are_named(places, tmp_path, monkeypatch, capfd):
-    figure = str(tmp_path / "x.png")
-    for line in (["explain", "--text", "the zebra", "--figure", figure], ["next", "--prompt", "zebra"]):
+def test_unknown_characters_to_explain_and_to_continue_are_named(places, capfd):
+    for line in (["explain", "--text", "the zebra"], ["next", "--prompt", "zebra"]):
         assert main([line[0], "--run", str(places["run"]), *line[1:]]) == 0
         assert "never seen ['zebra']" in " ".join(capfd.readouterr().err.split())
-    assert main(["explain", "--run", str(places["run"]), "--text", str(places["text"]), "--figure", figure]) == 0
+    assert main(["explain", "--run", str(places["run"]), "--text", str(places["text"])]) == 0
     assert f'to explain what is in it, give --text "$(cat {places["text"]})"' in " ".join(capfd.readouterr().err.split())
 
 

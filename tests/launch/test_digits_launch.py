@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 M = 100
 FLAGS = (
-    f"--limit {M} --epochs 4 --batch-size 30 --sweeps 8 --feature-sweeps 6 --quadratic-sweeps 4 --filters 6 --directions 12 "
+    f"--limit {M} --epochs 4 --batch-size 30 --sweeps 8 --quadratic-sweeps 4 "
     "--frequencies 20 --axes 15 --kernel-sweeps 3 --hidden 8 --patience 2 --learning-rate 0.5 --cnn-epochs 3 --readout-epochs 3"
 )
 TRAINED = (("network", 2), ("cold", 1), ("cold", 2), ("warm", 1), ("warm", 2))
@@ -51,7 +51,6 @@ def test_a_run_has_a_row_per_model_with_the_promised_fields(finished):
         *[("explicit", layers, "pixels", "explicit") for layers in (1, 2)],
         ("scaling", 1, "pixels", "scaling"),
         ("quadratic", 1, "pixels", "quadratic"),
-        *[("features", 1, kind, solver) for kind in ("patches", "random") for solver in ("explicit", "scaling", "quadratic")],
         *[("kernel", 1, "kernel", solver) for solver in ("least_squares", "softmax")],
         ("trained_readout", 1, "kernel", "adamw"),
         ("network", 2, "pixels", "adam"),
@@ -86,8 +85,8 @@ def test_a_readout_trained_on_the_features_of_the_kernel_has_its_size(finished):
 def test_sweeps_never_raise_the_loss(finished):
     curves: dict = {}
     for event in read_events(finished, "sweep") + read_events(finished, "kernel_sweep"):
-        curves.setdefault((event.get("features"), event.get("solver"), event.get("part")), []).append(event["loss"])
-    assert len(curves) == 6 + 2  # on pixels and features, two readouts of the kernel
+        curves.setdefault((event.get("solver"), event.get("part")), []).append(event["loss"])
+    assert len(curves) == 2 + 2  # on pixels, two readouts of the kernel
     assert all(len(losses) > 3 and np.all(np.diff(losses) < 1e-6) for losses in curves.values())  # float32 losses of order 1
 
 

@@ -15,7 +15,6 @@ from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token
 from jexplicit.runs.files import read_events
 from jexplicit.runs.loop import load_checkpoint
-from launch.networks import autoencoder
 from launch.networks.training import centred_data
 
 pytestmark = pytest.mark.slow
@@ -120,9 +119,7 @@ def test_a_transformer_without_ends_of_documents_on_two_devices():
     assert row["best_step"] in (0, 2, 4, 6, 8)
 
 
-def test_autoencoders(monkeypatch):
-    for name, number in {"_descents": 1, "_descent_steps": 300}.items():
-        monkeypatch.setattr(autoencoder, name, number)
+def test_autoencoders():
     sizes = "--limit 120 --epochs 2 --memories 2 --memory-width 16 --memory-depth 1 --memory-steps 20 --iterations 5 --width 8"
     out = made(f"networks autoencoder {sizes} --bottleneck 4 --memory-scales 0.4")
     found = by_name(out)
@@ -130,8 +127,6 @@ def test_autoencoders(monkeypatch):
     assert all(0 <= row["anomaly_auc"] <= 1 for row in found.values())
     memory = found["over-parameterised, relu, weights x 0.4"]
     assert memory["largest_singular_value"] >= memory["largest_spectral_radius"] > 0
-    gains = {event["start"]: event["gain"] for event in read_events(out, "wide linear")}
-    assert gains["identity"] == pytest.approx(1, abs=1e-4) and gains["He x 0.001"] < 0.01 and gains["pseudo-inverse"] < 1e-3
     assert pictures(out) == {"curves"}
 
 

@@ -150,7 +150,7 @@ COMMANDS = """
 score --run {lm} --text {dev}
 next --run {lm} --prompt the
 sample --run {lm} --length 3
-explain --run {lm} --text the --figure {out}/x.png
+explain --run {lm} --text the
 export --run {lm} --out {out}/x.safetensors
 compare --run {lm} --text {dev}
 judge --run {lm} --pairs {out}/pairs.jsonl --out {out}/judged

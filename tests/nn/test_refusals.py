@@ -19,8 +19,7 @@ from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, ob
 def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
     """Calls, and parts of their messages: those refused at once, and those refused for what is computed."""
     KEY, X = jax.random.key(0), jax.device_put(np.random.default_rng(0).normal(size=(20, 6)))
-    NONE, THREE = jax.device_put(np.ones((0, 6))), jax.device_put(np.ones((3, 6)))
-    SQUARE = studies.LinearAutoencoder(jax.device_put(np.eye(6)), jax.device_put(np.eye(6)))
+    NONE = jax.device_put(np.ones((0, 6)))
     NETWORK: Any = FullyConnected
     ORDER = functools.partial(epoch_order, size=10)
 
@@ -42,15 +41,11 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: scorer(NETWORK((), 1), objective("squared_error"))({}, NONE, NONE), "no examples"),
         (lambda: studies.linear_autoencoder(X, 0), "width 0 for 20 examples of 6 features"),
         (lambda: studies.linear_autoencoder(X, 7), "width 7 for 20 examples of 6 features"),
-        (lambda: studies.pseudo_inverse_autoencoder(NONE), "at least one"),
         (lambda: studies.iterate_map(jnp.tanh, X, -1), "-1 iterations"),
         (lambda: studies.anomaly_auc(jax.device_put(np.ones(20)), jax.device_put(np.ones(0))), "at least one of each"),
     ]
     computed: list[tuple[Callable[[], Any], str]] = [
         (lambda: optax_optimizer("chain", 0.1), "optimizer 'chain': optax has no plain optimiser of this name; try adagrad"),
-        (lambda: studies.descend_linear(SQUARE, jax.device_put(np.zeros((3, 6))), 1), "examples that are not 0"),
-        (lambda: studies.off_span_gain(SQUARE, X), "span all 6 dimensions"),
-        (lambda: studies.descend_linear(SQUARE, THREE, -1), "-1 steps"),
     ]
     return at_once, computed
 
