@@ -3,13 +3,9 @@
     python -m launch.accelerator --out runs/gpu
 
 It needs a Python with JAX and this source tree, and reads nothing else: packages that are imported for types and files have
-stand-ins where they are missing, and a part that calls a missing package (optax, flax) says so.
-
-* `tests.json`: every check, with its greatest difference and how much is allowed.
-* `gpu.json`: the device, its roofline, measured in the same run, and every part: median seconds of a step on the device and on
-  the CPU, the least bytes that it moves, the operations of its products, and both as shares of the roofline.
-
-Files are written after every measurement. Times below some 0.02 ms are those of starting a program.
+stand-ins where they are missing, and a part that calls a missing package (optax, flax) says so. It writes `gpu.json` after
+every measurement: checks with their greatest difference and how much is allowed, and of every part, of a copy and of a product
+of matrices the median seconds of a step on the device and on the CPU, and the bytes and operations a second.
 """
 
 import argparse
@@ -21,7 +17,7 @@ import statistics
 import sys
 import time
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -110,28 +106,36 @@ FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 64, 8, 8, 1, 1, 0.0)
 
 
 class Case(NamedTuple):
-    """A compiled function, its arguments, and the least that a step does.
+    """A compiled function, its arguments, and the least that a call does.
 
-    donates: its first argument; its result then begins with the next one. flops: of the matrix products, and their matrix rate.
-    bytes: that it moves; default, every argument read once and every result written once, of a call.
+    donates: its first argument; its result then begins with the next one. flops: of the matrix products.
     """
 
     run: Callable[..., object]
     arguments: tuple[object, ...]
     donates: bool = False
-    steps: int = 1
     flops: float | None = None
-    rate: str = "float32"
-    bytes: float | None = None
+
+
+def copied(sizes: Sizes, mesh: Mesh) -> Case:
+    """`x + 1`: a number is read and one is written."""
+    return Case(jax.jit(lambda x: x + 1), (jnp.zeros(sizes.copied, jnp.float32),))
+
+
+def multiplied(sizes: Sizes, mesh: Mesh) -> Case:
+    """A product of square matrices in full precision: `2 n³` operations."""
+    n = sizes.matrix if mesh.devices.flat[0].platform != "cpu" else sizes.matrix // 4
+    A, B = jax.random.normal(jax.random.key(0), (2, n, n), jnp.float32)
+    return Case(jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest")), (A, B), flops=2 * n**3)
 
 
 def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
-    """Pairs of neighbours added to a table: a token, a cell read and written."""
+    """Pairs of neighbours added to a table."""
     from jexplicit.counts.pairs import counting_step
 
     x, N = draw_stream(sizes.pairs, sizes.vocabulary), sizes.vocabulary
     arguments = (jnp.zeros(N * N, jnp.int32),), x[None], np.array([len(x) - 1], np.int32)
-    return Case(counting_step(mesh, 1, N), arguments, donates=True, bytes=(2 + 8) * len(x))
+    return Case(counting_step(mesh, 1, N), arguments, donates=True)
 
 
 def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
@@ -157,8 +161,7 @@ def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
     state = TrainingState(layers, jax.vmap(make_optimizer(recipe, steps).init)(layers))
     run = training_steps(problem, recipe, steps, mesh)
     flops = seeds * sizes.tasks * 12 * 11 * (11 + 10)
-    moved = 8 * seeds * sizes.tasks * 11 * 11
-    return Case(run, (state, keys, jnp.zeros((), jnp.int32)), donates=True, steps=steps, flops=flops, bytes=moved)
+    return Case(run, (state, keys, jnp.zeros((), jnp.int32)), donates=True, flops=steps * flops)
 
 
 def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
@@ -174,14 +177,11 @@ def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
     state = initial_state({"batch_stats": {}, **jax.jit(model.init)(jax.random.key(0), x)}, optimizer)
     run = training_step(model, optax.softmax_cross_entropy_with_integer_labels, optimizer)
     flops = x.size * model.flops_per_token()
-    return Case(run, (state, (x, np.roll(x, -1))), donates=True, flops=flops, rate="default")
+    return Case(run, (state, (x, np.roll(x, -1))), donates=True, flops=flops)
 
 
 Part = Callable[[Sizes, Mesh], Case]
-PARTS: tuple[Part, ...] = (
-    *(scattered_pairs, swept_images),
-    *(attention_step, transformer_step),
-)
+PARTS: tuple[Part, ...] = (copied, multiplied, scattered_pairs, swept_images, attention_step, transformer_step)
 
 
 class AnyType:
@@ -207,15 +207,13 @@ def name_missing_types() -> None:
             sys.modules[name] = Types(name)
 
 
-def measure(make: Part, sizes: Sizes, mesh: Mesh) -> tuple[Case, dict[str, float]]:
-    """A compiled case: seconds and least bytes of a step, seconds of compilation."""
+def measure(make: Part, sizes: Sizes, mesh: Mesh, where: str) -> Row:
+    """A compiled part on a device: seconds, bytes and operations."""
     with jax.default_device(mesh.devices.flat[0]):
         case = make(sizes, mesh)
         arguments = jax.device_put(case.arguments, NamedSharding(mesh, PartitionSpec()))
-        start = time.perf_counter()
         run = cast(jax.stages.Wrapped, case.run).lower(*arguments).compile()  # all of them are made by jax.jit
-        compiling = time.perf_counter() - start
-        read, written = (sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(of)) for of in (arguments, run.out_info))
+        moved = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((arguments, run.out_info)))
         calls, seconds, out, until = 1, [], (), time.perf_counter() + sizes.seconds
         while len(seconds) < 4 or (len(seconds) <= _repetitions and time.perf_counter() < until):
             start = time.perf_counter()
@@ -225,53 +223,9 @@ def measure(make: Part, sizes: Sizes, mesh: Mesh) -> tuple[Case, dict[str, float
             jax.block_until_ready(out)
             seconds.append((time.perf_counter() - start) / calls)
             calls = max(1, min(100, int(0.05 / seconds[-1])))  # so many that waiting for the last one costs little
-    least = (read + written) / case.steps if case.bytes is None else case.bytes
-    return case, {"seconds": statistics.median(seconds[1:]) / case.steps, "bytes": least, "compile_seconds": compiling}
-
-
-def copied(sizes: Sizes, mesh: Mesh) -> Case:
-    """`x + 1`: a number is read and one is written."""
-    return Case(jax.jit(lambda x: x + 1), (jnp.zeros(sizes.copied, jnp.float32),))
-
-
-def multiplied(dtype: str, precision: str) -> Part:
-    """A product of square matrices of random numbers: `2 n³` operations."""
-
-    def make(sizes: Sizes, mesh: Mesh) -> Case:
-        n = sizes.matrix if mesh.devices.flat[0].platform != "cpu" else sizes.matrix // 4
-        A, B = jax.random.normal(jax.random.key(0), (2, n, n), jnp.float32).astype(dtype)
-        return Case(jax.jit(lambda A, B: jnp.matmul(A, B, precision=precision)), (A, B), flops=2 * n**3)
-
-    return make
-
-
-RATES = {
-    "float32": multiplied("float32", "highest"),  # as closed forms and fits have it
-    "default": multiplied("float32", "default"),  # as networks are trained: TF32 on a GPU
-    "bfloat16": multiplied("bfloat16", "default"),
-}
-
-
-def measure_roofline(sizes: Sizes, mesh: Mesh) -> Row:
-    """Bytes a second of a copy, and operations a second by precision."""
-    _, copy = measure(copied, sizes, mesh)
-    row: Row = {"copy_bytes_per_second": copy["bytes"] / copy["seconds"]}
-    for name, make in RATES.items():
-        case, product = measure(make, sizes, mesh)
-        row[f"{name}_flops_per_second"] = (case.flops or 0) / product["seconds"]
-    return row
-
-
-def measure_part(make: Part, sizes: Sizes, mesh: Mesh, roofline: Mapping[str, Value], where: str) -> Row:
-    """A part on a device: the fields of its row."""
-    case, found = measure(make, sizes, mesh)
-    bandwidth, rate = (roofline.get(name) for name in ("copy_bytes_per_second", f"{case.rate}_flops_per_second"))
-    row: Row = {"bytes": found["bytes"], "flops": case.flops, "rate": case.rate if case.flops else None}
-    row |= {f"{where}_seconds": found["seconds"], f"{where}_compile_seconds": found["compile_seconds"]}
-    of_bandwidth = found["bytes"] / found["seconds"] / bandwidth if isinstance(bandwidth, float) else None
-    of_rate = case.flops / found["seconds"] / rate if case.flops and isinstance(rate, float) else None
-    prefix = "" if where == "device" else f"{where}_"
-    return row | {f"{prefix}share_of_bandwidth": of_bandwidth, f"{prefix}share_of_matrix_rate": of_rate}
+    median = statistics.median(seconds[1:])
+    rates = {"bytes_per_second": moved / median, "flops_per_second": case.flops and case.flops / median}
+    return {f"{where}_seconds": median, **{f"{where}_{name}": rate for name, rate in rates.items()}}
 
 
 def run_check(check: Check) -> Row:
@@ -300,7 +254,7 @@ def attempt(f: Callable[[], Row], until: float) -> Row:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: 1 if a check failed or a part has an error."""
     parser = argparse.ArgumentParser(description="Checks of an accelerator, and times beside the CPU's.")
-    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of gpu.json and tests.json")
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of gpu.json")
     parser.add_argument("--minutes", type=float, default=8, help="after which nothing more is started")
     parser.add_argument("--tiny", action="store_true", help="small sizes, for a test of the script")
     config = parser.parse_args(argv)
@@ -311,30 +265,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     config.out.mkdir(parents=True, exist_ok=True)
     device, cpu = jax.devices()[0], jax.devices("cpu")[0]
     about = {"device": device.device_kind, "platform": device.platform, "cpu_cores": os.cpu_count(), "jax": jax.__version__}
-
-    checked: list[Row] = []
-    for check in CHECKS:
-        checked.append({"name": check.__name__} | attempt(functools.partial(run_check, check), until))
-        write_json(config.out / "tests.json", about | {"tests": checked})
-        print(checked[-1], file=sys.stderr, flush=True)
-
-    rows: dict[str, Row] = {part.__name__: {"name": part.__name__} for part in PARTS}
-    rooflines: dict[str, Row] = {}
-    for where, on in {"device": device, "cpu": cpu}.items():
-        if where == "cpu" and on == device:
-            break  # there is no accelerator
+    jobs: list[tuple[str, Callable[[], Row]]] = [(check.__name__, functools.partial(run_check, check)) for check in CHECKS]
+    for where, on in {"device": device, **({"cpu": cpu} if cpu != device else {})}.items():
         mesh = Mesh(np.array([on]), (AXIS,), axis_types=(AxisType.Auto,))
-        rooflines[where] = roof = attempt(functools.partial(measure_roofline, sizes, mesh), until)
-        for part in PARTS:
-            found = attempt(functools.partial(measure_part, part, sizes, mesh, roof, where), until)
-            if "error" in found:
-                found = {f"{where}_error" if where == "cpu" else "error": found["error"]}
-            rows[part.__name__] |= found
-            parts = list(rows.values())
-            write_json(config.out / "gpu.json", about | {"sizes": sizes._asdict(), "roofline": rooflines, "parts": parts})
-            print(where, {"name": part.__name__} | found, file=sys.stderr, flush=True)
-    failed = [row["name"] for row in (*checked, *rows.values()) if "error" in row or row.get("passed") is False]
-    print(f"failed: {', '.join(map(str, failed)) or 'none'}", file=sys.stderr)
+        jobs += [(part.__name__, functools.partial(measure, part, sizes, mesh, where)) for part in PARTS]
+    rows: list[Row] = []
+    for name, job in jobs:
+        rows.append({"name": name} | attempt(job, until))
+        write_json(config.out / "gpu.json", about | {"sizes": sizes._asdict(), "rows": rows})
+        print(rows[-1], file=sys.stderr, flush=True)
+    failed = [str(row["name"]) for row in rows if "error" in row or row.get("passed") is False]
+    print(f"failed: {', '.join(failed) or 'none'}", file=sys.stderr)
     return int(bool(failed))
 
 

@@ -1,4 +1,4 @@
-"""Compare the speed of counts, fits, scores and steps with named peers.
+"""Compare the speed of counts, fits and scores with named peers.
 
     python -m launch.bench --preset tiny --out runs/bench
     python -m launch.bench --cases ngram-fit ngram-scoring --train FILES --sizes 100_000 1_000_000 --out runs/ngrams
@@ -6,7 +6,6 @@
 * counting: tables of pairs of tokens at four distances, beside `numpy.bincount`.
 * ngram-fit, context-mixing-fit: tokens to a model, beside KenLM's `lmplz -o 5` with its files; perplexities of text after it.
 * ngram-scoring, context-mixing-scoring: the text after it, beside KenLM's Python module with the n-gram model.
-
 
 What both sides compute alike is compared before it is timed. A peer that is not installed is named, and there is no ratio.
 """
@@ -48,7 +47,7 @@ RADIUS = 4
 
 @dataclass(frozen=True)
 class Config:
-    """Compare the speed of counts, fits, scores and steps with named peers."""
+    """Compare the speed of counts, fits and scores with named peers."""
 
     out: str
     """Run folder to write: results and report.md."""

@@ -33,7 +33,6 @@ from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps, iterati
 from launch.digits.config import Config
 from launch.kit.experiment import Part, RunFolder
 from launch.kit.views import COLOURS, Column, Results, Row, Section, Table, View, figure, log_ticks, picture, where
-from launch.kit.views import Images as Pictures
 
 Parts = Iterator[Part]
 Method = Callable[["Problem", str], Parts]
@@ -317,18 +316,6 @@ def draw_errors(ax: Any, rows: Sequence[Row], loaded: Sequence[Row] = ()) -> Non
     log_ticks(ax, "x")
 
 
-def class_columns(results: Results) -> dict[str, dict[str, np.ndarray]]:
-    """Each class's column of U, minus the mean over classes."""
-    grid, row = {}, results.rows[0]
-    for model in ("explicit", "scaling", "warm", "cold"):
-        if (path := results.path / "checkpoints" / f"{model}_1").is_dir():
-            U = np.asarray(jax.tree.leaves(load_model(path))[0]).reshape(row["height"], row["width"], -1)
-            U = U - U.mean(axis=-1, keepdims=True)
-            limit = np.quantile(np.abs(U), 0.99)
-            grid[model] = {str(i): U.clip(-limit, limit)[..., i] for i in range(U.shape[-1])}
-    return grid
-
-
 def data_lines(results: Results) -> list[str]:
     """What the rows were measured on."""
     row = results.rows[0]
@@ -339,7 +326,6 @@ def data_lines(results: Results) -> list[str]:
     ]
 
 
-_columns = "Each class's column of U, minus the mean over classes: red is evidence for the class, blue against it."
 _fair = "Fitted to the same nine tenths of the training images; the solved ones then to all of them."
 VIEWS: Sequence[View] = [
     data_lines,
@@ -347,7 +333,6 @@ VIEWS: Sequence[View] = [
     OPPONENTS._replace(note=_fair),
     methods,
     Section("Explicit, cold and warm", [PAPER]),
-    Section("Pictures", [Pictures("columns", class_columns, scale=False, shared=True, size=(0.95, 1.1))], note=_columns),
 ]
 _shared = {"epochs": 0, "priming_number": None, "backprop_free": True}  # of rows whose methods have no others
 _matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies

@@ -446,15 +446,13 @@ class Texts(NamedTuple):
 class Images(NamedTuple):
     """Matrices as a grid of pictures, red and blue around 0.
 
-    grid: the results -> {label of the row: {title: matrix}}; numbers are not shown as titles. scale: whether each matrix has a
-    colour bar. shared: whether a row's matrices share their limit. size: inches of a matrix.
+    grid: the results -> {label of the row: {title: matrix}}; numbers are not shown as titles. shared: whether a row's matrices
+    share their limit.
     """
 
     name: str
     grid: Callable[[Results], Mapping[str, Mapping[Any, np.ndarray]]]
-    scale: bool = True
     shared: bool = False
-    size: tuple[float, float] = (2.6, 2.6)
     caption: str = ""
 
     def __call__(self, results: Results) -> list[str]:
@@ -464,7 +462,7 @@ class Images(NamedTuple):
         if not grid:
             return []
         wide = max(map(len, grid.values()))
-        size = (self.size[0] * wide, self.size[1] * len(grid))
+        size = (2.6 * wide, 2.6 * len(grid))
         with figure(results.path / "figures" / f"{self.name}.png", len(grid), wide, size=size) as axes:
             for row, (label, matrices) in zip(axes, grid.items(), strict=True):
                 for ax in row[len(matrices) :]:
@@ -475,8 +473,7 @@ class Images(NamedTuple):
                     image = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
                     ax.grid(False)
                     ax.set(xticks=[], yticks=[])
-                    if self.scale:
-                        ax.figure.colorbar(image, ax=ax, shrink=0.75)
+                    ax.figure.colorbar(image, ax=ax, shrink=0.75)
                     ax.set_title("" if isinstance(title, int) else title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
         return picture(results, self.name, self.caption)

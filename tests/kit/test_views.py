@@ -138,8 +138,8 @@ def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(results, dra
 
 def test_images_are_a_grid_that_may_have_gaps(results, drawn):
     grid = {"row": {"first": np.eye(2), "second": np.zeros((2, 2))}, "short": {"only": -np.eye(2)}}
-    Images("x", lambda results: grid, scale=False)(results)
-    assert [ax.get_title() for ax in drawn[0].axes] == ["first", "second", "only", ""]
+    Images("x", lambda results: grid)(results)
+    assert [ax.get_title() for ax in drawn[0].axes][:4] == ["first", "second", "only", ""]
     assert (results.path / "figures" / "x.png").exists() and Images("x", lambda results: {})(results) == []
 
 
