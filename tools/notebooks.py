@@ -1,10 +1,9 @@
 """Runs the notebooks and keeps them with outputs in docs/notebooks/.
 
-The scripts are the source; a kept notebook is its script's cells and what they print and draw, from the embedded data at full
-size. Nothing in it depends on where or when it ran, so running it again changes only what has changed.
-
     python -m tools.notebooks                  # all
     python -m tools.notebooks 03_digits        # some
+
+The scripts are the source. Nothing in a kept notebook depends on where or when it ran.
 """
 
 import os
@@ -55,12 +54,7 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def main(names: tyro.conf.Positional[tuple[str, ...]] = (), /, *, out: Path = KEPT) -> None:
-    """Run notebooks and keep them with their outputs.
-
-    Args:
-        names: Notebooks to run, such as 03_digits; all of them without.
-        out: Folder of the executed notebooks.
-    """
+    """Run notebooks (all without names) and keep them with their outputs in a folder."""
     scripts = {script.stem: script for script in sorted(SCRIPTS.glob("*.py"))}
     if unknown := [name for name in names if name not in scripts]:
         raise ValueError(f"no notebook is called {', '.join(unknown)}; there are {', '.join(scripts)}")

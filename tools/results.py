@@ -5,11 +5,8 @@
     python -m tools.results shakespeare runs/shakespeare --events step   # with some lines of its metrics.jsonl
 
 A file has of each run the command as one types it, the date, the machine, the versions, the fields of the configuration that
-are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. The pages say which views
-show them (tools/tables.py).
-
-A run whose folder was not kept has `"transcribed": true`: its rows are numbers of its report, rounded as they were there, and
-the commands below a table say so. Trials whose commands were not kept, either, have no `"command"`.
+are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. A run whose folder was not
+kept has `"transcribed": true`, and no `"command"` where it is not known.
 """
 
 import dataclasses
@@ -61,11 +58,16 @@ def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
     """The kept part of a run; `shared` fields are common to rows."""
     stored, environment = read_stored(run), json.loads((run / "environment.json").read_text())
     _, command = _program(stored["launcher"], environment["command"])
+    devices, processor = environment["devices"], re.search("x86_64|aarch64|arm64", environment["platform"])
+    machine = ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
+    if set(devices) == {"cpu"}:
+        about = f" ({processor[0]})".replace("_", "-") if processor else ""
+        machine = f"{environment['cores']} CPU cores{about}"
     shared, rows = _factored(_summaries.get(stored["launcher"], list)(read_rows(run)))
     found = {
         "command": command_line(stored, environment["command"], f"runs/{run.name}"),
         "date": datetime.fromtimestamp(read_events(run, "row")[-1]["time"], UTC).date().isoformat(),
-        "machine": _machine(environment),
+        "machine": machine,
         "versions": {"python": environment["python"], "jax": environment["versions"]["jax"]},
         "commit": environment["commit"],
         "config": {flag.name: value for flag, value in _changed(command.config, None, stored)},
@@ -123,15 +125,6 @@ def _words(flag: Flag, value: Any) -> list[str]:
     return [f"--{name}", *values]
 
 
-def _machine(environment: Row) -> str:
-    """The machine of a run in words."""
-    devices = environment["devices"]
-    if set(devices) != {"cpu"}:
-        return ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
-    processor = re.search("x86_64|aarch64|arm64", environment["platform"])
-    return f"{environment['cores']} CPU cores" + (f" ({processor[0]})".replace("_", "-") if processor else "")
-
-
 def _factored(rows: Sequence[Row]) -> tuple[Row, list[Row]]:
     """The fields that all rows have in common, and the rows without them."""
     shared = {name: value for name, value in rows[0].items() if all(name in row and row[name] == value for row in rows)}
@@ -164,13 +157,7 @@ def _json(value: Any, indent: str = "") -> str:
 
 
 def main(name: tyro.conf.Positional[str], runs: tyro.conf.Positional[tuple[Path, ...]], /, *, events: tuple[str, ...] = ()):
-    """Keep the results of finished runs for the documentation.
-
-    Args:
-        name: The file to write, docs/results/NAME.json.
-        runs: Folders of finished runs.
-        events: Events of metrics.jsonl to keep, too, such as step.
-    """
+    """Keep finished runs as docs/results/NAME.json, with these events of metrics.jsonl."""
     print(keep(name, runs, events))
 
 

@@ -201,11 +201,7 @@ def _commands(runs: Sequence[Row], note: str) -> list[str]:
 
 
 def main(check: bool = False) -> int:
-    """Write the tables and numbers of the documentation again.
-
-    Args:
-        check: Only show what differs; then the exit status is 1.
-    """
+    """Write the tables and numbers of the documentation again, or only show what differs."""
     changed = {page: found for page in pages() if (found := differences(page))}
     for page, found in changed.items():
         print(found if check else page.relative_to(ROOT))

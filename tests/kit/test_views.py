@@ -1,7 +1,6 @@
 """Views of rows and their figures."""
 
 import io
-import os
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jexplicit.runs.files import save_arrays, write_whole
 from launch.kit.views import (
     Column,
     Images,
@@ -46,18 +44,6 @@ def test_zeros_on_a_log_axis_are_drawn(tmp_path):
         low, high = ax.get_ylim()
         assert scale == "linear" or low < seen.min() and seen.max() < high  # every point lies within
     assert (tmp_path / "a.png").stat().st_size > 0
-
-
-def test_files_have_the_permissions_that_the_umask_leaves(tmp_path):
-    before = os.umask(0o077)
-    try:
-        write_whole(tmp_path / "a", lambda file: file.write(b"a"))
-        save_arrays(tmp_path / "a.npz", {"x": np.zeros(2)})
-        with figure(tmp_path / "a.png", size=(2, 2)):
-            pass
-    finally:
-        os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 ROWS = [
@@ -109,13 +95,6 @@ def test_markdown_and_terminal_have_a_cell_per_column_and_empty_ones_for_what_is
     shown = io.StringIO()
     Console(file=shown, width=100).print(rich_table(COLUMNS, SIZES, title="results"))
     assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "2.00", "3.00"))
-
-
-def test_the_terminal_shows_bold_cells_and_brackets_as_they_are():
-    for markup in (True, False):
-        shown, cells = io.StringIO(), [{"a": "**1.5** and **2**", "b": "[red] x [0]"}]
-        Console(file=shown, width=100, markup=markup).print(rich_table([Column("a", "a"), Column("b", "b")], cells))
-        assert "1.5 and 2" in shown.getvalue() and "[red] x [0]" in shown.getvalue() and "*" not in shown.getvalue()
 
 
 def test_a_table_has_the_columns_in_which_a_row_has_a_value():
@@ -181,11 +160,3 @@ def test_lines_of_lists_over_seeds_in_panels(results, drawn):
     for ax in drawn[0].axes:
         np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 11])
         assert ax.get_legend() is None and [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
-
-
-def test_many_places_of_a_log_axis_have_round_ticks():
-    figure, ax = plt.subplots()
-    ax.set_xscale("log")
-    log_ticks(ax, "x", range(1, 100))
-    assert ax.xaxis.get_major_formatter()(50.0, 0) == "50"
-    plt.close(figure)

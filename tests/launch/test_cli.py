@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from run_folders import folder, made
 
 import jexplicit
-from jexplicit.lm.core import names
 from launch import cli
 
 ROOT = Path(cli.__file__).parents[1]
@@ -79,10 +77,6 @@ def test_help_of_a_command_does_not_import_jax():
         assert "tyro" in imported and not slow & set(imported), name
 
 
-def test_names_of_the_command_line_are_those_of_the_library():
-    assert set(get_args(names.Method)) == set(jexplicit.lm.METHODS)
-
-
 def test_a_typo_suggests_the_nearest_name(capsys):
     assert cli.main(["scroe"]) == 2
     assert "did you mean score?" in capsys.readouterr().err
@@ -104,32 +98,9 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
         assert all(f"{title} options" in printed for title in titles), name
 
 
-@pytest.mark.slow
-def test_a_closed_pipe_leaves_no_traceback(tmp_path):
-    long = tmp_path / "long.txt"
-    long.write_text("\n".join(TEXT * 40))
-    arguments = command("score", "--run", str(made(line())), "--text", str(long))
-    with subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline()
-        process.stdout.close()
-        assert b"Traceback" not in process.stderr.read()
-    assert process.returncode == 141
-
-
 def test_results_are_shown_in_any_encoding_at_any_width_and_to_no_one():
     of_no_width = {"COLUMNS": "0", "FORCE_COLOR": "1", "PYTHONIOENCODING": "ascii"}
     arguments = command("next", "--run", str(made(line())), "--method", "bigram", "--prompt", "the", "--top", "1")
     assert b"\\u2581" in subprocess.run(arguments, env=ENVIRONMENT | of_no_width, capture_output=True, check=True).stdout
     shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("runs", str(made(line())))]
     assert (subprocess.run(shell, env=ENVIRONMENT, check=True, capture_output=True).stderr) == b""
-
-
-def test_an_interrupt_leaves_no_traceback(tmp_path):
-    interrupt = "import signal; signal.raise_signal(signal.SIGINT)"  # while a module is imported
-    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which shells ignore in the background
-    code = f"{heed}; from launch import cli; cli.COMMANDS['lm'] = cli.Entry('interrupted', ''); {SCRIPT}"
-    (tmp_path / "interrupted.py").write_text(interrupt)
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    answer = subprocess.run([sys.executable, "-c", code, "lm"], env=environment, capture_output=True, text=True)
-    assert (answer.returncode, answer.stderr.strip()) == (130, "interrupted")

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from lm_runs import DEV, SMALL, TRAIN, WITH_HISTORY, by_model, finished, run, text_flags
-from run_folders import folder, rows
+from lm_runs import DEV, SMALL, TRAIN, finished, run, text_flags
+from run_folders import rows
 
 import jexplicit
 from jexplicit import contexts, load_model
@@ -58,15 +58,6 @@ def files(tmp_path_factory):
         ]
         (path / f"{paradigm}.jsonl.pairs").write_text("\n".join(map(json.dumps, pairs)))
     return path
-
-
-def test_a_model_is_scored_by_name_with_the_perplexity_of_its_row(files, capsys):
-    for row in [row for row in rows(finished()) if row["method"] in ("unigram", "iterative-scaling", "context-mixing")][::2]:
-        flags = ["--method", row["method"], "--radius", row["radius"], "--history", row["history"]]
-        flags += ["--features", row["features"]] if row["features"] != "none" else []
-        *documents, whole = scored(capsys, *flags, "--text", files / "dev.txt")
-        assert whole["perplexity"] == pytest.approx(row["dev_perplexity"], rel=1e-4), row
-        assert whole["history"] == row["history"] and whole["documents"] == len(documents) == len(DEV)
 
 
 def test_scores_have_tokens_lines_and_ids(files, capsys):
@@ -188,12 +179,6 @@ def test_the_ngram_model_as_an_arpa_file_is_scored_sampled_and_explained(files, 
     assert not (tmp_path / "mixed.arpa").exists()
 
 
-def test_counts_of_another_tokenizer_are_refused(tmp_path, capsys):
-    out = shutil.copytree(finished(), tmp_path / "run")
-    jexplicit.data.train_tokenizer(["other words"], kind="word").save(out / "tokenizer.model")
-    assert "different runs" in refusal(sample, capsys, "--run", out, "--method", "bigram")
-
-
 def test_models_of_two_tokenizers_are_compared_on_a_new_text(files, tmp_path, capsys):
     flags = [*text_flags(), *SMALL, "--tokenizer", "char", "--features", "cat", "--samples", "0", "--methods", "unigram"]
     assert run(tmp_path / "char", *flags) == 0
@@ -231,23 +216,6 @@ def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, capsys):
     assert judge.main([*given, "--resume", "--method", "explicit", "unigram", "--features"]) == 0
     assert rows(out)[: len(found)] == found
     assert {(row["method"], row["features"]) for row in rows(out)[len(found) :]} == {("unigram", "none"), ("explicit", "sum")}
-
-
-def test_the_estimator_is_the_command(tmp_path):
-    model = jexplicit.fit(folder() / "train.txt", "context-mixing", tokenizer="word", history="all")
-    row = by_model(finished())[WITH_HISTORY]
-    # the same counts and weights; the command spreads sums over devices, and float32 sums in another order on other tables
-    assert model.perplexity(DEV) == pytest.approx(row["dev_perplexity"], rel=1e-4)
-    for name in ("method", "features", "radius", "history", "vocab_size", "train_tokens", "scalars"):
-        assert model.about[name] == row[name], name
-    scores = model.score([*DEV[:20], "", *DEV[20:]])
-    assert len(scores) == len(DEV) + 1 and not len(scores[20])
-    model.save(tmp_path / "model.safetensors")
-    again = load_model(tmp_path / "model.safetensors")
-    assert type(again) is type(load_model(finished())) is jexplicit.TextModel
-    assert again.about == json.loads(json.dumps(model.about)) and again.tokenizer == model.tokenizer
-    assert again.next_token("the cat", top=3) == model.next_token("the cat", top=3)
-    assert again.generate("the cat", 5, seed=3) == model.generate("the cat", 5, seed=3)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "char"])

@@ -9,7 +9,6 @@ from typing import get_args
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
 from run_folders import made, main, rows
 
 from jexplicit.data.images import pixel_features, read_images
@@ -65,21 +64,6 @@ def test_a_run_has_a_row_per_model_with_the_promised_fields(finished):
     for r in found:
         assert f"| {row_name(r)} | {100 * r['dev_accuracy']:.2f} | {100 * r['test_accuracy']:.2f} |" in report
     assert all(r["flops"] > 0 for r in found if r["method"] in trained | {"kernel"})
-
-
-def test_a_readout_trained_on_the_features_of_the_kernel_has_its_size(finished):
-    squares, readout = (
-        only(rows(finished), **wanted) for wanted in ({"solver": "least_squares"}, {"method": "trained_readout"})
-    )
-    for field in ("dimensions", "parameters", "bytes", "feature_seconds"):
-        assert readout[field] == squares[field], field
-    assert readout["steps"] == 4 * 3 * 3 and readout["epochs"] == 3  # 4 weight decays; 90 images in batches of 30
-    losses: dict[float, list[float]] = {}
-    for epoch in where(read_events(finished, "epoch"), method="trained_readout"):
-        losses.setdefault(epoch["weight_decay"], []).append(epoch["dev_loss"])
-    assert all(len(found) == 4 for found in losses.values()) and len(losses) == 4
-    assert readout["weight_decay"] == min(losses, key=lambda decay: min(losses[decay]))
-    assert readout["best_epoch"] == np.argmin(losses[readout["weight_decay"]])
 
 
 def test_sweeps_never_raise_the_loss(finished):
@@ -160,26 +144,6 @@ def test_the_command_prints_the_labels_of_the_best_model(finished, tmp_path, cap
     expected = ", ".join(f"{guess['label']} {guess['probability']:.4f}" for guess in first["top"])
     assert printed.out.splitlines()[0] == f"{first['image']}: {expected}" and len(printed.out.splitlines()) == M
     assert "test accuracy" in printed.err
-
-
-def test_folders_of_pngs_are_learned_as_other_images_and_give_their_own_labels(tmp_path, capsys):
-    """A held-out tenth of images in the order of their labels would have one class alone, and --limit would leave some out."""
-    data = read_images("digits")
-    for part, number in (("train", 300), ("test", 100)):
-        for n in range(number):
-            path = tmp_path / "data" / part / f"digit {getattr(data, f'{part}_labels')[n]}" / f"{n}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            image = np.pad(15 * getattr(data, f"{part}_images")[n], ((0, 0), (1, 1)))  # 8 x 10 pixels
-            Image.fromarray(image).save(path)
-    flags = "--methods explicit network --layers 1 --limit 250 --epochs 12 --hidden 64 --batch-size 10"
-    assert main(f"digits {flags} --data {tmp_path}/data", tmp_path / "run") == 0
-    network = only(rows(tmp_path / "run"), method="network")
-    assert network["test_accuracy"] > 0.6 and (network["outputs"], network["width"]) == (10, 10)
-    capsys.readouterr()
-    assert classify(["--run", str(tmp_path / "run"), "--images", str(tmp_path / "data/test/digit 1"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["images"]
-    assert {image["label"] for image in found} <= {f"digit {n}" for n in range(10)}
-    assert len(found) == sum(data.test_labels[:100] == 1)
 
 
 def test_images_and_models_that_do_not_fit_are_refused(finished, tmp_path, capsys):

@@ -14,17 +14,14 @@ from run_folders import folder, interrupt_training, interrupted, made, main, row
 from icl.blur.rules import load_genome
 from icl.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
-from jexplicit.data.images import pixel_features, read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.runs.files import read_events
 from launch import cli
-from launch.digits.run import load_classifier
-from launch.digits.solved import row_name
 from launch.icl.base import TEST, make_model, random_key
 from launch.icl.config import InputFlags
 from launch.icl.training import descent_families, measure_families
-from launch.kit.views import only, where
+from launch.kit.views import where
 from launch.lm import models as lm_models
 
 
@@ -109,24 +106,6 @@ def test_a_loss_has_the_standard_error_of_its_tasks():
     assert told["test_tasks"] == len(losses) and told["loss"] == pytest.approx(losses.mean(), rel=1e-9)
     assert told["standard_error"] == pytest.approx(losses.std() / np.sqrt(len(losses)), rel=1e-6)
     assert told["eta"] == pytest.approx(3 * 12 / (6 + 3), rel=0.05)  # by the kurtosis of the inputs, of sampled contexts
-
-
-def test_held_out_images_judge_the_explicit_solution_of_the_others():
-    """By NumPy: `U = log F - (K - 1)/K log Σ F` of nine tenths of the images, on a tenth of the permutation of the seed."""
-    out, data = made(line("digits")), read_images("digits", limit=300)
-    row, held_out = only(rows(out), method="explicit"), np.random.default_rng(0).permutation(300)[:30]
-    H, Y = np.asarray(pixel_features(data.train_images, 17), np.float64), np.eye(10)[data.train_labels]
-    fitted = np.setdiff1d(np.arange(300), held_out)
-    K, F = H.sum(axis=1).mean(), H[fitted].T @ Y[fitted]
-    logits = H[held_out] @ (np.log(F) - (K - 1) / K * np.log(F.sum(axis=0)))
-    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    assert row["priming_number"] == pytest.approx(K, rel=1e-5)
-    assert row["dev_accuracy"] == pytest.approx((logits.argmax(axis=1) == data.train_labels[held_out]).mean())
-    assert row["dev_loss"] == pytest.approx(-(log_p * Y[held_out]).sum(axis=1).mean(), rel=0.01)  # float32
-    for row in rows(out):
-        labels = np.asarray(load_classifier(str(out), method=row["method"]).logits(data.test_images)).argmax(axis=1)
-        np.testing.assert_array_equal(labels, np.load(out / "guesses" / f"{row_name(row)}.npy"))
-        assert (labels == data.test_labels).mean() == pytest.approx(row["test_accuracy"])
 
 
 def test_rows_have_the_settings_that_were_asked_for():

@@ -93,15 +93,3 @@ def test_an_over_parameterised_network_remembers_its_examples():
     assert noise.std() == pytest.approx(0.1, rel=0.4)  # of 72 numbers: a standard error of 8 %
     back = recall(iterate_map(f, starts, 200), jax.device_put(memories), tolerance=0.05)
     np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))
-
-
-def test_iterating_is_repeated_application():
-    points = RNG.normal(size=(3, 2))
-    found = [iterate_map(jnp.tanh, jax.device_put(points), steps) for steps in (3, 0)]
-    np.testing.assert_allclose(found[0], np.tanh(np.tanh(np.tanh(points))), rtol=1e-12)
-    np.testing.assert_array_equal(found[1], points)
-
-
-def test_one_example_and_a_feature_that_never_changes():
-    constant = np.array([[2.0, 0.0, 1.0]])
-    np.testing.assert_allclose(reconstructed(constant, 1, constant), constant, atol=1e-12)

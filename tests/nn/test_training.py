@@ -6,11 +6,6 @@ given.
 """
 
 import functools
-import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,31 +186,6 @@ def test_the_loop_is_gradient_descent_in_numpy():
     np.testing.assert_allclose(trained.params, best, rtol=1e-11)
 
 
-def test_the_history_has_an_entry_per_epoch_with_its_fields(uninterrupted):
-    history = uninterrupted.history
-    assert [entry["epoch"] for entry in history] == list(range(EPOCHS + 1))
-    assert history[0].keys() == {"epoch", "dev_loss", "seconds", "cpu_seconds"}
-    assert all(entry.keys() == {"epoch", "dev_loss", "train_loss", "seconds", "cpu_seconds"} for entry in history[1:])
-    seconds = [entry["seconds"] for entry in history]
-    assert all(a < b for a, b in zip(seconds[:-1], seconds[1:], strict=True))
-    assert uninterrupted.epochs == EPOCHS and uninterrupted.seconds == seconds[-1]
-    assert json.loads(json.dumps(history)) == history
-
-
-def test_entries_and_progress_are_reported_as_they_come():
-    entries, reports = [], []
-    trained = train(**quadratic(on_epoch=entries.append, progress=lambda done, total: reports.append((done, total))))
-    assert entries == trained.history
-    assert reports == [(epoch * SIZE + n, EPOCHS * SIZE) for epoch in range(EPOCHS) for n in (16, 32, 37)]
-
-
-def test_a_dev_loss_may_be_any_kind_of_number(tmp_path):
-    losses = [np.float32(3), jnp.array(2.0), 1, np.float64(4)]
-    trained = train(**counter(dev_losses=losses, checkpoints=tmp_path))
-    assert [entry["dev_loss"] for entry in trained.history] == [3, 2, 1, 4]
-    assert all(type(entry["dev_loss"]) is float for entry in trained.history)
-
-
 def test_the_state_given_may_be_donated_and_the_parameters_returned_are_safe():
     arguments = quadratic(evaluate=lambda w: float(jnp.abs(w).sum()))  # lowest at the start
     trained = train(**arguments)
@@ -243,18 +213,6 @@ def test_the_parameters_are_those_of_the_best_epoch_and_patience_ends_the_run(de
     assert (trained.best_epoch, trained.epochs) == (best, epochs)
     assert [entry["dev_loss"] for entry in trained.history] == dev_losses[: epochs + 1]
     np.testing.assert_array_equal(trained.params, [2.0 * best])  # two steps an epoch
-
-
-def test_a_run_out_of_patience_resumes_to_the_same_end(tmp_path):
-    def evaluate(w):
-        return abs(float(w[0]) - 3)  # two steps an epoch: 3, 1, 1, 3
-
-    expected = train(**counter(evaluate=evaluate, patience=2, epochs=9))
-    assert (expected.best_epoch, expected.epochs) == (1, 3)
-    for steps in (1, 3, 5):
-        run: dict[str, Any] = {"evaluate": evaluate, "patience": 2, "epochs": 9, "checkpoint_seconds": 0.0}
-        interrupt(counter(**run, checkpoints=tmp_path / str(steps)), batch=steps)
-        same(train(**counter(**run, checkpoints=tmp_path / str(steps))), expected)
 
 
 # resuming --------------------------------------------------------------------------------------------------------------
@@ -292,52 +250,6 @@ def test_more_epochs_are_a_longer_run_and_a_finished_one_trains_no_further(unint
         again = train(**quadratic(checkpoints=tmp_path, epochs=epochs, **idle))
         same(again, finished)
         assert again.seconds == finished.seconds
-
-
-PROGRAM = """
-import sys
-sys.path[:0] = [".", ".."]
-import conftest, test_training
-test_training.train_and_tell(sys.argv[1], int(sys.argv[2]))
-"""
-
-
-def train_and_tell(folder: str, epochs: int) -> None:
-    """What the killed processes run; a line says that training begins."""
-    told = False
-
-    def batch(examples):
-        nonlocal told
-        if not told:
-            print("training", flush=True)
-        told = True
-        return A[examples], Y[examples]
-
-    train(**quadratic(checkpoints=Path(folder), epochs=epochs, batch=batch))
-
-
-def kill_after(seconds: float, folder: Path, epochs: int) -> None:
-    """Start the run, and kill it so long after training began."""
-    command = [sys.executable, "-c", PROGRAM, str(folder), str(epochs)]
-    process = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    with process.stdout:
-        assert process.stdout.readline() == "training\n"
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "the run ended before it was killed"
-
-
-@pytest.mark.slow  # the time of a kill depends on the machine
-@pytest.mark.parametrize("kills, epochs", [(1, 40), (12, 300)])
-def test_a_killed_run_ends_as_if_it_had_not_been(kills, epochs, tmp_path):
-    for n in range(kills):
-        kill_after(0.05 + 0.037 * n, tmp_path, epochs)  # checkpoints take most of the time: many of these are within one
-    kept = last_state(tmp_path)
-    assert kept is None or int(kept.steps) < epochs * SIZE
-    resumed = train(**quadratic(checkpoints=tmp_path, epochs=epochs, checkpoint_seconds=60.0))
-    same(resumed, train(**quadratic(epochs=epochs)))
-    assert len(list(tmp_path.iterdir())) == 1 and int(last_state(tmp_path).steps) == epochs * SIZE
 
 
 # mistakes ----------------------------------------------------------------------------------------------------------------
@@ -404,16 +316,6 @@ def test_a_decoder_learns_and_its_interrupted_training_resumes_bit_for_bit(tmp_p
     interrupt(first, batch=20)
     assert [path.name for path in tmp_path.iterdir()] == ["2"]
     same(train(**decoder_training(8, checkpoints=tmp_path)), expected)
-
-
-def test_training_goes_on_with_another_number_of_devices(tmp_path):
-    adagrad = optax.adagrad(0.1)
-    expected = train(**decoder_training(1, adagrad, vocab_size=16))
-    interrupt(decoder_training(8, adagrad, vocab_size=16, checkpoints=tmp_path), batch=20)
-    trained = train(**decoder_training(1, adagrad, vocab_size=16, checkpoints=tmp_path))
-    for table, other in zip(trained.params, expected.params, strict=True):
-        # Adagrad turns the rounding of a float32 gradient, 1e-7, into a step of at most rate * 1e-7 / sqrt(0.1), 40 times
-        np.testing.assert_allclose(table, other, rtol=0, atol=1e-5)
 
 
 # Orders
