@@ -77,10 +77,10 @@ class Model(NamedTuple):
         row = self._replace(**self.test).chosen(tables.kept(self.test["results"]).rows)[0]
         if "test_accuracy" in row:
             return f"{100 * (row.get('part_test_accuracy') or row['test_accuracy']):.2f} %"
-        if "perplexity" in self.task:
-            error = row.get("test_loss_se")
-            return f"{row['test_perplexity']:.1f}" + (f" ± {row['test_perplexity'] * error:.1f}" if error else "")
-        return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
+        if "perplexity" not in self.task:
+            return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
+        error = row.get("test_loss_se")
+        return f"{row['test_perplexity']:.1f}" + (f" ± {row['test_perplexity'] * error:.1f}" if error else "")
 
     def points(self) -> list[tuple[float | None, float]]:
         """CPU seconds (None: unknown) and loss, of a point or curve."""
@@ -99,16 +99,14 @@ class Model(NamedTuple):
         ]
 
 
+MODELS = [Model(**fields) for fields in tomllib.loads(PICTURE.with_suffix(".toml").read_text())["model"]]
+
+
 def cpu_seconds(row: Row, seeds: int = 1) -> float | None:
     """CPU seconds of one seed: measured, or twice the wall-clock time."""
     clock = row.get("solve_seconds", row.get("seconds"))
     cpu = row.get("cpu_seconds") or (clock and 2 * clock)
     return cpu and cpu / seeds
-
-
-def models() -> list[Model]:
-    """The models of docs/headline.toml, in their order."""
-    return [Model(**fields) for fields in tomllib.loads(PICTURE.with_suffix(".toml").read_text())["model"]]
 
 
 def mean(numbers: Iterable[Any]) -> float:
@@ -119,7 +117,7 @@ def mean(numbers: Iterable[Any]) -> float:
 def compared(results: Results) -> list[str]:
     """The tables of docs/results.md, a row for every model."""
     tasks: dict[str, list[Row]] = {}
-    for model in models():
+    for model in MODELS:
         own = model.rows()
         if model.end:  # the cost of its rows, as their loss
             cpu = mean(row["cpu"] for row in own)
@@ -152,11 +150,10 @@ NOTE = (
 
 def draw(path: Path = PICTURE) -> None:
     """Write the picture."""
-    every = models()
-    tasks = list(dict.fromkeys(model.task for model in every))
+    tasks = list(dict.fromkeys(model.task for model in MODELS))
     with figure(path, 2, 2, size=(9.0, 7.6)) as axes:
         for ax, task in zip(axes.flat, tasks, strict=False):
-            own = [model for model in every if model.task == task and model.drawn]
+            own = [model for model in MODELS if model.task == task and model.drawn]
             ends = [_draw(ax, model) for model in own]
             ax.set_title(task, fontsize=9)
             ax.set(xscale="log", xlabel="CPU seconds of one seed")

@@ -446,14 +446,11 @@ class Texts(NamedTuple):
 class Images(NamedTuple):
     """Matrices as a grid of pictures, red and blue around 0.
 
-    grid: the results -> {label of the row: {title: matrix}}; numbers are not shown as titles. shared: whether a row's matrices
-    share their limit.
+    grid: the results -> {label of the row: {title: matrix}}; numbers are not shown as titles.
     """
 
     name: str
     grid: Callable[[Results], Mapping[str, Mapping[Any, np.ndarray]]]
-    shared: bool = False
-    caption: str = ""
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
@@ -468,15 +465,14 @@ class Images(NamedTuple):
                 for ax in row[len(matrices) :]:
                     ax.axis("off")
                 for ax, (title, values) in zip(row, matrices.items(), strict=False):
-                    alike = matrices.values() if self.shared else [values]
-                    limit = max(1e-12, *(float(np.abs(one).max()) for one in alike))
+                    limit = max(1e-12, float(np.abs(values).max()))
                     image = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
                     ax.grid(False)
                     ax.set(xticks=[], yticks=[])
                     ax.figure.colorbar(image, ax=ax, shrink=0.75)
                     ax.set_title("" if isinstance(title, int) else title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
-        return picture(results, self.name, self.caption)
+        return picture(results, self.name)
 
 
 def _of(row: Row, field: Field) -> Any:

@@ -53,12 +53,8 @@ class MLPConfig(flags.Text, Descent):
     GROUPS: ClassVar = {"corpus": "text", "context": "network", "samples": "experiment"}
 
     corpus: Literal["docs", "text"] = "docs"
-    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
-    train: tuple[str, ...] = ()
-    """Training text: files, compressed or not, globs or folders. The end of every document is predicted too. Without --dev,
-    documents are shuffled and split 80/10/10 into train, dev and test."""
-    dev: tuple[str, ...] = ()
-    """Text that the best epoch is chosen on; requires --test."""
+    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it). Without
+    --dev, its documents are shuffled and split 80/10/10 into train, dev and test. Their ends are predicted, too."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on; requires --dev."""
     limit: Limit = None
