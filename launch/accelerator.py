@@ -95,14 +95,13 @@ class Sizes(NamedTuple):
     vocabulary: int = 8192
     pairs: int = 1 << 22
     images: int = 60_000
-    tasks: int = 2048
     width: int = 512
     layers: int = 8
     texts: int = 32  # of 256 tokens
     seconds: float = 4.0
 
 
-FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 64, 8, 8, 1, 1, 0.0)
+FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 64, 8, 1, 1, 0.0)
 
 
 class Case(NamedTuple):
@@ -149,21 +148,6 @@ def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
     return Case(curvature_bound_sweep, arguments, flops=4 * M * D * N + 2 * D * D * N)
 
 
-def attention_step(sizes: Sizes, mesh: Mesh) -> Case:
-    """A step of linear attention: `12 w (w + N)` operations a task."""
-    from icl.attention import Regression, init_layers
-    from icl.tasks import Tasks
-    from icl.training import Recipe, TrainingState, make_optimizer, training_steps
-
-    recipe, problem, seeds, steps = Recipe(batch_size=sizes.tasks), Regression(Tasks(dim=10, context=10)), 5, 20
-    keys = jax.random.split(jax.random.key(0), seeds)
-    layers = jax.vmap(lambda key: init_layers(key, 11))(keys)
-    state = TrainingState(layers, jax.vmap(make_optimizer(recipe, steps).init)(layers))
-    run = training_steps(problem, recipe, steps, mesh)
-    flops = seeds * sizes.tasks * 12 * 11 * (11 + 10)
-    return Case(run, (state, keys, jnp.zeros((), jnp.int32)), donates=True, flops=steps * flops)
-
-
 def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
     """A step of Adam on a transformer with windows of 256 tokens."""
     import optax
@@ -181,7 +165,7 @@ def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
 
 
 Part = Callable[[Sizes, Mesh], Case]
-PARTS: tuple[Part, ...] = (copied, multiplied, scattered_pairs, swept_images, attention_step, transformer_step)
+PARTS: tuple[Part, ...] = (copied, multiplied, scattered_pairs, swept_images, transformer_step)
 
 
 class AnyType:

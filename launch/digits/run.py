@@ -42,15 +42,7 @@ class Classifier(NamedTuple):
 
 
 def load_classifier(run: str, **wanted: Any) -> Classifier:
-    """The most accurate model of a run among the wanted ones.
-
-    Args:
-        run: folder of a run of launch.digits.
-        wanted: values of method, layers, features and solver in results.json; None for any.
-
-    Raises:
-        ValueError: no such run or model, a run of another version, or a damaged checkpoint.
-    """
+    """The most accurate of the wanted models of a run."""
     stored, rows = read_run(run, "digits")
     if set(stored) != {field.name for field in fields(Config)}:
         raise ValueError(f"{run} is a run of another version: fit its models again, by jexplicit digits with another --out")
@@ -111,16 +103,12 @@ def classify(config: Any) -> dict[str, Any]:
 
 
 def stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -> tuple[list[str], np.ndarray]:
-    """The names of images, and the images as one array.
-
-    Raises:
-        ValueError: an image of another size or range than those that the model of a row was fitted on.
-    """
+    """The names of images, and the images as one array that a model reads."""
     shape = (row["height"], row["width"])
-    remedy = f"the models of {run} read {size(shape)}: resize it, with Pillow: image.resize({shape[::-1]})"
     for name, image in images:
         if image.shape != shape:
-            raise ValueError(f"{name} is {size(image.shape)}, but {remedy}")
+            remedy = f"resize it, with Pillow: image.resize({shape[::-1]})"
+            raise ValueError(f"{name} is {size(image.shape)}, but the models of {run} read {size(shape)}: {remedy}")
     names, X = [name for name, _ in images], np.stack([image for _, image in images])
     brightest = names[int(X.max(axis=(1, 2)).argmax())]
     check_grey_levels(X, row["levels"], f"images such as {brightest}")

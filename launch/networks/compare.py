@@ -24,18 +24,16 @@ from jexplicit.nn.networks import (
     network_step,
     variables_of,
 )
-from jexplicit.nn.studies import hidden_layers
 from jexplicit.nn.training import epoch_order, make_optimizer, objective
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, mean_std, pivot_table, where
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, mean_std, pivot_table, where
 from launch.networks.config import CompareConfig, checked
 from launch.networks.training import Data, finite, open_pictures
 
 SATURATION = 6.0  # of the output biases: a sigmoid has 0.9975, and a slope of 0.0025
 _deep = 5  # hidden layers of the comparison of initialisers, as in Glorot & Bengio (2010)
-_watched = 256  # examples whose sensitivities are measured
 _summarised = {"train_accuracy": (100, ".1f"), "test_accuracy": (100, ".1f"), "dev_loss": (1, ".3f")}
 _against = {"normalisation": "hidden layers", "initializers": "factor on the weights"}
 _by_panel = {f"by {what}": {"xlabel": what, "ylabel": "test accuracy (%)", "xscale": "log"} for what in _against.values()}
@@ -164,8 +162,6 @@ def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, 
     seeds, begin, M = range(config.seed, config.seed + config.seeds), time.perf_counter(), len(data.labels)
     with stage(f"{config.what}: {variant.name}"):
         outcome = train_variant(variant, data, seeds)
-        if config.what == "objectives":
-            log_sensitivities(folder, variant, data, config.seed)
     shared = {"comparison": config.what, "variant": variant.name, "group": variant.group}
     curves = {name: [finite(seed) for seed in curve] for name, curve in outcome.curves.items()}
     folder.log(event="curves", **shared, **curves, rates=list(variant.rates), rate_losses=finite(outcome.rate_losses))
@@ -178,17 +174,6 @@ def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, 
     return [{**shared, "seed": seed, **{name: own[n] for name, own in scores.items()}} for n, seed in enumerate(seeds)]
 
 
-def log_sensitivities(folder: RunFolder, variant: Variant, data: Data, seed: int) -> None:
-    """The root mean square dJ/dz of output and hidden layer before training."""
-    X, Y = (jnp.asarray(part[:_watched]) for part in data.train)
-    loss, variables = objective(variant.objective), variant.start(init_variables(variant.network, key_of_seed(seed), X[:2]))
-    (hidden,) = hidden_layers(variant.network, variables, loss, X, Y).values()
-    output = jax.grad(lambda z: loss(z, Y).sum())(network_outputs(variant.network, variables, X))
-    sizes = {"output": output, "hidden": hidden.gradient * len(X)}
-    numbers = {name: float(jnp.sqrt((v**2).sum(axis=1).mean())) for name, v in sizes.items()}
-    folder.log(event="sensitivity", name=variant.name, group=variant.group, objective=variant.objective, **numbers)
-
-
 def summaries(results: Results, **fields: Any) -> list[Row]:
     """Mean ± standard deviation over seeds, a line for each variant."""
     lines = []
@@ -199,18 +184,6 @@ def summaries(results: Results, **fields: Any) -> list[Row]:
             line[name] = mean_std(values, form) if len(values) == len(own) else "all rates diverge"
         lines.append(line)
     return lines
-
-
-def _sensitivities(results: Results) -> Iterator[Row]:
-    """Sensitivities where training by descent starts, and the accuracy after it."""
-    lines = {line["variant"]: line for line in summaries(results)}
-    for event in results.events("sensitivity", "name"):
-        optimizer, start = event["group"].split(", ")
-        if optimizer == "descent":
-            accuracy = lines[event["name"].replace("_", " ")]["test_accuracy"]
-            cells = {"output": f"{event['output']:#.3g}", "hidden": f"{event['hidden']:#.2g}", "test %": accuracy}
-            for name, cell in cells.items():
-                yield {"objective": event["objective"].replace("_", " "), "what": f"{start}: {name}", "cell": cell}
 
 
 def _curves(results: Results) -> list[Row]:
@@ -240,8 +213,7 @@ BY_VALUE = pivot_table(  # of variants with a number, such as a depth
     heading="{:g}",
     rows=lambda results: [line for line in summaries(results) if line.get("value") is not None],
 )
-SENSITIVITIES = pivot_table([Column("objective", "objective")], "what", "cell", rows=_sensitivities)
 _shown: dict[str, Any] = {"axes": {"xlabel": "epochs", "ylabel": "dev accuracy (%)"}, "by_panel": _by_panel, "size": (4.6, 3.2)}
 COMPARISON = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", legend="below", **_shown)
-VIEWS = [VARIANTS, BY_VALUE, COMPARISON, Section("Sensitivities", [SENSITIVITIES], {"comparison": "objectives"})]
+VIEWS = [VARIANTS, BY_VALUE, COMPARISON]
 EXPERIMENT = Experiment("networks", CompareConfig, measure, VIEWS, check=checked, title="launch.networks compare")

@@ -178,8 +178,7 @@ class CompareConfig(Pictures):
 
     what: tyro.conf.Positional[ComparisonName] = "normalisation"
     """What the variants differ in. normalisation: norms and residual connections, by depth. objectives: loss functions,
-    starting from saturated and from small outputs, with their sensitivities. initializers: distributions and scales of the
-    initial weights."""
+    starting from saturated and from small outputs. initializers: distributions and scales of the initial weights."""
     seeds: PositiveInt = 3
     """Number of runs of every variant, with seeds --seed, --seed + 1, ..."""
     rates: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)

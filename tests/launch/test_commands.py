@@ -26,15 +26,17 @@ CHOSEN = ["--method", "explicit", "--features", "cat", "--radius", "2"]
 
 def answer(command, capsys, *flags, source=None) -> str:
     """What a command prints."""
+    run = str(source or finished())
     capsys.readouterr()
-    assert command.main(["--run", str(source or finished()), *map(str, flags)]) == 0
+    assert command.main(["--run", run, *map(str, flags)]) == 0
     return capsys.readouterr().out
 
 
 def scored(capsys, *flags, source=None) -> list[dict]:
     """The lines of documents or tokens, and the summary."""
+    run = str(source or finished())
     capsys.readouterr()
-    assert score.main(["--run", str(source or finished()), *map(str, flags)]) == 0
+    assert score.main(["--run", run, *map(str, flags)]) == 0
     printed = capsys.readouterr()
     return [json.loads(line) for line in (*printed.out.splitlines(), printed.err.splitlines()[-1])]
 
