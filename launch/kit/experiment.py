@@ -95,8 +95,9 @@ class RunFolder:
         kept = {name: None if name in _of_one_start else value for name, value in described.items()}
         write_json(self.path / "config.json", {"launcher": experiment, **kept})
         write_json(self.path / "environment.json", environment())
-        text = (metrics := self.path / "metrics.jsonl").read_bytes() if (self.path / "metrics.jsonl").exists() else b""
-        if not text.endswith(b"\n") and text:  # a line of a killed run, cut short
+        metrics = self.path / "metrics.jsonl"
+        text = metrics.read_bytes() if metrics.exists() else b""
+        if text and not text.endswith(b"\n"):  # a line of a killed run, cut short
             os.truncate(metrics, text.rfind(b"\n") + 1)
         (self.path / "figures").mkdir(exist_ok=True)
 
