@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_folders import folder, made
+from run_folders import folder
 
 import jexplicit
 from launch import cli
@@ -96,11 +96,3 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
             assert end.value.code == 0 and len(printed.splitlines()) <= lines and f"usage: jexplicit {name}" in printed
         assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
         assert all(f"{title} options" in printed for title in titles), name
-
-
-def test_results_are_shown_in_any_encoding_at_any_width_and_to_no_one():
-    of_no_width = {"COLUMNS": "0", "FORCE_COLOR": "1", "PYTHONIOENCODING": "ascii"}
-    arguments = command("next", "--run", str(made(line())), "--method", "bigram", "--prompt", "the", "--top", "1")
-    assert b"\\u2581" in subprocess.run(arguments, env=ENVIRONMENT | of_no_width, capture_output=True, check=True).stdout
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command("runs", str(made(line())))]
-    assert (subprocess.run(shell, env=ENVIRONMENT, check=True, capture_output=True).stderr) == b""

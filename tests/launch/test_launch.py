@@ -70,29 +70,6 @@ def test_every_model_has_its_row_with_the_promised_fields():
         assert row["dev_loss"] == pytest.approx(np.log(row["dev_perplexity"]))
 
 
-def test_better_models_are_better():
-    of = by_model(finished())
-    train, dev = ({model: row[f"{part}_perplexity"] for model, row in of.items()} for part in ("train", "dev"))
-    assert train["explicit", "cat", 2] < train["explicit", "cat", 1] < train["unigram", "none", 1]
-    assert dev["log-linear", "cat", 2] < dev["explicit", "cat", 2]
-    assert dev["log-linear", "cat", 2] < dev["bigram", "none", 1] < dev["unigram", "none", 1]
-    assert dev[COUNTED] < 0.9 * dev["log-linear", "cat", 2]  # the chain is of two tokens
-    for method in METHODS[:-2]:  # at K = 1 Sum is Cat
-        assert dev[method, "sum", 1] == pytest.approx(dev[method, "cat", 1], rel=1e-5)
-    for model, row in of.items():
-        if model[1:] in TOKENS and "kkt_residual" in row:  # no loss is below the optimum's; float32 sums over positions
-            assert model[2] > 1 or train["optimum", *model[1:]] <= train[model] * (1 + 1e-5)
-            assert 0 <= row["kkt_residual"] < 2
-    for features in ("sum", "cat"):
-        assert of["explicit", features, 2]["kkt_residual"] < of["cold", features, 2]["kkt_residual"]
-        closed_form = of["optimum", features, 1]
-        assert closed_form["infimum_perplexity"] <= closed_form["train_perplexity"] * (1 + 1e-6)
-    for row in of.values():
-        if "held_out_perplexity" in row:  # both from some hundred positions, with a standard error of some 5 %
-            assert row["held_out_perplexity"] == pytest.approx(row["dev_perplexity"], rel=0.25)
-            assert 0 < row.get("implied_slope", 1) < 2
-
-
 def test_curves_have_every_sweep_and_epoch_and_rows_have_their_end():
     for features, radius in TOKENS:
         sweeps = where(events(finished(), "sweep"), features=features, radius=radius)

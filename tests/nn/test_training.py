@@ -12,15 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from reference import random_documents, stream_of
 
-from jexplicit.data.contexts import contexts
-from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.gradient import decoder_model, initial_state, make_batch, training_step
 from jexplicit.nn.training import TrainingResult, epoch_order, shorter_epochs, train
-from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.loop import load_latest
 
 SIZE, DIMENSION = 37, 3  # at one example a step: losses are checked, and checkpoints made, after 16, 32 and 37 steps
@@ -278,44 +272,6 @@ def test_a_dev_loss_that_is_not_finite_names_its_epoch(value, epoch):
 def test_nothing_to_do_is_refused(name, value):
     with pytest.raises(ValueError, match=f"{value}.* all must be at least 1"):
         train(**quadratic(**{name: value}, evaluate=forbidden))
-
-
-# the decoder in the loop -------------------------------------------------------------------------------------------------
-
-N = 13
-STREAM = stream_of(random_documents(0, 20, N, 18))
-
-
-def decoder_training(devices: int, optimizer=None, vocab_size: int = N, **changes) -> dict[str, Any]:
-    mesh, optimizer = data_mesh(devices), optimizer or optax.adam(0.05)  # its state has a scalar
-    contexts_of, targets = contexts(STREAM, 2)
-    start = tuple(jnp.asarray(np.random.default_rng(k).normal(size=(vocab_size,) * 2), jnp.float32) for k in range(2))
-
-    def model(params):
-        return decoder_model(params, features="cat", radius=2, eos=False, noise=None)
-
-    arguments = {
-        "state": initial_state(start, optimizer, mesh),
-        "step": training_step(optimizer, features="cat", noise=None, mesh=mesh),
-        "batch": lambda m: make_batch(contexts_of[m], targets[m], features="cat", size=8),
-        "evaluate": lambda params: evaluate(model(params), STREAM).loss,
-        "params": lambda state: state.params,
-        "size": len(targets),
-        "batch_size": 8,
-        "epochs": 2,
-        "checkpoint_seconds": 0.0,
-    }
-    return arguments | changes
-
-
-def test_a_decoder_learns_and_its_interrupted_training_resumes_bit_for_bit(tmp_path):
-    expected = train(**decoder_training(8))
-    assert expected.best_epoch == 2 and expected.history[2]["dev_loss"] < expected.history[0]["dev_loss"] - 0.5
-    first = decoder_training(8, checkpoints=tmp_path)
-    assert first["size"] > 20 * 8  # so that there is a checkpoint within an epoch
-    interrupt(first, batch=20)
-    assert [path.name for path in tmp_path.iterdir()] == ["2"]
-    same(train(**decoder_training(8, checkpoints=tmp_path)), expected)
 
 
 # Orders
