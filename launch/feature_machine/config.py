@@ -28,12 +28,8 @@ class ModularConfig(Run):
     """How many times the regression is solved."""
     kernel: Kernel = "quadratic"
     """Kernel. quadratic: (xᵀMz)². gaussian, laplace: of the distance by the metric M."""
-    bandwidth: PositiveFloat = 1.0
-    """Bandwidth L of the gaussian and the laplace kernel, relative to the root mean square of the examples' distances."""
     ridge: PositiveFloat = 1e-6
     """Ridge, relative to the mean of the kernel's diagonal."""
-    power: PositiveFloat = 0.5
-    """Power of the average gradient outer product that becomes the metric."""
 
 
 PRESETS = {

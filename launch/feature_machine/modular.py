@@ -66,9 +66,7 @@ def _measured(config: ModularConfig, folder: RunFolder, seed: int) -> list[Row]:
             jax.nn.one_hot(y[train], p, dtype=jnp.float32),
             solves=config.solves,
             kernel=config.kernel,
-            bandwidth=config.bandwidth,
             ridge=config.ridge,
-            power=config.power,
             measure=accuracies,
             callback=lambda entry: progress(entry["solve"], config.solves),
         )

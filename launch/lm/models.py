@@ -354,6 +354,10 @@ def check_test_files(config: Config) -> list[str]:
 
 def measure_tests(job: ModelRun, held: HeldBack) -> None:
     """Evaluate the chosen models on every test file not yet measured."""
+
+    def fields_of(losses: Sequence[DocumentLosses], documents: int) -> dict[str, Any]:
+        return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
+
     for own in groups(job.folder.rows(), ["method", "history"]).values() if held.files else ():
         row = min(own, key=lambda row: row["dev_perplexity"])
         if "test_loss" in row:
@@ -365,14 +369,9 @@ def measure_tests(job: ModelRun, held: HeldBack) -> None:
             with stage(f"test of {label(row)}, {file}", "positions") as progress:
                 losses.append(document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
             documents = int(np.count_nonzero(stream == PAD)) - 1
-            job.folder.log(event="test", **name, file=file, **test_fields(losses[-1:], documents))
+            job.folder.log(event="test", **name, file=file, **fields_of(losses[-1:], documents))
         documents = sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in held.files.values())
-        job.folder.extend_row(dict(row), **test_fields(losses, documents))
-
-
-def test_fields(losses: Sequence[DocumentLosses], documents: int) -> dict[str, Any]:
-    """The fields of a row on the test text."""
-    return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
+        job.folder.extend_row(dict(row), **fields_of(losses, documents))
 
 
 def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> AnyModel:
