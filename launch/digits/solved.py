@@ -32,7 +32,7 @@ from jexplicit.solvers.metrics import accuracy, calibration_error, fit_temperatu
 from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps, iterative_scaling_sweeps
 from launch.digits.config import Config
 from launch.kit.experiment import Part, RunFolder
-from launch.kit.views import COLOURS, Column, Results, Row, Section, Table, View, figure, log_ticks, picture, where
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, View, where
 
 Parts = Iterator[Part]
 Method = Callable[["Problem", str], Parts]
@@ -294,26 +294,10 @@ _FITTED = ("kernel", "trained_readout", "cnn", "network")
 OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=_FITTED))
 
 
-def methods(results: Results) -> list[str]:
-    """Test error against seconds: blue without backpropagation, orange trained by gradients."""
-    with figure(results.path / "figures" / "methods.png", size=(6.6, 4.6)) as axes:
-        draw_errors(axes[0, 0], patient(results.rows))
-    return picture(results, "methods", "test error against seconds")
-
-
-def draw_errors(ax: Any, rows: Sequence[Row], loaded: Sequence[Row] = ()) -> None:
-    """A named point for every model; hollow if timed on shared cores."""
-    for row in (*rows, *loaded):
-        x, y, name = max(row["seconds"], 1e-3), max(100 * (1 - row["test_accuracy"]), 1e-2), row_name(row)
-        colour = COLOURS[not row["backprop_free"]]
-        ax.plot(x, y, marker="o", color=colour, markerfacecolor="white" if row in loaded else colour)
-        left = name.startswith(("cold", "scaling", "kernel, least", "trained"))
-        place = {"xytext": (-6 if left else 6, -3), "textcoords": "offset points", "ha": "right" if left else "left"}
-        ax.annotate(name, (x, y), fontsize=8, **place)
-    ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="test error (%)")
-    ax.margins(x=0.15, y=0.1)
-    log_ticks(ax)
-    log_ticks(ax, "x")
+_errors = {"xscale": "log", "yscale": "log", "ylabel": "test error (%)"}
+METHODS = Lines(
+    "methods", "seconds", lambda row: max(100 * (1 - row["test_accuracy"]), 1e-2), row_name, axes=_errors, legend="right"
+)
 
 
 def data_lines(results: Results) -> list[str]:
@@ -331,7 +315,7 @@ VIEWS: Sequence[View] = [
     data_lines,
     ALL,
     OPPONENTS._replace(note=_fair),
-    methods,
+    METHODS,
     Section("Explicit, cold and warm", [PAPER]),
 ]
 _shared = {"epochs": 0, "priming_number": None, "backprop_free": True}  # of rows whose methods have no others

@@ -27,7 +27,7 @@ from jexplicit.runs.devices import check_memory, data_mesh
 from jexplicit.runs.files import write_json
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Row, Table, Texts
+from launch.kit.views import Row, Texts
 from launch.networks.config import MLPConfig, checked
 from launch.networks.training import CURVES, RESULTS, Data, SplitData, load_variables, train_model
 
@@ -99,19 +99,5 @@ def measure_network(config: MLPConfig, folder: RunFolder, text: TextData, networ
     return rows
 
 
-def model_name(row: Row) -> str:
-    """A network by its sizes."""
-    usual = MLPConfig("")
-    size = f"embedding {row.get('embedding', usual.embedding)}, {row.get('hidden', usual.hidden)[0]} tanh units"
-    decay = f", weight decay {row['weight_decay']:g}" if row["weight_decay"] != usual.weight_decay else ""
-    return f"{row['model']}, {size}{decay}"
-
-
-LOSSES = Table(  # of results with the configuration in their rows
-    [
-        *(Column("", model_name), Column("K", "radius", "d")),
-        *(Column(part, f"{part}_loss", ".3f") for part in ("train", "dev", "test")),
-    ]
-)
 VIEWS = [RESULTS, CURVES, Texts("Sampled documents", "samples.json")]
 EXPERIMENT = Experiment("networks", MLPConfig, measure, VIEWS, check=checked, title="launch.networks mlp-lm")

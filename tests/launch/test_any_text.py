@@ -3,11 +3,10 @@
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from lm_runs import DEV, TRAIN
+from lm_runs import TRAIN
 from run_folders import main, rows
 from tables import refuse
 
@@ -20,21 +19,6 @@ pytestmark = pytest.mark.slow
 def records(folder: Path) -> str:
     (folder / "train.jsonl").write_text("".join(json.dumps({"body": text, "id": n}) + "\n" for n, text in enumerate(TRAIN)))
     return f"{folder}/train.jsonl"
-
-
-def test_texts_are_strings_and_files_are_paths(tmp_path):
-    (tmp_path / "a.txt").write_text("\n".join(TRAIN))
-    options: Any = {"method": "bigram", "tokenizer": "word"}
-    own = jexplicit.fit(TRAIN, **options).tokenizer
-    models = [
-        jexplicit.fit(TRAIN, **options),
-        jexplicit.fit((text for text in TRAIN), **options),
-        jexplicit.fit(tmp_path / "a.txt", **options),
-        jexplicit.fit([tmp_path], **options),
-        jexplicit.fit([Path(records(tmp_path))], field="body", **options),
-        jexplicit.fit([tmp_path / "*.jsonl"], field="body", method="bigram", tokenizer=own),
-    ]
-    assert len({model.perplexity(DEV) for model in models}) == 1
 
 
 def test_bad_texts():
