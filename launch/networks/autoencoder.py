@@ -25,7 +25,6 @@ from launch.kit.views import (
     Table,
     groups,
     mean_std,
-    pivot_table,
     where,
 )
 from launch.networks.config import AutoencoderConfig, Descent, checked
@@ -39,9 +38,9 @@ Map = Callable[[Any], Any]
 
 def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     """Solved and trained linear autoencoders, a bottleneck, and over-parameterised networks."""
-    images, everything = open_pictures(config, "autoencoder")
-    if config.anomaly >= images.outputs:
-        raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {images.outputs - 1}")
+    everything = open_pictures(config, "autoencoder")
+    if config.anomaly >= everything.outputs:
+        raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {everything.outputs - 1}")
     data, anomalies = without_class(everything, config.anomaly)
     few = SplitData(*(part[: config.memories] for part in data.train))
     D, k, key = data.outputs, config.bottleneck, key_of_seed(config.seed)
@@ -120,12 +119,6 @@ def _anomalies(results: Results) -> list[Row]:
     return [{"name": name, **fields} for (name,), fields in zip(found, own, strict=True)]
 
 
-def _memories(results: Results) -> list[Row]:
-    """The rows of over-parameterised networks, with their nonlinearity and the scale of their weights."""
-    found = [row for row in results.rows if "attractors" in row]
-    return [{**row, "phi": row["model"].split()[-1], "scale": float(row["name"].split("x ")[-1])} for row in found]
-
-
 _named = [Column("autoencoder", "name"), Column("half the squared error", "test_loss")]
 ANOMALIES = Table([*_named, Column("area under the ROC curve", "anomaly_auc")], _anomalies)
 MAPS = Table(
@@ -136,14 +129,12 @@ MAPS = Table(
         Column("attractors", "attractors", "d"),
         *(Column(f"from {x} %", f"recalled_from_{x}", ".0f", 100) for x in ("noise", "test")),
     ],
-    rows=_memories,
+    rows=lambda results: [row for row in results.rows if "attractors" in row],
     note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
 )
-_share = lambda row: f"{row['attractors']}, {100 * row['recalled_from_noise']:.0f} %"  # noqa: E731
-MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _share, heading="x {:g}", rows=_memories)
 SECTIONS = {
     "Anomalies": [ANOMALIES],
-    "Memories": [MAPS, MEMORIES],
+    "Memories": [MAPS],
 }
 VIEWS = [RESULTS, CURVES, *(Section(title, views) for title, views in SECTIONS.items())]
 EXPERIMENT = Experiment("networks", AutoencoderConfig, measure, VIEWS, check=checked, title="launch.networks autoencoder")

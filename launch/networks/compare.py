@@ -152,7 +152,7 @@ def saturate(variables: dict[str, Any]) -> dict[str, Any]:
 
 def measure(config: CompareConfig, folder: RunFolder) -> Iterator[Part]:
     """Every variant from every seed."""
-    _, data = open_pictures(config, "compare")
+    data = open_pictures(config, "compare")
     for variant in variants_of(config, data):
         yield {"variant": variant.name}, functools.partial(measure_variant, config, folder, variant, data)
 

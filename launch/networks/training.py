@@ -29,11 +29,6 @@ class SplitData(NamedTuple):
     X: np.ndarray
     Y: np.ndarray
 
-    def subset(self, most: int) -> "SplitData":
-        """At most this many examples, evenly spaced: always the same ones."""
-        every = -(-len(self.X) // most)
-        return SplitData(self.X[::every], self.Y[::every])
-
 
 class Data(NamedTuple):
     """Examples, classes [M] of training, outputs N, and fields of rows."""
@@ -46,12 +41,12 @@ class Data(NamedTuple):
     about: dict[str, Any]
 
 
-def open_pictures(config: Pictures, command: str) -> tuple[Images, Data]:
-    """The images of a subcommand, and their centred examples."""
+def open_pictures(config: Pictures, command: str) -> Data:
+    """The centred images of a subcommand."""
     with stage("reading"):
         images = read_images(config.data, config.data_dir, limit=config.limit)
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
-    return images, centred_data(images, command)
+    return centred_data(images, command)
 
 
 def centred_data(images: Images, command: str = "") -> Data:
@@ -134,7 +129,8 @@ def train_model(
         )
     trained = result.params
     save_checkpoint(path, {kind: tree for kind, tree in trained.items() if tree})
-    parts = {"train": data.train.subset(_scored_examples), "dev": data.dev, "test": data.test}
+    few = slice(None, None, -(-M // _scored_examples))
+    parts = {"train": (data.train.X[few], data.train.Y[few]), "dev": data.dev, "test": data.test}
     scores = {part: score(trained, *examples) for part, examples in parts.items()}
     row = {
         **{"name": name, "model": model, "objective": objective, "optimizer": flags.optimizer},
