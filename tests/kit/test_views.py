@@ -145,14 +145,6 @@ def test_rows_of_columns_measures_and_points():
     assert (mean_std([1.0, 2.0], ".1f"), mean_std([1.0], ".1f")) == ("1.5 ± 0.7", "1.0")
 
 
-def test_a_table_of_no_rows_shows_nothing(results):
-    table = Table([Column("K", "K")], {"method": "c"})
-    assert table(results) == [] and table.terminal(results).row_count == 0
-    assert Table(lambda rows: [Column(name, name) for name in rows[0]], {"K": 1, "seed": 0})(results)[1].startswith(
-        "| method |"
-    )
-
-
 def test_lines_of_lists_over_seeds_in_panels(results, drawn):
     rows = [{"step": n, "loss": [n, n + 2], "part": part} for part in ("one", "two") for n in (1, 10)]
     Lines("x", "step", "loss", panel="part", rows=lambda _: rows, axes={"xscale": "log", "yscale": "log"})(results)

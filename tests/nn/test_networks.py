@@ -168,57 +168,6 @@ def test_the_chunk_changes_no_score():
         assert scores.accuracy == np.mean(answers.argmax(axis=1) == Y.argmax(axis=1))
 
 
-@functools.cache
-def seen_by(model: Any, **flags):
-    """Compiled: the outputs, and what the network keeps of its first layer."""
-
-    @jax.jit
-    def apply(variables, x, key):
-        options = {"mutable": ["intermediates"], "capture_intermediates": True, "rngs": {"dropout": key}}
-        out, seen = model.apply(variables, x, **options, **flags)
-        return out, seen["intermediates"]["hidden_1"]["z"][0], seen["intermediates"]["hidden_1"]["__call__"][0]
-
-    return lambda variables, x: jax.tree.map(np.asarray, apply(variables, x, jax.random.key(1)))
-
-
-@pytest.mark.parametrize(("norm", "width", "groups"), [("layer", 12, 1), ("group", 12, 4), ("group", 16, 8), ("group", 7, 1)])
-def test_a_norm_is_each_example_s_own(norm, width, groups):
-    """(z - mean)/√(var + 1e-6) over all units, or over each of gcd(8, width) groups of neighbours, then scale and shift."""
-    model: Any = FullyConnected((width,), 2, norm=norm, dtype=jnp.float64)
-    variables = drawn_variables(model, X)
-    layer = jax.tree.map(np.asarray, variables["params"]["hidden_1"])
-    affine, raw = layer[{"layer": "LayerNorm_0", "group": "GroupNorm_0"}[norm]], X @ layer["Dense_0"]["kernel"]
-    expected = np.empty_like(raw)
-    for m, row in enumerate(raw):
-        for part in np.array_split(np.arange(width), groups):
-            z, scale, shift = row[part], affine["scale"][part], affine["bias"][part]
-            expected[m, part] = (z - z.mean()) / np.sqrt(((z - z.mean()) ** 2).mean() + 1e-6) * scale + shift
-    for train in (True, False) if groups == 4 else (True,):
-        np.testing.assert_allclose(seen_by(model, train=train)(variables, X)[1], expected, rtol=1e-9, atol=1e-12)
-    assert "bias" not in variables["params"]["hidden_1"]["Dense_0"]
-
-
-def test_dropout_sets_a_share_to_zero_and_scales_the_others():
-    """Each unit of 20,000 is dropped or scaled by 1/(1 - 0.2); the share has a standard deviation of 0.003."""
-    model: Any = FullyConnected((10_000,), 1, dropout=0.2, dtype=jnp.float64)
-    _, z, a = seen_by(model, train=True)(drawn_variables(model, X[:2]), X[:2])
-    ratios = a[z > 0] / z[z > 0]
-    assert set(np.round(ratios, 9)) == {0.0, 1.25}
-    assert (ratios == 0).mean() == pytest.approx(0.2, abs=0.02)
-
-
-def test_inference_drops_nothing_and_a_residual_connection_passes_what_dropout_takes():
-    networks: Any = (FullyConnected((4,), 4, dropout=share, residual=True, dtype=jnp.float64) for share in (0.0, 0.5))
-    plain, model = networks
-    variables = drawn_variables(model, X)
-    variables["params"]["output"] = {"kernel": jax.device_put(np.eye(4)), "bias": jax.device_put(np.zeros(4))}
-    np.testing.assert_array_equal(outputs(model, variables, X), outputs(plain, variables, X))
-    out, z, _ = seen_by(model, train=True)(variables, X)
-    added = out - X
-    kept = np.abs(added - 2 * np.maximum(z, 0)) < 1e-9
-    assert (kept | (np.abs(added) < 1e-9)).all() and kept[z > 0].any() and not kept[z > 0].all()
-
-
 def test_what_is_dropped_depends_on_seed_and_step_alone():
     model: Any = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64)
     start = drawn_variables(model, X)
