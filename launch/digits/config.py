@@ -46,8 +46,6 @@ class Config(Images, Run):
     """kernel: number of principal components of the averages in a descriptor."""
     frequencies: PositiveInt = 1024
     """kernel: number of random frequencies. Each gives two features, a cosine and a sine."""
-    ridges: tuple[PositiveFloat, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
-    """kernel: ridge penalties to choose from. The squared error on a held-out tenth of the training images chooses."""
     kernel_sweeps: PositiveInt = 6
     """kernel: number of sweeps of the softmax layer. They use the bound on the curvature: first on nine tenths of the training
     images, from the least-squares solution, then as many on all of them."""

@@ -327,7 +327,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     """Refuse flags that do not fit each other."""
     methods = set(config.methods)
     yield not (methods and config.layers), "--methods and --layers need at least one value each"
-    yield "kernel" in methods and not config.ridges, "--ridges needs at least one value"
 
 
 @refuses

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from filelock import FileLock
 from rich.markup import escape
 
 from jexplicit.counts.pairs import count
@@ -120,7 +119,12 @@ def run(config: Config) -> dict[str, Any]:
     check(config)
     config = replace(config, corpus="text") if config.train else config
     request_devices(config.devices)
-    place = _join_others(config)
+    place = None  # of one of several processes, held until the result is there
+    if config.coordinator is not None:
+        place = lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
+        join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
+        console.quiet = not is_first()
+        place = place or lock_run_folder(config.out, jax.process_index())
     presented = EXPERIMENT.run(config)
     if is_first():
         said, page = shlex.quote(config.out), shlex.quote(f"{config.out}/explain.html")
@@ -128,16 +132,6 @@ def run(config: Config) -> dict[str, Any]:
         print_hint(as_typed(f'      python -m launch.explain --run {said} --text "the list is sorted" --html {page}'))
     del place
     return presented
-
-
-def _join_others(config: Config) -> FileLock | None:
-    """Become one of several processes until the result is released."""
-    if config.coordinator is None:
-        return None
-    place = lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
-    join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
-    console.quiet = not is_first()
-    return place or lock_run_folder(config.out, jax.process_index())
 
 
 def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
