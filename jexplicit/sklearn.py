@@ -6,11 +6,12 @@
 They compute in the float type of X. Parameters are checked when an estimator is fitted, as scikit-learn has it.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
@@ -28,13 +29,10 @@ class _Estimator(BaseEstimator):
 
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        own: Any = self
-        return np.asarray(validate_data(own, X, reset=False, dtype=_floats))
+        return np.asarray(validate_data(cast(Any, self), X, reset=False, dtype=_floats))
 
     def _examples(self, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-        own: Any = self
-        X, y = validate_data(own, X, y, dtype=_floats, **options)
-        return X, y
+        return cast(Any, validate_data(cast(Any, self), X, y, dtype=_floats, **options))
 
 
 class _Classifier(ClassifierMixin, _Estimator):
@@ -47,13 +45,11 @@ class _Classifier(ClassifierMixin, _Estimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of all classes."""
-        logits = self._logits(X).astype(np.float64)
-        p = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return p / p.sum(axis=1, keepdims=True)
+        return softmax(self._logits(X).astype(np.float64), axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class."""
-        best = self._logits(X).argmax(axis=1)
+        best = self._logits(X).argmax(axis=1)  # first: without a fit there are no classes
         return self.classes_[best]
 
     def _logits(self, X: Any) -> np.ndarray:
@@ -129,16 +125,14 @@ class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
 
     Args:
         solves: at most how many; `solves_` is the best number for a held-out part.
-        kernel, bandwidth, ridge, power: those of `feature_machine`.
-        landmarks: examples whose kernels the predictor is made of, if there are more.
+        kernel, bandwidth, ridge, power, landmarks: of `feature_machine`.
         validation_fraction: of the examples that are held out to choose the number of solves; 0 for none.
         random_state: of the held-out part and the landmarks.
 
     Example:
         >>> X = np.random.default_rng(0).normal(size=(200, 5))
-        >>> machine = FeatureMachineRegressor(random_state=0).fit(X, X[:, 0] ** 2)
-        >>> int(np.argmax(np.diag(machine.metric_))), machine.score(X, X[:, 0] ** 2) > 0.9
-        (0, True)
+        >>> FeatureMachineRegressor(random_state=0).fit(X, X[:, 0] ** 2).score(X, X[:, 0] ** 2) > 0.9
+        True
     """
 
     def __sklearn_tags__(self) -> Any:
@@ -160,11 +154,7 @@ class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
 
 
 class FeatureMachineClassifier(_FeatureMachine, _WithDecisions):
-    """The same fitted to one-hot targets; probabilities are not calibrated.
-
-    Args:
-        solves, kernel, bandwidth, ridge, power, landmarks, validation_fraction, random_state: of `FeatureMachineRegressor`.
-    """
+    """`FeatureMachineRegressor` of one-hot targets; probabilities are not calibrated."""
 
     def fit(self, X: Any, y: Any) -> "FeatureMachineClassifier":
         """Fit to labelled examples."""
@@ -204,12 +194,7 @@ class ExplicitClassifier(_Classifier):
         return self._count(X, y, None, first=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "ExplicitClassifier":
-        """Count more labelled examples; counts of parts add up.
-
-        Args:
-            X, y: examples and labels.
-            classes: all of them, at the first call, if the first part has not all.
-        """
+        """Count more examples; the first call names the classes that it lacks."""
         return self._count(X, y, classes, first=not hasattr(self, "classes_"))
 
     def _count(self, X: Any, y: Any, classes: Any, *, first: bool) -> "ExplicitClassifier":

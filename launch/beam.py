@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jexplicit.data.corpora import Corpus, tfds_text, train_and_dev_files
+from jexplicit.data.corpora import Corpus, Documents, files_documents, train_and_dev_files
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import console, stage
 from launch.kit.command import Preset, entry_point
@@ -30,12 +30,8 @@ class Config(Source):
 
     radius: PositiveInt = 4
     """Count pairs of tokens up to this many positions apart."""
-    part_bytes: PositiveInt = 1 << 26
-    """Bytes of text per part. A part is the unit of work and becomes one shard."""
     part_documents: PositiveInt = 10_000
-    """Documents per part, for text that does not come from files."""
-    column_shards: PositiveInt = 8
-    """Number of files per table of counts. Each holds some of the columns, and one worker sums it."""
+    """Documents per part, the unit of work that becomes a shard, for text that does not come from files. A file is a part."""
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
@@ -44,7 +40,7 @@ class Config(Source):
 
 PRESETS = {
     "tiny": Preset(
-        Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000, column_shards=2),
+        Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000),
         "docs with a vocabulary of 512, pairs up to 2 apart, in 5 parts; 15 s on 2 CPU cores.",
     )
 }
@@ -67,7 +63,7 @@ def run(config: Config) -> dict[str, Any]:
             parts,
             tokenizer,
             config.out,
-            **{name: getattr(config, name) for name in ("radius", "column_shards", "runner")},
+            **{name: getattr(config, name) for name in ("radius", "runner")},
             options=shlex.split(config.options),
         )
         progress(documents, documents)
@@ -80,18 +76,23 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def parts_of(config: Config, corpus: Corpus) -> list[Any]:
-    """The corpus cut into parts, the units of work."""
-    from jexplicit.counts.beam import file_parts, list_parts, tfds_parts
+    """The corpus cut into parts, the units of work: files, or lists of documents."""
+    from jexplicit.counts.beam import Part
 
     if config.train:
         train, dev = train_and_dev_files(config.train, config.dev)
-        reading: Any = {"size": config.part_bytes, "field": config.field, "documents": config.documents}
-        return file_parts("train" if dev else "all", train, **reading) + file_parts("dev", dev, **reading)
-    size = config.part_documents
-    if config.corpus.startswith("tfds:"):
-        data = tfds_text(config.corpus.removeprefix("tfds:"), feature=config.feature, data_dir=config.data_dir)
-        return tfds_parts(data, size=size)
-    return list_parts("train", list(corpus.train), size=size) + list_parts("dev", list(corpus.dev), size=size)
+        reading: Any = {"field": config.field, "documents": config.documents}
+        files = {"train" if dev else "all": train, "dev": dev}
+        return [
+            Part(split, n, Documents(files_documents, [file], **reading))
+            for split, own in files.items()
+            for n, file in enumerate(own)
+        ]
+    size, parts = config.part_documents, []
+    for split, documents in (("train", list(corpus.train)), ("dev", list(corpus.dev))):
+        starts = range(0, len(documents), size)
+        parts += [Part(split, n, documents[start : start + size]) for n, start in enumerate(starts)]
+    return parts
 
 
 main = entry_point(run, Config, __doc__, PRESETS)

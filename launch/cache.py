@@ -9,22 +9,16 @@ It lies in $JEXPLICIT_CACHE_DIR, or in jexplicit in the user's cache folder. Whe
 JAX_COMPILATION_CACHE_DIR, take precedence; the contents of a folder that they name are not listed here.
 """
 
+import shutil
 import sys
+import time
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from jexplicit.runs.bounds import NonNegativeFloat
-from jexplicit.runs.files import (
-    CacheEntry,
-    cache_entries,
-    cache_folder,
-    cache_limit,
-    clear_cache,
-    compiled_entries,
-    compiled_folder,
-    compiled_limit,
-)
+from jexplicit.runs.files import CacheEntry, cache_entries, cache_folder, cache_limit, compiled_folder
 from jexplicit.runs.progress import show, si_format
 from launch.kit.command import Command, run_subcommand
 from launch.kit.views import Column, rich_table
@@ -46,33 +40,34 @@ class Clear:
 COLUMNS = (Column("entry", "entry"), Column("MB", "bytes", ",.1f", scale=1e-6), Column("last used", "used"))
 
 
+def compiled_files() -> list[Path]:
+    """The files of compiled functions."""
+    return list(compiled_folder().rglob("*-cache"))
+
+
 def list_cache(config: List) -> dict[str, Any]:
     """Show every text, and the compiled functions in one line."""
-    folder, limit = cache_folder(), cache_limit()
+    folder, limit, kept = cache_folder(), cache_limit(), compiled_files()
     found = [_row(entry) for entry in cache_entries(folder)]
-    size, compiled = _bytes(found), _in_all(compiled_entries())
+    size, compiled = sum(row["bytes"] for row in found), sum(path.stat().st_size for path in kept)
     show(rich_table(COLUMNS, found), f"{folder}: {si_format(size)}B of at most {si_format(limit)}B")
-    room = f"{si_format(compiled['bytes'])}B of at most {si_format(compiled_limit())}B"
-    show(f"{compiled_folder()}: {compiled['files']} files, {room}")
-    return {"folder": str(folder), "bytes": size, "limit": limit, "entries": found, "compiled": compiled}
+    show(f"{compiled_folder()}: {len(kept)} files, {si_format(compiled)}B")
+    return {"folder": str(folder), "bytes": size, "limit": limit, "entries": found, "compiled": len(kept)}
 
 
 def clear(config: Clear) -> dict[str, Any]:
     """Remove texts and compiled functions."""
-    folder = cache_folder()
-    found = [_row(entry) for entry in clear_cache(cache_entries(folder), older_than=config.older_than)]
-    size, compiled = _bytes(found), _in_all(clear_cache(compiled_entries(), older_than=config.older_than))
-    show(f"{folder}: {len(found)} texts removed, {si_format(size)}B")
-    show(f"{compiled_folder()}: {compiled['files']} files removed, {si_format(compiled['bytes'])}B")
-    return {"folder": str(folder), "bytes": size, "removed": found, "compiled": compiled}
-
-
-def _in_all(entries: list[CacheEntry]) -> dict[str, int]:
-    return {"files": len(entries), "bytes": sum(entry.bytes for entry in entries)}
-
-
-def _bytes(rows: list[dict[str, Any]]) -> int:
-    return sum(row["bytes"] for row in rows)
+    folder, last = cache_folder(), time.time() - config.older_than * 86_400
+    texts = [entry for entry in cache_entries(folder) if entry.used <= last or not config.older_than]
+    for entry in texts:
+        shutil.rmtree(entry.path, ignore_errors=True)
+    kept = [path for path in compiled_files() if path.stat().st_atime <= last or not config.older_than]
+    for path in kept:
+        path.unlink(missing_ok=True)
+    found = [_row(entry) for entry in texts]
+    show(f"{folder}: {len(found)} texts removed, {si_format(sum(entry.bytes for entry in texts))}B")
+    show(f"{compiled_folder()}: {len(kept)} files removed")
+    return {"folder": str(folder), "removed": found, "compiled": len(kept)}
 
 
 def _row(entry: CacheEntry) -> dict[str, Any]:

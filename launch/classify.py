@@ -20,8 +20,8 @@ class Config:
     run: str
     """Run folder of launch.digits."""
     images: tuple[str, ...]
-    """Grey images of the run's size. They are PNGs, folders of PNGs, idx files, .npy, or .npz with one array or x_test. Bright
-    on dark, as in the run; the grey levels 0 .. 255 of PNGs are rescaled to those of the run."""
+    """Images of the run's size: PNG, JPEG, ..., folders of them, idx files, .npy, or .npz with one array or x_test. They become
+    grey, bright on dark as in the run, and levels 0 .. 255 are rescaled to those of the run."""
     method: Method | None = None
     """Method that fitted the model. Default: the model with the highest accuracy on held-out training images of those that
     match the other flags."""

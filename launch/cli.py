@@ -34,6 +34,7 @@ COMMANDS = {
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),
     "beam": Entry("launch.beam", "tokenise and count text with Apache Beam, for lm"),
     "bench": Entry("launch.bench", "compare speed with named peers"),
+    "data": Entry("launch.data", "check a folder of data against the files of the results"),
     "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
 _help = """usage: jexplicit [-h] [--version] COMMAND ...

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jexplicit.data.corpora import Document, check_reading, line_documents, locate_documents, record_documents, text_sizes
-from jexplicit.data.inputs import expand_paths, file_lines, json_records
+from jexplicit.data.corpora import Document, check_reading, locate_documents, text_sizes
+from jexplicit.data.inputs import Record, expand_paths
 from jexplicit.runs.bounds import PositiveFloat, refuses
 from jexplicit.runs.files import local_path, write_whole
 from jexplicit.runs.progress import console, json_line, show, stage
@@ -61,8 +61,6 @@ def run(config: Config) -> dict[str, Any]:
         check_reading(files, field=config.field, documents=config.documents)
     saved = load_choice(config)
     documents = list(read_documents(config))
-    if not documents:
-        raise ValueError("--text -: standard input holds no text")
     texts, lines = [document.text for document in documents], []
     with stage("scoring", "positions") as progress:
         scores = saved.score_tokens(texts, progress=progress)
@@ -72,7 +70,7 @@ def run(config: Config) -> dict[str, Any]:
         write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
         place = {"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}
-        place |= {"line": document.line} | ({} if config.id_field is None else {"id": document.id})
+        place |= {"line": document.line} | ({} if config.id_field is None else {"id": _id_of(document, config.id_field)})
         pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
         if config.per == "token":
             lines += [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
@@ -110,17 +108,16 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
 
 def read_documents(config: Config) -> Iterator[Document]:
     """The documents of standard input and of files, as often as they are named."""
-    fields: Any = {"field": config.field, "id_field": config.id_field, "every": config.field is not None}
+    reading: Any = {"field": config.field, "documents": config.documents, "every": config.field is not None}
     for path in config.text:
-        if path != _stdin:
-            for file in expand_paths(path):
-                yield from locate_documents(file, documents=config.documents, **fields)
-            continue
-        lines = file_lines("standard input", content=sys.stdin.buffer.read())
-        if config.field is None:
-            yield from line_documents(lines, _stdin, config.documents)
-        else:
-            yield from record_documents(json_records(lines, "standard input"), "standard input", **fields)
+        if path == _stdin:
+            yield from locate_documents("standard input", content=sys.stdin.buffer.read(), **reading)
+        for file in expand_paths(path) if path != _stdin else ():
+            yield from locate_documents(file, **reading)
+
+
+def _id_of(document: Document, field: str) -> Any:
+    return Record(document.line, document.fields or {}, document.file).value(field)
 
 
 def write_kept(path: Path, documents: Sequence[Document], between: str) -> None:

@@ -9,7 +9,6 @@ shard, run it again with the same flags.
 
 import json
 import sys
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -35,9 +34,8 @@ class Source(Text):
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python.
-    installed: also the docstrings of every installed package. tfds:NAME: a text data set of TensorFlow Datasets, whose
-    validation or test split is dev. text: the files of --train (implied by it)."""
+    """Source of the text: tfds:NAME, text or docs. docs: the documentation that comes with Python. tfds:NAME: a text data set
+    of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train (implied by it)."""
     tokenizer_documents: PositiveInt = 1_000_000
     """Training documents of the tokenizer. They are drawn with --seed; all if there are fewer."""
     feature: str = "text"
@@ -91,16 +89,11 @@ def run(config: Config) -> dict[str, Any]:
 def open_corpus(config: Source) -> Corpus:
     """The corpus of the config, not yet read."""
     options = {name: getattr(config, name) for name in ("field", "documents", "feature", "data_dir")}
-    with stage("reading", "source files") if config.corpus == "installed" else nullcontext() as progress:
-        return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options, progress=progress)
+    return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options)
 
 
 def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
-    """The folder's tokenizer, trained if missing, and its training documents.
-
-    Raises:
-        ValueError: the folder was written with other flags or of other text, or cannot be written.
-    """
+    """The folder's tokenizer, trained if missing, and its training documents."""
     from jexplicit.data.tokenizers import Tokenizer, make_tokenizer
 
     out, settings = local_path(config.out, "--out"), {n: value for n, value in asdict(config).items() if n not in _no_effect}

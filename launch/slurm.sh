@@ -9,7 +9,7 @@
 #SBATCH --open-mode=append
 # Processes on the nodes of a SLURM cluster, one on each unless you say otherwise; JAX reads process ids and addresses from SLURM.
 #   sbatch launch/slurm.sh --corpus shards:/shared/text --out /shared/run
-# With N GPUs on a node add --gres=gpu:N --ntasks-per-node=N, a process for each; without the second flag one process uses all.
+# With N GPUs on a node add --gres=gpu:N --ntasks-per-node=N, a process for each: JAX gives a process one GPU.
 #   sbatch --gres=gpu:8 --ntasks-per-node=8 --cpus-per-task=8 launch/slurm.sh --corpus shards:/shared/text --out /shared/run
 # Put --out and the shards on a file system shared by all nodes.
 # A job that was preempted or ran out of time continues from its saved partial counts: submit it again unchanged.

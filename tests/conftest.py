@@ -1,7 +1,6 @@
 """Eight virtual CPU devices, float64 for the mathematics, and no silent broadcasting or promotion."""
 
 import ast
-import atexit
 import gc
 import os
 import sys
@@ -57,25 +56,23 @@ def pytest_sessionstart(session):
     Before the workers start, each folder gets a link to every file that another one has: which worker has run a file of tests
     does not matter to the next run.
     """
-    from jexplicit.runs.files import claim, release
-
     folder = os.environ.get("COMPILED_BY_TESTS")
     workers = session.config.getoption("numprocesses", None)
     if not folder:
         return
     if hasattr(session.config, "workerinput") or not workers:
-        own, lock = claim(Path(folder).absolute())
-        atexit.register(release, lock)
-        jax.config.update("jax_compilation_cache_dir", str(own))
+        jax.config.update(
+            "jax_compilation_cache_dir", str(Path(folder, os.environ.get("PYTEST_XDIST_WORKER", "gw0")).absolute())
+        )
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         return
-    claims = [claim(Path(folder)) for _ in range(workers)]
-    compiled = {path.name: path for own, _ in claims for path in own.glob("*-cache")}
-    for own, lock in claims:
-        for name in compiled.keys() - set(os.listdir(own)):
-            (own / name).hardlink_to(compiled[name])
-        release(lock)
+    own = [Path(folder, f"gw{n}") for n in range(workers)]
+    compiled = {path.name: path for place in own for path in place.glob("*-cache")}
+    for place in own:
+        place.mkdir(parents=True, exist_ok=True)
+        for name in compiled.keys() - set(os.listdir(place)):
+            (place / name).hardlink_to(compiled[name])
 
 
 def pytest_collection_modifyitems(items):

@@ -1,6 +1,7 @@
 """Small files that several tests read."""
 
 import struct
+from pathlib import Path
 
 import numpy as np
 
@@ -16,3 +17,15 @@ def shards_of(folder, documents, *, vocab_size: int, shard_tokens: int = 30):
     """Token ids of documents as checked shards."""
     own = [(np.array([*document, 0]), 1) for document in documents]
     return write_stream(folder, lambda done: own[done:], vocab_size=vocab_size, shard_tokens=shard_tokens)
+
+
+def put(path: Path, data: str | bytes = "") -> Path:
+    """A file with its folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    """One bit is another."""
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]

@@ -9,11 +9,9 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from PIL import Image
 
 import jexplicit
 from jexplicit import solvers
-from jexplicit.data.images import read_png
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import json_line
 
@@ -24,27 +22,6 @@ def refusal(call, *args, **options):
     with pytest.raises(ValueError) as caught:
         call(*args, **options)
     return str(caught.value)
-
-
-def transparent_stroke():
-    image = np.zeros((8, 8, 4), np.uint8)  # black everywhere, and seen in the middle alone
-    image[2:6, 3:5, 3] = 255
-    return Image.fromarray(image)
-
-
-def test_an_image_of_another_mode_is_read_after_the_conversion_of_the_message(tmp_path):
-    file, new_file = tmp_path / "a.png", tmp_path / "b.png"
-    for image, levels in (
-        (transparent_stroke(), [0, 255]),
-        (Image.fromarray(np.tile(np.array([10, 20, 30], np.uint8), (4, 4, 1))), [18]),
-        (transparent_stroke().convert("LA"), [0, 255]),
-    ):
-        image.save(file)
-        told = refusal(read_png, file).partition("with Pillow: ")[2]
-        exec(told, {"Image": Image, "file": file, "new_file": new_file})
-        assert np.unique(read_png(new_file)).tolist() == levels
-    Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4)).save(file, transparency=3)
-    assert "with transparency" in refusal(read_png, file)
 
 
 def test_a_model_is_read_from_the_file_that_save_wrote(tmp_path):
@@ -89,17 +66,6 @@ def test_every_seed_has_a_key_of_its_own():
     assert len(set(keys)) == len(seeds)
     assert keys[:5] == [tuple(jax.random.key_data(jax.random.key(seed)).tolist()) for seed in seeds[:5]]
     assert key_of_seed(np.int64(5)) == key_of_seed(5) == key_of_seed(jax.random.key(5)) == jax.jit(key_of_seed)(np.uint32(5))
-
-
-def test_an_animation_is_refused_and_the_orientation_of_a_photograph_is_followed(tmp_path):
-    frames = [Image.fromarray(np.full((4, 4), level, np.uint8)) for level in (1, 2)]
-    frames[0].save(tmp_path / "a.png", save_all=True, append_images=frames[1:])
-    assert "has 2 frames" in refusal(read_png, tmp_path / "a.png")
-    exif = Image.Exif()
-    exif[274] = 6  # to be turned by a quarter clockwise
-    stored = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    Image.fromarray(stored).save(tmp_path / "b.png", exif=exif)
-    np.testing.assert_array_equal(read_png(tmp_path / "b.png"), np.rot90(stored, -1))
 
 
 def test_targets_and_labels_are_read_after_what_the_messages_say(monkeypatch):

@@ -22,7 +22,7 @@ from jexplicit.data.inputs import is_input, read_input
 from jexplicit.nn.networks import activation
 from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision
-from jexplicit.runs.files import local_path, make_folder, parse_json, write_json
+from jexplicit.runs.files import local_path, parse_json, write_json
 
 # With k states a genome has four k x k matrices and a few scalars, for any size of the network:
 #
@@ -217,7 +217,6 @@ def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
     """
     genome = {field: np.asarray(leaf, np.float64).tolist() for field, leaf in rule.genome._asdict().items()}
     path = local_path(path)
-    make_folder(path.parent)
     rules = dataclasses.asdict(rule.rules)
     write_json(path, {"kind": "blur genome", "rules": rules, "genome": genome, "provenance": rule.provenance})
 

@@ -1,18 +1,10 @@
 """Co-occurrence counts F(H, Y) = HᵀY (paper, Eq. 2), in one pass.
 
 Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k.
-The counts are integers from end to end and are all that a fit needs: Sum, Cat, every radius up to the counted one, and the
-noise model follow from them. A pair's id is the flat `j * N + i`, added into a donated table; devices and processes count
-their own parts of the stream and meet in ONE reduction at the end.
+They are integers and all that a fit needs. A pair's id `j * N + i` is added into a donated table; devices and processes count
+their own parts and meet in ONE reduction at the end. For large vocabularies a block of pairs becomes a sparse table of SciPy.
 
-A dense table has N² cells, most of them zero: with 128,000 tokens it takes 65 GB. For large vocabularies a block of pairs
-becomes sorted keys `j * N + i`, which runs of equal keys turn into counts: a sparse table. The tables of all blocks are merged
-as they come (jexplicit.counts.tables). Two thirds of the time is NumPy's sort. On AMD processors of family 25 (Zen 4) its
-AVX-512 version takes five times as long as the one for AVX2, which NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL" brings back.
-
-Contexts of several tokens are counted by one sort. A position is one integer, its ids as digits, the first the most
-significant, and its target the last: in sorted order equal contexts of every length stand side by side. The pairs (context,
-target) of a shorter length are made from the distinct ones of the next longer one, of which there are fewer than positions.
+Contexts of several tokens are counted by one sort: a position is one integer, its ids as digits and its target the last.
 """
 
 import functools
@@ -24,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, Integer
+from scipy.sparse import csr_array
 
 from jexplicit.counts.tables import (
-    CSR,
     INT32_CELLS,
     Counts,
     MergeTree,
@@ -56,8 +48,7 @@ class ContextLevel(NamedTuple):
     """The contexts of one length, numbered in the order of ids.
 
     contexts: sorted keys `number of the shorter context * N + id`; for single ids, all of them.
-    start: the pairs of context c are start[c] .. start[c + 1] - 1.
-    outputs: the target of every pair that occurred, sorted within a context.
+    start, outputs: context c has the targets outputs[start[c] : start[c + 1]], sorted.
     counts: of the longest contexts how often it did; of shorter ones in how many contexts that are an id longer.
     """
 
@@ -84,12 +75,7 @@ class ContextLevel(NamedTuple):
 
 
 def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], vocab_size: int) -> list[ContextLevel]:
-    """Count the contexts of 1, 2, ... tokens before the targets.
-
-    Args:
-        X: [M, K] contexts, nearest token first.
-        Y: [M] targets.
-        vocab_size: N, the number of token ids.
+    """Count the contexts of 1, 2, ... K tokens (nearest first) before the targets.
 
     Example:
         >>> one, two = count_contexts(np.array([[1, 0], [1, 2], [1, 2]]), np.array([1, 1, 1]), 3)
@@ -116,21 +102,11 @@ def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], 
     del number, y, n, longer, begins, start  # large, as is all that follows
     for level in range(len(contexts) - 1, 0, -1):
         keys = ContextLevel(contexts[level], *pairs[-1]).keys(contexts[level] // N, N)
-        pairs.append(rows_of_keys(*tally(keys), len(contexts[level - 1]), N))
+        keys, n = tally(keys)
+        context, y = quotient_and_rest(keys, N)
+        pairs.append((starts_of(context, len(contexts[level - 1])), y.astype(pairs[0][1].dtype), n))
+        del keys, context, y, n
     return [ContextLevel(c, *pair) for c, pair in zip(contexts, reversed(pairs), strict=True)]
-
-
-def rows_of_keys(
-    keys: Integer[np.ndarray, " E"], counts: Int[np.ndarray, " E"], contexts: int, vocab_size: int
-) -> tuple[Int[np.ndarray, " C_plus_1"], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """Starts of contexts, targets and counts of sorted keys `context * N + target`.
-
-    Example:
-        >>> [part.tolist() for part in rows_of_keys(np.array([1, 5, 6]), np.array([4, 1, 2]), 3, 4)]
-        [[0, 1, 3, 3], [1, 1, 2], [4, 1, 2]]
-    """
-    context, y = quotient_and_rest(keys, vocab_size)
-    return starts_of(context, contexts), y.astype(np.min_scalar_type(vocab_size - 1)), counts
 
 
 def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
@@ -141,12 +117,7 @@ def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
 
 
 def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different keys in order with their counts; keys are sorted in place.
-
-    Example:
-        >>> [part.tolist() for part in tally(np.array([5, 3, 5]))]
-        [[3, 5], [1, 2]]
-    """
+    """The different keys in order with their counts; keys are sorted in place."""
     keys.sort()
     first = np.flatnonzero(np.concatenate([np.ones(min(len(keys), 1), bool), keys[1:] != keys[:-1]]))
     n = np.full(len(first), len(keys), np.int32)
@@ -156,12 +127,7 @@ def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], I
 
 
 def sum_runs(values: np.ndarray, start: Int[np.ndarray, " C_plus_1"]) -> np.ndarray:
-    """`sum_e values[e]` over start[c] <= e < start[c + 1], for many short runs.
-
-    Example:
-        >>> sum_runs(np.array([1, 2, 3]), np.array([0, 2, 2, 3])).tolist()
-        [3, 0, 3]
-    """
+    """`sum_e values[e]` over start[c] <= e < start[c + 1], for many short runs."""
     until = np.concatenate([[0], np.cumsum(values)])
     return until[start[1:]] - until[start[:-1]]
 
@@ -176,13 +142,7 @@ def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
 def distinct_positions(
     X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], N: int
 ) -> tuple[list[Integer[np.ndarray, " E"]], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different (ids, target) in their order, and how often each occurs.
-
-    Example:
-        >>> ids, y, n = distinct_positions(np.array([[2], [0], [2]]), np.array([1, 1, 1]), 3)
-        >>> ids[0].tolist(), y.tolist(), n.tolist()
-        ([0, 2], [1, 1], [1, 2])
-    """
+    """The different (ids, target) in their order, and how often each occurs."""
     key, bound, steps = X[:, 0].astype(np.int64), N, []
     for digit in (*X.T[1:], Y):
         if bound * N > _largest:  # the key would grow too large: its values are numbered
@@ -208,6 +168,7 @@ def distinct_positions(
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
 _chunk_elsewhere = 1 << 22
 _least_chunk = 1 << 10
+_block_positions = 1 << 20  # in a sparse table at once
 
 
 def count(
@@ -228,8 +189,7 @@ def count(
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
             `jexplicit.data.shards.Shards`, of which one window is in memory at a time.
-        radius: K, the largest offset in tokens.
-        vocab_size: N, the number of token ids.
+        radius, vocab_size: K, the largest offset in tokens, and N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.
         chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.
         saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
@@ -239,8 +199,7 @@ def count(
         K tables [N, N], of all processes together, in each of them.
 
     Raises:
-        ValueError: a token id out of range, a vocabulary whose flat ids would overflow int32, a malformed stream, chunk < 1,
-            a damaged shard or partial count.
+        ValueError: a token id out of range, a vocabulary whose flat ids overflow int32, a malformed stream, a damaged file.
 
     Example:
         >>> C, = count(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
@@ -250,67 +209,42 @@ def count(
     Source: paper, Eq. 2 and Sec. 3.1.
     """
     first, last = part_of_process(1, len(stream))
-    counter = DenseCounter(radius=radius, vocab_size=vocab_size, mesh=mesh, chunk=chunk, positions=last - first)
+    counter = DenseCounter(radius, vocab_size, mesh=mesh, chunk=chunk, positions=last - first)
     feed(counter, stream, first, last, saving=saving, progress=progress)
     return sum_over_processes(counter.tables())
 
 
 class DenseCounter:
-    """Adds windows of a stream into tables on the devices of a mesh.
+    """Adds windows of a stream into tables on devices; options of `count`.
 
-    Args:
-        radius: K.
-        vocab_size: N.
-        mesh: default, that of `count`.
-        chunk: positions of a device per window; default as in `count`.
-        positions: how many there are in all, if known: a short stream gets smaller chunks.
-
-    Raises:
-        ValueError: K < 1, chunk < 1, a vocabulary whose flat ids would overflow int32, tables that memory cannot hold.
-
-    Example:
-        >>> counter = DenseCounter(radius=1, vocab_size=3)
-        >>> counter.add(np.array([0, 1, 2])), counter.add(np.array([2, 0]))
-        (None, None)
-        >>> counter.tables()[0].tolist()
-        [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    span: preferred number of positions per `add`, those that the devices count in one step.
+    positions: how many there are in all, if known: a short stream gets smaller chunks.
     """
 
     def __init__(
-        self, *, radius: int, vocab_size: int, mesh: Mesh | None = None, chunk: int | None = None, positions: int | None = None
+        self, radius: int, vocab_size: int, *, mesh: Mesh | None = None, chunk: int | None = None, positions: int | None = None
     ):
         N, K = vocab_size, radius
         check_radius(K)
         if N * N > INT32_CELLS - 1:
-            raise ValueError(
-                f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; use a vocabulary of at most "
-                f"{int(np.sqrt(INT32_CELLS - 1))}"
-            )
-        self.radius, self.vocab_size = K, N
-        self._mesh = mesh or default_mesh()
+            remedy = f"use a vocabulary of at most {int(np.sqrt(INT32_CELLS - 1))}"
+            raise ValueError(f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; {remedy}")
+        self.radius, self.vocab_size, self._mesh = K, N, mesh or default_mesh()
         if chunk is None:
             chunk = _chunk_positions if on_cpu(self._mesh) else _chunk_elsewhere
         if chunk < 1:
             raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
         each = max(_least_chunk, -(-(positions or 0) // self._mesh.size))
         self._chunk = chunk if positions is None else min(chunk, 1 << (each - 1).bit_length())  # few sizes are compiled
+        self.span = self._chunk * self._mesh.size
         check_memory(self._mesh, 4 * K * N * N, "tables of counts")
         self._total: Counts = ()  # on the host, of what is no longer in the devices' tables
         self._tables: tuple[jax.Array, ...] = ()
         self._counted: jax.Array | None = None  # there once the devices have counted the last window
         self._unmerged = 0
 
-    @property
-    def span(self) -> int:
-        """Preferred number of positions per `add`: those that the devices count in one step."""
-        return self._chunk * self._mesh.size
-
     def add(self, window: np.ndarray) -> None:
-        """Count the positions of `window[K:]` while the devices work.
-
-        Raises:
-            ValueError: a token id out of range.
-        """
+        """Count the positions of `window[K:]` while the devices work."""
         check_token_ids(window, self.vocab_size)
         if self._unmerged + self.span >= INT32_CELLS:  # no cell can have passed 2^31 yet
             self._merge()
@@ -332,13 +266,9 @@ class DenseCounter:
         N = self.vocab_size
         return self._total or tuple(np.zeros((N, N), np.int32) for _ in range(self.radius))
 
-    def state(self) -> dict[str, np.ndarray]:
-        """The counts so far, by name."""
-        return {f"C_{k}": C for k, C in enumerate(self.tables(), 1)}
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from the `state` of another counter."""
-        self._total = tuple(state[f"C_{k}"] for k in range(1, self.radius + 1))
+    def restore(self, tables: Counts) -> None:
+        """Continue from the tables of another counter."""
+        self._total = tables
 
     def _merge(self) -> None:
         """The devices' tables added to the host's, offset by offset."""
@@ -351,11 +281,7 @@ class DenseCounter:
 
 
 def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
-    """The radius K <= K' to use; default, all K' counted offsets.
-
-    Raises:
-        ValueError: a radius that was not counted; no counts, or such that are NaN, negative, fractions or all zero.
-    """
+    """The radius to use of valid counts; default, all counted offsets."""
     if not len(counts):
         raise ValueError("no counts: count a text first, with jexplicit.counts.pairs.count")
     K = len(counts) if radius is None else radius
@@ -399,92 +325,40 @@ def _sum_devices(table: jax.Array, cells: int) -> jax.Array:
     return table.reshape(-1, cells).sum(axis=0, dtype=jnp.int32)
 
 
-_block_positions = 1 << 20  # sorted at once: the keys of one offset are 8 MB
-
-
 class SparseCounter:
-    """Counts by window: `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`.
-
-    Args:
-        radius: K, the largest offset in tokens.
-        vocab_size: N, the number of token ids.
-
-    Raises:
-        ValueError: K < 1, N < 1 or N > 2^31.
-
-    Example:
-        >>> counter = SparseCounter(1, 3)
-        >>> counter.add(np.array([0, 1, 2, 0, 1, 0]))
-        >>> C, = counter.tables()
-        >>> C.toarray().tolist()  # rows: the context <pad>, 1, 2; columns: the target
-        [[0, 2, 0], [1, 0, 1], [1, 0, 0]]
-
-    Source: paper, Eq. 2 and Sec. 3.1.
-    """
+    """Counts by window; options of `count`."""
 
     def __init__(self, radius: int, vocab_size: int):
         check_radius(radius)
         if not 1 <= vocab_size <= 2**31:
             raise ValueError(f"vocabulary {vocab_size}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
-        self.radius, self.vocab_size = radius, vocab_size
-        self._keys: list[list[np.ndarray]] = [[] for _ in range(radius)]
-        self._waiting = 0  # positions in _keys
+        self.radius, self.vocab_size, self.span = radius, vocab_size, _block_positions
         self._trees = [MergeTree(vocab_size) for _ in range(radius)]
 
-    @property
-    def span(self) -> int:
-        """Preferred number of positions per `add`: one block."""
-        return _block_positions
-
     def add(self, window: np.ndarray) -> None:
-        """Count the targets `window[K:]` with the K tokens before each.
-
-        Raises:
-            ValueError: a window that is not of integers or shorter than K, or a token id out of range.
-        """
+        """Count the targets `window[K:]` with the K tokens before each."""
         K, N = self.radius, self.vocab_size
         window = np.asarray(window)
         if window.ndim != 1 or not np.issubdtype(window.dtype, np.integer) or len(window) < K:
-            raise ValueError(
-                f"a {window.dtype} window of shape {window.shape}: pass one axis of integers, K = {K} context tokens before "
-                "the targets"
-            )
+            found = f"a {window.dtype} window of shape {window.shape}"
+            raise ValueError(f"{found}: pass one axis of integers, K = {K} context tokens before the targets")
         check_token_ids(window, N)
-        key_type = np.uint32 if N * N <= 2**32 else np.int64
         for start in range(0, len(window) - K, _block_positions):
             part = window[start : start + K + _block_positions]
-            i = part[K:].astype(key_type)
-            for keys, j in zip(self._keys, context_columns(part, K), strict=True):
-                keys.append(j.astype(key_type) * key_type(N) + i)
-            self._waiting += len(i)
-            if self._waiting >= _block_positions:
-                self._sort()
+            i = part[K:]
+            for tree, j in zip(self._trees, context_columns(part, K), strict=True):
+                C = csr_array((np.ones(len(i), np.int32), (j, i)), shape=(N, N))
+                C.sum_duplicates()
+                tree.add(C)
 
     def tables(self) -> SparseCounts:
         """C_1 .. C_K of all windows so far; counting may go on afterwards."""
-        self._sort()
         return tuple(tree.total() for tree in self._trees)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """The counts so far, as named arrays."""
-        return {f"{name}_{k}": getattr(C, name) for k, C in enumerate(self.tables(), 1) for name in CSR}
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from the `state` of another counter."""
-        for k, tree in enumerate(self._trees, 1):
-            tree.add(sparse_table(*(state[f"{name}_{k}"] for name in CSR)))
-
-    def _sort(self) -> None:
-        """Turn the waiting keys into one table per offset."""
-        if not self._waiting:
-            return
-        N = self.vocab_size
-        for tree, waiting in zip(self._trees, self._keys, strict=True):
-            keys, n = tally(np.concatenate(waiting))
-            waiting.clear()
-            start, outputs, n = rows_of_keys(keys, n, N, N)
-            tree.add(sparse_table(n, outputs, start))
-        self._waiting = 0
+    def restore(self, tables: SparseCounts) -> None:
+        """Continue from the tables of another counter."""
+        for tree, C in zip(self._trees, tables, strict=True):
+            tree.add(C)
 
 
 def count_sparse(
@@ -495,40 +369,22 @@ def count_sparse(
     saving: Saving | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SparseCounts:
-    """The counts of `jexplicit.counts.pairs.count` as sparse tables, for vocabularies that no dense table holds.
+    """The counts of `count` as sparse tables, for vocabularies that no dense table holds.
 
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`: an array, a memory map, or shards.
-        radius: K, the largest offset in tokens.
-        vocab_size: N, the number of token ids.
-        saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
-        progress: called with (positions done, positions in all), of this process.
-
-    Returns:
-        K tables [N, N], of all processes together, in each of them.
-
-    Raises:
-        ValueError: a token id out of range, a malformed stream, or an error of `SparseCounter`.
-
-    Example:
-        >>> C, = count_sparse(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
-        >>> C.nnz, C[0, 1].item()
-        (4, 2)
+    >>> C, = count_sparse(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
+    >>> C.nnz, C[0, 1].item()
+    (4, 2)
     """
     counter = SparseCounter(radius, vocab_size)
     first, last = part_of_process(1, len(stream))
     feed(counter, stream, first, last, saving=saving, progress=progress)
-    return _sum_over_processes(counter.tables())
-
-
-def _sum_over_processes(counts: SparseCounts) -> SparseCounts:
-    """The tables of all processes merged, in each of them."""
+    counts = counter.tables()
     if jax.process_count() == 1:
         return counts
-    merged, N = (), len(counts[0].indptr) - 1
-    for C in counts:
+    merged, N = (), vocab_size
+    for C in counts:  # of all processes, one below the other, in each of them
         cells, columns = gather_over_processes(C.data.astype(np.int64)), gather_over_processes(C.indices)
         in_rows = gather_over_processes(np.diff(C.indptr).astype(np.int64))
-        below = sparse_table(cells, columns, np.append(0, np.cumsum(in_rows)), vocab_size=N)  # one process below the other
-        merged += merge_counts(*((below[first : first + N],) for first in range(0, len(in_rows), N)))
+        below = sparse_table(cells, columns, np.append(0, np.cumsum(in_rows)), vocab_size=N)
+        merged += merge_counts(*((below[start : start + N],) for start in range(0, len(in_rows), N)))
     return merged

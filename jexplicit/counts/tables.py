@@ -1,16 +1,8 @@
 """Tables of counts, dense or sparse, their log-structured merge, and a resumable pass.
 
-Tables of like size are added up, as the levels of a log-structured merge tree are, so that n pairs cost O(n log n) whatever
-they come from: blocks of a stream (jexplicit.counts.pairs), parts of a corpus (jexplicit.counts.beam), processes. Counts stay
-integers: no order of merging changes one.
-
-Sparse tables in files are one for each offset and share of the columns, and an index that is written last: until it is there,
-the counts are not whole. Each file is a matrix that `scipy.sparse.load_npz` reads too; zip keeps a checksum of it.
-
-A counter takes windows of a stream one after the other, read a window ahead of it, and is saved with its position from time to
-time. A pass that is killed anywhere continues from its last save, so every position is counted exactly once.
-
-Source: O'Neil et al. 1996, The log-structured merge-tree.
+Tables of like size are added up, as the levels of a log-structured merge tree (O'Neil et al. 1996), so that n pairs cost
+O(n log n) whatever they come from: blocks of a stream, parts of a corpus, processes. Counts stay integers: no order of merging
+changes one. Sparse tables in files are one for each offset, and an index that is written last.
 """
 
 import json
@@ -30,7 +22,7 @@ from scipy.sparse import csr_array
 
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.shards import Shards
-from jexplicit.runs.files import load_arrays, local_path, parse_json, save_arrays, write_json, write_whole
+from jexplicit.runs.files import local_path, parse_json, write_json, write_whole
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
@@ -39,23 +31,17 @@ SparseCounts = tuple[csr_array, ...]
 """The same with sorted columns in every row; `toarray` makes a table dense."""
 
 INT32_CELLS = 2**31
-_INDEX, _LAYOUT = "index.json", 2
-CSR = ("data", "indices", "indptr")  # the arrays of a sparse table
+_INDEX, _LAYOUT = "index.json", 3
 
 
 def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
     """Summed counts of several texts, in int64 if a cell could pass 2^31.
 
-    Args:
-        parts: `Counts`, or `SparseCounts`; an empty tuple is the counts of no text.
+    parts: `Counts`, or `SparseCounts`, of one radius and vocabulary; an empty tuple is the counts of no text.
 
-    Raises:
-        ValueError: counts of different radius or vocabulary; counts that are no integers, or negative.
-
-    Example:
-        >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
-        >>> merge_counts(C, C)[0].item(), merge_counts(C, C)[0].dtype.name
-        (4294967294, 'int64')
+    >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
+    >>> merge_counts(C, C)[0].item(), merge_counts(C, C)[0].dtype.name
+    (4294967294, 'int64')
     """
     parts = tuple(counts for counts in parts if counts)
     if len(parts) < 2:
@@ -63,15 +49,11 @@ def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
     K, N = len(parts[0]), parts[0][0].shape[0]
     for counts in parts:
         if (len(counts), *counts[0].shape) != (K, *parts[0][0].shape):
-            raise ValueError(
-                f"counts of {K} offsets and vocabulary {N} do not merge with {len(counts)} offsets and vocabulary "
-                f"{counts[0].shape[0]}: count both with the same radius and tokenizer"
-            )
+            other = f"{len(counts)} offsets and vocabulary {counts[0].shape[0]}: count both with the same radius and tokenizer"
+            raise ValueError(f"counts of {K} offsets and vocabulary {N} do not merge with {other}")
         if not all(np.issubdtype(C.dtype, np.integer) and C.shape == counts[0].shape and C.min() >= 0 for C in counts):
             found = ", ".join(f"{C.dtype} {C.shape} from {C.min()}" for C in counts)
-            raise ValueError(
-                f"counts of {found}: pass tables of integers of at least 0, all of one shape, as they were counted"
-            )
+            raise ValueError(f"counts of {found}: pass tables of integers of at least 0, all of one shape, as counted")
     trees = [MergeTree(N) for _ in range(K)]
     for counts in parts:
         for tree, C in zip(trees, counts, strict=True):
@@ -91,27 +73,14 @@ def add_tables(x: Any, y: Any) -> Any:
 
 
 def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, *, vocab_size: int | None = None) -> csr_array:
-    """The rows of a table with sorted cells, in small index types.
-
-    Args:
-        data, indices, indptr: of the CSR format.
-        vocab_size: N, the number of columns; default, that of rows.
-    """
+    """A table of sorted CSR arrays in small types; vocab_size: columns, default square."""
     index_type, rows = np.int32 if len(indices) < 2**31 else np.int64, len(indptr) - 1
     parts = (data, indices.astype(index_type, copy=False), indptr.astype(index_type, copy=False))
     return csr_array(parts, shape=(rows, vocab_size or rows))
 
 
 class MergeTree:
-    """The sum of tables [N, N] that arrive one by one.
-
-    Example:
-        >>> tree, C = MergeTree(2), csr_array(np.array([[0, 3], [1, 0]], np.int32))
-        >>> for _ in range(5):
-        ...     tree.add(C)
-        >>> tree.total().toarray().tolist()
-        [[0, 15], [5, 0]]
-    """
+    """The sum of tables [N, N] that arrive one by one."""
 
     def __init__(self, vocab_size: int):
         self.tables: list[Any] = []  # dense ones are all of one size
@@ -130,86 +99,40 @@ class MergeTree:
         return self.tables[0] if self.tables else csr_array((self._N, self._N), dtype=np.int32)
 
 
-def split_columns(counts: SparseCounts, shards: int) -> list[SparseCounts]:
-    """Counts of the targets modulo the number of shards, spread evenly.
-
-    Example:
-        >>> C = csr_array(np.array([[1, 2, 3], [0, 4, 0], [0, 0, 0]], np.int32))
-        >>> [part.toarray()[0].tolist() for part, in split_columns((C,), 2)]
-        [[1, 0, 3], [0, 2, 0]]
-    """
-
-    def columns(C: csr_array, s: int) -> csr_array:
-        own = C.indices % shards == s
-        return sparse_table(C.data[own], C.indices[own], np.append(0, np.cumsum(own))[C.indptr])
-
-    return [tuple(columns(C, s) for C in counts) for s in range(shards)]
+def write_table(folder: str | os.PathLike, k: int, C: csr_array) -> None:
+    """Write C_k as `offset_k.npz`, which `scipy.sparse.load_npz` reads, too."""
+    write_whole(local_path(folder) / f"offset_{k}.npz", lambda file: scipy.sparse.save_npz(file, C))
 
 
-def write_tables(folder: str | os.PathLike, counts: SparseCounts, *, shard: int = 0, shards: int = 1) -> None:
-    """Write C_1 .. C_K as `offset_k_SSSSS-of-SSSSS.npz`.
-
-    Args:
-        folder: where.
-        counts: K tables, of all columns or of those of one shard.
-        shard, shards: which share of the columns this is, and of how many.
-
-    Raises:
-        ValueError: a file that cannot be written.
-    """
-    for k, C in enumerate(counts, start=1):
-        write_whole(_path(folder, k, shard, shards), lambda file, C=C: scipy.sparse.save_npz(file, C))
-
-
-def write_tables_index(folder: str | os.PathLike, *, radius: int, shards: int = 1, tokenizer: str = "") -> None:
-    """Write the index of the files of tables, after all of them.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
-    index = {"layout": _LAYOUT, "radius": radius, "shards": shards, "tokenizer": tokenizer}
-    write_json(local_path(folder) / _INDEX, index)
+def write_tables_index(folder: str | os.PathLike, *, radius: int, tokenizer: str = "") -> None:
+    """Write the index of the files of tables, after all of them."""
+    write_json(local_path(folder) / _INDEX, {"layout": _LAYOUT, "radius": radius, "tokenizer": tokenizer})
 
 
 def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> SparseCounts:
-    """The counts C_1 .. C_K that `write_tables` and `write_tables_index` wrote.
-
-    Args:
-        folder: where.
-        tokenizer: hash of the tokenizer whose ids are meant; default, any.
-
-    Raises:
-        ValueError: no whole counts there, those of another tokenizer, a file that is missing or damaged.
-    """
+    """The counts that `write_tables_index` completed, of a tokenizer (its hash)."""
     path = local_path(folder) / _INDEX
     try:
         index = parse_json(path.read_bytes())
-        layout, radius, shards, of_tokenizer = (index[name] for name in ("layout", "radius", "shards", "tokenizer"))
+        layout, radius, of_tokenizer = (index[name] for name in ("layout", "radius", "tokenizer"))
     except OSError as error:
         raise ValueError(f"{folder} holds no whole counts: write them with launch.beam") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"index {path} is damaged or of another version ({error}): count again") from error
-    if not all(isinstance(n, int) and n > 0 for n in (radius, shards)):
-        raise ValueError(f"index {path} is damaged (radius {radius!r}, {shards!r} shards): count again")
-    if layout != _LAYOUT:
-        raise ValueError(f"index {path} is of another version (layout {layout}): count again")
+    if layout != _LAYOUT or not isinstance(radius, int) or radius < 1:
+        raise ValueError(f"index {path} is damaged or of another version (layout {layout}): count again")
     if tokenizer not in (None, of_tokenizer):
         raise ValueError(f"{folder} holds counts of another tokenizer: count again with this one")
-    offsets = ([(_read(_path(folder, k, s, shards)),) for s in range(shards)] for k in range(1, radius + 1))
-    return tuple(merge_counts(*parts)[0] for parts in offsets)
-
-
-def _path(folder: str | os.PathLike, k: int, shard: int, shards: int) -> Path:
-    return local_path(folder) / f"offset_{k}_{shard:05}-of-{shards:05}.npz"
-
-
-def _read(path: Path) -> csr_array:
-    try:
-        with open(path, "rb") as file:
-            C = scipy.sparse.load_npz(file)
-    except Exception as error:  # whatever zip, NumPy and SciPy make of damaged bytes
-        raise ValueError(f"counts {path} are missing or damaged ({error}): count again") from error
-    return sparse_table(C.data, C.indices, C.indptr)
+    tables = []
+    for k in range(1, radius + 1):
+        file = path.with_name(f"offset_{k}.npz")
+        try:
+            with open(file, "rb") as opened:
+                C = scipy.sparse.load_npz(opened)
+        except Exception as error:  # whatever zip, NumPy and SciPy make of damaged bytes
+            raise ValueError(f"counts {file} are missing or damaged ({error}): count again") from error
+        tables.append(sparse_table(C.data, C.indices, C.indptr))
+    return tuple(tables)
 
 
 _block = 1 << 22  # tokens whose checksum is taken at a time
@@ -228,9 +151,7 @@ class Saving(NamedTuple):
 
 
 def windows(stream: Stream, first: int, last: int, *, radius: int, span: int) -> Iterator[np.ndarray]:
-    """The windows of a range in order, each with the tokens before it.
-
-    These are K = radius tokens, `<pad>` before the stream. The next window is read in a thread while the caller works.
+    """Windows of a range, each after `radius` tokens; the next is read ahead.
 
     Example:
         >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, radius=1, span=2)]
@@ -260,17 +181,9 @@ def feed(
 ) -> None:
     """Count the targets at positions first .. last - 1, after the last save.
 
-    Args:
-        counter: has a `radius`, a `vocab_size`, and a `span`, the positions that it prefers per `add`. `add(window)` counts the
-            positions of `window[radius:]`, the tokens before are context only, and refuses ids out of range. `state()` gives
-            the counts so far as named arrays, from which `restore(state)` of another counter continues.
-        stream: token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        first, last: range of the targets.
-        saving: where to save partial counts; default, nowhere.
-        progress: called with (positions done, positions in all).
-
-    Raises:
-        ValueError: a malformed stream; a token id out of range; a damaged file; partial counts of another pass.
+    counter: has a `radius`, a `vocab_size`, a `span` of positions that it prefers per `add(window)`, which counts the positions
+        of `window[radius:]`, `tables()` so far, and `restore(tables)`.
+    saving: where to save partial counts; default, nowhere. progress: called with (positions done, positions in all).
     """
     check_stream(stream)
     done, about = first, ""  # what identifies the pass: only partial counts of the same one are continued
@@ -310,27 +223,31 @@ def _save_path(saving: Saving) -> Path:
 
 
 def _save(counter: Any, saving: Saving, about: str, done: int) -> None:
-    saving.folder.mkdir(parents=True, exist_ok=True)
-    note = np.frombuffer(about.encode(), np.uint8)
-    save_arrays(_save_path(saving), {"about": note, "done": np.array(done), **counter.state()})
+    arrays = {"about": np.frombuffer(about.encode(), np.uint8), "done": np.array(done)}
+    for k, C in enumerate(counter.tables()):
+        own = {"table": C} if isinstance(C, np.ndarray) else {"data": C.data, "indices": C.indices, "indptr": C.indptr}
+        arrays |= {f"{name}_{k}": array for name, array in own.items()}
+    write_whole(_save_path(saving), lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
 
 
 def _restore(counter: Any, saving: Saving, about: str, first: int) -> int:
-    path = _save_path(saving)
+    path, P = _save_path(saving), jax.process_count()
     if not path.exists():
         begun_by = {path.stem.rpartition("_")[2] for path in saving.folder.glob("process_*.npz")}
         # a process of these may have saved already, before this one begins
-        if begun := min(begun_by - {str(jax.process_count())}, default=None):
-            raise ValueError(
-                f"{saving.folder} was begun by {begun} processes, and these are {jax.process_count()}: continue with as many, "
-                "or delete the folder to count again from the start"
-            )
+        if begun := min(begun_by - {str(P)}, default=None):
+            remedy = "continue with as many, or delete the folder to count again from the start"
+            raise ValueError(f"{saving.folder} was begun by {begun} processes, and these are {P}: {remedy}")
         return first
-    saved: dict[str, Any] = load_arrays(path)
-    if saved.pop("about").tobytes().decode() != about:
-        raise ValueError(
-            f"{path} holds partial counts of another text, radius or vocabulary: delete it, or choose another folder"
-        )
-    done = int(saved.pop("done"))
-    counter.restore(saved)
-    return done
+    try:
+        with open(path, "rb") as file:
+            saved = dict(np.load(file, allow_pickle=False))
+    except Exception as error:  # whatever zip and NumPy make of damaged bytes
+        raise ValueError(f"{path} is damaged ({error}): delete it and run the command again, which writes it anew") from error
+    if saved["about"].tobytes().decode() != about:
+        remedy = "delete it, or choose another folder"
+        raise ValueError(f"{path} holds partial counts of another text, radius or vocabulary: {remedy}")
+    names = ("table",) if "table_0" in saved else ("data", "indices", "indptr")
+    parts = ([saved[f"{name}_{k}"] for name in names] for k in range(counter.radius))
+    counter.restore(tuple(part[0] if len(part) == 1 else sparse_table(*part) for part in parts))
+    return int(saved["done"])

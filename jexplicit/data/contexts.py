@@ -42,17 +42,14 @@ def check_stream(stream: Stream) -> None:
     shape = getattr(stream, "shape", (len(stream),))
     whole = np.issubdtype(stream.dtype, np.integer) and len(shape) == 1 and len(stream) >= 3
     if not whole or stream[:1][0] != PAD or stream[len(stream) - 1 :][0] != PAD:
+        remedy = "with at least one token; build it with jexplicit.data.tokenizers.encode_documents"
         raise ValueError(
-            f"a {stream.dtype} token stream of shape {shape} that is not `<pad> document <pad> ... <pad>` in integers, "
-            "with at least one token; build it with jexplicit.data.tokenizers.encode_documents"
+            f"a {stream.dtype} token stream of shape {shape} that is not `<pad> document <pad> ... <pad>` in integers, {remedy}"
         )
 
 
 def context_columns(x: Any, K: int) -> list[Any]:
-    """The K context tokens of each position of `x[K:]`, PAD beyond documents.
-
-    For NumPy and JAX arrays, so that the compiled count and the contexts on the host agree by construction.
-    """
+    """The K context tokens of each position of `x[K:]`, of NumPy or JAX."""
     xp = x.__array_namespace__()
     columns = [x[K - 1 : -1]]
     for k in range(2, K + 1):
@@ -85,18 +82,11 @@ def pad_to(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length 
 def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
     """Contexts X and targets Y of every prediction in a stream.
 
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        K: radius in tokens.
-        eos: whether the `<pad>` after each document is a prediction.
+    X is [M, K] with the nearest token first, and Y [M]; eos: whether the `<pad>` after each document is a prediction.
 
-    Returns:
-        X [M, K] with the nearest token first, and Y [M], both in the integer type of the stream.
-
-    Example:
-        >>> X, Y = contexts(np.array([0, 5, 6, 0, 7, 0]), 2)
-        >>> X.tolist(), Y.tolist()
-        ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
+    >>> X, Y = contexts(np.array([0, 5, 6, 0, 7, 0]), 2)
+    >>> X.tolist(), Y.tolist()
+    ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
     """
     return window_contexts(with_leading_pads(stream, K), K, eos=eos)
 
@@ -113,18 +103,9 @@ def window_contexts(
 def distinct_contexts(
     X: Integer[np.ndarray, "M K"], times: Integer[np.ndarray, " M"] | None = None, *, ordered: bool = True
 ) -> tuple[Integer[np.ndarray, "u K"], Int[np.ndarray, " u"]]:
-    """The distinct contexts and their counts.
+    """The distinct contexts and their counts: partition functions are computed once for each.
 
-    The partition function of a softmax depends on the context only, so it is computed once per distinct context. Sum features
-    are invariant to the order of the tokens (`ordered=False`), with still fewer distinct contexts.
-
-    Args:
-        X: [M, K] contexts.
-        times: [M] multiplicity of each row of X; default, 1.
-        ordered: whether the order of the tokens matters.
-
-    Returns:
-        the distinct contexts [u, K] and their counts [u], which sum to M (or to the sum of `times`).
+    times: [M] multiplicity of each row of X; default, 1. ordered: whether the order of the tokens matters (not for Sum).
     """
     X = X if ordered else np.sort(X, axis=1)
     N = int(X.max(initial=0)) + 1
@@ -141,30 +122,15 @@ def distinct_contexts(
     return X[first], n
 
 
-_span_nats = 64
-_part = 1 << 22  # tokens
-_odd = np.array([1000003, 0x9E3779B97F4A7C15], np.uint64)  # of a polynomial hash
-
-
 def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """Hold whole documents out of a stream, in blocks spread evenly.
 
     Neighbouring documents are similar: a single held-out document would be more predictable than new text, and a single block
-    would be from one source only.
+    would be from one source only. Documents more than twice as long as the held-out text stay if there is a shorter one. Of a
+    single document the last part is held out, and the pairs across the boundary are in neither stream.
 
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        positions: approximate number of tokens to hold out.
-        most: approximate upper bound on the share of the stream.
-        blocks: approximate number of blocks; fewer for long documents.
-
-    Returns:
-        the remaining and the held-out documents, as streams. Their counts sum to those of the whole stream. Documents more than
-        twice as long as the held-out text are not held out if there is a shorter one. Of a single document the last part is
-        held out, and the pairs across the boundary are in neither stream.
-
-    Raises:
-        ValueError: a stream of a single token; positions, most or blocks not above 0.
+    positions: approximate number of tokens to hold out; most: approximate upper bound on the share of the stream; blocks: their
+    approximate number, fewer for long documents. Returns the remaining and the held-out documents, as streams.
     """
     if positions < 1 or most <= 0 or blocks < 1:
         raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: all must be above 0")
@@ -193,10 +159,7 @@ def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: i
 
 
 def cut_documents(stream: np.ndarray, longest: int) -> np.ndarray:
-    """The same text with long documents split to `longest` tokens.
-
-    For a text of a few long documents, pieces spread over it are a better sample than one document.
-    """
+    """The same text with long documents split to `longest` tokens."""
     pads = np.flatnonzero(stream == PAD)
     lengths = np.diff(pads) - 1
     pieces = np.maximum(1, -(-lengths // longest))

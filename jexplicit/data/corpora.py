@@ -1,25 +1,23 @@
 """A corpus: train and dev documents, read lazily, their splits and sources.
 
 Contexts do not cross the boundaries of documents, such as lines of a text file or docstrings. The documents of a corpus are an
-iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time, so that
-no corpus has to fit in memory. Lines of text files can also be read by ranges of bytes.
-
-Sources are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for
-minutes, so likely failures are checked first, within seconds), and the documentation of a Python installation.
+iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time. Sources
+are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for minutes, so
+likely failures are checked first), and the documentation of the Python standard library.
 """
 
 import ast
 import contextlib
 import functools
 import hashlib
+import heapq
 import importlib.util
 import json
 import logging
-import math
 import os
 import platform
+import random
 import re
-import site
 import socket
 import sys
 import sysconfig
@@ -33,23 +31,20 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from jexplicit.data.inputs import (
     Paths,
-    Record,
     check_field,
     file_lines,
     file_records,
     file_stamp,
-    is_compressed,
-    is_pipe,
     kind_of,
     list_files,
+    named_field,
     path_list,
-    text_of,
-    value_of,
 )
 from jexplicit.runs.files import cache_folder, local_path, mark_used, write_whole
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Iterable[str], covariant=True)
+logger = logging.getLogger(__name__)
 
 
 class Documents:
@@ -140,8 +135,7 @@ def split_at_end(documents: Iterable[str], *, dev: bool, share: float = 0.1) -> 
         raise ValueError(f"{characters} character(s) cannot be split into train and dev: use a longer text")
     for document in documents:
         first = min(max(cut - place, 0), len(document))
-        piece = document[first:] if dev else document[:first]
-        if piece:
+        if piece := document[first:] if dev else document[:first]:
             yield piece
         place += len(document)
 
@@ -149,17 +143,13 @@ def split_at_end(documents: Iterable[str], *, dev: bool, share: float = 0.1) -> 
 Split = Literal["blocks", "end"]
 
 
-def lazy_split(documents: Iterable[str], split: Split = "blocks") -> tuple[Documents, Documents]:
-    """Train and dev by `split_documents` or by `split_at_end`, each read again by every iteration."""
+def _lazy_split(documents: Iterable[str], split: Split = "blocks") -> tuple[Documents, Documents]:
     cut = iterate_split if split == "blocks" else split_at_end
     return Documents(cut, documents, dev=False), Documents(cut, documents, dev=True)
 
 
 def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
-    """Shuffle documents and split them 80 / 10 / 10, none empty.
-
-    For unrelated documents, such as the lines of a list; use `split_documents` if neighbours are related.
-    """
+    """Shuffle unrelated documents and split them 80 / 10 / 10, none empty."""
     import numpy as np  # local import: --help does not need it
 
     M = len(documents)
@@ -174,44 +164,24 @@ def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], l
 def sample_documents(
     documents: Iterable[str], size: int, *, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> tuple[list[str], int]:
-    """A uniform sample of `size` documents in order, and their total number.
-
-    progress: called with the number of documents seen, every 10,000. Source: Li 1994, Reservoir-sampling algorithms of time
-    complexity O(n (1 + log(N/n))), Algorithm L.
-    """
+    """A uniform sample of `size` documents in order, and their total number."""
     if size < 1:
         raise ValueError(f"a sample of {size} documents: draw at least 1")
-    import numpy as np  # local import: --help does not need it
+    rng, seen = random.Random(seed), 0
 
-    seen = 0
-
-    def counted() -> Iterator[tuple[int, str]]:
+    def drawn() -> Iterator[tuple[float, int, str]]:
         nonlocal seen
-        for document in documents:
-            yield seen, document
-            seen += 1
+        for seen, document in enumerate(documents, 1):  # noqa: B020
             if progress and seen % 10_000 == 0:
                 progress(seen)
+            yield rng.random(), seen, document
 
-    rng, numbered = np.random.default_rng(seed), counted()
-    kept, threshold = list(islice(numbered, size)), 1.0
-    while True:
-        threshold *= (1 - rng.random()) ** (1 / size)
-        skipped = math.log(1 - rng.random()) / math.log1p(-threshold) if threshold < 1 else 0.0
-        drawn = next(islice(numbered, int(min(skipped, sys.maxsize - 1)), None), None)
-        if drawn is None:
-            return [document for _, document in sorted(kept)], seen
-        kept[rng.integers(size)] = drawn
+    kept = heapq.nsmallest(size, drawn())  # the smallest of uniform numbers are at uniform places
+    return [document for _, _, document in sorted(kept, key=lambda one: one[1])], seen
 
 
 class TextSizes(NamedTuple):
-    """Sizes of a text independent of tokenizers.
-
-    documents: number of documents.
-    bytes: of their UTF-8, without line ends between documents.
-    characters: Unicode code points.
-    words: `len(re.split(r"\\s+", document))`, summed; as in lm-evaluation-harness.
-    """
+    """Documents, UTF-8 bytes (no line ends), code points and words (lm-evaluation-harness)."""
 
     documents: int
     bytes: int
@@ -227,19 +197,19 @@ class Overlap(NamedTuple):
 
 
 def text_sizes(documents: Iterable[str]) -> TextSizes:
-    """The sizes of a text."""
+    """The sizes of a text; its words are `len(re.split(r"\\s+", document))`, summed."""
     sizes = [(1, _bytes(document), len(document), len(re.split(r"\s+", document))) for document in documents]
     return TextSizes(*map(sum, zip(*sizes, strict=True))) if sizes else TextSizes(0, 0, 0, 0)
 
 
 def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
     """Shares of dev whose documents occur in train, for any white space."""
-    dev = list(dev)
-    words = [" ".join(document.split()) for document in dev]
-    wanted = set(words)
+    words = [(document, " ".join(document.split())) for document in dev]
+    wanted = {key for _, key in words}
     found = {key for document in train if (key := " ".join(document.split())) in wanted}
-    repeated = [document for document, key in zip(dev, words, strict=True) if key in found]
-    return Overlap(len(repeated) / max(len(dev), 1), sum(map(_bytes, repeated)) / max(sum(map(_bytes, dev)), 1))
+    sizes = [(_bytes(document), key in found) for document, key in words]
+    repeated, in_all = [size for size, twice in sizes if twice], sum(size for size, _ in sizes)
+    return Overlap(len(repeated) / max(len(sizes), 1), sum(repeated) / max(in_all, 1))
 
 
 def _bytes(document: str) -> int:
@@ -253,18 +223,14 @@ _plain_name = re.compile(r"\.txt(\.\w+)?$")
 def text_corpus(
     train: Paths, dev: Paths = (), *, field: str | None = None, documents: Unit = "line", split: Split = "blocks"
 ) -> Corpus[Documents]:
-    """A lazy corpus of text files; train is split without dev files.
-
-    Paths, `field` and `documents` are as in `read_documents`.
-    """
+    """A lazy corpus of text files (`read_documents`); train is split without dev files."""
     train_files, dev_files = train_and_dev_files(train, dev)
     check_reading([*train_files, *dev_files], field=field, documents=documents)
     reading: dict[str, Any] = {"field": field, "documents": documents}
-    whole = Documents(_files_documents, train_files, **reading)
-    parts = (whole, Documents(_files_documents, dev_files, **reading)) if dev_files else lazy_split(whole, split)
-    reading |= {"split": split}
-    source = {"train_files": list(map(file_stamp, train_files)), "dev_files": list(map(file_stamp, dev_files)), **reading}
-    return Corpus(", ".join(path_list(train)), *parts, source)
+    whole = Documents(files_documents, train_files, **reading)
+    parts = (whole, Documents(files_documents, dev_files, **reading)) if dev_files else _lazy_split(whole, split)
+    stamps = {"train_files": list(map(file_stamp, train_files)), "dev_files": list(map(file_stamp, dev_files))}
+    return Corpus(", ".join(path_list(train)), *parts, {**stamps, **reading, "split": split})
 
 
 def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = "line") -> list[str]:
@@ -277,7 +243,7 @@ def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = 
     """
     files = list_files(paths)
     check_reading(files, field=field, documents=documents)
-    return list(_files_documents(files, field=field, documents=documents))
+    return list(files_documents(files, field=field, documents=documents))
 
 
 def check_reading(files: Sequence[str], *, field: str | None, documents: str) -> None:
@@ -304,62 +270,50 @@ def train_and_dev_files(train: Paths, dev: Paths) -> tuple[list[str], list[str]]
     return train_files, dev_files
 
 
-def _files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
-    return chain.from_iterable(file_documents(file, **reading) for file in files)
+def files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
+    """The texts of `locate_documents`, file after file."""
+    return (document.text for file in files for document in locate_documents(file, **reading))
 
 
 class Document(NamedTuple):
-    """A document with its file, first line from 1, id and fields."""
+    """A document with its file, its first line from 1, and its fields."""
 
     text: str
     file: str
     line: int
-    id: Any = None
     fields: Mapping[str, Any] | None = None
 
 
-def file_documents(path: str, start: int = 0, stop: int | None = None, **reading: Any) -> Iterator[str]:
-    """The documents of one file, or of the lines in a byte range.
-
-    Consecutive ranges yield every document exactly once.
-    """
-    return (document.text for document in locate_documents(path, start, stop, **reading))
-
-
-def has_ranges(path: str, documents: Unit = "line") -> bool:
-    """Whether byte ranges of a file are independent: one document per line."""
-    return documents == "line" and kind_of(path) == "text" and not is_pipe(path) and not is_compressed(path)
-
-
 def locate_documents(
-    path: str,
-    start: int = 0,
-    stop: int | None = None,
-    *,
-    field: str | None = None,
-    documents: Unit = "line",
-    id_field: str | None = None,
-    every: bool = False,
+    path: str, *, field: str | None = None, documents: Unit = "line", every: bool = False, content: bytes | None = None
 ) -> Iterator[Document]:
-    """The documents of one file with their positions; every: all records, blank ones too."""
-    if kind_of(path) != "text":
-        fields = None if field is None or every else [field, *([] if id_field is None else [id_field])]
-        found = record_documents(file_records(path, fields), path, field=field, id_field=id_field, every=every)
+    """The documents of one file with their positions.
+
+    every: all records with all of their fields, blank ones too.
+    content: of standard input, whose name is `path`: plain text, or JSON lines with a field.
+    """
+    empty = True
+    if kind_of(path) != "text" or (content is not None and field is not None):
+        for record in file_records(path, None if field is None or every else [field], content=content):
+            text = record.text(named_field(path, record.fields, field))
+            if every or text.strip():
+                empty = False
+                yield Document(text if text.strip() else "", path, record.line, record.fields if every else None)
     else:
-        found = line_documents(file_lines(path, start, stop), path, documents)
-    empty = start == 0 and stop is None
-    for document in found:
-        empty = False
-        yield document
+        for document in _plain_documents(file_lines(path, content=content), path, documents):
+            empty = False
+            yield document
     if empty:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
 
 
-def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") -> Iterator[Document]:
+def _plain_documents(lines: Iterable[str], name: str, documents: Unit) -> Iterator[Document]:
     """The documents in plain text: lines, blocks between blank lines, or all."""
+    # str.splitlines would also split at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
+    whole = (part for line in lines for part in line.removesuffix("\n").removesuffix("\r").split("\r"))
     block: list[str] = []
     first = 0
-    for n, line in enumerate(_split_lines(lines), 1):
+    for n, line in enumerate(whole, 1):
         if documents == "line":
             if line.strip():
                 yield Document(line, name, n)
@@ -375,32 +329,10 @@ def line_documents(lines: Iterable[str], name: str, documents: Unit = "line") ->
         yield Document("\n".join(block), name, first)
 
 
-def record_documents(
-    records: Iterable[Record], name: str, *, field: str | None, id_field: str | None = None, every: bool = False
-) -> Iterator[Document]:
-    """The documents in a field of records, with `every` also blank ones."""
-    for record in records:
-        if field is None:
-            raise ValueError(f"{name} has the fields {', '.join(record.fields)}: name the one that holds the text, field=NAME")
-        text = text_of(record, name, field)
-        if every or text.strip():
-            value = None if id_field is None else value_of(record, name, id_field)
-            yield Document(text if text.strip() else "", name, record.line, value, record.fields if every else None)
-
-
-def _split_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines without their ends, `\\n`, `\\r\\n` or `\\r`."""
-    # str.splitlines would also split at \x0b, \x0c, \x1c, \x85, \u2028 …, which are part of a line.
-    for line in lines:
-        if "\r" in line:
-            yield from line.removesuffix("\n").removesuffix("\r").split("\r")
-        else:
-            yield line.removesuffix("\n")
-
+# TensorFlow Datasets
 
 _host = ("storage.googleapis.com", 443)
 _info_file = "dataset_info.json"  # of every version of a prepared data set
-_dev_splits = ("validation", "test")
 _text_way_out = "download the text and use train=FILES, or the corpus docs, which is embedded"
 
 
@@ -412,16 +344,21 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
     missing = [module for module in ("tensorflow_datasets", "importlib_resources") if importlib.util.find_spec(module) is None]
     if missing:
         raise ValueError(f"tfds:{name} needs {' and '.join(missing)}: pip install 'jexplicit[tfds]', or {way_out}")
-    prepared = _prepared_folder(name, f"tfds:{name}")
+    place = local_path(name, f"tfds:{name}")
+    versions = sorted(path.parent for path in place.rglob(_info_file)) if place.is_dir() else []
+    if len(versions) > 1:
+        raise ValueError(f"tfds:{name} holds several data sets: name one of {', '.join(map(str, versions))}")
+    if not versions and name.startswith(("/", ".", "~")):
+        raise ValueError(f"tfds:{name}: no {_info_file} there: name the folder of a data set that TFDS has prepared")
     home = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "the folder of TFDS")
     folder = home / name.split("/")[0]
-    if prepared is None and not any(folder.rglob(_info_file)) and not _reachable(*_host):
+    if not versions and not any(folder.rglob(_info_file)) and not _reachable(*_host):
         raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}")
     import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
 
     try:
-        if prepared is not None:
-            return tfds.builder_from_directory(prepared)
+        if versions:
+            return tfds.builder_from_directory(versions[0])
         builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
         with contextlib.redirect_stdout(sys.stderr):  # for progress
             builder.download_and_prepare()
@@ -430,76 +367,41 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
     return builder
 
 
-def _prepared_folder(name: str, what: str) -> Path | None:
-    """The folder with the files of one version, if a name is a folder."""
-    folder = local_path(name, what)
-    versions = sorted(path.parent for path in folder.rglob(_info_file)) if folder.is_dir() else []
-    if len(versions) > 1:
-        raise ValueError(f"{what} holds several data sets: name one of {', '.join(map(str, versions))}")
-    if not versions and name.startswith(("/", ".", "~")):
-        raise ValueError(f"{what}: no {_info_file} there: name the folder of a data set that TFDS has prepared")
-    return versions[0] if versions else None
-
-
 def unreadable(name: str, error: Exception, *, way_out: str) -> ValueError:
     """The error of any failure while reading, with the remedy."""
     return ValueError(f"tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
 
 
-class TfdsText(NamedTuple):
-    """A prepared text data set.
-
-    name: of the data set, or its folder.
-    feature: the feature with the text.
-    data_dir: the folder of the data sets.
-    version: the data set's full name, including its version.
-    dev: the split used as dev, or None if there is only train.
-    sizes: number of documents in each split, including blank ones.
-    bytes: of the files of each split.
-    """
-
-    name: str
-    feature: str
-    data_dir: str | None
-    version: str
-    dev: str | None
-    sizes: dict[str, int]
-    bytes: dict[str, int]
-
-    def documents(self, split: str) -> Iterator[str]:
-        """The documents of a split that are not blank, read lazily."""
-        builder = prepared_builder(self.name, self.data_dir, way_out=_text_way_out)
-        try:
-            rows = builder.as_data_source(split=split)
-            for n in range(len(rows)):
-                value = rows[n][self.feature]
-                text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
-                if text.strip():
-                    yield text
-        except Exception as error:
-            raise unreadable(self.name, error, way_out=_text_way_out) from error
-
-
-def tfds_text(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> TfdsText:
-    """A text data set of TFDS; dev is validation, or else test."""
-    builder = prepared_builder(name, data_dir, way_out=_text_way_out)
-    features, splits = list(builder.info.features), list(builder.info.splits)
+def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
+    """A lazy TFDS text; dev is validation, test, or a part of train."""
+    info = prepared_builder(name, data_dir, way_out=_text_way_out).info
+    features, splits = list(info.features), list(info.splits)
     if feature not in features:
         raise ValueError(f"tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (feature=NAME)")
     if "train" not in splits:
         raise ValueError(f"tfds:{name} has the splits {', '.join(splits)}, but no train: {_text_way_out}")
-    dev = next((split for split in _dev_splits if split in splits), None)
-    sizes = {split: int(about.num_examples) for split, about in builder.info.splits.items()}
-    size = {split: int(about.num_bytes) for split, about in builder.info.splits.items()}
-    return TfdsText(name, feature, None if data_dir is None else str(data_dir), str(builder.info.full_name), dev, sizes, size)
+    own = [
+        Documents(_tfds_documents, name, feature, data_dir, split)
+        for split in ("train", "validation", "test")
+        if split in splits
+    ]
+    size = {split: int(about.num_bytes) for split, about in info.splits.items()}
+    train, dev = _lazy_split(own[0]) if len(own) == 1 else own[:2]
+    return Corpus(f"tfds:{info.full_name}", train, dev, {"version": str(info.full_name), "bytes": size, "feature": feature})
 
 
-def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
-    """A lazy text data set of TFDS; without validation and test, `split_documents` splits train."""
-    data = tfds_text(name, feature=feature, data_dir=data_dir)
-    train = Documents(data.documents, "train")
-    parts = lazy_split(train) if data.dev is None else (train, Documents(data.documents, data.dev))
-    return Corpus(f"tfds:{data.version}", *parts, {"version": data.version, "bytes": data.bytes, "feature": data.feature})
+def _tfds_documents(name: str, feature: str, data_dir: str | os.PathLike | None, split: str) -> Iterator[str]:
+    """The documents of a split that are not blank, read lazily."""
+    builder = prepared_builder(name, data_dir, way_out=_text_way_out)
+    try:
+        rows = builder.as_data_source(split=split)
+        for n in range(len(rows)):
+            value = rows[n][feature]
+            text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+            if text.strip():
+                yield text
+    except Exception as error:
+        raise unreadable(name, error, way_out=_text_way_out) from error
 
 
 def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
@@ -510,18 +412,12 @@ def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
         return False
 
 
-logger = logging.getLogger(__name__)
-_HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+# The documentation of Python
 
+_HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
-# Nodes that may contain a class or a function, and their fields; all others are skipped.
-_COMPOUND = (
-    *(ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
-    *(ast.Try, ast.TryStar, ast.ExceptHandler, ast.Match, ast.match_case),
-)
-_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 _LAYOUT = "1"  # increment if the same source files give other documents
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # a docstring may contain one alone, which UTF-8 cannot encode
 
 
 def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
@@ -530,31 +426,36 @@ def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
     A Python release determines the corpus (`about_corpus`). keep: cache it, as parsing takes 6 s of CPU time.
     """
     documents = _kept_documents() if keep else _standard_library_documents()
-    return Corpus("docs", *split_documents(_unique(documents)))
+    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in documents)
+    return Corpus("docs", *split_documents(list(dict.fromkeys(text for text in texts if text.strip()))))
 
 
 def about_corpus(name: str) -> str | None:
     """A description of an embedded corpus with Python's version, else None."""
-    docs = f"documentation of Python {platform.python_version()}"
-    return {"docs": docs, "installed": f"{docs} and of the packages installed with it"}.get(name)
-
-
-def installed_corpus(progress: Callable[[int, int], None] | None = None) -> Corpus[list[str]]:
-    """`docs_corpus` and the docstrings of all installed packages, parsed."""
-    sources = [path for folder in _package_folders() for path in _source_files(folder)]
-    documents = [*_standard_library_documents(), *_docstrings(sources, progress)]
-    return Corpus("installed", *split_documents(_unique(documents)))
+    return f"documentation of Python {platform.python_version()}" if name == "docs" else None
 
 
 @functools.cache
 def _standard_library_documents() -> tuple[str, ...]:
     from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
 
-    return *(topics[name] for name in sorted(topics)), *_docstrings(_standard_library())
+    documents, unreadable = [topics[name] for name in sorted(topics)], []
+    for path in _standard_library():
+        try:
+            documents += _file_docstrings(path)
+        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+            unreadable.append(f"{path} ({error})")
+    if unreadable:
+        logger.warning("skipped %d source files that cannot be read, the first: %s", len(unreadable), unreadable[0])
+    return tuple(documents)
 
 
 def _standard_library() -> list[Path]:
-    return _source_files(Path(sysconfig.get_paths()["stdlib"]))
+    found = []
+    for place, folders, files in os.walk(sysconfig.get_paths()["stdlib"]):
+        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
+        found += [Path(place, name) for name in files if name.endswith(".py")]
+    return sorted(found)
 
 
 def _kept_documents() -> tuple[str, ...]:
@@ -566,62 +467,26 @@ def _kept_documents() -> tuple[str, ...]:
         documents = tuple(json.loads(path.read_text()))
     except (OSError, ValueError):  # missing or damaged
         documents = _standard_library_documents()
-        with contextlib.suppress(OSError, ValueError):  # unwritable cache: not used
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(ValueError):  # unwritable cache: not used
             write_whole(path, lambda file: file.write(json.dumps(documents).encode()))
     mark_used(path.parent)
     return documents
-
-
-def _package_folders() -> list[Path]:
-    paths = sysconfig.get_paths()
-    folders = {Path(folder).resolve() for folder in (*site.getsitepackages(), paths["purelib"], paths["platlib"])}
-    return sorted(folder for folder in folders if folder.is_dir())
-
-
-def _source_files(folder: Path) -> list[Path]:
-    found = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
-        found += [Path(place, name) for name in files if name.endswith(".py")]
-    return sorted(found)
-
-
-def _docstrings(sources: Sequence[Path], progress: Callable[[int, int], None] | None = None) -> Iterator[str]:
-    unreadable = []
-    for done, path in enumerate(sources, 1):
-        try:
-            yield from _file_docstrings(path)
-        except (OSError, SyntaxError, ValueError, RecursionError) as error:
-            unreadable.append(f"{path} ({error})")
-        if progress is not None:
-            progress(done, len(sources))
-    if unreadable:
-        counts = f"{len(unreadable)} of {len(sources)} source files"
-        logger.warning("skipped %s that cannot be read, the first: %s", counts, unreadable[0])
 
 
 def _file_docstrings(path: Path) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's code
         tree = ast.parse(path.read_bytes())
-    return [docstring for node in _nodes_with_docstrings(tree) if (docstring := ast.get_docstring(node))]
+    return [docstring for node in _definitions(tree) if (docstring := ast.get_docstring(node))]
 
 
-def _nodes_with_docstrings(tree: ast.AST) -> Iterator[_HasDocstring]:
-    pending = [tree]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, _HasDocstring):
-            yield node
-        blocks = (getattr(node, name, None) for name in _BLOCKS)
-        pending += reversed([child for block in blocks if block for child in block if isinstance(child, _COMPOUND)])
-
-
-def _unique(documents: Iterable[str]) -> list[str]:
-    # A docstring may contain a lone surrogate, which UTF-8 cannot encode.
-    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in documents)
-    return list(dict.fromkeys(text for text in texts if text.strip()))
+def _definitions(node: ast.AST) -> Iterator[_HasDocstring]:
+    """The module, classes and functions, in the order of the file."""
+    if isinstance(node, _HasDocstring):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _definitions(child)
 
 
 def read_corpus(
@@ -635,20 +500,16 @@ def read_corpus(
     feature: str = "text",
     data_dir: str | os.PathLike | None = None,
     keep: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
-    """The corpus of a name: `docs`, `installed`, `text` or `tfds:NAME`.
+    """The corpus of a name: `docs`, `text` or `tfds:NAME`.
 
-    train, dev, field, documents, split: of `text`, see `jexplicit.data.corpora.text_corpus`. feature, data_dir: of TFDS.
-    keep: of `docs`, see `docs_corpus`. progress: of `installed`, called with (source files done, total source files).
+    train, dev, field, documents, split: of `text_corpus`. feature, data_dir: of TFDS. keep: of `docs_corpus`.
     """
     kind, _, of_tfds = name.partition(":")
     if kind == "tfds" and of_tfds:
         return tfds_corpus(of_tfds, feature=feature, data_dir=data_dir)
     if name == "text":
         return text_corpus(train, dev, field=field, documents=documents, split=split)
-    if name == "installed":
-        return installed_corpus(progress)
     if name != "docs":
-        raise ValueError(f"corpus {name!r}: choose docs, installed or tfds:NAME, or name training files")
+        raise ValueError(f"corpus {name!r}: choose docs or tfds:NAME, or name training files")
     return docs_corpus(keep=keep)

@@ -1,7 +1,8 @@
-"""Labelled grey images: 8x8 digits, files (idx, PNG, .npz), and TFDS.
+"""Labelled grey images: 8x8 digits, files (idx, .npz, any of Pillow), TFDS.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
-levels instead of 256, and so `(X + 1)/17`. Files are read as bytes; colours, and images of several sizes, are refused.
+levels instead of 256, and so `(X + 1)/17`. Images in colour become grey, on white; of several sizes they are resized or
+refused.
 """
 
 import hashlib
@@ -18,15 +19,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from jexplicit.data.corpora import prepared_builder, unreadable
 from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
-from jexplicit.runs.checks import check_labels
+from jexplicit.runs.checks import check_labels_of
 from jexplicit.runs.files import local_path
 
-FILES = {
-    "train_images": "train-images-idx3-ubyte",
-    "train_labels": "train-labels-idx1-ubyte",
-    "test_images": "t10k-images-idx3-ubyte",
-    "test_labels": "t10k-labels-idx1-ubyte",
-}
+FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte"}
+FILES |= {"test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte"}
 """MNIST's published names of idx files; each may also end in .gz."""
 KEYS = dict(zip(FILES, ("x_train", "y_train", "x_test", "y_test"), strict=True))
 """Names of arrays in an .npz file, as in Keras."""
@@ -77,34 +74,29 @@ def read_images(
     Args:
         name: `digits` (embedded), `tfds:NAME` or `tfds:DIR`, the name of a data set of files, such as `mnist`,
             `fashion_mnist`, or its path: `./shapes`, `mnist.npz`.
-        data_dir: a folder of idx files, or of PNGs as `train/LABEL/*.png` and `test/LABEL/*.png` (which are shuffled), or an
-            .npz file with the arrays x_train, y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
+        data_dir: a folder of idx files, or of images in `train/LABEL` and `test/LABEL` (which are shuffled), or in `LABEL`
+            alone (every fifth image of a label, drawn with the seed, is a test image), or an .npz file with the arrays x_train,
+            y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
         limit: read at most this many training images, and at most this many test images.
-        resize: N, of a folder of images of any kind, colour and size, which become grey and N x N. It may also hold LABEL/*
-            alone: then every fifth image of a label, drawn with the seed, is a test image.
-
-    Raises:
-        ValueError: missing, damaged or inconsistent data.
+        resize: N, of a folder of images of any size, which become N x N.
 
     Example:
         >>> data = read_images("digits")
         >>> data.train_images.shape, data.test_images.shape, data.outputs
         ((1437, 8, 8), (360, 8, 8), 10)
-        >>> len(read_images("digits", limit=100).train_labels)
-        100
     """
-    if not isinstance(name, str | os.PathLike):
-        raise ValueError(f"data set {name!r}: give a name, such as digits, or a path")
     name = os.fspath(name)
     made = name == "digits" or name.startswith("tfds:")
     if resize is not None and (not 1 <= resize <= _largest_side or made or not local_path(_place(name, data_dir)).is_dir()):
         raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of 1 to {_largest_side}, or none")
+    if name == "digits" and data_dir is not None:
+        raise ValueError(f"data_dir={data_dir} with the data set digits, which is embedded: name the data set of that folder")
     if name == "digits":
-        if data_dir is not None:
-            raise ValueError(
-                f"data_dir={data_dir} with the data set digits, which is embedded: name the data set of that folder"
-            )
-        images = _embedded_digits()
+        from sklearn.datasets import load_digits  # not for every program
+
+        X, Y = (np.asarray(part).astype(np.uint8) for part in load_digits(return_X_y=True))
+        X, m = X.reshape(-1, 8, 8), _train_digits
+        images = Images("digits", X[:m], Y[:m], X[m:], Y[m:], levels=17)
     elif name.startswith("tfds:"):
         images = _tfds_images(name.removeprefix("tfds:"), data_dir)
     else:
@@ -116,20 +108,12 @@ def read_images(
 
 
 def pixel_features(images: Num[np.ndarray, "..."], levels: int, dtype: Any = np.float32) -> Float[np.ndarray, "M D"]:
-    """`H = flatten((X + 1)/levels)`, in (0, 1].
+    """`H = flatten((X + 1)/levels)`, in (0, 1]: paper, Sec. 3.2.
 
-    Args:
-        images: [M, height, width] grey levels 0 .. levels - 1.
-        levels: 256 for bytes, 17 for the 8x8 digits.
+    images: [M, height, width], of the integers 0 .. levels - 1; others, such as [0, 1], are refused. levels: 256 for bytes.
 
-    Raises:
-        ValueError: not three dimensions; grey levels that are not the integers 0 .. levels - 1, such as images in [0, 1].
-
-    Example:
-        >>> pixel_features(np.array([[[0, 255]]]), 256).tolist()
-        [[0.00390625, 1.0]]
-
-    Source: paper, Sec. 3.2.
+    >>> pixel_features(np.array([[[0, 255]]]), 256).tolist()
+    [[0.00390625, 1.0]]
     """
     if images.ndim != 3:
         raise ValueError(f"images of the shape {images.shape}: give grey images [images, height, width]")
@@ -138,52 +122,38 @@ def pixel_features(images: Num[np.ndarray, "..."], levels: int, dtype: Any = np.
 
 
 def one_hot(labels: Integer[np.ndarray, " M"], outputs: int, dtype: Any = np.float32) -> Float[np.ndarray, "M N"]:
-    """Targets Y, a unit vector per label.
+    """Targets Y, a unit vector per label 0 .. outputs - 1.
 
-    Raises:
-        ValueError: a label outside of 0 .. outputs - 1.
-
-    Example:
-        >>> one_hot(np.array([1, 0]), 2).tolist()
-        [[0.0, 1.0], [1.0, 0.0]]
+    >>> one_hot(np.array([1, 0]), 2).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
     """
-    check_labels(labels := np.asarray(labels), outputs)
-    return np.eye(outputs, dtype=dtype)[labels]
+    check_labels_of(labels := np.asarray(labels), (len(labels), outputs))
+    return np.eye(outputs, dtype=dtype)[labels.astype(int)]
 
 
 def check_images(images: Images) -> Images:
-    """Refuse a data set that a model would misread.
-
-    That is: no images; images and labels of different numbers; train and test of different shapes; a label out of range or a
-    class without a training image; a grey level out of range; an image that is zero everywhere.
-    """
+    """Refuse a data set that a model would misread."""
     for part in ("train", "test"):
         X, Y = getattr(images, f"{part}_images"), getattr(images, f"{part}_labels")
         if len(X) != len(Y) or not len(X):
             raise ValueError(f"{images.name}: {len(X)} {part} images and {len(Y)} labels: give equally many, and at least one")
         check_grey_levels(X, images.levels, f"{images.name}: {part} images")
         if (dark := ~X.any(axis=(1, 2))).any():
-            raise ValueError(
-                f"{images.name}: {part} image {int(dark.argmax())} is zero everywhere ({int(dark.sum())} are): "
-                "it has no information about its label; remove it"
-            )
+            which = f"{part} image {int(dark.argmax())} is zero everywhere ({int(dark.sum())} are)"
+            raise ValueError(f"{images.name}: {which}: it has no information about its label; remove it")
     if images.train_images.shape[1:] != images.test_images.shape[1:]:
         shapes = f"{images.train_images.shape[1:]} and test images {images.test_images.shape[1:]}"
         raise ValueError(f"{images.name}: train images are {shapes}: they must have equal shapes")
     tested, highest = int(images.test_labels.max()), int(max(images.train_labels.max(), images.test_labels.max()))
     if images.name in _ten_classes and highest > 9:
-        raise ValueError(
-            f"label {highest} in {images.name}, whose labels are 0 .. 9: the label file is damaged or another data set's "
-            "(name that, with data_dir=DIR)"
-        )
+        remedy = "the label file is damaged or another data set's (name that, with data_dir=DIR)"
+        raise ValueError(f"label {highest} in {images.name}, whose labels are 0 .. 9: {remedy}")
     if tested >= images.outputs:
         raise ValueError(f"{images.name}: test label {tested}, and training labels are 0 .. {images.outputs - 1}")
     seen = np.bincount(images.train_labels, minlength=images.outputs)
     if images.outputs < 2 or not seen.all():
-        raise ValueError(
-            f"{images.name}: label {int(seen.argmin())} has no training image, and the labels go up to {images.outputs - 1}: "
-            "number at least two classes 0, 1, 2, ... without gaps"
-        )
+        found = f"label {int(seen.argmin())} has no training image, and the labels go up to {images.outputs - 1}"
+        raise ValueError(f"{images.name}: {found}: number at least two classes 0, 1, 2, ... without gaps")
     return images
 
 
@@ -204,12 +174,13 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
 
 
 def read_parts(path: str | os.PathLike, resize: int | None = None, seed: int = 0) -> Images:
-    """The data set in an .npz file, a folder of PNGs, or idx files."""
+    """The data set in an .npz file, a folder of images, or idx files."""
     path = local_path(path)
     if path.suffix.lower() == ".npz":
         return _read_npz(path)
-    if (path / "train").is_dir() or resize:
-        return _read_png_folders(path, resize, seed)
+    idx = path.is_dir() and any(file.name.lower().startswith(tuple(FILES.values())) for file in path.iterdir())
+    if path.is_dir() and not idx and (resize or any(file.is_dir() for file in path.iterdir())):
+        return _read_folders(path, resize, seed)
     arrays = (read_idx(_idx_file(path, file), 3 if "images" in part else 1) for part, file in FILES.items())
     return Images._make([path.name, *arrays, 256, ()])
 
@@ -219,23 +190,22 @@ def read_grey_images(
 ) -> list[tuple[str, UInt8[np.ndarray, "height width"]]]:
     """The images in files and folders, each with its name.
 
-    PNGs, whose levels are 0 .. 255, are rescaled to 0 .. levels - 1, unless none has a higher level.
+    Those that Pillow reads, whose levels are 0 .. 255, are rescaled to 0 .. levels - 1, unless none has a higher level.
     """
-    found, pngs = [], []  # pngs: indices in found
+    found, bytes_at = [], []  # bytes_at: indices in found
     for path in map(local_path, paths):
         if not path.exists():
-            raise ValueError(f"{path} does not exist: name PNGs, folders of PNGs, .npy, .npz or idx files")
+            raise ValueError(f"{path} does not exist: name images, folders of them, .npy, .npz or idx files")
         before = len(found)
-        if path.is_dir() or path.suffix.lower() == ".png" or (resize and path.suffix.lower() in Image.registered_extensions()):
-            files = _png_files(path, resize) if path.is_dir() else [path]
-            found += [(str(file), read_png(file, resize)) for file in files]
-            pngs += range(before, len(found))
+        if path.is_dir() or _is_image(path):
+            found += [(str(file), read_image(file, resize)) for file in (_image_files(path) if path.is_dir() else [path])]
+            bytes_at += range(before, len(found))
         else:
             found += [(f"{path}[{n}]", image) for n, image in enumerate(_images_in(path, levels))]
         if len(found) == before:
             raise ValueError(f"{path} holds no image: leave it out, or write it again")
-    if any((found[n][1] >= levels).any() for n in pngs):
-        for n in pngs:
+    if any((found[n][1] >= levels).any() for n in bytes_at):
+        for n in bytes_at:
             found[n] = found[n][0], ((levels - 1) / 255 * found[n][1]).round().astype(np.uint8)
     return found
 
@@ -256,13 +226,11 @@ def read_idx(path: str | os.PathLike, dimensions: int) -> UInt8[np.ndarray, "...
         raise ValueError(f"{path} has four dimensions, as of colour images: only grey images are read; average the colours")
     if magic != expected or len(content) < 4:
         what = {0x801: "that of labels", 0x803: "that of images"}.get(magic, "not that of an idx file of bytes")
-        raise ValueError(
-            f"{path} has the magic number {magic}, {what}; expected {expected}: check that images and labels are not swapped"
-        )
-    shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else ()
-    values, wanted = len(content) - header, math.prod(shape)
-    if len(shape) < dimensions or values != wanted:
-        what = "is truncated" if len(shape) < dimensions or values < wanted else "has extra bytes"
+        remedy = f"expected {expected}: check that images and labels are not swapped"
+        raise ValueError(f"{path} has the magic number {magic}, {what}; {remedy}")
+    shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else (-1,)
+    if (values := len(content) - header) != (wanted := math.prod(shape)):
+        what = "is truncated" if values < wanted or wanted < 0 else "has extra bytes"
         raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
@@ -272,56 +240,40 @@ def _idx_file(folder: Path, file: str) -> Path:
         if path.is_file() and path.name.lower() in (file, *(file + ending for ending in COMPRESSED)):
             return path
     raise ValueError(
-        f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or PNGs as "
-        "train/LABEL/*.png and test/LABEL/*.png, or name an .npz file; a folder of LABEL/*.png alone is read with resize=N"
+        f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or images as "
+        "train/LABEL/* and test/LABEL/*, or as LABEL/* alone, or name an .npz file"
     )
 
 
-# PNG
-
-_TO_GREY = """Image.open(file).convert("L").save(new_file)"""
-_TO_8_BITS = """Image.fromarray((numpy.asarray(Image.open(file)) // 257).astype("uint8")).save(new_file)"""
-_TO_WHITE = (  # a conversion alone would drop the transparency, and show what lies under it
-    """image = Image.open(file).convert("RGBA"); """
-    """Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L").save(new_file)"""
-)
+# Images that Pillow reads
 
 
-def read_png(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.ndarray, "height width"]:
-    """The grey levels of a PNG, or with `resize` of any image on white."""
+def read_image(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.ndarray, "height width"]:
+    """The grey levels 0 .. 255 of an image on white, maybe resized."""
     content = read_input(path)
     try:
-        with Image.open(io.BytesIO(content), formats=None if resize else ["PNG"]) as image:
+        with Image.open(io.BytesIO(content)) as image:
             image.load()
-            mode, frames, transparent = image.mode, getattr(image, "n_frames", 1), "transparency" in image.info
+            mode, frames = image.mode, getattr(image, "n_frames", 1)
             upright = ImageOps.exif_transpose(image)
-    except Exception as error:  # Pillow raises SyntaxError, struct.error and others for a broken PNG
-        why = "none is in it" if isinstance(error, UnidentifiedImageError) else error
-        raise ValueError(f"{path} cannot be read as {'an image' if resize else 'a PNG'} ({why}): write it again") from error
-    transparent |= mode.endswith("A")
-    wide = mode.startswith("I;16")  # which a conversion would clip, not scale
+    except Exception as error:  # Pillow raises SyntaxError, struct.error and others for a broken image
+        why = "none is in it, or Pillow does not read it" if isinstance(error, UnidentifiedImageError) else error
+        raise ValueError(f"{path} cannot be read as an image ({why}): write it again, as PNG or JPEG") from error
     if mode in ("I", "F"):
         raise ValueError(f"{path} is an image of mode {mode}: its grey levels have no known range; write it with 8 or 16 bits")
-    if not resize and (transparent or mode not in ("L", "1")):
-        remedy = _TO_8_BITS if wide else _TO_WHITE if transparent else _TO_GREY
-        raise ValueError(
-            f"{path} is an image of mode {mode}{' with transparency' * transparent}: only grey images of 8 bits are read; "
-            f"read its folder with resize=N, or convert it, with Pillow: {remedy}"
-        )
     if frames > 1:
         raise ValueError(f"{path} has {frames} frames: write each as an image of its own")
-    if not resize:
-        return np.asarray(upright.convert("L"))
-    shown = (Image.fromarray((np.asarray(upright) // 257).astype(np.uint8)) if wide else upright).convert("RGBA")
-    grey = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown).convert("L")
-    return np.asarray(grey.resize((resize, resize)))
+    if mode.startswith("I;16"):  # which a conversion would clip, not scale
+        upright = Image.fromarray((np.asarray(upright) // 257).astype(np.uint8))
+    if mode not in ("L", "1") or "transparency" in upright.info:
+        shown = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown)
+    grey = upright.convert("L")
+    return np.asarray(grey.resize((resize, resize)) if resize else grey)
 
 
-def _read_png_folders(folder: Path, resize: int | None, seed: int) -> Images:
-    """The PNGs `train/LABEL/*.png` and `test/LABEL/*.png`, or `LABEL/*`, shuffled by a fixed permutation.
-
-    Classes are the folders of train, in numerical or alphabetical order.
-    """
+def _read_folders(folder: Path, resize: int | None, seed: int) -> Images:
+    """The images `train/LABEL/*` and `test/LABEL/*`, or `LABEL/*`, shuffled by a fixed permutation."""
     parts = ("train", "test") if (folder / "train").is_dir() else ("",)
     labels = {part: _subfolders(folder / part) for part in parts}
     classes, arrays = labels[parts[0]], []
@@ -330,11 +282,11 @@ def _read_png_folders(folder: Path, resize: int | None, seed: int) -> Images:
     if len(classes) > _most_classes:
         raise ValueError(f"{folder / parts[0]} has {len(classes)} labels: at most {_most_classes} classes")
     for part in parts:
-        files = [(file, classes.index(label)) for label in labels[part] for file in _png_files(folder / part / label, resize)]
-        images = [read_png(file, resize) for file, _ in files]
+        files = [(file, classes.index(label)) for label in labels[part] for file in _image_files(folder / part / label)]
+        images = [read_image(file, resize) for file, _ in files]
         if other := next((n for n, image in enumerate(images) if image.shape != images[0].shape), None):
             sizes = " and ".join(f"{files[n][0]} is {size(images[n].shape)}" for n in (0, other))
-            raise ValueError(f"{sizes}: all images need one size; resize them, with Pillow: image.resize(...), or by resize=N")
+            raise ValueError(f"{sizes}: all images need one size; resize them by resize=N")
         order = np.random.default_rng(0).permutation(len(files))
         arrays += [np.stack(images)[order], np.array([label for _, label in files], np.uint8)[order]]
     if len(parts) == 1:
@@ -344,22 +296,14 @@ def _read_png_folders(folder: Path, resize: int | None, seed: int) -> Images:
     return Images._make([folder.name, *arrays, 256, tuple(classes)])
 
 
-_closed = (".avif", ".heic", ".heif", ".jxl")  # images that Pillow reads with a plugin alone
-
-
 def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in Image.registered_extensions() or path.suffix.lower() in _closed
+    return path.suffix.lower() in (*Image.registered_extensions(), ".heic", ".heif")  # the last ones to be refused
 
 
-def _png_files(folder: Path, resize: int | None) -> list[Path]:
-    """The PNGs in a folder, or with `resize` all images, sorted."""
+def _image_files(folder: Path) -> list[Path]:
     files = [path for path in map(Path, folder_files(folder)) if _is_image(path)]
     if not files:
-        raise ValueError(f"{folder} holds no PNG: name a folder of *.png")
-    if closed := next((path for path in files if path.suffix.lower() not in Image.registered_extensions()), None):
-        raise ValueError(f"{closed} is an image that Pillow does not read: convert it to PNG or JPEG, or remove it")
-    if not resize and (other := next((path for path in files if path.suffix.lower() != ".png"), None)):
-        raise ValueError(f"{other} is no PNG: convert it, with Pillow, or remove it: {_TO_GREY}; or read all with resize=N")
+        raise ValueError(f"{folder} holds no image: name a folder of images, such as *.png")
     return files
 
 
@@ -370,7 +314,7 @@ def _subfolders(folder: Path) -> list[str]:
         raise ValueError(f"{loose[0]} has no label: put it in a folder of its label, {folder}/LABEL/{loose[0].name}")
     names = [path.name for path in inside if path.is_dir()]
     if not names:
-        raise ValueError(f"{folder} holds no folder: put the PNGs there as {folder}/LABEL/*.png")
+        raise ValueError(f"{folder} holds no folder: put the images there as {folder}/LABEL/*")
     return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
 
 
@@ -379,12 +323,9 @@ def _subfolders(folder: Path) -> list[str]:
 
 def _read_npz(path: Path) -> Images:
     """The arrays x_train, y_train, x_test and y_test of an .npz file."""
-    arrays = _load(path)
+    arrays, remedy = _load(path), "save images as x_train and x_test, labels as y_train and y_test"
     if missing := [key for key in KEYS.values() if key not in arrays]:
-        raise ValueError(
-            f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: save images as x_train and x_test, "
-            "labels as y_train and y_test: np.savez(file, x_train=..., ...)"
-        )
+        raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: {remedy}")
     found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in KEYS.values())
     return Images._make([path.stem, *found, 256, ()])
 
@@ -416,7 +357,7 @@ def _images_in(path: Path, levels: int) -> np.ndarray:
         return _grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
     if "-ubyte" in path.name.lower() or input_head(path).startswith(b"\0\0\x08"):
         return read_idx(path, 3)
-    raise ValueError(f"{path} is no file of images: name PNGs, folders of PNGs, .npy, .npz or idx files (*-idx3-ubyte)")
+    raise ValueError(f"{path} is no file of images: name images, folders of them, .npy, .npz or idx files (*-idx3-ubyte)")
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
@@ -431,17 +372,6 @@ def _load(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-# Where data sets are
-
-
-def _embedded_digits() -> Images:
-    from sklearn.datasets import load_digits
-
-    X, Y = (np.asarray(part).astype(np.uint8) for part in load_digits(return_X_y=True))
-    X, m = X.reshape(-1, 8, 8), _train_digits
-    return Images("digits", X[:m], Y[:m], X[m:], Y[m:], levels=17)
-
-
 def _is_path(name: str) -> bool:
     return Path(name).name != name or name.endswith(".npz")
 
@@ -451,17 +381,12 @@ def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
         return Path(data_dir or name)
     if root := os.environ.get("JEXPLICIT_DATA_DIR"):
         return Path(root) / name
-    raise ValueError(
-        f"the data set {name} without a folder: name that of its files, data_dir=DIR, or a folder that holds a folder "
-        f"{name} in the environment variable JEXPLICIT_DATA_DIR; the data set digits needs no files"
-    )
+    remedy = f"name that of its files, data_dir=DIR, or a folder that holds a folder {name} in JEXPLICIT_DATA_DIR"
+    raise ValueError(f"the data set {name} without a folder: {remedy}; the data set digits needs no files")
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
-    """A data set of TFDS with `image` and `label`, without TensorFlow.
-
-    Colours are averaged to whole grey levels.
-    """
+    """A TFDS set with `image` and `label`; colours are averaged to grey."""
     way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
     builder, arrays = prepared_builder(name, data_dir, way_out=way_out), []
     try:

@@ -1,10 +1,8 @@
 """Opening inputs: files, compressed or not, pipes, and records with a text field.
 
-The kind of a file is determined by its name as given, in any case, and by its first bytes.
-
-Records (JSON, CSV, TSV, Parquet) are streamed, so that no file has to fit in memory, except a JSON array. The parsers are the
-strict ones: pandas would join `"a"b` to one value, take a missing field for an empty one, and name no line. Parquet needs
-pyarrow, the extra `parquet`.
+The kind of a file is determined by its name as given, in any case, and by its first bytes. Records (JSON, CSV, TSV, Parquet)
+are streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would join
+`"a"b` to one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
 """
 
 import bz2
@@ -31,36 +29,26 @@ Paths = str | os.PathLike | Sequence[str | os.PathLike]
 Kind = Literal["json", "csv", "tsv", "parquet", "text"]
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-_kinds: dict[str, Kind] = {
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-}
-_utf_32 = "is UTF-32 text: convert it (iconv -f utf-32 -t utf-8)"
-_utf_16 = "is UTF-16 text: convert it (iconv -f utf-16 -t utf-8)"
+_kinds: dict[str, Kind] = {".jsonl": "json", ".ndjson": "json", ".json": "json"}
+_kinds |= {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 _zip = "is a zip archive: decompress it (unzip), or save a .docx or .xlsx as text"
 _html = "is a page of HTML, such as a message of a server: download the file again, or name it .html to read its source"
 _refused = {  # by the first bytes, in lower case
-    b"pk\x03\x04": _zip,
-    b"pk\x05\x06": _zip,
+    **dict.fromkeys((b"pk\x03\x04", b"pk\x05\x06"), _zip),
+    **dict.fromkeys((b"\xff\xfe\0\0", b"\0\0\xfe\xff"), "is UTF-32 text: convert it (iconv -f utf-32 -t utf-8)"),
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "is UTF-16 text: convert it (iconv -f utf-16 -t utf-8)"),
+    **dict.fromkeys((b"<!doctype html", b"<html"), _html),
     b"\x1f\x8b": "is compressed twice: decompress it (gunzip)",
-    b"\xff\xfe\0\0": _utf_32,
-    b"\0\0\xfe\xff": _utf_32,
-    b"\xff\xfe": _utf_16,
-    b"\xfe\xff": _utf_16,
     b"%pdf-": "is a PDF: convert it to text (pdftotext)",
     b"\x89png": "is an image, not text: jexplicit digits and classify read images",
     b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: fetch it (git lfs pull)",
     b"mmap lm http://kheafield": "is a binary file of KenLM: give the ARPA file that it was made from",
-    b"<!doctype html": _html,
-    b"<html": _html,
 }
 _left_out = (  # written beside the files of a folder by Spark and Hadoop, macOS and Windows
     *("_SUCCESS", "_committed_", "_started_", "_metadata", "_common_metadata", "_temporary", "_delta_log", "_spark_metadata"),
     *("__MACOSX", "Thumbs.db", "desktop.ini", "."),
 )
-DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_damaged = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _json_start = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"")
 
 
@@ -80,7 +68,7 @@ def kind_of(path: str) -> Kind:
 
 def is_compressed(path: str) -> bool:
     """Whether a file is compressed, by its first bytes."""
-    return not is_pipe(path) and any(_head(path).startswith(magic) for magic in _openers)
+    return not is_pipe(path) and _head(path).startswith(tuple(_openers))
 
 
 def is_pipe(path: str) -> bool:
@@ -94,10 +82,7 @@ def is_input(path: str | os.PathLike) -> bool:
 
 
 def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.BufferedIOBase:
-    """The bytes of a file, decompressed (gzip, bzip2, xz, zstd).
-
-    content: of an input that has a name only, such as standard input.
-    """
+    """The decompressed bytes of a file; `content`: of standard input."""
     path = str(path)
     try:
         content = pipe_bytes(path) if content is None and is_pipe(path) else content
@@ -106,29 +91,27 @@ def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.Buff
         opener = next((opener for magic, opener in _openers.items() if head.startswith(magic)), None)
         if opener is None and path.lower().endswith(COMPRESSED):
             raise _not_whole(path, f"it begins with {head!r}")
-        return opener(source) if opener else source if isinstance(source, io.BytesIO) else open(source, "rb")
+        return opener(source) if opener else open(path, "rb") if content is None else io.BytesIO(content)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
 
 
-def read_input(path: str | os.PathLike) -> bytes:
-    """The whole content of an input; see `open_input`."""
-    with open_input(path) as file, refuse_damaged(path):
-        return file.read()
+def read_input(path: str | os.PathLike, size: int = -1, *, content: bytes | None = None) -> bytes:
+    """The content of an input, or its first bytes."""
+    with open_input(path, content) as file, _refuse_damaged(path):
+        return file.read(size)
 
 
 def input_head(path: str | os.PathLike, content: bytes | None = None) -> bytes:
-    """The first bytes of an input, at most 512; see `open_input`."""
-    with open_input(path, content) as file, refuse_damaged(path):
-        return file.read(512)
+    """The first bytes of an input, at most 512."""
+    return read_input(path, 512, content=content)
 
 
 @contextlib.contextmanager
-def refuse_damaged(path: str | os.PathLike) -> Iterator[None]:
-    """Turn errors of decompression into ValueErrors."""
+def _refuse_damaged(path: str | os.PathLike) -> Iterator[None]:
     try:
         yield
-    except DAMAGED as error:
+    except _damaged as error:
         raise _not_whole(str(path), error) from error
 
 
@@ -142,17 +125,19 @@ def refuse_other_formats(path: str | os.PathLike, head: bytes) -> None:
         raise ValueError(f"{path} {what}")
 
 
-def file_lines(path: str, start: int = 0, stop: int | None = None, *, content: bytes | None = None) -> Iterator[str]:
-    """Lines of a UTF-8 file with their ends, or of a byte range."""
+def file_lines(path: str, *, content: bytes | None = None) -> Iterator[str]:
+    """Lines of a UTF-8 file with their ends."""
     refuse_other_formats(path, input_head(path, content))
-    with open_input(path, content) as file, refuse_damaged(path):
-        if start:
-            file.seek(start - 1)
-            start += len(file.readline()) - 1  # of the line that begins in the previous range
+    start = 0
+    with open_input(path, content) as file, _refuse_damaged(path):
         for line in file:
-            if stop is not None and start >= stop:
-                return
-            text = _decoded(path, line, start)
+            if (zero := line.find(b"\0")) >= 0:
+                raise ValueError(f"{path} is a binary file (NUL at byte {start + zero}): give plain text in UTF-8")
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                found = f"0x{line[error.start]:02x} at byte {start + error.start}"
+                raise ValueError(f"{path} is not UTF-8 text ({found}): convert it (iconv -f cp1252 -t utf-8)") from error
             yield text if start else text.removeprefix("\ufeff")
             start += len(line)
 
@@ -204,9 +189,9 @@ def _not_whole(path: str, why: object) -> ValueError:
     return ValueError(f"{path} is not a whole {kind}file ({why}): compress or download it again")
 
 
-def _open_zstd(source: str | io.BytesIO) -> io.BufferedIOBase:
+def _open_zstd(source: Any) -> io.BufferedIOBase:
     if importlib.util.find_spec("zstandard") is None:
-        raise ValueError(f"{source} is compressed by zstd, which needs zstandard: pip install zstandard, or decompress it")
+        raise ValueError("an input is compressed by zstd, which needs zstandard: pip install zstandard, or decompress it")
     import zstandard  # pyright: ignore[reportMissingImports]
 
     return zstandard.open(source, "rb")
@@ -247,52 +232,46 @@ def is_left_out(path: str | os.PathLike) -> bool:
     return os.path.basename(path).startswith(_left_out)
 
 
-def _decoded(name: str, line: bytes, start: int) -> str:
-    if (zero := line.find(b"\0")) >= 0:
-        raise ValueError(f"{name} is a binary file (NUL at byte {start + zero}): give plain text in UTF-8")
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        found = f"0x{line[error.start]:02x} at byte {start + error.start}"
-        raise ValueError(f"{name} is not UTF-8 text ({found}): convert it (iconv -f cp1252 -t utf-8)") from error
-
-
-_batch = 1024  # records of a Parquet file in memory
-
-
 class Record(NamedTuple):
-    """The fields of a record, and its first line from 1."""
+    """The fields of a record, its first line from 1, and its file."""
 
     line: int
     fields: Mapping[str, Any]
+    file: str = ""
+
+    def value(self, field: str) -> Any:
+        """The value of a field."""
+        if field not in self.fields:
+            raise ValueError(f"{self._place} has no field {field!r}: {self._remedy}")
+        return self.fields[field]
+
+    def text(self, field: str) -> str:
+        """The text in a field; a missing value is empty."""
+        value = self.value(field)
+        if value is not None and not isinstance(value, str):
+            found = f"{type(value).__name__} {str(value)[:40]!r}"
+            raise ValueError(f"{self._place}: field {field!r} holds {found}, not text: {self._remedy}")
+        return value or ""
+
+    @property
+    def _place(self) -> str:
+        return f"{self.file}, {'row' if kind_of(self.file) == 'parquet' else 'line'} {self.line}"
+
+    @property
+    def _remedy(self) -> str:
+        return f"it has {', '.join(map(repr, self.fields)) or 'none'}; name one that every record has as `field`"
 
 
-def file_records(path: str, fields: Iterable[str] | None = None) -> Iterator[Record]:
-    """The records of a file, in order, without blank lines.
+def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Record]:
+    """The records of a file, in order; content: JSON lines of standard input.
 
-    Formats: JSON (`.jsonl`, `.ndjson`, `.json`, or no ending: objects in lines, or in one array), a table with a header
-        (`.csv`, with commas, semicolons, tabs or bars; `.tsv`, without quotes), or Parquet; all may be compressed.
+    JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv`
+    without quotes; or Parquet. All may be compressed.
     """
-    kind = kind_of(path)
+    kind = "json" if content is not None else kind_of(path)
     if kind == "parquet":
         return _parquet_records(path, fields)
-    return _table_records(path, kind) if kind in ("csv", "tsv") else json_records(file_lines(path), path)
-
-
-def text_of(record: Record, path: str, field: str) -> str:
-    """The text in a field of a record; a missing value is empty."""
-    value = value_of(record, path, field)
-    if value is not None and not isinstance(value, str):
-        found = f"{type(value).__name__} {str(value)[:40]!r}"
-        raise ValueError(f"{_place(record, path)}: field {field!r} holds {found}, not text: {_remedy(record)}")
-    return value or ""
-
-
-def value_of(record: Record, path: str, field: str) -> Any:
-    """The value of a field of a record; errors list the fields."""
-    if field not in record.fields:
-        raise ValueError(f"{_place(record, path)} has no field {field!r}: {_remedy(record)}")
-    return record.fields[field]
+    return _table_records(path, kind) if kind in ("csv", "tsv") else _json_records(file_lines(path, content=content), path)
 
 
 def check_field(path: str, field: str | None) -> None:
@@ -300,26 +279,27 @@ def check_field(path: str, field: str | None) -> None:
     first = next(file_records(path, [] if field is None else [field]), None)
     if first is None:
         raise ValueError(f"{path} holds no text: take it out, or check how it was written")
+    first.text(named_field(path, first.fields, field))
+
+
+def named_field(path: str, fields: Iterable[str], field: str | None) -> str:
+    """The field of the text, which records need."""
     if field is None:
-        raise ValueError(f"{path} has the fields {', '.join(first.fields)}: name the one that holds the text, field=NAME")
-    text_of(first, path, field)
+        raise ValueError(f"{path} has the fields {', '.join(fields)}: name the one that holds the text, field=NAME")
+    return field
 
 
-def json_records(lines: Iterable[str], name: str) -> Iterator[Record]:
+def _json_records(lines: Iterator[str], name: str) -> Iterator[Record]:
     """The records of JSON lines, or of one array of objects."""
-    lines = iter(lines)
-    numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
-    first = next(numbered, None)
-    if first is None:
-        return
-    if first[1].lstrip().startswith("["):
-        objects: Iterable[tuple[int, Any]] = enumerate(_parsed(first[1] + "".join(lines), name, first[0]), 1)
-    else:
-        objects = ((n, _parsed(line, name, n)) for n, line in itertools.chain([first], numbered))
-    for n, fields in objects:
-        if not isinstance(fields, dict):
-            raise ValueError(f"{name}, line {n}, is not a JSON object but a {type(fields).__name__}: write one object per line")
-        yield Record(n, fields)
+    array = None
+    for n, line in ((n, line) for n, line in enumerate(lines, 1) if line.strip()):
+        array = array is None and line.lstrip().startswith("[")  # of the first line
+        found = _parsed(line + "".join(lines) if array else line, name, n)
+        for m, fields in enumerate(found, 1) if array else [(n, found)]:
+            if not isinstance(fields, dict):
+                what = type(fields).__name__
+                raise ValueError(f"{name}, line {m}, is not a JSON object but a {what}: write one object per line")
+            yield Record(m, fields, name)
 
 
 def _parsed(text: str, name: str, n: int) -> Any:
@@ -350,7 +330,7 @@ def _table_records(path: str, kind: str) -> Iterator[Record]:
                     f"{style['delimiter']!r}; quote values that contain it or a line break"
                 )
             elif row:
-                yield Record(line, dict(zip(names, row, strict=True)))
+                yield Record(line, dict(zip(names, row, strict=True)), path)
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}, line {line}, cannot be read as a table ({error}): check how it was written") from error
@@ -362,32 +342,21 @@ def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record
     import pyarrow
     import pyarrow.parquet
 
-    n, opened = 0, open_input(path)
+    n = 0
     try:
-        with opened, pyarrow.parquet.ParquetFile(opened) as file:
+        with open_input(path) as opened, pyarrow.parquet.ParquetFile(opened) as file:
             names = file.schema_arrow.names
             if twice := next((name for name in fields or () if names.count(name) > 1), None):
                 raise pyarrow.ArrowInvalid(f"two columns {twice!r}")
             columns = None if fields is None else [name for name in dict.fromkeys(fields) if name in names]
-            for batch in file.iter_batches(_batch, columns=columns):
+            for batch in file.iter_batches(1024, columns=columns):
                 for row in batch.to_pylist():
-                    yield Record(n := n + 1, row if row else dict.fromkeys(names))
+                    yield Record(n := n + 1, row if row else dict.fromkeys(names), path)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, after row {n}: text that is not UTF-8 ({error}): write the column again") from error
-    except (pyarrow.ArrowException, ValueError, ArithmeticError, *DAMAGED) as error:
+    except (pyarrow.ArrowException, ValueError, ArithmeticError, *_damaged) as error:
         why = str(error).partition("\n")[0]
         raise ValueError(f"{path} is not a complete Parquet file ({why}): write or download it again") from error
-
-
-def _place(record: Record, path: str) -> str:
-    return f"{path}, {'row' if kind_of(path) == 'parquet' else 'line'} {record.line}"
-
-
-def _remedy(record: Record) -> str:
-    return f"it has {', '.join(map(repr, record.fields)) or 'none'}; name one that every record has as `field`"
-
-
-# Minimal pairs. Source: Warstadt et al. 2020, BLiMP.
 
 
 class MinimalPair(NamedTuple):
@@ -404,22 +373,22 @@ def read_pairs(paths: Paths) -> list[MinimalPair]:
     """The pairs of files of records with `sentence_good` and `sentence_bad`, globs and folders.
 
     As in BLiMP, records may have `UID` (the paradigm; default, the name of the file), `field` and `linguistics_term`.
+    Source: Warstadt et al. 2020, BLiMP.
     """
-    found = []
+    pairs = []
     for path in list_files(paths):
-        pairs = [_pair(record, path) for record in file_records(path)]
-        if not pairs:
+        before, name = len(pairs), Path(path).name.partition(".")[0]
+        for record in file_records(path):
+            found = record.fields
+            good, bad = (found.get(key) for key in ("sentence_good", "sentence_bad"))
+            if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
+                remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
+                place = f"{path}, line {record.line}"
+                raise ValueError(f"{place}, is not a minimal pair (a sentence is missing or empty): {remedy}")
+            field = str(found.get("field") or "").replace(
+                "/", "_"
+            )  # BLiMP has syntax/semantics and syntax_semantics, one field
+            pairs.append(MinimalPair(good, bad, str(found.get("UID") or name), field, str(found.get("linguistics_term") or "")))
+        if len(pairs) == before:
             raise ValueError(f"{path} has no pair: give JSON lines with sentence_good and sentence_bad")
-        found += pairs
-    return found
-
-
-def _pair(record: Record, path: str) -> MinimalPair:
-    found = record.fields
-    good, bad = (found.get(name) for name in ("sentence_good", "sentence_bad"))
-    if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
-        remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
-        raise ValueError(f"{path}, line {record.line}, is not a minimal pair (a sentence is missing or empty): {remedy}")
-    field = str(found.get("field") or "").replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
-    name = str(found.get("UID") or Path(path).name.partition(".")[0])
-    return MinimalPair(good, bad, name, field, str(found.get("linguistics_term") or ""))
+    return pairs

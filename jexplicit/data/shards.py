@@ -2,10 +2,7 @@
 
 The concatenated files of a folder are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer type for the
 vocabulary, little-endian. `index.json` lists them with the number of tokens and a checksum of each. Files begin at documents,
-so each is read and checked independently.
-
-An entry of the cache is a folder named by the hash of everything that determines its content. It is written under a temporary
-name and then moved, so that readers never see incomplete files.
+so each is read and checked independently. An entry of the cache is a folder named by the hash of what determines its content.
 """
 
 import functools
@@ -14,7 +11,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -37,15 +33,12 @@ from jexplicit.data.tokenizers import (
     open_tokenizer,
 )
 from jexplicit.runs.files import (
-    cache_entries,
     cache_folder,
     cache_limit,
     file_inside,
     local_path,
-    make_folder,
     mark_used,
     parse_json,
-    shrink,
     write_json,
     write_whole,
 )
@@ -69,11 +62,7 @@ class Shard(NamedTuple):
 class Shards:
     """A token stream in a folder, sliced like an array, read lazily.
 
-    folder: of the stream.
-    dtype: of the tokens.
-    vocab_size: N.
-    tokenizer: hash of the tokenizer of the ids, or empty.
-    shards: the files, in order.
+    dtype: of the tokens. vocab_size: N. tokenizer: hash of the tokenizer of the ids, or empty. shards: the files, in order.
     """
 
     folder: Path
@@ -104,17 +93,13 @@ class Shards:
         parts = [self.tokenizer, str(self.vocab_size), *(f"{shard.tokens} {shard.crc32}" for shard in self.shards)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def verify(self, first: int = 0, last: int | None = None, *, progress: Callable[[int, int], None] | None = None) -> None:
+    def verify(self, first: int = 0, last: int | None = None) -> None:
         """Compare the files of tokens first .. last - 1 with their checksums."""
-        files = self._overlapping(first, len(self) if last is None else last)
-        in_all, done = sum(shard.tokens for _, shard in files), 0
-        for _, shard in files:
+        for _, shard in self._overlapping(first, len(self) if last is None else last):
             path, crc = self.folder / shard.file, 0
             with _opened(path) as file:
                 while block := file.read(_block):
-                    crc, done = zlib.crc32(block, crc), done + len(block) // self.dtype.itemsize
-                    if progress:
-                        progress(done, in_all)
+                    crc = zlib.crc32(block, crc)
             if crc != shard.crc32:
                 raise ValueError(
                     f"shard {path} is damaged (CRC-32 {crc:08x}, written {shard.crc32:08x}): write the shards again"
@@ -170,22 +155,11 @@ def write_stream(
     tokenizer: str = "",
     shard_tokens: int = _shard_tokens,
 ) -> Shards:
-    """Write a stream in shards of about `shard_tokens`, split between documents.
+    """Write a stream in shards, or the rest of an interrupted one.
 
-    A complete stream is read instead, and one that was interrupted continues after its last finished shard.
-
-    Args:
-        rest: how many documents finished shards hold -> the others, as tokens, each document followed by `<pad>`, with how
-            many documents these are.
-        vocab_size: N.
-        tokenizer: hash of the tokenizer of the ids, or empty.
-        shard_tokens: how many tokens a shard has at least.
-
-    Raises:
-        ValueError: shards of another tokenizer or vocabulary, damaged ones, a token out of range, no token at all.
+    rest: how many documents finished shards hold -> the others, as tokens, each document followed by `<pad>`, with how many
+        documents these are.
     """
-    if shard_tokens < 1:
-        raise ValueError(f"shards of {shard_tokens} tokens: use at least one token")
     folder, dtype, shards = local_path(folder), np.dtype(np.min_scalar_type(vocab_size - 1)), []
     if (found := _read_index(folder)) is not None:
         if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
@@ -194,7 +168,6 @@ def write_stream(
             return read_shards(folder)
         shards = list(found["shards"])
         _check_sizes(folder, shards, dtype)  # before hours of work
-    make_folder(folder)
     parts, documents = ([] if shards else [np.array([PAD], dtype)]), 0  # of the shard that is open
     index = functools.partial(write_index, folder, shards, vocab_size=vocab_size, tokenizer=tokenizer)
 
@@ -221,10 +194,7 @@ def write_stream(
 
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
-    """Write one file of a stream atomically, by number; deterministic.
-
-    tokens: whole documents, each followed by `<pad>`, in the type of the stream; file 0 begins with an additional `<pad>`.
-    """
+    """Write one file of a stream atomically: whole documents, each with its `<pad>`."""
     data = (tokens.byteswap() if sys.byteorder == "big" else tokens).tobytes()
     shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
     write_whole(local_path(folder) / shard.file, lambda file: file.write(data))
@@ -281,12 +251,11 @@ def _read_index(folder: Path) -> dict[str, Any] | None:
         index = parse_json(path.read_bytes())
         if index.pop("crc32") != _crc32_of(index):
             raise ValueError("its checksum is another")
-        if index["layout"] != _LAYOUT:
-            raise ValueError(f"layout {index['layout']}")
         shards = tuple(Shard(**shard) for shard in index["shards"])
         numbers = [index["vocab_size"] - 1, *(n for shard in shards for n in shard[1:])]
-        if not all(isinstance(n, int) and 0 <= n < 1 << 63 for n in numbers) or not isinstance(index["tokenizer"], str):
-            raise ValueError("numbers and names of other types")
+        whole = all(isinstance(n, int) and 0 <= n < 1 << 63 for n in numbers) and isinstance(index["tokenizer"], str)
+        if index["layout"] != _LAYOUT or not whole:
+            raise ValueError(f"layout {index['layout']}, or numbers and names of other types")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"index {path} is damaged or of another version ({error}): write the shards again") from error
     for shard in shards:
@@ -312,6 +281,8 @@ def _opened(path: Path):
     except OSError as error:
         raise ValueError(f"shard {path} cannot be read ({error.strerror}): write the shards again") from error
 
+
+# The cache
 
 logger = logging.getLogger(__name__)
 
@@ -353,27 +324,21 @@ def cached_streams(
         kind = open_tokenizer(kind)
     named = kind.sha256 if isinstance(kind, Tokenizer) else kind
     parts = corpus.sha256, named, str(vocab_size), sentencepiece.__version__, _CACHE_LAYOUT
-    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     folder, limit = cache_folder(cache_dir), cache_limit()
-    entry = folder / key[:32]
+    entry = folder / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
     if (cached := _read_entry(entry)) is not None:
         mark_used(entry)
         return cached
     tokenizer = make_tokenizer(kind, corpus.train, vocab_size)
-    in_all = len(corpus.train) + len(corpus.dev)
-    train = encode_documents(tokenizer, corpus.train, progress=_shifted(progress, 0, in_all))
-    dev = encode_documents(tokenizer, corpus.dev, progress=_shifted(progress, len(corpus.train), in_all))
+    M, in_all = len(corpus.train), len(corpus.train) + len(corpus.dev)
+    told = progress or (lambda done, total: None)
+    train = encode_documents(tokenizer, corpus.train, progress=lambda done, _: told(done, in_all))
+    dev = encode_documents(tokenizer, corpus.dev, progress=lambda done, _: told(M + done, in_all))
     about = text_sizes(corpus.dev), overlap(corpus.dev, corpus.train)
     made = TokenizedCorpus(tokenizer, train, dev, False, *about)
     _write_entry(entry, made)
-    mark_used(entry)
-    for removed in shrink(cache_entries(folder), limit):
-        logger.info("%s is removed from the cache, whose limit is %d bytes", removed.path, limit)
+    mark_used(entry, limit)
     return made
-
-
-def _shifted(progress: Progress | None, before: int, in_all: int) -> Progress | None:
-    return progress and (lambda done, _: progress(before + done, in_all))
 
 
 def _read_entry(entry: Path) -> TokenizedCorpus | None:
@@ -395,16 +360,13 @@ def _read_entry(entry: Path) -> TokenizedCorpus | None:
 
 
 def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
+    assert made.dev_sizes and made.dev_in_train
+    about = {"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}
+    model, *streams, described = (entry / name for name in _FILES)
     try:
-        entry.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=entry) as folder:
-            model, train, dev, about = (Path(folder, name) for name in _FILES)
-            made.tokenizer.save(model)
-            np.save(train, made.train[:])
-            np.save(dev, made.dev)
-            assert made.dev_sizes and made.dev_in_train
-            about.write_text(json.dumps({"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}))
-            for path in (model, train, dev, about):
-                os.replace(path, entry / path.name)
-    except OSError as error:
+        write_whole(model, lambda file: file.write(made.tokenizer.file_content()))
+        for path, stream in zip(streams, (made.train, made.dev), strict=True):
+            write_whole(path, lambda file, stream=stream: np.save(file, stream[:]))
+        write_json(described, about)
+    except ValueError as error:
         logger.warning("the tokens are not cached in %s (%s): set JEXPLICIT_CACHE_DIR to a folder of yours", entry, error)

@@ -1,20 +1,17 @@
 """Subword, word and character tokenizers (sentencepiece), foreign tokenizers, and streams of token ids.
 
 Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters are lossless: `decode(encode(text)) == text` for every text of
-known characters. Words are separated by white space, whose amount is lost. Each line of a document is encoded separately, so a
-word has the same token at the start of a line as inside it; line breaks are a token if they occur in the training documents.
-
-A stream is one array `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`, with `<pad>` nowhere else.
+known characters; the amount of white space between words is lost. Each line is encoded separately, so a word has the same token
+at its start as inside; line breaks are a token if they occur in the training documents.
 
 Foreign tokenizers are any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, and a list of words. Their
-ids are renumbered: 0 is `<pad>` and 1 `<unk>`, even for tokenizers without such tokens, followed by all others in the order of
-the foreign ids. A foreign `<pad>` inside a text becomes `<unk>`, so that 0 only separates documents. The tokens of a text cover
-all of its characters: what a foreign tokenizer drops or does not know is `<unk>`, one for each character. Only one space of
-white space that it drops is free, between two tokens or at an end.
+ids are renumbered: 0 is `<pad>`, 1 `<unk>`, then all others in the order of the foreign ids. The tokens of a text cover all of
+it: what a foreign tokenizer drops or does not know is `<unk>`, one for each character, but for one space between tokens.
 
 Reference: Kudo & Richardson 2018, SentencePiece.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import io
@@ -32,9 +29,9 @@ import sentencepiece
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import is_input, read_input
-from jexplicit.runs.files import local_path
+from jexplicit.runs.files import local_path, write_whole
 
-KINDS, FOREIGN = ("bpe", "word", "char"), ("sentencepiece", "huggingface", "words")
+KINDS = ("bpe", "word", "char")
 UNK_ID = 1
 Progress = Callable[[int, int], None]
 DEFAULT_VOCAB_SIZE = 4098  # 2^12, <pad> and <unk>
@@ -71,9 +68,8 @@ _ENCODING_BATCH = 512  # documents
 class Tokenizer:
     """Text to token ids and back.
 
-    Args:
-        model: serialized sentencepiece model, or file of another library.
-        kind: `bpe`, `word` or `char`; for foreign tokenizers `sentencepiece` or `huggingface`, see `open_tokenizer`.
+    model: serialized sentencepiece model, or file of another library. kind: `bpe`, `word`, `char`, or that of
+    another library: `sentencepiece`, `huggingface`, `words`.
 
     >>> tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     >>> tokenizer.encode("to be")
@@ -92,25 +88,25 @@ class Tokenizer:
         return f"Tokenizer({self.kind}, {self.vocab_size} tokens)"
 
     def __post_init__(self):
-        if self.kind in FOREIGN:
-            _ = self._foreign
-            return
-        try:
-            trained = self.kind in KINDS and self._pieces[:2] == ["<pad>", "<unk>"]
-        except RuntimeError:  # sentencepiece cannot parse it
-            trained = False
-        if not trained:
-            raise ValueError(f"damaged or foreign model of kind {self.kind!r}: use a model of train_tokenizer")
+        _ = self._codec  # a damaged model is refused now
+
+    def __reduce__(self):
+        return Tokenizer, (self.model, self.kind)  # a copy makes a codec of its own
+
+    @cached_property
+    def _codec(self) -> "_Codec":
+        readers = {"sentencepiece": _read_sentencepiece, "huggingface": _read_huggingface, "words": _read_words}
+        return readers[self.kind](self.model) if self.kind in readers else _read_own(self.model, self.kind)
 
     @property
     def vocab_size(self) -> int:
         """Number of token ids, including `<pad>` and `<unk>`."""
-        return len(self._pieces)
+        return len(self._codec.pieces)
 
     @property
     def of_words(self) -> bool:
         """Whether an `<unk>` is a word, not a character."""
-        return self._symbols is not _CHARACTER
+        return self._codec.unit is not _CHARACTER
 
     @property
     def sha256(self) -> str:
@@ -124,63 +120,35 @@ class Tokenizer:
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of every text, see `encode`."""
         _check_documents(texts)
-        texts = [_prepare(text, self.kind) for text in texts]
-        if self.kind in FOREIGN:
-            found = self._foreign.encode(texts)
-            return [self._foreign.ids[np.array(ids, np.int64)] for ids in found]
-        lines = [text.split("\n") if text else [] for text in texts]
-        encoded = iter(self._encode_lines([line for of_text in lines for line in of_text]))
-        newline = np.array([self._ids.get("\n", UNK_ID)], np.int32)
-        parts = ([part for line in islice(encoded, len(of_text)) for part in (line, newline)][:-1] for of_text in lines)
-        return [np.concatenate([newline[:0], *of_text]) for of_text in parts]
+        return self._codec.encode(texts)
 
     def decode(self, ids: Sequence | np.ndarray) -> str:
-        """Text of token ids [tokens]: `<pad>` is skipped and `<unk>` reads `⁇`.
-
-        The space that marks the first word of a line (`bpe`, `word`) is no part of it.
-
-        Raises:
-            ValueError: an id outside the vocabulary.
-        """
+        """Text of token ids [tokens]: `<pad>` is skipped and `<unk>` reads `⁇`."""
         given = np.asarray(ids)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise ValueError(f"token ids of type {given.dtype} and shape {given.shape}: give integers [tokens]")
         ids = given.astype(np.int64)
         if (outside := ids[(ids < 0) | (ids >= self.vocab_size)]).size:
             raise ValueError(f"token id {outside[0]} in a vocabulary of {self.vocab_size}: use the tokenizer's own ids")
-        if self.kind in FOREIGN:
-            names = self._foreign.names[ids[ids != PAD]]
-            return self._foreign.decode(names[names >= 0].tolist())
-        lines = "".join(self._surfaces[i] for i in ids.tolist()).split("\n")
-        if self.kind != "char":
-            lines = [line.removeprefix(" ") for line in lines]
-        return _unescape("\n".join(lines))
+        return self._codec.decode(ids)
 
     def piece(self, i: int) -> str:
         """The piece of an id, with `▁` for a space; ValueError for foreign ids."""
         if not isinstance(i, int | np.integer) or not 0 <= i < self.vocab_size:
             raise ValueError(f"token id {i!r} in a vocabulary of {self.vocab_size}: use the tokenizer's own ids")
-        return _unescape(self._pieces[i])
+        return self._codec.pieces[i]
 
     def pieces(self) -> list[str]:
         """All pieces, in the order of their ids."""
-        return [self.piece(i) for i in range(self.vocab_size)]
+        return [*self._codec.pieces]
 
     def unknown_symbols(self, text: str) -> list[str]:
-        """Unknown characters or, for tokenizers of words, words of a text, each once.
-
-        >>> train_tokenizer(["abc"], kind="char").unknown_symbols("a cube")
-        [' ', 'u', 'e']
-        """
-        symbols = dict.fromkeys(self._symbols.findall(text))
-        return [symbol for symbol in symbols if UNK_ID in self.encode(symbol)]
+        """Unknown characters or, for tokenizers of words, words of a text, each once."""
+        return [symbol for symbol in dict.fromkeys(self._codec.unit.findall(text)) if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the tokenizer to a file; ValueError if it cannot be written."""
-        try:
-            local_path(path).write_bytes(self.file_content())
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written ({error.strerror}): choose another place") from error
+        write_whole(local_path(path), lambda file: file.write(self.file_content()))
 
     def file_content(self) -> bytes:
         """The content of a saved file: kind and hash, then the model."""
@@ -198,43 +166,6 @@ class Tokenizer:
         if mark != _FILE_MARK or digest != hashlib.sha256(model).hexdigest():
             raise ValueError(f"{path} is not a tokenizer file, or is damaged: train the tokenizer again")
         return cls(model, kind)
-
-    def _encode_lines(self, lines: Sequence[str]) -> list[np.ndarray]:
-        if self.kind == "word":  # sentencepiece would merge a run of unknown words to one <unk>
-            return [np.array([self._ids.get(_SPACE_MARK + word, UNK_ID) for word in line.split()], np.int32) for line in lines]
-        ids = [np.array(line, np.int32) for line in self._processor.encode(list(lines), num_threads=os.cpu_count() or 1)]
-        for n in (n for n in range(len(lines)) if UNK_ID in ids[n]):
-            pieces = self._processor.encode(lines[n], out_type=str)  # a run of unknown characters is one piece
-            ids[n] = np.repeat(ids[n], np.where(ids[n] == UNK_ID, [len(_unescape(piece)) for piece in pieces], 1))
-        return ids
-
-    @cached_property
-    def _processor(self) -> sentencepiece.SentencePieceProcessor:
-        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
-
-    @cached_property
-    def _foreign(self) -> "_Foreign":
-        readers = {"sentencepiece": _read_sentencepiece, "huggingface": _read_huggingface, "words": _read_words}
-        return readers[self.kind](self.model)
-
-    @property
-    def _symbols(self) -> re.Pattern:
-        return self._foreign.unit if self.kind in FOREIGN else _SYMBOLS[self.kind]
-
-    @cached_property
-    def _pieces(self) -> list[str]:
-        if self.kind in FOREIGN:
-            return self._foreign.pieces
-        return [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {piece: i for i, piece in enumerate(self._pieces)}
-
-    @cached_property
-    def _surfaces(self) -> list[str]:
-        unknown = " ⁇" if self.kind == "word" else "⁇"
-        return ["", unknown, *(piece.replace(_SPACE_MARK, " ") for piece in self._pieces[2:])]
 
 
 def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
@@ -266,19 +197,11 @@ def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence
 def train_tokenizer(documents: Sequence[str], *, kind: str = "bpe", vocab_size: int | None = None) -> Tokenizer:
     """Train a tokenizer on documents; the same documents give the same tokenizer.
 
-    `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words (separated
-    by white space) and `char` the most frequent characters.
-
-    Args:
-        documents: texts to learn from, a list: a single text is `[text]`.
-        kind: `bpe`, `word` or `char`.
-        vocab_size: total number of token ids. None: 4098, or all words or pieces of a text with fewer, or all characters.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        ValueError: no text, one text instead of a list, an unknown kind, or a `vocab_size` too large or too small for the text.
+    documents: texts to learn from, a list: a single text is `[text]`.
+    kind: `bpe` merges the most frequent pair of pieces until the vocabulary is full, `word` keeps the most frequent words
+        (separated by white space) and `char` the most frequent characters.
+    vocab_size: total number of token ids. None: 4098, or all words or pieces of a text with fewer, or all characters.
+    ValueError: no text, an unknown kind, or a `vocab_size` too large or too small for the text.
 
     >>> train_tokenizer(["abc", "cab"], kind="char").pieces()
     ['<pad>', '<unk>', 'a', 'b', 'c']
@@ -327,27 +250,22 @@ def _training_sentences(documents: Iterable[str], kind: str) -> Iterator[str]:
         for line in (text if kind == "word" else _RESERVED.sub(r"\1\n\2", text)).split("\n"):
             if kind == "word" and _RESERVED.search(line):
                 line = " ".join(word for word in line.split(" ") if not _RESERVED.search(word))
-            yield from _chunks(line, at_spaces=kind != "char")
-
-
-def _chunks(line: str, *, at_spaces: bool) -> Iterator[str]:
-    start = 0
-    while len(line) - start > _TRAINING_CHUNK:
-        space = line.rfind(" ", start + 1, start + _TRAINING_CHUNK) if at_spaces else -1
-        stop = space if space > 0 else start + _TRAINING_CHUNK
-        yield line[start:stop]
-        start = stop + (space > 0)  # the space comes back as the mark before the next chunk
-    yield line[start:]
+            start = 0
+            while len(line) - start > _TRAINING_CHUNK:
+                space = line.rfind(" ", start + 1, start + _TRAINING_CHUNK) if kind != "char" else -1
+                stop = space if space > 0 else start + _TRAINING_CHUNK
+                yield line[start:stop]
+                start = stop + (space > 0)  # the space comes back as the mark before the next chunk
+            yield line[start:]
 
 
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress: Progress | None = None) -> np.ndarray:
     """Stream of token ids: `<pad> d_1 <pad> d_2 <pad> … <pad> d_n <pad>`.
 
-    `<pad>` (0) occurs once before, between and after the documents and nowhere else. Documents without tokens are omitted.
+    `<pad>` (0) occurs nowhere else, and documents without tokens are omitted. Returns [tokens], in the smallest unsigned
+    integer type for the vocabulary.
 
-    documents: texts, one document each, a list: a single text is `[text]`, or else a ValueError.
-    progress: called with (documents done, total documents).
-    Returns [tokens], in the smallest unsigned integer type for the vocabulary.
+    documents: a list: a single text is `[text]`. progress: called with (documents done, total documents).
 
     >>> tokenizer = train_tokenizer(["ab", "ba"], kind="char")
     >>> encode_documents(tokenizer, ["ab", "", "b"])
@@ -378,44 +296,76 @@ def _check_documents(documents: Iterable[str]) -> None:
         raise ValueError(f"a text of {len(documents)} characters instead of documents: pass a list of documents, [text]")
     if not isinstance(documents, Iterable):
         raise ValueError(f"{documents!r} instead of documents: pass a list of strings")
-    if (
-        isinstance(documents, list)
-        and (n := next((n for n, text in enumerate(documents) if not isinstance(text, str)), -1)) >= 0
-    ):
-        raise ValueError(f"text {n} is {documents[n]!r} of type {type(documents[n]).__name__}: pass strings")
+    for n, text in enumerate(documents if isinstance(documents, list) else ()):
+        if not isinstance(text, str):
+            raise ValueError(f"text {n} is {text!r} of type {type(text).__name__}: pass strings")
 
 
-class _Foreign(NamedTuple):
-    """A foreign tokenizer.
-
-    pieces, names: of our ids, the piece and the foreign id, -1 for none.
-    ids: ours, of the foreign ids.
-    encode, decode: texts to foreign ids, and back.
-    unit: the symbols of a text, each of which may be an `<unk>`.
-    """
+class _Codec(NamedTuple):
+    """Pieces of ids, texts to ids and back, and the unit of an `<unk>`."""
 
     pieces: list[str]
-    names: np.ndarray
-    ids: np.ndarray
-    encode: Callable[[Sequence[str]], list[list[int]]]
-    decode: Callable[[list[int]], str]
+    encode: Callable[[Sequence[str]], list[np.ndarray]]
+    decode: Callable[[np.ndarray], str]
     unit: re.Pattern
 
 
-def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any, unit: re.Pattern) -> _Foreign:
+def _read_own(model: bytes, kind: str) -> _Codec:
+    """A model of `train_tokenizer`, whose lines are encoded one by one."""
+    processor = sentencepiece.SentencePieceProcessor()
+    with contextlib.suppress(RuntimeError):  # sentencepiece cannot parse it
+        processor.LoadFromSerializedProto(model)
+    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+    if kind not in KINDS or pieces[:2] != ["<pad>", "<unk>"]:
+        raise ValueError(f"damaged or foreign model of kind {kind!r}: use a model of train_tokenizer")
+    own = {piece: i for i, piece in enumerate(pieces)}
+    newline = np.array([own.get("\n", UNK_ID)], np.int32)
+    surfaces = ["", " ⁇" if kind == "word" else "⁇", *(piece.replace(_SPACE_MARK, " ") for piece in pieces[2:])]
+
+    def encode_lines(lines: list[str]) -> list[np.ndarray]:
+        if kind == "word":  # sentencepiece would merge a run of unknown words to one <unk>
+            return [np.array([own.get(_SPACE_MARK + word, UNK_ID) for word in line.split()], np.int32) for line in lines]
+        ids = [np.array(line, np.int32) for line in processor.encode(lines, num_threads=os.cpu_count() or 1)]
+        for n in (n for n in range(len(lines)) if UNK_ID in ids[n]):
+            found = processor.encode(lines[n], out_type=str)  # a run of unknown characters is one piece
+            ids[n] = np.repeat(ids[n], np.where(ids[n] == UNK_ID, [len(_unescape(piece)) for piece in found], 1))
+        return ids
+
+    def encode(texts: Sequence[str]) -> list[np.ndarray]:
+        lines = [prepared.split("\n") if (prepared := _prepare(text, kind)) else [] for text in texts]
+        encoded = iter(encode_lines([line for of_text in lines for line in of_text]))
+        parts = ([part for line in islice(encoded, len(of_text)) for part in (line, newline)][:-1] for of_text in lines)
+        return [np.concatenate([newline[:0], *of_text]) for of_text in parts]
+
+    def decode(ids: np.ndarray) -> str:
+        lines = "".join(surfaces[i] for i in ids.tolist()).split("\n")
+        return _unescape("\n".join(lines if kind == "char" else [line.removeprefix(" ") for line in lines]))
+
+    return _Codec(list(map(_unescape, pieces)), encode, decode, _SYMBOLS[kind])
+
+
+def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any, unit: re.Pattern) -> _Codec:
+    """A codec of renumbered ids; a foreign id of -1 is unknown."""
     others = [i for i in sorted(tokens) if i not in (pad, unk)]
     names = np.array([-1 if pad is None else pad, -1 if unk is None else unk, *others], np.int64)
     ids = np.full(max(tokens, default=0) + 2, UNK_ID, np.int32)  # -1, the last one, is unknown
     ids[others] = np.arange(2, len(names))
-    return _Foreign(["<pad>", "<unk>", *(tokens[i] for i in others)], names, ids, encode, decode, unit)
+
+    def of_texts(texts: Sequence[str]) -> list[np.ndarray]:
+        found = encode([_SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text) for text in texts])
+        return [ids[np.array(of_text, np.int64)] for of_text in found]
+
+    def text_of(own: np.ndarray) -> str:
+        named = names[own[own != PAD]]
+        return decode(named[named >= 0].tolist())
+
+    return _Codec(["<pad>", "<unk>", *(tokens[i] for i in others)], of_texts, text_of, unit)
 
 
-def _read_sentencepiece(model: bytes) -> _Foreign:
+def _read_sentencepiece(model: bytes) -> _Codec:
     """Any SentencePiece model, with its own normalisation."""
-    if not model:
-        raise ValueError("no SentencePiece model: the file is empty")
     try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model or b"?")  # which reads nothing from no bytes
         size = processor.get_piece_size()
     except (RuntimeError, TypeError) as error:
         raise ValueError("no SentencePiece model: the bytes cannot be parsed") from error
@@ -452,7 +402,7 @@ def _read_sentencepiece(model: bytes) -> _Foreign:
     return _foreign(tokens, None if pad < 0 else pad, unk, encode, processor.decode, unit)
 
 
-def _read_huggingface(model: bytes) -> _Foreign:
+def _read_huggingface(model: bytes) -> _Codec:
     """The tokenizer of a `tokenizer.json`, without templates, truncation and dropout."""
     if importlib.util.find_spec("tokenizers") is None:
         raise ValueError("a tokenizer.json needs tokenizers: pip install 'jexplicit[tokenizers]'")
@@ -478,27 +428,19 @@ def _read_huggingface(model: bytes) -> _Foreign:
         raise ValueError(f"a tokenizer.json that cannot encode unknown text ({error}): give its model an unk token") from error
     unknown = {unk, pad} - {None}
     unit = _WORD if type(tokenizer.model).__name__ == "WordLevel" else _CHARACTER
-    whole = tokenizer.normalizer is None and own.keys() >= set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    length = {i: len(piece) for piece, i in own.items()}  # its bytes, if it is whole
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        fast = tokenizer.encode_batch_fast(list(texts) if whole else [], add_special_tokens=False)
-        ids = [found.ids for found in fast] or [[]] * len(texts)
-        spelled = [sum(map(length.__getitem__, of_text)) for of_text in ids]
-        again = [n for n, text in enumerate(texts) if spelled[n] != len(text.encode()) or not unknown.isdisjoint(ids[n])]
-        for n, found in zip(again, tokenizer.encode_batch([texts[n] for n in again], add_special_tokens=False), strict=True):
-            ids[n] = _covering(texts[n], found.ids, found.offsets, unknown, unit)
-        return ids
+        found = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            _covering(text, of_text.ids, of_text.offsets, unknown, unit) for text, of_text in zip(texts, found, strict=True)
+        ]
 
     tokens = {i: piece for piece, i in own.items()}
     return _foreign(tokens, pad, unk, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False), unit)
 
 
 def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, dropped: Any = ()) -> list[int]:
-    """Known ids, and -1 for each unit that they do not cover.
-
-    Of white space outside of all spans, one character is free. spans: [tokens, 2]. dropped: further characters without a token.
-    """
+    """Known ids, and -1 for each unit outside of their spans [tokens, 2]."""
     first, last = np.array(spans, np.int64).reshape(-1, 2).T
     known = np.array([i not in unknown for i in ids], bool)
     inside = np.cumsum(np.bincount(first, minlength=len(text) + 1) - np.bincount(last, minlength=len(text) + 1)) > 0
@@ -512,7 +454,7 @@ def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, d
     return np.insert(np.array(ids, np.int64)[known], places, -1).tolist()
 
 
-def _read_words(model: bytes) -> _Foreign:
+def _read_words(model: bytes) -> _Codec:
     """Words separated by white space, from a list in UTF-8."""
     words = [*(model.decode().split("\n") if model else []), "⁇"]
     own, unknown = {word: i for i, word in enumerate(words[:-1])}, len(words) - 1
@@ -530,8 +472,6 @@ def _unescape(text: str) -> str:
 
 def _prepare(text: str, kind: str) -> str:
     """The text for sentencepiece: single spaces between words (`word`), and its special characters escaped."""
-    if kind in FOREIGN:
-        return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
     if kind == "word":
         text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
     return _ESCAPED.sub(lambda match: _ESCAPES.get(match[0], "\N{REPLACEMENT CHARACTER}"), text)

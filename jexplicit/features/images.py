@@ -1,18 +1,9 @@
-"""Features of images: whitened patches as filters, scattering, and descriptors.
+"""Features of images: whitened patches (Coates & Ng), scattering (Bruna & Mallat 2013), descriptors.
 
-Patches are those of Coates & Ng 2011, as positive features, pooled over a grid.
-
-A descriptor has some hundred dimensions, principal components of responses pooled over a grid; distances between descriptors
-compare shapes and tolerate small shifts. They are the inputs of random Fourier features.
-
-Scattering: moduli of wavelet responses, of two orders, averaged over a grid.
-
-    orders 0, 1, 2:    φ * x,    φ * |x * ψ|,    φ * ||x * ψ| * ψ'|
-
-ψ are Morlet wavelets of several octaves and angles, φ a Gaussian window. Moduli are invariant to the position of a stroke
-within a cell; the second order recovers information lost by averaging the first. Nothing is fitted to images.
-
-Source: Bruna & Mallat, Invariant scattering convolution networks, 2013.
+Scattering is moduli of wavelet responses, of two orders, averaged over a grid: with Morlet wavelets ψ of several octaves and
+angles and a Gaussian window φ, orders 0, 1 and 2 are `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Nothing is fitted to
+images. Descriptors are some hundred principal components of responses pooled over a grid, the inputs of random Fourier
+features.
 """
 
 import functools
@@ -25,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
+from numpy.lib.stride_tricks import sliding_window_view
 
 from jexplicit.features.random import positive_parts
 from jexplicit.runs.checks import as_float, is_concrete
@@ -62,12 +54,8 @@ def patch_filters(
 
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
-        levels: 256 for bytes.
+        size, number: of the patches.
         noise: variance added before whitening; grey levels lie between 0 and 1.
-
-    Raises:
-        ValueError: no images, or other grey levels than these; a patch larger than an image; fewer than 1 filter; too few
-            patches with any contrast; a noise too small to whiten them.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
@@ -85,14 +73,11 @@ def patch_filters(
     rng = np.random.default_rng(seed)
     drawn = max(_patches_per_filter * number, 10 * size * size)
     m, row, column = (rng.integers(0, end, drawn) for end in (M, height - size + 1, width - size + 1))
-    offsets = np.arange(size)
-    rows, columns = row[:, None, None] + offsets[None, :, None], column[:, None, None] + offsets[None, None, :]
-    patches = images[m[:, None, None], rows, columns].reshape(drawn, -1) / (levels - 1)
+    patches = sliding_window_view(images, (size, size), axis=(1, 2))[m, row, column].reshape(drawn, -1) / (levels - 1)
     patches = patches[patches.std(axis=1) > _least_contrast]
     if len(patches) < number:
-        raise ValueError(
-            f"{len(patches)} of {drawn} patches have any contrast, for {number} filters: use fewer filters or larger patches"
-        )
+        remedy = "use fewer filters or larger patches"
+        raise ValueError(f"{len(patches)} of {drawn} patches have any contrast, for {number} filters: {remedy}")
     mean, covariance = patches.mean(axis=0), np.cov(patches.T)
     variances, axes = np.linalg.eigh(covariance)
     if not variances[0] + noise > 0:
@@ -116,19 +101,9 @@ def patch_features(
 
     Args:
         images: [M, height, width] grey levels 0 .. levels - 1.
-        levels: 256 for bytes.
         grid: cells along each side.
         threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
         progress: called with (images done, total images).
-
-    Raises:
-        ValueError: no images, or other grey levels than these; more cells along a side than positions of a patch; a threshold
-            that is NaN.
-
-    Example:
-        >>> filters = Filters(jnp.ones((9, 4), "f4"), jnp.zeros(4, "f4"))
-        >>> patch_features(np.zeros((5, 8, 8), np.uint8), 17, filters, grid=2, threshold=1.0).shape
-        (5, 32)
     """
     if np.isnan(threshold):
         raise ValueError("threshold NaN: use a number")
@@ -175,10 +150,7 @@ def responses(X: Float[Array, "m height width"], filters: Filters) -> Float[Arra
 
 
 def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Float[Array, "m grid grid nn"]:
-    """Positive parts of responses, summed over the cells of a grid.
-
-    The sum runs over one row of all cells at a time, several times as fast on a CPU as a sum over an axis.
-    """
+    """Positive parts of responses, summed over a grid row by row."""
     rows = _cells(z, 1, grid)
     z = functools.reduce(jnp.add, (positive_parts(rows[:, :, i], threshold) for i in range(rows.shape[2])))
     columns = _cells(z, 2, grid)
@@ -220,10 +192,6 @@ def fit_axes(
         pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], e.g. `scattering_pools` of some wavelets.
         images: [M, height, width] grey levels 0 .. levels - 1; the axes are fitted to a sample of them.
         dimensions: r; fewer if there are fewer pooled responses.
-        progress: called with (images done, total images).
-
-    Raises:
-        ValueError: fewer than 1 dimension; no images, or other grey levels than these; images that are all alike.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
@@ -249,25 +217,12 @@ def describe(
 ) -> Float[Array, "M r"]:
     """Descriptors `(s - mean) axes` of images with pooled responses s.
 
-    Args:
-        pools, images, levels, progress: as in `fit_axes`; the images may differ.
-
-    Example:
-        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
-        >>> pools = jax.tree_util.Partial(lambda X: X.reshape(len(X), -1))
-        >>> H = describe(pools, fit_axes(pools, images, 17, dimensions=3), images, 17)
-        >>> H.shape, round(float((H**2).sum(axis=1).mean()), 3)
-        ((20, 3), 1.0)
+    >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+    >>> pools = jax.tree_util.Partial(lambda X: X.reshape(len(X), -1))
+    >>> describe(pools, fit_axes(pools, images, 17, dimensions=3), images, 17).shape
+    (20, 3)
     """
     return of_images(lambda X: _project(pools(X), axes), images, levels, progress)
-
-
-def unit_roots(parts: Sequence[Float[Array, "m ..."]]) -> Float[Array, "m D"]:
-    """Square roots of numbers >= 0 as rows of norm 1, parts alike."""
-    roots = [jnp.sqrt(part.reshape(len(part), -1)) for part in parts]
-    norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]
-    units = [rows / jnp.where(norm > 0, norm, 1) for rows, norm in zip(roots, norms, strict=True)]
-    return jnp.concatenate(units, axis=1) / math.sqrt(len(parts))
 
 
 @jax.jit
@@ -294,10 +249,8 @@ _width = 0.8  # standard deviation of their envelopes, in pixels, and of the win
 class Wavelets:
     """Spectra of wavelets on images with a margin, and windows of cells.
 
-    shape: height and width of the images.
-    psi: [octaves, angles, rows, columns] for images, and for their moduli of each octave but the last, each with every second
-        row and column of the octave before.
-    rows, columns: [grid, rows] and [grid, columns], windows over the moduli of each octave.
+    psi: [octaves, angles, rows, columns] for images, and for the moduli of each octave but the last, at every 2ʲ-th pixel.
+    rows, columns: [grid, _], windows over the moduli of each octave.
     """
 
     shape: tuple[int, int]
@@ -314,13 +267,8 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
     much across.
 
     Args:
-        octaves: J.
-        angles: L.
+        octaves, angles: J, L.
         grid: cells along each side; windows have a standard deviation of 0.8 cells.
-
-    Raises:
-        ValueError: fewer than one octave, angle or cell, octaves of more pixels than half of an image, or more cells than
-            pixels.
 
     Example:
         >>> [spectra.shape for spectra in wavelets((28, 28), octaves=2, angles=8, grid=7).psi]
@@ -329,18 +277,13 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
     side = min(shape)
     if not (octaves >= 1 and 2**octaves <= side / 2) or angles < 1 or not 1 <= grid <= side:
         most = f"1 to {side.bit_length() - 2} octaves, at least 1 angle and 1 to {side} cells"
-        raise ValueError(
-            f"{octaves} octaves, {angles} angles and a grid of {grid} x {grid} for images of {shape[0]} x {shape[1]}: use "
-            f"{most if side >= 4 else '4 x 4 pixels or more'}"
-        )
+        found = f"{octaves} octaves, {angles} angles and a grid of {grid} x {grid} for images of {shape[0]} x {shape[1]}"
+        raise ValueError(f"{found}: use {most if side >= 4 else '4 x 4 pixels or more'}")
     padded = [_padded(n, octaves) for n in shape]
     turns, levels = np.arange(angles) / angles, range(max(1, octaves - 1))
-    psi = [
-        np.array([[_morlet(padded, i, j, math.pi * turn, 4 / angles) for turn in turns] for j in range(octaves)])
-        for i in levels
-    ]
+    psi = [[[_morlet(padded, i, j, math.pi * turn, 4 / angles) for turn in turns] for j in range(octaves)] for i in levels]
     rows, columns = ([_windows(n, octaves, i, grid) for i in range(octaves)] for n in shape)
-    arrays = (tuple(jnp.asarray(part, jnp.float32) for part in parts) for parts in (psi, rows, columns))
+    arrays = (tuple(jnp.asarray(np.array(part), jnp.float32) for part in parts) for parts in (psi, rows, columns))
     return Wavelets((shape[0], shape[1]), *arrays)
 
 
@@ -372,13 +315,6 @@ def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[A
 def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
     """Square roots of the averages as rows of norm 1.
 
-    Args:
-        X: grey levels between 0 and 1.
-        bank: `wavelets` of images of this size.
-
-    Raises:
-        ValueError: no images; grey levels that are negative or not finite (not checked under jit, vmap and grad).
-
     Example:
         >>> bank = wavelets((8, 8), octaves=2, angles=2, grid=2)
         >>> jax.eval_shape(scattering_pools, jnp.ones((5, 8, 8), "f4"), bank).shape  # (1 + 4 + 4) orders in 2 x 2 cells
@@ -394,7 +330,10 @@ def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float
 @full_precision
 def _scattering_pools(X: Array, bank: Wavelets) -> Array:
     zero, first, second = jax.vmap(scattering, (0, None))(X, bank)
-    return unit_roots([jnp.concatenate([zero, first], axis=1), second])
+    roots = [jnp.sqrt(part.reshape(len(X), -1)) for part in (jnp.concatenate([zero, first], axis=1), second)]
+    norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]
+    units = [rows / jnp.where(norm > 0, norm, 1) for rows, norm in zip(roots, norms, strict=True)]  # both orders alike
+    return jnp.concatenate(units, axis=1) / math.sqrt(2)
 
 
 def _moduli(x: Float[Array, "m r c"], psi: Float[Array, "L r c"], step: int) -> Float[Array, "mL _ _"]:

@@ -1,8 +1,4 @@
-"""Random features of rows: positive ones with rows of equal L1 norm, and Fourier's.
-
-Signed numbers are split into `relu(x)` and `relu(-x)`; rows are scaled to norm K. The inner product of random Fourier features
-is a Gaussian kernel.
-"""
+"""Random features: positive ones of equal L1 norm, and Fourier's (Gaussian kernel)."""
 
 import math
 from typing import Any
@@ -19,12 +15,8 @@ from jexplicit.runs.devices import full_precision
 def positive_parts(x: Float[Array, "... D"], threshold: float | Float[Array, ""] = 0.0) -> Float[Array, "... DD"]:
     """`[relu(x - t), relu(-x - t)]`: twice as many features, none negative.
 
-    Raises:
-        ValueError: a threshold that is NaN.
-
-    Example:
-        >>> positive_parts(jnp.array([1.0, -2.0])).tolist()
-        [1.0, 0.0, 0.0, 2.0]
+    >>> positive_parts(jnp.array([1.0, -2.0])).tolist()
+    [1.0, 0.0, 0.0, 2.0]
     """
     x = as_float(x)  # -x of unsigned integers wraps
     return jnp.concatenate([jax.nn.relu(x - threshold), jax.nn.relu(-x - threshold)], axis=-1)
@@ -39,16 +31,11 @@ def _check_threshold(threshold: Any) -> None:
 def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
     """`K (h/||h||_1 + floor/D) / (1 + floor)`: positive rows of L1 norm K.
 
-    With the floor every feature co-occurs with every output, as with the 1 in (X + 1)/256 for pixels.
-
-    Args:
-        H: [M, D] features, at least 0.
-        K: norm of the rows.
-        floor: mass spread evenly over a row, relative to its features; above 0.
+    With the floor, a mass spread evenly over a row, every feature co-occurs with every output, as with the 1 in (X + 1)/256.
 
     Raises:
-        ValueError: no features, a negative or non-finite one, a row of zeros, a floor or K that is not above 0 and finite;
-            under jit, vmap and grad features are not checked.
+        ValueError: no features, a negative or non-finite one, a row of zeros (unchecked under jit, vmap and grad), a floor or
+            norm K that is not above 0 and finite.
 
     Example:
         >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
@@ -67,10 +54,8 @@ def _check_norms(H: Float[Array, "M D"]) -> None:
         return  # it has a message of its own
     lowest, norms = float(H.min()), as_float(H).sum(axis=1)
     if not lowest >= 0 or not bool(jnp.isfinite(norms).all()):
-        raise ValueError(
-            f"features down to {lowest}: rows of equal norm need finite features >= 0, with finite sums; "
-            "split them by positive_parts, or scale them"
-        )
+        remedy = "split them by positive_parts, or scale them"
+        raise ValueError(f"features down to {lowest}: rows of equal norm need finite features >= 0, with finite sums; {remedy}")
     if not float(norms.min()) > 0:
         raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so cannot be normalised: drop this example")
 
@@ -93,21 +78,8 @@ def random_features(
 
     `positive_parts(z / std(z), t)` with `z = (x - mean(x)) W`, for each row x; mean over its pixels, std over its projections.
 
-    Args:
-        X: [M, P] numbers per example.
-        W: [P, n] directions.
-        threshold: in standard deviations; above 0 the features are sparse.
-
-    A row of equal numbers has no feature above 0.
-
-    Raises:
-        ValueError: a number that is not finite, or so large or small that its square is not; under jit, vmap and grad nothing
-            is checked.
-
-    Example:
-        >>> W = random_directions(jax.random.key(0), 4, 3)
-        >>> random_features(jnp.arange(8, dtype="f4").reshape(2, 4), W).shape
-        (2, 6)
+    The threshold is in standard deviations; above 0 the features are sparse. A row of equal numbers has no feature above 0.
+    Values that are not finite, or whose squares are not, are refused outside of jit, vmap and grad.
     """
     z, spread = _projections(X, W)
     return positive_parts(z / jnp.where(spread > 0, spread, 1), threshold)
@@ -143,12 +115,8 @@ def fourier_directions(
 ) -> Float[Array, "inputs number"]:
     """Directions W for the kernel `exp(-scale² ||x - y||² / 2)`, from N(0, scale²).
 
-    Raises:
-        ValueError: a scale that is not above 0, or fewer than one direction.
-
-    Example:
-        >>> fourier_directions(jax.random.key(0), 3, 5).shape
-        (3, 5)
+    >>> fourier_directions(jax.random.key(0), 3, 5).shape
+    (3, 5)
     """
     check_key(key)
     if not 0 < scale < math.inf or number < 1:
@@ -161,22 +129,11 @@ def fourier_directions(
 def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, "M nn"]:
     """`[cos XW, sin XW] / sqrt(n)`: inner products approximate the kernel.
 
-    Args:
-        X: [M, r] numbers per example.
-        W: [r, n] of `fourier_directions`.
+    Errors are 1e-6 in float32. Products XW that are not finite, or whose type has no fraction of a turn, are refused outside of
+    jit, vmap and grad. Source: Rahimi & Recht, Random features for large-scale kernel machines, 2007.
 
-    Returns:
-        [M, 2n] features, with errors of 1e-6 in float32.
-
-    Raises:
-        ValueError: products XW that are not finite, or so large that their type has no fraction of a turn; under jit, vmap and
-            grad nothing is checked.
-
-    Example:
-        >>> fourier_features(jnp.zeros((1, 2)), jnp.ones((2, 4))).tolist()
-        [[0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]
-
-    Source: Rahimi & Recht, Random features for large-scale kernel machines, 2007.
+    >>> fourier_features(jnp.zeros((1, 2)), jnp.ones((2, 4))).tolist()
+    [[0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]
     """
     return jnp.concatenate(cos_sin(X @ W), axis=1) / math.sqrt(W.shape[1])
 

@@ -9,12 +9,7 @@ from typing import Any
 def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package, from the names of its modules.
 
-    >>> find, names = lazy_names("jexplicit.counts", {"pairs": "count count_sparse"})
-    >>> names(), find("count").__module__
-    (['count', 'count_sparse'], 'jexplicit.counts.pairs')
-
-    Args:
-        table: module of the package -> its names, separated by blanks; "" -> modules that are names themselves.
+    table: module of the package -> its names, separated by blanks; "" -> modules that are names themselves.
     """
     modules = {name: f"{package}.{module or name}" for module, names in table.items() for name in names.split()}
 

@@ -1,12 +1,4 @@
-"""Types of the fields of a config, and the bounds of their numbers.
-
-@dataclass(frozen=True)
-class Config:
-    batch_size: PositiveInt = 8192
-    widths: tuple[PositiveInt, ...] = (256, 128)
-    learning_rate: PositiveFloat = 0.01
-    patience: PositiveInt | None = None
-"""
+"""Types and bounds of the fields of a config: `batch_size: PositiveInt = 8192`."""
 
 import dataclasses
 import functools
@@ -34,8 +26,8 @@ class Bounds:
         return -math.inf < x < math.inf and self.at_least <= x <= self.at_most and self.above < x < self.below
 
     def __str__(self) -> str:
-        words = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
-        return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if math.isfinite(bound)) or "a finite number"
+        bounds = {name.replace("_", " "): bound for name, bound in vars(self).items() if math.isfinite(bound)}
+        return " and ".join(f"{name} {bound:g}" for name, bound in bounds.items()) or "a finite number"
 
 
 _largest = 2**63  # bound of integers in arrays and random keys
@@ -84,17 +76,7 @@ def is_of(value: Any, hint: Any) -> bool:
 
 
 def refuses(find: Callable[..., Iterator[tuple[Any, str]]]) -> Callable[..., None]:
-    """A check of flags from pairs `wrong, message`: the first is raised.
-
-    Example:
-        >>> @refuses
-        ... def check(low, high):
-        ...     yield low > high, f"--low {low} above --high {high}"
-        >>> check(2, 1)
-        Traceback (most recent call last):
-        ...
-        ValueError: --low 2 above --high 1
-    """
+    """A check of flags from pairs `wrong, message`; raises the first."""
 
     @functools.wraps(find)
     def check(*args: Any, **options: Any) -> None:

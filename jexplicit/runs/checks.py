@@ -30,14 +30,6 @@ def key_of_seed(seed: int | np.integer | Array) -> Array:
 
     JAX takes 32 bits of a number: the bits above are folded into the key of the bits below. An array of one whole number, also
     a traced one, has 32 bits.
-
-    Raises:
-        ValueError: no whole number 0 .. 2^63 - 1.
-        RuntimeError: a process that was forked after JAX had started.
-
-    Example:
-        >>> bool(key_of_seed(5) == jax.random.key(5)), bool(key_of_seed(2**32 + 5) == jax.random.key(5))
-        (True, False)
     """
     if isinstance(seed, Array):
         return jax.random.key(seed) if seed.ndim == 0 and jnp.issubdtype(seed.dtype, jnp.integer) else seed
@@ -45,15 +37,6 @@ def key_of_seed(seed: int | np.integer | Array) -> Array:
     check_threads()
     high, low = divmod(int(seed), 2**32)
     return jax.random.fold_in(jax.random.key(low), high) if high else jax.random.key(low)
-
-
-def check_labels(labels: Any, outputs: int) -> None:
-    """Refuse labels that are not whole numbers 0 .. outputs - 1."""
-    if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise ValueError(f"labels of type {labels.dtype} and shape {labels.shape}: give whole numbers [M]")
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
-        wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
-        raise ValueError(f"label {wrong} with {outputs} outputs: labels are 0 .. {outputs - 1}")
 
 
 def is_concrete(*trees: Any) -> bool:
@@ -86,9 +69,8 @@ def check_logits(logits: Any) -> None:
     highest = jnp.max(logits, axis=1)
     if not bool(jnp.isfinite(highest).all()):
         m = int(jnp.isfinite(highest).argmin())
-        raise ValueError(
-            f"the largest logit of example {m} is {highest[m]}: check the features and the parameters for infinity"
-        )
+        remedy = "check the features and the parameters for infinity"
+        raise ValueError(f"the largest logit of example {m} is {highest[m]}: {remedy}")
 
 
 def logits_are_fine(logits: Any) -> Array:
@@ -100,9 +82,8 @@ def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
     """Refuse labels that are not M integers 0 .. N - 1."""
     M, N = shape
     if jnp.shape(labels) != (M,):
-        raise ValueError(
-            f"labels {jnp.shape(labels)} for {M} examples: give one number each (of one-hot rows, Y.argmax(axis=1))"
-        )
+        remedy = "give one number each (of one-hot rows, Y.argmax(axis=1))"
+        raise ValueError(f"labels {jnp.shape(labels)} for {M} examples: {remedy}")
     if is_concrete(labels):
         known = np.asarray(labels)
         wrong = ~((known >= 0) & (known < N) & (known % 1 == 0))
@@ -117,10 +98,7 @@ def as_labels(Y: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def as_targets(Y: Any, outputs: int | None = None) -> Any:
-    """Targets [M, N], one-hot of labels [M].
-
-    outputs: N; default, the highest label and one.
-    """
+    """Targets [M, N], one-hot of labels [M]; default N from the labels."""
     if jnp.ndim(Y) != 1:
         return Y
     if outputs is None and not is_concrete(Y):
@@ -139,14 +117,11 @@ def labels_are_fine(labels: Any, outputs: int) -> Array:
 def check_targets(Y: Any, shape: tuple[int, ...]) -> None:
     """Refuse targets of another shape, and rows that are no distribution."""
     if jnp.shape(Y) != shape:
-        raise ValueError(
-            f"targets {jnp.shape(Y)}: expected {shape}, one-hot or a distribution per row (jax.nn.one_hot of labels)"
-        )
+        remedy = "one-hot or a distribution per row (jax.nn.one_hot of labels)"
+        raise ValueError(f"targets {jnp.shape(Y)}: expected {shape}, {remedy}")
     if is_concrete(Y) and not bool(targets_are_fine(Y)):
-        raise ValueError(
-            f"targets down to {float(jnp.min(Y))}, and rows with sums up to {float(_distance_from_one(Y)):g} from 1: give "
-            "one-hot rows, or divide each row of numbers >= 0 by its sum"
-        )
+        found = f"targets down to {float(jnp.min(Y))}, and rows with sums up to {float(_distance_from_one(Y)):g} from 1"
+        raise ValueError(f"{found}: give one-hot rows, or divide each row of numbers >= 0 by its sum")
 
 
 @jax.jit
@@ -169,20 +144,10 @@ def checked(
 ) -> Callable[[Any], Any]:
     """A decorator: the function compiled by `jax.jit`, and checks of values outside of it.
 
-    Args:
-        before: called with the arguments; raises ValueError.
-        after: called with the result and the arguments; raises ValueError.
-        fine: whether arguments are allowed, a pure function: it is compiled into the same program, which shares its values with
-            the function, and `before` is called for others alone, to say what is wrong with them.
-        static: names of arguments that are no arrays.
-
-    Example:
-        >>> def check(x):
-        ...     if not x > 0:
-        ...         raise ValueError(f"x = {x}: use a number above 0")
-        >>> root = checked(check)(jnp.sqrt)
-        >>> float(root(4.0)), float(jax.jit(root)(4.0))
-        (2.0, 2.0)
+    before, after: called with the arguments, or the result and the arguments; raise ValueError.
+    fine: whether arguments are allowed, a pure function: it is compiled into the same program, which shares its values with the
+        function, and `before` is called for others alone, to say what is wrong with them.
+    static: names of arguments that are no arrays.
     """
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:

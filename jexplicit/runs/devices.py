@@ -1,20 +1,16 @@
 """Devices as one mesh axis over which data is split, and several processes.
 
-Every process runs the same program on its own part of the data: positions are split over the processes first, and a process's
-part over its own devices. Processes communicate rarely: once to sum their counts, and once per evaluation. The communicating
-functions (`check_equal_across_processes`, `sum_over_processes`, `gather_over_processes`, `barrier`) are called by all processes
-or by none; in a single process they return their argument. Each waits until all processes have called it.
+Positions are split over the processes first, and a process's part over its own devices. The communicating functions (of
+`barrier`, `..._across_processes` and `..._over_processes`) are called by all processes or by none, and each waits until all
+have called it; in a single process they return their argument.
 """
 
 import functools
-import glob
 import hashlib
 import itertools
 import os
-import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -29,12 +25,6 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 AXIS = "data"
-# Packages of JAX's accelerator plugins, and the device files that indicate an accelerator.
-_accelerators = {
-    "jax_plugins": ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd"),  # NVIDIA, NVIDIA or AMD on Windows, AMD
-    "libtpu": ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"),
-}
-
 _quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 full_precision = jax.default_matmul_precision("highest")
@@ -49,11 +39,7 @@ _threads_lost: list[bool] = []  # whether JAX ran when this process was forked
 
 
 def check_threads() -> None:
-    """Refuse to compute in a forked process, where JAX waits for its parent's threads.
-
-    Raises:
-        RuntimeError: the parent had started JAX.
-    """
+    """Refuse to compute in a forked process, where JAX waits for its parent's threads."""
     if _threads_lost:
         raise RuntimeError(
             "this process was forked after JAX had started, and has none of its threads: start it by another method, "
@@ -70,16 +56,7 @@ def data_mesh(devices: int | None = None) -> Mesh:
 
     The axis is `Auto`: jax.make_mesh would make it Explicit, and a scatter on sharded arrays then raises.
 
-    Args:
-        devices: number of devices; default, all.
-
-    Raises:
-        ValueError: more devices than are available.
-        RuntimeError: a process that was forked after JAX had started.
-
-    Example:
-        >>> data_mesh(1).size
-        1
+    devices: default, all; a ValueError says how many are available.
     """
     check_threads()
     available = jax.local_devices()
@@ -90,7 +67,7 @@ def data_mesh(devices: int | None = None) -> Mesh:
 
 def default_mesh() -> Mesh:
     """The default mesh: all accelerators of this process, or one CPU."""
-    return data_mesh() if on_accelerator() else data_mesh(1)
+    return data_mesh(1 if jax.default_backend() == "cpu" else None)
 
 
 def on_cpu(mesh: Mesh) -> bool:
@@ -101,11 +78,6 @@ def on_cpu(mesh: Mesh) -> bool:
 def on_gpu(mesh: Mesh) -> bool:
     """Whether the devices of a mesh are GPUs, real or abstract."""
     return mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm")
-
-
-def on_accelerator() -> bool:
-    """Whether the default devices are no CPUs."""
-    return jax.default_backend() != "cpu"
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
@@ -124,8 +96,8 @@ def map_rows(
 ) -> Any:
     """f of every row of xs: sequentially on a CPU, else vmapped.
 
-    mesh: where it runs; default, the platform of compilation, for which f is traced twice.
-    cpu, elsewhere: rows at a time on a CPU (default, one) and on other platforms (default, all).
+    mesh: where it runs; default, the platform of compilation, for which f is traced twice. cpu (one), elsewhere (all): rows at
+        a time.
     """
     few = functools.partial(jax.lax.map, f, batch_size=cpu)
     many = functools.partial(jax.lax.map, f, batch_size=elsewhere) if elsewhere else jax.vmap(f)
@@ -135,27 +107,18 @@ def map_rows(
 
 
 def serial_kernels(mesh: Mesh) -> dict[str, str]:
-    """Compiler options for one thread a kernel on a CPU.
-
-    XLA splits large elementwise kernels over the cores. In the training step of a small network, a loop of kernels of about a
-    megabyte, waking the threads costs as much as they save, and devices that run in parallel compete for them.
-    """
+    """Compiler options: one thread a kernel on a CPU."""
     return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"} if on_cpu(mesh) else {}
 
 
 def use_devices(devices: int | None = None) -> Mesh:
-    """The mesh of a command; called before JAX's first computation.
-
-    devices: default, every accelerator, or one CPU device per core, at most 8, as each has its own tables.
-    """
+    """The mesh of a command: every accelerator, or up to 8 CPU devices."""
     request_devices(devices)
     return data_mesh(devices)
 
 
 def request_devices(devices: int | None = None) -> None:
-    """Split the CPU into several devices, unless there are accelerators."""
-    if not runs_on_cpu():
-        return
+    """Split the CPU into several devices, which accelerators take precedence over."""
     # XLA:CPU starts one thread per core (from NPROC), and a device that waits for the others occupies one. Without spare
     # threads a collective between devices can deadlock.
     os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
@@ -166,9 +129,8 @@ def request_devices(devices: int | None = None) -> None:
 
 
 def compile_quickly() -> None:
-    """Compile for CPUs in half the time, for short runs.
+    """Compile short runs for CPUs in half the time, by XLA's older code.
 
-    Selects XLA's older code for fused loops, one module at a time. No effect once JAX has started; flags of the user override.
     Only for JAX 0.10, as XLA ends the process at an unknown flag.
     """
     given = os.environ.get("XLA_FLAGS", "")
@@ -176,52 +138,13 @@ def compile_quickly() -> None:
         os.environ["XLA_FLAGS"] = f"{_quick} {given}"
 
 
-def runs_on_cpu() -> bool:
-    """Whether JAX will compute on the CPU, a guess before JAX starts."""
-    if platforms := jax.config.values["jax_platforms"]:
-        return platforms.split(",")[0] == "cpu"
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return True
-    return not any(find_spec(package) and any(map(glob.glob, files)) for package, files in _accelerators.items())
-
-
-def slurm_gpus(environment: Mapping[str, str]) -> list[int] | None:
-    """Indices of the GPUs that a process of SLURM uses.
-
-    JAX's default is the GPU with the process's index on its node. This leaves GPUs idle if a node has fewer processes than
-    GPUs, and fails if SLURM shows each process only its own GPU. None to keep the default: outside of SLURM, without GPUs, and
-    with JAX_LOCAL_DEVICE_IDS.
-    """
-    if not {"SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE"} <= set(environment):
-        return None
-    on_node, shown = int(environment.get("SLURM_GPUS_ON_NODE") or 0), environment.get("CUDA_VISIBLE_DEVICES")
-    gpus = len(shown.split(",")) if shown else on_node
-    if not gpus or "JAX_LOCAL_DEVICE_IDS" in environment:
-        return None
-    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"])  # e.g. 4(x2),1
-    tasks = [int(tasks) for tasks, nodes in runs for _ in range(int(nodes or 1))][int(environment["SLURM_NODEID"])]
-    if gpus < tasks or gpus * tasks == on_node:  # SLURM shows each its own
-        return list(range(gpus))
-    if gpus % tasks:
-        fitting = ", ".join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)
-        raise ValueError(f"{tasks} processes on a node of {gpus} GPUs: use --ntasks-per-node {fitting}")
-    share = gpus // tasks
-    first = share * int(environment["SLURM_LOCALID"])
-    return list(range(first, first + share))
-
-
 RUNTIME_BYTES = 600 * 10**6  # Python, its libraries, XLA and compiled code
 
 
 def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
-    """Refuse arrays that exceed the host's memory.
-
-    Accelerators are not checked, as their runtime reports a full memory.
-    """
-    if mesh.devices.flat[0].platform != "cpu":
-        return
+    """Refuse arrays on CPU devices that exceed the host's memory."""
     present = host_bytes()
-    if mesh.size * bytes_per_device > present:
+    if on_cpu(mesh) and mesh.size * bytes_per_device > present:
         raise ValueError(
             f"{what} take {mesh.size} x {bytes_per_device / 1e9:.1f} GB on {mesh.size} devices and this machine has "
             f"{present / 1e9:.1f} GB: use fewer --devices, a smaller --vocab-size or a smaller --radius"
@@ -234,7 +157,7 @@ def within_memory(mesh: Mesh, budget: int, table_bytes: int, offsets: int) -> Me
     With D devices and tables of T = `table_bytes` each, counting K offsets allocates (D + 1 + 2/K) T bytes beside the runtime:
     the devices' tables, their sum after it is saved, and during the sum one offset in 8-byte integers.
     """
-    if mesh.devices.flat[0].platform != "cpu":
+    if not on_cpu(mesh):
         return mesh
     host = RUNTIME_BYTES + table_bytes + 2 * table_bytes // offsets
     devices = min(mesh.size, (budget - host) // table_bytes)
@@ -254,10 +177,9 @@ _cells_per_exchange = 1 << 24
 
 
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
-    """Join the other processes of a run, before JAX's first computation.
+    """Join the other processes of a run, before JAX's first computation, within some seconds.
 
     coordinator: HOST:PORT of process 0, any free port; "auto" if JAX detects it (SLURM, TPU pods, Open MPI, ...).
-    num_processes, process_id: P and the index 0 .. P - 1; None only with "auto". seconds: to wait for the others.
     """
     check_process(coordinator, num_processes, process_id)
     late = threading.Timer(seconds, _give_up, (coordinator, num_processes, process_id, seconds))
@@ -265,23 +187,18 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
     try:
         jax.distributed.initialize(
             *((None, None, None) if coordinator == AUTOMATIC else (coordinator, num_processes, process_id)),
-            local_device_ids=None if runs_on_cpu() else slurm_gpus(os.environ),
             initialization_timeout=seconds + 30,  # JAX aborts the process; `late` ends it earlier, with a message
             heartbeat_timeout_seconds=_heartbeat_seconds,
             shutdown_timeout_seconds=_longest_wait_seconds,  # the first process writes the report after the others
         )
         jax.devices()  # waits until every process has reported its devices
     except RuntimeError as error:
-        raise ValueError(
-            f"--coordinator {coordinator}: {error}; give --coordinator HOST:PORT, --num-processes and --process-id"
-        ) from error
+        remedy = "give --coordinator HOST:PORT, --num-processes and --process-id"
+        raise ValueError(f"--coordinator {coordinator}: {error}; {remedy}") from error
     finally:
         late.cancel()
-    if num_processes not in (None, jax.process_count()):
-        raise ValueError(
-            f"--num-processes {num_processes}, and the coordinator at {coordinator} was started with {jax.process_count()}: "
-            "give all the same"
-        )
+    if num_processes not in (None, P := jax.process_count()):
+        raise ValueError(f"--num-processes {num_processes}, and {coordinator} was started with {P}: give all the same")
 
 
 def message_of_process(error: Exception) -> str | None:
@@ -297,11 +214,11 @@ def check_process(coordinator: str, num_processes: int | None, process_id: int |
     """Check the arguments of `join` before JAX starts."""
     if coordinator == AUTOMATIC:
         return
+    host, _, port = coordinator.rpartition(":")
     if num_processes is None or process_id is None:
         raise ValueError(f"--coordinator {coordinator} without --num-processes and --process-id: give both")
     if not 0 <= process_id < num_processes:
         raise ValueError(f"--process-id {process_id} of {num_processes} processes: give 0 to {num_processes - 1}")
-    host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"--coordinator {coordinator}: give HOST:PORT of process 0, or auto on SLURM or a TPU pod")
 
@@ -314,8 +231,7 @@ def is_first() -> bool:
 def barrier(what: str) -> None:
     """Wait until every process has called this with the same `what`.
 
-    A collective does not wait: on CPUs the first one of some devices times out after 30 s, a later one after 30 minutes. So all
-    communicating functions of this module first wait here, by JAX's coordination service.
+    A collective times out (on CPUs the first one after 30 s), so all of this module first wait here, by JAX's own service.
     """
     if not jax.distributed.is_initialized():  # one process, or hosts of a slice that have not joined
         return
@@ -327,12 +243,8 @@ def barrier(what: str) -> None:
 
 def check_equal_across_processes(what: str, value: str) -> None:
     """Check that all processes have the same value, or raise in all."""
-    if jax.process_count() == 1:
-        return
-    barrier("agreement")
     # the AssertionError of multihost_utils.assert_equal prints the arrays instead of the differing processes
-    digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8).astype(np.int32)
-    digests = np.asarray(multihost_utils.process_allgather(digest))
+    digests = gather_over_processes(np.frombuffer(hashlib.sha256(value.encode()).digest(), np.int32)[None])
     others = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
     if others:
         raise ValueError(f"processes {others} have another {what} than process 0: start all with the same flags and files")
@@ -368,10 +280,7 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
 
 
 def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
-    """Lock a run folder against other runs while the result is referenced.
-
-    The lock is one of operating-system processes: within one process, a second call returns the same lock.
-    """
+    """Lock a run folder against other processes; one lock in each process."""
     from filelock import FileLock, Timeout  # not for every program
 
     path = local_path(out, "--out") / f".process_{process_id}.lock"
@@ -381,10 +290,8 @@ def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
         if not lock.is_locked:
             lock.acquire()
     except Timeout as error:
-        raise ValueError(
-            f"process {process_id} of another run is active in {out}: wait for its end, or choose another --out; "
-            "processes of one run have different --process-id"
-        ) from error
+        remedy = "wait for its end, or choose another --out; processes of one run have different --process-id"
+        raise ValueError(f"process {process_id} of another run is active in {out}: {remedy}") from error
     except OSError as error:
         raise ValueError(f"run folder {out} cannot be written ({error.strerror}): choose another --out") from error
     return lock
@@ -394,30 +301,23 @@ def _give_up(coordinator: str, num_processes: int | None, process_id: int | None
     from jexplicit.runs.progress import console  # rich is not for every program
 
     # The main thread waits inside the runtime, which exceptions do not interrupt.
-    console.print(
-        f"[bold red]error:[/] process {process_id} of {num_processes}: not all processes have joined at {coordinator} within "
-        f"{seconds} s. Process 0 must run on that host, with the port open to the others; start each id from 0 to "
-        f"{(num_processes or 1) - 1} once, all with the same --num-processes, or raise --join-seconds.",
-        soft_wrap=True,
-    )
+    late = f"process {process_id} of {num_processes}: not all processes have joined at {coordinator} within {seconds} s"
+    remedy = "Process 0 must run on that host, with the port open to the others; start each id from 0 once, all with the same "
+    console.print(f"[bold red]error:[/] {late}. {remedy}--num-processes, or raise --join-seconds.", soft_wrap=True)
     os._exit(2)
 
 
-def _process_mesh() -> Mesh:
-    """One device of each process."""
-    firsts = {device.process_index: device for device in reversed(jax.devices())}
-    return Mesh(np.array([firsts[p] for p in sorted(firsts)]), ("process",), axis_types=(AxisType.Auto,))
-
-
 @functools.cache
-def _adder(mesh: Mesh):
+def _adder() -> tuple[NamedSharding, Any]:
     """The sharding of one part per process, and their compiled sum."""
+    firsts = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = Mesh(np.array([firsts[p] for p in sorted(firsts)]), ("process",), axis_types=(AxisType.Auto,))
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("process",), ()))
     return split, jax.jit(lambda parts: parts.sum(axis=0), out_shardings=whole)
 
 
 def _sum(table: np.ndarray) -> np.ndarray:
-    split, add = _adder(_process_mesh())
+    split, add = _adder()
     with jax.enable_x64(True):
 
         def total(part: np.ndarray) -> np.ndarray:

@@ -1,12 +1,7 @@
 """The host: its memory, paths of users, files, run folders, and the cache.
 
 An entry of tokens in the cache is a folder; its modification time is the time of its last use, read or write. The least
-recently used go where there is too much.
-
-Compiled functions are in its folder `compiled`, so that commands compile each function once. JAX's file names are hashes of
-code, versions, XLA flags and the kind of device, which includes the instruction set of a CPU: machines that share a home folder
-do not load each other's code. JAX writes a file in place, and another process would read the half that is there. So a process
-has a folder of its own, `compiled/0`, or `compiled/1` while another process holds the first one, and so on.
+recently used go where there is too much. Compiled functions are in its folder `compiled`, in JAX's persistent cache.
 """
 
 import atexit
@@ -22,15 +17,9 @@ import shlex
 import shutil
 import sys
 import tempfile
-import time
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO, TypeVar
-
-if TYPE_CHECKING:
-    import numpy as np  # and where it is needed: --help does without it
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
@@ -82,11 +71,7 @@ def _of_libc(name: str) -> Callable[..., int] | None:
 
 
 def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
-    """The whole path of a user's file or folder, whatever `os.chdir` does later.
-
-    Raises:
-        ValueError: no path, the address of a remote store, or `~` where no home folder is known.
-    """
+    """The whole path of a user's file or folder, whatever `os.chdir` does later."""
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"{flag} {path!r} of type {type(path).__name__}: give a path, such as runs/demo")
     given = os.fspath(path)
@@ -101,11 +86,7 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
-    """The path of a file that an index in the same folder names.
-
-    Raises:
-        ValueError: a name that leads out of the folder, itself or by a link; into `blobs` of Hugging Face's cache it may.
-    """
+    """The file that an index of a folder names, in it or in `blobs`."""
     path = folder / str(name)
     if isinstance(name, str) and name == path.name and "\0" not in name:
         home, target = path.resolve().parent, folder.resolve()
@@ -115,11 +96,7 @@ def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        ValueError: no JSON, one that is nested too deeply, or an object with two values of one name.
-    """
+    """The value of a JSON text, which has each name once."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
@@ -147,29 +124,19 @@ def check_writable(path: str | os.PathLike, flag: str) -> Path:
     return file
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and those that it lies in, where they are missing.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
-
-
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name, flush it, then rename it."""
+    """Write a file (and its folder) under a temporary name, then rename it."""
     partial = path.with_name(path.name + ".partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise ValueError(f"{path} cannot be written ({error.strerror}): make room, or choose another folder") from error
 
 
@@ -184,25 +151,6 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, as `write_whole`."""
     text = json.dumps(value, indent=1, default=plain) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
-
-
-def save_arrays(path: Path, arrays: "Mapping[str, np.ndarray]") -> None:
-    """Write arrays as one .npz file, atomically."""
-    import numpy as np
-
-    write_whole(path, lambda file: np.savez(file, **arrays))  # pyright: ignore[reportArgumentType]
-
-
-def load_arrays(path: Path) -> "dict[str, np.ndarray]":
-    """The arrays of a file of `save_arrays`."""
-    import numpy as np
-
-    try:
-        with open(path, "rb") as file:
-            arrays = np.load(file, allow_pickle=False)
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it and run the command again, which writes it anew") from error
 
 
 J = TypeVar("J", dict, list)
@@ -306,10 +254,10 @@ def _parse(text: bytes, what: str, remedy: str, kind: type[J]) -> J:
     return value
 
 
-logger = logging.getLogger(__name__)
+# The cache
 
+logger = logging.getLogger(__name__)
 _name = re.compile("[0-9a-f]{32}")
-_in_use: set[Path] = set()  # entries that this process has read or written: their files may be mapped
 # JAX's own limit, jax_compilation_cache_max_size, is not used: with it JAX looks at all files at every write.
 _every_function = {"jax_persistent_cache_min_compile_time_secs": 0, "jax_persistent_cache_min_entry_size_bytes": -1}
 
@@ -348,49 +296,20 @@ def cache_entries(folder: Path) -> list[CacheEntry]:
     return sorted(found, key=lambda entry: entry.used)
 
 
-def mark_used(entry: Path) -> None:
-    """Mark an entry as in use by this process."""
-    _in_use.add(entry)
-    try:
+def mark_used(entry: Path, limit: float = math.inf) -> None:
+    """Mark an entry as used now, and remove the oldest above a limit.
+
+    Files that another process has opened or mapped remain readable.
+    """
+    with contextlib.suppress(OSError):  # a read-only cache
         os.utime(entry)
-    except OSError:  # a read-only cache
-        pass
-
-
-def shrink(entries: Sequence[CacheEntry], limit: float) -> list[CacheEntry]:
-    """Remove the first entries until the rest fits a limit."""
-    excess, removed = sum(entry.bytes for entry in entries) - limit, []
-    for entry in entries:
-        if excess <= 0:
-            break
-        if entry.path not in _in_use:
-            removed.append(entry)
-            excess -= entry.bytes
-    return _remove(removed)
-
-
-def clear_cache(entries: Sequence[CacheEntry], *, older_than: float = 0.0) -> list[CacheEntry]:
-    """Remove the entries not used for `older_than` days (0: all); returns them."""
-    last = time.time() - older_than * 86_400
-    return _remove([entry for entry in entries if entry.used <= last or not older_than])
-
-
-def _remove(entries: list[CacheEntry]) -> list[CacheEntry]:
-    for entry in entries:  # files of an open or mapped entry remain readable
-        if entry.path.is_dir():
-            shutil.rmtree(entry.path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):  # removed by another process, or a read-only cache
-                entry.path.unlink()
-    return [entry for entry in entries if not entry.path.exists()]
-
-
-# Compiled functions
-
-
-def compiled_limit() -> int:
-    """The size limit of compiled functions in bytes; 0 disables them."""
-    return cache_limit("JEXPLICIT_COMPILED_LIMIT", "1GB")
+    entries = [] if limit == math.inf else cache_entries(entry.parent)
+    excess = sum(other.bytes for other in entries) - limit
+    for other in entries:
+        if excess > 0 and other.path != entry:
+            logger.info("%s is removed from the cache, whose limit is %d bytes", other.path, limit)
+            shutil.rmtree(other.path, ignore_errors=True)
+            excess -= other.bytes
 
 
 def compiled_folder() -> Path:
@@ -398,55 +317,35 @@ def compiled_folder() -> Path:
     return cache_folder() / "compiled"
 
 
-def claim(folder: Path, n: int = 0) -> tuple[Path, TextIO]:
-    """The first free folder n, n + 1, ..., and its lock.
+def _claim(folder: Path, n: int = 0) -> Path:
+    """The first free folder n, n + 1, ..., held until this process ends: JAX writes its files in place.
 
-    If a process was killed while it held the folder, the file that it wrote last may be incomplete and is removed.
+    Where a process was killed, the file that it wrote last may be incomplete and goes.
     """
-    import fcntl  # not on Windows, where the rest of the cache works
+    from filelock import FileLock, Timeout
 
     own = folder / str(n)
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = open(own / "lock", "a+")
+    lock, held = FileLock(own / "lock"), own / "held"
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return claim(folder, n + 1)
-    if lock.tell() and (entries := compiled_entries(own)):
-        max(entries, key=lambda entry: entry.path.stat().st_mtime).path.unlink()
-    print("held", file=lock, flush=True)
-    return own, lock
-
-
-def release(lock: TextIO) -> None:
-    """The folder of this lock is complete and free for another process."""
-    lock.truncate(0)
-    lock.close()
-
-
-def compiled_entries(folder: Path | None = None) -> list[CacheEntry]:
-    """The files of compiled functions, least recently used first."""
-    found = []
-    for path in (folder or compiled_folder()).rglob("*-cache"):
-        try:
-            about = path.stat()
-        except OSError:  # removed by another process
-            continue
-        if path.is_file():
-            found.append(CacheEntry(path, about.st_size, max(about.st_atime, about.st_mtime)))
-    return sorted(found, key=lambda entry: entry.used)
+        lock.acquire(timeout=0)
+    except Timeout:
+        return _claim(folder, n + 1)
+    if held.exists() and (files := [*own.glob("*-cache")]):
+        max(files, key=lambda path: path.stat().st_mtime).unlink()
+    held.touch()
+    atexit.register(lambda: (held.unlink(missing_ok=True), lock.release()))
+    return own
 
 
 def keep_compiled() -> None:
-    """Enable JAX's persistent compilation cache in a folder of this process.
+    """Enable JAX's persistent compilation cache in a folder of this process, unless the user has configured or disabled it.
 
-    No effect if the user has configured or disabled JAX's cache, if the limit is 0, or if the folder is not writable or belongs
-    to another user: its files are executed.
+    No effect if the limit is 0, or if the folder is not writable or belongs to another user: its files are executed.
     """
     import jax  # local import: `launch.cache` does not need JAX
 
-    limit, folder = compiled_limit(), compiled_folder()
+    limit, folder = cache_limit("JEXPLICIT_COMPILED_LIMIT", "1GB"), compiled_folder()
     chosen = jax.config.values
     if not limit or chosen["jax_compilation_cache_dir"] or not chosen["jax_enable_compilation_cache"]:
         return
@@ -458,10 +357,15 @@ def keep_compiled() -> None:
     if not own or not os.access(folder, os.W_OK):
         logger.info("compiled functions are not kept in %s: set JEXPLICIT_CACHE_DIR to a folder of yours", folder)
         return
-    own_folder, lock = claim(folder)
-    atexit.register(release, lock)
-    shrink(compiled_entries(own_folder), limit)
-    jax.config.update("jax_compilation_cache_dir", str(own_folder))
+    folder = _claim(folder)
+    with contextlib.suppress(OSError):  # which another process has removed
+        kept = sorted((path.stat().st_atime, path.stat().st_size, path) for path in folder.glob("*-cache"))
+        excess = sum(size for _, size, _ in kept) - limit
+        for _, size, path in kept:
+            if excess > 0:
+                path.unlink()
+                excess -= size
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     for name, value in _every_function.items():
         if name.upper() not in os.environ:
             jax.config.update(name, value)

@@ -60,12 +60,7 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 
 
 def as_json(value: Any) -> Any:
-    """A value as JSON; a tree with arrays as a hash.
-
-    Example:
-        >>> as_json(np.int64(3)), as_json(np.array([0, 1], np.uint8))
-        (3, 'b413f47d13ee')
-    """
+    """A value as JSON; a tree with arrays as a hash."""
     if not any(map(np.ndim, leaves := jax.tree.leaves(value))):
         return json.loads(json.dumps(value, default=plain))
     return hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()[:12]
@@ -85,10 +80,8 @@ def save_latest(folder: str | os.PathLike, number: int, tree: Any, known: Mappin
 def load_latest(folder: str | os.PathLike, like: Any, known: Mapping[str, Any] | None = None) -> Any | None:
     """The last checkpoint of a series, or None.
 
-    Shapes must match, except that an empty vector in `like` matches a vector of any length, such as text.
-
-    Raises:
-        ValueError: a checkpoint that is damaged, or of something else than `known` says.
+    An empty vector in `like` matches any length. ValueError: a checkpoint that is damaged, of other shapes, or written for
+    something else than `known` says.
     """
     names = os.listdir(folder) if os.path.isdir(folder) else []
     numbers = [int(name) for name in names if name.isdigit() and is_checkpoint(os.path.join(folder, name))]
@@ -130,25 +123,17 @@ def iterate(
     A step depends on its state and on the history only, so an interrupted run resumes from its last checkpoint with exactly the
     steps of an uninterrupted run.
 
-    Args:
-        step: `(state, history) -> (state, entry)`; the entry is a JSON object, to which `seconds` and `cpu_seconds` (of all
-            cores) since the start are added. A step that donates its state must return one of the same shapes.
-        state: pytree of arrays; an empty vector in it may grow.
-        done: whether a history is complete.
-        checkpoints: folder for checkpoints, from which the iteration resumes. The last one has the final state.
-        known: what the steps depend on besides the state, by name: numbers, strings and arrays, such as a seed and the text.
+    step: `(state, history) -> (state, entry)`; the entry is a JSON object, to which `seconds` and `cpu_seconds` (of all cores)
+        since the start are added. A step that donates its state must return one of the same shapes.
+    state: pytree of arrays; an empty vector in it may grow.
+    done: whether a history is complete.
+    checkpoints: folder for checkpoints, from which the iteration resumes. The last one has the final state.
+    known: what the steps depend on besides the state, by name: numbers, strings and arrays, such as a seed and the text.
 
-    Returns:
-        The last state, and the history.
-
-    Raises:
-        ValueError: a checkpoint of other shapes or types, or written for something else than `known`.
-
-    Example:
-        >>> step = lambda x, history: (x / 2, {"x": float(x)})
-        >>> state, history = iterate(step, np.array(8.0), done=lambda history: len(history) == 3)
-        >>> float(state), [entry["x"] for entry in history]
-        (1.0, [8.0, 4.0, 2.0])
+    >>> step = lambda x, history: (x / 2, {"x": float(x)})
+    >>> state, history = iterate(step, np.array(8.0), done=lambda history: len(history) == 3)
+    >>> float(state), [entry["x"] for entry in history]
+    (1.0, [8.0, 4.0, 2.0])
     """
     check_threads()
     history: list[Entry] = []

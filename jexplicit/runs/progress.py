@@ -1,7 +1,4 @@
-"""Output of commands: results and progress.
-
-Results are on standard output, progress is on standard error: a bar with a rate while a stage runs, and one line at its end.
-"""
+"""Output of commands: results on standard output, progress on standard error."""
 
 import contextlib
 import json
@@ -79,12 +76,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def stage(name: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Show a named stage of a run; yields its progress function.
-
-    Example:
-        >>> with stage("counting", "tokens") as progress:
-        ...     progress(5, 10)
-    """
+    """Show a named stage with a bar and a rate; yields `progress(done, total)`."""
     start, amount, last = time.perf_counter(), 0, 0
     columns = (TextColumn("  {task.description}"), BarColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer, Num
 
-from jexplicit.runs.checks import as_float, as_targets, check_labels, checked, is_concrete, labels_are_fine
+from jexplicit.runs.checks import as_float, as_targets, check_labels_of, checked, is_concrete, labels_are_fine
 from jexplicit.runs.devices import full_precision
 
 _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 ends at 2^24
@@ -141,7 +141,7 @@ def _refuse_targets(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> None:
 
 def _check_labelled(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"], outputs: int) -> None:
     _check_features(H)
-    check_labels(Y, outputs)
+    check_labels_of(Y, (len(Y), outputs))
 
 
 @checked(_refuse_targets, fine=lambda H, Y: _are_sums(H) & _are_sums(Y))

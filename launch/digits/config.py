@@ -8,7 +8,7 @@ from launch.kit.command import Preset
 from launch.shared.flags import Images, Run
 
 Solved = Literal["explicit", "scaling", "quadratic", "kernel"]
-Method = Literal[Solved, "trained_readout", "network", "cnn", "cold", "warm"]
+Method = Literal[Solved, "trained_readout", "optimum", "network", "cnn", "cold", "warm"]
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Config(Images, Run):
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and at most as many test images."""
     resize: Annotated[int, Bounds(at_least=1, at_most=1024)] | None = None
-    """Read a folder of images of any kind, colour and size as grey ones of N x N pixels, by Pillow. It may then be a single
-    folder of LABEL/*.jpg, of which every fifth image of a label, drawn with --seed, is a test image."""
+    """Read a folder of images of any size as ones of N x N pixels."""
     methods: tuple[Method, ...] = get_args(Method)
     """Models to fit. explicit: the closed form. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a
     bound on the curvature. kernel: least squares and a softmax layer on random Fourier features of scattering. trained_readout:
-    a softmax layer on the same features, trained by AdamW. network: one hidden layer, trained by backpropagation. cnn: a
+    a softmax layer on the same features, trained by AdamW. optimum: that layer with one ridge by four optimisers, to
+    convergence. network: one hidden layer, trained by backpropagation. cnn: a
     convolutional network, trained by AdamW. cold, warm: softmax layers trained by Adagrad from random parameters or from the
     explicit solution."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
@@ -62,6 +62,8 @@ class Config(Images, Run):
     """network: number of hidden units. It is trained by Adam with a learning rate of 0.001."""
     cnn_epochs: PositiveInt = 8
     """cnn: number of passes over the data, at the end of which the learning rate is 0."""
+    passes: PositiveInt = 150
+    """optimum: passes over the training images at most, for each of its four optimisers."""
     readout_epochs: PositiveInt = 20
     """trained_readout: number of passes over the data with each of four weight decays; the learning rate is 0 at the end."""
 

@@ -18,15 +18,16 @@ from jexplicit.runs.files import local_path, read_config, read_run
 from jexplicit.runs.loop import is_checkpoint
 from jexplicit.runs.progress import console, show
 from jexplicit.solvers.explicit import stack_logits
-from launch.digits import solved, trained
+from launch.digits import optimum, solved, trained
 from launch.digits.config import PRESETS, Config
 from launch.digits.kernel import kernel, kernel_logits
 from launch.digits.solved import load_model, row_name
 from launch.kit.experiment import Experiment
-from launch.kit.views import Row, where
+from launch.kit.views import Row, Section, where
 
 METHODS: dict[str, solved.Method] = {
     "kernel": kernel,
+    "optimum": optimum.optimum,
     "trained_readout": trained.trained_readout,
     **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.networks),
 }
@@ -117,4 +118,5 @@ def stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -
 
 _flags: Any = {"presets": PRESETS, "check": solved.check_images, "extend": ("methods", "layers")}
 _measure = functools.partial(solved.measure, METHODS)
-EXPERIMENT = Experiment("digits", Config, _measure, solved.VIEWS, title="Digits: solved and trained", **_flags)
+VIEWS = [*solved.VIEWS, Section("One loss, four optimisers", [optimum.OPTIMUM])]
+EXPERIMENT = Experiment("digits", Config, _measure, VIEWS, title="Digits: solved and trained", **_flags)

@@ -37,7 +37,7 @@ from launch.kit.views import Column, Lines, Results, Row, Section, Table, View, 
 Parts = Iterator[Part]
 Method = Callable[["Problem", str], Parts]
 # methods whose features have weights of their own, in a checkpoint by the name of the features
-WITH_FEATURES = ("kernel", "trained_readout")
+WITH_FEATURES = ("kernel", "trained_readout", "optimum")
 
 
 class Split(NamedTuple):
@@ -103,7 +103,7 @@ def row_name(row: Row) -> str:
         >>> row_name({"method": "warm", "layers": 2, "features": "pixels", "solver": "adagrad"})
         'warm, 2 layers'
     """
-    if row["method"] == "kernel":
+    if row["method"] in ("kernel", "optimum"):
         return f"{row['method']}, {row['solver'].replace('_', ' ')}"
     layers = f", {row['layers']} layer{'s' * (row['layers'] > 1)}" if row["method"] in ("explicit", "cold", "warm") else ""
     return row["method"].replace("_", " ") + layers
@@ -111,7 +111,8 @@ def row_name(row: Row) -> str:
 
 def model_name(row: Row) -> str:
     """The checkpoint of a row's model."""
-    return f"kernel_{row['solver']}" if row["method"] == "kernel" else f"{row['method']}_{row['layers']}"
+    several = row["method"] in ("kernel", "optimum")
+    return f"{row['method']}_{row['solver'] if several else row['layers']}"
 
 
 def save_model(problem: Problem, name: str, params: Any) -> None:
@@ -336,7 +337,7 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
     side = min(read(config).train_images.shape[1:])
     halved = f"--methods cnn of images {side} pixels wide, which it halves twice: use images of at least 4, or leave it out"
     yield "cnn" in config.methods and side < 4, halved
-    if not {"kernel", "trained_readout"} & set(config.methods):
+    if not {*WITH_FEATURES} & set(config.methods):
         return
     octaves, wide = most_octaves(side), f"of images {side} pixels wide"
     yield (config.octaves or 0) > octaves, f"--octaves {config.octaves} {wide}: use at most {octaves}"

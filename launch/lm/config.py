@@ -22,10 +22,9 @@ class Models(Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "features": "models"}
 
     corpus: str = "docs"
-    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python.
-    installed: also the docstrings of every installed package, for millions of words without a download. text: the files of
-    --train (implied by it). shards:DIR: what launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of TensorFlow
-    Datasets, which must be installed."""
+    """Source of the text: tfds:NAME, shards:DIR, text or docs. docs: the documentation that comes with Python. text: the files
+    of --train (implied by it). shards:DIR: what launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of
+    TensorFlow Datasets, which must be installed."""
     test: tuple[str, ...] = ()
     """Test text, as --train. After all models are measured, those that dev chooses are evaluated on it, once: of
     each method and history the one with the lowest dev perplexity. Their rows have the test loss with its standard error over

@@ -17,7 +17,7 @@ from jexplicit.counts.pairs import Counts, count, count_sparse
 from jexplicit.counts.tables import Saving, SparseCounts, read_tables
 from jexplicit.data import corpora
 from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Corpus, Documents, check_reading, file_documents, split_at_end
+from jexplicit.data.corpora import Corpus, Documents, check_reading, files_documents, split_at_end
 from jexplicit.data.inputs import list_files
 from jexplicit.data.shards import TokenizedCorpus, cached_streams, read_shards, read_sizes
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
@@ -62,10 +62,10 @@ _of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # met
 
 def read_corpus(config: Config) -> Corpus[list[str]]:
     """The documents of the corpus, without the test text."""
-    with stage("reading", "source files" if config.corpus == "installed" else "") as progress:
+    with stage("reading"):
         split = "end" if config.split == "dev-test" else config.split
         options: Any = {"field": config.field, "documents": config.documents, "split": split, "keep": True}
-        corpus = corpora.read_corpus(config.corpus, config.train, config.dev, **options, progress=progress)
+        corpus = corpora.read_corpus(config.corpus, config.train, config.dev, **options)
         if config.split == "dev-test":  # a ninth of what is left is a tenth of all
             train, dev = (Documents(split_at_end, corpus.train, dev=dev, share=1 / 9) for dev in (False, True))
             corpus = Corpus(corpus.name, train, dev, corpus.source)
@@ -323,7 +323,7 @@ def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> HeldB
     else:
         files = check_test_files(config)
         inside = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
-        texts = {os.path.relpath(file, inside): list(file_documents(file, **reading)) for file in files}
+        texts = {os.path.relpath(file, inside): list(files_documents([file], **reading)) for file in files}
         held = HeldBack({name: encode_documents(tokenizer, documents) for name, documents in texts.items()})
     if empty := [name for name, stream in held.files.items() if not (stream != PAD).any()]:
         raise ValueError(f"{empty[0]} has no token to predict: take it out of --test")

@@ -63,8 +63,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     kind, _, name = config.corpus.partition(":")
     methods, corpus = set(config.methods), f"--corpus {config.corpus}"
     words = {name: " ".join(map(str, getattr(config, name))) for name in _given}
-    known = kind in (("shards", "tfds") if name else ("docs", "installed", "text"))
-    yield not known, f"{corpus}: choose docs, installed, text, shards:DIR or tfds:NAME"
+    known = kind in (("shards", "tfds") if name else ("docs", "text"))
+    yield not known, f"{corpus}: choose docs, text, shards:DIR or tfds:NAME"
     if config.coordinator is not None:
         check_process(config.coordinator, config.num_processes, config.process_id)
         yield _beyond("--methods", config.methods, _served, "--coordinator")

@@ -88,7 +88,7 @@ class TransformerConfig(flags.Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
     corpus: str = "docs"
-    """Source of the text: tfds:NAME, shards:DIR, text, installed or docs. docs: the documentation that comes with Python. text:
+    """Source of the text: text or docs. docs: the documentation that comes with Python. text:
     the files of --train (implied by it)."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on, read once at the end."""

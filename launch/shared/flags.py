@@ -120,7 +120,7 @@ class Images:
     """Image data set. digits: the 8x8 digits of scikit-learn. mnist, fashion_mnist, or any name: the files in --data-dir. A
     path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets."""
     data_dir: str | None = None
-    """Folder or file of grey images of one size. It is a folder of PNGs, train/LABEL/*.png and test/LABEL/*.png; a folder of
+    """Folder or file of images, which become grey. It is a folder of train/LABEL and test/LABEL, or of LABEL alone; a folder of
     idx files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test.
     Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jexplicit.counts.beam import DocumentShard, cut_part, file_parts, list_parts, tokenise_part, write_stream_index
+from jexplicit.counts.beam import Part, cut_part, tokenise_part, write_stream_index
 from jexplicit.counts.pairs import count
 from jexplicit.counts.tables import merge_counts, read_tables
-from jexplicit.data.corpora import read_documents, split_documents, text_corpus
+from jexplicit.data.corpora import Documents, files_documents, read_documents, split_documents, text_corpus
 from jexplicit.data.shards import read_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from launch.beam import main
@@ -34,25 +34,14 @@ def files(tmp_path) -> list[str]:
     return [write_lines(tmp_path / "text" / name, n, ending) for name, n, ending in parts]
 
 
-def test_parts_of_files_hold_every_document_once_and_in_order_and_are_as_strict_as_the_file(files, tmp_path):
-    for size in (1, 7, 1001, 10**6):
-        some = files[-1:] if size == 1 else files  # a part for every byte
-        parts = file_parts("train", some, size=size)
-        assert [part.number for part in parts] == list(range(len(parts)))
-        travelled = pickle.loads(pickle.dumps(parts))  # to other processes
-        assert [document for part in travelled for document in part.documents] == read_documents(some)
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"good\nb\xe9d\n")
-    good, bad = file_parts("train", [str(path)], size=5)
-    assert list(good.documents) == ["good"]
-    with pytest.raises(ValueError, match=r"a.txt is not UTF-8 text \(0xe9 at byte 6\)"):
-        list(bad.documents)
+def file_parts(split: str, files: list[str]) -> list[Part]:
+    return [Part(split, n, Documents(files_documents, [file])) for n, file in enumerate(files)]
 
 
 def test_parts_are_cut_as_the_whole():
     for n in (2, 9, 99, 100, 345):
         documents = [str(index) for index in range(n)]
-        parts = list_parts("all", documents, size=7)
+        parts = [Part("all", number, documents[first : first + 7]) for number, first in enumerate(range(0, n, 7))]
         lengths = {part.number: len(list(part.documents)) for part in parts}
         cut = [half for part in reversed(parts) for half in cut_part(part, lengths)][::-1]
         for split, expected in zip(("train", "dev"), split_documents(documents), strict=True):
@@ -68,26 +57,16 @@ def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypa
     documents, K = read_documents(files), 3
     tokenizer = train_tokenizer(documents, vocab_size=60)
     (tmp_path / "train").mkdir()
-    parts = [*file_parts("train", files, size=500), DocumentShard("train", 99, [])]
-    done = [tokenise_part(part, tokenizer, tmp_path, radius=K) for part in reversed(parts)]
-    write_stream_index(tmp_path / "train", [shard for shard, _ in done], tokenizer)
+    parts = pickle.loads(pickle.dumps([*file_parts("train", files), Part("train", 99, [])]))  # to other processes
+    done = [tokenise_part(part, tokenizer, tmp_path, K) for part in reversed(parts)]
+    write_stream_index(tmp_path / "train", [shard for _, shard, _ in done], tokenizer)
     stream, expected = read_shards(tmp_path / "train"), encode_documents(tokenizer, documents)
     np.testing.assert_array_equal(stream[:], expected)
     stream.verify()
     assert (stream.documents, stream.dtype) == (len(documents), expected.dtype)
-    counts = merge_counts(*(counts for _, counts in done))
+    counts = merge_counts(*(counts for *_, counts in done))
     for C, D in zip(counts, count(expected, radius=K, vocab_size=60), strict=True):
         np.testing.assert_array_equal(C.toarray(), D)
-
-
-def test_a_part_tried_again_gives_the_same_file_and_dev_is_not_counted(tmp_path):
-    tokenizer = train_tokenizer(["to be or not to be"], kind="word")
-    (tmp_path / "dev").mkdir()
-    part = DocumentShard("dev", 1, ["to be", "", "or not"])
-    (shard, counts), again = (tokenise_part(part, tokenizer, tmp_path, radius=None) for _ in range(2))
-    assert shard == again[0] and counts == () and (shard.tokens, shard.documents) == (6, 3)
-    with pytest.raises(ValueError, match="no token for"):
-        write_stream_index(tmp_path / "dev", [shard._replace(tokens=0)], tokenizer)
 
 
 # The pipeline
@@ -101,7 +80,7 @@ def test_the_pipeline_writes_what_one_process_writes(files, tmp_path, with_dev):
     pytest.importorskip("apache_beam")
     text = ["--train", *files[:-2], *(["--dev", *files[-2:]] if with_dev else []), "--vocab-size", "60"]
     out, alone = tmp_path / "beam", tmp_path / "alone"
-    assert main(["--out", str(out), *text, "--radius", "3", "--part-bytes", "700", "--column-shards", "3"]) == 0
+    assert main(["--out", str(out), *text, "--radius", "3"]) == 0
     assert shards_main(["--out", str(alone), *text]) == 0
     assert (out / "tokenizer.model").read_bytes() == (alone / "tokenizer.model").read_bytes()
     corpus, tokenizer = text_corpus(files[:-2], files[-2:] if with_dev else ()), Tokenizer.load(out / "tokenizer.model")

@@ -11,7 +11,7 @@ from reference import random_documents, stream_of
 from tables import refuse
 
 from jexplicit.data.contexts import contexts, hold_out
-from jexplicit.data.corpora import check_reading, iterate_split, read_documents, sample_documents, split_documents, text_corpus
+from jexplicit.data.corpora import check_reading, read_documents, sample_documents, split_documents, text_corpus
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features
 from jexplicit.data.shards import write_shards, write_stream
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
@@ -21,7 +21,6 @@ FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes,
     ("a.jsonl", b'{"id": 1}', "text", r"a.jsonl, line 1 has no field 'text': it has 'id'"),
     ("a.jsonl", b"[1]", "text", r"a.jsonl, line 1, is not a JSON object but a int"),
     ("a.jsonl", b"", "text", "a.jsonl holds no text"),
-    ("a.jsonl.gz", b'{"text": "a"}', "text", "is not a whole gzip file"),
     ("a.csv", b"text,id\n", "text", "a.csv holds no text"),
     ("a.csv", b"text,text\none,two\n", "text", "two columns 'text': rename one"),
     ("a.parquet", b"no parquet", "text", "a.parquet is not a complete Parquet file"),
@@ -30,12 +29,6 @@ FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes,
     ("late.jsonl", b'{"text": "a"}\n\n{"id": 1}', "text", r"late.jsonl, line 3 has no field 'text': it has 'id'"),
     ("late.jsonl", b'{"text": "a"}\n{"text": 7}', "text", r"line 2: field 'text' holds int '7', not text: it has 'text'"),
     ("late.jsonl", b'{"text": "a"}\n{"text"', "text", r"late.jsonl, line 2, is not JSON \(.*\): write one object per line"),
-    (
-        "late.jsonl",
-        b'{"text": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
-        "text",
-        "late.jsonl, line 1, is not JSON",
-    ),
     ("late.jsonl", b'{"text": "a"}\n{"text": "b", "text": "c"}', "text", r"line 2, is not JSON \(two values of 'text'"),
     ("late.jsonl", b'{"text": null}\n{"text": " "}', "text", "late.jsonl holds no text"),
     ("late.csv", b"text,id\na,1\nb,2,3", "text", "late.csv, line 3, has 3 values for 2 fields"),
@@ -44,14 +37,12 @@ FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes,
         b'text,id\nzero,0\n\n"a"b,1\n',
         "text",
         "late.csv, line 4, cannot be read as a table",
-    ),  # a guess would mend it
+    ),
     ("late.json", b'[{"text": "one"},\n{"text": "two}]', "text", "late.json, line 2, is not JSON"),
     ("late.txt", b" \n\t\n", None, "late.txt holds no text: take it out"),
     ("late.txt", b"good\nb\xe9d", None, r"late.txt is not UTF-8 text \(0xe9 at byte 6\): convert it \(iconv"),
-    ("late.txt", b"\x93quoted\x94", None, r"is not UTF-8 text .0x93 at byte 0.: convert it \(iconv -f cp1252"),
     ("late.bin", b"ab\0c", None, r"late.bin is a binary file \(NUL at byte 2\): give plain text"),
     ("late.gz", gzip.compress(b"to be", 0, mtime=0).replace(b"to", b"do"), None, "late.gz is not a whole gzip file"),
-    ("late.gz", gzip.compress(b"one two three", mtime=0)[:-9], None, "late.gz is not a whole gzip file"),
 ]
 
 
@@ -107,7 +98,6 @@ CALLS: list[tuple[Callable[[Path], Any], str]] = [  # given a folder
     (lambda _: hold_out(np.array([0, 1, 0]), positions=1), "a text of 1 token"),
     (lambda _: split_documents(["one"]), r"1 document\(s\) cannot be .* 2 or more documents"),
     (lambda _: split_documents(["one"] * 2, every=1), "every=1, block=10"),
-    (lambda _: list(iterate_split(["one"], dev=False)), r"1 document\(s\) cannot be split"),
     (lambda _: sample_documents(["a"], 0), "a sample of 0 documents"),
     # text
     (lambda folder: read_documents(folder / "gone.txt"), "no such file: '.*gone.txt': check the path"),
@@ -121,8 +111,6 @@ CALLS: list[tuple[Callable[[Path], Any], str]] = [  # given a folder
     (trained(["abc"], vocab_size=2), "size 2 holds no more than <pad> and <unk>: use 3 or more"),
     (trained(["abc"], vocab_size=5), "size 5 is too small for the characters .*: use 6 or more"),
     (trained(["abc"], vocab_size=99), "vocabulary size 99 is more than the text allows: use 12 or less"),
-    (trained(["a b"], vocab_size=5, kind="word"), "5 is more than the text allows: use 4 or less"),
-    (trained(["abc"], vocab_size=6, kind="char"), "6 is more than the text allows: use 5 or less"),
     (trained("to be"), r"a text of 5 characters .*, \[text\]"),
     (lambda _: encode_documents(train_tokenizer(["to be"]), "to be"), "a text of 5 characters instead of documents"),
     (lambda folder: Tokenizer.load(folder / "gone.model"), "no tokenizer at .*gone.model .*: check the path, or train one"),
@@ -134,8 +122,8 @@ CALLS: list[tuple[Callable[[Path], Any], str]] = [  # given a folder
     (lambda folder: characters(folder, ["", ""]), "no token for"),
     (lambda folder: characters(folder, ["to be"])[::2], "every 2-th token"),
     # images
-    (lambda _: one_hot(np.array([0, -1, 2]), 3), "label -1 with 3 outputs"),
-    (lambda _: one_hot(np.array([0, 3, 2]), 3), "label 3 with 3 outputs"),
+    (lambda _: one_hot(np.array([0, -1, 2]), 3), "label -1 for 3 outputs"),
+    (lambda _: one_hot(np.array([0, 3, 2]), 3), "label 3 for 3 outputs"),
     (images(train_labels=VALID["train_labels"][:-1]), "12 train images and 11 labels"),
     (images(test_images=PIXELS[:0], test_labels=VALID["test_labels"][:0]), "0 test images"),
     (images(test_images=PIXELS[:6].swapaxes(1, 2)), "equal shapes"),
@@ -147,9 +135,7 @@ CALLS: list[tuple[Callable[[Path], Any], str]] = [  # given a folder
     (images(train_labels=0 * VALID["train_labels"], test_labels=0 * VALID["test_labels"]), "at least two classes"),
     (pixels([[[-1, 3]]]), "pixel -1: grey levels are 0 .. 255; rescale"),
     (pixels([[[0.0, 0.7]]]), r"float64 from 0 to 0.7, .*: use \(255 \* X\).round"),
-    (pixels([[[0, 1]]], 17), r"int64 from 0 to 1, .* use \(16 \* X\)"),
     (pixels([[[0.0, 200.5]]]), r"use X.round\(\).astype\(np.uint8\)"),
-    (pixels([[[0.0, np.nan]]]), "pixel nan"),
     (pixels(np.zeros((1, 2, 2, 3), np.uint8)), r"shape \(1, 2, 2, 3\): give grey images"),
 ]
 

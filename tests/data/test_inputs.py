@@ -8,26 +8,18 @@ import os
 import subprocess
 import sys
 import threading
-from itertools import pairwise
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
-import pytest
+from files import put
 from refusals import refused
 
 from jexplicit.data import inputs
-from jexplicit.data.corpora import Unit, file_documents, locate_documents, read_documents, text_corpus
+from jexplicit.data.corpora import Unit, files_documents, locate_documents, read_documents, text_corpus
 from jexplicit.data.inputs import MinimalPair, file_records, read_pairs
 
 TEXT, LINES = b"to be\nor not\n", ["to be", "or not"]
 PAIR = b'{"sentence_good": "he runs", "sentence_bad": "he run"}\n'
-
-
-def put(path: Path, data: str | bytes = "") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return path
 
 
 # Files of any kind
@@ -41,13 +33,6 @@ def test_compression_is_seen_in_the_first_bytes_whatever_the_name(tmp_path):
         assert read_pairs(put(tmp_path / f"p.jsonl.{ending}", compress(b"\xef\xbb\xbf" + PAIR)))[0].paradigm == "p"
         said = f"b.{ending} is not a whole .*file .*: compress or download it again"
         refused(said, read_documents, put(tmp_path / f"b.{ending}", TEXT))
-
-
-def test_zstd_is_read_where_its_package_is_and_named_elsewhere(tmp_path, monkeypatch):
-    path = put(tmp_path / "a.txt.zst", pytest.importorskip("zstandard").compress(TEXT))
-    assert read_documents(path) == LINES
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    refused("a.txt.zst is compressed by zstd, which needs zstandard: pip install zstandard", read_documents, path)
 
 
 def test_folders_as_programs_write_them_and_links(tmp_path):
@@ -133,14 +118,14 @@ def test_every_format_gives_the_same_documents_with_line_and_id(tmp_path):
     for file in tmp_path.iterdir():
         assert read_documents(file, field="text") == [TEXTS[n] for n in (0, 1, 3, 4)], file
         if file.name in lines:
-            found = list(locate_documents(str(file), field="text", id_field="id"))
+            found = [one for one in locate_documents(str(file), field="text", every=True) if one.text]
             assert [document.line for document in found] == lines[file.name]
-            assert [str(document.id) for document in found] == ["0", "1", "3", "4"]
+            assert [str((document.fields or {})["id"]) for document in found] == ["0", "1", "3", "4"]
 
 
 def test_records_are_read_lazily_and_anew(tmp_path):
     path = put(tmp_path / "a.jsonl", '{"text": "one"}\n{"text": "two"}\nbroken\n')
-    documents = file_documents(str(path), field="text")
+    documents = files_documents([str(path)], field="text")
     assert [next(documents), next(documents)] == ["one", "two"]
     put(path, '{"text": "one"}\n{"text": null}\n{"text": "two"}\n{"text": "three"}')  # missing texts are left out
     corpus = text_corpus(path, field="text")
@@ -156,13 +141,6 @@ def test_folders_of_records_may_have_plain_text_and_names_without_endings(tmp_pa
     assert read_documents(tmp_path / "c", field="text") == ["one", "two"]
     put(tmp_path / "c/README.md", "About")
     refused("README.md is no file of records: name those only", read_documents, tmp_path / "c", field="text")
-
-
-def test_the_identity_of_a_corpus_covers_how_it_is_read(tmp_path):
-    a, b = put(tmp_path / "a.jsonl", '{"a": "one", "b": "two"}\n' * 2), put(tmp_path / "b.txt", "one\ntwo\n\nthree")
-    pairs = [text_corpus(a, field=field) for field in "ab"], [text_corpus(b, documents=unit) for unit in ("line", "paragraph")]
-    for one, two in pairs:
-        assert one.identity != two.identity and one.in_memory().sha256 != two.in_memory().sha256  # which names cached tokens
 
 
 def test_rows_of_a_table_are_documents(tmp_path):
@@ -204,8 +182,6 @@ def test_minimal_pairs_are_records_of_any_format(tmp_path):
     expected = [MinimalPair("he runs", "he run", name, fields.get(name, "")) for name in ("one", "b", "p", "q")]
     assert read_pairs([tmp_path]) == expected
     for text, said in [
-        ("plain text", "line 1, is not JSON"),
-        ('{"sentence_good": "he runs"}', "sentence_bad"),
         ('{"sentence_good": "he runs", "sentence_bad": " "}', "a sentence is missing or empty"),
         ('{"sentence_good": "he runs", "sentence_bad": 3}', "line 1, is not a minimal pair"),
         ("\n\n", "has no pair"),
@@ -218,7 +194,7 @@ def test_minimal_pairs_are_records_of_any_format(tmp_path):
 PLAIN = "\n\none\ntwo\r\n \r\n\tthree\rfour\n\n\nfive"
 
 
-def test_units_of_plain_text_and_lines_of_any_ranges(tmp_path):
+def test_units_of_plain_text(tmp_path):
     units: list[tuple[Unit, list[str], list[int]]] = [
         ("line", ["one", "two", "\tthree", "four", "five"], [3, 4, 6, 7, 10]),
         ("paragraph", ["one\ntwo", "\tthree\nfour", "five"], [3, 6, 10]),
@@ -229,7 +205,3 @@ def test_units_of_plain_text_and_lines_of_any_ranges(tmp_path):
             found = list(locate_documents(str(put(tmp_path / name, data)), documents=unit))
             assert [document.text for document in found] == read_documents(tmp_path / name, documents=unit) == documents
             assert [document.line for document in found] == lines
-    path, size = str(put(tmp_path / "a.txt", PLAIN)), len(PLAIN)
-    for step in range(1, size):
-        parts = [list(file_documents(path, *span)) for span in pairwise([*range(0, size, step), size])]
-        assert sum(parts, []) == list(file_documents(path))

@@ -2,7 +2,6 @@
 
 import importlib.util
 import io
-import json
 import socket
 import sys
 import time
@@ -13,10 +12,8 @@ import tensorflow_datasets
 from PIL import Image
 from tensorflow_datasets.core.data_sources.base import BaseDataSource
 
-from jexplicit.counts.beam import tfds_parts
-from jexplicit.data.corpora import split_documents, tfds_corpus, tfds_text
+from jexplicit.data.corpora import split_documents, tfds_corpus
 from jexplicit.data.images import read_images
-from launch.lm.__main__ import main as lm
 from launch.shards import main as shards
 
 ROWS = {
@@ -109,22 +106,8 @@ def test_text_is_read_by_name_and_by_folder_and_split_where_there_is_no_validati
 def test_documents_are_read_when_they_are_asked_for(prepared, monkeypatch):
     rows_read, read = [], BaseDataSource.__getitem__
     monkeypatch.setattr(BaseDataSource, "__getitem__", lambda rows, n: rows_read.append(n) or read(rows, n))
-    documents = tfds_text("small", data_dir=prepared).documents("train[5:50]")
-    assert next(documents) == texts("train")[5] and rows_read == [0]
     few = tfds_corpus("small", data_dir=prepared).limit(30)
-    assert len(rows_read) == 1
-    assert len(list(few.train)) == 30 and len(rows_read) == 1 + 30
-
-
-def test_parts_for_workers_hold_every_document_once_and_in_order(prepared):
-    for set_name, names in (("small", ["train", "dev"]), ("train_alone", ["all"])):
-        data = tfds_text(set_name, data_dir=prepared)
-        parts = tfds_parts(data, size=50)
-        for name, split in zip(names, ("train", data.dev), strict=False):
-            mine = [part for part in parts if part.split == name]
-            assert [part.number for part in mine] == list(range(len(mine)))
-            assert [document for part in mine for document in part.documents] == texts(split or "")
-        assert {part.split for part in parts} == set(names)
+    assert not rows_read and len(list(few.train)) == len(rows_read) == 30
 
 
 def test_images_are_read_by_name_and_by_folder_and_colours_averaged_to_the_nearest_grey_level(prepared):
@@ -142,14 +125,14 @@ def test_refusals(prepared, monkeypatch, tmp_path, capsys):
     (tmp_path / "lm1b/1.1.0").mkdir(parents=True)  # of an interrupted download
     monkeypatch.setattr(time, "sleep", None)  # offline, nothing waits
     for call, said in [
-        (lambda: tfds_text("small", feature="story", data_dir=prepared), "no feature 'story': name one of .*text"),
+        (lambda: tfds_corpus("small", feature="story", data_dir=prepared), "no feature 'story': name one of .*text"),
         (lambda: list(tfds_corpus("latin", data_dir=prepared).train), r"tfds:latin .* \(UnicodeDecodeError: .*train=FILES"),
-        (lambda: tfds_text("no_train", data_dir=prepared), "has the splits test, but no train"),
+        (lambda: tfds_corpus("no_train", data_dir=prepared), "has the splits test, but no train"),
         (lambda: read_images("tfds:bytes", prepared), "labels from 255 to 256: only 0 .. 255 are supported"),  # no byte wraps
         (lambda: read_images("tfds:small", prepared), r"tfds:small could not be read \(KeyError: 'image'\)"),
-        (lambda: tfds_text(str(prepared)), "holds several data sets: name one of .*small/1.0.0"),
-        (lambda: tfds_text(str(prepared / "small/1.0.0/gone")), "no dataset_info.json there: name the folder"),
-        (lambda: tfds_text("lm1b", data_dir=tmp_path), "cannot be reached.*train=FILES.*corpus docs"),
+        (lambda: tfds_corpus(str(prepared)), "holds several data sets: name one of .*small/1.0.0"),
+        (lambda: tfds_corpus(str(prepared / "small/1.0.0/gone")), "no dataset_info.json there: name the folder"),
+        (lambda: tfds_corpus("lm1b", data_dir=tmp_path), "cannot be reached.*train=FILES.*corpus docs"),
         (lambda: read_images("tfds:mnist", tmp_path), "cannot be reached.*data_dir=DIR"),
     ]:
         with pytest.raises(ValueError, match=said):
@@ -158,17 +141,3 @@ def test_refusals(prepared, monkeypatch, tmp_path, capsys):
     assert shards(["--out", str(tmp_path), "--corpus", "tfds:lm1b"]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "tfds:lm1b needs tensorflow_datasets" in error and "pip install 'jexplicit[tfds]'" in error
-
-
-@pytest.mark.slow
-def test_the_commands_read_text_by_name_and_by_folder(prepared, tmp_path, capsys):
-    by_name = ["--corpus", "tfds:small", "--data-dir", str(prepared), "--tokenizer", "char"]
-    assert shards(["--out", str(tmp_path / "shards"), *by_name]) == 0
-    assert "130 documents" in capsys.readouterr().err
-    assert shards(["--out", str(tmp_path / "shards"), *by_name, "--feature", "label"]) == 2
-    assert "feature = 'text' (now 'label')" in " ".join(capsys.readouterr().err.split())
-    by_folder = ["--corpus", f"tfds:{prepared / 'small'}", "--tokenizer", "char", "--methods", "explicit", "--radius", "1"]
-    by_folder += ["--features", "cat", "--samples", "0"]
-    assert lm(["--out", str(tmp_path / "lm"), *by_folder]) == 0
-    rows = json.loads((tmp_path / "lm/results.json").read_text())["rows"]
-    assert {row["corpus"] for row in rows} == {"tfds:small/1.0.0"}

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from jexplicit.data.corpora import Corpus, text_corpus
+from jexplicit.data.corpora import Corpus
 from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import (
     KINDS,
@@ -90,12 +89,14 @@ def test_ids_of_small_vocabularies():
     assert tokenizer.pieces() == ["<pad>", "<unk>", "\n", "a", "b", "c"]
     assert tokenizer.encode("ba\nc").tolist() == [4, 3, 2, 5]
     assert train_tokenizer(["one two two"], kind="word").pieces() == ["<pad>", "<unk>", "▁two", "▁one"]
-    assert train_tokenizer(["one two two"], kind="word", vocab_size=3).pieces() == ["<pad>", "<unk>", "▁two"]
     assert train_tokenizer(["abb"], kind="char", vocab_size=3).pieces() == ["<pad>", "<unk>", "b"]
-    assert train_tokenizer(["one two two"]).vocab_size < 4098
     assert [train_tokenizer(["abc"], vocab_size=size).vocab_size for size in (6, 12)] == [6, 12]  # which errors name
     tokenizer = train_tokenizer(PROSE)  # a word is the same token at the start of a line
     assert tokenizer.encode("truth\ntruth").tolist() == [*tokenizer.encode("truth"), 2, *tokenizer.encode("truth")]
+    for characters, dtype in ((254, np.uint8), (255, np.uint16)):  # a stream has the smallest type
+        text = "".join(map(chr, range(0x4E00, 0x4E00 + characters)))
+        stream = encode_documents(train_tokenizer([text], kind="char"), [text])
+        assert stream.dtype == dtype and stream.max() == characters + 1
 
 
 def test_training_is_deterministic_and_saved_whole_and_damage_is_named(of_prose, tmp_path):
@@ -106,14 +107,7 @@ def test_training_is_deterministic_and_saved_whole_and_damage_is_named(of_prose,
     assert loaded == of_prose
     assert loaded.pieces() == of_prose.pieces() == [of_prose.piece(i) for i in range(of_prose.vocab_size)]
     assert (of_prose.pad_id, of_prose.unk_id, of_prose.pieces()[:2]) == (0, 1, ["<pad>", "<unk>"])
-    for damaged in (
-        b"",
-        b"\xff\xfe\n",
-        whole[:-1],
-        whole[:200],
-        b"x" + whole,
-        whole[:50] + bytes([whole[50] ^ 1]) + whole[51:],
-    ):
+    for damaged in (b"", whole[:-1], b"x" + whole, whole[:50] + bytes([whole[50] ^ 1]) + whole[51:]):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"t.model is not a tokenizer file, or is damaged: train the tokenizer"):
             Tokenizer.load(path)
@@ -179,14 +173,6 @@ def test_a_stream_is_the_documents_between_pads(of_prose, monkeypatch):
     assert seen == [(min(start + 3, n), n) for start in range(0, n, 3)]
 
 
-def test_a_stream_has_the_smallest_type():
-    for characters, dtype in ((254, np.uint8), (255, np.uint16)):
-        text = "".join(map(chr, range(0x4E00, 0x4E00 + characters)))
-        tokenizer = train_tokenizer([text], kind="char")
-        stream = encode_documents(tokenizer, [text])
-        assert tokenizer.vocab_size == characters + 2 and stream.dtype == dtype and stream.max() == characters + 1
-
-
 CORPUS = Corpus("prose", PROSE, PROSE[:2])
 
 
@@ -208,44 +194,26 @@ def test_the_cache_gives_back_what_it_got_and_tells_contents_kinds_and_sizes_apa
     others += [(Corpus("prose", PROSE, PROSE[:1]), {}), (Corpus("prose", PROSE[1:], PROSE[:2]), {})]
     assert not any(streams(tmp_path, other, **settings).cached for other, settings in others)
     assert streams(tmp_path).cached and len(list(tmp_path.iterdir())) == 5
-    for name in ("JEXPLICIT_CACHE_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name, folder in (("", ".cache/jexplicit"), ("XDG_CACHE_HOME", "xdg/jexplicit"), ("JEXPLICIT_CACHE_DIR", "own")):
-        if name:
-            monkeypatch.setenv(name, str(tmp_path / folder.removesuffix("/jexplicit")))
-        streams(None)
-        assert len(list((tmp_path / folder).glob("*/train.npy"))) == 1
+    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "own"))
+    streams(None)
+    assert len(list((tmp_path / "own").glob("*/train.npy"))) == 1
 
 
-@pytest.mark.parametrize("name", ["tokenizer.model", "train.npy", "dev.json"])
-def test_a_damaged_cache_is_rebuilt_and_one_that_cannot_be_written_is_done_without(tmp_path, caplog, name):
+def test_a_damaged_cache_is_rebuilt_and_one_that_cannot_be_written_is_done_without(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     made = streams(tmp_path)
-    (path,) = tmp_path.glob(f"*/{name}")
-    whole = path.read_bytes()
-    for damaged in (whole[:-3], b"", b"junk" * 50):
-        path.write_bytes(damaged)
+    paths = [next(tmp_path.glob(f"*/{name}")) for name in ("tokenizer.model", "train.npy", "dev.json")]
+    for path, whole in [(path, path.read_bytes()) for path in paths]:
+        path.write_bytes(whole[:-3])
         caplog.clear()
         again = streams(tmp_path)
         assert "are damaged" in caplog.text and "are rebuilt" in caplog.text
         assert not again.cached and path.read_bytes() == whole
         np.testing.assert_array_equal(again.train, made.train)
         assert streams(tmp_path).cached
-    again = streams(path / "cache")  # a folder in a file
+    again = streams(paths[0] / "cache")  # a folder in a file
     np.testing.assert_array_equal(again.train, made.train)
     assert not again.cached and "set JEXPLICIT_CACHE_DIR to a folder of yours" in caplog.text
-
-
-@pytest.mark.parametrize("kind", [k if k == "char" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
-def test_real_text_round_trip(data_dir, kind):
-    train = text_corpus([Path(data_dir, "tinyshakespeare/input.txt")]).in_memory().train[:10_000]
-    tokenizer = train_tokenizer(train, kind=kind)
-    assert kind == "word" or tokenizer.unknown_symbols("".join(train)) == []
-    for document in train[::25]:
-        ids = tokenizer.encode(document)
-        assert tokenizer.unk_id in ids or tokenizer.decode(ids) == (words_of(document) if kind == "word" else document)
-    assert encode_documents(tokenizer, train[:2000]).tolist() == reference_stream(tokenizer, train[:2000])
 
 
 # Tokenizers of other libraries
@@ -271,8 +239,6 @@ def byte_level() -> bytes:
     own.train_from_iterator(TEXTS, tokenizers.trainers.BpeTrainer(**options))
     own.enable_truncation(2)
     own.enable_padding(pad_id=1, pad_token="<|pad|>")
-    template = {"single": "<|endoftext|> $A", "special_tokens": [("<|endoftext|>", 0)]}
-    own.post_processor = tokenizers.processors.TemplateProcessing(**template)
     return own.to_str().encode()
 
 
@@ -358,7 +324,7 @@ def test_what_is_no_tokenizer_is_refused(files, tmp_path, monkeypatch):
 LINES = ["the cat sat on the mat", "a dog ran to the caf\N{LATIN SMALL LETTER E WITH ACUTE}"] * 15
 KNOWN = "the cat sat on a dog"
 LETTERS = [("<unk>", 0.0), *((letter, -1.0) for letter in sorted({"▁", *"".join(LINES)} - {" "}))]
-UNKNOWN = ("\N{GREEK CAPITAL LETTER OMEGA}", "\ue000", "\N{GRINNING FACE}", "\N{THAI CHARACTER KO KAI}", "\u0369")
+UNKNOWN = ("\N{GREEK CAPITAL LETTER OMEGA}", "\N{GRINNING FACE}", "\u0369")
 
 
 def huggingface(model, pre, **options):
@@ -388,9 +354,7 @@ FOREIGN = {
     **{f"sentencepiece {kind}": lambda kind=kind: sentence_piece(kind) for kind in ("bpe", "unigram", "char")},
     "sentencepiece suffix": lambda: sentence_piece("bpe", treat_whitespace_as_suffix=True),
     "huggingface bpe without unk": lambda: huggingface("BPE", "Whitespace"),
-    "huggingface bpe with a fused unk": lambda: huggingface("BPE", "Whitespace", unk_token="[UNK]", fuse_unk_token="[UNK]"),
     "huggingface bytes without their alphabet": lambda: huggingface("BPE", "ByteLevel"),
-    "huggingface bytes with unk": lambda: huggingface("BPE", "ByteLevel", unk_token="[UNK]"),
     "huggingface word pieces": lambda: huggingface("WordPiece", "BertPreTokenizer", unk_token="[UNK]"),
     "huggingface unigram": lambda: huggingface("Unigram", "Metaspace", vocab=LETTERS, unk_id=0),
 }

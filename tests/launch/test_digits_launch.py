@@ -16,6 +16,7 @@ from jexplicit.runs.files import read_events
 from jexplicit.solvers.metrics import fit_temperature, mean_loss
 from launch.classify import main as classify
 from launch.digits.config import Method
+from launch.digits.optimum import SOLVERS
 from launch.digits.run import load_classifier
 from launch.digits.solved import row_name
 from launch.kit.views import only, where
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 M = 100
 FLAGS = (
-    f"--limit {M} --epochs 4 --batch-size 30 --sweeps 8 --quadratic-sweeps 4 "
+    f"--limit {M} --epochs 4 --batch-size 30 --sweeps 8 --quadratic-sweeps 4 --passes 6 "
     "--frequencies 20 --axes 15 --kernel-sweeps 3 --hidden 8 --patience 2 --learning-rate 0.5 --cnn-epochs 3 --readout-epochs 3"
 )
 TRAINED = (("network", 2), ("cold", 1), ("cold", 2), ("warm", 1), ("warm", 2))
@@ -52,6 +53,7 @@ def test_a_run_has_a_row_per_model_with_the_promised_fields(finished):
         ("quadratic", 1, "pixels", "quadratic"),
         *[("kernel", 1, "kernel", solver) for solver in ("least_squares", "softmax")],
         ("trained_readout", 1, "kernel", "adamw"),
+        *[("optimum", 1, "kernel", solver) for solver in SOLVERS],
         ("network", 2, "pixels", "adam"),
         ("cnn", 4, "pixels", "adamw"),
         *[(method, layers, "pixels", "adagrad") for method, layers in TRAINED if method != "network"],

@@ -13,7 +13,7 @@ from run_folders import folder, made, main, rows
 
 from jexplicit import evaluate, load_model
 from jexplicit.counts.pairs import count_sparse
-from jexplicit.counts.tables import merge_counts, write_tables, write_tables_index
+from jexplicit.counts.tables import merge_counts, write_table, write_tables_index
 from jexplicit.data import encode_documents
 from jexplicit.data.corpora import text_corpus
 from jexplicit.data.shards import read_shards
@@ -78,7 +78,8 @@ def test_counts_beside_the_shards_are_taken(tmp_path):
     counts = merge_counts(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
     beside = linked(tmp_path / "shards")
     (beside / "counts").mkdir()
-    write_tables(beside / "counts", counts)
+    for k, C in enumerate(counts, 1):
+        write_table(beside / "counts", k, C)
     write_tables_index(beside / "counts", radius=2, tokenizer=tokenizer.sha256)
     line = f"lm --corpus shards:{beside} --tables sparse {FLAGS}"
     assert main(line, tmp_path / "run") == 0

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from jexplicit.counts.pairs import count
 from jexplicit.counts.tables import Saving
 from jexplicit.data.shards import read_shards
@@ -15,7 +17,6 @@ from jexplicit.runs.devices import (
     part_of_process,
     request_devices,
 )
-from jexplicit.runs.files import save_arrays
 
 
 def main(coordinator: str, processes: str, number: str, shards: str, saved: str, out: str, seconds: str) -> None:
@@ -30,7 +31,7 @@ def main(coordinator: str, processes: str, number: str, shards: str, saved: str,
     first, last = part_of_process(0, 7)
     numbers = gather_over_processes(stream[first:last])
     if is_first():
-        save_arrays(Path(out), {"C_1": counts[0], "C_2": counts[1], "numbers": numbers})
+        np.savez(out, C_1=counts[0], C_2=counts[1], numbers=numbers)
 
 
 if __name__ == "__main__":

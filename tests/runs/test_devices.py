@@ -26,14 +26,12 @@ from jexplicit.runs.devices import (
     AXIS,
     check_memory,
     check_threads,
-    compile_quickly,
     data_mesh,
     default_mesh,
-    slurm_gpus,
     use_devices,
     within_memory,
 )
-from jexplicit.runs.files import host_bytes, load_arrays
+from jexplicit.runs.files import host_bytes
 
 GB = 10**9
 PROGRAM = Path(__file__).with_name("counting_process.py")
@@ -66,20 +64,10 @@ def test_a_mesh_has_the_devices_asked_for_on_one_axis_and_functions_take_all_acc
         with pytest.raises(ValueError, match=f"{devices} devices requested, 8 available: use --devices 8 or fewer"):
             data_mesh(devices)
     assert default_mesh().size == 1
-    monkeypatch.setattr(module, "on_accelerator", lambda: True)
+    monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     assert default_mesh() == data_mesh(8)
 
 
-# As on a machine with a GPU and the package to use it.
-WITH_GPU = """
-import glob, os
-import jax
-from jexplicit.runs import devices
-glob.glob = lambda pattern: ["/dev/nvidia3"] if pattern == "/dev/nvidia[0-9]*" else []
-devices.find_spec = lambda name: name if name == "jax_plugins" else None
-devices.request_devices(2)
-print(jax.config.values["jax_num_cpu_devices"] == 2, "NPROC" in os.environ)
-"""
 ON_CPU = "import os; from jexplicit.runs.devices import use_devices; print(use_devices(2).size, os.environ['NPROC'])"
 
 
@@ -87,45 +75,9 @@ def test_a_command_gets_virtual_devices_where_the_cpu_computes_with_threads_to_s
     cases: list[tuple[str, dict[str, str], str]] = [
         (ON_CPU, {"JAX_PLATFORMS": "cpu"}, "2 8"),
         (ON_CPU, {"JAX_PLATFORMS": "cpu", "NPROC": "3"}, "2 3"),
-        (WITH_GPU, {}, "False False"),
-        (WITH_GPU, {"CUDA_VISIBLE_DEVICES": ""}, "True True"),
     ]
     answers = ended([python("-c", program, **given) for program, given, _ in cases])
     assert [answer.strip() for answer in answers] == [expected for *_, expected in cases]
-
-
-def test_processes_of_slurm_share_the_gpus_of_their_node():
-    node = {"SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
-    for tasks, local, shown, on_node, expected in [
-        ("1(x4)", 0, "0,1,2,3,4,5,6,7", 8, [0, 1, 2, 3, 4, 5, 6, 7]),  # alone on its node: JAX took the first
-        ("1", 0, None, 8, [0, 1, 2, 3, 4, 5, 6, 7]),
-        ("4(x2)", 3, "0,1,2,3", 4, [3]),  # --gres=gpu:4 --ntasks-per-node=4
-        ("4(x2)", 3, "4,5,6,7", None, [3]),  # numbers are among those shown
-        ("2(x2)", 1, "0,1,2,3", 4, [2, 3]),
-        ("4(x2)", 3, "0", 4, [0]),  # --gpus-per-task=1: JAX asked for GPU 3 of one
-        ("4(x2)", 3, "GPU-5d1e", None, [0]),
-        ("2", 1, "0,1", 4, [0, 1]),  # --gpus-per-task=2
-        ("3,2(x2)", 1, "0,1", 2, [1]),  # the last nodes run two
-        ("1", 0, None, None, None),
-        ("1", 0, "", None, None),
-    ]:
-        given = {"CUDA_VISIBLE_DEVICES": shown, "SLURM_GPUS_ON_NODE": on_node}
-        environment = node | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_LOCALID": str(local)}
-        environment |= {name: str(value) for name, value in given.items() if value is not None}
-        environment |= {"SLURM_NODEID": "2"} if tasks.startswith("3,") else {}
-        assert slurm_gpus(environment) == expected, environment
-        assert slurm_gpus({**environment, "JAX_LOCAL_DEVICE_IDS": "0"}) is None
-    assert slurm_gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) is None
-    with pytest.raises(ValueError, match="3 processes on a node of 8 GPUs: use --ntasks-per-node 1, 2, 4, 8"):
-        slurm_gpus(node | {"SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_GPUS_ON_NODE": "8"})
-
-
-def test_short_runs_compile_with_the_older_code_unless_the_user_says_otherwise(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=true")
-    for _ in range(2):  # asked for again, nothing is added
-        compile_quickly()
-    flags = [flag.partition("=")[2] for flag in os.environ["XLA_FLAGS"].split() if "fusion_emitters" in flag]
-    assert flags == ["false", "true"]  # XLA takes the last
 
 
 def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
@@ -138,42 +90,6 @@ def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
     check_memory(data_mesh(2), per_device, "tables")
     with pytest.raises(ValueError, match="tables take 8 x .* use fewer --devices"):
         check_memory(data_mesh(8), per_device, "tables")
-
-
-GROWTH = """
-import os, sys
-from jexplicit.runs.files import peak_bytes
-if child := os.fork():  # a process that is started has the peak of the one that starts it; one that is forked, its size
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-before = peak_bytes() or 0
-block = bytearray(before + 50 * 10**6)
-print(before == 0 or before + 50 * 10**6 < peak_bytes())
-"""
-
-
-def test_the_peak_grows_with_what_is_allocated():
-    assert ended([python("-c", GROWTH)]) == ["True\n"]
-
-
-SCORES = """
-import sys, jax, jexplicit
-from jexplicit.runs.files import peak_bytes
-compiled, words = [], ("the cat sat on the mat and the dog sat on the log " * 20).split()
-model = jexplicit.fit([" ".join(words[:13])] * 20, sys.argv[1], tokenizer="word")
-jax.monitoring.register_event_duration_secs_listener(lambda name, s, **_: compiled.append(name) if "backend" in name else None)
-for n in range(1, 201):
-    model.score([" ".join(words[:n])])
-    model.perplexity([" ".join(words[:n])])
-    before = before if n > 1 else peak_bytes()
-print(len(compiled), (peak_bytes() or 0) - (before or 0))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["context-mixing", "ngram", "explicit"])
-def test_texts_of_200_lengths_compile_few_programs_and_leave_nothing(method):
-    programs, grown = map(int, ended([python("-c", SCORES, method)])[0].split())
-    assert programs <= 8 and grown <= 20 * 10**6
 
 
 # Several processes
@@ -202,7 +118,7 @@ def start(folder: Path, documents: list[list[int]], seconds: float = 1e9) -> lis
 
 def check_counts(folder: Path, documents: list[list[int]], started: list[subprocess.Popen]) -> None:
     ended(started)
-    found, stream = load_arrays(folder / "out.npz"), stream_of(documents)
+    found, stream = np.load(folder / "out.npz"), stream_of(documents)
     for k, C in enumerate(count(stream, radius=2, vocab_size=N), 1):
         assert found[f"C_{k}"].dtype == C.dtype
         np.testing.assert_array_equal(found[f"C_{k}"], C)
@@ -250,7 +166,6 @@ def test_a_process_that_cannot_join_says_why_and_one_whose_coordinator_never_ans
     for arguments, message in [
         (("localhost:1234", 2, None), "--coordinator localhost:1234 without --num-processes and --process-id"),
         (("localhost:1234", 2, 2), "--process-id 2 of 2 processes: give 0 to 1"),
-        (("localhost:port", 2, 0), "--coordinator localhost:port: give HOST:PORT"),
         (("localhost:99999", 2, 0), "--coordinator localhost:99999: give HOST:PORT"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -262,70 +177,44 @@ def test_a_process_that_cannot_join_says_why_and_one_whose_coordinator_never_ans
     assert "error: process 1 of 2: not all processes have joined at localhost:" in message and "within 2 s" in message
 
 
-def test_processes_that_slurm_starts_join_by_themselves_and_one_alone_on_its_node_takes_all_gpus(monkeypatch):
+def test_processes_that_slurm_starts_join_by_themselves():
     program = "from jexplicit.runs.devices import barrier, join; import jax; join('auto', None, None); barrier('end'); print("
     program += "jax.process_index(), jax.process_count())"
     node = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "NODEID": "0", "STEP_TASKS_PER_NODE": "2"}
     given, port = {f"SLURM_{name}": value for name, value in node.items()} | ON_CPUS, str(free_port())
     started = [python("-c", program, **given, SLURM_PROCID=n, SLURM_LOCALID=n, JAX_COORDINATOR_PORT=port) for n in "01"]
     assert [answer.split() for answer in ended(started)] == [["0", "2"], ["1", "2"]]
-    taken, node = {}, {"LOCALID": "0", "NODEID": "1", "STEP_TASKS_PER_NODE": "1(x2)", "GPUS_ON_NODE": "4"}
-    for name, value in node.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(module, "runs_on_cpu", lambda: False)
-    monkeypatch.setattr(module.jax.distributed, "initialize", lambda *_, **given: taken.update(given))
-    module.join("auto", None, None)
-    assert taken["local_device_ids"] == [0, 1, 2, 3]
 
 
-def test_processes_meet_before_each_collective_and_of_one_process_nothing_changes(monkeypatch):
-    table, called = np.arange(4).reshape(2, 2), []
+def test_of_one_process_nothing_changes():
+    table = np.arange(4).reshape(2, 2)
     assert module.part_of_process(3, 8) == (3, 8)
     assert module.sum_over_processes((table,))[0] is table and module.gather_over_processes(table) is table
     module.check_equal_across_processes("anything", "x")
-    monkeypatch.setattr(module.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(module, "barrier", lambda what: called.append("barrier"))
-    monkeypatch.setattr(module, "_sum", lambda table: called.append("sum") or table)
-    monkeypatch.setattr(module.multihost_utils, "process_allgather", lambda x: called.append("gather") or np.stack([x, x]))
-    module.check_equal_across_processes("anything", "x")
-    module.sum_over_processes([np.zeros(2, np.int32), np.zeros(2, np.int32)])
-    module.gather_over_processes(np.zeros(2, np.int64))
-    assert called == ["barrier", "gather", "barrier", "sum", "sum", "barrier", "gather", "gather"]
 
 
 LOCKING = """
 import sys
 from jexplicit.runs.devices import lock_run_folder
-for process_id in map(int, sys.stdin):
+for process_id in map(int, sys.argv[2:]):
     try:
         lock_run_folder(sys.argv[1], process_id).release()
-        print("free", flush=True)
+        print("free")
     except ValueError as error:
-        print(*str(error).split(), flush=True)
+        print(error)
 """
 
 
 def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
-    with python("-c", LOCKING, str(tmp_path)) as elsewhere:
-        asked, answers = elsewhere.stdin, elsewhere.stdout
-        assert asked is not None and answers is not None
+    def elsewhere(*ids: str) -> list[str]:
+        return ended([python("-c", LOCKING, str(tmp_path), *ids)])[0].splitlines()
 
-        def lock_elsewhere(process_id: int) -> str:
-            print(process_id, file=asked, flush=True)
-            return answers.readline().strip()
-
-        first, second = module.lock_run_folder(tmp_path, 0), module.lock_run_folder(tmp_path, 1)
-        assert module.lock_run_folder(tmp_path, 1) is second is not first
-        refused = lock_elsewhere(1)
-        assert "process 1 of another run is active in" in refused and "choose another --out" in refused
-        assert lock_elsewhere(2) == "free"
-        second.release()
-        assert lock_elsewhere(1) == "free"
-        assert module.lock_run_folder(tmp_path, 1).is_locked and "process 1 of another run" in lock_elsewhere(1)
-        del second
-        assert lock_elsewhere(1) == "free"  # nothing refers to that lock any more
-        assert "process 0 of another run" in lock_elsewhere(0)
+    first, second = module.lock_run_folder(tmp_path, 0), module.lock_run_folder(tmp_path, 1)
+    assert module.lock_run_folder(tmp_path, 1) is second is not first
+    taken, free = elsewhere("1", "2")
+    assert "process 1 of another run is active in" in taken and "choose another --out" in taken and free == "free"
+    del second
+    assert elsewhere("1") == ["free"]  # nothing refers to that lock any more
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
         module.lock_run_folder(tmp_path / "file" / "run", 0)
@@ -361,27 +250,11 @@ def in_child(question: Callable[[], object]) -> object:
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:os.fork")
 def test_a_counted_model_reads_in_a_forked_process_where_jax_is_refused_and_its_parent_goes_on():
-    model: Any = jexplicit.fit(TEXTS, tokenizer="word")
-    ngram, adaptive = (
-        jexplicit.fit(TEXTS, "ngram", tokenizer="word"),
-        jexplicit.fit(TEXTS, tokenizer="word", history="adaptive"),
-    )
+    model, ngram = (jexplicit.fit(TEXTS, method, tokenizer="word") for method in (None, "ngram"))
     expected = ngram.perplexity(TEXTS[:2])
-    questions: list[Callable[[], object]] = [
-        lambda: model.perplexity(TEXTS[:2]),
-        lambda: model.next_token("the"),
-        lambda: model.tokenizer.encode(TEXTS[0]).tolist(),
-    ]
-    for question in questions:
+    for question in (lambda: model.perplexity(TEXTS[:2]), lambda: model.tokenizer.encode(TEXTS[0]).tolist()):
         assert in_child(question) == question()
-    for question in (
-        lambda: ngram.perplexity(TEXTS[:2]),
-        lambda: ngram.next_token("the"),
-        lambda: ngram.generate("the", 2),
-        lambda: adaptive.perplexity(TEXTS),
-        lambda: jexplicit.fit(TEXTS, "explicit", tokenizer="word"),
-        lambda: jexplicit.fit(TEXTS, "bigram", tokenizer="word"),
-    ):
+    for question in (lambda: ngram.perplexity(TEXTS[:2]), lambda: jexplicit.fit(TEXTS, "explicit", tokenizer="word")):
         assert 'get_context("spawn")' in str(in_child(question))
     check_threads()
     assert ngram.perplexity(TEXTS[:2]) == expected

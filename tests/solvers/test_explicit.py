@@ -169,7 +169,7 @@ def test_sums_go_on_above_the_integers_of_float32_and_of_narrow_floats():
 
 
 @pytest.mark.parametrize(
-    ("labels", "outputs", "message"), [([0, 1, 3], 3, "label 3 with 3 outputs"), ([0, -1, 1], None, "label -1 with 2 outputs")]
+    ("labels", "outputs", "message"), [([0, 1, 3], 3, "label 3 for 3 outputs"), ([0, -1, 1], None, "label -1 for 2 outputs")]
 )
 def test_labels_that_are_no_outputs_are_refused(labels, outputs, message):
     with pytest.raises(ValueError, match=message):

@@ -14,8 +14,6 @@ from jaxtyping import Bool, Float, Int, Integer
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 
-from jexplicit.counts.word_vectors import pair_information
-
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
 _short = 20_000  # tokens of a text below which classes are cuts of the tree, too
@@ -204,8 +202,11 @@ def singular_vectors(counts: csr_array, rank: int) -> Float[np.ndarray, "N R"]:
     """
     N = len(counts.indptr) - 1
     M, q = counts.tocoo(), np.asarray(counts.sum(axis=0)) ** 0.75
-    i, j, information = pair_information(M.row, M.col, M.data, q / max(q.sum(), 1e-30))
-    u, s, _ = svds(csr_array((information, (i, j)), shape=(N, N)), k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
+    p = np.bincount(M.row, M.data, minlength=N)
+    information = np.log(M.data / (p[M.row] * (q / max(q.sum(), 1e-30))[M.col]))
+    kept = information > 0
+    positive = csr_array((information[kept], (M.row[kept], M.col[kept])), shape=(N, N))
+    u, s, _ = svds(positive, k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
     return u * np.sqrt(np.maximum(s, 0))
 
 

@@ -1,0 +1,227 @@
+"""One convex loss and four ways to its minimum: the softmax layer on the kernel's features.
+
+    L(U, b) = mean of -log softmax(H U + b)_y + penalty/2 ||U||²,    penalty = ridge times the mean variance of H
+
+on nine tenths of the training images, H centred, from U = 0 and the class frequencies. A pass is one gradient over all of them.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scipy.linalg
+import scipy.optimize
+from jaxtyping import Array, Float
+
+from jexplicit.runs.devices import full_precision
+from jexplicit.runs.progress import stage
+from jexplicit.solvers.sweeps import SoftmaxFit
+from launch.digits.kernel import describe_images, kernel_features
+from launch.digits.solved import Parts, Problem, dev_scores, held_out_tenth, keep, linear, make_key, save_model
+from launch.kit.views import Column, Results, Row, Table
+
+_ridge = 1e-4  # in units of the features' mean variance, as the softmax layer of `kernel` has it on MNIST
+_rates = (3e-3, 1e-2, 3e-2)  # of Adam; each takes a third of the passes, and the lowest loss wins
+_gaps = (1e-2, 1e-3, 1e-4, 1e-5)
+_block = 2000
+
+Point = tuple[Any, Any]  # U [D, N] and b [N]
+Record = Callable[..., None]  # of the loss after one more pass
+
+
+class Task(NamedTuple):
+    """The loss of nine tenths of the images, and the factor of the bound on its curvature."""
+
+    H: Float[Array, "M D"]
+    Y: Float[Array, "M N"]
+    b: Float[Array, " N"]
+    mean: Float[Array, " D"]
+    factor: Float[np.ndarray, "D D"]
+    penalty: float
+    seconds: float
+
+
+@full_precision
+def loss(
+    U: Float[Array, "D N"], b: Float[Array, " N"], H: Float[Array, "M D"], Y: Float[Array, "M N"], penalty: float
+) -> Array:
+    """The mean cross-entropy of a softmax layer and its penalty, in nats."""
+    return jnp.mean(optax.softmax_cross_entropy(H @ U + b[None], Y)) + penalty / 2 * jnp.sum(U**2)
+
+
+_loss, _loss_and_gradient = jax.jit(loss), jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+
+
+def gradient(task: Task, record: Record, U: np.ndarray, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """The loss and its gradient, by one pass."""
+    point = jnp.asarray(U, task.H.dtype), jnp.asarray(b, task.H.dtype)
+    value, (dU, db) = _loss_and_gradient(*point, task.H, task.Y, task.penalty)
+    record(float(value))
+    return float(value), np.asarray(dU, float), np.asarray(db, float)
+
+
+def sweeps(task: Task, record: Record, passes: int, seed: int) -> Point:
+    """`U -= 2 (C + 2 penalty)⁻¹ ∇L`, the sweeps of the bound on the curvature (Böhning 1992)."""
+    U, b = np.zeros((len(task.mean), len(task.b))), np.asarray(task.b, float)
+    for _ in range(passes):
+        _, dU, db = gradient(task, record, U, b)
+        U, b = U - 2 * scipy.linalg.cho_solve((task.factor, True), dU), b - 2 * db
+    return U, b
+
+
+def lbfgs(task: Task, record: Record, passes: int, seed: int, *, metric: bool = False) -> Point:
+    """L-BFGS of SciPy; with a metric on `V = Lᵀ U`, whose curvature the bound makes at most 1/2, L Lᵀ = C + 2 penalty."""
+    N = len(task.b)
+
+    def value(z: np.ndarray) -> tuple[float, np.ndarray]:
+        U, b = point(z)
+        value, dU, db = gradient(task, record, U, b)
+        dU = scipy.linalg.solve_triangular(task.factor, dU, lower=True) if metric else dU
+        return value, np.concatenate([dU.ravel(), db])
+
+    def point(z: np.ndarray) -> Point:
+        V, b = z[:-N].reshape(-1, N), z[-N:]
+        return (scipy.linalg.solve_triangular(task.factor, V, lower=True, trans=1) if metric else V), b
+
+    start = np.concatenate([np.zeros(len(task.mean) * N), np.asarray(task.b, float)])
+    stop: Any = {"maxfun": passes, "maxiter": passes, "ftol": 1e-12, "gtol": 1e-9}
+    return point(scipy.optimize.minimize(value, start, jac=True, method="L-BFGS-B", options=stop).x)
+
+
+def adam(task: Task, record: Record, passes: int, seed: int) -> Point:
+    """Adam on batches of 128 images, the ridge in its loss, each rate falling along a cosine to 0."""
+    epochs, size, M = max(1, passes // len(_rates)), min(128, len(task.H)), len(task.H)
+    found: list[tuple[float, Point]] = []
+    for rate in _rates:
+        optimizer = optax.adam(optax.cosine_decay_schedule(rate, epochs * (M // size)))
+
+        @jax.jit
+        def epoch(point: Any, state: Any, rows: Array, optimizer: Any = optimizer) -> Any:
+            def step(carry: Any, drawn: Array) -> Any:
+                point, state = carry
+                gradients = jax.grad(loss, argnums=(0, 1))(*point, task.H[drawn], task.Y[drawn], task.penalty)
+                with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
+                    updates, state = optimizer.update(gradients, state)
+                return (optax.apply_updates(point, updates), state), None
+
+            return jax.lax.scan(step, (point, state), rows)[0]
+
+        point: Any = (jnp.zeros((len(task.mean), len(task.b)), task.H.dtype), task.b)
+        state, generator = optimizer.init(point), np.random.default_rng(seed)
+        value = np.inf
+        for _ in range(epochs):
+            rows = generator.permutation(M)[: M // size * size].reshape(-1, size)
+            point, state = epoch(point, state, jnp.asarray(rows))
+            record(value := float(_loss(*point, task.H, task.Y, task.penalty)), rate=rate)
+        found.append((value, point))
+    return min(found, key=lambda one: one[0])[1]
+
+
+SOLVERS: dict[str, Callable[[Task, Record, int, int], Point]] = {
+    "lbfgs_metric": functools.partial(lbfgs, metric=True),
+    "lbfgs": lbfgs,
+    "sweeps": sweeps,
+    "adam": adam,
+}
+
+
+def optimum(problem: Problem, method: str) -> Parts:
+    """A row for each way to the minimum."""
+    made = functools.cache(lambda: _made(problem))
+    for solver in SOLVERS:
+        key = make_key("optimum", solver, features="kernel")
+        yield key, functools.partial(_optimise, problem, key, made)
+
+
+def _made(problem: Problem) -> tuple[Task, Array, Array]:
+    """The task, and the features of all training and of the test images."""
+    train, test, weights, *_ = describe_images(problem.config)
+    save_model(problem, "kernel", weights)
+    features, start = jax.jit(kernel_features(weights)), time.perf_counter()
+    H, H_test = (jnp.concatenate([features(X[m : m + _block]) for m in range(0, len(X), _block)]) for X in (train, test))
+    used = ~held_out_tenth(problem)
+    mean, Y = H[used].mean(axis=0), problem.train.Y[used]
+    H, H_test = H - mean, H_test - mean
+    C = np.asarray(_second_moments(H[used]), float)
+    penalty, places = _ridge * float(np.trace(C)) / len(C), np.arange(len(C))
+    C[places, places] += 2 * penalty
+    factor = scipy.linalg.cholesky(C, lower=True, overwrite_a=True)
+    b = jnp.log(jnp.maximum(Y.mean(axis=0), 1 / len(Y)))
+    return Task(H[used], Y, b, mean, factor, penalty, time.perf_counter() - start), H, H_test
+
+
+@jax.jit
+@full_precision
+def _second_moments(H: Float[Array, "M D"]) -> Array:
+    return H.T @ H / len(H)
+
+
+def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, Array]]) -> list[Row]:
+    config, solver, (task, H, H_test) = problem.config, key["solver"], made()
+    start, passes = time.perf_counter(), 0
+    with stage(f"optimum by {solver}", "passes") as progress:
+
+        def record(value: float, **about: Any) -> None:
+            nonlocal passes
+            passes += 1
+            seconds = time.perf_counter() - start
+            problem.folder.log(event="pass", solver=solver, passes=passes, loss=value, seconds=seconds, **about)
+            progress(passes, config.passes)
+
+        U, b = SOLVERS[solver](task, record, config.passes, config.seed)
+    seconds = time.perf_counter() - start
+    fit = SoftmaxFit(jnp.asarray(U, H.dtype), jnp.asarray(b, H.dtype), ())
+    (M, D), N = task.H.shape, len(task.b)
+    factored = D**3 / 3 + 2 * M * D**2 + passes * 2 * N * D**2 if solver in ("sweeps", "lbfgs_metric") else 0
+    fields = {"loss": float(_loss(fit.U, fit.intercept, task.H, task.Y, task.penalty)), "passes": passes, "ridge": _ridge}
+    fields |= {
+        "seconds": seconds,
+        "flops": passes * 4.0 * M * D * N + factored,
+        "dimensions": D,
+        "factor_seconds": task.seconds,
+    }
+    logits = H @ fit.U + fit.intercept
+    fields |= dev_scores(problem, logits[held_out_tenth(problem)]) | {"backprop_free": solver != "adam"}
+    layer = fit._replace(intercept=fit.intercept - task.mean @ fit.U)
+    return [keep(problem, key, linear(layer).params, logits, H_test @ fit.U + fit.intercept, **fields)]
+
+
+def to_gaps(results: Results) -> list[Row]:
+    """The passes after which a solver stays this near to the lowest loss of all; of Adam, those of its best rate."""
+    events = results.events("pass", "solver", "passes")
+    lowest = min((event["loss"] for event in events), default=0.0)
+    rows = []
+    for row in where_optimum(results):
+        own = [event for event in events if event["solver"] == row["solver"]]
+        rates = {event.get("rate"): event["loss"] for event in own}  # the last loss of each
+        own = [event for event in own if event.get("rate") == min(rates, key=lambda rate: rates[rate])]
+        reached = {gap: next((n for n, one in enumerate(own, 1) if one["loss"] <= lowest + gap), None) for gap in _gaps}
+        rows.append({**row, "excess": row["loss"] - lowest, **{f"to {gap:g}": passes for gap, passes in reached.items()}})
+    return rows
+
+
+def where_optimum(results: Results) -> list[Row]:
+    """The rows of the optimum."""
+    return [row for row in results.rows if row["method"] == "optimum"]
+
+
+OPTIMUM = Table(
+    (
+        Column("solver", lambda row: row["solver"].replace("_", ", ")),
+        Column("loss, nats", "loss", ".6f"),
+        Column("above the lowest", "excess", ".1e"),
+        *(Column(f"passes to {gap:g}", f"to {gap:g}", "d") for gap in _gaps),
+        Column("passes", "passes", "d"),
+        Column("TFLOP", "flops", ".2f", 1e-12),
+        Column("seconds", "seconds", ".0f"),
+        Column("held-out loss", "dev_loss", ".5f"),
+        Column("held-out %", "dev_accuracy", ".2f", 100),
+        Column("test %", "test_accuracy", ".2f", 100),
+    ),
+    to_gaps,
+)
