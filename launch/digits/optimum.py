@@ -75,9 +75,9 @@ def sweeps(task: Task, record: Record, passes: int, seed: int) -> Point:
 
 
 def lbfgs(task: Task, record: Record, passes: int, seed: int, *, metric: bool = False) -> Point:
-    """L-BFGS of SciPy; with a metric on `V = Lᵀ U`, L Lᵀ = C + 2 penalty.
+    """L-BFGS of SciPy, with a metric on `V = Lᵀ U`.
 
-    The bound makes the curvature there at most 1/2.
+    L Lᵀ = C + 2 penalty; the bound makes the curvature of V at most 1/2.
     """
     N = len(task.b)
 
