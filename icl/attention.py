@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import QueryLoss, Sequence, TaskSampler, contract, tokens, transpose, truncated_std, truncated_weights
-from jexplicit.runs.checks import check_key, checked, is_concrete
+from jexplicit.runs.checks import checked, is_concrete
 from jexplicit.runs.devices import full_precision
 
 # Keys and values come from the context tokens only; all tokens are updated, including the query. A head depends on
@@ -36,36 +36,7 @@ class AttentionLayer(NamedTuple):
     P: Float[Array, "*layers heads width key"]
 
 
-@functools.partial(jax.jit, static_argnames="softmax")
-@full_precision
-def attend(
-    layer: AttentionLayer, context: Float[Array, "N width"], queries: Float[Array, "n width"], *, softmax: bool = False
-) -> Float[Array, "n width"]:
-    """The update of some tokens by one layer, linear or with softmax.
-    `Σ_h P_h V_h K_hᵀ q_h`, or `Σ_h P_h V_h softmax(K_hᵀ q_h / sqrt(key size))`.
-
-    Args:
-        context: [N, width] the tokens attended to.
-        queries: [n, width] the tokens to update.
-        softmax: whether to apply a softmax to a query's scores.
-
-    Example:
-        >>> one = jnp.ones((1, 1, 1))
-        >>> attend(AttentionLayer(one, one, one, one), jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
-        [[15.0]]
-
-    Source: von Oswald et al. 2023, Eq. 3.
-    """
-
-    def head(W_K: Array, W_Q: Array, W_V: Array, P: Array) -> Array:
-        K, Q, V = context @ W_K.T, queries @ W_Q.T, context @ W_V.T
-        scores = jax.nn.softmax(Q @ K.T / K.shape[1] ** 0.5) if softmax else Q @ K.T
-        return scores @ V @ P.T
-
-    return jax.vmap(head)(*layer).sum(axis=0)
-
-
-@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax", "layernorm"))
+@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax"))
 def predict(
     layers: AttentionLayer,
     sequence: Sequence,
@@ -75,7 +46,6 @@ def predict(
     damping: Any = 1.0,
     W0: Float[Array, "m d"] | None = None,
     softmax: Softmax = False,
-    layernorm: bool = False,
 ) -> Float[Array, " m"]:
     """The prediction of a stack of layers for one sequence.
 
@@ -85,8 +55,7 @@ def predict(
         clip: tokens are clipped to [-clip, clip] after each layer; default, not at all.
         damping: λ.
         W0: [m, d] initial weights; default, zero.
-        softmax: whether to apply a softmax to scores, for all layers or one value per layer.
-        layernorm: whether to normalise the inputs of layers (in a stack of several layers, of all but the first).
+        softmax: whether to apply a softmax to scores, `K_hᵀ q_h / sqrt(key size)`, for all layers or one value per layer.
 
     Raises:
         ValueError: widths that do not fit, a depth other than L where L > 1, or a wrong number of values in `softmax`.
@@ -99,71 +68,24 @@ def predict(
 
     Source: von Oswald et al. 2023, Sec. 3.
     """
-    E = tokens(sequence, W0)
-    context, query = E[:-1], E[-1:]
-    for step in layer_steps(layers, E.shape[1], depth, softmax=softmax, layernorm=layernorm):
-        keys, queries = (layer_norm(part) if step.layernorm else part for part in (context, query))
-        if not step.last:  # the output depends on the query only
-            context = clip_tokens(context + damping * attend(step.layer, keys, keys, softmax=step.softmax), clip)
-        query = clip_tokens(query + damping * attend(step.layer, keys, queries, softmax=step.softmax), clip)
-    return -query[0, sequence.x_q.shape[0] :]
+    E = tokens(sequence, W0).T[..., None]  # a batch of one
+    options: Any = {"depth": depth, "clip": clip, "damping": damping, "softmax": softmax}
+    return -transform_batch(layers, E[:, :-1], E[:, -1:], **options)[sequence.x_q.shape[0] :, 0, 0]
 
 
 @functools.partial(jax.jit, static_argnames="steps")
 def roll_out(layer: AttentionLayer, sequence: Sequence, *, steps: int, damping: Any = 1.0) -> Float[Array, "steps m"]:
     """The prediction after each of several applications of one layer.
 
-    Args:
-        damping: λ.
-
-    Example:
-        >>> layer = jax.tree.map(lambda leaf: leaf[0], init_layers(jax.random.key(0), 2))
-        >>> roll_out(layer, Sequence(jnp.ones((5, 1)), jnp.ones((5, 1)), jnp.ones(1), jnp.ones(1)), steps=3).shape
-        (3, 1)
-
-    Source: von Oswald et al. 2023, Fig. 1 and 10.
+    damping: λ. Source: von Oswald et al. 2023, Fig. 1 and 10.
     """
-    E, d = tokens(sequence), sequence.x_q.shape[0]
+    maps, d = head_maps(layer), sequence.x_q.shape[0]
 
     def step(E: Array, _: None) -> tuple[Array, Array]:
-        E = E + damping * attend(layer, E[:-1], E)
-        return E, -E[-1, d:]
+        E = E + damping * attention_update(E[:, :-1], E, *maps)
+        return E, -E[d:, -1, 0]
 
-    return lax.scan(step, E, None, length=steps)[1]
-
-
-class LayerStep(NamedTuple):
-    """One application of a layer in a stack."""
-
-    layer: AttentionLayer
-    softmax: bool
-    layernorm: bool
-    last: bool
-
-
-def layer_steps(
-    layers: AttentionLayer, width: int, depth: int | None = None, *, softmax: Softmax = False, layernorm: bool = False
-) -> list[LayerStep]:
-    """The layers to apply, in order; a single one `depth` times."""
-    L = len(layers.W_K)
-    depth = L if depth is None else depth
-    if layers.W_K.ndim != 4 or layers.W_K.shape[-1] != width:
-        raise ValueError(f"W_K {layers.W_K.shape} for tokens of width {width}: wanted [layers, heads, key size, {width}]")
-    if depth < 1 or L not in (1, depth):
-        raise ValueError(f"depth {depth} of {L} layers: give {max(depth, 1)} layers, or a single one to repeat")
-    softmaxes = (softmax,) * depth if isinstance(softmax, bool) else softmax
-    if len(softmaxes) != depth:
-        raise ValueError(f"softmax {softmax} for {depth} layers: give one value, or one per layer")
-    steps = []
-    for n in range(depth):
-        layer = jax.tree.map(lambda leaf, n=n: leaf[min(n, L - 1)], layers)
-        steps.append(LayerStep(layer, softmaxes[n], layernorm and (n > 0 or L == 1), n == depth - 1))
-    return steps
-
-
-def layer_norm(E: Float[Array, "*tokens"], *, axis: int = -1) -> Float[Array, "*tokens"]:
-    """Tokens shifted and scaled to mean 0, variance 1 (Ba et al. 2016)."""
-    return jax.nn.standardize(E, axis=axis)
+    return lax.scan(step, tokens(sequence).T[..., None], None, length=steps)[1]
 
 
 @jax.jit
@@ -198,15 +120,10 @@ def init_layers(
         scale: variance times fan-in; the paper's code has 0.002/K, its text a standard deviation of 0.002/K.
 
     Raises:
-        ValueError: a number that is no whole one or below 1, a scale that is not positive, or an integer as key.
-
-    Example:
-        >>> bool(0.013 < init_layers(jax.random.key(0), 11, heads=100).W_K.std() < 0.014)  # sqrt(0.002 / 11) = 0.0135
-        True
+        ValueError: a number that is no whole one or below 1, or a scale that is not positive.
 
     Source: von Oswald et al. 2023, App. A.12, as in its code.
     """
-    check_key(key)
     if not all(isinstance(n, int | np.integer) and n > 0 for n in (width, layers, heads)) or not scale > 0:
         given = f"width {width}, {layers} layers, {heads} heads, scale {scale}"
         raise ValueError(f"{given}: use whole numbers of at least 1, and a positive scale")
@@ -219,54 +136,36 @@ def _random_weights(keys: Array, shape: tuple[int, ...], std: Any, dtype: Any) -
     return jax.vmap(lambda key: truncated_weights(key, shape, std, dtype))(keys)
 
 
-def clip_tokens(E: Array, clip: float | None) -> Array:
-    """Tokens clipped to [-clip, clip]; unchanged without a clip."""
-    return E if clip is None else jnp.clip(E, -clip, clip)
-
-
 @dataclasses.dataclass(frozen=True)
 class Regression(QueryLoss):
     """Stacks of attention layers on regression tasks: a problem for `icl.train_layers`.
 
     tasks: their distribution, e.g. `icl.Tasks` with Python numbers.
     depth: K, number of applications of a single layer, or the number of layers.
-    clip, softmax, layernorm: as in `icl.predict`.
-
-    Example:
-        >>> from icl import Tasks, init_layers
-        >>> regression = Regression(Tasks(dim=3, context=5))
-        >>> batch = regression.sample(jax.random.key(0), 4)
-        >>> regression.loss(init_layers(jax.random.key(1), 4), batch).shape
-        ()
+    clip, softmax: as in `icl.predict`.
     """
 
     tasks: TaskSampler
     depth: int = 1
     clip: float | None = None
     softmax: Softmax = False
-    layernorm: bool = False
 
     def predict(self, params: AttentionLayer, batch: Sequence) -> Float[Array, "m batch"]:
         """Predictions for a batch."""
-        return predict_batch(params, batch, depth=self.depth, clip=self.clip, softmax=self.softmax, layernorm=self.layernorm)
+        return predict_batch(params, batch, depth=self.depth, clip=self.clip, softmax=self.softmax)
 
 
-@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax", "layernorm"))
+@functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax"))
 def predict_batch(layers: AttentionLayer, batch: Sequence, **options: Any) -> Float[Array, "m batch"]:
     """The predictions of a stack of layers for a batch, batch last.
 
-    Options and errors are those of `icl.predict`: depth, clip, softmax and layernorm.
-
-    Raises:
-        ValueError: a single sequence, for which there is `icl.predict`, or another thing than a sequence.
+    Options and errors are those of `icl.predict`.
 
     Example:
         >>> from icl import Tasks, init_layers, sample_tasks
         >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-        >>> jax.jit(predict_batch)(init_layers(jax.random.key(1), 4), batch).shape
+        >>> predict_batch(init_layers(jax.random.key(1), 4), batch).shape
         (1, 4)
-
-    Source: von Oswald et al. 2023, Eq. 3.
     """
     if not isinstance(batch, Sequence):
         raise ValueError(f"a batch of type {type(batch).__name__}: give icl.sample_tasks(key, tasks, size), or an icl.Sequence")
@@ -284,18 +183,32 @@ def transform_batch(
     *,
     depth: int | None = None,
     clip: float | None = None,
+    damping: Any = 1.0,
     softmax: Softmax = False,
-    layernorm: bool = False,
 ) -> Float[Array, "width n batch"]:
-    """The queries of a batch after a stack of layers."""
-    for step in layer_steps(layers, len(context), depth, softmax=softmax, layernorm=layernorm):
-        M, R = head_maps(step.layer)
-        if step.softmax:
-            M = M / step.layer.W_K.shape[-2] ** 0.5
-        keys, queries = (layer_norm(part, axis=0) if step.layernorm else part for part in (context, query))
-        if not step.last:  # the output depends on the query only
-            context = clip_tokens(context + attention_update(keys, keys, M, R, softmax=step.softmax), clip)
-        query = clip_tokens(query + attention_update(keys, queries, M, R, softmax=step.softmax), clip)
+    """The queries of a batch after a stack of layers, as in `predict`."""
+    L, width = len(layers.W_K), len(context)
+    depth = L if depth is None else depth
+    if layers.W_K.ndim != 4 or layers.W_K.shape[-1] != width:
+        raise ValueError(f"W_K {layers.W_K.shape} for tokens of width {width}: wanted [layers, heads, key size, {width}]")
+    if depth < 1 or L not in (1, depth):
+        raise ValueError(f"depth {depth} of {L} layers: give {max(depth, 1)} layers, or a single one to repeat")
+    softmaxes = (softmax,) * depth if isinstance(softmax, bool) else softmax
+    if len(softmaxes) != depth:
+        raise ValueError(f"softmax {softmax} for {depth} layers: give one value, or one per layer")
+
+    def moved(E: Array, change: Array) -> Array:
+        E = E + damping * change
+        return E if clip is None else jnp.clip(E, -clip, clip)
+
+    for n, soft in enumerate(softmaxes):
+        M, R = head_maps(jax.tree.map(lambda leaf, n=n: leaf[min(n, L - 1)], layers))
+        if soft:
+            M = M / layers.W_K.shape[-2] ** 0.5
+        last = n == depth - 1  # the output depends on the query only
+        update = attention_update(context, query, M, R, softmax=soft)
+        context = context if last else moved(context, attention_update(context, context, M, R, softmax=soft))
+        query = moved(query, update)
     return query
 
 
@@ -307,10 +220,9 @@ def attention_update(
     *,
     softmax: bool = False,
 ) -> Float[Array, "width n batch"]:
-    """The update of tokens e_j by all heads: `Σ_h Σ_i R e_i a_ij`.
-    Scores are `a_ij = e_iᵀ M e_j` or their softmax over i.
+    """`Σ_h Σ_i R e_i a_ij` for tokens e_j.
 
-    The order of the products is chosen for few multiplications.
+    Scores are `a_ij = e_iᵀ M e_j`, or their softmax over i.
     """
     if not softmax and tokens.shape[1] > len(context):  # more tokens than coordinates: R (Σ_i e_i e_iᵀ) M e_j
         G = contract(transpose(context), transpose(context))
@@ -324,10 +236,7 @@ def attention_update(
 
 
 def _weighted_values(context: Array, R: Array, a: Array) -> Array:
-    """`Σ_i R e_i a_ij`, with R on the fewer of sums and tokens.
-
-    For equal numbers, applying R first halves the time of a step of five layers.
-    """
+    """`Σ_i R e_i a_ij`, with R on the fewer of sums and tokens."""
     if a.shape[1] < a.shape[0]:
         return _apply(R, contract(transpose(context), a))
     return contract(transpose(_apply(R, context)), a)
@@ -372,13 +281,11 @@ def descent_layers(
         preconditioner: [d, d] G, the right factor of ΔW; default, the identity.
 
     Raises:
-        ValueError: sizes below 1; shapes that do not fit; GD++ with W0, as it changes x (a check of values, which tracers
-            skip).
+        ValueError: sizes below 1; shapes that do not fit; GD++ with W0, as it changes x (tracers skip this check).
 
     Example:
-        >>> layer = descent_layers(2, 4, 0.5)
-        >>> layer.P[0, 0].diagonal().tolist(), layer.W_V[0, 0, 2].tolist()
-        ([0.0, 0.0, 0.125], [0.0, 0.0, -1.0])
+        >>> descent_layers(2, 4, 0.5).P[0, 0].diagonal().tolist()
+        [0.0, 0.0, 0.125]
 
     Source: von Oswald et al. 2023, Prop. 1 and App. A.1, A.10; P as in their code (under GD its x entries act on zeros).
     """
@@ -420,8 +327,8 @@ def softmax_descent_layer(
 ) -> AttentionLayer:
     """A step of descent: two softmax heads with a linear difference.
 
-    Scores are `±ε x_iᵀ x_j`. For small scores `softmax(z)_i = (1 + z_i - mean z)/N + O(ε²)`, heads of opposite signs cancel all
-    even powers, and the remainder is a step on inputs centred over the context:
+    For scores `±ε x_iᵀ x_j` heads of opposite signs cancel all even powers, and the remainder is a step on inputs that are
+    centred over the context:
 
         y_j <- y_j - (η/N) Σ_i y_i (x_i - x̄)ᵀ x_j + O(ε²)
 
@@ -431,10 +338,6 @@ def softmax_descent_layer(
 
     Raises:
         ValueError: sizes below 1, or a sharpness that is not positive.
-
-    Example:
-        >>> softmax_descent_layer(3, 4, 0.5).P.shape
-        (1, 2, 4, 4)
 
     Source: this package; von Oswald et al. 2023, App. A.9, observe it in two trained heads.
     """
@@ -467,36 +370,15 @@ def _check_sharpness(sharpness: Any) -> None:
         raise ValueError(f"sharpness {sharpness}: use numbers above 0")
 
 
-def diagonal_layers(rates: Float[Array, "L 4"] | Float[np.ndarray, "L 4"], dim: int, *, dtype: Any = None) -> AttentionLayer:
-    """`icl.diversity.predict_diagonal` as attention of two heads; rates: w_xx, w_xy, w_yx, w_yy of each layer.
-
-    Source: Vladymyrov et al. 2024, Sec. 3.
-    """
-    if rates.ndim != 2 or rates.shape[1] != 4 or dim < 1:
-        raise ValueError(f"rates {rates.shape}, d = {dim}: wanted [layers, 4], and at least one input")
-    dtype = dtype or jnp.zeros(()).dtype
-    y = jnp.zeros((dim + 1, dim + 1), dtype).at[-1, -1].set(1)
-    x = jnp.eye(dim + 1, dtype=dtype) - y
-    xx, xy, yx, yy = jnp.asarray(rates, dtype).T[:, :, None, None]
-    M = jnp.broadcast_to(jnp.stack([x, y]), (len(rates), 2, dim + 1, dim + 1))  # one head compares x, the other y
-    return layers_from_maps(M, jnp.stack([xx * x[None] + yx * y[None], xy * x[None] + yy * y[None]], axis=1))
-
-
 @functools.partial(jax.jit, static_argnames="context")
 def head_layer(p: Float[Array, " D"], A: Float[Array, "D d"], context: int) -> AttentionLayer:
     """A layer of one head, `ŷ = pᵀ (1/N) Σ_i e_i e_iᵀ A x_q`.
 
     Args:
-        p: [d + 1]; A: [d + 1, d].
-        context: N.
+        p: [d + 1]; A: [d + 1, d]; context: N.
 
     Raises:
         ValueError: shapes that do not fit.
-
-    Example:
-        >>> layer = head_layer(jnp.array([0.0, 1.0]), jnp.array([[0.5], [0.0]]), 4)  # y_q is half the mean of y x times x_q
-        >>> layer.P.shape
-        (1, 1, 2, 2)
     """
     D = len(p)
     if A.shape != (D, D - 1) or context < 1:
@@ -511,8 +393,7 @@ def head_tensor(layer: AttentionLayer, context: int) -> Float[Array, "D D d"]:
     """The H of one layer of any weights, `ŷ = Σ_abj H_abj Z_ab x_q,j`.
 
     Args:
-        layer: a stack of one layer, of one output and any number of heads.
-        context: N.
+        layer: a stack of one layer, of one output and any number of heads; context: N.
 
     Raises:
         ValueError: several layers.

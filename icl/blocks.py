@@ -1,9 +1,7 @@
-"""Causal models: attention that counts a Markov chain's transitions, and a transformer."""
+"""Causal attention, and layers of it that count a Markov chain's transitions."""
 
-import functools
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,8 +44,7 @@ class CausalModel(NamedTuple):
         return len(self.embedding) - len(self.read_out)
 
 
-@full_precision
-def attention_weights(layer: CausalLayer, E: Float[Array, "S width"], *, softmax: bool = True) -> Float[Array, "heads S S"]:
+def _attention_weights(layer: CausalLayer, E: Float[Array, "S width"]) -> Float[Array, "heads S S"]:
     """`a_ts`, the weight of token s <= t in the update of token t."""
     S, D = len(E), layer.bias.shape[-1]
     if S > D:
@@ -55,49 +52,32 @@ def attention_weights(layer: CausalLayer, E: Float[Array, "S width"], *, softmax
     distance = jnp.arange(S)[:, None] - jnp.arange(S)[None]
 
     def head(W_K: Array, W_Q: Array, bias: Array) -> Array:
-        scores = (E @ W_Q.T) @ (E @ W_K.T).T
-        if not softmax:
-            return jnp.where(distance < 0, 0, scores + bias[distance])
-        return jax.nn.softmax(jnp.where(distance < 0, -jnp.inf, scores / len(W_K) ** 0.5 + bias[distance]))
+        scores = (E @ W_Q.T) @ (E @ W_K.T).T / len(W_K) ** 0.5
+        return jax.nn.softmax(jnp.where(distance < 0, -jnp.inf, scores + bias[distance]))
 
     return jax.vmap(head)(layer.heads.W_K, layer.heads.W_Q, layer.bias)
 
 
 @full_precision
-def attend_causally(layer: CausalLayer, E: Float[Array, "S width"], *, softmax: bool = True) -> Float[Array, "S width"]:
-    """The update of all tokens by one layer, `Σ_h P_h Σ_s a_ts W_V,h e_s`."""
+def run_layers(model: CausalModel, x: Int[Array, " T"]) -> tuple[Float[Array, "S width"], Float[Array, "L heads S S"]]:
+    """The tokens after all layers, and `a_ts` in every layer.
 
-    def head(a: Array, W_V: Array, P: Array) -> Array:
-        return a @ (E @ W_V.T) @ P.T
-
-    a = attention_weights(layer, E, softmax=softmax)
-    return jax.vmap(head)(a, layer.heads.W_V, layer.heads.P).sum(axis=0)
+    S is T plus the number of symbols before the sequence.
+    """
+    symbols = jnp.concatenate([jnp.arange(len(model.read_out), len(model.embedding), dtype=x.dtype), x])
+    E, maps = model.embedding[symbols], []
+    for n in range(len(model.layers.bias)):
+        layer = jax.tree.map(lambda leaf, n=n: leaf[n], model.layers)
+        maps.append(_attention_weights(layer, E))
+        update = jax.vmap(lambda a, W_V, P, E=E: a @ (E @ W_V.T) @ P.T)(maps[-1], layer.heads.W_V, layer.heads.P)
+        E = E + update.sum(axis=0)
+    return E, jnp.stack(maps)
 
 
 @full_precision
-def next_outputs(model: CausalModel, x: Int[Array, " T"], *, softmax: bool = True) -> Float[Array, "T k"]:
+def next_outputs(model: CausalModel, x: Int[Array, " T"]) -> Float[Array, "T k"]:
     """The outputs at every state of a sequence, from x_1, .., x_t alone."""
-    E = _layer_inputs(model, x, softmax)[-1]
-    return E[model.before :] @ model.read_out.T
-
-
-def attention_maps(model: CausalModel, x: Int[Array, " T"], *, softmax: bool = True) -> Float[Array, "L heads S S"]:
-    """`a_ts` in every layer; S is T plus the number of preceding symbols."""
-    inputs = _layer_inputs(model, x, softmax)[:-1]
-    return jnp.stack([attention_weights(_layer(model, n), E, softmax=softmax) for n, E in enumerate(inputs)])
-
-
-def _layer_inputs(model: CausalModel, x: Array, softmax: bool) -> list[Array]:
-    """The input tokens of each layer, and of the read-out."""
-    symbols = jnp.concatenate([jnp.arange(len(model.read_out), len(model.embedding), dtype=x.dtype), x])
-    inputs = [model.embedding[symbols]]
-    for n in range(len(model.layers.bias)):
-        inputs.append(inputs[-1] + attend_causally(_layer(model, n), inputs[-1], softmax=softmax))
-    return inputs
-
-
-def _layer(model: CausalModel, n: int) -> CausalLayer:
-    return jax.tree.map(lambda leaf: leaf[n], model.layers)
+    return run_layers(model, x)[0][model.before :] @ model.read_out.T
 
 
 def init_model(
@@ -130,8 +110,6 @@ def init_model(
 #
 #     Σ_s a_ts e_{x_s} = (n_ij + α_j) / (n_i + Σ_l α_l).
 #
-# Without softmax and prior tokens the second layer sums instead of averaging, and the outputs are the counts n_ij.
-#
 # Both heads are exact: the scores of all other tokens are so low that their exponentials are zero in floating point.
 #
 # Source: Edelman et al. 2024, Sec. 2, for the counts; this package for the prior tokens.
@@ -143,13 +121,14 @@ def induction_model(states: int, length: int, alpha: Any, *, dtype: Any = None) 
     """Weights whose softmax outputs are the posterior mean of a chain.
     It is `(n_ij + α_j) / (n_i + Σ α)`: probabilities, not logits."""
     k, dtype = states, jnp.dtype(dtype or jnp.zeros(()).dtype)
-    _check(states, length)
+    if k < 2 or length < 1:
+        raise ValueError(f"{k} states, length {length}: use at least 2 states, and a length of at least 1")
     if jnp.shape(alpha) not in ((), (k,)):
         raise ValueError(f"alpha of shape {jnp.shape(alpha)} for {k} states: give one number, or one for each state")
     if is_concrete(alpha) and not np.all(np.asarray(alpha) > 0):
         raise ValueError(f"alpha {alpha}: use numbers above 0")
     log_alpha = jnp.broadcast_to(jnp.log(jnp.asarray(alpha, dtype)), (k,))
-    now, prior, before, _ = _channels(k)
+    now, prior, before, output = np.arange(4 * k).reshape(4, k)  # channels: state, role in the prior, preceding state, output
     bias = np.zeros((2, 1, length + k))
     bias[0] = -_far
     bias[0, 0, 1] = 0  # only the preceding token
@@ -157,41 +136,12 @@ def induction_model(states: int, length: int, alpha: Any, *, dtype: Any = None) 
     match[np.ix_(now, now)] = -_far  # e_sᵀ M e_t = 0 if x_{s-1} = x_t, else -_far
     match[before, now] = _far
     scores = jnp.asarray(match, dtype).at[np.ix_(prior, now)].set(log_alpha[:, None])
-    return _two_layers(k, 2 * k, scores * (4 * k) ** 0.5, jnp.asarray(bias, dtype))  # attention divides by sqrt(4 k)
-
-
-def counting_model(states: int, length: int, *, dtype: Any = None) -> CausalModel:
-    """Weights for the counts n_ij, i = x_t (Edelman et al. 2024, Sec. 2)."""
-    _check(states, length)
-    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
-    now, _, before, _ = _channels(states)
-    bias, scores = np.zeros((2, 1, length)), np.zeros((4 * states, 4 * states))
-    bias[0, 0, 1:2] = 1
-    scores[before, now] = 1
-    return _two_layers(states, states, jnp.asarray(scores, dtype), jnp.asarray(bias, dtype))
-
-
-def _check(states: int, length: int) -> None:
-    if states < 2 or length < 1:
-        raise ValueError(f"{states} states, length {length}: use at least 2 states, and a length of at least 1")
-
-
-def _channels(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The channels of state, role in the prior, preceding state and output."""
-    now, prior, before, output = np.arange(4 * k).reshape(4, k)
-    return now, prior, before, output
-
-
-def _two_layers(k: int, symbols: int, scores: Array, bias: Array) -> CausalModel:
-    """A layer that copies states by distance, and a second with given scores."""
-    now, prior, before, output = _channels(k)
+    scores = scores * (4 * k) ** 0.5  # attention divides by sqrt(4 k)
     R = np.zeros((2, 1, 4 * k, 4 * k))
-    R[0, 0, before, now] = 1
-    R[1, 0, output, now] = 1
-    R[1, 0, output, prior] = 1
-    M = jnp.stack([jnp.zeros_like(scores), scores])[:, None]
-    eye = jnp.eye(4 * k, dtype=scores.dtype)
-    return CausalModel(eye[:symbols], CausalLayer(layers_from_maps(M, jnp.asarray(R, scores.dtype)), bias), eye[output])
+    R[0, 0, before, now] = R[1, 0, output, now] = R[1, 0, output, prior] = 1
+    heads = layers_from_maps(jnp.stack([jnp.zeros_like(scores), scores])[:, None], jnp.asarray(R, dtype))
+    eye = jnp.eye(4 * k, dtype=dtype)
+    return CausalModel(eye[: 2 * k], CausalLayer(heads, jnp.asarray(bias, dtype)), eye[output])
 
 
 class HeadRoles(NamedTuple):
@@ -206,7 +156,7 @@ def head_roles(model: CausalModel, x: Int[Array, " T"]) -> HeadRoles:
 
     Symbols before the sequence are excluded, and for the second layer also the positions whose x_t is new.
     """
-    maps = jnp.mean(attention_maps(model, x), axis=1)[:, model.before :, model.before :]
+    maps = jnp.mean(run_layers(model, x)[1], axis=1)[:, model.before :, model.before :]
     place = jnp.arange(len(x))
     before = jnp.concatenate([jnp.full_like(x[:1], -1), x[:-1]])
     wanted = place[:, None] == place[None] + 1, (before[None] == x[:, None]) & (place[:, None] >= place[None])
@@ -216,70 +166,3 @@ def head_roles(model: CausalModel, x: Int[Array, " T"]) -> HeadRoles:
         share = jnp.sum(jnp.where(here, a, 0), axis=1) / jnp.maximum(jnp.sum(a, axis=1), jnp.finfo(a.dtype).tiny)
         shares.append(jnp.sum(jnp.where(some, share, 0)) / jnp.maximum(jnp.sum(some, dtype=a.dtype), 1))
     return HeadRoles(*shares)
-
-
-class CacheRow(NamedTuple):
-    """The row of a language model's cache after every state of a sequence.
-
-    row: [T, k] `log(1 + c_j / (n₊ / k))`, added to the logarithm of the uniform distribution.
-    counts: [T, k] c_j, how often each state has followed x_t; different: [T] n₊, the number of distinct such states.
-    p: [T, k] the prediction, `(c_j + n₊/k) / (Σ c + n₊)`: that of the induction head with α = n₊/k.
-    """
-
-    row: Float[Array, "T k"]
-    counts: Float[Array, "T k"]
-    different: Float[Array, " T"]
-    p: Float[Array, "T k"]
-
-
-def cache_row(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> CacheRow:
-    """The row "after this token" of a cache over a uniform base.
-
-    Source: Kuhn & De Mori 1990 for the cache; Witten & Bell 1991 for its prior weight n₊.
-    """
-    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
-    follows = jnp.eye(states, dtype=dtype)[x[1:]]
-    after = (x[:-1, None] == x[None]) & (jnp.arange(len(x) - 1)[:, None] < jnp.arange(len(x))[None])
-    counts = jnp.where(after.T[..., None], follows, 0).sum(axis=1)
-    different = jnp.maximum((counts > 0).sum(axis=1), 1).astype(dtype)
-    row = jnp.log1p(counts * states / different[:, None])
-    return CacheRow(row, counts, different, jax.nn.softmax(row))
-
-
-class CausalTransformer(nn.Module):
-    """Pre-norm blocks of causal self-attention and an MLP predict y_t at x_t.
-
-    width: channels; layers: blocks; heads: of each block, a divisor of the width; dtype: of the parameters. Garg et al. 2022
-    use width 256, 12 layers and 8 heads; GPT-2 has token embeddings in place of the linear read-in and read-out.
-    """
-
-    width: int = 64
-    layers: int = 3
-    heads: int = 4
-    dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B T"]:
-        """Predictions [B, T]; the prediction at t depends on x_1, y_1, .., x_t only."""
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} for {self.heads} heads: choose a multiple of the heads")
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # needed inside flax's layers
-            return self._predict(X, y)
-
-    def _predict(self, X: Array, y: Array) -> Array:
-        B, T, _ = X.shape
-        dense = functools.partial(nn.Dense, param_dtype=self.dtype)
-        norm = functools.partial(nn.LayerNorm, param_dtype=self.dtype)
-        positions = self.param("positions", nn.initializers.normal(0.02), (2 * T, self.width), self.dtype)
-        E = dense(self.width, name="read_in")(interleave(X, y)) + positions[None]
-        mask = nn.make_causal_mask(jnp.zeros((B, 2 * T)))
-        for _ in range(self.layers):
-            E = E + nn.MultiHeadDotProductAttention(self.heads, param_dtype=self.dtype)(norm()(E), mask=mask)
-            E = E + dense(self.width)(nn.gelu(dense(4 * self.width)(norm()(E))))
-        return dense(1, name="read_out")(norm()(E))[:, ::2, 0]
-
-
-def interleave(X: Float[Array, "B T d"], y: Float[Array, "B T"]) -> Float[Array, "B 2*T d"]:
-    """The tokens x_1, (y_1, 0, .., 0), x_2, .."""
-    values = jnp.zeros_like(X).at[..., 0].set(y)
-    return jnp.stack([X, values], axis=2).reshape(len(X), -1, X.shape[2])

@@ -59,10 +59,6 @@ def one_step_loss(tasks: Tasks, eta: Any) -> Any:
 
         (m/2) d s (c² (1 - 2 η s + η² s² (κ + d + N - 2)/N) + η² s v/N)
 
-    Args:
-        tasks: the distribution; η may be optimal for another one.
-        eta: η.
-
     Example:
         >>> tasks = Tasks(dim=10, context=10)
         >>> round(one_step_loss(tasks, optimal_rate(tasks)), 6), round(one_step_loss(tasks, 0.0), 6)
@@ -84,11 +80,7 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
         C: symmetric covariance of the weights; default, c² I.
 
     Raises:
-        ValueError: inputs without independent symmetric coordinates, or matrices that are not [d, d].
-
-    Example:
-        >>> optimal_solution(exact_moments(Tasks(dim=2, context=10))).diagonal().round(3).tolist()
-        [10.169..., 10.169...]
+        ValueError: matrices that are not [d, d].
     """
     d, N = tasks.dim, tasks.context
     dtype = jnp.zeros(()).dtype if factor is None else factor.dtype
@@ -112,10 +104,6 @@ def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None =
 
     Raises:
         ValueError: fewer than one context.
-
-    Example:
-        >>> sampled_moments(jnp.ones((3, 5, 1))).SCS.tolist()
-        [[1.0]]
     """
     if X.ndim != 3 or 0 in X.shape:
         raise ValueError(f"X {X.shape}: wanted [T, N, d], at least one context")
@@ -128,15 +116,10 @@ def sampled_moments(X: Float[Array, "T N d"], *, C: Float[Array, "d d"] | None =
 def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     """The G of the best layer, `C L (E[S C S] + (v/N) L)⁻¹`.
 
-    The query's covariance cancels. `icl.attention.descent_layers(.., 1.0, preconditioner=G.T)` are its weights.
+    The query's covariance cancels. `icl.descent_layers(.., 1.0, preconditioner=G.T)` are its weights.
 
     Raises:
         ValueError: inputs that do not span all dimensions (a check of values, which tracers skip).
-
-    Example:
-        >>> tasks = Tasks(dim=10, context=10)
-        >>> bool(jnp.allclose(optimal_solution(exact_moments(tasks)), optimal_rate(tasks) * jnp.eye(10), atol=1e-4))
-        True
     """
     G, A = _solve_moments(moments)
     if is_concrete(A, G) and not (bool(jnp.isfinite(G).all()) and int(jnp.linalg.matrix_rank(A)) == len(A)):
@@ -215,17 +198,11 @@ def token_moments(
     """The exact moments of M tasks: inputs and noise are integrated out.
 
     Args:
-        tasks: context, noise and distribution of the inputs, whose coordinates are independent and symmetric.
         W: [M, d] the tasks.
         probabilities: [M] of the tasks; default, all equal.
 
     Raises:
-        ValueError: shapes that do not fit, several outputs, or other inputs.
-
-    Example:
-        >>> moments = token_moments(Tasks(dim=2, context=10), jnp.eye(2))
-        >>> moments.ZZ.shape, moments.Zw[:2, 2].round(3).tolist()  # E[x y wᵀ] = s E[w wᵀ]
-        ((3, 3, 3, 3), [[0.042..., 0.0], [0.0, 0.042...]])
+        ValueError: shapes that do not fit, or several outputs.
     """
     d, N, kurtosis = tasks.dim, tasks.context, tasks.kurtosis
     if W.ndim != 2 or not len(W) or W.shape[1] != d or tasks.outputs != 1:
@@ -255,11 +232,8 @@ def token_moments(
 
 def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M d"], Float[Array, " M"]]:
     """2d² + 1 weighted tasks with the moments of `w ~ N(0, c² I)`.
-    Moments agree up to the fifth; some weights are negative.
 
-    The moments of a layer are of the fourth order in w, so these tasks have exactly the moments of Gaussian tasks.
-
-    Source: McNamee and Stenger 1967, Construction of fully symmetric numerical integration formulas.
+    They agree up to the fifth; some weights are negative. Source: McNamee and Stenger 1967.
     """
     d, eye = tasks.dim, np.eye(tasks.dim)
     i, j = np.triu_indices(d, 1)
@@ -277,14 +251,7 @@ def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, 
 
         ½ (tr(L E[w wᵀ]) - 2 Σ H_abi E[Z_ab w_j] L_ij + Σ H_abi E[Z_ab Z_cd] H_cdj L_ij)
 
-    Args:
-        H: any tensor: of a solution, or of a trained layer (`icl.attention.head_tensor`).
-        moments: of the tasks; H may be the solution for others.
-
-    Example:
-        >>> tasks = Tasks(dim=2, context=10)
-        >>> round(24 * float(heads_loss(jnp.zeros((3, 3, 2)), token_moments(tasks, jnp.eye(2)))), 5)  # s tr(E[w wᵀ]) / 2
-        1.0
+    H may be any tensor, also of a trained layer (`icl.head_tensor`).
     """
     ZZ, Zw, ww, L = moments
     HL = H @ L
@@ -298,13 +265,6 @@ def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
 
     Raises:
         ValueError: moments that do not determine H (a check of values, which tracers skip).
-
-    Example:
-        >>> tasks = Tasks(dim=2, context=10, noise=0.1)
-        >>> moments = token_moments(tasks, jnp.eye(2))
-        >>> best, one = all_heads_solution(moments), one_head_solution(moments).tensor
-        >>> bool(heads_loss(best, moments) < heads_loss(one, moments))
-        True
     """
     ZZ, Zw, *_ = moments
     D = len(ZZ)
@@ -325,13 +285,7 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
     raises the loss. Some random starts end in local minima; no case is known for this start.
 
     Raises:
-        ValueError: fewer than one sweep, or moments that do not determine the head (a check of values, which tracers skip).
-
-    Example:
-        >>> moments = token_moments(Tasks(dim=2, context=10, noise=0.1), jnp.eye(2))
-        >>> head = one_head_solution(moments)
-        >>> head.p.shape, head.A.shape
-        ((3,), (3, 2))
+        ValueError: fewer than one sweep, or moments that do not determine the head (a check that tracers skip).
     """
     if sweeps < 1:
         raise ValueError(f"{sweeps} sweeps: use at least 1")

@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.attention import AttentionLayer, head_maps, layers_from_maps
-from icl.tasks import Sequence, Tasks, half_mse, initial_weights, sample_tasks, sequences
+from icl.tasks import Sequence, initial_weights
 from jexplicit.runs.checks import checked
 from jexplicit.runs.devices import full_precision
 
@@ -26,12 +26,7 @@ Rate = Any  # a number, or one per step
 @jax.jit
 @full_precision
 def squared_error(W: Float[Array, "m d"], X: Float[Array, "N d"], Y: Float[Array, "N m"]) -> Float[Array, ""]:
-    """`L(W) = 1/(2N) Σ_i ||W x_i - y_i||²`.
-
-    Example:
-        >>> float(squared_error(jnp.zeros((1, 2)), jnp.ones((4, 2)), jnp.full((4, 1), 3.0)))
-        4.5
-    """
+    """`L(W) = 1/(2N) Σ_i ||W x_i - y_i||²`."""
     if (len(X), len(W)) != Y.shape or not len(X):
         raise ValueError(f"W {W.shape}, X {X.shape}, Y {Y.shape}: wanted [m, d], [N, d] and [N, m], of at least one pair")
     return jnp.sum((X @ W.T - Y) ** 2) / (2 * len(X))
@@ -92,11 +87,6 @@ def gd_plus_plus(sequence: Sequence, eta: Rate, gamma: Rate, *, steps: int) -> F
 
     Raises:
         ValueError: shapes that do not fit, or fewer than one step.
-
-    Example:
-        >>> one = Sequence(jnp.eye(2), jnp.array([[1.0], [2.0]]), jnp.ones(2), jnp.zeros(1))
-        >>> gd_plus_plus(one, 1.0, 0.0, steps=2).tolist()  # GD
-        [[1.5], [2.25]]
 
     Source: von Oswald et al. 2023, App. A.10, Eq. 23.
     """
@@ -174,11 +164,6 @@ class PredictorDifference(NamedTuple):
 def predictions(predictor: Predictor, batch: Sequence) -> Predictions:
     """A predictor on a batch (batch last): its predictions, sensitivities and losses.
 
-    Example:
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-        >>> [leaf.shape for leaf in predictions(lambda b: jnp.sum(b.x_q, axis=0, keepdims=True), batch)]
-        [(1, 4), (1, 3, 4), (4,)]
-
     Source: von Oswald et al. 2023, Sec. 3, App. A.4.
     """
     y, pullback = jax.vjp(lambda x_q: predictor(batch._replace(x_q=x_q)), batch.x_q)
@@ -190,11 +175,6 @@ def predictions(predictor: Predictor, batch: Sequence) -> Predictions:
 @jax.jit
 def difference(ours: Predictions, theirs: Predictions) -> PredictorDifference:
     """Prediction difference, model difference and sensitivity cosine of two predictors on the same tasks.
-
-    Example:
-        >>> one = Predictions(jnp.ones((1, 2)), jnp.ones((1, 3, 2)), jnp.ones(2))
-        >>> [round(float(value), 6) for value in difference(one, one._replace(y=jnp.zeros((1, 2))))]
-        [1.0, 0.0, 1.0]
 
     Source: von Oswald et al. 2023, Sec. 3, App. A.4.
     """
@@ -211,19 +191,8 @@ def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: in
 
     With b the mean of the first d diagonal entries of a layer's M, its trained maps are rescaled to M/b and R b.
 
-    Args:
-        trained, constructed: [layers, 1, ...].
-        dim: d.
-
     Raises:
         ValueError: layers of several heads, or of different shapes.
-
-    Example:
-        >>> from icl import descent_layers
-        >>> layer = descent_layers(2, 4, 0.5)
-        >>> mean = interpolate(layer._replace(W_Q=5 * layer.W_Q, P=layer.P / 5), layer, dim=2)
-        >>> all(bool(jnp.allclose(a, b)) for a, b in zip(head_maps(mean), head_maps(layer)))
-        True
 
     Source: von Oswald et al. 2023, Sec. 3; for several layers of separate weights the mean is not expected to do well.
     """
@@ -235,30 +204,7 @@ def interpolate(trained: AttentionLayer, constructed: AttentionLayer, *, dim: in
 
 
 def descent_rates(layer: AttentionLayer, *, dim: int, context: int) -> tuple[Array, Array]:
-    """The η and γ nearest to a layer of one head.
-    `γ = -b mean diag R_x`, `η = -N b mean diag R_y`, b as in `interpolate`."""
+    """The η and γ nearest to a layer of one head."""
     M, R = (of_layer[0] for of_layer in head_maps(layer))
     b, diagonal = jnp.mean(jnp.diagonal(M)[:dim]), jnp.diagonal(R)
     return -context * b * jnp.mean(diagonal[dim:]), -b * jnp.mean(diagonal[:dim])
-
-
-def sweep_loss(
-    key: Array, predict: Callable[[Any, Sequence], Float[Array, "m batch"]], number: int
-) -> Callable[[Any, Tasks], Float[Array, ""]]:
-    """A function `(weights, tasks) -> loss` with common random numbers."""
-
-    return lambda weights, tasks: _batch_loss(predict, weights, sample_tasks(key, tasks, number))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _batch_loss(predict: Callable[[Any, Sequence], Array], weights: Any, batch: Sequence) -> Array:
-    return half_mse(predict(weights, batch), batch.y_q)
-
-
-def path_losses(path: Callable[[Sequence], Float[Array, "steps m"]], batch: Sequence) -> Float[Array, " steps"]:
-    """The mean loss over a batch after each step of an iteration."""
-
-    def one(sequence: Sequence) -> Array:
-        return jnp.sum((path(sequence) - sequence.y_q[None]) ** 2, axis=1) / 2
-
-    return jnp.mean(jax.vmap(one)(sequences(batch)), axis=0)

@@ -1,11 +1,10 @@
-"""Names of models, problems and rules for command lines; does not import JAX."""
+"""Names for command lines; does not import JAX."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 from jexplicit.nn.names import Activation
 
-Kind = Literal["linear", "sparse", "noisy", "quadratic", "relu", "tree"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Inputs = Literal["uniform", "normal", "laplace"]
 
 # Learned update rules.
 BackwardMode = Literal["additive", "multiplicative_second_state"]

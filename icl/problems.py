@@ -1,9 +1,8 @@
-"""Problems beyond linear regression: copying, sine waves, classes of functions, Markov chains."""
+"""Problems beyond linear regression: copying, sine waves, Markov chains."""
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from icl.attention import AttentionLayer, Softmax, descent_layers, head_maps, init_layers, layers_from_maps, transform_batch
 from icl.blocks import CausalModel, next_outputs
-from icl.names import KINDS as KINDS
-from icl.names import Kind as Kind
-from icl.tasks import QueryLoss, Sequence, Tasks, draw, transpose, truncated_std, truncated_weights, vmap_tasks
+from icl.tasks import QueryLoss, Sequence, Tasks, draw, transpose, truncated_std, truncated_weights
 from jexplicit.runs.bounds import is_of
-from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision
 
 # Copying: a layer joins x and y tokens, a second performs descent.
@@ -159,7 +155,7 @@ def copy_sensitivity(layers: AttentionLayer, tokens: Float[Array, "width n batch
 #
 # The last channel is `y - f(x)`. The prediction before the layers, `-φ_q[-1]`, is thus a function of the query alone, which
 # attention corrects by the context. In the *control* the layers are not trained: each is one step of gradient descent on the
-# other channels, and only the features are learned. *Ridge* replaces these steps by their limit, on the same features.
+# other channels, and only the features are learned.
 #
 # Source: von Oswald et al. 2023, Sec. 3, 4 and App. A.12.
 
@@ -171,14 +167,13 @@ class Waves:
     context: N, pairs in the context.
     input_range: x ~ U(-r/2, r/2).
     amplitude: bounds of the uniform amplitude a. The paper's code has 0.1 to 0.5, its text 0.1 to 5.
-    independent: whether a and p ~ U(0, π) are independent, as in the paper's text. Its code computes both from one random
-        number, so that a task has a single unknown.
+
+    As in the paper's code a and p ~ U(0, π) come from one random number: a task has a single unknown.
     """
 
     context: int = 10
     input_range: float = 10.0
     amplitude: tuple[float, float] = (0.1, 0.5)
-    independent: bool = False
 
     def __post_init__(self):
         low, high = self.amplitude
@@ -225,25 +220,23 @@ class NonlinearRegression(QueryLoss):
     """Networks on sine tasks: a problem for `icl.train_layers`.
 
     tasks: their distribution.
-    eta: η of the control's steps.
-    depth: number of layers of attention, or of the control's steps. A single layer is applied repeatedly.
+    eta: η of the control's step.
     """
 
     tasks: Waves
     eta: float = 0.1
-    depth: int = 1
 
     def predict(self, params: Network, batch: Sequence) -> Float[Array, "1 batch"]:
         """Predictions after attention."""
-        return predict_waves(params, batch, eta=self.eta, depth=self.depth).final
+        return predict_waves(params, batch, eta=self.eta).final
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def _sample_waves(key: Array, waves: Waves, batch: tuple[int, ...], dtype: Any) -> Sequence:
-    key_x, key_a, key_p = jax.random.split(key, 3)
+    key_x, key_a, _ = jax.random.split(key, 3)
     low, high = waves.amplitude
     u = jax.random.uniform(key_a, batch, dtype)
-    a, p = low + (high - low) * u, jnp.pi * (jax.random.uniform(key_p, batch, dtype) if waves.independent else u)
+    a, p = low + (high - low) * u, jnp.pi * u
     x = waves.input_range * draw(
         jax.random.uniform, key_x, (waves.context + 1, 1, *batch), dtype=dtype, minval=-0.5, maxval=0.5
     )
@@ -287,261 +280,12 @@ def encode(encoder: Encoder, batch: Sequence) -> tuple[Float[Array, "C N batch"]
     return features(encoder, context), features(encoder, query)
 
 
-def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1, depth: int = 1) -> WavePredictions:
-    """Predictions before and after the layers, or the control's steps of descent."""
+def predict_waves(params: Network, batch: Sequence, *, eta: Any = 0.1) -> WavePredictions:
+    """Predictions before and after the layers, or the control's step of descent."""
     context, query = encode(params.encoder, batch)
     C, N = context.shape[:2]
     layers = params.attention or descent_layers(C - 1, N, eta, dtype=context.dtype)
-    return WavePredictions(-query[-1], -transform_batch(layers, context, query, depth=depth)[-1])
-
-
-@full_precision
-def ridge_on_features(encoder: Encoder, batch: Sequence, penalty: Any) -> Float[Array, "1 batch"]:
-    """Ridge regression on the features: the limit of descent by layers.
-
-    ŷ = -φ_q[-1] - rᵀ (Φ Φᵀ + penalty I)⁻¹ Φ φ_q,    Φ: the context's other channels, r: its last channel
-    """
-
-    def one(context: Array, query: Array) -> Array:
-        phi, r = context[:-1], context[-1]
-        K = phi.T @ phi + penalty * jnp.eye(len(r), dtype=r.dtype)
-        return -query[-1] + r @ jnp.linalg.solve(K, phi.T @ query[:-1])
-
-    return vmap_tasks(one)(*encode(encoder, batch))
-
-
-# Classes of functions to learn in context, and shifts of prompts.
-#
-# A prompt is points x_1, .., x_T and values y_t = f(x_t) of one random f. A predictor estimates y_t from x_1, y_1, .., x_t, for
-# every t. Functions take one prompt; use `jax.vmap` for a batch.
-#
-# Source: Garg, Tsipras, Liang, Valiant 2022.
-
-QueryShift = Literal["random quadrants", "opposite quadrants", "orthogonal query", "query seen"]
-Shift = Literal["none", QueryShift, "half subspace", "skewed", "x times 1/3", "x times 3", "y times 1/3", "y times 3", "noise"]
-SHIFTS = get_args(Shift)
-_tree_depth = 4
-
-
-class Prompt(NamedTuple):
-    """Points X [T, d] and values y [T], batch first."""
-
-    X: Float[Array, "*prompts T d"]
-    y: Float[Array, "*prompts T"]
-
-
-@dataclasses.dataclass(frozen=True)
-class FunctionClass:
-    """A distribution of functions of x ~ N(0, I).
-
-    kind: linear: `wᵀx`, w ~ N(0, I). sparse: with `nonzero` entries of w. noisy: with noise of variance 1.
-        quadratic: `wᵀ(x²) / sqrt(3)`. relu: `sqrt(2/h) aᵀ relu(W x)` with h = `hidden`. tree: a decision
-        tree of depth 4 that splits on the signs of random coordinates, with leaves N(0, 1).
-    dim: d; points: T.
-    nonzero, hidden: of sparse and relu.
-    """
-
-    kind: Kind = "linear"
-    dim: int = 20
-    points: int = 41
-    nonzero: int = 3
-    hidden: int = 100
-
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"class {self.kind!r}: choose one of {', '.join(KINDS)}")
-        if min(self.dim, self.points, self.nonzero, self.hidden) < 1 or (self.kind == "sparse" and self.nonzero > self.dim):
-            raise ValueError(
-                f"dim {self.dim}, points {self.points}, nonzero {self.nonzero}, hidden {self.hidden}: use at least 1 for "
-                "each, and no more nonzero weights than inputs"
-            )
-
-    def sample(self, key: Array, shift: Shift = "none") -> Prompt:
-        """One prompt, shifted in points, query, scales or noise.
-
-        random, opposite quadrants: each coordinate has one sign over the context; the query is unrestricted, or in the opposite
-        quadrant. orthogonal query: the last point is orthogonal to all others. query seen: it is one of them. half subspace:
-        points lie in a random subspace of d/2 dimensions. skewed: coordinate k has variance proportional to 1/k², then rotated.
-        Scales are as named; noise has variance 1. Source: Garg et al. 2022, Sec. 4.
-        """
-        if shift not in SHIFTS:
-            raise ValueError(f"shift {shift!r}: choose one of {', '.join(SHIFTS)}")
-        if (shift == "orthogonal query" and self.points > self.dim) or (shift == "half subspace" and self.dim < 2):
-            raise ValueError(
-                f"shift {shift!r} with {self.points} points in {self.dim} dimensions: use fewer points or more dimensions"
-            )
-        if shift in ("query seen", "opposite quadrants", "random quadrants") and self.points < 2:
-            raise ValueError(f"shift {shift!r} with {self.points} point: use more")
-        key_x, key_f, key_shift, key_noise = jax.random.split(key, 4)
-        X = _shifted_points(jax.random.normal(key_x, (self.points, self.dim)), shift, key_shift)
-        y = jax.vmap(sample_function(key_f, self))(X)
-        if self.kind == "noisy" or shift == "noise":
-            y = y + jax.random.normal(key_noise, y.shape)
-        return Prompt(X, y * {"y times 1/3": 1 / 3, "y times 3": 3.0}.get(shift, 1.0))
-
-    @property
-    def power(self) -> float:
-        """E[f(x)²], the normaliser of losses."""
-        return {"linear": self.dim, "sparse": self.nonzero, "noisy": self.dim + 1, "quadratic": self.dim, "relu": self.dim}.get(
-            self.kind, 1.0
-        )
-
-
-def sample_function(key: Array, functions: FunctionClass) -> Callable[[Float[Array, " d"]], Float[Array, ""]]:
-    """A random function of a class, without the noise of "noisy"."""
-    key, more = jax.random.split(key)
-    w = jax.random.normal(key, (functions.dim,))
-    if functions.kind == "sparse":
-        w = jnp.where(jax.random.permutation(more, functions.dim) < functions.nonzero, w, 0)
-    if functions.kind == "quadratic":
-        return full_precision(lambda x: w @ x**2 / 3**0.5)
-    if functions.kind == "relu":
-        a, W = jax.random.normal(key, (functions.hidden,)), jax.random.normal(more, (functions.hidden, functions.dim))
-        return full_precision(lambda x: (2 / functions.hidden) ** 0.5 * (a @ jax.nn.relu(W @ x)))
-    if functions.kind == "tree":
-        splits = jax.random.randint(key, (2**_tree_depth - 1,), 0, functions.dim)
-        leaves = jax.random.normal(more, (2**_tree_depth,))
-        return functools.partial(_tree_value, splits, leaves)
-    return full_precision(lambda x: w @ x)
-
-
-@jax.jit
-def _tree_value(splits: Array, leaves: Array, x: Array) -> Array:
-    """The leaf of x in a binary tree with heap numbering."""
-    node = jnp.zeros((), splits.dtype)
-    for _ in range(_tree_depth):
-        node = 2 * node + 1 + (x[splits[node]] > 0).astype(node.dtype)
-    return leaves[node - len(splits)]
-
-
-@functools.partial(jax.jit, static_argnums=1)
-@full_precision
-def _shifted_points(X: Array, shift: Shift, key: Array) -> Array:
-    T, d = X.shape
-    if shift in ("random quadrants", "opposite quadrants"):
-        signs = jax.random.rademacher(key, (1, d), X.dtype)
-        query = -signs * jnp.abs(X[-1:]) if shift == "opposite quadrants" else X[-1:]
-        return jnp.concatenate([signs * jnp.abs(X[:-1]), query])
-    if shift == "orthogonal query":
-        basis, _ = jnp.linalg.qr(X[:-1].T)
-        return X.at[-1].add(-basis @ (basis.T @ X[-1]))
-    if shift == "query seen":
-        return X.at[-1].set(X[jax.random.randint(key, (), 0, T - 1)])
-    if shift == "half subspace":
-        basis, _ = jnp.linalg.qr(jax.random.normal(key, (d, d // 2)))
-        return X @ basis @ basis.T
-    if shift == "skewed":
-        basis, _ = jnp.linalg.qr(jax.random.normal(key, (d, d)))
-        scale = 1 / jnp.arange(1, d + 1, dtype=X.dtype)
-        return X * (scale / jnp.sqrt(jnp.mean(scale**2)))[None] @ basis.T
-    return X * {"x times 1/3": 1 / 3, "x times 3": 3.0}.get(shift, 1.0)
-
-
-PrefixPredictor = Callable[[Float[Array, "T d"], Float[Array, " T"], Float[Array, " T"], Float[Array, " d"]], Float[Array, ""]]
-
-
-def at_every_prefix(predictor: PrefixPredictor, prompt: Prompt) -> Float[Array, " T"]:
-    """Predictions of y_1, .., y_T, each from the preceding pairs.
-
-    `seen` [T] is 1 for the pairs of the prefix and 0 for the others, which are zeroed.
-    """
-    T = len(prompt.y)
-
-    def one(t: Array) -> Array:
-        seen = (jnp.arange(T) < t).astype(prompt.y.dtype)
-        return predictor(prompt.X * seen[:, None], prompt.y * seen, seen, prompt.X[t])
-
-    return jax.vmap(one)(jnp.arange(T))
-
-
-@full_precision
-def least_squares(X: Array, y: Array, seen: Array, x: Array) -> Array:
-    """`w = X⁺ y`, the solution of least norm."""
-    return jnp.linalg.pinv(X, rtol=1e-5) @ y @ x
-
-
-@full_precision
-def averaging_estimator(X: Array, y: Array, seen: Array, x: Array) -> Array:
-    """`w = Xᵀ y / t`, unbiased for x ~ N(0, I)."""
-    return (y @ X / jnp.maximum(jnp.sum(seen), 1)) @ x
-
-
-@full_precision
-def nearest_neighbours(X: Array, y: Array, seen: Array, x: Array, *, k: int = 3) -> Array:
-    """The mean y of the k nearest points, or of all."""
-    distance = jnp.where(seen > 0, jnp.sum((X - x[None]) ** 2, axis=1), jnp.inf)
-    near = jnp.where(jnp.argsort(jnp.argsort(distance)) < k, seen, 0)
-    return y @ near / jnp.maximum(jnp.sum(near), 1)
-
-
-@full_precision
-def lasso(X: Array, y: Array, seen: Array, x: Array, *, alpha: float = 0.1, sweeps: int = 100) -> Array:
-    """The lasso by coordinate descent (Friedman et al. 2010, Eq. 8).
-    It minimises `||y - X w||² / (2t) + alpha ||w||₁`."""
-    t = jnp.maximum(jnp.sum(seen), 1)
-    A, b = X.T @ X / t, X.T @ y / t
-
-    def coordinate(k: Array, w: Array) -> Array:
-        rest = b[k] - A[k] @ w + A[k, k] * w[k]
-        step = jnp.sign(rest) * jnp.maximum(jnp.abs(rest) - alpha, 0)
-        return w.at[k].set(jnp.where(A[k, k] > 0, step / jnp.where(A[k, k] > 0, A[k, k], 1), 0))
-
-    def sweep(w: Array, _: None) -> tuple[Array, None]:
-        return lax.fori_loop(0, len(w), coordinate, w), None
-
-    return lax.scan(sweep, jnp.zeros_like(b), None, length=sweeps)[0] @ x
-
-
-@full_precision
-def newton(X: Array, y: Array, seen: Array, x: Array, *, steps: int = 10) -> Array:
-    """Newton's iteration for least squares (Fu et al. 2023).
-    `w = M_k Xᵀ y`, `M_{k+1} = 2 M_k - M_k A M_k`, `A = XᵀX`, from `M_0 = A / ||A||²` (largest row sum)."""
-    A = X.T @ X
-    size = jnp.maximum(jnp.max(jnp.sum(jnp.abs(A), axis=1)), jnp.finfo(A.dtype).tiny ** 0.5)
-    M = lax.fori_loop(0, steps, lambda _, M: 2 * M - M @ A @ M, A / size**2)
-    return M @ (X.T @ y) @ x
-
-
-def function_baselines(kind: Kind, *, alpha: float = 0.1) -> dict[str, PrefixPredictor]:
-    """The baselines of a class, by name."""
-    common: dict[str, PrefixPredictor] = {
-        "zero": lambda X, y, seen, x: jnp.zeros((), y.dtype),  # the mean over functions
-        "least squares": least_squares,
-        "3 nearest neighbours": nearest_neighbours,
-        "averaging": averaging_estimator,
-    }
-    if kind in ("linear", "noisy", "sparse"):
-        common |= {f"Newton, {steps} steps": functools.partial(newton, steps=steps) for steps in (4, 8, 12)}
-    if kind == "sparse":
-        common[f"Lasso {alpha:g}"] = functools.partial(lasso, alpha=alpha)
-    return common
-
-
-def prefix_losses(predictions: Float[Array, "prompts T"], y: Float[Array, "prompts T"]) -> Float[Array, " T"]:
-    """Half the mean squared error at every prefix."""
-    return jnp.mean((predictions - y) ** 2, axis=0) / 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Prompts:
-    """Prompts of a class, and the mean loss over all prefixes.
-
-    functions: their class.
-    model: `(params, X [B, T, d], y [B, T]) -> predictions [B, T]`, causal.
-    """
-
-    functions: FunctionClass
-    model: Callable[[Any, Array, Array], Array]
-
-    def sample(self, key: Array, size: int, dtype: Any = None) -> Prompt:
-        """Fresh prompts, batch last."""
-        prompts = jax.vmap(self.functions.sample)(jax.random.split(key, size))
-        return Prompt(*(jnp.moveaxis(leaf, 0, -1).astype(dtype or leaf.dtype) for leaf in prompts))
-
-    def loss(self, params: Any, batch: Prompt) -> Float[Array, ""]:
-        """Half the mean squared error, averaged over prefixes."""
-        X, y = (jnp.moveaxis(leaf, -1, 0) for leaf in batch)
-        return jnp.mean(prefix_losses(self.model(params, X, y), y))
+    return WavePredictions(-query[-1], -transform_batch(layers, context, query)[-1])
 
 
 # Markov chains learned in context: each sequence has its own matrix.
@@ -583,7 +327,6 @@ class Chains:
 
     def sample(self, key: Array, size: int, dtype: Any = None) -> Chain:
         """Fresh chains and a sequence of each, batch last."""
-        check_key(key)
         if size < 1:
             raise ValueError(f"{size} chains: draw at least one")
         return _sample_chains(jax.random.split(key, size), self, jnp.dtype(dtype or jnp.zeros(()).dtype))
@@ -627,11 +370,6 @@ def stationary_distribution(P: Float[Array, "k k"]) -> Float[Array, " k"]:
         π = jnp.append(π, π @ A[:n, n])
         π = π / π.sum()
     return π
-
-
-def uniform_prediction(x: Int[Array, " T"], states: int, *, dtype: Any = None) -> Float[Array, "T k"]:
-    """`1/k` for every next state."""
-    return jnp.full((len(x), states), 1 / states, dtype)
 
 
 def unigram_posterior(x: Int[Array, " T"], alpha: Any, states: int, *, dtype: Any = None) -> Float[Array, "T k"]:

@@ -73,11 +73,6 @@ def linear_attention(stream: Stream, *, forgetting: PerToken = 1.0) -> Float[Arr
     Raises:
         ValueError: shapes that do not fit, or forgetting outside (0, 1].
 
-    Example:
-        >>> one = Stream(jnp.eye(2), jnp.array([[1.0], [2.0]]), jnp.ones((2, 2)))
-        >>> linear_attention(one).tolist(), linear_attention(one, forgetting=0.5).tolist()
-        ([[1.0], [3.0]], [[1.0], [2.5]])
-
     Source: Katharopoulos et al. 2020, Sec. 3.4; with forgetting: Yang et al. 2024, Gated Linear Attention.
     """
     (gamma,) = per_token(stream, forgetting=forgetting)
@@ -125,17 +120,14 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
 
         o_t = G_t (H_t + Λ)⁻¹ q_t,    G_t = γ_t G_{t-1} + v_t k_tᵀ,    H_t = γ_t H_{t-1} + k_t k_tᵀ
 
-    The state is the weights W and a square root S of the inverse, `S Sᵀ = (H + Λ)⁻¹`, which rounding cannot make indefinite and
-    whose condition number is the square root of that of H + Λ. At each token, forgetting is followed by an update:
+    The state is the weights W and a square root S of the inverse, `S Sᵀ = (H + Λ)⁻¹`, which rounding cannot make indefinite.
+    At each token, forgetting is followed by an update:
 
         L Lᵀ = γ I + (1 - γ) SᵀΛS,   S <- S L⁻ᵀ,   W <- W - (1 - γ) W Λ S Sᵀ
         p = Sᵀk,   α = 1 + pᵀp,   S <- S - S p pᵀ / (α + √α),   W <- W + (v - W k) (S p)ᵀ / α
 
-    The first line keeps Λ constant while H decays; the eigenvalues of LLᵀ lie between γ and 1. It costs O(d³) per token, and is
-    skipped if forgetting is the number 1. The second line costs O(d²).
-
-    Without forgetting, rounding errors grow with the number of tokens: in float32 to 2e-5 of the outputs after 100,000 white
-    keys, to 3e-4 after as many of condition number 10⁶.
+    The first line keeps Λ constant while H decays. It costs O(d³) per token, and is skipped if forgetting is the number 1; the
+    second line costs O(d²).
 
     Args:
         penalty: the diagonal of Λ, one number or one per coordinate of the keys.
@@ -149,8 +141,7 @@ def mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1
         >>> mesa_recursion(one, 1.0).round(4).tolist()
         [[1.0], [2.0], [3.0]]
 
-    Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms; constant Λ: von Oswald et al. 2025, MesaNet; the
-    square root: Potter (1963), in Bierman 1977; forgetting in that form: this package.
+    Source: von Oswald et al. 2023 and 2025; the square root: Potter (1963), in Bierman 1977; forgetting: this package.
     """
     forgets = not (isinstance(forgetting, float | int) and forgetting == 1)
     return _mesa_recursion(stream, penalty, forgetting=forgetting, forgets=forgets)
@@ -179,42 +170,6 @@ def _mesa_recursion(stream: Stream, penalty: Penalty, *, forgetting: PerToken, f
         return (S, W), W @ q
 
     start = identity / jnp.sqrt(Lambda)[None], zero_weights(stream)
-    return lax.scan(step, start, (*stream, gamma))[1]
-
-
-@checked(lambda stream, penalty, *, forgetting=1.0: check_rates(forgetting, penalty), check_finite)
-@full_precision
-def sherman_morrison(stream: Stream, penalty: Penalty, *, forgetting: PerToken = 1.0) -> Float[Array, "T m"]:
-    """Recursive least squares in its textbook form, as a baseline; `mesa_recursion` is numerically stable.
-
-        g = P k / (γ + kᵀ P k),   P <- (P - g kᵀ P) / γ,   W <- W + (v - W k) gᵀ,    P_0 = Λ⁻¹
-
-    With γ < 1 the penalty decays as γᵗ, and P grows without bound in directions absent from recent keys; rounding makes P
-    indefinite if H + Λ is ill-conditioned.
-
-    Args:
-        penalty: the diagonal of Λ.
-        forgetting: γ, one number or one per token.
-
-    Raises:
-        ValueError: shapes that do not fit, forgetting outside (0, 1], or a penalty that is not positive.
-
-    Example:
-        >>> one = Stream(jnp.ones((3, 1)), jnp.array([[2.0], [4.0], [6.0]]), jnp.ones((3, 1)))
-        >>> sherman_morrison(one, 1.0).round(4).tolist()
-        [[1.0], [2.0], [3.0]]
-
-    Source: von Oswald et al. 2023; Haykin, Adaptive Filter Theory, on recursive least squares.
-    """
-    (gamma,) = per_token(stream, forgetting=forgetting)
-
-    def step(state: tuple[Array, Array], token: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
-        (P, W), (k, v, q, gamma) = state, token
-        g = P @ k / (gamma + k @ P @ k)
-        W = W + jnp.outer(v - W @ k, g)
-        return ((P - jnp.outer(g, k @ P)) / gamma, W), W @ q
-
-    start = jnp.diag(1 / diagonal(stream, penalty)), zero_weights(stream)
     return lax.scan(step, start, (*stream, gamma))[1]
 
 
@@ -247,8 +202,7 @@ def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
 def solve_rows(product: Callable[[Array], Array], B: Float[Array, "n d"], steps: int) -> Float[Array, "n d"]:
     """Solutions of n symmetric positive definite systems, by conjugate gradients.
 
-    Runs `steps` iterations from zero; derivatives are implicit, computed with `steps` iterations too. Rows whose residual is
-    below the rounding error of B are not updated further. Source: Hestenes and Stiefel 1952.
+    Derivatives are implicit. Rows whose residual is below the rounding error of B are not updated further.
     """
     return lax.custom_linear_solve(product, B, lambda product, B: _conjugate_gradients(product, B, steps), symmetric=True)
 
@@ -280,24 +234,15 @@ def mesa_conjugate_gradients(
 ) -> Float[Array, "T m"]:
     """The mesa layer, `o_t = G_t (H_t + Λ)⁻¹ q_t`, by conjugate gradients.
 
-        G_t = γ_t G_{t-1} + v_t k_tᵀ,    H_t = γ_t H_{t-1} + k_t k_tᵀ
-
-    d steps are exact in exact arithmetic; the error after n falls as `((√κ - 1)/(√κ + 1))ⁿ` with the condition number κ of
-    H_t + Λ. Λ must be well above the rounding error of H_t (`icl.mesa_recursion`: of its square root). Gradients are implicit,
-    computed by as many steps.
+    The error after n steps falls as `((√κ - 1)/(√κ + 1))ⁿ` with the condition number κ of H_t + Λ; d are exact in exact
+    arithmetic. Λ must be well above the rounding error of H_t. Gradients are implicit, computed by as many steps.
 
     Args:
-        penalty: the diagonal of Λ, one number or one per coordinate of the keys.
-        forgetting: γ, one number or one per token.
+        penalty, forgetting: as in `mesa_recursion`.
         chunk: tokens per chunk; changes the result by rounding only.
 
     Raises:
-        ValueError: shapes that do not fit, forgetting outside (0, 1], a penalty that is not positive, or no steps or tokens.
-
-    Example:
-        >>> one = Stream(jnp.ones((3, 1)), jnp.array([[2.0], [4.0], [6.0]]), jnp.ones((3, 1)))
-        >>> mesa_conjugate_gradients(one, 1.0, steps=1, chunk=2).round(4).tolist()
-        [[1.0], [2.0], [3.0]]
+        ValueError: as `mesa_recursion`, or no steps or tokens.
 
     Source: von Oswald et al. 2025, MesaNet.
     """
@@ -358,19 +303,13 @@ def _moments_before(chunks: Stream, decay: Float[Array, "n C"]) -> tuple[Float[A
 class Streams:
     """A distribution of streams of pairs (x_t, y_t), x ~ N(0, diag(variances)).
 
-    dim: d, inputs; outputs: m.
-    tokens: T.
+    dim: d, inputs; outputs: m; tokens: T.
     noise: standard deviation σ of the noise on y.
     memory: a, the correlation of the weights of a token with those of the next; 1 for constant weights.
     variances: of the d inputs; default, 1 each.
 
     Raises:
         ValueError: a size below 1, noise that is not positive, memory outside [0, 1], or not d positive variances.
-
-    Example:
-        >>> stream, targets = Streams(dim=3, tokens=5, outputs=2).sample(jax.random.key(0))
-        >>> stream.K.shape, stream.V.shape, targets.shape
-        ((5, 3), (5, 2), (5, 2))
     """
 
     dim: int = 10
@@ -424,12 +363,7 @@ class Streams:
 class Dynamics:
     """Linear dynamical systems, `x_{t+1} = W x_t + noise`, W random orthogonal.
 
-    dim: d; tokens: T; noise: its standard deviation.
-
-    Raises:
-        ValueError: a size below 1, or noise that is not positive.
-
-    Source: von Oswald et al. 2023, Uncovering mesa-optimization algorithms.
+    dim: d; tokens: T; noise: its standard deviation. Source: von Oswald et al. 2023.
     """
 
     dim: int = 10
@@ -478,17 +412,7 @@ def hebbian_losses(streams: Streams, *, forgetting: Any = 1.0) -> tuple[Float[Ar
         factor (λ·b) / (λ·a),   loss ½ (λ·c - (λ·b)² / (λ·a))
 
     w' is a row of the layer's weights, w one of the map, and a_W its memory. With γ = 1 and a constant map it is one step of
-    gradient descent at the best rate: `icl.one_step_loss`.
-
-    Example:
-        >>> from icl.closed_form import one_step_loss, optimal_rate
-        >>> from icl.tasks import Tasks
-        >>> tasks = Tasks(dim=4, context=6, inputs="normal", input_range=12**0.5, weight_scale=0.5, noise=0.5)
-        >>> factors, losses = hebbian_losses(Streams(dim=4, tokens=6))
-        >>> round(float(factors[-1]) * 6, 3), round(float(losses[-1] / one_step_loss(tasks, optimal_rate(tasks))), 4)
-        (0.5, 1.0)
-
-    Source: this package.
+    gradient descent at the best rate: `icl.one_step_loss`. Source: this package.
     """
     lam = jnp.asarray(streams.spectrum)
     c = jnp.full_like(lam, 1 / streams.dim)
@@ -509,17 +433,8 @@ def delta_losses(streams: Streams, rate: Any = None) -> tuple[Float[Array, " T"]
 
         e = E[(w - a w')²]:    e <- a² (e - 2 β λ e + β² (2 λ² e + λ (λ·e) + σ² λ)) + (1 - a²)/d,    loss ½ λ·e
 
-    The prediction is a times the layer's output.
-
-    Args:
-        rate: β, one number; default, the rate with the lowest next loss, at every position.
-
-    Example:
-        >>> rates, losses = delta_losses(Streams(dim=4, tokens=3))
-        >>> [round(float(rate), 3) for rate in rates], bool(losses[-1] < delta_losses(Streams(dim=4, tokens=3), 0.1)[1][-1])
-        ([0.143, 0.14, 0.136], True)
-
-    Source: Widrow and Hoff 1960, for Gaussian inputs and at the best rate: this package.
+    The prediction is a times the layer's output. rate: β, one number; default, the one of the lowest next loss, at every
+    position. Source: Widrow and Hoff 1960, for Gaussian inputs and at the best rate: this package.
     """
     lam, a2 = jnp.asarray(streams.spectrum), streams.memory**2
 
@@ -542,11 +457,6 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
     Raises:
         ValueError: a map that drifts.
 
-    Example:
-        >>> losses = ridge_losses(Streams(dim=50, tokens=150, noise=0.01))
-        >>> round(float(losses[-1]) / (0.5 * 0.01**2 * 50 / (150 - 50 - 1)), 2)  # least squares
-        0.99
-
     Source: Dicker 2016, Dobriban and Wager 2018, Theorem 2.1.
     """
     if streams.memory != 1:
@@ -558,32 +468,6 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
 
     start = jnp.full(streams.tokens, jnp.sum(lam) / streams.penalty)
     return streams.noise**2 / 2 * lax.fori_loop(0, _iterations, update, start)
-
-
-@checked(lambda stream, penalty: check_rates(1.0, penalty), check_finite)
-@full_precision
-def prefix_ridge(stream: Stream, penalty: Penalty) -> Float[Array, "T m"]:
-    """Ridge regression at every token, by a separate solve for each.
-    `o_t = (Σ_{s<=t} v_s k_sᵀ) (Σ_{s<=t} k_s k_sᵀ + Λ)⁻¹ q_t`.
-
-    It stores T matrices of d x d numbers; mesa layers are compared with it.
-
-    Args:
-        penalty: the diagonal of Λ, one number or one per coordinate of the keys.
-
-    Raises:
-        ValueError: shapes that do not fit, or a penalty that is not positive.
-
-    Example:
-        >>> one = Stream(jnp.ones((2, 1)), jnp.array([[2.0], [4.0]]), jnp.ones((2, 1)))
-        >>> prefix_ridge(one, 1.0).round(4).tolist()
-        [[1.0], [2.0]]
-    """
-    per_token(stream, forgetting=1.0)  # checks the shapes
-    K, V, Q = stream
-    H, G = (jnp.cumsum(A[:, :, None] * K[:, None], axis=0) for A in (K, V))
-    X = jnp.linalg.solve(H + jnp.diag(diagonal(stream, penalty))[None], Q[..., None])
-    return (G @ X)[..., 0]
 
 
 @checked(after=check_finite)
@@ -599,11 +483,6 @@ def kalman_filter(stream: Stream, noise: PerToken, memory: PerToken) -> Float[Ar
 
     Raises:
         ValueError: shapes that do not fit, or outputs that are not finite (without noise, of repeated keys).
-
-    Example:
-        >>> one = Stream(jnp.ones((2, 1)), jnp.array([[2.0], [4.0]]), jnp.ones((2, 1)))
-        >>> kalman_filter(one, 1.0, 1.0).round(4).tolist()
-        [[1.0], [2.0]]
 
     Source: Kalman 1960.
     """

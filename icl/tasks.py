@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import check_key
+from icl.names import Inputs
 from jexplicit.runs.devices import full_precision
 
 
@@ -34,12 +34,9 @@ def truncated_std(variance: float, dtype: Any) -> Any:
     return np.sqrt(dtype.type(variance)) / dtype.type(0.87962566103423978)  # the standard deviation of those numbers
 
 
-# Products of small matrices, batch last.
-#
-# `Σ_k A[k, i] B[k, j]` is a sum over k of outer products of rows. Each is one contiguous pass over the batch, and its gradient
-# is two products of the same form. On a CPU, batched products of 11 x 11 matrices or sums over middle axes are three to ten
-# times slower. On an accelerator a loop over rows would launch one kernel per row, and a matrix product would round to TF32 or
-# bfloat16, so the sum is one fused kernel.
+# Products of small matrices, batch last: sums of outer products of rows, each one contiguous pass over the batch. On a CPU
+# batched products of 11 x 11 matrices are three to ten times slower; on an accelerator the sum is one fused kernel, as a
+# matrix product would round to TF32 or bfloat16.
 
 
 @jax.custom_vjp
@@ -77,12 +74,9 @@ def transpose(A: Float[Array, "i j *batch"]) -> Float[Array, "j i *batch"]:
     return jnp.swapaxes(A, 0, 1)
 
 
-Inputs = Literal["uniform", "normal", "laplace", "exponential", "mixture"]
 Scalar = Any  # a number, or a scalar array where a sweep is vmapped
 
-# E[x⁴]/E[x²]² of the symmetric distributions with independent coordinates.
-KURTOSIS: dict[str, float] = {"uniform": 9 / 5, "normal": 3.0, "laplace": 6.0}
-MIXED = ("exponential", "normal", "laplace")
+KURTOSIS: dict[str, float] = {"uniform": 9 / 5, "normal": 3.0, "laplace": 6.0}  # E[x⁴]/E[x²]² of a coordinate
 
 
 class Sequence(NamedTuple):
@@ -110,8 +104,6 @@ class Tasks:
     context: N, pairs in the context.
     outputs: m.
     inputs: distribution of a coordinate of x. uniform: U(-r/2, r/2). normal, laplace: with the same variance s = r²/12.
-        exponential: the same variance, not centred. mixture: exponential, normal or laplace by task, with X and x_q divided by
-        the Frobenius norm of X and multiplied by r (the paper's out-of-distribution inputs).
     input_range: r.
     weight_scale: c.
     noise: standard deviation of the noise on the context's y; one number, or one per task of a batch.
@@ -146,8 +138,8 @@ class Tasks:
         for name, value in numbers.items():
             if isinstance(value, str) or (isinstance(value, float | int) and not 0 <= value < math.inf):
                 raise ValueError(f"{name} {value}: use a finite number of at least 0")
-        if self.inputs not in get_args(Inputs):
-            raise ValueError(f"inputs {self.inputs!r}: choose one of {', '.join(get_args(Inputs))}")
+        if self.inputs not in KURTOSIS:
+            raise ValueError(f"inputs {self.inputs!r}: choose one of {', '.join(KURTOSIS)}")
         if self.scales is not None and len(self.scales) != self.dim:
             raise ValueError(f"scales {self.scales} for {self.dim} inputs: give one for each")
 
@@ -157,23 +149,20 @@ class Tasks:
 
     @property
     def variance(self) -> Scalar:
-        """s = r²/12, the variance of a coordinate; for mixture r²/(N d)."""
+        """s = r²/12, the variance of a coordinate."""
         if self.scales is not None:
             raise ValueError(f"scales {self.scales}: there is no single variance; use icl.exact_moments")
-        r = self.input_range
-        return r**2 / (self.context * self.dim) if self.inputs == "mixture" else r**2 / 12
+        return self.input_range**2 / 12
 
     @property
     def input_stds(self) -> tuple[Scalar, ...]:
-        """The standard deviation of each coordinate (of exponential inputs: about their mean)."""
+        """The standard deviation of each coordinate."""
         std = dataclasses.replace(self, scales=None).variance ** 0.5
         return tuple(std * scale for scale in self.scales or (1.0,) * self.dim)
 
     @property
     def kurtosis(self) -> float:
-        """E[x⁴]/E[x²]² of a coordinate, for inputs with independent symmetric coordinates."""
-        if self.inputs not in KURTOSIS:
-            raise ValueError(f"inputs {self.inputs!r} have no closed-form moments: use icl.sampled_moments")
+        """E[x⁴]/E[x²]² of a coordinate."""
         return KURTOSIS[self.inputs]
 
 
@@ -207,10 +196,6 @@ def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[
 
     Raises:
         ValueError: different shapes, or no tasks.
-
-    Example:
-        >>> float(half_mse(jnp.array([[1.0, 3.0]]), jnp.zeros((1, 2))))  # (1² + 3²)/(2 · 2)
-        2.5
     """
     if y.shape != y_q.shape or not y.size:
         raise ValueError(f"predictions {y.shape}, targets {y_q.shape}: give one of each for at least one task")
@@ -224,25 +209,24 @@ def sample_tasks(key: Array, tasks: Tasks, *batch: int, dtype: Any = None) -> Se
         batch: the last axes of all arrays; none for a single task.
 
     Example:
-        >>> one = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5))
-        >>> one.X.shape, one.Y.shape, one.x_q.shape, one.y_q.shape
-        ((5, 3), (5, 1), (3,), (1,))
+        >>> sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4).X.shape
+        (5, 3, 4)
 
     Source: von Oswald et al. 2023, Sec. 3.
     """
-    check_key(key)
     if not all(isinstance(size, int | np.integer) and size >= 0 for size in batch):
         raise ValueError(f"a batch of {batch} tasks: give whole numbers of at least 0")
     noisy = not (isinstance(tasks.noise, float | int) and tasks.noise == 0)
     key_x, key_w, key_noise = jax.random.split(key, 3)  # outside jit: not recompiled for every size
-    keys = (*jax.random.split(key_x, 3), key_w, key_noise)
+    keys = (*jax.random.split(key_x, 3)[1:], key_w, key_noise)
     return _sample(keys, tasks, batch, jnp.dtype(dtype or jnp.zeros(()).dtype), noisy)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def _sample(keys: tuple[Array, ...], tasks: Tasks, batch: tuple[int, ...], dtype: Any, noisy: bool) -> Sequence:
     *keys_x, key_w, key_noise = keys
-    X, x_q = _sample_inputs(keys_x, tasks, batch, dtype)
+    shapes = (tasks.context, tasks.dim, *batch), (tasks.dim, *batch)  # drawn separately for speed
+    X, x_q = (_sample_inputs(key, tasks, shape, dtype) for key, shape in zip(keys_x, shapes, strict=True))
     if tasks.scales is not None:
         scales = jnp.asarray(tasks.scales, dtype).reshape(-1, *[1] * len(batch))
         X, x_q = X * scales[None], x_q * scales
@@ -256,37 +240,13 @@ def _sample(keys: tuple[Array, ...], tasks: Tasks, batch: tuple[int, ...], dtype
 
 @jax.jit
 def sequences(batch: Sequence) -> Sequence:
-    """A batch with its batch axis first, for `jax.vmap` over functions of one sequence.
-
-    Example:
-        >>> sequences(sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)).X.shape
-        (4, 5, 3)
-    """
+    """A batch with its batch axis first, for `jax.vmap` over functions of one sequence."""
     return Sequence(*(jnp.moveaxis(leaf, -1, 0) for leaf in batch))
 
 
 def vmap_tasks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.vmap` over the last axis, the batch axis of tasks.
-
-    Example:
-        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
-        >>> vmap_tasks(lambda sequence: sequence.x_q)(batch).shape
-        (3, 4)
-    """
+    """`jax.vmap` over the last axis, the batch axis of tasks."""
     return jax.vmap(function, in_axes=-1, out_axes=-1)
-
-
-def map_pieces(function: Callable[[Sequence], Any], batch: Sequence, piece: int) -> Any:
-    """`function(batch)` for `piece` tasks at a time, batch last."""
-    whole = batch.y_q.shape[-1] // piece * piece
-    parts = []
-    if whole:
-        pieces = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., :whole].reshape(*leaf.shape[:-1], -1, piece), -2, 0), batch)
-        done = lax.map(function, pieces)
-        parts.append(jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], whole), done))
-    if whole < batch.y_q.shape[-1]:
-        parts.append(function(jax.tree.map(lambda leaf: leaf[..., whole:], batch)))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=-1), *parts)
 
 
 @jax.jit
@@ -299,11 +259,6 @@ def tokens(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -> Float[A
 
     Raises:
         ValueError: shapes that do not fit.
-
-    Example:
-        >>> one = Sequence(jnp.ones((2, 1)), jnp.zeros((2, 1)), jnp.array([3.0]), jnp.zeros(1))
-        >>> tokens(one, jnp.array([[0.5]])).tolist()
-        [[1.0, 0.0], [1.0, 0.0], [3.0, -1.5]]
 
     Source: von Oswald et al. 2023, Sec. 2 and App. A.1.
     """
@@ -325,28 +280,11 @@ def initial_weights(sequence: Sequence, W0: Float[Array, "m d"] | None = None) -
     return jnp.zeros(shape, X.dtype) if W0 is None else W0
 
 
-def _sample_inputs(keys: list[Array], tasks: Tasks, batch: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
-    """X [N, d, *batch] and x_q [d, *batch], drawn separately for speed."""
-    key_kind, *keys = keys
-    shapes = (tasks.context, tasks.dim, *batch), (tasks.dim, *batch)
-    kind = jax.random.randint(key_kind, batch, 0, len(MIXED)) if tasks.inputs == "mixture" else None
-    X, x_q = (_unit_inputs(k, tasks.inputs, kind, shape, dtype) for k, shape in zip(keys, shapes, strict=True))
+def _sample_inputs(key: Array, tasks: Tasks, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Coordinates of inputs, before their scales."""
     r = jnp.asarray(tasks.input_range, dtype)
-    if tasks.inputs == "mixture":
-        scale = r / jnp.sqrt(jnp.sum(X**2, axis=(0, 1)))
-        return X * scale[None, None], x_q * scale[None]
-    if tasks.inputs != "uniform":
-        r = r / 12**0.5
-    return r * X, r * x_q
-
-
-def _unit_inputs(key: Array, inputs: str, kind: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Uniform inputs of range 1, or others of variance 1."""
-    if kind is not None:
-        draws = [_unit_inputs(k, name, None, shape, dtype) for k, name in zip(jax.random.split(key, 3), MIXED, strict=True)]
-        return jnp.select([jnp.broadcast_to(kind == n, shape) for n in range(len(MIXED))], draws)
-    if inputs == "uniform":
-        return draw(jax.random.uniform, key, shape, dtype=dtype, minval=-0.5, maxval=0.5)
-    if inputs == "laplace":
-        return draw(jax.random.laplace, key, shape, dtype=dtype) / jnp.asarray(2**0.5, dtype)
-    return draw(jax.random.normal if inputs == "normal" else jax.random.exponential, key, shape, dtype=dtype)
+    if tasks.inputs == "uniform":
+        return r * draw(jax.random.uniform, key, shape, dtype=dtype, minval=-0.5, maxval=0.5)
+    if tasks.inputs == "laplace":
+        return r / 12**0.5 * (draw(jax.random.laplace, key, shape, dtype=dtype) / jnp.asarray(2**0.5, dtype))
+    return r / 12**0.5 * draw(jax.random.normal, key, shape, dtype=dtype)

@@ -48,7 +48,6 @@ class Recipe(NamedTuple):
     cooling: schedule of the learning rate over all steps (`jexplicit.nn.training.make_schedule`). At a constant rate, Adam's
         noise decides how close training comes to the best layers.
     block: tasks processed at a time; default, the largest divisor of the batch up to 128 on a CPU, else the whole batch.
-    cycle: number of steps after which the same tasks repeat; default, never.
     """
 
     batch_size: int = 2048
@@ -57,7 +56,6 @@ class Recipe(NamedTuple):
     gradient_clip: float = 1e-3
     cooling: ScheduleName = "cosine"
     block: int | None = None
-    cycle: int | None = None
 
 
 class TrainingState(NamedTuple):
@@ -135,8 +133,7 @@ def training_steps(
         return TrainingState(params, moments), loss  # pyright: ignore[reportArgumentType]
 
     def run(state: TrainingState, key: Array, first: Array) -> tuple[TrainingState, Array]:
-        numbers = first + jnp.arange(steps, dtype=first.dtype)
-        keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(numbers if recipe.cycle is None else numbers % recipe.cycle)
+        keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
         return lax.scan(step, state, keys)
 
     def run_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:

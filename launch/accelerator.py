@@ -71,12 +71,12 @@ def closed_form() -> tuple[float, float]:
 
 def sweep_of_images() -> tuple[float, float]:
     """One sweep with a bound on the curvature, from small weights, beside float64."""
-    from jexplicit.solvers.sweeps import curvature_bound_sweep, curvature_problem
+    from jexplicit.solvers.sweeps import curvature_problem, curvature_sweep
 
     rng = np.random.default_rng(0)
     H, Y, U = rng.normal(size=(64, 12)), np.eye(5)[rng.integers(0, 5, 64)], rng.normal(size=(12, 5)) / 4
     problem = curvature_problem(*(jnp.asarray(Z, jnp.float32) for Z in (H, Y)), 1e-4)
-    swept, _ = curvature_bound_sweep(jnp.asarray(U, jnp.float32), problem)
+    (swept, _), _ = curvature_sweep((jnp.asarray(U, jnp.float32), jnp.zeros(5, jnp.float32)), problem)
     A, P = H.T @ H / len(H), np.exp(H @ U)
     penalty = 1e-4 * np.trace(A) / len(A)
     ascent = H.T @ (Y - P / P.sum(axis=1, keepdims=True)) / len(H) - penalty * U
@@ -139,13 +139,15 @@ def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
 
 def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
     """A curvature-bound sweep, 784 features: `4 M D N + 2 D² N` operations."""
-    from jexplicit.solvers.sweeps import curvature_bound_sweep, curvature_problem
+    from jexplicit.solvers.sweeps import curvature_problem, curvature_sweep
 
     M, D, N = sizes.images, 784, 10
     rng = np.random.default_rng(0)
     H, Y = rng.normal(size=(M, D)).astype(np.float32), np.eye(N, dtype=np.float32)[rng.integers(0, N, M)]
-    arguments = jnp.zeros((D, N), jnp.float32), curvature_problem(jnp.asarray(H), jnp.asarray(Y), 1e-4)
-    return Case(curvature_bound_sweep, arguments, flops=4 * M * D * N + 2 * D * D * N)
+    start = jnp.zeros((D, N), jnp.float32), jnp.zeros(N, jnp.float32)
+    return Case(
+        curvature_sweep, (start, curvature_problem(jnp.asarray(H), jnp.asarray(Y), 1e-4)), flops=4 * M * D * N + 2 * D * D * N
+    )
 
 
 def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:

@@ -48,8 +48,7 @@ def run(config: Config) -> dict[str, Any]:
     """Load, attribute, and print a table; or write the page."""
     from jexplicit.data.tokenizers import encode_documents
     from jexplicit.lm.attribution import explain
-    from jexplicit.lm.core.model import LanguageModel
-    from jexplicit.lm.evaluation import read_text
+    from jexplicit.lm.core.model import LanguageModel, read_text
 
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")

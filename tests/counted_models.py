@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.lm.counted.columns import Context
+from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.model import CountedModel, each, fit_counted, orders
 
 

@@ -26,7 +26,7 @@ def test_a_name_imports_its_own_module_alone():
     assert not {"scipy.optimize", "orbax", "flax", "sentencepiece", "PIL", "jexplicit.lm.fits.fit"} & loaded
 
 
-@pytest.mark.parametrize("package", LAZY)
+@pytest.mark.parametrize("package", [name for name in LAZY if not name.startswith("icl")])  # which has all names of modules
 def test_type_checkers_see_the_names_of_the_table(package):
     module = importlib.import_module(package)
     block = next(node for node in ast.parse(Path(str(module.__file__)).read_text()).body if isinstance(node, ast.If))

@@ -29,8 +29,7 @@ from jexplicit.nn.networks import MLPLanguageModel, initial_state, training_step
 from jexplicit.nn.training import objective
 from jexplicit.runs.devices import data_mesh
 from jexplicit.solvers.explicit import explicit_solution
-from jexplicit.solvers.gram import ExampleBlocks, StreamedProblem, streamed_sweep
-from jexplicit.solvers.sweeps import CurvatureProblem, ScalingProblem, curvature_bound_sweep, scaling_sweep
+from jexplicit.solvers.sweeps import CurvatureProblem, ExampleBlocks, ScalingProblem, curvature_sweep, scaling_sweep
 
 N, K = 8192, 4  # vocabulary and context of the tables
 
@@ -109,11 +108,10 @@ def _network(model: Any, inputs: Any, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]
 _counts = (_ints(N * N),) * K, _shape(1, K + (1 << 22), dtype=np.uint16), _ints(1)
 _model = jax.eval_shape(lambda tables: token_model(tables, "cat", False), _tables)
 _examples, _weights = (_shape(4096, 784), _shape(4096, 10)), _shape(784, 10)
-_scaling = ScalingProblem(*_examples, _weights, _shape(), None)
-_curvature = CurvatureProblem(*_examples, _shape(784, 784), _shape())
+_scaling = ScalingProblem(*_examples, _weights, _shape())
 _features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))  # of 8 blocks of 2048 examples
 _blocks = ExampleBlocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
-_streamed = StreamedProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
+_streamed = CurvatureProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
 
 
 HOT_FUNCTIONS = {
@@ -123,8 +121,7 @@ HOT_FUNCTIONS = {
     "Adagrad step": HotFunction(_adagrad, 1),
     "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),
     "iterative scaling": HotFunction(lambda mesh: (scaling_sweep, (_weights, _scaling))),
-    "curvature bound": HotFunction(lambda mesh: (curvature_bound_sweep, (_weights, _curvature))),
-    "streamed sweep": HotFunction(lambda mesh: (streamed_sweep, ((_shape(1024, 10), _shape(10)), _streamed)), 1),
+    "curvature bound": HotFunction(lambda mesh: (curvature_sweep, ((_shape(1024, 10), _shape(10)), _streamed)), 1),
     "ICL step, 5 layers": HotFunction(functools.partial(_icl, 5), 2),
     "BLUR scores": HotFunction(lambda mesh: (jax.jit(_scores), (_population, _key, _source)), 1),
     "BLUR meta-step": HotFunction(_meta, 3),

@@ -3,21 +3,19 @@
 An accelerator would round their factors to TF32 or bfloat16. What is asked of it stands in the lowered program, on any machine.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from tables import each_row, products
 
-from icl import closed_form, descent, diversity, problems
+from icl import closed_form, descent, problems
 from icl.blur.baselines import network_loss, sgd_rules
 from icl.blur.rules import Rules, backprop_genome, init_synapses, learn
-from icl.tasks import Sequence, Tasks, sample_tasks
+from icl.tasks import Sequence, Tasks
 from jexplicit.features import images
 from jexplicit.nn.studies import linear_autoencoder
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers import gram, priming, sweeps
+from jexplicit.solvers import explicit, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
 
@@ -36,44 +34,35 @@ def drawn(init, *args, **options):
 
 
 def cases():
-    X, Y, V = ones((3, 4)), ones((3, 2)), ones(4)
+    X, Y = ones((3, 4)), ones((3, 2))
     H, T = ones((5, 4)), jax.device_put(np.full((5, 3), 1 / 3))
     U = ones((4, 3))
     TASKS = Tasks(dim=2, context=5)
     ONE = Sequence(ones((5, 2)), ones((5, 1)), ones(2), ones(1))
-    BATCH = drawn(sample_tasks, TASKS, 7)
     MOMENTS = closed_form.Moments(eye(2), eye(2), eye(2), 5, 0.0)
     RULES, GENOME = Rules(states=2), backprop_genome(2)
     x, y = jax.device_put((np.ones((3, 4), GENOME.f.dtype), np.ones((3, 2), GENOME.f.dtype)))
     SYNAPSES = drawn(init_synapses, GENOME, RULES, (4, 3, 2))
     ENCODER = drawn(problems.init_network, channels=4, hidden=3).encoder
-    PROMPT = (X, ones(3), ones(3), V)
-    STREAM = gram.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
+    STREAM = sweeps.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
     IDENTITY = jax.tree_util.Partial(lambda X: X)
-    PROBLEM = gram.StreamedProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
+    PROBLEM = sweeps.CurvatureProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
     AXES = images.Axes(ones(8), ones((8, 3)))
     WAVES = ones((2, 3, 7))
 
     return {
         "logits of a fit": (lambda H, Y: sweeps.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
-        "intercept": (priming.intercept_logits, (H, U, ones(3))),
-        "streamed sums": (lambda X: gram.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
-        "streamed sweep": (gram.streamed_sweep, ((U, ones(3)), PROBLEM)),
-        "streamed logits": (lambda X: gram.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
+        "intercept": (explicit.intercept_logits, (H, U, ones(3))),
+        "streamed sums": (lambda X: sweeps.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
+        "streamed sweep": (sweeps.curvature_sweep, ((U, ones(3)), PROBLEM)),
+        "streamed logits": (lambda X: sweeps.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
         "descriptors": (lambda H: images._project(H, AXES), (ones((2, 8)),)),
         "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
         "gradient": (jax.grad(descent.squared_error), (ones((1, 2)), ONE.X, ONE.Y)),
         "moments": (lambda A: closed_form.exact_moments(TASKS, factor=A)[:3], (eye(2),)),
         "sampled moments": (lambda X: closed_form.sampled_moments(X)[:3], (ones((4, 5, 2)),)),
         "its loss": (closed_form.solution_loss, (eye(2), MOMENTS)),
-        "noise variance": (diversity.estimated_variance, (BATCH,)),
-        "posterior mean": (lambda b: diversity.posterior_mean(b, diversity.MixedNoise(dim=2, context=5)), (BATCH,)),
         "wave features": (problems.features, (ENCODER, WAVES)),
-        "least squares": (problems.least_squares, PROMPT),
-        "averaging": (problems.averaging_estimator, PROMPT),
-        "neighbours": (problems.nearest_neighbours, PROMPT),
-        "lasso": (problems.lasso, PROMPT),
-        "newton": (problems.newton, PROMPT),
         "update rule": (lambda x, y: learn(GENOME, RULES, SYNAPSES, x, y), (x, y)),
         "its gradient": (jax.grad(lambda genome: learn(genome, RULES, SYNAPSES, x, y)[1].sum()), (GENOME,)),
         "descent of a network": (lambda W: network_loss(sgd_rules("tanh", "cross_entropy"), [W], X, Y), (ones((5, 2)),)),
@@ -87,17 +76,6 @@ def test_products_are_in_full_precision():
         assert not [line for line in found if "HIGHEST" not in line]
 
     each_row(check, ((name, *case) for name, case in cases().items()))
-
-
-def test_functions_of_a_class_and_shifted_points():
-    def check(name, function, argument):
-        assert not [line for line in products(function, argument) if "HIGHEST" not in line]
-
-    key, functions = jax.random.key(0), problems.FunctionClass(dim=4, points=4)
-    of_kind = (problems.FunctionClass(kind, dim=4, points=6) for kind in problems.KINDS)
-    rows: list[Any] = [(own.kind, lambda v, own=own: problems.sample_function(key, own)(v), ones(4)) for own in of_kind]
-    shifts: Any = problems.SHIFTS
-    each_row(check, rows + [(by, lambda key, by=by: functions.sample(key, by), key) for by in shifts])
 
 
 def test_default_precision_is_seen_and_outside_nothing_changes():

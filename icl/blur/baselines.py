@@ -64,10 +64,6 @@ def sgd_rules(hidden: Activation, loss: Loss, *, output: Activation | None = Non
 
     Raises:
         ValueError: cross-entropy with an output layer that is not linear, or an unknown activation.
-
-    Example:
-        >>> sgd_rules("relu", "cross_entropy").backward
-        'multiplicative_second_state'
     """
     output = output or (hidden if loss == "squared_error" else "linear")
     if loss == "cross_entropy" and output != "linear":
@@ -82,10 +78,6 @@ def sgd_genome(rate: float, *, dtype: Any = np.float32) -> Genome:
 
     Raises:
         ValueError: a rate that is not positive.
-
-    Example:
-        >>> float(sgd_genome(0.25).eta_synapse)
-        -0.25
     """
     if not rate > 0:
         raise ValueError(f"learning rate {rate}: use one above 0")
@@ -126,7 +118,6 @@ def sgd_difference(
 
     Args:
         sizes: n_0 (inputs) .. n_L (outputs).
-        dtype: float32, or float64 if enabled in JAX.
 
     Raises:
         ValueError: float64 without `jax_enable_x64`, or fewer than one step.
@@ -176,17 +167,7 @@ class Curl(NamedTuple):
 def update_jacobian(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"], y: Float[Array, "B n_out"]
 ) -> Float[Array, "w w"]:
-    """`∂ΔW_k/∂W_m` over all forward synapses and biases, by forward differentiation.
-
-    Example:
-        >>> from icl.blur import init_synapses
-        >>> from icl.blur.rules import backprop_genome
-        >>> rules, genome = Rules(states=2), backprop_genome(2)
-        >>> def jacobian(key, x, y):
-        ...     return update_jacobian(genome, rules, init_synapses(key, genome, rules, (2, 3, 2)), x, y)
-        >>> jax.eval_shape(jacobian, jax.random.key(0), jnp.ones((4, 2), "f4"), jnp.ones((4, 2), "f4")).shape  # 2 (3 3 + 4 2)
-        (34, 34)
-    """
+    """`∂ΔW_k/∂W_m` [w, w] over all forward synapses and biases, by forward differentiation."""
     weights, unravel = ravel_pytree([synapse.W for synapse in synapses])
 
     def change(flat: Array) -> Array:
@@ -201,9 +182,8 @@ def curl(jacobian: Float[Any, "w w"]) -> Curl:
     """Largest entry and relative norm of `J - Jᵀ`.
 
     Example:
-        >>> symmetric, rotation = jnp.array([[1.0, 2.0], [2.0, 0.0]]), jnp.array([[0.0, 1.0], [-1.0, 0.0]])
-        >>> float(curl(symmetric).largest), round(float(curl(rotation).relative), 6)
-        (0.0, 2.0)
+        >>> float(curl(jnp.array([[1.0, 2.0], [2.0, 0.0]])).largest)
+        0.0
     """
     difference = jacobian - jacobian.T
     return Curl(jnp.max(jnp.abs(difference)), jnp.linalg.norm(difference) / jnp.linalg.norm(jacobian))
@@ -225,8 +205,7 @@ def descent_curves(
 ) -> PyTree[Float[np.ndarray, "rates seeds at"]]:
     """Accuracy of networks after 0, 1, .. n updates at every learning rate.
 
-    Initial weights have variance 1/n_in (twice that with ReLUs). The networks of all rates are one program, as compilation
-    dominates the time of tuning. Minibatches are those of `icl.blur.learning_curves`.
+    Initial weights have variance 1/n_in (twice that with ReLUs). Minibatches are those of `icl.blur.learning_curves`.
 
     Args:
         optimizer: a name of `jexplicit.nn.training`.
@@ -240,10 +219,7 @@ def descent_curves(
     Example::
 
         train, dev, test, _ = image_sets(jexplicit.data.read_images("digits"))
-        curves = descent_curves("sgd", (0.1, 1.0), (32,), train, test, normalised=True, steps=10)
-        curves.mean(axis=1)  # [rates, updates], over ten networks
-
-    Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021, Fig. 6.
+        curves = descent_curves("sgd", (0.1, 1.0), (32,), train, test, normalised=True, steps=10)  # [rates, seeds, updates]
     """
     if not rates:
         raise ValueError("no learning rates: give at least one")
@@ -438,7 +414,7 @@ def mixture(
 ) -> Points:
     """Points around random centres, x ~ N(centre, I), in random order.
 
-    clusters: centres per class. distance: root mean square distance of two centres, in standard deviations of the noise.
+    clusters: centres per class. distance: root mean square distance of two centres.
     """
     if min(examples, inputs, classes, clusters) < 1 or not distance >= 0:
         numbers = f"{examples} points, {inputs} inputs, {classes} classes of {clusters} clusters, distance {distance}"
@@ -453,11 +429,7 @@ def _polar(radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
 
 
 def matrix_flops(function: Callable[..., Any], *args: Any) -> int:
-    """FLOPs of the matrix products in one call.
-
-    Raises:
-        ValueError: a loop whose number of iterations is not known before it runs.
-    """
+    """FLOPs of the matrix products in one call; refuses loops of unknown length."""
     return _flops(jax.make_jaxpr(function)(*args).jaxpr)
 
 
@@ -512,9 +484,7 @@ def nearest_neighbour_accuracies(
 def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[float]) -> float:
     """Updates until a curve first reaches an accuracy; infinity if never.
 
-    Args:
-        at: numbers of updates from 1 on, in ascending order.
-        accuracies: of the curve after each of them; between two of them it is linear in log n.
+    Accuracies are those after `at` updates, from 1 on; between two of them the curve is linear in log n.
     """
     if not 1 <= len(at) == len(accuracies) or min(at) < 1 or list(at) != sorted({*at}):
         raise ValueError(f"{len(accuracies)} accuracies after {list(at)} updates: give one for each, ascending from 1 on")
@@ -526,11 +496,3 @@ def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[fl
     lower, upper = accuracies[first - 1], accuracies[first]
     share = min(1.0, (accuracy - lower) / (upper - lower))
     return float(at[first - 1] * (at[first] / at[first - 1]) ** share)
-
-
-def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half, without the lowest and the highest quarter."""
-    if not len(values):
-        raise ValueError("the interquartile mean of no values: give at least one")
-    cut = len(values) // 4
-    return float(np.mean(np.sort(values)[cut : len(values) - cut]))

@@ -62,12 +62,6 @@ def image_sets(
 
     Raises:
         ValueError: fewer than 100 images, an impossible side, unknown or repeated classes, or a single class.
-
-    Example:
-        >>> from jexplicit.data.images import read_images
-        >>> sets = image_sets(read_images("digits"))
-        >>> sets.train.X.shape, sets.dev.X.shape, sets.test.X.shape
-        ((1050, 64), (150, 64), (597, 64))
     """
     X = np.concatenate([images.train_images, images.test_images])
     labels = np.concatenate([images.train_labels, images.test_labels])
@@ -104,12 +98,9 @@ def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
 
 
 def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side side"]:
-    """Images resized to side x side, by repeated pixels or averages of blocks.
+    """Images resized to side x side, by repeated pixels or averages of central blocks.
 
-    28 x 28 to 10 x 10 averages the central 20 x 20 over blocks of 2 x 2, as in the paper.
-
-    Raises:
-        ValueError: images that are not square, or a larger side that is not a multiple of theirs.
+    ValueError: images that are not square, or a larger side that is not a multiple of theirs.
     """
     old = images.shape[1]
     if images.shape[2] != old or side < 1 or (side > old and side % old):
@@ -124,24 +115,13 @@ def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side si
 
 
 def xor() -> tuple[Float[np.ndarray, "4 2"], Float[np.ndarray, "4 2"]]:
-    """The four inputs ±1 of XOR, and their one-hot targets.
-
-    Example:
-        >>> xor()[1].argmax(axis=1).tolist()
-        [0, 1, 1, 0]
-    """
+    """The four inputs ±1 of XOR, and their one-hot targets."""
     x = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
     return x, np.eye(2)[[0, 1, 1, 0]]
 
 
 def corners(examples: int, rng: np.random.Generator, *, noise: float = 0.1) -> Examples:
-    """The four noisy inputs of `xor` as four classes.
-
-    Example:
-        >>> x, y = corners(100, np.random.default_rng(0))
-        >>> np.array_equal(np.sign(x), xor()[0][y.argmax(axis=1)])
-        True
-    """
+    """The four noisy inputs of `xor` as four classes."""
     corner = rng.integers(0, 4, examples)
     x = xor()[0][corner] + noise * rng.normal(size=(examples, 2))
     return Examples(x.astype(np.float32), np.eye(4, dtype=np.float32)[corner])
@@ -157,10 +137,6 @@ def minibatches(seed: int, examples: int, *, steps: int, batch_size: int) -> Int
 
     Raises:
         ValueError: a batch larger than the data, or numbers below 1.
-
-    Example:
-        >>> sorted(minibatches(0, 4, steps=2, batch_size=2).ravel().tolist())
-        [0, 1, 2, 3]
     """
     if not (1 <= batch_size <= examples and steps >= 1):
         raise ValueError(
@@ -187,7 +163,7 @@ def learning_curves(
     """Accuracy of several learners after 0, 1, .. n updates from own synapses.
 
     Args:
-        test: examples for the accuracies, of one part or of several (`accuracies_of`), from one training run.
+        test: examples for the accuracies, of one part or of several, from one training run.
         steps: n.
         at: numbers of updates to measure after, in ascending order; default, all.
 
@@ -198,8 +174,7 @@ def learning_curves(
 
         genome, rules, _ = load_genome("digits")
         train, dev, test, _ = image_sets(jexplicit.data.read_images("digits"))
-        curves = learning_curves(genome, rules, (32,), train, test, steps=10)
-        curves.mean(axis=0)  # after 0, 1, .. 10 updates, over ten learners
+        curves = learning_curves(genome, rules, (32,), train, test, steps=10)  # [seeds, updates]
     """
     *network, keys, batches = seeded_learners(seeds, hidden, train, at, steps=steps, batch_size=batch_size)
     return jax.tree.map(np.asarray, _learning_curves(rules, *network, genome, keys, batches, train, test))
@@ -291,13 +266,6 @@ def learner(name: str | os.PathLike = "digits") -> Learner:
 
     Raises:
         ValueError: no such genome, or a damaged file.
-
-    Example:
-        >>> rule = learner("digits")
-        >>> state = jax.eval_shape(lambda: rule.init(jax.random.key(0), (64, 32, 10)))
-        >>> state, logits = jax.eval_shape(rule.update, jnp.ones((8, 64), "f4"), jnp.ones((8, 10), "f4"), state)
-        >>> logits.shape
-        (8, 10)
     """
     genome, rules, _ = load_genome(name)
 

@@ -95,15 +95,10 @@ def random_genome(key: Array, states: int, *, dtype: Any = np.float32, **scalars
 
     Args:
         states: k.
-        dtype: of all leaves.
         scalars: other initial values, by field.
 
     Raises:
         ValueError: fewer than two states, or an unknown scalar.
-
-    Example:
-        >>> random_genome(jax.random.key(0), 4).nu.shape
-        (4, 4)
 
     Source: Sandler et al. 2021, App. C.
     """
@@ -116,11 +111,6 @@ def backprop_genome(states: int, *, dtype: Any = np.float32, **scalars: float) -
 
         ν = [[1, 1], [0, 0]],   µ = I,   ν̃ = I,   µ̃ = [[0, 1], [1, 0]]
 
-    With η̃ = -rate and the rules of `icl.blur.sgd_rules` it *is* stochastic gradient descent; under other rules it is not.
-
-    Raises:
-        ValueError: as in `random_genome`.
-
     Source: Sandler et al. 2021, Sec. 3.2.
     """
     check_states(states)
@@ -130,18 +120,7 @@ def backprop_genome(states: int, *, dtype: Any = np.float32, **scalars: float) -
 
 
 def ridge_genome(key: Array, states: int, *, dtype: Any = np.float32) -> Genome:
-    """`backprop_genome` with scalars for ridge updates: their start in meta-training.
-
-    Args:
-        key: unused; the start is deterministic.
-
-    Raises:
-        ValueError: as in `random_genome`.
-
-    Example:
-        >>> round(float(ridge_genome(jax.random.key(0), 4).eta_synapse), 3)
-        -0.4
-    """
+    """`backprop_genome` with scalars for ridge updates: their start in meta-training, whatever the key."""
     return backprop_genome(states, dtype=dtype, **_ridge_scalars)
 
 
@@ -165,12 +144,7 @@ class LearnedRule(NamedTuple):
 
 
 def shipped_genomes() -> tuple[str, ...]:
-    """The names of the genomes in the package.
-
-    Example:
-        >>> "digits" in shipped_genomes()
-        True
-    """
+    """The names of the genomes in the package."""
     return tuple(sorted(file.name[:-5] for file in _folder.iterdir() if file.name.endswith(".json")))
 
 
@@ -210,11 +184,7 @@ def load_genome(name: str | os.PathLike) -> LearnedRule:
 
 
 def save_genome(path: str | os.PathLike, rule: LearnedRule) -> None:
-    """Write a learned rule; `load_genome` reads it back bit for bit.
-
-    Args:
-        path: of the file; its folder is created.
-    """
+    """Write a learned rule; `load_genome` reads it back bit for bit."""
     genome = {field: np.asarray(leaf, np.float64).tolist() for field, leaf in rule.genome._asdict().items()}
     path = local_path(path)
     rules = dataclasses.asdict(rule.rules)
@@ -271,22 +241,16 @@ States = list[Array]  # of layers 0 .. L, each [k, B, n_l]
 
 
 def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]) -> Synapses:
-    """Random synapses: W ~ N(0, σ²/n_in).
+    """Random synapses: W ~ N(0, σ²/n_in), in the last ones with σ times sigma_output.
 
-    In the last synapses σ is smaller by the factor sigma_output. Biases are 0 there, and N(0, sigma_bias²) elsewhere.
+    Biases are N(0, sigma_bias²), 0 in the last synapses.
 
     Args:
         genome: its standard deviations and dtype are used.
         sizes: n_0 (inputs) .. n_L (outputs).
 
     Raises:
-        ValueError: fewer than two layers, an empty layer, or an integer as key.
-
-    Example:
-        >>> from icl.blur.rules import backprop_genome
-        >>> synapses = jax.eval_shape(lambda: init_synapses(jax.random.key(0), backprop_genome(4), Rules(), (64, 32, 10)))
-        >>> [synapse.W.shape for synapse in synapses]
-        [(4, 65, 32), (4, 33, 10)]
+        ValueError: fewer than two layers, or an empty layer.
     """
     check_key(key)
     if len(sizes) < 2 or min(sizes) < 1:
@@ -315,14 +279,6 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
 
     Raises:
         ValueError: shapes of the genome or the inputs that do not match.
-
-    Example:
-        >>> from icl.blur.rules import backprop_genome
-        >>> rules, genome = Rules(states=2), backprop_genome(2)
-        >>> def logits(key, x):
-        ...     return predict(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x)
-        >>> jax.eval_shape(logits, jax.random.key(0), jnp.ones((4, 3), "f4")).shape
-        (4, 2)
     """
     averaged = tuple(synapse._replace(W=synapse.S) for synapse in synapses) if rules.average else synapses
     return forward(genome, rules, averaged, x)[1]
@@ -332,19 +288,9 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
 def forward(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"]
 ) -> tuple[States, Float[Array, "B n_out"]]:
-    """The states of all layers after the forward pass, and the logits.
+    """The states of all layers after the forward pass (Eq. 5), and the logits.
 
-        a_{l+1}^c = σ(N(η Σ_{i,d} W_l^c[i,j] ν[d,c] a_l^d[i]))
-
-    States are 0 before the pass, so the term `f a` of Eq. 5 is 0 too. N is `normalise`, if enabled by the rules.
-
-    Args:
-        x: [B, n_0] a minibatch.
-
-    Raises:
-        ValueError: shapes of the genome or the inputs that do not match.
-
-    Source: Sandler et al. 2021, Eq. 5.
+    x: [B, n_0] a minibatch. ValueError: shapes of the genome or the inputs that do not match.
     """
     _check_shapes(genome, rules, synapses, x)
     states, z = [x[None]], x[None]
@@ -376,14 +322,9 @@ def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "
 
 @full_precision
 def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -> States:
-    """The states of all layers after the backward pass, inputs unchanged.
+    """The states of all layers after the backward pass (Eq. 6), inputs unchanged.
 
-        a_l^c = σ(N(f a_l^c + η Σ_{j,d} V_l^c[j,i] µ[d,c] a_{l+1}^d[j]))
-
-    Args:
-        states: of layers 0 .. L after the forward pass, with the feedback in the last one.
-
-    Source: Sandler et al. 2021, Eq. 6.
+    states: of layers 0 .. L after the forward pass, with the feedback in the last one.
     """
     after = [states[-1]]
     for layer in reversed(range(1, len(synapses))):
@@ -402,16 +343,9 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
 def update_synapses(
     genome: Genome, rules: Rules, synapses: Synapses, before: States, after: States, y: Float[Array, "B n"]
 ) -> Synapses:
-    """The synapses after a step.
+    """The synapses after a step (Eq. 7), or after one of the ridge update.
 
-        W_l^c <- f̃ W_l^c + η̃ H_l^c,   H_l^c[i,j] = mean_B Σ_{e,d} a_l^e[i] ν̃[e,c] µ̃[c,d] a_{l+1}^d[j]
-
-    Args:
-        before: states after the forward pass, with the feedback in the last layer.
-        after: states after the backward pass.
-        y: [B, n_L] targets.
-
-    Source: Sandler et al. 2021, Eq. 7.
+    before, after: states after the forward pass with the feedback, and after the backward pass; y: [B, n_L] targets.
     """
     channels = slice(None) if rules.multistate else slice(1)
     pre_mix, post_mix = genome.pre[:, channels], genome.post[channels].T
@@ -455,20 +389,12 @@ def ridge_update(
 ) -> Float[Array, "*c n_in1 n_out"]:
     """The ridge regression fit of a minibatch, in place of its Hebbian product.
 
-        H = Aᵀ (A Aᵀ/α + λ I)⁻¹ E / √α,   α = mean_b |A_b|²
+        H = Aᵀ (A Aᵀ/α + λ I)⁻¹ E / √α,   α = mean_b |A_b|²,   divided by (|A H|/(√α |E|))^trust
 
     A are the states before the synapses, with the bias neuron, and E those after them. For large λ this is Hebb's rule,
     `Aᵀ E/(λ √α)`. For λ -> 0 it fits every example, `A H = √α E`; in between, directions shared by many examples are fitted
-    first. In adaptive filtering this is affine projection (Ozeki & Umeda 1984). The inverse Gram matrix removes the
-    correlations of the inputs from a step, as in natural gradients.
-
-    With few inputs most of an error lies outside their span, and H is small. The trust ratio compensates for it,
-
-        H <- H/φ^trust,   φ = |A H|/(√α |E|)
-
-    with φ the share of the errors fitted by H. With trust 1 all updates change the pre-activations of a layer by the same
-    amount, as in normalised gradient descent; None leaves H undivided. The B equations of each state c are solved by conjugate
-    gradients, by matrix products alone.
+    first (affine projection, Ozeki & Umeda 1984). With few inputs most of an error lies outside their span, and H is small, for
+    which the trust ratio compensates. The B equations of each state c are solved by conjugate gradients.
     """
     gram = A @ jnp.matrix_transpose(A)
     alpha = jnp.trace(gram, axis1=-2, axis2=-1)[..., None, None] / gram.shape[-1] + _tiny
@@ -520,12 +446,9 @@ def learn(
         ValueError: shapes that do not match.
 
     Example:
-        >>> from icl.blur.rules import backprop_genome
         >>> rules, genome = Rules(states=2), backprop_genome(2)
-        >>> def one_update(key, x, y):
-        ...     return learn(genome, rules, init_synapses(key, genome, rules, (3, 5, 2)), x, y)
-        >>> synapses, logits = jax.eval_shape(one_update, jax.random.key(0), jnp.ones((4, 3), "f4"), jnp.ones((4, 2), "f4"))
-        >>> logits.shape
+        >>> synapses = init_synapses(jax.random.key(0), genome, rules, (3, 5, 2))
+        >>> learn(genome, rules, synapses, jnp.ones((4, 3), "f4"), jnp.ones((4, 2), "f4"))[1].shape
         (4, 2)
     """
     before, logits = forward(genome, rules, synapses, x)
@@ -559,10 +482,7 @@ def _check_shapes(genome: Genome, rules: Rules, synapses: Synapses, x: Array) ->
 
 
 def normalise(z: Float[Array, "k B n"], m: Any, s: Any, *, whole: bool = False) -> Float[Array, "k B n"]:
-    """`m (z - mean z) / std z + s` over minibatch or layer.
-
-    No running averages: a prediction depends on the other examples of its minibatch. Source: Sandler et al. 2021, Sec. 3.4.
-    """
+    """`m (z - mean z) / std z + s` over minibatch or layer."""
     axes = (1, 2) if whole else 1
     centred = z - z.mean(axis=axes, keepdims=True)
     return m * centred * lax.rsqrt(jnp.mean(centred**2, axis=axes, keepdims=True) + _eps) + s

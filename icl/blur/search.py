@@ -173,10 +173,7 @@ def meta_loss(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """ℓ of one learner in nats per query, and its accuracy. Pure.
 
-    Args:
-        objective: end, or the area under the curve.
-        path: λ; with the curve there is no path loss.
-        at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
+    at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
     """
 
     def step(synapses: Synapses, batch: tuple[Array, Array]) -> tuple[Synapses, Array]:
@@ -239,10 +236,7 @@ def mean_scores(
 ) -> tuple[Float[Array, " G"], Float[Array, " G"]]:
     """Mean loss and accuracy of each genome's learners, at T or along curves.
 
-    Args:
-        genomes: genome axis first; all with the same learners.
-        source: of the minibatches, and without `dev` of `query_size` queries.
-        dev: queries, all of them.
+    genomes: genome axis first. Queries are those of `dev`, or `query_size` of the source.
     """
 
     def score(learner: tuple[Genome, Array]) -> tuple[Array, Array]:
@@ -357,10 +351,7 @@ def meta_step(
 ) -> tuple[MetaState, Float[Array, ""]]:
     """One meta-step of one genome, and its loss before. Pure.
 
-    Args:
-        number: index of the genome in its population; the initial synapses depend on it.
-        key: of the search; the whole population shares the key of a step, and so its tasks and minibatches.
-        at_once: updates per iteration of the compiled loop; see `meta_loss`.
+    The initial synapses depend on the number of the genome; the population shares the tasks and minibatches of a step.
     """
     draw_key, init_key = jax.random.split(jax.random.fold_in(key, step))
     init_key = jax.random.fold_in(init_key, number)
@@ -386,8 +377,7 @@ def meta_steps(
 ) -> Callable[[MetaState, Int[Array, " G"], Array, Int[Array, ""], Source], tuple[MetaState, Float[Array, "G steps"]]]:
     """The compiled meta-steps, `(state, genomes, key, first, source) -> (state, losses)`.
 
-    Cached by its arguments. Genomes are split over the devices of the mesh without communication; those of one device run in
-    turn on a CPU, on an accelerator under `vmap`.
+    Cached by their arguments. Genomes are split over the devices without communication; on a CPU those of a device take turns.
     """
 
     def run(state: MetaState, number: Array, key: Array, first: Array, source: Source) -> tuple[MetaState, Array]:
@@ -431,12 +421,9 @@ def meta_train(
     Args:
         genomes: initial values, genome axis first, e.g. `jax.vmap(lambda key: random_genome(key, 4))(keys)`.
         curriculum: stages, in order.
-        train: examples of the learners' minibatches and queries.
-        dev: examples for selecting genomes.
+        train, dev: examples of the learners' minibatches and queries, and for selecting genomes.
         devices: number of devices to split the genomes over; default, all. On CPUs it does not change the result.
-        seed: of initial synapses and minibatches.
-        every: meta-steps between two evaluations on dev.
-        episodes: learners per genome in an evaluation.
+        every, episodes: meta-steps between two evaluations on dev, and learners per genome in an evaluation.
         checkpoints: folder for checkpoints; meta-training resumes bit for bit from the last one.
         progress: called with the number of steps done and in total, of all genomes.
 
@@ -446,11 +433,9 @@ def meta_train(
 
     Example::
 
-        train, dev, test, _ = image_sets(jexplicit.data.read_images("digits"))
         genomes = jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), 8))
         curriculum = Stage(unroll=5, steps=100), Stage(unroll=10, steps=100)
-        found = meta_train(genomes, Rules(), MetaRecipe(), curriculum, train, dev)
-        found.best, found.score  # the genome, and the accuracy of its learners on dev
+        found = meta_train(genomes, Rules(), MetaRecipe(), curriculum, train, dev)  # found.best, found.score
     """
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
     source = make_source(train, mixed=any(family.inputs for family in recipe.tasks))

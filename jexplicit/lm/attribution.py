@@ -1,15 +1,9 @@
 """Exact reasons of predictions: logits and log-odds are sums.
 
-The logits of a language model are sums of rows, the log-odds of a counted one of evidence.
+    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf),     c = clip(U'x) / U'x
 
-    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf)
-
-with c = clip(U'x) / U'x, so that what a gate adds through a direction is divided among the evidence in proportion to U_f x_f. A
-decision's log p is divided in the same proportions along the way from even odds,
-
-    log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2),
-
-which are integrated gradients.
+A decision's log p is divided in the same proportions along the way from even odds, as integrated gradients:
+`log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2)`.
 """
 
 from typing import NamedTuple
@@ -20,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import HISTORY, LanguageModel
-from jexplicit.lm.counted.evidence import KINDS, Decisions, weigh
+from jexplicit.lm.core.model import HISTORY, LanguageModel, Past
+from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, predicted_places, weigh
 from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
@@ -31,14 +25,12 @@ from jexplicit.lm.counted.reading import (
     CountedState,
     begin,
     complete,
-    decisions_at,
     expect,
     look_ahead,
-    predicted_places,
     states_at,
     within_documents,
 )
-from jexplicit.lm.evaluation import Past, check_positions
+from jexplicit.lm.evaluation import check_positions
 from jexplicit.lm.rows import NetworkRows, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
 
@@ -46,37 +38,25 @@ from jexplicit.runs.devices import full_precision, map_rows
 class Account(NamedTuple):
     """The log-odds that each context adds to the decisions of some tokens.
 
-    names: of the entries: contexts, the bias, and what is clipped.
-    decisions: in the order of the tokens.
-    entries: [B, E] for bit 1 where they are positive; their sum is the log-odds.
-    log_odds: [B].
+    entries: [B, E] for bit 1 where they are positive; their sum is the log-odds [B].
     """
 
-    names: tuple[str, ...]
     decisions: Decisions
     entries: Float[np.ndarray, "B E"]
     log_odds: Float[np.ndarray, " B"]
 
-    @property
-    def log_p(self) -> Float[np.ndarray, " B"]:
-        """Of every decision, in nats."""
-        return log_likelihoods(self.decisions.bit, self.log_odds)
+    def by_token(self, places: Int[np.ndarray, " M"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log-odds and nats from even odds [M, E] by token, and log p."""
+        signs, bit = 2.0 * self.decisions.bit - 1, self.decisions.bit
+        nats = shares(self.log_odds, signs)
+        parts = self.entries * signs[:, None], self.entries * nats[:, None], log_likelihoods(bit, self.log_odds)
 
-    def _signs(self) -> np.ndarray:
-        return 2.0 * self.decisions.bit - 1
+        def summed(part: np.ndarray) -> np.ndarray:
+            total = np.zeros((len(places), *part.shape[1:]))
+            np.add.at(total, np.searchsorted(places, self.decisions.place), part)
+            return total
 
-    def by_token(self, places: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M E"]:
-        """The log-odds of each entry, summed over the paths of tokens."""
-        return self._sum(self.entries * self._signs()[:, None], places)
-
-    def nats_by_token(self, places: Int[np.ndarray, " M"]) -> Float[np.ndarray, "M E"]:
-        """The part of each entry in `log p`, in nats from even odds."""
-        return self._sum(self.entries * shares(self.log_odds, self._signs())[:, None], places)
-
-    def _sum(self, values: np.ndarray, places: np.ndarray) -> np.ndarray:
-        out = np.zeros((len(places), values.shape[1]))
-        np.add.at(out, np.searchsorted(places, self.decisions.place), values)
-        return out
+        return summed(parts[0]), summed(parts[1]), summed(parts[2])
 
 
 def entry_names(model: CountedModel) -> tuple[str, ...]:
@@ -96,33 +76,22 @@ def entry_tokens(model: CountedModel) -> tuple[int | None, ...]:
 
 
 def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
-    """`(log sigma(s a) + log 2) / a`.
-
-    Example:
-        >>> shares(np.array([0.0, 2.0]), np.array([1.0, -1.0])).round(3).tolist()
-        [0.5, -0.717]
-    """
+    """`(log sigma(s a) + log 2) / a`."""
     near = np.abs(log_odds) < 1e-6
     a = np.where(near, 1.0, log_odds)
     return np.where(near, signs / 2, (np.log(2) - np.logaddexp(0, -signs * a)) / a)
 
 
 def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]) -> Account:
-    """The log-odds that each context adds to the decisions of coming tokens.
-
-    Args:
-        model: that reads.
-        state: of the text before.
-        tokens: [n] ids.
-    """
+    """The log-odds that each context adds to the decisions of coming tokens."""
     ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
-    new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
+    new = decisions(ids, model.tree, predicted_places(ids, model.eos, len(state.tokens)))
     if not len(new.bit):
-        return Account(entry_names(model), new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
+        return Account(new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
     ahead, n = look_ahead(model, state, ids, new, learn=True), len(new.bit)
     entries, log_odds = divide(model, state.gates, ahead, complete(model, state, ahead.d))
     place = ahead.d.place[-n:] - len(state.tokens)
-    return Account(entry_names(model), new._replace(place=place), entries[-n:], log_odds[-n:])
+    return Account(new._replace(place=place), entries[-n:], log_odds[-n:])
 
 
 def divide(
@@ -176,20 +145,18 @@ def accounts_of_stream(model: CountedModel, stream: Integer[np.ndarray, " L"]):
     for tokens in np.split(stream[1:], np.asarray(documents, int) - 1):
         own = account(model, begin(model), tokens)
         places = np.unique(own.decisions.place)
-        log_p = np.bincount(own.decisions.place, own.log_p, len(tokens))[places]
-        found.append((places + first, own.by_token(places), own.nats_by_token(places), log_p))
+        found.append((places + first, *own.by_token(places)))
         first += len(tokens)
     return tuple(np.concatenate(part) for part in zip(*found, strict=True))
 
 
 class Attribution(NamedTuple):
-    """The part of every row in the predictions of M tokens or candidates.
+    """The part of each row in the predictions of tokens or candidates.
 
-    names: what each of the G rows is, such as "offset 2" or "cache 400".
+    names: what each row is, such as "offset 2".
     tokens: which token of the context each row speaks for, 1 for the nearest; HISTORY for the past, None for none.
     logits: [M, ..., G] what each row adds to the token's logit, nats; their sum is the logit.
-    evidence: [M, ..., G] the same less its mean under the model's prediction: how much the row speaks for this token rather
-        than for the others. Unlike the bare logits it does not change when a row is shifted.
+    evidence: [M, ..., G] the same less its mean under the model's prediction: how much the row speaks for this token.
     log_probability: [M, ...] nats.
     """
 
@@ -200,10 +167,7 @@ class Attribution(NamedTuple):
     log_probability: Float[np.ndarray, "M *A"]
 
     def by_token(self, K: int) -> "Attribution":
-        """The same, summed over the rows of each context token; untied rows come last.
-
-        A row of a context of several tokens speaks for the one that is furthest back, as it stands over the context without it.
-        """
+        """The same, summed over the rows of each (furthest) context token."""
         groups = {f"{k} back": k for k in range(1, K + 1)} | {"history": HISTORY, "no token": None}
         present = {name: token for name, token in groups.items() if token in self.tokens or token not in (HISTORY, None)}
         member = np.array([[token == own for own in present.values()] for token in self.tokens], float)
@@ -220,13 +184,10 @@ def explain(
     evidence what it adds to log p, in nats, from even odds at every decision on.
 
     Args:
-        model: of any kind but a network.
+        model: of any kind but a network, whose logits are no sum over tokens.
         X: [M, K] contexts, nearest token first.
         Y: [M] the predicted tokens; or [M, A] several tokens for each position, such as the likeliest.
         past: where the positions stand in their text, for a counted model.
-
-    Raises:
-        ValueError: a network, whose logits are no sum over its tokens; positions that the model has no answer for.
 
     Example:
         >>> from jexplicit.lm.core.model import token_model
@@ -262,11 +223,7 @@ def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
 
 
 def check_explainable(model: AnyModel) -> None:
-    """Refuse a network and two models in one mix.
-
-    Raises:
-        ValueError: its logits are no sum over rows.
-    """
+    """Refuse networks and mixes, whose logits are no sum over rows."""
     if isinstance(model, Combination):
         raise ValueError("explain of two models in one mix: explain each of them, `.model` and `.other`")
     if isinstance(model, LanguageModel) and isinstance(model.rows, NetworkRows | SequenceRows):

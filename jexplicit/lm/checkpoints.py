@@ -30,35 +30,12 @@ _of_sparse = ("data", "indices", "indptr")  # arrays of a table
 
 
 def export_model(path: str | os.PathLike, saved: TextModel) -> None:
-    """Write a model with its tokenizer and provenance to a safetensors file or folder.
-
-    To a file NAME.arpa or NAME.arpa.gz, an n-gram model with its tokens as words; see `TextModel.save`.
-
-    Raises:
-        ValueError: a file that cannot be written; a model that is none of n-grams, for an ARPA file.
-
-    Example:
-        >>> import tempfile
-        >>> from jexplicit.lm.fits.fit import fit
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     export_model(f"{folder}/model.safetensors", fit(["to be or not to be"], "bigram", tokenizer="char"))
-        ...     import_model(f"{folder}/model.safetensors").about["method"]
-        'bigram'
-    """
+    """Write a model with its tokenizer and provenance: `TextModel.save`."""
     saved.save(path)
 
 
 def import_model(path: str | os.PathLike) -> TextModel:
-    """The model of a file of `export_model`, or of any ARPA file.
-
-    Raises:
-        ValueError: no such file; a damaged one; one without a tokenizer; a model whose parts do not fit together.
-
-    Example::
-
-        saved = import_model("model.arpa")
-        saved.perplexity(["words between spaces"])
-    """
+    """The model of a file of `TextModel.save`, or of any ARPA file."""
     path = local_path(path)
     refuse_other_formats(path, head := input_head(path))
     if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
@@ -88,13 +65,7 @@ def load_model(
 
     Args:
         path: the folder of a run of `launch.lm` or `launch.networks`, a file or a folder of `TextModel.save`, or an ARPA file.
-        method: how the model was fitted; default, that of the run's lowest dev perplexity.
-        features: of the model wanted; default likewise.
-        radius: K of the model wanted; default likewise.
-        history: "none" or "all", what it sees of the text before; default likewise.
-
-    Raises:
-        ValueError: no model there, or none of this kind.
+        method, features, radius, history: of the model wanted; default, that of the run's lowest dev perplexity.
 
     Example::
 
@@ -115,13 +86,7 @@ def load_model(
 
 
 def model_file(path: str | os.PathLike) -> Path:
-    """The model file of a shared folder (`TextModel.save`); any other path unchanged.
-
-    It is the file that config.json names, or the only .safetensors file.
-
-    Raises:
-        ValueError: a folder with several files; a config.json of another program, or one that names a file elsewhere.
-    """
+    """The model file of a shared folder; any other path unchanged."""
     path = local_path(path)
     files = sorted(file.name for file in path.glob("*.safetensors"))
     if not files or (path / "results.json").exists():  # no folder, or that of a run, which may have its export in it
@@ -138,11 +103,7 @@ def model_file(path: str | os.PathLike) -> Path:
 def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
     """The rows of a run with a model that `load_row` can load, in order.
 
-    Args:
-        wanted: method, features, radius or history -> the values to take; default, any.
-
-    Raises:
-        ValueError: no run there, or no model of this kind.
+    wanted: method, features, radius or history -> the values to take; default, any.
     """
     path = local_path(path)
     if read_config(path) is None:
@@ -162,8 +123,7 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
     """The model of one row of a run."""
     path = local_path(path)
-    tokenizer = Tokenizer.load(_tokenizer_path(path))
-    file = _file_of(path, row)
+    tokenizer, file = Tokenizer.load(path / "tokenizer.model"), _file_of(path, row)
     model = read_model_file(file)[0] if file else _solve_again(path, row)
     check_sizes(path, model, tokenizer)
     return TextModel(model, tokenizer, {**row, "command": read_command(path)})
@@ -175,11 +135,10 @@ def model_name(row: Mapping[str, Any]) -> str:
     return "_".join(str(part) for part in parts if part not in (None, "none", ""))
 
 
-def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyModel) -> Path:
+def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyModel) -> None:
     """Save the model of a row of a run, beside its counts."""
-    path = _models(run) / f"{model_name(row)}.safetensors"
-    save_model(path, model, about={name: row[name] for name in ("method", "features", "radius", "history") if name in row})
-    return path
+    about = {name: row[name] for name in ("method", "features", "radius", "history") if name in row}
+    save_model(_models(run) / f"{model_name(row)}.safetensors", model, about=about)
 
 
 def save_counts(run: str | os.PathLike, counts: Counts | SparseCounts) -> None:
@@ -195,11 +154,7 @@ def has_counts(run: str | os.PathLike, *, sparse: bool = False) -> bool:
 
 
 def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | SparseCounts:
-    """The counts of a run.
-
-    Raises:
-        ValueError: no readable counts there.
-    """
+    """The counts of a run."""
     stored = load_checkpoint(path := _counts_path(run, sparse=sparse))
     try:
         if sparse:
@@ -211,7 +166,7 @@ def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | Spa
 
 def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
     """Save a run's tokenizer as `tokenizer.model`."""
-    tokenizer.save(_tokenizer_path(run))
+    tokenizer.save(local_path(run) / "tokenizer.model")
 
 
 def _solve_again(run: Path, row: Mapping[str, Any]) -> LanguageModel:
@@ -247,7 +202,3 @@ def _models(run: str | os.PathLike) -> Path:
 
 def _counts_path(run: str | os.PathLike, *, sparse: bool) -> Path:
     return local_path(run) / "checkpoints" / ("sparse_counts" if sparse else "counts")
-
-
-def _tokenizer_path(run: str | os.PathLike) -> Path:
-    return local_path(run) / "tokenizer.model"

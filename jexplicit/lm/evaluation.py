@@ -1,19 +1,14 @@
 """The loss of a language model on a text, for every kind of model.
 
-A model of contexts alone costs one partition function for every *different* context, `sum_ctx n(ctx) log Z(ctx)` less the
-logits of the targets, and at K = 1 nothing but the counts. A counted model and networks are read position by position.
-
-With L the summed log-likelihood of a text in nats,
-
-    bits per byte = -L / (ln 2 · bytes)    bits per character = -L / (ln 2 · characters)    word perplexity = exp(-L / words),
-
-bytes of UTF-8, characters of Unicode, and words between white space. The text between documents is not among them, nor is L of
-the ends of documents unless the model predicts them (`eos`). `<unk>` is predicted without saying which character or word it is:
-a uniform code says it (`spelling`), whose price belongs to L, so that the measures price all of a text.
+A model of contexts alone costs one partition function for every *different* context, and at K = 1 nothing but the counts. With
+L the summed log-likelihood of a text in nats, bits per byte are -L / (ln 2 · bytes), bits per character the same of characters,
+and word perplexity is exp(-L / words): bytes of UTF-8, words between white space, without the text between documents. `<unk>`
+is predicted without saying which character or word it is: a uniform code says it (`spelling`), whose price belongs to L.
 
 Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -30,14 +25,33 @@ from jexplicit.data.contexts import PAD, Stream, check_token_ids, distinct_conte
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
-from jexplicit.lm.core.model import EncodedText as EncodedText
-from jexplicit.lm.core.model import LanguageModel, TableRows, contexts_at, draw_sample, map_contexts, sampled_positions
-from jexplicit.lm.core.model import Past as Past
-from jexplicit.lm.core.model import histories as histories
-from jexplicit.lm.core.model import read_text as read_text
-from jexplicit.lm.counted.reading import AnyModel, Counted, distributions, distributions_at, losses_of, score_stream
+from jexplicit.lm.core.model import (
+    LanguageModel,
+    Past,
+    TableRows,
+    contexts_at,
+    draw_sample,
+    map_contexts,
+    read_text,
+    sampled_positions,
+)
+from jexplicit.lm.counted.evidence import predicted_places
+from jexplicit.lm.counted.reading import (
+    AnyModel,
+    Combination,
+    Counted,
+    begin,
+    distributions,
+    distributions_at,
+    is_alone,
+    read,
+    score_places,
+    within_documents,
+)
 from jexplicit.lm.rows import SequenceRows
 from jexplicit.runs.devices import check_threads
+
+_no_places = "a network that reads a window of the text: say where the positions stand (past)"
 
 
 class Evaluation(NamedTuple):
@@ -67,7 +81,7 @@ def evaluate(
     mesh: Mesh | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """The loss of any language model on a token stream.
+    """The loss of any language model on a token stream, in nats.
 
     At K = 1 it comes from the stream's counts alone and is always exact. Beyond, a seeded sample of positions bounds the time.
 
@@ -92,12 +106,23 @@ def evaluate(
 
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
-    _check_model(model)
+    if not hasattr(model, "vocab_size"):
+        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if isinstance(model, Counted):
-        losses = losses_of(model, np.asarray(stream[:]), sample=sample, seed=seed, progress=progress)
-        nll, positions = losses.sum(), len(losses)
+        check_stream(stream)
+        check_token_ids(stream[:], model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+        ids = np.asarray(stream[:], np.int32)
+        places = predicted_places(ids, model.eos)
+        if not len(places):
+            raise ValueError("no position to predict: the text has no tokens")
+        if sample is not None and sample < len(places) and is_alone(model):
+            log_p = score_places(model, ids, places[draw_sample(len(places), sample, seed)])
+        else:
+            end = len(ids) if sample is None or sample >= len(places) else places[sample]
+            log_p = read(model, begin(model), ids[1:end], progress)[0][places[:sample] - 1]
+        nll, positions = -log_p.sum(), len(log_p)
     else:
         check_threads()
         X, Y, times, past = _positions_of(model, stream, counts, sample, seed)
@@ -136,19 +161,19 @@ def score(
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
     """
-    _check_model(model)
+    if not hasattr(model, "vocab_size"):
+        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     if isinstance(model, Counted):
-        return score_stream(model, stream, separate=separate, progress=progress)
+        if separate and isinstance(model, Combination):
+            pads = np.flatnonzero(stream == PAD)
+            return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
+        model = within_documents(model) if separate else model
+        return read(model, begin(model), stream[1:], progress)[0][predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
     return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
-
-
-def _check_model(model: Any) -> None:
-    if not hasattr(model, "vocab_size"):
-        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
 
 
 def log_probabilities(
@@ -162,19 +187,7 @@ def log_probabilities(
 ) -> Float[np.ndarray, " M"]:
     """`log p(y_m | x_m)` of every position, in nats.
 
-    Args:
-        X: [M, K] contexts, nearest token first.
-        past: where the positions stand in their text, for models that read the past.
-
-    Raises:
-        ValueError: contexts of another width, a token id that the model does not have, no past where one is needed.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
-        >>> np.exp(log_probabilities(model, np.array([[0], [1]]), np.array([0, 2]))).round(2).tolist()
-        [0.5, 0.25]
+    X: [M, K] contexts, nearest token first. past: where the positions stand in their text, for models that read the past.
     """
     check_threads()
     check_positions(model, X, Y)
@@ -185,7 +198,8 @@ def log_probabilities(
         logits = kind.target_logits(X, Y, mesh=mesh)
         return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
     if isinstance(kind, SequenceRows):
-        past = _known(past)
+        if past is None:
+            raise ValueError(_no_places)
         return kind.stream_log_probabilities(past.stream, mesh=mesh, progress=progress)[past.places - 1]
     X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
     return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
@@ -194,22 +208,7 @@ def log_probabilities(
 def log_distributions(
     model: AnyModel, X: Integer[np.ndarray, "M K"], *, past: Past | None = None, mesh: Mesh | None = None
 ) -> Float[np.ndarray, "M N"]:
-    """`log p(. | x_m)` of every position, over all tokens, in nats.
-
-    Args:
-        X: [M, K] contexts, nearest token first.
-        past: where the positions stand in their text, for models that read the past.
-
-    Raises:
-        ValueError: those of `log_probabilities`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
-        >>> np.exp(log_distributions(model, np.array([[0]]))).round(2).tolist()
-        [[0.5, 0.25, 0.25]]
-    """
+    """`log p(. | x_m)` of every position, over all tokens, in nats; see `log_probabilities`."""
     if isinstance(model, Counted):
         if past is None:
             raise ValueError("a counted model reads the text before: say where the positions stand (past)")
@@ -220,24 +219,14 @@ def log_distributions(
     if not len(X):
         return np.zeros((0, model.vocab_size), np.float32)
     if isinstance(model.rows, SequenceRows):
-        past = _known(past)
+        if past is None:
+            raise ValueError(_no_places)
         return model.rows.stream_distributions(past.stream, past.places, mesh=mesh)
     return map_contexts(_log_p, model, X, mesh=mesh)
 
 
-def _known(past: Past | None) -> Past:
-    """Places of positions in their text, for a network that reads a window."""
-    if past is None:
-        raise ValueError("a network that reads a window of the text: say where the positions stand (past)")
-    return past
-
-
 def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
-    """Refuse positions that a model has no answer for.
-
-    Raises:
-        ValueError: contexts of another width, or a token id that the model does not have.
-    """
+    """Refuse contexts of another width, and token ids that the model does not have."""
     if X.ndim != 2 or X.shape[1] != model.radius or len(X) != len(Y):
         raise ValueError(
             f"contexts of shape {X.shape} for {len(Y)} targets and a model of radius {model.radius}: "
@@ -303,10 +292,7 @@ def paired_difference(
     Args:
         nll: negative log-likelihood of each document, in nats or bits.
         other: the same of the other model, whatever its tokenizer.
-        sizes: bytes of each document.
-
-    Raises:
-        ValueError: no documents, unequal numbers of them, a loss that is not finite, or a size that is not above 0.
+        sizes: bytes of each document, above 0.
 
     Example:
         >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
@@ -328,18 +314,11 @@ def bootstrap_standard_error(
 ) -> float:
     """The bootstrap standard error over documents of the loss `Σ nll / Σ sizes`.
 
-    Args:
-        nll: negative log-likelihood of each document.
-        sizes: predictions of each document.
-        draws: how often as many documents are drawn with replacement. The result has a relative error of `1/sqrt(2 draws)`.
+    nll, sizes: negative log-likelihood and predictions of each document. draws: how often as many documents are drawn with
+    replacement; the result has a relative error of `1/sqrt(2 draws)`.
 
-    Raises:
-        ValueError: no documents, unequal numbers of them, a loss that is not finite, a size that is not above 0, or fewer than
-            two draws.
-
-    Example:
-        >>> bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3]))  # every prediction loses 2
-        0.0
+    >>> bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3]))  # every prediction loses 2
+    0.0
     """
     if nll.shape != sizes.shape or not len(nll) or draws < 2:
         raise ValueError(f"{nll.shape} losses, {sizes.shape} sizes, {draws} draws: give one of each a document, and two draws")
@@ -359,17 +338,11 @@ _largest_exponent = 700.0  # of a double
 def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float | None]:
     """Bits per byte, bits per character and word perplexity; None if unknown.
 
-    Args:
-        nll: summed negative log-likelihood of the whole text, nats. Of a sample: mean per position times positions in all.
-        sizes: of the text.
+    nll: summed negative log-likelihood of the whole text, nats. Of a sample: mean per position times positions in all.
 
-    Raises:
-        ValueError: a log-likelihood that is NaN.
-
-    Example:
-        >>> sizes = TextSizes(documents=1, bytes=4, characters=4, words=2)
-        >>> {name: round(value, 3) for name, value in comparable_measures(8 * math.log(2), sizes).items()}
-        {'bits_per_byte': 2.0, 'bits_per_character': 2.0, 'word_perplexity': 16.0}
+    >>> sizes = TextSizes(documents=1, bytes=4, characters=4, words=2)
+    >>> {name: round(value, 3) for name, value in comparable_measures(8 * math.log(2), sizes).items()}
+    {'bits_per_byte': 2.0, 'bits_per_character': 2.0, 'word_perplexity': 16.0}
     """
     names = "bits_per_byte", "bits_per_character", "word_perplexity"
     if np.isnan(nll):
@@ -382,23 +355,12 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
 
 
 def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
-    """The number of predictions of a stream: tokens, and predicted ends of documents.
-
-    Example:
-        >>> stream = np.array([0, 5, 6, 0, 7, 0])
-        >>> positions_in_all(stream), positions_in_all(stream, eos=True)
-        (3, 5)
-    """
+    """The number of predictions of a stream: tokens, and predicted ends of documents."""
     return len(stream) - 1 if eos else sum(int(np.count_nonzero(tokens != PAD)) for tokens in _blocks(stream))
 
 
 def unknown_share(stream: Stream) -> float:
-    """The share of `<unk>` among the tokens of a stream.
-
-    Example:
-        >>> unknown_share(np.array([0, 5, 1, 0, 7, 0]))
-        0.3333333333333333
-    """
+    """The share of `<unk>` among the tokens of a stream."""
     unknown = sum(int(np.count_nonzero(tokens == UNK_ID)) for tokens in _blocks(stream))
     return unknown / max(positions_in_all(stream), 1)
 
@@ -407,18 +369,8 @@ def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> f
     """The price in nats of a uniform code for the unknown in a text.
 
     A character costs ln 0x110000, the number of Unicode's. A word costs ln 256 for its end and for each byte; of a tokenizer of
-    words all bytes cost ln 256 that are neither of known words nor one character of white space between words.
-
-    Args:
-        stream: token ids of the text.
-        sizes: of the text; where they are not known, words cost 0.
-
-    Example:
-        >>> from jexplicit.data.tokenizers import train_tokenizer
-        >>> tokenizer = train_tokenizer(["to be"], kind="word")
-        >>> sizes = TextSizes(documents=1, bytes=8, characters=8, words=3)  # of "to be we"
-        >>> spelling(tokenizer, tokenizer.encode("to be we"), sizes) / math.log(256)  # w, e, and the end of the word
-        3.0
+    words all bytes cost ln 256 that are neither of known words nor one character of white space between words. Where the sizes
+    of the text are not known, words cost 0.
     """
     counts = sum((np.bincount(tokens, minlength=tokenizer.vocab_size) for tokens in _blocks(stream)), np.zeros(1, int))
     unknown = int(counts[UNK_ID:][:1].sum())
@@ -436,19 +388,7 @@ def score_documents(
 ) -> Float[np.ndarray, " n"]:
     """`log p(document)` of every document of a text, in nats, in one call.
 
-    Args:
-        separate: score each as if it were the only one; otherwise models of the past see those before it.
-
-    Raises:
-        ValueError: a document without a token.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jexplicit.data.tokenizers import train_tokenizer
-        >>> from jexplicit.lm.core.model import token_model
-        >>> tokenizer = train_tokenizer(["ab"], kind="char")  # with <pad> and <unk>, 4 token ids
-        >>> score_documents(token_model([jnp.zeros((4, 4))], "cat", False), tokenizer, ["ab", "a"]).round(3)  # log 16, log 4
-        array([-2.773, -1.386])
+    separate: score each as if it were the only one; otherwise models of the past see those before it.
     """
     stream = encode_documents(tokenizer, documents)
     pads = np.flatnonzero(stream == PAD)
@@ -478,21 +418,14 @@ def document_losses(
 ) -> DocumentLosses:
     """The loss of every document, or of blocks of a single document.
 
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        separate: score each document as if it were the only one; otherwise models of the past see those before it.
-        block: predictions of a block of a single document, the last of which is shorter; default, the whole document.
+    separate: score each document as if it were the only one. block: predictions of a block of a single document, the last of
+    which is shorter; default, the whole document.
 
-    Raises:
-        ValueError: a malformed stream, or a token id that the model does not have.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
-        >>> uniform = token_model([jnp.zeros((4, 4))], "cat", False)
-        >>> losses = document_losses(uniform, np.array([0, 2, 3, 0, 3, 0]))
-        >>> losses.positions.tolist(), losses.nll.round(3).tolist()  # log 16, log 4
-        ([2, 1], [2.773, 1.386])
+    >>> import jax.numpy as jnp
+    >>> from jexplicit.lm.core.model import token_model
+    >>> losses = document_losses(token_model([jnp.zeros((4, 4))], "cat", False), np.array([0, 2, 3, 0, 3, 0]))
+    >>> losses.positions.tolist(), losses.nll.round(3).tolist()  # log 16, log 4
+    ([2, 1], [2.773, 1.386])
     """
     log_p = score(model, stream, separate=separate, mesh=mesh, progress=progress).astype(np.float64)
     pads = np.flatnonzero(stream == PAD)
@@ -518,12 +451,7 @@ _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers
 
 
 class Judgement(NamedTuple):
-    """How often a model is right.
-
-    accuracy: share of pairs where the acceptable sentence is likelier, ties as halves.
-    ties: their share.
-    pairs: how many.
-    """
+    """The share of pairs where the acceptable sentence is likelier."""
 
     accuracy: float
     ties: float
@@ -542,12 +470,8 @@ def preferences(
 def judgement(differences: Float[np.ndarray, " n"]) -> Judgement:
     """Accuracy and ties of some pairs, from their `preferences`.
 
-    Raises:
-        ValueError: no pairs, or a difference that is NaN.
-
-    Example:
-        >>> judgement(np.array([1.0, -0.5, 0.0, 2.0]))
-        Judgement(accuracy=0.625, ties=0.25, pairs=4)
+    >>> judgement(np.array([1.0, -0.5, 0.0, 2.0]))
+    Judgement(accuracy=0.625, ties=0.25, pairs=4)
     """
     if not len(differences) or np.isnan(differences).any():
         raise ValueError(f"{len(differences)} differences, some maybe NaN: give at least one pair that a model can score")

@@ -1,7 +1,7 @@
 """The next token, and text sampled token by token, from any language model.
 
-The state of a generation is the history of every text: its last W tokens, from which contexts and caches are read. A step is
-compiled once for all texts.
+A model of contexts keeps the last W tokens of every text, and its step is compiled once for all texts; a counted model reads
+each text with a state.
 """
 
 import functools
@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of
-from jexplicit.lm.counted.reading import AnyModel, Counted, is_alone, predict_alone
+from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, State, context_of
+from jexplicit.lm.counted.reading import AnyModel, Counted
 from jexplicit.lm.reading import expect, init, predict, read
 from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import check_threads
@@ -40,14 +40,13 @@ def next_token(
         >>> np.exp(next_token(model, np.array([1]))).round(2).tolist()
         [0.5, 0.25, 0.25]
     """
-    prompt = _as_ids(prompt)
-    _check_ids("prompt", prompt, model.vocab_size)
-    possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
-    if isinstance(model, Counted):
-        row = np.where(possible, predict(model, read(model, init(model), prompt)[1]), -np.inf)
-        return row - np.logaddexp.reduce(row)
+    prompt = _as_ids(prompt, model.vocab_size)
     check_threads()
-    return np.asarray(_next_token(model, _history_of(prompt, _length(model)), possible))
+    possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
+    counted = isinstance(model, Counted)
+    state = read(model, init(model), prompt)[1] if counted else State(np.append(PAD, prompt).astype(np.int32))
+    row = np.where(possible, predict(model, state), -np.inf)
+    return row - np.logaddexp.reduce(row)
 
 
 def generate(
@@ -70,9 +69,9 @@ def generate(
         prompt: [n] token ids, empty for the start of a document; or a list of such arrays, whose texts are independent.
         temperature: divides the logits; 0 takes the likeliest token every time.
         top_k: keep only the k likeliest tokens.
-        top_p: keep the fewest likeliest tokens that hold at least this much probability.
+        top_p: keep the fewest likeliest tokens that hold at least this much probability (Holtzman et al. 2020).
         banned: token ids never to generate (`<unk>`); `<pad>` is banned too where the model does not predict it.
-        first: for every prompt, the token ids of which its continuation may begin with one, or None for all.
+        first: for every prompt, the token ids with one of which its continuation may begin, or None for all.
 
     Returns:
         [length] token ids, or [prompts, length].
@@ -87,31 +86,28 @@ def generate(
         >>> model = token_model([jnp.log(jnp.array([[0.25, 0.25, 0.5]] * 3))], "cat", False)
         >>> generate(jax.random.key(0), model, np.array([1]), 3, temperature=0).tolist()
         [2, 2, 2]
-
-    Source: top-p (nucleus) sampling, Holtzman et al. 2020.
     """
     check_key(key)
     check_threads()
+    _check_numbers(length=length, temperature=temperature, top_k=top_k, top_p=top_p)
     several = not isinstance(prompt, np.ndarray | jax.Array) and (not len(prompt) or any(np.ndim(p) for p in prompt))
-    prompts = [_as_ids(p).reshape(-1) for p in (prompt if several else [prompt])]
-    _check(model, prompts, length, temperature, top_k, top_p, banned)
-    allowed = np.ones(model.vocab_size, bool)
-    allowed[list(banned) + ([] if model.eos else [PAD])] = False
+    prompts = [_as_ids(p, model.vocab_size).reshape(-1) for p in (prompt if several else [prompt])]
+    if not prompts:
+        raise ValueError("no prompts: give at least one, [[]] for the start of a document")
     if first is not None and len(first) != len(prompts):
         raise ValueError(f"first tokens of {len(first)} prompts, and {len(prompts)} prompts: give one of each, None for all")
+    allowed = np.ones(model.vocab_size, bool)
+    allowed[_as_ids([*banned, *([] if model.eos else [PAD])], model.vocab_size, "banned")] = False
     if not allowed.any():
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
     begin = np.stack([allowed if ids is None else _among(allowed, ids) for ids in first or [None] * len(prompts)])
     keys = jax.random.split(key, len(prompts)) if len(prompts) > 1 else key[None]
-    how: Any = {"length": length, "top_k": top_k, "top_p": top_p}
-    if is_alone(model):
-        ids = _write_together(keys, prompts, begin, model, allowed, temperature, **how)
-        return ids if several else ids[0]
+    how: Any = {"temperature": np.float32(temperature), "top_k": top_k, "top_p": top_p}
     if isinstance(model, Counted):
-        ids = np.stack([_write(*one, model, allowed, temperature, **how) for one in zip(keys, prompts, begin, strict=True)])
-        return ids if several else ids[0]
-    history = np.stack([_history_of(p, _length(model)) for p in prompts])
-    ids = np.asarray(_generate(keys, model, history, begin, allowed, float(temperature), **how))
+        ids = np.stack([_write(*one, model, allowed, length, **how) for one in zip(keys, prompts, begin, strict=True)])
+    else:
+        history = np.stack([_history_of(p, max(model.radius, model.history)) for p in prompts])
+        ids = np.asarray(_generate(keys, model, history, begin, allowed, length, **how))
     return ids if several else ids[0]
 
 
@@ -127,9 +123,6 @@ def generate_text(
     Returns:
         the continuation, without the prompt; or a list of them. Prompt and continuation together are the text; a space at the
         end of the prompt stands once, see `prompt_ids`.
-
-    Raises:
-        ValueError: those of `generate`.
 
     Example:
         >>> from jexplicit.lm.fits.fit import fit
@@ -154,13 +147,6 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> tuple[Int[np.ndarray, " n"]
 
     Subwords bring their space with them: behind a space that is a token of its own, as at the end of `the `, a model has seen
     next to nothing. So that token is left out there, and the next one is one that begins with a space.
-
-    Example:
-        >>> from jexplicit.data.tokenizers import train_tokenizer
-        >>> tokenizer = train_tokenizer(["the cat", "the dog", "a cat"], kind="bpe", vocab_size=18)
-        >>> ids, first = prompt_ids(tokenizer, "the ")
-        >>> tokenizer.decode(ids), [tokenizer.piece(int(i)) for i in first]
-        ('the', ['▁c', '▁t', '▁cat', '▁the', '▁'])
     """
     ids = np.asarray(tokenizer.encode(prompt), np.int64)
     if tokenizer.kind in ("char", "word") or not prompt.endswith(" ") or not len(ids) or tokenizer.decode(ids[-1:]).strip():
@@ -184,12 +170,7 @@ def _continuation(tokenizer: Tokenizer, prompt: str, before: np.ndarray, ids: np
 
 
 def restrict(row: Float[Array, " N"], *, top_k: int | None = None, top_p: float | None = None) -> Float[Array, " N"]:
-    """Logits with all but the likeliest tokens at -inf.
-
-    Example:
-        >>> restrict(jnp.log(jnp.array([0.5, 0.3, 0.2])), top_p=0.6)[2].item()
-        -inf
-    """
+    """Logits with all but the likeliest tokens at -inf."""
     if top_k is not None:
         row = jnp.where(row >= jnp.sort(row)[-min(top_k, len(row))], row, -jnp.inf)
     if top_p is not None:
@@ -215,32 +196,24 @@ def _among(allowed: np.ndarray, ids: Sequence[int] | np.ndarray) -> np.ndarray:
     return allowed & some if (allowed & some).any() else allowed
 
 
-def _length(model: LanguageModel) -> int:
-    return max(model.radius, model.history)
-
-
 def _history_of(prompt: np.ndarray, W: int) -> np.ndarray:
     """The last W tokens of a prompt and its document, nearest first."""
     text = np.concatenate([np.full(W, NO_TOKEN), [PAD], prompt]).astype(np.int32)
     return text[-W:][::-1]
 
 
-def _as_ids(ids: Any) -> np.ndarray:
+def _as_ids(ids: Any, N: int, what: str = "prompt") -> np.ndarray:
     known = np.asarray(ids)
     if known.size and known.dtype.kind not in "iu":
-        raise ValueError(f"a prompt of {known.dtype}: give token ids, which are integers (text: generate_text)")
+        raise ValueError(f"a {what} of {known.dtype}: give token ids, which are integers (text: generate_text)")
+    if known.size and not 0 <= int(known.min()) <= int(known.max()) < N:
+        span = f"{int(known.min())} .. {int(known.max())}"
+        raise ValueError(f"{what} with token ids {span}: the model has {N} tokens, 0 .. {N - 1}")
     return known.astype(np.int64)
 
 
-def _check_ids(what: str, ids: np.ndarray, N: int) -> None:
-    if len(ids) and not 0 <= int(np.min(ids)) <= int(np.max(ids)) < N:
-        span = f"{int(np.min(ids))} .. {int(np.max(ids))}"
-        raise ValueError(f"{what} with token ids {span}: the model has {N} tokens, 0 .. {N - 1}")
-
-
-def _check(model: AnyModel, prompts: list[np.ndarray], length: int, temperature, top_k, top_p, banned) -> None:
-    numbers = {"length": length, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    for name, value in numbers.items():
+def _check_numbers(*, length: Any, temperature: Any, top_k: Any, top_p: Any) -> None:
+    for name, value in {"length": length, "temperature": temperature, "top_k": top_k, "top_p": top_p}.items():
         if value is not None and not isinstance(value, int | float | np.number | Array):
             raise ValueError(f"{name}={value!r}: give a number")
     if length < 1 or length % 1:
@@ -251,39 +224,17 @@ def _check(model: AnyModel, prompts: list[np.ndarray], length: int, temperature,
         raise ValueError(f"top-k {top_k}: keep at least one token, a whole number")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top-p {top_p}: keep a probability in (0, 1]")
-    if not prompts:
-        raise ValueError("no prompts: give at least one, [[]] for the start of a document")
-    for prompt in prompts:
-        _check_ids("prompt", prompt, model.vocab_size)
-    if banned and not 0 <= min(banned) <= max(banned) < model.vocab_size:
-        raise ValueError(f"banned token ids {banned}: the model has {model.vocab_size} tokens")
-
-
-def _logits(model: LanguageModel, history: Array) -> Array:
-    return model.logits(context_of(history, model.radius), history if model.history else None)
-
-
-@jax.jit
-def _next_token(model: LanguageModel, history: Array, possible: Array) -> Array:
-    return jax.nn.log_softmax(jnp.where(possible, _logits(model, history), -jnp.inf))
 
 
 @functools.partial(jax.jit, static_argnames=("length", "top_k", "top_p"))
 def _generate(
-    keys: Array,
-    model: LanguageModel,
-    history: Array,
-    begin: Array,
-    allowed: Array,
-    temperature: Array,
-    length: int,
-    top_k: int | None,
-    top_p: float | None,
+    keys: Array, model: LanguageModel, history: Array, begin: Array, allowed: Array, length: int, **how: Any
 ) -> Array:
     def step(state, key):
         history, ended, now = state
-        row = jnp.where(now, _logits(model, history), -jnp.inf)
-        i = jnp.where(ended, PAD, draw(key, row, temperature, top_k=top_k, top_p=top_p)).astype(history.dtype)
+        logits = model.logits(context_of(history, model.radius), history if model.history else None)
+        row = jnp.where(now, logits, -jnp.inf)
+        i = jnp.where(ended, PAD, draw(key, row, **how)).astype(history.dtype)
         return (jnp.roll(history, 1).at[0].set(i), ended | (i == PAD), allowed), i
 
     def one(key, history, begin):
@@ -295,54 +246,13 @@ def _generate(
 _draw = jax.jit(draw, static_argnames=("top_k", "top_p"))
 
 
-def _write(
-    key: Array,
-    prompt: np.ndarray,
-    begin: np.ndarray,
-    model: AnyModel,
-    allowed: np.ndarray,
-    temperature: float,
-    *,
-    length: int,
-    top_k: int | None,
-    top_p: float | None,
-) -> Int[np.ndarray, " length"]:
-    """The same by a model that reads its own text token by token."""
-    state, ids, now = read(model, init(model), prompt)[1], np.full(length, PAD, np.int32), begin
+def _write(key: Array, prompt: np.ndarray, now: np.ndarray, model: AnyModel, allowed: np.ndarray, length: int, **how: Any):
+    """The same by a model that reads its own text, token by token."""
+    state, ids = read(model, init(model), prompt)[1], np.full(length, PAD, np.int32)
     for n, own in enumerate(jax.random.split(key, length)):
         log_p, after = expect(model, state)
-        row = np.where(now, log_p, -np.inf).astype(np.float32)
-        ids[n] = _draw(own, row, np.float32(temperature), top_k=top_k, top_p=top_p)
+        ids[n] = _draw(own, np.where(now, log_p, -np.inf).astype(np.float32), **how)
         if ids[n] == PAD:
             break
         state, now = after(int(ids[n])), allowed
-    return ids
-
-
-def _write_together(
-    keys: Array,
-    prompts: list[np.ndarray],
-    begin: np.ndarray,
-    model: Any,
-    allowed: np.ndarray,
-    temperature: float,
-    *,
-    length: int,
-    top_k: int | None,
-    top_p: float | None,
-) -> Int[np.ndarray, "prompts length"]:
-    """The same for many texts, as documents of one stream of context mixing."""
-    texts = [np.append(PAD, prompt).astype(np.int32) for prompt in prompts]
-    texts = [list(text[np.flatnonzero(text == PAD)[-1] :]) for text in texts]
-    keys_of = [jax.random.split(key, length) for key in keys]
-    ids, now, going = np.full((len(texts), length), PAD, np.int32), begin, list(range(len(texts)))
-    for n in range(length):
-        places = np.cumsum([len(texts[i]) for i in going])
-        log_p = predict_alone(model, np.append(np.concatenate([texts[i] for i in going]), PAD).astype(np.int32), places)
-        for i, row in zip(going, np.where(now[going], log_p, -np.inf).astype(np.float32), strict=True):
-            ids[i, n] = _draw(keys_of[i][n], row, np.float32(temperature), top_k=top_k, top_p=top_p)
-            texts[i].append(int(ids[i, n]))
-        now, going = np.broadcast_to(allowed, begin.shape), [i for i in going if ids[i, n] != PAD]
-        if not going:
-            break
     return ids

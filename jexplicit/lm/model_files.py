@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -22,23 +22,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import Constant, LanguageModel, SparseRows, State, TokenTables
-from jexplicit.lm.counted.columns import Context
+from jexplicit.lm.core.model import LanguageModel, Sparse, State, TokenTables, is_token_model
+from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState, context_of, text_of_context
-from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows, SparseTables
+from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState
+from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows
 from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
 
 # What `rebuild` raises of JSON or arrays that are none of a model.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, AssertionError)
-_format = 4
-_alignment = 64  # bytes; XLA on a CPU takes such an array without a copy
-_types = (
-    *(LanguageModel, Constant, TokenTables, SparseTables, BackOffChain, NetworkRows, SequenceRows, SparseRows, Children, State),
-    *(*COUNTED, Combination, CombinationState),
-)
-_known: dict[str, type] = {cls.__name__: cls for cls in _types}
+_format = 5
+_rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows, State)
+_known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *COUNTED, Combination, CombinationState)}
 _networks = {"MLPLanguageModel": "networks", "Transformer": "sequences"}
 
 
@@ -52,36 +48,17 @@ def _class_of(name: str) -> type | None:
 def save_model(
     path: str | os.PathLike, model: AnyModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model of any kind to a safetensors file, whole or never.
-
-    Args:
-        path: of the file; its folder is made.
-        about: where it comes from; plain values.
-
-    Raises:
-        ValueError: a model with a NaN, or with rows that are not the library's own; a file that cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([np.eye(2, dtype="f4")], "cat", False)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "model.safetensors")
-        ...     save_model(path, model, about={"from": "me"})
-        ...     read_model_file(path)[2]
-        {'from': 'me'}
-    """
+    """Write a model of any kind to a safetensors file, whole or never."""
     path, tensors = local_path(path), {}
     description = describe(model, "model", tensors)
     if tokenizer is not None:
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
-    _check_numbers(path, tensors)
     header = {"format": _format, **library(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
     text = json.dumps(header | {"about": dict(about or {})}, default=plain)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
-        save_file(tensors, partial, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
+        save_file(tensors, partial, metadata={"jexplicit": text, "sha256": _checksum(text, tensors, tensors.__getitem__)})
         os.umask(mask := os.umask(0))  # the process's own: safetensors makes files that only their owner can read
         partial.chmod(0o666 & ~mask)
         os.replace(partial, path)
@@ -108,7 +85,10 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     if _class_of(type(value).__name__) is type(value):
         return {"type": type(value).__name__, "fields": describe(_fields(value), name, tensors)}
     if isinstance(value, Context):
-        return {"context": text_of_context(value, name)}
+        if any(map(callable, value.columns)):
+            remedy = "give it a name in jexplicit.lm.counted.contexts.COLUMNS, and the context that name"
+            raise ValueError(f"{name} is {value!r} with a function of its own, which no file can hold: {remedy}")
+        return {"context": {"columns": list(value.columns), "window": value.window}}
     if isinstance(value, dict):
         return {key: describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
@@ -128,31 +108,24 @@ def _fields(value: Any) -> dict[str, Any]:
     return fields
 
 
-def _types_of(described: Any) -> set[str]:
-    """The names of the classes in what `describe` gave."""
-    if not isinstance(described, dict):
-        return set()
-    own = {str(described["type"])} if "type" in described else set()
-    parts = described.get("tuple", described.values())
-    return own.union(*map(_types_of, parts))
-
-
-def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = False) -> Any:
-    """The value that `describe` described, its arrays on the device or on the host."""
+def rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool = False) -> Any:
+    """The value that `describe` described, from arrays by name."""
     if not isinstance(described, dict):
         return described
     if "array" in described:
-        array = tensors[described["array"]]
+        array = tensor(described["array"])
         return array if host or array.dtype == np.float64 else jax.device_put(array, may_alias=True)
     if "context" in described:
-        return context_of(described["context"])
+        return Context(*described["context"]["columns"], window=described["context"]["window"])
     if "tuple" in described:
-        return tuple(rebuild(item, tensors, host=host) for item in described["tuple"])
+        return tuple(rebuild(item, tensor, host=host) for item in described["tuple"])
     if "type" in described:
         kind: Any = _class_of(described["type"])
+        if kind is None:
+            raise ValueError(f"it has a {described['type']}, which this version does not know")
         host = host or kind in COUNTED  # which are read on the host, with integers of 64 bits
         own = {key: host or kind is Combination and key != "other" for key in described["fields"]}
-        fields = {key: rebuild(item, tensors, host=own[key]) for key, item in described["fields"].items()}
+        fields = {key: rebuild(item, tensor, host=own[key]) for key, item in described["fields"].items()}
         if described["type"] == "Spelling":
             fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
         if described["type"] == "MLPLanguageModel":
@@ -160,48 +133,40 @@ def rebuild(described: Any, tensors: Mapping[str, np.ndarray], *, host: bool = F
         if wrong := [name for name, hint in kind.__annotations__.items() if name in fields and not is_of(fields[name], hint)]:
             raise ValueError(f"the {' and '.join(wrong)} of its {described['type']} is of another type")
         return kind(**fields)
-    return {key: rebuild(item, tensors, host=host) for key, item in described.items()}
+    return {key: rebuild(item, tensor, host=host) for key, item in described.items()}
 
 
 def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, Any]]:
-    """The model of a file, its tokenizer if there, and its provenance.
-
-    Raises:
-        ValueError: no such file, one that is damaged, or one of another version.
-    """
-    with _one_line_errors(path):
-        with safe_open(path, framework="numpy") as file:
-            stored = file.metadata() or {}
+    """The model of a file, its tokenizer if there, and its provenance."""
+    with _one_line_errors(path), safe_open(path, framework="numpy") as file:
+        stored, names = file.metadata() or {}, file.keys()
         if "jexplicit" not in stored:
             raise ValueError("it was not written by jexplicit")
-        tensors = _Tensors(path)
-        if _checksum(stored["jexplicit"], tensors) != stored.get("sha256"):
+        if _checksum(stored["jexplicit"], names, file.get_tensor) != stored.get("sha256"):
             raise ValueError("its checksum is another one: it is damaged")
         header = parse_json(stored["jexplicit"])
         if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
             raise ValueError("its header is incomplete")
         if header.get("format") != _format:
             raise ValueError(f"it has format {header.get('format')}, and this version of jexplicit reads {_format}")
-        used = _types_of(header["model"])
-    if unknown := sorted(name for name in used if _class_of(name) is None):
-        raise ValueError(f"{path} has a {', '.join(unknown)}, which this version does not know: fit or export the model again")
-    _check_numbers(path, tensors)
-    with _one_line_errors(path):
-        model, kind = rebuild(header["model"], tensors), header["tokenizer"]
+        model, kind = rebuild(header["model"], file.get_tensor), header["tokenizer"]
         _check_model(model)
-        return model, Tokenizer(tensors["tokenizer"].tobytes(), kind) if kind else None, dict(header["about"])
+        return model, Tokenizer(file.get_tensor("tokenizer").tobytes(), kind) if kind else None, dict(header["about"])
 
 
 def _check_model(model: Any) -> None:
     """Refuse arrays and fields that do not give N logits."""
     if isinstance(model, LanguageModel):
+        N = model.vocab_size
+        if is_token_model(model) and {table.shape for table in model.tables} != {(N, N)}:
+            raise ValueError(f"its tables have shapes {[table.shape for table in model.tables]}")
         ids = [jax.ShapeDtypeStruct((n,), np.int32) for n in (model.radius, model.history)]
         try:
             row = jax.eval_shape(model.logits, *ids)
         except Exception as error:  # of JAX or flax
             raise ValueError(f"its arrays do not fit together: {error}") from error
-        if row.shape != (model.vocab_size,):
-            raise ValueError(f"its row has shape {row.shape}, and its vocabulary {model.vocab_size} tokens")
+        if row.shape != (N,):
+            raise ValueError(f"its row has shape {row.shape}, and its vocabulary {N} tokens")
     elif isinstance(model, Combination):
         _check_model(model.other)
         if model.other.vocab_size != model.vocab_size:
@@ -221,58 +186,20 @@ def _one_line_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is no model that can be read ({why}): {remedy}") from error
 
 
-class _Tensors(Mapping[str, np.ndarray]):
-    """The arrays of a safetensors file, read one by one when they are used."""
-
-    def __init__(self, path: Path):
-        with open(path, "rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            self._entries: dict[str, Any] = parse_json(file.read(size))
-        self._entries.pop("__metadata__", None)
-        self._path, self._first = path, 8 + size
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        kind, shape, (start, stop) = (self._entries[name][key] for key in ("dtype", "shape", "data_offsets"))
-        dtype = np.dtype("?" if kind == "BOOL" else f"<{kind[0].lower()}{int(kind[1:]) // 8}")
-        buffer = np.empty(stop - start + _alignment, np.uint8)
-        array = buffer[-buffer.ctypes.data % _alignment :][: stop - start]
-        with open(self._path, "rb") as file:
-            file.seek(self._first + start)
-            file.readinto(array.data)
-        return array.view(dtype).reshape(shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-def _checksum(text: str, tensors: Mapping[str, np.ndarray]) -> str:
+def _checksum(text: str, names: Iterable[str], tensor: Callable[[str], np.ndarray]) -> str:
+    """The sha256 of a header and of arrays without NaN."""
     digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
+    for name in sorted(names):
+        array = tensor(name)
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise ValueError(f"{name} of the model has a NaN: fit the model again")
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensors[name]).data.cast("B") if tensors[name].size else b"")
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
-def _check_numbers(path: Any, tensors: Mapping[str, np.ndarray]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.dtype.kind == "f" and np.isnan(tensor).any():
-            raise ValueError(f"{path}: {name} of the model has a NaN: fit the model again")
-
-
 def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
-    """Refuse a model with parts of different sizes, or another model's tokenizer."""
-    N = tokenizer.vocab_size
-    if not isinstance(model, LanguageModel):
-        if model.vocab_size != N:
-            raise ValueError(f"{path} has a tokenizer of {N} tokens and a tree of {model.vocab_size}: they are of two models")
-        return
-    rows = model.rows
-    tables = [table.shape for table in rows.tables] if isinstance(rows, TokenTables) else []
-    if model.vocab_size != N or any(shape != (N, N) for shape in tables):
-        raise ValueError(
-            f"{path} has a tokenizer of {N} tokens and {type(rows).__name__} of {model.vocab_size}, tables {tables}: its files "
-            "come from different runs; run again into a fresh folder"
-        )
+    """Refuse another model's tokenizer."""
+    if model.vocab_size != tokenizer.vocab_size:
+        sizes = f"a tokenizer of {tokenizer.vocab_size} tokens and a model of {model.vocab_size}"
+        raise ValueError(f"{path} has {sizes}: they are of two models, or of different runs; run again into a fresh folder")

@@ -10,7 +10,7 @@ Any language model can be read so. That of a counted model goes on counting; one
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Integer
@@ -27,9 +27,7 @@ from jexplicit.lm.counted.reading import (
     CombinationState,
     Counted,
     CountedState,
-    begin_any,
-    predict_any,
-    read_any,
+    begin,
 )
 from jexplicit.lm.evaluation import log_distributions, log_probabilities
 from jexplicit.lm.model_files import MALFORMED, describe, rebuild
@@ -37,15 +35,9 @@ from jexplicit.runs.files import local_path, parse_json
 
 
 def init(model: AnyModel) -> State | CountedState | CombinationState:
-    """The state before a text, at the start of its first document.
-
-    Example:
-        >>> from jexplicit.lm.core.model import token_model
-        >>> init(token_model([np.eye(2, dtype="f4")], "cat", False)).tokens.tolist()
-        [0]
-    """
+    """The state before a text, at the start of its first document."""
     if isinstance(model, Counted):
-        return begin_any(model)
+        return begin(model)
     return State(np.array([PAD], np.int32))
 
 
@@ -73,9 +65,10 @@ def read(
     if new.size and new.dtype.kind not in "iu":
         raise ValueError(f"tokens of {new.dtype}: give token ids, which are integers")
     check_token_ids(new.reshape(-1), model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    _check_state(model, state)
     if isinstance(model, Counted):
-        return read_any(model, _counted(model, state), new)
-    stream = np.concatenate([_checked(state).tokens, new.reshape(-1).astype(np.int32)])
+        return counted.read(model, state, new.reshape(-1))
+    stream = np.concatenate([state.tokens, new.reshape(-1).astype(np.int32)])
     places = np.arange(len(stream) - new.size, len(stream))
     wanted = np.arange(len(places)) if model.eos else np.flatnonzero(stream[places] != PAD)
     log_p, past = np.zeros(len(places), np.float32), Past(stream, places[wanted])
@@ -87,9 +80,10 @@ def read(
 
 def predict(model: AnyModel, state: State | CountedState | CombinationState) -> Float[np.ndarray, " N"]:
     """`log p` of every token as the next one, in nats."""
+    _check_state(model, state)
     if isinstance(model, Counted):
-        return predict_any(model, _counted(model, state))
-    stream = np.append(_checked(state).tokens, np.int32(PAD))  # the token that is predicted is not looked at
+        return counted.predict(model, state)
+    stream = np.append(state.tokens, np.int32(PAD))  # the token that is predicted is not looked at
     place = np.array([len(stream) - 1])
     return log_distributions(model, contexts_at(stream, place, model.radius), past=Past(stream, place))[0]
 
@@ -100,9 +94,9 @@ def expect(
     """The result of `predict`, and the next state as a function of the token."""
     if not isinstance(model, CountedModel):
         return predict(model, state), lambda token: read(model, state, [token])[1]
-    own = _counted(model, state)
-    log_p, ahead = counted.expect(model, own)
-    return log_p, lambda token: counted.accept(model, own, ahead, token)
+    _check_state(model, state)
+    log_p, ahead = counted.expect(model, cast(CountedState, state))
+    return log_p, lambda token: counted.accept(model, cast(CountedState, state), ahead, token)
 
 
 def save_state(path: str | os.PathLike, state: State | CountedState | CombinationState) -> None:
@@ -113,15 +107,10 @@ def save_state(path: str | os.PathLike, state: State | CountedState | Combinatio
 
 
 def load_state(path: str | os.PathLike) -> State | CountedState | CombinationState:
-    """The state of a file.
-
-    Raises:
-        ValueError: no file of a state.
-    """
+    """The state of a file that `save_state` wrote."""
     try:
         with safe_open(local_path(path), framework="numpy") as file:
-            described, tensors = parse_json(file.metadata()["state"]), {name: file.get_tensor(name) for name in file.keys()}
-        state = rebuild(described, tensors, host=True)
+            state = rebuild(parse_json(file.metadata()["state"]), file.get_tensor, host=True)
         if not isinstance(state, State | CountedState | CombinationState):
             raise ValueError(f"a {type(state).__name__}")
     except (OSError, SafetensorError, *MALFORMED) as error:
@@ -129,15 +118,14 @@ def load_state(path: str | os.PathLike) -> State | CountedState | CombinationSta
     return state
 
 
-def _checked(state: State | CountedState | CombinationState) -> State:
-    if not isinstance(state, State):
-        raise ValueError("a state of a counted model: read the text with this model")
-    return state
-
-
-def _counted(model: Any, state: Any) -> Any:
-    combined = isinstance(model, Combination)
-    own, of = (state.own, model.model) if combined and isinstance(state, CombinationState) else (state, model)
-    if not isinstance(own, CountedState) or not isinstance(of, CountedModel) or not counted.is_state_of(of, own):
+def _check_state(model: Any, state: Any) -> None:
+    """Refuse a state of another kind, shape, or directions."""
+    if not isinstance(model, Counted):
+        if not isinstance(state, State):
+            raise ValueError("a state of a counted model: read the text with this model")
+        return
+    combined = isinstance(model, Combination) and isinstance(state, CombinationState)
+    pair: Any = (state.own, begin(model).own) if combined else (state, begin(model))
+    shapes = [[len(of.base), *((gate.D.shape, gate.U.tobytes()) for gate in of.gates)] for of in pair if hasattr(of, "base")]
+    if len(shapes) < 2 or shapes[0] != shapes[1]:
         raise ValueError("a state that is not of this model: read the text with it")
-    return state

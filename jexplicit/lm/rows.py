@@ -1,29 +1,17 @@
 """Kinds of rows, the parts of a language model: explicit, n-grams, a network's.
 
 With the paper's noise model a pair that was never seen has the rank-one co-occurrence `p_j b_i`, `b = (1 - q)ᵀ C`, and one
-that was seen has `exp(δ[j, i])` times as much::
+that was seen has `exp(δ[j, i])` times as much, so that a sparse table is one vector, a multiple of another, and sparse rows::
 
-    δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i))                        zero where C is
-    U[j, i] = log p_j + log b_i + δ[j, i] - c_i,                      c = (K - 1)/K log colsum F
+    δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i)),     c = (K - 1)/K log colsum F
     Ũ[j, i] = (log b_i - c_i) + (1 - q_j) (pᵀδ)_i + q_j δ[j, i]      and a constant of the row, which no softmax sees
 
-So the logits of a context are one vector of all outputs, K multiples of K others, and what is stored of K sparse rows.
-Outputs that were never seen share one column of pseudo-observations and so one logit, a sum of K numbers.
+The row of an n-gram context h, sparse too, is over that of h' without its furthest token:
 
-A context h of n-grams extends a shorter one h' by a token further back. Its smoothed row backs off to the row of h',
-
-    P(i|h) = (C(h, i) - D) / C(h) + γ(h) P(i|h'),      row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),
-
-An output that never followed h has row_h[i] = 0, hence a row holds only what was seen: the table is sparse, and a context that
-never occurred adds nothing, which is an exact back-off. The sum of rows leaves out the weights γ alone,
-
-    log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n)
-
-with h_n the last n tokens of x: the partition function is their product. An entry is found by binary search, no row is read.
+    row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),     log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n).
 """
 
 import functools
-import math
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
-from numpy.polynomial.chebyshev import chebpts1, chebval, chebvander
 from scipy.sparse import csr_array, issparse
 from scipy.special import xlogy
 
@@ -40,185 +27,116 @@ from jexplicit.counts.tables import SparseCounts, merge_offsets
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import (
     NO_TOKEN,
-    Constant,
-    Dense,
     LanguageModel,
-    RowsByOffset,
     Sparse,
-    SparseRows,
     TableRows,
     find_entry,
     pytree,
+    sparse_rows,
     static,
     token_model,
 )
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import (
-    Noise,
     counts_of_counts,
     discounts_of,
     noise_model,
     noisy_counts,
     noisy_rows,
-    smoothed_excess,
     unigram,
     with_unseen_outputs,
 )
-from jexplicit.runs.devices import default_mesh, on_cpu
 from jexplicit.solvers.explicit import explicit_solution
 
-
-@pytree
-class SparseTables(RowsByOffset):
-    """Rows of single tokens: a base row, a multiple of another, a sparse row.
-
-    After the token j k places back, the row of offset k adds `bases[t]_i + weight[j] slopes[t]_i + corrections[t][j, i]` to the
-    logit of an output that was seen, t the table of the offset, and `unseen[t][j]` to that of one never seen (`bases = -inf`).
-
-    bases: [N] for every different table, nats.
-    corrections: sparse rows for every different table.
-    table_of_offset: for k = 1 .. K, which of them.
-    weight: [N] 1 - q, how much of a token's row is that of other tokens; None for none.
-    slopes: [N] for every different table, `pᵀδ`; empty without a weight.
-    unseen: [N] for every different table; empty where every output was seen.
-    longest: entries of the longest row of each table.
-    """
-
-    bases: tuple[Any, ...]
-    corrections: tuple[SparseRows, ...]
-    table_of_offset: tuple[int, ...] = static()
-    longest: tuple[int, ...] = static()
-    weight: Any = None
-    slopes: tuple[Any, ...] = ()
-    unseen: tuple[Any, ...] = ()
-    name: str = static("offset")
-
-    @property
-    def different(self) -> tuple[Sparse, ...]:
-        N, none = len(self.bases[0]), (None,) * len(self.bases)
-        parts = zip(self.corrections, self.longest, self.bases, self.slopes or none, self.unseen or none, strict=True)
-        return tuple(Sparse(rows, N, longest, base, self.weight, *more) for rows, longest, base, *more in parts)
-
-    def log_partition(self, X, *, mesh=None, block=None, progress=None):
-        if self.radius == 1:  # no row is read
-            return _log_Z_of_tokens(self)[X[:, 0]]
-        mesh = mesh or default_mesh()
-        if on_cpu(mesh):  # rows that stay in the cache
-            block = block or max(1, (1 << 17) // self.vocab_size)
-        return super().log_partition(X, mesh=mesh, block=block, progress=progress)
-
-    def dense(self, t: int) -> np.ndarray:
-        """The rows of one table with their zeros, [N, N], on the host."""
-        rows = np.asarray(self.bases[t])[None] + self.table(t).toarray()
-        if self.weight is not None:
-            rows = rows + np.asarray(self.weight)[:, None] * np.asarray(self.slopes[t])[None]
-        never = np.isneginf(np.asarray(self.bases[t]))[None]
-        return np.where(never, np.asarray(self.unseen[t])[:, None], rows) if self.unseen else rows
-
-    def table(self, t: int) -> csr_array:
-        """The corrections of one table as a matrix, on the host."""
-        start, outputs, values = (np.asarray(part) for part in self.corrections[t])
-        return csr_array((values, outputs.astype(np.int32), start), shape=(len(self.bases[0]),) * 2)
+FLOOR = 1e-9  # the count in the place of 0, at the optimum
+_pairs_per_block = 1 << 20
+_overlaps = 4  # windows that read a token of a text
 
 
-def sparse_language_model(
-    counts: SparseCounts, *, features: Features, radius: int | None = None, eos: bool = False, dtype: type = np.float32
+def explicit_language_model(
+    counts: Counts | SparseCounts,
+    *,
+    features: Features,
+    radius: int | None = None,
+    eos: bool = False,
+    noise: bool = True,
+    dtype: Any = jnp.float32,
 ) -> LanguageModel:
-    """The model of `explicit_language_model`, from sparse counts: its probabilities are the same to rounding.
+    """A single-layer language model in closed form: counts, F, U, then Ũ.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.pairs.
+        counts: C_1 .. C_K' of jexplicit.counts.pairs.count; of sparse ones tables are sparse, and probabilities are the same.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
-        dtype: of the corrections; the vectors are float64.
+        noise: the paper's noise model; without it a pair that never occurred has the logit -inf, and tables are dense.
 
     Raises:
         ValueError: a radius that was not counted; other features than the two.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from jexplicit.counts.pairs import SparseCounter
-        >>> counter = SparseCounter(1, 3)
-        >>> counter.add(np.array([0, 1, 2, 1, 0]))
-        >>> model = sparse_language_model(counter.tables(), features="cat", eos=True)
-        >>> [f"{p:.2f}" for p in jax.nn.softmax(model.logits(jnp.array([2])))]  # after 2 came 1
-        ['0.15', '0.71', '0.15']
+        >>> from jexplicit.counts.pairs import count
+        >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), radius=2, vocab_size=3), features="cat")
+        >>> model.radius, model.vocab_size
+        (2, 3)
 
     Source: paper, Eq. 3-5 and Sec. 3.1.
     """
+    options: Any = {"features": features, "radius": radius, "eos": eos, "dtype": dtype}
+    sparse = len(counts) and issparse(counts[0])
+    tables = _sparse_tables(counts, **options) if sparse else explicit_blocks(cast(Counts, counts), noise=noise, **options)
+    return token_model(tables * ((radius or len(counts)) // len(tables)), features, eos)
+
+
+def explicit_blocks(
+    counts: Counts,
+    *,
+    features: Features,
+    radius: int | None = None,
+    eos: bool = False,
+    noise: bool = True,
+    dtype: Any = jnp.float32,
+    read: bool = True,
+) -> tuple[Float[Array, "N N"], ...]:
+    """The dense tables Ũ = E U, one for Sum, K for Cat.
+
+    Without `read` they are the decoder U below the noise. An output that is no target gets the column of one independent
+    observation.
+    """
+    K = _check_features(counts, features, radius)
+    of_noise, f = noise_model(token_counts(counts)) if noise else None, target_counts(counts, eos=eos).astype(dtype)
+    seen = (C.astype(dtype) if of_noise is None else noisy_counts(C.astype(dtype), of_noise) for C in counts[:K])
+    F = [with_unseen_outputs(F_k, f) for F_k in seen]
+    U = explicit_solution((functools.reduce(jnp.add, F),) if features == "sum" else tuple(F), K)
+    return U if of_noise is None or not read else tuple(noisy_rows(block, of_noise) for block in U)
+
+
+def _check_features(counts: Counts | SparseCounts, features: str, radius: int | None) -> int:
     if features not in ("sum", "cat"):
         raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    K = counted_radius(counts, radius)
-    noise = noise_model(counts[0].sum(axis=0))
-    targets = [C if eos else _without_column(C, PAD) for C in counts[:K]]
-    blocks = targets if features == "cat" else list(merge_offsets(tuple(targets)))
-    b = [noise.one_minus_q @ C for C in blocks]
-    delta = [_log_ratio(C, noise, row) for C, row in zip(blocks, b, strict=True)]
-    column = sum(
-        C.sum(axis=0, dtype=np.int64) for C in blocks
-    )  # that of F too: Σp = 1, so noise moves nothing to another output
-    with np.errstate(divide="ignore"):  # of outputs never seen: there the base is -inf
-        log_b = [np.where(column > 0, np.log(row), -np.inf) for row in b]
-    c = (K - 1) / K * np.log(np.maximum(column, 1))
-
-    blocks_of_offset = (0,) * K if features == "sum" else tuple(range(K))
-    corrections = [sparse_rows(_scaled_rows(table, noise.q, dtype)) for table in delta]
-    seen_all = bool(np.all(column > 0))
-    rows = SparseTables(
-        bases=tuple(row - c for row in log_b),
-        corrections=tuple(corrections),
-        table_of_offset=blocks_of_offset,
-        longest=tuple(table.longest for table in corrections),
-        weight=noise.one_minus_q,
-        slopes=tuple(noise.p @ table for table in delta),
-        unseen=() if seen_all else _unseen_logits(blocks, int(targets[0].sum()), noise, K),
-    )
-    return LanguageModel(rows, features, eos)
+    return counted_radius(counts, radius)
 
 
-def smoothed_offset_rows(
-    counts: SparseCounts, *, eos: bool = False, smoothing: str = "kneser-ney", over: Any = None, dtype: type = np.float32
-) -> SparseTables:
-    """Smoothed rows of every offset, `log P_k(i|j)` up to a constant, sparse.
-
-    With `P(i|j) ∝ b_i (1 + s_ji)` and s zero for pairs that never occur, the row is `log b` and the sparse `log(1 + s_j)`.
-
-    Args:
-        over: [N] what is subtracted from every row, `log p` for rows over the unigram.
-
-    Raises:
-        ValueError: another smoothing than these.
-
-    Source: Kneser & Ney 1995; Chen & Goodman 1999, Eq. 12, 17 and 26.
-    """
-    targets = [C if eos else _without_column(C, PAD) for C in counts]
-    lower, excess = zip(*(smoothed_excess(C, smoothing) for C in targets), strict=True)
-    corrections = [sparse_rows(_with_data(C, np.log1p(s).astype(dtype))) for C, s in zip(targets, excess, strict=True)]
-    bases = [(np.log(b) - (0 if over is None else over)).astype(dtype) for b in lower]
-    return SparseTables(tuple(bases), tuple(corrections), tuple(range(len(bases))), tuple(rows.longest for rows in corrections))
-
-
-def sparse_rows(C: Any) -> SparseRows:
-    """A scipy.sparse.csr_array as sparse rows, with token ids of the smallest type."""
-    outputs = C.indices.astype(np.uint16 if C.shape[1] < 1 << 16 else np.int32)
-    return SparseRows(*jax.device_put((C.indptr.astype(np.int32), outputs, C.data)))  # jnp.asarray compiles for each shape
-
-
-def _log_ratio(C: csr_array, noise: Noise, b: np.ndarray) -> csr_array:
-    """δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i))."""
-    ratio = _scaled_rows(C, noise.q / noise.p).data / b[C.indices]
-    return _with_data(C, np.log1p(ratio))
-
-
-def _unseen_logits(blocks: list[csr_array], M: int, noise: Noise, K: int) -> tuple[np.ndarray, ...]:
-    """The logit of an output that a token was never seen with.
-
-    Less the constant of the token's row that the other logits leave out, `q_j log p_j + (1 - q_j) Σ p log p`.
-    """
-    C = [block.sum(axis=1, dtype=np.float64) / M for block in blocks]
-    F = [noise.q * column + noise.p * (noise.one_minus_q @ column) for column in C]
-    c = (K - 1) / K * np.log(sum(column.sum() for column in F))
-    ratio = [np.log(column / noise.p) for column in F]
-    return tuple(noise.q * r + noise.one_minus_q * (noise.p @ r) - c for r in ratio)
+def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: bool, dtype: Any) -> tuple[Sparse, ...]:
+    """The same from sparse counts, up to a constant of the row."""
+    K, (q, one_minus_q, p) = _check_features(counts, features, radius), noise_model(token_counts(counts))
+    targets: Any = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
+    blocks = targets if features == "cat" else merge_offsets(targets)
+    column: Any = sum(C.sum(axis=0, dtype=np.int64) for C in blocks)  # that of F too: noise moves nothing to another output
+    c, never = (K - 1) / K * np.log(np.maximum(column, 1)), column == 0
+    F_unseen = []  # the mean co-occurrences of each token, of outputs never seen
+    for C in blocks:
+        share = C.sum(axis=1, dtype=np.float64) / int(targets[0].sum())
+        F_unseen.append(q * share + p * (one_minus_q @ share))
+    c_unseen = (K - 1) / K * np.log(sum(F.sum() for F in F_unseen))
+    tables = []
+    for C, F in zip(blocks, F_unseen, strict=True):
+        b, cells, ratio = one_minus_q @ C, np.diff(C.indptr), np.log(F / p)
+        delta = _with_data(C, np.log1p(C.data * np.repeat(q / p, cells) / b[C.indices]))
+        values = (delta.data * np.repeat(q, cells)).astype(dtype)
+        base = np.where(never, -np.inf, np.log(np.where(never, 1, b)) - c)
+        unseen = q * ratio + one_minus_q * (p @ ratio) - c_unseen if never.any() else None  # less the constant of the row
+        over = base, p @ delta, one_minus_q, unseen
+        tables.append(sparse_rows(C.indptr.astype(np.int32), C.indices, values, C.shape[1], *over))
+    return tuple(tables)
 
 
 def _without_column(C: csr_array, i: int) -> csr_array:
@@ -232,157 +150,25 @@ def _with_data(C: csr_array, data: np.ndarray) -> csr_array:
     return csr_array((data, C.indices, C.indptr), shape=C.shape)
 
 
-def _scaled_rows(C: csr_array, q: np.ndarray, dtype: type = np.float64) -> csr_array:
-    """`diag(q) C`."""
-    return _with_data(C, (C.data * np.repeat(q, np.diff(C.indptr))).astype(dtype, copy=False))
-
-
-def _log_Z_of_tokens(rows: SparseTables) -> Float[np.ndarray, " N"]:
-    """`log Z(j)` after every token j.
-
-    `Z = sum_i exp(b_i + t_j s_i) + sum_{i after j} exp(b_i + t_j s_i) (exp(c_ji) - 1)`.
-    """
-    C, base, zeros = rows.table(0), np.asarray(rows.bases[0], np.float64), np.zeros(len(rows.bases[0]))
-    t = zeros if rows.weight is None else np.asarray(rows.weight, np.float64)
-    s, unseen = (np.asarray(part[0], np.float64) if part else zeros for part in (rows.slopes, rows.unseen))
-    w, smooth = np.exp(base - base.max()), _chebyshev_coefficients(s)
-    S = _with_data(C, np.exp(np.repeat(t, np.diff(C.indptr)) * s[C.indices]) * np.expm1(C.data.astype(np.float64)))
-    Z = chebval(2 * t - 1, smooth @ w) + S @ w
-    return base.max() + np.log(Z + np.count_nonzero(np.isneginf(base)) * np.exp(unseen - base.max()))
-
-
-def _chebyshev_coefficients(slopes: np.ndarray) -> np.ndarray:
-    """Coefficients [R, N] of `exp(t slopes_i)` over t in [0, 1], to float64 rounding.
-
-    Interpolation in R nodes errs by at most `max |f^(R)| / (2^(R-1) R!) = 2 (d/4)^R exp(d) / R!`, with d the largest slope.
-
-    Source: Trefethen 2013, Approximation Theory and Approximation Practice.
-    """
-    d, R = float(np.abs(slopes).max()), 1
-    while 2 * (d / 4) ** R * math.exp(d) / math.factorial(R) > 2**-53:
-        R += 1
-    x = chebpts1(R)
-    coefficients = 2 / R * chebvander(x, R - 1).T @ np.exp(np.outer((1 + x) / 2, slopes))
-    coefficients[0] /= 2
-    return coefficients
-
-
-FLOOR = 1e-9  # the count in the place of 0, at the optimum
-
-
-def explicit_language_model(
-    counts: Counts | SparseCounts,
-    *,
-    features: Features,
-    radius: int | None = None,
-    eos: bool = False,
-    noise: bool = True,
-    dtype=jnp.float32,
-) -> LanguageModel:
-    """A single-layer language model in closed form: counts, F, U, then Ũ.
-
-    Args:
-        counts: C_1 .. C_K' of jexplicit.counts.pairs.count; of sparse ones the model is `sparse_language_model`.
-        features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
-        noise: the paper's noise model; without it a pair that never occurred has the logit -inf.
-
-    Raises:
-        ValueError: a radius that was not counted; other features than the two.
-
-    Example:
-        >>> from jexplicit.counts.pairs import count
-        >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), radius=2, vocab_size=3), features="cat")
-        >>> model.radius, model.vocab_size
-        (2, 3)
-
-    Source: paper, Eq. 3-5 and Sec. 3.1.
-    """
-    if counts and issparse(counts[0]):
-        return sparse_language_model(cast(SparseCounts, counts), features=features, radius=radius, eos=eos, dtype=dtype)
-    options: Any = {"features": features, "radius": radius, "eos": eos, "noise": noise, "dtype": dtype}
-    tables, K = explicit_blocks(cast(Counts, counts), **options), len(counts) if radius is None else radius
-    return token_model(tables * (K // len(tables)), features, eos)
-
-
-def explicit_blocks(
-    counts: Counts,
-    *,
-    features: Features,
-    radius: int | None = None,
-    eos: bool = False,
-    noise: bool = True,
-    dtype=jnp.float32,
-    read: bool = True,
-) -> tuple[Float[Array, "N N"], ...]:
-    """The tables Ũ = E U: one for Sum, K for Cat.
-
-    Arguments and errors are those of `explicit_language_model`; without `read` it is the decoder U below the noise. An output
-    that is no target gets the column of one independent observation.
-
-    Source: paper, Eq. 2-5.
-    """
-    if features not in ("sum", "cat"):
-        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    K = counted_radius(counts, radius)
-    of_noise, f = noise_model(token_counts(counts)) if noise else None, target_counts(counts, eos=eos).astype(dtype)
-    seen = (C.astype(dtype) if of_noise is None else noisy_counts(C.astype(dtype), of_noise) for C in counts[:K])
-    F = [with_unseen_outputs(F_k, f) for F_k in seen]
-    U = explicit_solution((functools.reduce(jnp.add, F),) if features == "sum" else tuple(F), K)
-    return U if of_noise is None or not read else tuple(noisy_rows(block, of_noise) for block in U)
-
-
 def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline without context: the log relative frequency of the targets.
-
-    Raises:
-        ValueError: no counts.
-
-    Example:
-        >>> from jexplicit.counts.pairs import count
-        >>> model = unigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
-        >>> jnp.exp(model.logits(jnp.array([1]))).round(2).tolist()  # what was never a target counts once
-        [0.25, 0.5, 0.25]
-    """
+    """The baseline without context: log relative frequencies of targets."""
     counted_radius(counts, 1)  # checks them
-    row = Constant(jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32))))
-    return LanguageModel(row, "none", eos)
+    log_p = np.log(unigram(target_counts(counts, eos=eos).astype(np.float64)))
+    return LanguageModel(BackOffChain(jnp.asarray(log_p, jnp.float32)), "none", eos)
 
 
 def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
-    """The baseline with one token of context: interpolated Kneser-Ney.
-
-    Raises:
-        ValueError: no counts.
-
-    Example:
-        >>> from jexplicit.counts.pairs import count
-        >>> import jax
-        >>> model = bigram_model(count(np.array([0, 1, 2, 1, 0]), radius=1, vocab_size=3))
-        >>> (8 * jax.nn.softmax(model.logits(jnp.array([1])))).round().tolist()  # after 1 came 2
-        [1.0, 2.0, 5.0]
-    """
+    """The baseline with one token of context: interpolated Kneser-Ney."""
     counted_radius(counts, 1)  # checks them
-    return LanguageModel(smoothed_offset_rows((csr_array(counts[0]),), eos=eos), "none", eos)
+    C: Any = csr_array(counts[0]) if eos else _without_column(csr_array(counts[0]), PAD)
+    level = ContextLevel(np.arange(C.shape[0]), C.indptr, C.indices, C.data)
+    return LanguageModel(_kneser_ney_chain([level], C.shape[1], modified=False), "none", eos)
 
 
 def bigram_optimum(C: Int[np.ndarray, "N N"], *, floor: float = FLOOR) -> tuple[Float[np.ndarray, "N N"], float]:
-    """The optimum at K = 1, conditional relative frequencies, and its loss.
+    """The optimum at K = 1, `log(C[j, i] / C(j))`, and its loss.
 
-        U[j, i] = log(C[j, i] / C(j)),        L = -(1/M) sum_{j,i} C[j, i] log(C[j, i] / C(j))
-
-    Args:
-        C: counts of targets after each token.
-        floor: the count in the place of 0, as log 0 = -inf; the summed loss of the table is at most `N^2 * floor` above the
-            infimum. A context that never occurs gets equal probabilities.
-
-    Raises:
-        ValueError: no position to predict.
-
-    Example:
-        >>> round(bigram_optimum(np.array([[3, 1], [0, 4]]))[1], 4)  # H(1/4) / 2
-        0.2812
-
-    Source: paper, Eq. 1 and 3, at K = 1.
+    The floor stands in the place of a count of 0; the summed loss is at most `N^2 * floor` above the infimum.
     """
     n = C.sum(axis=1, dtype=np.int64)
     if not n.any():
@@ -407,9 +193,6 @@ def with_targets(C: np.ndarray, *, eos: bool = False) -> np.ndarray:
     return C if eos else np.where(np.arange(C.shape[1]) == PAD, 0, C)
 
 
-_pairs_per_block = 1 << 20
-
-
 class Children(NamedTuple):
     """Contexts one token longer: `start[r] .. start[r+1] - 1` extend r."""
 
@@ -418,13 +201,7 @@ class Children(NamedTuple):
 
 
 def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"]) -> Int[Array, " levels"]:
-    """The number of the context at every level, -1 if absent: pure.
-
-    Example:
-        >>> ngrams = smoothed_ngrams(np.array([[1, 0], [2, 1]]), np.array([2, 1]), vocab_size=3)
-        >>> [context_numbers(ngrams.children, jnp.array(x)).tolist() for x in ([2, 1], [2, 2])]
-        [[2, 1], [2, -1]]
-    """
+    """The number of the context at every level, -1 if absent: pure."""
     numbers = [context[0].astype(jnp.int32)]
     for n, level in enumerate(children, 1):
         most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
@@ -438,66 +215,48 @@ class BackOffChain(TableRows):
 
     base: [N] log of the distribution that the nearest token backs off to.
     children: how a context is found, level by level.
-    levels: the sparse rows of contexts of one token, of two, ...; a context that never occurred has a row of zeros.
-    log_gamma: [contexts] `log γ` of every level, 0 for a context that never occurred; empty where rows are of a file whose
-        probabilities sum to 1 only to its digits: there the softmax normalises.
-    longest: entries of the longest row of each level.
+    levels, log_gamma: rows and `log γ` of contexts of one token, of two, ...; zeros for a context that never occurred.
     """
 
     base: Any
-    children: tuple[Children, ...]
-    levels: tuple[SparseRows, ...]
+    children: tuple[Children, ...] = ()
+    levels: tuple[Sparse, ...] = ()
     log_gamma: tuple[Any, ...] = ()
-    longest: tuple[int, ...] = static(())
 
     names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
     tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
     radius = property(lambda self: max(1, len(self.levels)))
     vocab_size = property(lambda self: len(self.base))
-    normalised = property(lambda self: bool(self.log_gamma))
-
-    @property
-    def row_tables(self):
-        tables = (Sparse(rows, len(self.base), n) for rows, n in zip(self.levels, self.longest, strict=True))
-        return (Dense(jnp.asarray(self.base)[None]), *tables)
+    normalised = True
+    row_tables = property(lambda self: (jnp.asarray(self.base)[None], *self.levels))
 
     def index(self, context):
         none = jnp.zeros(1, jnp.int32)
         return jnp.concatenate([none, context_numbers(self.children, context)]) if self.levels else none
 
     def entry(self, context, output):
-        """`log p(output | context)`; without weights γ the logit of the output."""
+        """`log p(output | context)`."""
         log_p = super().entry(context, output)
-        numbers = context_numbers(self.children, context) if self.log_gamma else ()
+        numbers = context_numbers(self.children, context) if self.levels else ()
         for n, log_gamma in zip(numbers, self.log_gamma, strict=True):
             log_p += jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
         return log_p
 
 
 def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> BackOffChain:
-    """The rows of the interpolated modified Kneser-Ney model up to K tokens.
+    """The interpolated modified Kneser-Ney model of contexts and targets.
 
     The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
 
-    Args:
-        X: [M, K] contexts, nearest token first; four columns for the n-gram model of order 5.
-        Y: [M] targets.
-        vocab_size: N.
-
-    Raises:
-        ValueError: contexts of no token; no position; 2^31 different pairs.
-
-    Example:
-        >>> rows = smoothed_ngrams(np.array([[1], [1], [2]]), np.array([1, 2, 1]), vocab_size=3).levels[0]
-        >>> rows.outputs.tolist(), rows.start.tolist()  # 1 is followed by 1 and 2; 2 by 1
-        ([1, 2, 1], [0, 0, 2, 3])
-
     Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated) and Sec. 4; as additive logits, this project.
     """
-    N, K = vocab_size, X.shape[1]
-    if not K or not len(Y):
-        raise ValueError(f"{len(Y)} positions with contexts of {K} tokens: give at least one of each")
-    levels = count_contexts(X, Y, N)
+    if not X.shape[1] or not len(Y):
+        raise ValueError(f"{len(Y)} positions with contexts of {X.shape[1]} tokens: give at least one of each")
+    return _kneser_ney_chain(count_contexts(X, Y, vocab_size), vocab_size, modified=True)
+
+
+def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> BackOffChain:
+    """The smoothed rows of levels of contexts, and their weights γ; levels are consumed."""
     lower, small = unigram(np.bincount(levels[0].outputs, minlength=N)), np.uint16 if N <= 1 << 16 else np.int32
     children, rows, log_gammas, shorter, P = [], [], [], levels[0], lower
     while levels:
@@ -508,7 +267,7 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
             numbers, ids = quotient_and_rest(level.contexts, N)
             children.append(Children(starts_of(numbers, len(shorter.contexts)), ids.astype(small)))
             level = level._replace(contexts=numbers.astype(np.int32))  # as the keys are large
-        D = discounts_of(counts_of_counts(level.counts), modified=True)
+        D = discounts_of(counts_of_counts(level.counts), modified=modified)
         values, log_gamma = np.empty(E, np.float32), np.empty(len(level.contexts), np.float32)
         own_P = np.empty(E if levels else 0)  # nothing backs off to the longest contexts
         for c in _blocks(level):
@@ -521,12 +280,11 @@ def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"],
             log_gamma[c] = np.log(np.where(total > 0, freed / np.maximum(total, 1), 1))
             if levels:
                 own_P[pairs] = (kept + backed_off) / block.of_pairs(total)
-        rows.append(SparseRows(level.start, level.outputs.astype(small), values))
+        rows.append(sparse_rows(level.start, level.outputs, values, N))
         log_gammas.append(log_gamma)
         shorter, P = level, own_P
     arrays = np.log(lower).astype(np.float32), tuple(children), tuple(rows), tuple(log_gammas)
-    longest = tuple(level.longest for level in rows)
-    return BackOffChain(*jax.device_put(arrays, may_alias=True), longest)  # on a CPU nothing is copied
+    return BackOffChain(*jax.device_put(arrays, may_alias=True))  # on a CPU nothing is copied
 
 
 def _blocks(level: ContextLevel) -> list[slice]:
@@ -547,26 +305,16 @@ def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel
     return P[shorter.start[near.start] :][np.searchsorted(keys, block.keys(block.contexts - near.start, N))]
 
 
-_overlaps = 4  # windows that read a token of a text
-
-
 @pytree
 class NetworkRows:
-    """The logits of a network of K tokens, as one row.
-
-    variables: parameters and running statistics of the network.
-    network: the flax module, [B, K] token ids -> [B, N] logits.
-    context: K.
-    """
+    """The logits of a flax network of K tokens, as one row."""
 
     variables: Any
     network: Any = static()
     context: int = static()
 
-    names = property(lambda self: ("network",))
-    tokens = property(lambda self: (None,))
+    names, tokens, history = ("network",), (None,), 0
     radius = property(lambda self: self.context)
-    history = property(lambda self: 0)
     vocab_size = property(lambda self: self.network.vocab_size)
 
     def read(self, context, history=None):
@@ -577,18 +325,12 @@ class NetworkRows:
 
 @pytree
 class SequenceRows:
-    """The logits of a network with a context of W tokens, as one row.
-
-    variables: parameters of the network.
-    network: the flax module, [B, T] token ids -> [B, T, N] logits; causal, and a `<pad>` begins a document.
-    """
+    """The logits of a causal flax network of W tokens, as one row."""
 
     variables: Any
     network: Any = static()
 
-    names = property(lambda self: ("network",))
-    tokens = property(lambda self: (None,))
-    radius = 1
+    names, tokens, radius = ("network",), (None,), 1
     history = property(lambda self: self.network.window)
     vocab_size = property(lambda self: self.network.vocab_size)
 

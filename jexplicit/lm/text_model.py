@@ -12,9 +12,9 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.arpa import is_arpa, write_arpa
 from jexplicit.lm.attribution import Attribution, explain
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.model import LanguageModel, read_text
 from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.evaluation import evaluate, read_text, score
+from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import library, save_model
 from jexplicit.runs.checks import key_of_seed
@@ -46,45 +46,36 @@ class TextModel(NamedTuple):
     def score(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[np.ndarray]:
         """`log p` of each token of every text given its context, in nats.
 
-        With a model that predicts the end of a document, the last number of a text is that of its end.
-
-        Args:
-            texts: documents, a list: a single text is `[text]`.
-
-        Raises:
-            ValueError: one text instead of a list.
+        Of a model that predicts the end of a document, the last number of a text is that of its end. texts: a list; one text is
+        `[text]`, or else a ValueError.
         """
-        return [log_p for _, log_p in self.score_tokens(texts, progress=progress)]
+        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
+        ids, pad = self.tokenizer.encode_all(texts), np.array([PAD], np.int32)
+        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
+        if not parts:
+            return [np.zeros(0) for _ in ids]
+        log_p = score(self.model, np.concatenate([pad, *parts]), progress=progress).astype(np.float64)
+        predicted = [len(of_text) + (self.model.eos and len(of_text) > 0) for of_text in ids]
+        return np.split(log_p, np.cumsum(predicted)[:-1])
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The predicted token ids of every text, and their scores."""
-        texts = _documents(texts)
-        ids = self.tokenizer.encode_all(texts)
-        pad = np.array([PAD], np.int32)
-        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
-        if not parts:
-            return [(of_text, np.zeros(0)) for of_text in ids]
-        log_p = score(self.model, np.concatenate([pad, *parts]), progress=progress).astype(np.float64)
-        predicted = [np.append(of_text, pad) if self.model.eos and len(of_text) else of_text for of_text in ids]
-        return list(zip(predicted, np.split(log_p, np.cumsum([len(tokens) for tokens in predicted])[:-1]), strict=True))
+        scores = self.score(texts := texts if isinstance(texts, str) else [*texts], progress=progress)
+        ids, end = self.tokenizer.encode_all(texts), np.array([PAD], np.int32)[: self.model.eos]
+        predicted = (np.append(of_text, end if len(of_text) else end[:0]) for of_text in ids)
+        return list(zip(predicted, scores, strict=True))
 
     def perplexity(self, texts: Sequence[str]) -> float:
-        """The perplexity per token of texts, that of all predictions together.
-
-        Raises:
-            ValueError: one text instead of a list, or no token to predict.
-        """
-        stream = encode_documents(self.tokenizer, texts := _documents(texts))
+        """The perplexity per token of texts, that of all predictions together."""
+        stream = encode_documents(
+            self.tokenizer, [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
+        )
         if not (stream != PAD).any():
             raise ValueError(f"no token in {len(texts)} texts: give some text")
         return evaluate(self.model, stream).perplexity
 
     def explain(self, text: str) -> Attribution:
-        """The part of every row in each prediction of a text (`jexplicit.explain`).
-
-        Raises:
-            ValueError: no token to predict; a network, whose logits are no sum over its tokens.
-        """
+        """The part of every row in each prediction of a text (`jexplicit.explain`)."""
         stream = encode_documents(self.tokenizer, [text])
         if len(stream) < 2:
             raise ValueError("no token in the text: give some text")
@@ -92,15 +83,7 @@ class TextModel(NamedTuple):
         return explain(self.model, read.X, read.Y, past=read.past)
 
     def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:
-        """The likeliest next tokens after a prompt, with their probabilities.
-
-        Args:
-            prompt: text, empty for the start of a document.
-            top: how many.
-
-        Raises:
-            ValueError: top < 1.
-        """
+        """The `top` likeliest tokens after a prompt, with their probabilities."""
         if not isinstance(top, int) or top < 1:
             raise ValueError(f"top={top!r}: ask for at least one token")
         p = np.exp(next_token(self.model, *prompt_ids(self.tokenizer, prompt)))
@@ -121,11 +104,8 @@ class TextModel(NamedTuple):
         Args:
             prompt: text, empty for the start of a document; or a list of texts.
             length: tokens to generate, fewer where the model ends the document.
-            temperature, top_k, top_p: see `jexplicit.generate`.
+            temperature, top_k, top_p: see `jexplicit.generate`, also for errors.
             seed: a whole number from 0 to 2^63 - 1, or a jax.random key; the same gives the same text.
-
-        Raises:
-            ValueError: those of `jexplicit.generate`.
         """
         options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         return generate_text(key_of_seed(seed), self.model, self.tokenizer, prompt, length, **options)
@@ -136,10 +116,6 @@ class TextModel(NamedTuple):
         NAME.safetensors has the model, its tokenizer and its provenance; NAME.arpa and NAME.arpa.gz have an n-gram model, with
         its tokens as words, for other decoders (jexplicit.lm.arpa). A name without an ending is a folder: model.safetensors,
         config.json with the provenance, and a model card, README.md, unless there is one.
-
-        Raises:
-            ValueError: another ending; the folder of a run; a file that cannot be written; a model that is none of n-grams, for
-                an ARPA file.
         """
         file = model_path(path)
         if is_arpa(file):
@@ -159,19 +135,7 @@ class TextModel(NamedTuple):
 
 
 def model_path(path: str | os.PathLike) -> Path:
-    """The file that `TextModel.save` writes, in a folder if the name has no ending.
-
-    Raises:
-        ValueError: the name of a file that no model is written to; a folder with a config.json of another program or of a run.
-
-    Example:
-        >>> model_path("shakespeare").parts[-2:]
-        ('shakespeare', 'model.safetensors')
-        >>> model_path("model.pt")
-        Traceback (most recent call last):
-        ...
-        ValueError: model.pt: give a folder, or a file name that ends in .safetensors, .arpa or .arpa.gz
-    """
+    """The file that `TextModel.save` writes, in a folder if the name has no ending."""
     given, path = path, local_path(path)
     if is_arpa(path) or path.suffix.lower() == ".safetensors":
         return path
@@ -225,14 +189,3 @@ model.generate("", 40)
 
 Whoever shares the model says under which licence: the text that it was made of may have one (`license:` in the first lines).
 """
-
-
-def _documents(texts: Sequence[Any]) -> list[str]:
-    if isinstance(texts, str):
-        raise ValueError(f"a text of {len(texts)} characters instead of documents: pass a list of documents, [text]")
-    if not isinstance(texts, Iterable):
-        raise ValueError(f"{texts!r} instead of documents: pass a list of strings; jexplicit.data.corpora reads files")
-    texts = list(texts)
-    if others := [n for n, text in enumerate(texts) if not isinstance(text, str)]:
-        raise ValueError(f"text {others[0]} is {texts[others[0]]!r} of type {type(texts[others[0]]).__name__}: pass strings")
-    return texts

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
-from jexplicit.runs.loop import as_json
 
 _pieces, _shortest_piece = 20, 2000  # of what is held out of long documents; tokens
 _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of the two, but at most a tenth
@@ -28,7 +27,7 @@ _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of t
 
 @dataclass(frozen=True, kw_only=True)
 class Options(FitOptions):
-    """Hyperparameters of all methods; each uses its own subset (`OPTIONS` in jexplicit.lm.fits.fit)."""
+    """Hyperparameters of all methods; each uses its own of them, see `jexplicit.lm.fits.fit.OPTIONS`."""
 
     features: Features = "cat"
     radius: int = 1
@@ -36,19 +35,13 @@ class Options(FitOptions):
     train_sample: int | None = 1_000_000
     seed: int = 0
 
-    def __post_init__(self):
-        for field in fields(self):  # NumPy's numbers as Python's, which files and records hold
-            object.__setattr__(self, field.name, as_json(vars(self)[field.name]))
-
 
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
     stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
-    log: called with the fields of an event.
-    dev: [L] text whose perplexity iterative methods report, and stop by.
-    checkpoints: folder for what a killed fit resumes from; a fit of another text, with other options, is refused there.
-    events: earlier events of a name, of the run that is resumed.
+    log: called with the fields of an event. dev: [L] text whose perplexity iterative methods report, and stop by. checkpoints:
+    folder for what a killed fit resumes from. events: earlier events of a name, of the run that is resumed.
     """
 
     stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)
@@ -61,20 +54,12 @@ class Watch(NamedTuple):
 class TrainingText:
     """A text to fit on, with derived data that is made at first use.
 
-    Args:
-        stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        mesh: devices to share the work; default, all accelerators, or one CPU.
-        counts: C_1 .. C_K of the stream, if known.
-        sparse_counts: the same as sparse tables.
-        tokenizer: that made the stream; for context mixing.
+    stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: devices to share the work; default, all accelerators, or one
+    CPU. counts, sparse_counts: C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
 
-    Raises:
-        ValueError: a stream that does not begin and end with `<pad>`.
-
-    Example:
-        >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
-        >>> text.counts(1)[0].tolist()
-        [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+    >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
+    >>> text.counts(1)[0].tolist()
+    [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     """
 
     def __init__(
@@ -89,11 +74,8 @@ class TrainingText:
         tokenizer: Tokenizer | None = None,
     ):
         check_stream(stream)
-        self.tokenizer = tokenizer
-        self.stream, self.vocab_size, self.eos = stream, vocab_size, eos
-        self._mesh = mesh
-        self._counts, self._sparse = counts, sparse_counts
-        self._known_sparse = sparse_counts
+        self.stream, self.vocab_size, self.eos, self.tokenizer, self._mesh = stream, vocab_size, eos, tokenizer, mesh
+        self._counts, self._sparse, self._known_sparse = counts, sparse_counts, sparse_counts
         self._made: dict[Any, Any] = {}
 
     @functools.cached_property
@@ -106,11 +88,6 @@ class TrainingText:
         """The whole stream as an array."""
         return np.asarray(self.stream[:])
 
-    @property
-    def sparse(self) -> bool:
-        """Whether only sparse counts are known, without tables [N, N]."""
-        return bool(self._sparse) and not self._counts
-
     def counts(self, radius: int) -> Counts:
         """C_1 .. C_K, dense."""
         if len(self._counts) < radius:
@@ -119,7 +96,7 @@ class TrainingText:
 
     def known_counts(self, radius: int) -> Counts | SparseCounts:
         """C_1 .. C_K as they are known: sparse, or else dense."""
-        return self.sparse_counts(radius) if self.sparse else self.counts(radius)
+        return self.sparse_counts(radius) if self._sparse and not self._counts else self.counts(radius)
 
     def sparse_counts(self, radius: int) -> SparseCounts:
         """C_1 .. C_K, sparse."""
@@ -132,18 +109,19 @@ class TrainingText:
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
         """The text in two parts: one to count, one to fit weights on."""
         wanted = max(_held_out_tokens, int(_held_out_share * len(self.stream)), positions)
-        return self.once(("parts", wanted), lambda: self._hold_out(wanted))
 
-    def _hold_out(self, positions: int) -> "tuple[TrainingText, np.ndarray]":
-        stream = self.in_memory
-        if np.count_nonzero(stream == PAD) > 2:  # of a single document the end is held out
-            stream = cut_documents(stream, max(_shortest_piece, positions // _pieces))
-        rest, held = hold_out(stream, positions=positions)
-        whole = len(rest) + len(held) == len(self.stream) + 1  # pairs across a cut are in neither part
-        known = self._counts if whole else ()
-        held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
-        counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
-        return self.like(rest, counts=counts), held
+        def hold() -> "tuple[TrainingText, np.ndarray]":
+            stream = self.in_memory
+            if np.count_nonzero(stream == PAD) > 2:  # of a single document the end is held out
+                stream = cut_documents(stream, max(_shortest_piece, wanted // _pieces))
+            rest, held = hold_out(stream, positions=wanted)
+            whole = len(rest) + len(held) == len(self.stream) + 1  # pairs across a cut are in neither part
+            known = self._counts if whole else ()
+            held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
+            counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
+            return self.like(rest, counts=counts), held
+
+        return self.once(("parts", wanted), hold)
 
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
         """Another text of the same tokens, with its known counts."""

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], 
             remedy = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(modules))}"
             raise AttributeError(f"module {package!r} has no attribute {name!r}: {remedy}")
         module = importlib.import_module(modules[name])
-        return module if modules[name] == f"{package}.{name}" else getattr(module, name)
+        found = module if modules[name] == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, found)  # so that it is looked up once
+        return found
 
     return find, lambda: sorted(modules)

@@ -35,12 +35,12 @@ training networks. No effect on a CPU.
 """
 
 
-_threads_lost: list[bool] = []  # whether JAX ran when this process was forked
+threads_lost: list[bool] = []  # whether JAX ran when this process was forked
 
 
 def check_threads() -> None:
     """Refuse to compute in a forked process, where JAX waits for its parent's threads."""
-    if _threads_lost:
+    if threads_lost:
         raise RuntimeError(
             "this process was forked after JAX had started, and has none of its threads: start it by another method, "
             'multiprocessing.get_context("spawn")'
@@ -48,7 +48,7 @@ def check_threads() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=lambda: _threads_lost.extend([True] * bool(xla_bridge._backends)))
+    os.register_at_fork(after_in_child=lambda: threads_lost.extend([True] * bool(xla_bridge._backends)))
 
 
 def data_mesh(devices: int | None = None) -> Mesh:

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from jexplicit.runs.checks import as_float, is_concrete
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.loop import Entry, iterate
-from jexplicit.solvers.gram import ExampleBlocks, Gram, gram_matrix, split_examples
+from jexplicit.solvers.sweeps import ExampleBlocks, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
@@ -31,13 +31,7 @@ _block = 512  # examples whose kernels and gradients are in memory at a time
 
 
 class FeatureMachine(NamedTuple):
-    """A kernel predictor.
-
-    X: [n, d] examples.
-    alpha: [n, c].
-    M: [d, d] the metric, symmetric and positive semidefinite.
-    bandwidth: L of the kernels of a distance.
-    """
+    """A kernel predictor with a metric M and a bandwidth."""
 
     X: Float[Array, "n d"]
     alpha: Float[Array, "n c"]
@@ -48,21 +42,11 @@ class FeatureMachine(NamedTuple):
 def kernel_and_slope(
     x: Float[Array, " d"], X: Float[Array, "n d"], M: Float[Array, "d d"], kernel: Kernel, bandwidth: Any
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """`K_M(x, x_i)` of one x, and the slopes of its gradient.
-    The gradient is `s_i M (x_i - x)`, or `s_i M x_i` of the quadratic kernel.
+    """`K_M(x, x_i)` of one x, and the slopes s_i of its gradient.
 
         quadratic (xᵀM z)²,    gaussian exp(-|x - z|²_M / 2L²),    laplace exp(-|x - z|_M / L)
 
-    Args:
-        x, X: an example and others.
-        M: the metric.
-        kernel: which.
-        bandwidth: L; the quadratic kernel has none.
-
-    Example:
-        >>> K, _ = kernel_and_slope(jnp.ones(2), jnp.ones((1, 2)), jnp.eye(2), "quadratic", 1.0)
-        >>> K.tolist()
-        [4.0]
+    The gradient is `s_i M (x_i - x)`, or `s_i M x_i` of the quadratic kernel, which has no bandwidth L.
     """
     if kernel not in KERNELS:
         raise ValueError(f"kernel {kernel!r}: choose {', '.join(KERNELS)}")
@@ -97,12 +81,7 @@ def solve(
 ) -> FeatureMachine:
     """Kernel ridge regression with a metric: `alpha = (K_M + ridge k I)⁻¹ Y`.
 
-    Args:
-        X: [n, d] examples.
-        Y: [n, c] targets.
-        M: the metric.
-        kernel, bandwidth: of `kernel_and_slope`.
-        ridge: relative to the kernel's own size; at least n times the rounding of the float type, which a kernel of n has.
+    The ridge is relative to the kernel's own size, and at least n times the rounding of the float type.
 
     Example:
         >>> X, Y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0], [3.0]])
@@ -119,6 +98,8 @@ def solve(
     return FeatureMachine(X, jax.scipy.linalg.cho_solve(factor, Y), M, jnp.asarray(bandwidth, X.dtype))
 
 
+@functools.partial(jax.jit, static_argnames="kernel")
+@full_precision
 def solve_on_landmarks(
     blocks: ExampleBlocks,
     Z: Float[Array, "m d"],
@@ -132,18 +113,23 @@ def solve_on_landmarks(
 
         phi(x) = L⁻¹ K_M(Z, x),  K_M(Z, Z) = L Lᵀ,     w = (PhiᵀPhi + ridge k I)⁻¹ PhiᵀY,     alpha = L⁻ᵀ w
 
-    Args:
-        blocks: n examples and targets, over devices.
-        Z: [m, d] landmarks, such as some of the examples; with all of them it is `solve`.
-        M, kernel, bandwidth, ridge: those of `solve`.
-
     Source: Williams & Seeger, Using the Nyström method to speed up kernel machines, 2000.
     """
-    bandwidth = jnp.asarray(bandwidth, Z.dtype)
-    factor, size = _landmark_factor(Z, M, bandwidth, kernel=kernel)
-    features = jax.tree_util.Partial(_landmark_features(kernel), Z, M, bandwidth, factor)
-    gram = gram_matrix(blocks, features)
-    return FeatureMachine(Z, _landmark_weights(gram, factor, ridge * size), M, bandwidth)
+    K, identity = _kernel_matrix(Z, Z, M, kernel, bandwidth), jnp.eye(len(Z), dtype=Z.dtype)
+    size = jnp.trace(K) / len(Z)
+    L = jnp.linalg.cholesky(K + len(Z) * jnp.finfo(K.dtype).eps * size * identity)
+
+    def add(sums: Any, block: Any) -> Any:
+        X, Y, weight = block
+        Phi = jax.scipy.linalg.solve_triangular(L, _kernel_matrix(Z, X, M, kernel, bandwidth) * weight[None], lower=True)
+        return (sums[0] + Phi @ Phi.T, sums[1] + Phi @ Y), None
+
+    zeros = jnp.zeros_like(K), jnp.zeros((len(Z), blocks.Y.shape[-1]), K.dtype)
+    of_devices = jax.vmap(lambda *own: jax.lax.scan(add, zeros, own)[0])(*blocks)
+    PhiPhi, PhiY = jax.tree.map(lambda part: part.sum(axis=0), of_devices)
+    w = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(PhiPhi + ridge * size * identity), PhiY)
+    alpha = jax.scipy.linalg.solve_triangular(L, w, trans=1, lower=True)
+    return FeatureMachine(Z, alpha, M, jnp.asarray(bandwidth, Z.dtype))
 
 
 @functools.partial(jax.jit, static_argnames="kernel")
@@ -161,17 +147,15 @@ def agop(
 ) -> Float[Array, "d d"]:
     """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`.
 
-    Args:
-        machine: the predictor.
-        examples: over devices; default, the machine's own.
-        kernel: of the machine.
-
     Example:
         >>> machine = FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))  # f(x) = x²
         >>> agop(machine).tolist()
         [[4.0]]
     """
-    X, weight = (examples.X, examples.weight) if examples else _in_blocks(machine.X)
+    if examples is None:  # one block; large machines have their examples in blocks
+        X, weight = machine.X[None, None], jnp.ones((1, 1, len(machine.X)), machine.X.dtype)
+    else:
+        X, weight = examples.X, examples.weight
     total = _quadratic_sum(machine, X, weight) if kernel == "quadratic" else _radial_sum(machine, X, weight, kernel)
     return machine.M @ total @ machine.M / weight.sum()
 
@@ -209,14 +193,6 @@ def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel
     return jax.vmap(lambda *blocks: jax.lax.scan(add, jnp.zeros_like(M), blocks)[0])(X, weight).sum(axis=0)
 
 
-def _in_blocks(X: Float[Array, "n d"]) -> tuple[Array, Array]:
-    """Examples in blocks, and the ones that are not padding."""
-    n, size = len(X), min(_block, len(X))
-    blocks = -(-n // size)
-    padded = jnp.pad(X, ((0, blocks * size - n), (0, 0))).reshape(1, blocks, size, -1)
-    return padded, (jnp.arange(blocks * size) < n).astype(X.dtype).reshape(1, blocks, size)
-
-
 def matrix_power(M: Float[Array, "d d"], power: float) -> Float[Array, "d d"]:
     """`M^power` of a symmetric positive semidefinite matrix."""
     values, vectors = jnp.linalg.eigh((M + M.T) / 2)
@@ -248,26 +224,16 @@ def feature_machine(
     """Solve, take the metric from the predictor's gradients, and solve again.
 
     Args:
-        X: [n, d] examples, in the float type of the computation.
-        Y: [n, c] targets.
+        X, Y: [n, d] examples and [n, c] targets, in the float type of the computation.
         solves: how many; the first has the identity as its metric.
-        kernel, ridge: of `solve`.
         bandwidth: L, relative to the root mean square of the distances between examples, by the metric of each solve.
         power: of the average gradient outer product.
-        landmarks: examples, drawn at random, whose kernels the predictor is made of; default, all. Fewer bound memory and time
-            where examples are many.
-        seed: of the draw.
-        mesh: devices that share the examples; default, all accelerators, or one CPU.
+        landmarks: examples, drawn at random by the seed, whose kernels the predictor is made of; default, all.
         measure: what the history has of every solve, such as its accuracy.
         options: checkpoints and callbacks of `jexplicit.runs.loop`.
 
     Returns:
         The last machine, and the history.
-
-    Raises:
-        ValueError: shapes that do not fit, numbers that are not finite, no solve, an unknown kernel, or a bandwidth, ridge or
-            power that is not above 0.
-        FloatingPointError: a solution that is not finite: raise the ridge.
 
     Example:
         >>> X = jax.random.normal(jax.random.key(0), (60, 4))
@@ -313,38 +279,9 @@ def check_examples(X: Any, Y: Any) -> None:
     """Refuse examples and targets that do not go together."""
     if jnp.ndim(X) != 2 or jnp.ndim(Y) != 2 or len(X) != len(Y) or 0 in X.shape or 0 in Y.shape:
         raise ValueError(f"examples {jnp.shape(X)}, targets {jnp.shape(Y)}: give [n, d] and [n, c], of at least one example")
-    if not is_concrete(X, Y):
-        return
-    if not bool(jnp.isfinite(X).all()) or not bool(jnp.isfinite(Y).all()):
+    if is_concrete(X, Y) and not bool(jnp.isfinite(X).all() & jnp.isfinite(Y).all()):
         raise ValueError("examples or targets that are not finite: clean them first")
 
 
 def _kernel_matrix(X: Array, Z: Array, M: Array, kernel: Kernel, bandwidth: Any) -> Float[Array, "m n"]:
     return jax.vmap(lambda x: kernel_and_slope(x, Z, M, kernel, bandwidth)[0])(X)
-
-
-@functools.cache
-def _landmark_features(kernel: Kernel) -> Callable[..., Array]:
-    """`phi(x) = L⁻¹ K_M(Z, x)` of every row of X, compiled once."""
-
-    def features(Z: Array, M: Array, bandwidth: Array, factor: Array, X: Array) -> Float[Array, "n m"]:
-        return jax.scipy.linalg.solve_triangular(factor, _kernel_matrix(Z, X, M, kernel, bandwidth), lower=True).T
-
-    return features
-
-
-@functools.partial(jax.jit, static_argnames="kernel")
-@full_precision
-def _landmark_factor(Z: Array, M: Array, bandwidth: Array, *, kernel: Kernel) -> tuple[Array, Array]:
-    """L of `K_M(Z, Z)` with a small diagonal, and its mean diagonal."""
-    K, m = _kernel_matrix(Z, Z, M, kernel, bandwidth), len(Z)
-    size = jnp.trace(K) / m
-    return jnp.linalg.cholesky(K + m * jnp.finfo(K.dtype).eps * size * jnp.eye(m, dtype=K.dtype)), size
-
-
-@jax.jit
-@full_precision
-def _landmark_weights(gram: Gram, factor: Array, ridge: Array) -> Float[Array, "m c"]:
-    places = jnp.arange(len(factor))
-    root = jax.lax.linalg.cholesky(gram.HH.at[places, places].add(ridge), symmetrize_input=False)
-    return jax.scipy.linalg.solve_triangular(factor, jax.scipy.linalg.cho_solve((root, True), gram.HY), trans=1, lower=True)

@@ -49,13 +49,10 @@ def _are_fine(logits: Any, Y: Any) -> Array:
 def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
     """Mean negative log-likelihood of targets Y, in nats.
 
-    Args:
-        logits: [M, N].
-        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels 0 .. N - 1.
+    logits: [M, N]; -inf is a probability of 0. Y: [M, N] targets, one-hot or a distribution per row; or [M] labels 0 .. N - 1.
 
     Raises:
-        ValueError: no examples, a logit that is NaN or infinite, targets of another shape or that are no distribution, a label
-            that is no output; under jit, vmap and grad only shapes are checked. A logit of -inf is a probability of 0.
+        ValueError: values that are none of these; under jit, vmap and grad only shapes are checked.
 
     Example:
         >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
@@ -72,10 +69,6 @@ def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
 def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
     """The fraction of rows whose largest logit is at the label.
 
-    Raises:
-        ValueError: no examples, a logit that is NaN or infinite, labels that are neither M numbers 0 .. N - 1 nor one-hot
-            [M, N]; under jit, vmap and grad only shapes are checked.
-
     Example:
         >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
         0.5
@@ -88,8 +81,7 @@ def accuracy(logits: Float[Array, "M N"], labels: Array) -> Any:
 class Closeness(NamedTuple):
     """How near a softmax layer is to another one.
 
-    distance: `||U - V|| / ||V||` of the centred parameters; cosine: of the angle between them. A softmax ignores what all
-    outputs have in common, so that the mean over outputs is taken from every row first.
+    distance: `||U - V|| / ||V||` of the parameters less their mean over outputs, which no softmax sees; cosine: of their angle.
     agreement: share of examples to which both give the same output.
     """
 
@@ -99,13 +91,7 @@ class Closeness(NamedTuple):
 
 
 def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M D"]) -> Closeness:
-    """The distance of the layers `softmax(H U)` and `softmax(H V)`.
-
-    Example:
-        >>> U = jnp.array([[1.0, -1.0], [2.0, 0.0]])
-        >>> closeness(2 * U + 7, U, jnp.eye(2))
-        Closeness(distance=1.0, cosine=1.0, agreement=1.0)
-    """
+    """The distance of the layers `softmax(H U)` and `softmax(H V)`."""
     same = jnp.argmax(H @ U, axis=1) == jnp.argmax(H @ V, axis=1)
     return Closeness(*parameter_closeness(U, V), float(jnp.mean(same.astype(U.dtype))))
 
@@ -139,20 +125,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> Reliability:
-    """Confidence and accuracy by bin of confidence; they are equal for a calibrated model.
-
-    The confidence of an example is its largest probability; bins divide [0, 1] evenly.
-
-    Raises:
-        ValueError: no examples, fewer than 1 bin, a logit that is NaN or infinite, or labels that are neither M
-            numbers 0 .. N - 1 nor one-hot.
-
-    Example:
-        >>> reliability(jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]), bins=2)  # confidence 1/2, accuracy 3/4
-        Reliability(confidence=array([0. , 0.5]), accuracy=array([0.  , 0.75]), share=array([0., 1.]))
-
-    Source: Guo et al., On calibration of modern neural networks, 2017, Sec. 2.
-    """
+    """Confidence and accuracy by bin of confidence (Guo et al. 2017)."""
     if not len(logits) or bins < 1 or bins % 1:
         raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
     check_logits(logits)
@@ -166,32 +139,16 @@ def reliability(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins
 
 
 def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> float:
-    """Expected calibration error: `sum over bins of |accuracy - confidence| share`.
-
-    Raises:
-        ValueError: those of `reliability`.
-
-    Example:
-        >>> calibration_error(jnp.zeros((4, 2)), jnp.array([0, 0, 1, 1]))  # confidence and accuracy are 1/2
-        0.0
-    """
+    """Expected calibration error: `sum over bins of |accuracy - confidence| share`."""
     confidence, accuracy, share = reliability(logits, labels, bins=bins)
     return float(np.sum(np.abs(accuracy - confidence) * share))
 
 
 def fit_temperature(logits: Float[Array, "M N"], labels: Array | np.ndarray) -> float:
-    """The T with the lowest mean loss of `softmax(logits / T)`.
+    """The T with the lowest mean loss of `softmax(logits / T)`, on held-out examples.
 
-    Use held-out examples. T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0
-    even if all of a few predictions are correct.
-
-    Raises:
-        ValueError: no examples, logits that are not finite, or labels that are neither M numbers 0 .. N - 1 nor one-hot.
-
-    Example:
-        >>> logits = jnp.array([[8.0, 0.0]] * 4)  # 3 of 4 are correct; with the pseudo-example, odds of 7 to 3
-        >>> round(fit_temperature(logits, jnp.array([0, 0, 0, 1])), 2)  # 8 / log(7/3)
-        9.44
+    T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0 even if all of a few
+    predictions are correct.
     """
     if not len(logits) or not bool(jnp.isfinite(logits).all()):
         raise ValueError(f"{len(logits)} examples: give at least one, with finite logits")

@@ -1,40 +1,31 @@
-"""Fits of a softmax layer by sweeps over all data.
+"""Fits of a softmax layer by sweeps over all data, and by least squares.
 
-The loop is resumable, or one `scan` under tracing. Its sweeps are those of generalised iterative scaling, those with a fixed
-bound on the curvature, and those of jexplicit.solvers.gram.
+    U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i])                           Darroch & Ratcliff 1972
+    U += 2 (HᵀH/M + 2 penalty)⁻¹ ((F - HᵀP)/M - penalty U)                Böhning 1992
 
-At the optimum of the convex loss the model's co-occurrences equal those of the data, `HᵀP = F`. A sweep of scaling updates
-every parameter by the logarithm of their ratio,
-
-    U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i]),    P = softmax(H U),
-
-and never raises the loss (Darroch & Ratcliff 1972), provided that all rows of H have the same L1 norm K. If norms differ, K
-is the largest one and a *slack feature* `h_0 = K - ||h||_1` completes every row to this norm; its weight u_0 acts as an
-intercept, as `H U + (K - ||h||_1) ⊗ u_0 = H (U - 1 ⊗ u_0) + K u_0`. Sweeps without the slack feature are monotone as well
-(Curran & Clark 2003), towards the best layer without an intercept.
-
-The Hessian of the loss is at most `1/2 HᵀH` for each output, everywhere (Böhning 1992), so the step
-
-    U += 2 (HᵀH)⁻¹ (F - HᵀP),    P = softmax(H U),
-
-never raises the loss either. It uses the same two tables, F and HᵀP, needs no autodiff and no learning rate, and allows
-features of either sign. The matrix is factorised once; from zeros, the first sweep is least squares. A ridge keeps it
-invertible, and the decreasing loss includes the ridge.
+Neither raises the loss, the second one's with its ridge. The first needs rows of one L1 norm K: if norms differ, a *slack
+feature* `h_0 = K - ||h||_1` completes every row, and its weight u_0 acts as an intercept. The second allows features of either
+sign, and features that are computed a block of examples at a time, with one reduction over devices at the end. There they are
+centred, `C = HᵀH/M - h̄ h̄ᵀ`, and an intercept without penalty has a separate sweep, `b += 2 mean(Y - P)`.
 """
 
-import os
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import as_float, as_targets, check_targets, is_concrete
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import AXIS, default_mesh, full_precision
 from jexplicit.runs.loop import History, iterate
 from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
+
+_strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
+_same = jax.tree_util.Partial(lambda X: X)  # features in memory
 
 
 class SoftmaxFit(NamedTuple):
@@ -59,17 +50,14 @@ def run_sweeps(
     problem: Any,
     *,
     sweeps: int,
-    checkpoints: str | os.PathLike | None = None,
-    checkpoint_seconds: float = 60.0,
     on_sweep: Callable[[int, float, Any], bool | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **checkpoints: Any,
 ) -> tuple[Any, Any]:
     """Iterate `state, loss = sweep(state, problem)`; the last state and losses.
 
-    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints and callbacks.
+    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (of jexplicit.runs.loop) and callbacks.
 
-    sweep: pure and compiled; problem: a pytree of constant arrays.
-    checkpoints: folder for checkpoints, from which sweeps resume; checkpoint_seconds: time between them.
     on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
     progress: called with (sweeps done, total sweeps).
     """
@@ -89,30 +77,26 @@ def run_sweeps(
             progress(len(history), sweeps)
         return (state if last else moved), {"loss": float(loss), "last": last}  # the last iteration only computes the loss
 
-    saving: Any = {"checkpoints": checkpoints, "checkpoint_seconds": checkpoint_seconds}
     known = {**(problem if isinstance(problem, dict) else {"problem": problem}), "start": state}
-    state, history = iterate(step, state, done=lambda history: bool(history) and history[-1]["last"], known=known, **saving)
+    state, history = iterate(step, state, done=lambda h: bool(h) and h[-1]["last"], known=known, **checkpoints)
     return state, np.array([entry["loss"] for entry in history])
 
 
 class ScalingProblem(NamedTuple):
-    """Data of a sweep: features, targets, F, the largest norm, constant logits."""
+    """Data of a sweep: features, targets, F, the largest norm."""
 
     H: Float[Array, "M D"]
     Y: Float[Array, "M N"]
     F: Float[Array, "D N"]
     K: float | Float[Array, ""]
-    offsets: Float[Array, "M N"] | None = None
 
 
 @jax.jit
 @full_precision
 def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
-    """One sweep, and the previous mean loss in nats.
-    `U + (1/K) log(F / Hᵀ softmax(H U))`; U[j, i] is fixed if F[j, i] = 0."""
-    H, Y, F, K, offsets = problem
-    logits = H @ U
-    log_P = jax.nn.log_softmax(logits if offsets is None else logits + offsets)
+    """One sweep, and the previous mean loss in nats."""
+    H, Y, F, K = problem
+    log_P = jax.nn.log_softmax(H @ U)
     E, occurs = H.T @ jnp.exp(log_P), F > 0
     log_ratio = jnp.where(occurs, jnp.log(jnp.where(occurs, F, 1) / jnp.where(occurs, E, 1)), 0)
     return U + log_ratio / K, -jnp.mean(jnp.sum(Y * log_P, axis=1))
@@ -120,30 +104,19 @@ def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Floa
 
 @full_precision
 def iterative_scaling_sweeps(
-    H: Float[Array, "M D"],
-    Y: Float[Array, "M N"],
-    U: Float[Array, "rows columns"],
-    *,
-    sweeps: int,
-    slack: bool | None = None,
-    offsets: Float[Array, "M N"] | None = None,
-    **options: Any,
+    H: Float[Array, "M D"], Y: Float[Array, "M N"], U: Float[Array, "rows columns"], *, sweeps: int, **options: Any
 ) -> SoftmaxFit:
     """Fit a softmax layer by iterative scaling from given parameters.
 
     Args:
-        H: [M, D] features, at least 0.
+        H: [M, D] features, at least 0; if the norms of the rows differ, a slack feature is added.
         Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start: zeros, or the explicit solution.
-        sweeps: number of sweeps.
-        slack: whether to add the slack feature; default, if the norms of the rows differ.
-        offsets: [M, N] constant logits to add; default, none.
-        options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
+        options: checkpoints and callbacks of `run_sweeps`.
 
     Raises:
-        ValueError: a negative or non-finite feature; features that are all 0, or whose sums are beyond the range of the dtype;
-            targets that are no distributions; shapes that do not fit; a feature that never co-occurs with an output, as its
-            parameter would diverge to -inf; fewer than 0 sweeps. Under jit, vmap and grad only shapes are checked.
+        ValueError: features or targets that are none; a feature that never co-occurs with an output, as its parameter would
+            diverge to -inf. Under jit, vmap and grad only shapes are checked.
         FloatingPointError: a loss that is not finite.
 
     Example:
@@ -154,27 +127,32 @@ def iterative_scaling_sweeps(
 
     Source: Darroch & Ratcliff 1972; Curran & Clark 2003.
     """
-    Y = as_targets(Y, U.shape[1])
-    if len(H) != len(Y) or U.shape != (H.shape[1], Y.shape[1]) or (offsets is not None and offsets.shape != Y.shape):
-        shapes = f"H {H.shape}, Y {Y.shape}, U {U.shape}" + ("" if offsets is None else f", offsets {offsets.shape}")
-        raise ValueError(f"{shapes}: expected [M, D], [M, N], [D, N] and offsets as Y")
-    check_targets(Y, Y.shape)
-    H, Y = as_float(H), as_float(Y)
+    H, Y = _examples(H, Y, U)
     F, n = dense_cooccurrence(H, Y), H.sum(axis=1)
     if is_concrete(H, F):
         _check_pairs(H, F)
         priming_number(H)  # refuses norms beyond the range of the dtype
     K = n.max()
     h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding errors
-    if slack is None:
-        slack = not is_concrete(h0) or bool(h0.max() > 0)
+    slack = not is_concrete(h0) or bool(h0.max() > 0)
     if slack:
         H = jnp.concatenate([H, h0[:, None]], axis=1)
         F = jnp.concatenate([F, (h0 @ Y)[None, :]])
         U = jnp.concatenate([U, jnp.zeros_like(U[:1])])
-    U, losses = run_sweeps(scaling_sweep, U, ScalingProblem(H, Y, F, K, offsets), sweeps=sweeps, **options)
+    U, losses = run_sweeps(scaling_sweep, U, ScalingProblem(H, Y, F, K), sweeps=sweeps, **options)
     u0 = U[-1] if slack else jnp.zeros_like(U[0])
     return SoftmaxFit((U[:-1] if slack else U) - u0[None, :], K * u0, losses)
+
+
+def _examples(H: Any, Y: Any, U: Any) -> tuple[Array, Array]:
+    """Features and targets as floats, with shapes that fit the start."""
+    Y = as_targets(Y, None if U is None else U.shape[1])
+    if H.ndim != 2 or Y.ndim != 2 or 0 in H.shape or len(H) != len(Y):
+        raise ValueError(f"H {H.shape}, Y {Y.shape}: expected [M, D] and [M, N], of at least one example and one feature")
+    if U is not None and U.shape != (H.shape[1], Y.shape[1]):
+        raise ValueError(f"H {H.shape}, Y {Y.shape}, U {U.shape}: expected [M, D], [M, N] and [D, N]")
+    check_targets(Y, Y.shape)
+    return as_float(H), as_float(Y)
 
 
 def _check_pairs(H: Array, F: Array) -> None:
@@ -190,44 +168,153 @@ def _check_pairs(H: Array, F: Array) -> None:
         )
 
 
-class CurvatureProblem(NamedTuple):
-    """Data of a sweep: features, targets, Cholesky factor and penalty."""
+class ExampleBlocks(NamedTuple):
+    """Examples in blocks over devices: inputs, targets, weights (0: padding)."""
 
-    H: Float[Array, "M D"]
-    Y: Float[Array, "M N"]
+    X: Float[Array, "devices blocks m r"]
+    Y: Float[Array, "devices blocks m N"]
+    weight: Float[Array, "devices blocks m"]
+
+
+class Gram(NamedTuple):
+    """Sums over M examples; only the lower triangle of the symmetric HH is valid."""
+
+    HH: Float[Array, "D D"]
+    HY: Float[Array, "D N"]
+    h: Float[Array, " D"]
+    y: Float[Array, " N"]
+    M: Float[Array, ""]
+
+
+def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> ExampleBlocks:
+    """Examples as blocks, the last one padded, equally many per device of a mesh.
+
+    X: [M, r] inputs of the features. Y: [M, N] targets; or [M] labels. block: examples in memory at a time, at most.
+
+    Example:
+        >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
+        [[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]]
+    """
+    if len(X) != len(Y) or not len(X) or block < 1:
+        raise ValueError(
+            f"inputs {X.shape}, targets {Y.shape}, blocks of {block}: give equally many of both, at least 1, in blocks"
+        )
+    Y = as_targets(Y)
+    if not np.isfinite(np.asarray(Y)).all():
+        raise ValueError("targets that are not finite: give one-hot rows or a distribution per row")
+    mesh = mesh or default_mesh()
+    devices = mesh.size
+    number = -(-len(X) // (devices * block))
+    m = -(-len(X) // (devices * number))
+
+    def cut(part: Any) -> Array:
+        rows = np.asarray(part)
+        rows = rows if np.issubdtype(rows.dtype, np.inexact) else np.asarray(as_float(rows))  # sums of integers would wrap
+        padded = np.pad(rows, [(0, devices * number * m - len(rows)), *[(0, 0)] * (rows.ndim - 1)])
+        whole = padded.reshape(devices, number, m, *rows.shape[1:])
+        return jax.device_put(whole, NamedSharding(mesh, PartitionSpec(AXIS)))
+
+    return ExampleBlocks(cut(X), cut(Y), cut(np.ones(len(X), as_float(X[:1]).dtype)))
+
+
+def gram_matrix(
+    blocks: ExampleBlocks, features: Callable[[Array], Array], *, progress: Callable[[int, int], None] | None = None
+) -> Gram:
+    """`HᵀH` (its lower triangle), `HᵀY`, and the sums of H and Y over examples.
+
+    features: a function [m, r] -> [m, D], as `jax.tree_util.Partial` with its arrays.
+
+    Example:
+        >>> blocks = split_examples(jnp.array([[1.0], [2.0]]), jnp.eye(2))
+        >>> gram = gram_matrix(blocks, jax.tree_util.Partial(lambda x: x))
+        >>> gram.HH.tolist(), gram.HY.tolist(), float(gram.M)
+        ([[5.0]], [[1.0, 2.0]], 2.0)
+    """
+    devices, number, m, _ = blocks.X.shape
+    N, D = blocks.Y.shape[-1], jax.eval_shape(features, jax.ShapeDtypeStruct(blocks.X.shape[2:], blocks.X.dtype)).shape[1]
+    shapes = ((D, D), (D, N), (D,), (N,), ())
+    zeros = (jnp.zeros((devices, *shape), blocks.X.dtype, device=blocks.weight.sharding) for shape in shapes)
+    sums = Gram(*zeros)
+    for n in range(number):
+        sums = add_block(sums, blocks, features, n)
+        if progress:
+            jax.block_until_ready(sums)  # otherwise all blocks would be queued at once
+            progress(n + 1, number)
+    return jax.tree.map(lambda part: part.sum(axis=0), sums)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+@full_precision
+def add_block(sums: Gram, blocks: ExampleBlocks, features: Callable[[Array], Array], n: Array) -> Gram:
+    """`sums` with block n of each device added; `sums` is donated."""
+
+    def add(total: Gram, X: Array, Y: Array, weight: Array) -> Gram:
+        H = features(X) * weight[:, None]
+        HH, D = total.HH, H.shape[1]
+        strip = -(-D // _strips)
+        for i in range(0, D, strip):
+            end = min(i + strip, D)
+            HH = HH.at[i:end, :end].add(H[:, i:end].T @ H[:, :end])
+        return Gram(HH, total.HY + H.T @ Y, total.h + H.sum(axis=0), total.y + Y.sum(axis=0), total.M + weight.sum())
+
+    return jax.vmap(add)(sums, *(part[:, n] for part in blocks))
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def add_grams(one: Gram, other: Gram) -> Gram:
+    """The sums over the examples of both; the first is donated."""
+    return jax.tree.map(jnp.add, one, other)
+
+
+class CurvatureProblem(NamedTuple):
+    """Data of a sweep: examples, features, their mean (None: no intercept), factor and penalty."""
+
+    blocks: ExampleBlocks
+    features: Callable[[Array], Array]
+    mean: Float[Array, " D"] | None
     factor: Float[Array, "D D"]
     penalty: Float[Array, ""]
 
 
 @jax.jit
 @full_precision
+def curvature_sweep(state: tuple[Array, Array], problem: CurvatureProblem) -> tuple[tuple[Array, Array], Array]:
+    """One sweep over all blocks, and the previous mean loss with the ridge."""
+    blocks, features, mean, factor, penalty = problem
+    U, b = state
+    shift = b if mean is None else b - mean @ U
+
+    def residuals(X: Array, Y: Array, weight: Array) -> Any:
+        """Sums over the blocks of one device."""
+
+        def add(sums: Any, block: Any) -> Any:
+            X, Y, weight = block
+            H = features(X)
+            log_P = jax.nn.log_softmax(H @ U + shift[None, :])
+            R = (Y - jnp.exp(log_P)) * weight[:, None]
+            one = H.T @ R, R.sum(axis=0), -jnp.sum(Y * log_P * weight[:, None])
+            return jax.tree.map(jnp.add, sums, one), None
+
+        zeros = jnp.zeros_like(U), jnp.zeros_like(b), jnp.zeros((), U.dtype)
+        return jax.lax.scan(add, zeros, (X, Y, weight))[0]
+
+    M = blocks.weight.sum()
+    HR, R, loss = jax.tree.map(lambda part: part.sum(axis=0) / M, jax.vmap(residuals)(*blocks))  # the one reduction
+    ascent = HR - penalty * U - (0 if mean is None else jnp.outer(mean, R))
+    moved = U + 2 * jax.scipy.linalg.cho_solve((factor, True), ascent)
+    return (moved, b if mean is None else b + 2 * R), loss + penalty / 2 * jnp.sum(U**2)
+
+
 def curvature_problem(H: Float[Array, "M D"], Y: Float[Array, "M N"], ridge: float | Float[Array, ""]) -> CurvatureProblem:
-    """The problem with penalty `ridge t`, t the mean square of a feature."""
-    A = H.T @ H / len(H)
-    penalty = ridge * jnp.trace(A) / len(A)
-    return CurvatureProblem(H, Y, jnp.linalg.cholesky(A + 2 * penalty * jnp.eye(len(A), dtype=A.dtype)), penalty)
+    """The problem of features in memory, without an intercept."""
+    blocks = ExampleBlocks(H[None, None], Y[None, None], jnp.ones((1, 1, len(H)), H.dtype))
+    return CurvatureProblem(blocks, _same, None, *_factorise(_squares(H), None, len(H), ridge, 2.0))
 
 
 @jax.jit
 @full_precision
-def curvature_bound_sweep(U: Float[Array, "D N"], problem: CurvatureProblem) -> tuple[Float[Array, "D N"], Float[Array, ""]]:
-    """One sweep, and the previous mean loss with the ridge.
-    `U + 2 (HᵀH/M + 2 penalty)⁻¹ (Hᵀ(Y - P)/M - penalty U)`."""
-    H, Y, factor, penalty = problem
-    log_P = jax.nn.log_softmax(H @ U)
-    ascent = H.T @ (Y - jnp.exp(log_P)) / len(H) - penalty * U
-    loss = -jnp.mean(jnp.sum(Y * log_P, axis=1)) + penalty / 2 * jnp.sum(U**2)
-    return U + 2 * jax.scipy.linalg.cho_solve((factor, True), ascent), loss
-
-
-def no_factor(t: Any, ridge: Any) -> str:
-    """Why HᵀH has no Cholesky factor, and the remedy."""
-    if 1e-30 < float(t) < 1e30:
-        return f"HᵀH cannot be factorised with ridge {float(ridge)}: raise the ridge, or standardise the features"
-    return (
-        f"HᵀH cannot be factorised with ridge {float(ridge)}: check that the features, of variance {float(t):g}, are finite "
-        "and not all constant; standardise them"
-    )
+def _squares(H: Array) -> Array:
+    return H.T @ H
 
 
 def curvature_bound_sweeps(
@@ -242,22 +329,18 @@ def curvature_bound_sweeps(
     """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with bounded curvature.
     `U += 2 (HᵀH/M + 2 ridge t)⁻¹ ((F - HᵀP)/M - ridge t U)`.
 
-    t is the mean square of a feature, so that the ridge does not depend on the features' units.
-
     Args:
-        H: [M, D] features, of either sign.
+        H: [M, D] features, of either sign; t is their mean square.
         Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start; default, zeros.
-        sweeps: number of sweeps.
         ridge: of the order of 1e-4; above 0.
-        options: checkpoints and callbacks of jexplicit.solvers.sweeps.run_sweeps.
+        options: checkpoints and callbacks of `run_sweeps`.
 
     Returns:
         U, an intercept of zeros, and the losses with the ridge.
 
     Raises:
-        ValueError: shapes that do not fit, no examples, a feature that is not finite, features that are all 0, targets that are
-            no distributions, a ridge that is too small or not above 0, fewer than 0 sweeps. Under jit, vmap and grad only
+        ValueError: features or targets that are none, a ridge that is too small or not above 0. Under jit, vmap and grad only
             shapes are checked.
         FloatingPointError: a loss that is not finite.
 
@@ -268,18 +351,135 @@ def curvature_bound_sweeps(
 
     Source: Böhning, Multinomial logistic regression algorithm, 1992.
     """
-    Y = as_targets(Y, None if U is None else U.shape[1])
-    if H.ndim != 2 or Y.ndim != 2 or 0 in H.shape:
-        raise ValueError(f"H {H.shape}, Y {Y.shape}: expected [M, D] and [M, N], of at least one example and one feature")
-    H, Y = as_float(H), as_float(Y)
-    start = jnp.zeros((H.shape[1], Y.shape[1]), H.dtype) if U is None else U
-    if len(H) != len(Y) or start.shape != (H.shape[1], Y.shape[1]):
-        raise ValueError(f"H {H.shape}, Y {Y.shape}, U {start.shape}: expected [M, D], [M, N] and [D, N]")
-    check_targets(Y, Y.shape)
+    H, Y = _examples(H, Y, U)
+    zeros = jnp.zeros((H.shape[1], Y.shape[1]), H.dtype)
+    state, problem = (zeros if U is None else U, zeros[0]), curvature_problem(H, Y, ridge)
+    (solution, intercept), losses = run_sweeps(curvature_sweep, state, problem, sweeps=sweeps, **options)
+    return SoftmaxFit(solution, intercept, losses)
+
+
+@full_precision
+def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
+    """Least squares with an intercept, from sums over examples.
+    `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
+
+    The scores H U + b estimate class probabilities and sum to 1. The ridge, above 0, is in units of the features' mean
+    variance; one that is too small for the precision of the sums is refused.
+
+    Example:
+        >>> H, Y = jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])]
+        >>> fit = gram_least_squares(gram_matrix(split_examples(H, Y), jax.tree_util.Partial(lambda x: x)))
+        >>> (H @ fit.U + fit.intercept[None]).round(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    """
+    factor, _ = _factorise(gram.HH, gram.h / gram.M, gram.M, ridge, 1.0)
+    mean, share = gram.h / gram.M, gram.y / gram.M
+    U = jax.scipy.linalg.cho_solve((factor, True), gram.HY / gram.M - jnp.outer(mean, share))
+    return SoftmaxFit(U, share - mean @ U, np.zeros(0))
+
+
+def choose_ridge(
+    gram: Gram,
+    ridges: Sequence[float],
+    X: Float[Any, "M r"],
+    Y: Float[Any, "M N"],
+    features: Callable[[Array], Array],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[float, SoftmaxFit]:
+    """The ridge of lowest squared error on held-out examples; ones too small are skipped."""
+    fits: list[tuple[float, float, SoftmaxFit]] = []
+    failure = ValueError("no ridges to choose from: give at least one, e.g. 1e-4")
+    for n, ridge in enumerate(ridges, 1):
+        try:
+            fit = gram_least_squares(gram, ridge=ridge)
+            fits.append((float(jnp.mean((streamed_logits(fit, X, features) - jnp.asarray(Y)) ** 2)), ridge, fit))
+        except ValueError as error:
+            failure = error
+        if progress:
+            progress(n, len(ridges))
+    if not fits:
+        raise failure
+    return min(fits, key=lambda fit: fit[0])[1:]
+
+
+def tempered(fit: SoftmaxFit, temperature: float, ridge: float) -> tuple[SoftmaxFit, float]:
+    """The layer `(U/T, b/T)`, and its ridge `T² ridge`."""
+    return fit._replace(U=fit.U / temperature, intercept=fit.intercept / temperature), ridge * temperature**2
+
+
+def gram_softmax_sweeps(
+    gram: Gram,
+    blocks: ExampleBlocks,
+    features: Callable[[Array], Array],
+    start: SoftmaxFit | None = None,
+    *,
+    sweeps: int,
+    ridge: float = 1e-4,
+    **options: Any,
+) -> SoftmaxFit:
+    """Minimise `mean loss + ridge t/2 ||U||²` by curvature bound sweeps, with an intercept.
+
+    Args:
+        gram, blocks, features: as of `gram_matrix`; each sweep computes all features once.
+        start: initial layer, e.g. least squares divided by a temperature; default, the class frequencies.
+        ridge: in units of the features' mean variance t; above 0.
+        options: checkpoints and callbacks of `run_sweeps`.
+
+    Example:
+        >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])
+        >>> features = jax.tree_util.Partial(lambda x: x)
+        >>> losses = gram_softmax_sweeps(gram_matrix(blocks, features), blocks, features, sweeps=3).losses
+        >>> bool((np.diff(losses) < 0).all())
+        True
+
+    Source: Böhning, Multinomial logistic regression algorithm, 1992.
+    """
+    mean = gram.h / gram.M
+    problem = CurvatureProblem(blocks, features, mean, *_factorise(gram.HH, mean, gram.M, ridge, 2.0))
+    state = (
+        (start.U, start.intercept + mean @ start.U)
+        if start
+        else (jnp.zeros_like(gram.HY), jnp.log(jnp.where(gram.y > 0, gram.y, 1) / gram.M))
+    )
+    (U, intercept), losses = run_sweeps(curvature_sweep, state, problem, sweeps=sweeps, **options)
+    return SoftmaxFit(U, intercept - mean @ U, losses)
+
+
+def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[Array], Array], *, block: int = 2048) -> Array:
+    """`H U + intercept` of examples, in nats, a block at a time.
+
+    Example:
+        >>> fit = SoftmaxFit(jnp.array([[1.0, -1.0]]), jnp.array([0.5, 0.0]), np.zeros(0))
+        >>> streamed_logits(fit, np.array([[2.0]]), jax.tree_util.Partial(lambda x: x)).tolist()
+        [[2.5, -2.0]]
+    """
+    if block < 1:
+        raise ValueError(f"blocks of {block} examples: use at least 1")
+    starts = range(0, max(len(X), 1), block)  # of no examples, one empty block
+    return jnp.concatenate([_block_logits(fit, jnp.asarray(X[m : m + block]), features) for m in starts])
+
+
+@jax.jit
+@full_precision
+def _block_logits(fit: SoftmaxFit, X: Array, features: Callable[[Array], Array]) -> Array:
+    return features(X) @ fit.U + fit.intercept[None, :]
+
+
+def _factorise(HH: Array, mean: Array | None, M: Any, ridge: Any, times: float) -> tuple[Array, Array]:
+    """The lower Cholesky factor of `C + times penalty`, and the penalty `ridge t`."""
     if isinstance(ridge, str) or (is_concrete(ridge) and not 0 < ridge < jnp.inf):
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
-    problem = curvature_problem(H, Y, ridge)
-    if is_concrete(problem) and not bool(jnp.isfinite(problem.factor).all()):
-        raise ValueError(no_factor(problem.penalty / ridge, ridge))
-    solution, losses = run_sweeps(curvature_bound_sweep, start, problem, sweeps=sweeps, **options)
-    return SoftmaxFit(solution, jnp.zeros_like(start[0]), losses)
+    factor, t = _covariance_factor(HH, mean, M, jnp.asarray(ridge * times, HH.dtype))
+    if is_concrete(factor, ridge) and not bool(jnp.isfinite(factor[-1, -1])):
+        check = "check that the features are finite and not constant; standardise them, or raise the ridge"
+        raise ValueError(f"HᵀH, of mean variance {float(t):g}, cannot be factorised with ridge {float(ridge)}: {check}")
+    return factor, ridge * t
+
+
+@jax.jit
+def _covariance_factor(HH: Array, mean: Array | None, M: Any, ridge: Array) -> tuple[Array, Array]:
+    """The lower Cholesky factor of `C + ridge t`, and t, the mean variance."""
+    C = HH / M - (0 if mean is None else mean[:, None] * mean[None, :])
+    t, places = jnp.trace(C) / len(C), jnp.arange(len(C))
+    return jax.lax.linalg.cholesky(C.at[places, places].add(ridge * t), symmetrize_input=False), t

@@ -1,10 +1,11 @@
 """Learned update rules: meta-train or measure a genome, compared with gradient descent.
 
 python -m launch.blur train --out runs/blur
-python -m launch.blur train --genome runs/blur/genome.json --networks 16 256x128 --out runs/blur_elsewhere
+python -m launch.blur train --genome runs/blur/genome.json --widths 256 128 --out runs/blur_elsewhere
 python -m launch.blur tasks --out runs/blur_tasks
 """
 
+import functools
 import sys
 
 from launch.blur.config import TASKS, TRAIN, TasksConfig, TrainConfig
@@ -14,12 +15,7 @@ COMMANDS = {
     "train": Command(TrainConfig, "launch.blur.train", TRAIN),
     "tasks": Command(TasksConfig, "launch.blur.tasks", TASKS),
 }
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point: parse the command's name and flags, then import JAX."""
-    return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
-
+main = functools.partial(run_subcommand, COMMANDS, description=__doc__ or "")
 
 if __name__ == "__main__":
     sys.exit(main())

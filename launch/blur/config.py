@@ -53,8 +53,6 @@ class TrainConfig(Design, BlurConfig):
     """Use only images of these classes, as the classes 0, 1, .. Default: all classes."""
     widths: tuple[PositiveInt, ...] = (32,)
     """Widths of the learners' hidden layers, such as 256 128 for two."""
-    networks: tuple[str, ...] = ()
-    """Other networks to run the genome in, each as the widths of its hidden layers: 256, or 256x128 for two layers."""
     batch_size: PositiveInt = 64
     """Examples per update."""
     learners: PositiveInt = 10
@@ -115,44 +113,15 @@ class TasksConfig(BlurConfig):
     """Examples per update."""
 
 
-def hidden_layers(network: str) -> tuple[int, ...]:
-    """The widths in `256` or `256x128`.
-
-    Raises:
-        ValueError: something else.
-
-    Example:
-        >>> hidden_layers("256x128")
-        (256, 128)
-    """
-    widths = network.split("x")
-    if not all(width.isdecimal() and int(width) > 0 for width in widths):
-        raise ValueError(f"--networks {network}: write the widths of the hidden layers of each network as 256 or 256x128")
-    return tuple(map(int, widths))
-
-
 @refuses
 def check(config: TrainConfig) -> Iterator[tuple[Any, str]]:
     """Refuse flags that do not fit each other, before anything is written."""
-    for flag in ("rates", "baseline_activations"):
-        yield config.baselines and not getattr(config, flag), f"--{flag.replace('_', '-')}: give at least one"
-    few = config.classes and len(set(config.classes)) < max(2, len(config.classes))
-    yield few, f"{_written('classes', config.classes)}: give at least two classes, each once, or leave the flag out"
-    for network in config.networks:
-        hidden_layers(network)
-    for flag in ("side", "limit", "classes"):
-        given, one = getattr(config, flag), _written(flag, getattr(config, flag))
-        yield config.data == "xor" and given, f"--data xor with {one}: it has four points and no images; leave the flag out"
-    families = f" --families {config.families}" * (config.families is not None)
     one_alone = config.genome is None and (config.families == "boolean") != (config.data == "xor")
-    yield one_alone, f"--data {config.data}{families}: give --data xor and --families boolean together, or neither"
+    yield config.baselines and not (config.rates and config.baseline_activations), "--baselines: give rates and activations"
+    yield config.data == "xor" and (config.side or config.limit or config.classes), "--data xor: it has four points, no images"
+    yield one_alone, f"--data {config.data}: give --data xor and --families boolean together, or neither"
     stages = f"--unroll {config.unroll} and --meta-steps {config.meta_steps}: give each flag one number per stage"
     yield not config.unroll or len(config.unroll) != len(config.meta_steps), stages
-
-
-def _written(flag: str, given: Any) -> str:
-    """A flag with its value, as one types it."""
-    return f"--{flag.replace('_', '-')} {' '.join(map(str, given)) if isinstance(given, tuple) else given}"
 
 
 # --- presets -------------------------------------------------------------------------------------------------------------

@@ -7,16 +7,15 @@ either reads one minibatch, so this is the ratio of examples, too. In FLOPs it i
 import functools
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Any
 
 import jax
 import numpy as np
+from scipy.stats import trim_mean
 
 from icl.blur.baselines import (
     TASKS,
     Task,
     descent_flops,
-    interquartile_mean,
     nearest_neighbour_accuracies,
     rule_flops,
     select_tasks,
@@ -27,10 +26,9 @@ from icl.blur.learning import Sets, learning_curves
 from icl.blur.rules import LearnedRule, load_genome
 from icl.names import RATES
 from jexplicit.nn.names import Activation
-from jexplicit.runs.progress import stage
 from launch.blur import config as flags
 from launch.blur.config import TasksConfig
-from launch.blur.train import by_updates, design_of, learner_options, part, place_of, ready, tuned
+from launch.blur.train import design_of, learner_options, part, place_of, ready, tuned
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, groups, melt
 
@@ -43,70 +41,41 @@ _neighbours = (1, 10)  # numbers of updates of the rule whose examples have a ne
 _large = 60_000  # weights from which on the grid of rates is half as dense
 
 
-@functools.cache
-def read(config: TasksConfig) -> list[tuple[Task, Sets]]:
-    """The tasks with their data."""
-    with stage("reading"):
-        tasks = select_tasks(config.tasks) if config.tasks else TASKS
-        return [(task, task_sets(task.data, seed=config.seed, data_dir=config.data_dir)) for task in tasks]
-
-
-def check(config: TasksConfig) -> None:
-    """Refuse bad genomes, tasks and files, before anything is written."""
-    ready(config)
-    read(config)
-
-
 def measure(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
     """Adam's updates to the rule's accuracy, and the nearest neighbour, by task."""
-    rule = load_genome(config.genome)
-    for task, sets in read(config):
+    rule, tasks = load_genome(config.genome), select_tasks(config.tasks) if config.tasks else TASKS
+    data = [task_sets(task.data, seed=config.seed, data_dir=config.data_dir) for task in tasks]
+    for task, sets in zip(tasks, data, strict=True):
         compare = functools.partial(speed_rows, config, rule, task, sets)
         yield part(compare, experiment="speed", genome=config.genome, task=task.name)
         jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
-
-
-def task_rates(task: Task, sets: Sets) -> tuple[float, ...]:
-    """The learning rates of Adam on a task; half of them in large networks."""
-    rates = RATES[::2] if (sets.inputs + sets.outputs) * task.width > _large else RATES
-    return tuple(rate for rate in rates if rate < _adam)
-
-
-def adam_curve(config: TasksConfig, task: Task, sets: Sets) -> list[float]:
-    """Mean test accuracy of the Adam that is best on dev, by updates."""
-    options: Any = {"steps": REACHED[-1], "at": REACHED, **learner_options(config, sets)}
-    test, best = tuned("adam", task_rates(task, sets), KINDS, (task.width,), sets, **options)
-    return [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best.tolist())]
 
 
 def speed_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets) -> list[Row]:
     """The rule's accuracy, Adam's updates, costs and neighbours by number of updates."""
     options, hidden, at = learner_options(config, sets), (task.width,), tuple(n for n in UPDATES if n in _neighbours)
     curves = learning_curves(*rule[:2], hidden, sets.train, sets.test, steps=UPDATES[-1], at=UPDATES, **options)
-    adam, sizes, B = adam_curve(config, task, sets), (sets.inputs, *hidden, sets.outputs), options["batch_size"]
+    # half of the rates in large networks
+    rates = tuple(rate for rate in RATES[:: 1 + ((sets.inputs + sets.outputs) * task.width > _large)] if rate < _adam)
+    test, best = tuned("adam", rates, KINDS, hidden, sets, steps=REACHED[-1], at=REACHED, **options)
+    adam = [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best.tolist())]
+    sizes, B = (sets.inputs, *hidden, sets.outputs), options["batch_size"]
     cost = rule_flops(*rule[:2], sizes, B) / descent_flops(sizes, B)
     nearest = nearest_neighbour_accuracies(sets.train, sets.test, at=at, **options).mean(axis=0)
-    same = task.data.partition("@")[0] == rule.provenance.get("data", {}).get("name")
     network = {**place_of(sets, hidden), **design_of(rule), "width": task.width, "learners": config.learners}
-    network |= {"known_from": "meta-training" if same else None}
     rows = []
     for n, accuracies in zip(UPDATES, curves.T, strict=True):
         ours, spread = mean_and_spread(accuracies, len(sets.test.X))
         needed = updates_to_reach(ours, REACHED, adam)
         found = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours, "reached": needed <= REACHED[-1]}
-        found |= {"adam_updates": min(needed, REACHED[-1]), "cost": cost, "adam_accuracy": adam[-1]}
+        found |= {"adam_updates": min(needed, REACHED[-1]), "cost": cost}
         found |= {"nearest neighbour": float(nearest[at.index(n)])} if n in at else {}
         rows.append({**network, "n": n, "step": n, **found})
     return rows
 
 
 def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
-    """Mean and standard deviation over learners, exact from whole numbers.
-
-    Example:
-        >>> mean_and_spread(np.array([0.1, 0.3]), 10) == mean_and_spread(np.array([0.3, 0.1]), 10)
-        True
-    """
+    """Mean and standard deviation over learners, exact from whole numbers."""
     correct = np.rint(accuracies.astype(np.float64) * examples)
     return float(correct.sum() / (examples * len(correct))), float(correct.std() / examples)
 
@@ -120,16 +89,11 @@ def speed_lines(results: Results) -> list[Row]:
     for (n,), own in sorted(groups(results.rows, ["n"]).items()):
         speed = [row["adam_updates"] / n for row in own]
         ratios = {"updates": speed, "FLOPs": [x / row["cost"] for x, row in zip(speed, own, strict=True)]}
-        line = {"n": n, "tasks": len(own), **{name: interquartile_mean(values) for name, values in ratios.items()}}
+        line = {"n": n, "tasks": len(own), **{name: float(trim_mean(values, 0.25)) for name, values in ratios.items()}}
         line |= {"faster": sum(x > 1 for x in speed), "never": sum(not row["reached"] for row in own)}
         known = [name for name in ("rule_accuracy", "nearest neighbour") if all(name in row for row in own)]
         lines.append(line | {name: fmean(row[name] for row in own) for name in known})
     return lines
-
-
-def _finish(axes: np.ndarray) -> None:
-    axes[0, 0].axhline(1, color="black", linewidth=0.8)
-    by_updates(axes[0, 0])
 
 
 SPEED = Table(
@@ -146,9 +110,9 @@ SPEED = Table(
     f"{REACHED[-1]} updates, {REACHED[-1]} are counted. Accuracies are means over tasks; the nearest neighbour is among the "
     "examples of the first n minibatches.",
 )
-_axes = {"ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
+_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
 _speeds = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
 _by_n = lambda results: melt(speed_lines(results), _speeds)  # noqa: E731
-views = [SPEED, Lines("speed", "n", "value", "measure", rows=_by_n, axes=_axes, size=(6.5, 3.6), finish=_finish)]
-EXPERIMENT = Experiment("blur", TasksConfig, measure, views, flags.TASKS, check, title="A learned rule on small tasks")
+views = [SPEED, Lines("speed", "n", "value", "measure", rows=_by_n, axes=_axes, size=(6.5, 3.6))]
+EXPERIMENT = Experiment("blur", TasksConfig, measure, views, flags.TASKS, ready, title="A learned rule on small tasks")
 run = EXPERIMENT.run

@@ -1,23 +1,22 @@
 """Meta-train a genome, or take a known one, and compare it with descent.
 
-Views show what the source's poster does: accuracy by updates beside descent, plain and with the rule's normalisation (Fig. 6),
-other widths and depths, and descent as a genome.
+Views show accuracy by updates beside descent, plain and with the rule's normalisation (the source's Fig. 6), and descent as a
+genome. Other widths, depths, classes and states are flags.
 """
 
 import dataclasses
 import functools
 import hashlib
-import shutil
 import time
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from icl.blur.baselines import descent_curves, descent_flops, rule_flops, sgd_difference, sgd_rules
+from icl.blur.baselines import descent_curves, sgd_difference, sgd_rules
 from icl.blur.design import Rules
 from icl.blur.learning import Examples, Sets, corners, image_sets, learning_curves, xor
 from icl.blur.rules import LearnedRule, load_genome, random_genome, ridge_genome, save_genome
@@ -27,15 +26,12 @@ from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
-from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check, hidden_layers
+from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check
 from launch.kit.experiment import Experiment, Part, RunFolder, environment
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, log_ticks, where
-
-Place = tuple[Sets, tuple[int, ...]]  # data, and the hidden layers of the networks that learn them
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, points, where
 
 REPORTED_STEPS = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
-_equal = (1, 2, 5, 10, 20)  # numbers of updates of the rule whose cost descent may have
 
 
 def ready(config: TrainConfig | TasksConfig) -> None:
@@ -48,23 +44,21 @@ def ready(config: TrainConfig | TasksConfig) -> None:
 
 
 def measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
-    """Learners of the genome and descent in each network, and their check."""
+    """Learners of the genome and descent, and their check."""
     sets = load_sets(config)
-    rule = load_genome(config.genome) if config.genome else find_genome(folder, config, sets)
-    for network in ("same", *config.networks):
-        place = sets, config.widths if network == "same" else hidden_layers(network)
-        key: Any = {"experiment": "train", "where": network if network == "same" else f"hidden {network}"}
-        yield part(functools.partial(learners, folder, config, rule, place, key), **key, genome=config.genome or sets.name)
-        if network == "same" and not config.genome:
-            own = where(folder.rows(), where="same", baseline=None)
-            accuracy = {str(row["step"]): round(row["test_accuracy"], 4) for row in own}
-            save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
-        for optimizer in config.baselines:
-            for normalised in (False, True):
-                named = {**key, "baseline": optimizer + ", normalised" * normalised}
-                yield part(functools.partial(descent, folder, config, optimizer, normalised, place, named), **named)
+    rule = load_genome(config.genome) if config.genome else search(folder, config, sets)
+    key = {"experiment": "train"}
+    yield part(functools.partial(learners, folder, config, rule, sets), **key, genome=config.genome or sets.name)
+    if not config.genome:
+        own = where(folder.rows(), **key, baseline=None)
+        accuracy = {str(row["step"]): round(row["test_accuracy"], 4) for row in own}
+        save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
+    for optimizer in config.baselines:
+        for normalised in (False, True):
+            named = {**key, "baseline": optimizer + ", normalised" * normalised}
+            yield part(functools.partial(descent, folder, config, optimizer, normalised, sets, named), **named)
     for precision in ("float32", "float64") if "sgd" in config.baselines else ():
-        check_descent = functools.partial(descent_as_genome, config, layer_sizes((sets, config.widths)), precision)
+        check_descent = functools.partial(descent_as_genome, config, (sets.inputs, *config.widths, sets.outputs), precision)
         yield part(check_descent, experiment="descent as a genome", baseline="sgd", precision=precision)
 
 
@@ -86,31 +80,25 @@ def learner_options(config: TrainConfig | TasksConfig, sets: Sets) -> dict[str, 
     return {"batch_size": min(config.batch_size, len(sets.train.X)), "seeds": seeds}
 
 
-def learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, place: Place, key: Row) -> list[Row]:
+def learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, sets: Sets) -> list[Row]:
     """Rows of the rule's test accuracy, and the learning curve as an event."""
-    sets, hidden = place
-    options = learner_options(config, sets)
-    curves = learning_curves(*rule[:2], hidden, sets.train, first_examples(sets.test), steps=config.steps, **options)
-    mean, spread = curves.mean(axis=0), curves.std(axis=0)
-    folder.log(event="curve", **key, accuracy=mean.round(5).tolist(), spread=spread.round(5).tolist())
-    B = options["batch_size"]
-    rows = _accuracy_rows(mean, spread, place, B, rule_flops(*rule[:2], layer_sizes(place), B))
-    return [{**design_of(rule), "learners": config.learners, **row} for row in rows]
+    test, options = first_examples(sets.test), learner_options(config, sets)
+    curves = learning_curves(*rule[:2], config.widths, sets.train, test, steps=config.steps, **options)
+    folder.log(event="curve", accuracy=curves.mean(axis=0).round(5).tolist())
+    return [{**design_of(rule), "learners": config.learners, **row} for row in _accuracy_rows(config, sets, curves.T)]
 
 
 def descent(
-    folder: RunFolder, config: TrainConfig, optimizer: OptimizerName, normalised: bool, place: Place, key: Row
+    folder: RunFolder, config: TrainConfig, optimizer: OptimizerName, normalised: bool, sets: Sets, key: Row
 ) -> Sequence[Row]:
     """Rows of tuned descent's test accuracy, and all curves as an event."""
-    sets, hidden = place
-    options = learner_options(config, sets)
     kinds: Any = [(normalised, activation) for activation in config.baseline_activations]
-    test, chosen = tuned(optimizer, config.rates, kinds, hidden, sets, steps=config.steps, **options)
+    options = learner_options(config, sets)
+    test, chosen = tuned(optimizer, config.rates, kinds, config.widths, sets, steps=config.steps, **options)
     best = test[chosen, :, np.arange(config.steps + 1)]  # [n + 1, learners]
-    mean, spread, every = best.mean(axis=1), best.std(axis=1), test.mean(axis=1).round(4).tolist()
-    folder.log(event="descent", **key, rates=config.rates, curves=every, best=mean.tolist(), spread=spread.tolist())
-    B = options["batch_size"]
-    rows = _accuracy_rows(mean, spread, place, B, descent_flops(layer_sizes(place), B))
+    every = test.mean(axis=1).round(4).tolist()
+    folder.log(event="descent", **key, rates=config.rates, curves=every, best=best.mean(axis=1).tolist())
+    rows = _accuracy_rows(config, sets, best)
     for row in rows:
         activation, rate = divmod(int(chosen[row["step"]]), len(config.rates))
         row |= {"learning_rate": config.rates[rate], "activation": config.baseline_activations[activation]}
@@ -149,17 +137,13 @@ def descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: st
 # --- genomes and data ----------------------------------------------------------------------------------------------------
 
 
-def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
-    """Meta-train a genome, or load it; an interrupted search continues."""
-    name = sets.name
-    path, checkpoints = folder.path / "genomes" / f"{name}.json", folder.path / "checkpoints" / f"{name}.partial"
-    if path.exists():
-        return load_genome(path)
+def search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
+    """Meta-train a genome; earlier meta-training continues, or is read."""
 
     def on_evaluation(entry: Row) -> None:
-        folder.log(event="meta", genome=name, **entry)
+        folder.log(event="meta", genome=sets.name, **entry)
         found = f"dev accuracy {max(entry['accuracy']):.3f}, {np.sum(entry['skipped'])} steps skipped"
-        console.print(f"    {name}: step {entry['step']}, T = {entry['unroll']}, {found}, {entry['seconds']:.0f} s")
+        console.print(f"    {sets.name}: step {entry['step']}, T = {entry['unroll']}, {found}, {entry['seconds']:.0f} s")
 
     rules = _made(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
     families = FAMILIES.get(config.families or "", ())
@@ -168,19 +152,22 @@ def find_genome(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRu
     begin = {"random": random_genome, "ridge": ridge_genome}[config.start]
     keys = jax.random.split(key_of_seed(config.seed), config.population)
     shown: Any = {"seed": config.seed, "every": config.every, "episodes": config.episodes, "devices": config.devices}
-    with stage(f"meta-training {name}", "genome steps") as progress:
-        shown |= {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": checkpoints}
+    with stage(f"meta-training {sets.name}", "genome steps") as progress:
+        shown |= {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": folder.path / "checkpoints"}
         genomes = jax.vmap(lambda key: begin(key, config.states))(keys)
-        found = meta_train(genomes, rules, recipe, curriculum, *meta_examples(config, sets), **shown)
+        if config.data == "xor":  # four noisy corners
+            rng = np.random.default_rng(config.seed)
+            train, dev = corners(400, rng), corners(400, rng)
+        else:
+            train, dev = sets.train, first_examples(sets.dev)
+        found = meta_train(genomes, rules, recipe, curriculum, train, dev, **shown)
     flags = {flag: value for flag, value in dataclasses.asdict(config).items() if flag not in ("out", "resume", "devices")}
     steps = {"unroll": config.unroll[-1], "meta_steps": sum(config.meta_steps), "versions": environment()["versions"]}
     results = {"dev_accuracy": found.score, "seconds": found.seconds, "skipped": found.skipped}
-    provenance = {"config": flags, "seed": config.seed, "data": describe_data(sets), **steps, **results}
-    rule = LearnedRule(found.best, rules, provenance)
-    save_genome(path, rule)
-    folder.log(event="meta_trained", genome=name, **results)
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    return rule
+    sha256 = hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for part in sets[:3] for leaf in part)).hexdigest()
+    data = {"name": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "sha256": sha256}
+    provenance = {"config": flags, "seed": config.seed, "data": data, **steps, **results}
+    return LearnedRule(found.best, rules, provenance)
 
 
 def _made(kind: Any, config: TrainConfig, **others: Any) -> Any:
@@ -203,22 +190,6 @@ def load_sets(config: TrainConfig) -> Sets:
     return sets
 
 
-def meta_examples(config: TrainConfig, sets: Sets) -> tuple[Examples, Examples]:
-    """Train and dev for meta-training; four noisy corners for exclusive or."""
-    if config.data != "xor":
-        return sets.train, first_examples(sets.dev)
-    rng = np.random.default_rng(config.seed)
-    return corners(400, rng), corners(400, rng)
-
-
-def describe_data(sets: Sets) -> Row:
-    """Name, shape and sha256 of the data."""
-    digest = hashlib.sha256()
-    for part in sets[:3]:
-        digest.update(np.ascontiguousarray(part.X).tobytes() + np.ascontiguousarray(part.Y).tobytes())
-    return {"name": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "sha256": digest.hexdigest()}
-
-
 def first_examples(part: Examples) -> Examples:
     """At most 2000 examples of a part, enough for an accuracy."""
     return Examples(part.X[:2000], part.Y[:2000])
@@ -234,20 +205,11 @@ def place_of(sets: Sets, hidden: Sequence[int]) -> Row:
     return {"layers": len(hidden), "hidden": list(hidden), "data": sets.name, "inputs": sets.inputs}
 
 
-def layer_sizes(place: Place) -> tuple[int, ...]:
-    """n_0 (inputs) .. n_L (outputs)."""
-    sets, hidden = place
-    return (sets.inputs, *hidden, sets.outputs)
-
-
-def _accuracy_rows(mean: np.ndarray, spread: np.ndarray, place: Place, batch_size: int, flops: int) -> list[dict[str, Any]]:
-    """A row for each reported number of updates, with examples and FLOPs."""
-    last, examples = len(mean) - 1, len(place[0].train.X)
-    return [
-        {**place_of(*place), "step": n, "test_accuracy": float(mean[n]), "spread": float(spread[n])}
-        | {"examples": min(n * batch_size, examples), "flops": n * flops}
-        for n in sorted({n for n in REPORTED_STEPS if n < last} | {last})
-    ]
+def _accuracy_rows(config: TrainConfig, sets: Sets, accuracies: np.ndarray) -> list[dict[str, Any]]:
+    """A row for each reported number of updates, from accuracies [updates, learners]."""
+    steps = sorted({n for n in REPORTED_STEPS if n <= config.steps} | {config.steps})
+    found = [{"step": n, "test_accuracy": float(accuracies[n].mean()), "spread": float(accuracies[n].std())} for n in steps]
+    return [{**place_of(sets, config.widths), **row} for row in found]
 
 
 # --- views ---------------------------------------------------------------------------------------------------------------
@@ -260,7 +222,7 @@ def learner_name(row: Row) -> str:
 
 
 def place_name(row: Row) -> str:
-    """Where learners run: other data or networks, or the hidden layers of the flags."""
+    """The data or networks where learners run, or their hidden layers."""
     hidden = "-".join(map(str, row.get("hidden") or row.get("widths") or ()))
     return row["where"] if row.get("where") not in (None, "same") else f"hidden {hidden}" if hidden else "same"
 
@@ -296,84 +258,39 @@ def _digits(results: Results) -> list[Row]:
     return accuracy_lines([*learned, *best])
 
 
-def equal_lines(results: Results) -> list[Row]:
-    """Accuracies of the rule, and of SGD at equal updates and FLOPs."""
-    lines = []
-    for event in results.events("descent", "where", "baseline"):
-        here = where(results.rows, where=event["where"])
-        for rule in where(here, baseline=None, step=_equal) if event["baseline"] == "sgd" else ():
-            update = where(here, baseline="sgd", step=1)[0]["flops"]
-            updates, best = rule["flops"] // update, event["best"]
-            line = {"where": place_name(rule), "n": rule["step"], "examples": rule["examples"], "updates": updates}
-            line |= {"rule": rule["test_accuracy"], "same": best[rule["step"]], "flops": rule["flops"] / 1e6}
-            lines.append(line | {"equal": best[updates] if updates < len(best) else None})
-    return lines
-
-
-def curve_rows(events: Iterable[Row], *names: str) -> list[Row]:
-    """A row for each number of updates from an event's lists."""
-    return [{**e, "n": n, **{name: e[name][n] for name in names}} for e in events for n in range(1, len(e[names[0]]))]
-
-
-def by_updates(ax: Any, horizon: int | None = None) -> None:
-    """A logarithmic axis of updates, with a dotted line where meta-training ended."""
-    ax.set(xscale="log", xlabel="updates n")
-    log_ticks(ax, "x")
-    if horizon:
-        ax.axvline(horizon, color="black", linestyle=":", linewidth=1)
-
-
 def learning(results: Results) -> list[str]:
     """Accuracy of the rule and of descent at every rate (paper, Fig. 6)."""
-    panels = {False: "against plain descent", True: "against descent with the same normalisation"}
-    rows = [
-        {**row, "learner": "learned rule", "y": [row["accuracy"] + sign * row["spread"] for sign in (-1, 0, 1)], "panel": panel}
-        for row in curve_rows(where(results.events("curve"), where="same"), "accuracy", "spread")
-        for panel in panels.values()
-    ]
-    for event in where(results.events("descent", "where", "baseline"), where="same"):
+    rows: list[Row] = []
+    for event in results.events("curve"):
+        for panel in ("plain", "normalised"):
+            rows += points(range(1, len(event["accuracy"])), event["accuracy"][1:], learner="learned rule", panel=panel)
+    for event in results.events("descent", "baseline"):
         optimizer, _, normalised = event["baseline"].partition(", ")
-        event = {**event, "every": list(zip(*event["curves"], strict=True)), "panel": panels[bool(normalised)]}
-        series = {f"{optimizer}, best rate for each n": "best"} | ({"sgd, all rates": "every"} if optimizer == "sgd" else {})
-        rows += [{**r, "learner": label, "y": r[name]} for label, name in series.items() for r in curve_rows([event], name)]
-
-    def finish(axes: np.ndarray) -> None:
-        for ax in axes[0]:
-            by_updates(ax, max(results.config["unroll"]))
-            ax.set(xlim=(1, results.config["steps"]), ylim=(0.3, 1.0))
+        series = {f"{optimizer}, best rate for each n": [event["best"]]}
+        series |= {"sgd, all rates": event["curves"]} if optimizer == "sgd" else {}
+        for label, curves in series.items():
+            every = list(zip(*curves, strict=True))[1:]
+            rows += points(range(1, len(every) + 1), every, learner=label, panel=normalised or "plain")
 
     styles = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}
-    draw = functools.partial(Lines, styles=styles, axes={"ylabel": "test accuracy"}, size=(5, 3.9), sharey=True, finish=finish)
-    return draw("learning", "n", "y", "learner", "panel", lambda _: rows)(results)
+    axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "test accuracy", "ylim": (0.3, 1.0)}
+    return Lines("learning", "x", "y", "learner", "panel", rows, styles, axes, size=(5, 3.9), sharey=True)(results)
 
 
 ACCURACIES = Table(_columns, lambda results: accuracy_lines(results.rows))
 DIGITS = ACCURACIES._replace(rows=_digits)
-ABOUT = (
-    "Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n, "
-    "descent has the learning rate and hidden activation that are best on dev. *Normalised* networks normalise all layers over "
-    "the minibatch, as the learned rule does, with trainable scales and shifts."
-)
-EQUAL = Table(
-    [
-        *(Column("", "where"), Column("n", "n"), Column("examples", "examples"), Column("MFLOPs", "flops", ".1f")),
-        *(Column("updates of sgd", "updates"), Column("rule, %", "rule", ".1f", 100)),
-        *(Column(f"sgd at equal {name}, %", field, ".1f", 100) for name, field in (("updates", "same"), ("FLOPs", "equal"))),
-    ],
-    equal_lines,
-    note="FLOPs are those of matrix products. SGD at equal FLOPs makes more updates, on new minibatches.",
-)
+ABOUT = """Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n,
+descent has the learning rate and hidden activation that are best on dev. *Normalised* networks normalise all layers over the
+minibatch, as the learned rule does, with trainable scales and shifts."""
+_differences = {"after one step": "one_step", "after all steps": "max_difference", "largest change of a weight": "moved"}
 DIFFERENCES = Table(
     [
         *(Column(name, name) for name in ("network", "activation", "precision")),
-        *(Column("after one step", "one_step", ".1e"), Column("after all steps", "max_difference", ".1e")),
-        Column("largest change of a weight", "moved", ".1e"),
+        *(Column(heading, name, ".1e") for heading, name in _differences.items()),
     ],
+    {"experiment": "descent as a genome"},
     note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
 )
-views = [
-    Section("Learners", [ACCURACIES, learning, EQUAL], {"experiment": "train"}, ABOUT),
-    Section("Descent as a genome", [DIFFERENCES], {"experiment": "descent as a genome"}),
-]
+views = [ACCURACIES._replace(note=ABOUT), learning, DIFFERENCES]
 EXPERIMENT = Experiment("blur", TrainConfig, measure, views, TRAIN, ready, title="Learned update rules")
 run = EXPERIMENT.run

@@ -20,8 +20,10 @@ from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.files import peak_bytes
 from jexplicit.runs.progress import stage
-from jexplicit.solvers.gram import (
+from jexplicit.solvers.metrics import accuracy, fit_temperature
+from jexplicit.solvers.sweeps import (
     Gram,
+    SoftmaxFit,
     add_grams,
     choose_ridge,
     gram_least_squares,
@@ -31,8 +33,6 @@ from jexplicit.solvers.gram import (
     streamed_logits,
     tempered,
 )
-from jexplicit.solvers.metrics import accuracy, fit_temperature
-from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.config import Config
 from launch.digits.solved import (
     Parts,

@@ -30,9 +30,8 @@ from jexplicit.nn.training import adagrad, objective
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import random_decoders
-from jexplicit.solvers.gram import streamed_logits, tempered
 from jexplicit.solvers.metrics import accuracy, closeness, fit_temperature, mean_loss
-from jexplicit.solvers.sweeps import SoftmaxFit
+from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
 from launch.digits.kernel import describe_images, flops, kernel_features
 from launch.digits.solved import (
     Parts,

@@ -6,17 +6,13 @@ python -m launch.icl depths --out runs/icl_depths
 python -m launch.icl copy --preset tiny --out runs/icl_copy
 """
 
+import functools
 import sys
-from collections.abc import Sequence
 
 from launch.icl.config import COMMANDS
 from launch.kit.command import run_subcommand
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point: parse the experiment's name and flags, then import JAX."""
-    return run_subcommand(COMMANDS, description=__doc__ or "", argv=argv)
-
+main = functools.partial(run_subcommand, COMMANDS, description=__doc__ or "")
 
 if __name__ == "__main__":
     sys.exit(main())

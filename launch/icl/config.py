@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from icl.names import KINDS, Kind
+from icl.names import Inputs
 from jexplicit.nn.names import ScheduleName
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset
@@ -19,7 +19,7 @@ class Flags:
 
     out: str
     """Run folder to write: config, results, figures, report.md and the trained layers."""
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Bounds(at_least=0, at_most=2**32 - 1)] = 0
     """First random seed; also the seed of the validation and test tasks."""
     devices: int | None = None
     """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
@@ -72,7 +72,7 @@ class LayerFlags(TaskFlags, TrainingFlags):
 class InputFlags(TaskFlags):
     """Flags of experiments whose inputs may have another distribution."""
 
-    inputs: Literal["uniform", "normal", "laplace"] = "uniform"
+    inputs: Inputs = "uniform"
     """Distribution of each coordinate of x: uniform on [-1/2, 1/2], or normal or laplace with its variance, 1/12.
     Solved rates are exact for each: they depend on the kurtosis E[x⁴]/E[x²]², 9/5, 3 and 6."""
 
@@ -116,15 +116,13 @@ class CurvatureConfig(LayerFlags):
 
 @dataclass(frozen=True)
 class NonlinearConfig(TrainingFlags):
-    """Sine waves: attention after an MLP, a descent control, and ridge regression."""
+    """Sine waves: attention after an MLP, and a descent control."""
 
     context: PositiveInt = 10
     """Number of pairs (x, y) in the context, N."""
     seeds: PositiveInt = 2
     steps: PositiveInt = 4000
     test_tasks: PositiveInt = 10_000
-    wave_layers: tuple[PositiveInt, ...] = (1,)
-    """Numbers of attention layers after the MLP."""
 
 
 @dataclass(frozen=True)
@@ -143,54 +141,16 @@ class SoftmaxConfig(LayerFlags):
 
 
 @dataclass(frozen=True)
-class LayernormConfig(LayerFlags):
-    """One and two layers that read normalised tokens."""
-
-    seeds: PositiveInt = 3
-
-
-@dataclass(frozen=True)
 class DeepSoftmaxConfig(MultiStepConfig):
     """Softmax layers with two heads, constructed from GD++ and trained."""
 
 
 @dataclass(frozen=True)
-class FiniteDataConfig(LayerFlags):
-    """One layer, trained on the same few tasks at every step."""
-
-    seeds: PositiveInt = 1
-    training_tasks: tuple[PositiveInt, ...] = (128, 512, 2048, 8192)
-    """Numbers of training tasks; every step uses all of them, whatever --batch-size says."""
-
-
-@dataclass(frozen=True)
 class NoisyConfig(LayerFlags):
-    """Inputs of unequal variance with noisy labels, and noise levels that differ by task."""
+    """Inputs of unequal variance with noisy labels, and preconditioned descent."""
 
     seeds: PositiveInt = 1
     test_tasks: PositiveInt = 100_000
-    noise_levels: tuple[Annotated[float, Bounds(at_least=0, at_most=1e6)], ...] = (5.0,)
-    """Standard deviations of the noise; each task has one of them. A single number is the upper bound of a uniform
-    distribution."""
-    diagonal_layers: tuple[PositiveInt, ...] = (1, 2, 3, 4)
-    """Numbers K of layers, each with four scalar parameters."""
-
-
-@dataclass(frozen=True)
-class ClassesConfig(TrainingFlags):
-    """A causal transformer and statistical baselines on classes of functions."""
-
-    seeds: PositiveInt = 1
-    steps: PositiveInt = 3000
-    batch_size: PositiveInt = 64
-    validation_tasks: PositiveInt = 1280
-    test_tasks: PositiveInt = 1280
-    functions: tuple[Kind, ...] = KINDS
-    """Which classes of functions."""
-    dim: PositiveInt = 5
-    """Input dimension d. The paper has d = 20, and 2 d + 1 points as here."""
-    transformer: tuple[PositiveInt, PositiveInt, PositiveInt] = (64, 3, 4)
-    """Width, number of layers and number of heads of the transformer. The paper has 256 12 8, and 500,001 steps."""
 
 
 @dataclass(frozen=True)
@@ -200,17 +160,13 @@ class TaskDiversityConfig(LayerFlags):
     seeds: PositiveInt = 1
     steps: PositiveInt = 2000
     test_tasks: PositiveInt = 20_000
+    dim: Annotated[int, Bounds(at_least=1, at_most=60)] = 10
     pretraining_tasks: tuple[PositiveInt, ...] = tuple(2**n for n in range(13))
     """Numbers of pretraining tasks for which the best layer is solved."""
     diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
     """Numbers of pretraining tasks on which layers are trained."""
-    dims: tuple[PositiveInt, ...] = (2, 5, 10, 15, 20)
+    dims: tuple[Annotated[int, Bounds(at_least=1, at_most=60)], ...] = (2, 5, 10, 15, 20)
     """Input dimensions for which the threshold is computed, besides --dim."""
-
-
-@dataclass(frozen=True)
-class LoopedConfig(LayerFlags):
-    """A recurrent layer, run for fewer and more loops than fitted for."""
 
 
 @dataclass(frozen=True)
@@ -223,13 +179,11 @@ class NewtonConfig(TaskFlags):
 
 @dataclass(frozen=True)
 class MesaConfig(Flags):
-    """Layers that estimate a regression online: losses and float32 errors."""
+    """Layers that estimate a regression online."""
 
     test_tasks: PositiveInt = 2000
     dim: PositiveInt = 10
     """Dimension d of keys and values."""
-    tokens: PositiveInt = 100_000
-    """Number of tokens over which rounding errors are measured."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +204,6 @@ class MarkovConfig(TrainingFlags):
 
 
 _tiny = {"dim": 2, "context": 3, "test_tasks": 200, "seeds": 2, "steps": 100, "batch_size": 16, "validation_tasks": 50}
-_few_functions = {"functions": ("linear", "tree"), "transformer": (8, 1, 2), "steps": 8}
 _few_tasks = {"pretraining_tasks": (1, 4, 512), "diversity_points": (4,), "dims": (2,)}
 _ten: dict[str, Any] = {"layers": 10, "seeds": 2, "learning_rate": 5e-4}
 _presets = {
@@ -274,18 +227,14 @@ COMMANDS = {
         ("multi-step", MultiStepConfig, "layers", {"warm_steps": 100}),
         ("depths", DepthsConfig, "rates", {"depths": 3}),
         ("curvature", CurvatureConfig, "layers", {"contexts": (3, 5)}),
-        ("nonlinear", NonlinearConfig, "problems", {"wave_layers": (1, 2), "steps": 8}),
+        ("nonlinear", NonlinearConfig, "problems", {"steps": 8}),
         ("copy", CopyConfig, "problems", {}),
         ("softmax", SoftmaxConfig, "layers", {}),
         ("deep-softmax", DeepSoftmaxConfig, "layers", {"warm_steps": 100}),
-        ("layernorm", LayernormConfig, "layers", {}),
-        ("finite-data", FiniteDataConfig, "layers", {"training_tasks": (8,)}),
-        ("noisy", NoisyConfig, "diversity", {"diagonal_layers": (2,)}),
-        ("function-classes", ClassesConfig, "problems", _few_functions),
+        ("noisy", NoisyConfig, "diversity", {}),
         ("task-diversity", TaskDiversityConfig, "diversity", _few_tasks),
-        ("looped", LoopedConfig, "layers", {}),
         ("newton", NewtonConfig, "rates", {"depths": 3}),
-        ("mesa", MesaConfig, "recurrences", {"tokens": 300}),
+        ("mesa", MesaConfig, "recurrences", {}),
         ("markov", MarkovConfig, "problems", {"length": 8, "steps": 8}),
     )
 }

@@ -1,6 +1,7 @@
 """Few and many pretraining tasks, unequal inputs and noisy labels."""
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -9,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl import diversity
-from icl.attention import Regression, descent_layers, diagonal_layers, head_layer, init_layers, predict_batch
+from icl.attention import Regression, descent_layers, init_layers
 from icl.closed_form import exact_moments, optimal_solution, solution_loss
 from icl.descent import gradient_descent, ridge
 from icl.diversity import FiniteTasks, diversity_curve
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from jexplicit.runs.progress import stage
-from launch.icl import base, training
-from launch.icl.base import COLOURS, LOSS, measures
+from launch.icl import training
 from launch.icl.config import NoisyConfig, TaskDiversityConfig
+from launch.icl.rates import COLOURS, LOSS, TEST, Job, experiment, random_key
+from launch.icl.training import measures
 from launch.kit.views import Column, Lines, Results, Row, Table, melt, where
 
 # A layer after few and many pretraining tasks (Raventós et al. 2023).
@@ -25,28 +27,25 @@ from launch.kit.views import Column, Lines, Results, Row, Table, melt, where
 _noise = 0.5  # standard deviation, of Raventós et al.
 _draws = 8  # of tasks, over which the excess loss is averaged
 _tolerance = 0.05
-_copies = 64  # bytes for each entry of the fourth moments of tokens: eight arrays in float64
 
 
-def check_inputs(config: TaskDiversityConfig) -> None:
-    """Refuse more inputs than fit."""
-    flags = f"--dim {config.dim} --dims {' '.join(map(str, config.dims))}"
-    needed = _copies * (max(config.dim, *config.dims) + 1) ** 4
-    base.check_memory(needed, f"{flags}: task-diversity takes", "use fewer inputs")
-
-
-def task_diversity(job: base.Job[TaskDiversityConfig]) -> Iterator[base.Part]:
-    """Untrained rows by numbers of tasks and heads, and the `threshold` events."""
+def task_diversity(
+    job: Job[TaskDiversityConfig], start: None = None, predictor: str = "", training_tasks: int = 0, heads: int = 1
+) -> Iterator[Row]:
+    """Untrained rows and the `threshold` events, or layers trained on some tasks."""
     config, tasks = job.config, make_tasks(job.config.dim, job.config.context)
-    yield {"start": None}, partial(untrained, config, tasks)
-    for M in config.diversity_points:
-        for heads in (1, config.dim + 1):
-            few = FiniteTasks(tasks, M, config.seed)
-            yield {"predictor": "trained", "training_tasks": M, "heads": heads}, partial(_trained_rows, job, few, heads)
-    known = {event["dim"] for event in job.folder.events("threshold")}
+    if predictor == "trained":
+        yield from _trained_rows(job, FiniteTasks(tasks, training_tasks, config.seed), heads)
+        return
+    yield from untrained(config, tasks)
     for d in dict.fromkeys((config.dim, *config.dims)):
-        if d not in known:
-            job.folder.log(event="threshold", **threshold(config, make_tasks(d, config.context if d == config.dim else d)))
+        job.folder.log(event="threshold", **threshold(config, make_tasks(d, config.context if d == config.dim else d)))
+
+
+def diversity_keys(config: TaskDiversityConfig) -> list[dict[str, Any]]:
+    """A part without training, and one for each number of tasks and heads."""
+    pairs = itertools.product(config.diversity_points, (1, config.dim + 1))
+    return [{"start": None}, *({"predictor": "trained", "training_tasks": M, "heads": heads} for M, heads in pairs)]
 
 
 def make_tasks(d: int, N: int) -> Tasks:
@@ -72,27 +71,24 @@ def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
     for name, heads, losses in solved:
         for M, loss, train_loss in zip(numbers, losses.fresh, losses.pretraining, strict=True):
             yield _row(tasks, name, M, heads=heads, loss=float(loss), train_loss=float(train_loss))
-    size, key = config.test_tasks, base.random_key(config, base.TEST)
+    size, key = config.test_tasks, random_key(config, TEST)
     fresh = tasks.sample(key, size)
     with stage("Bayes-optimal predictions", "numbers of tasks") as progress:
         for n, M in enumerate(numbers):
             own = FiniteTasks(tasks, M, config.seed).sample(key, size)
             on_own, on_fresh = (diversity.bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
-            p, A = (jnp.asarray(leaf[n], fresh.X.dtype) for leaf in curve.heads)
-            layer = predict_batch(head_layer(p, A, tasks.context), fresh)
             for name, y in on_fresh.items():
                 losses = {"loss": half_mse(y, fresh.y_q), "train_loss": half_mse(on_own[name], own.y_q)}
-                losses["distance_to_solved"] = half_mse(layer, y)  # as a loss, on fresh tasks
                 yield _row(tasks, name, M, test_tasks=size, **{what: float(value) for what, value in losses.items()})
             progress(n + 1, len(numbers))
 
 
-def _trained_rows(job: base.Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
+def _trained_rows(job: Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -> Iterator[Row]:
     """Layers trained on M tasks, and their exact losses."""
     config, name, problem = job.config, f"diversity_{few.number}_{heads}_heads", Regression(few)
     init = partial(init_layers, width=config.dim + 1, heads=heads, scale=training.INIT_SCALE)
     evaluation = training.validation_loss(config, problem)
-    for layer, entry in training.train_or_load(job, name, init, problem, training.make_recipe(config), evaluation):
+    for layer, entry in training.train(job, name, init, problem, training.make_recipe(config), evaluation):
         loss, train_loss = diversity.layer_losses(layer, few)
         yield _row(few.tasks, "trained", few.number, start="cold", loss=loss, train_loss=train_loss, **entry)
 
@@ -105,11 +101,10 @@ def threshold(config: TaskDiversityConfig, tasks: Tasks) -> Row:
             curves.append(diversity_curve(tasks, FiniteTasks(tasks, max(numbers), config.seed + draw).weights(), numbers))
             progress(draw + 1, _draws)
     fresh = {name: np.mean([getattr(c, name).fresh for c in curves], axis=0) for name in ("descent", "one_head", "all_heads")}
-    excess = {name: losses / curves[0].limit - 1 for name, losses in fresh.items()}
-    found = {name: diversity.crossing(numbers, losses, _tolerance) for name, losses in excess.items()}
+    limit = curves[0].limit
+    found = {name: diversity.crossing(numbers, losses / limit - 1, _tolerance) for name, losses in fresh.items()}
     found["limit"] = diversity.diversity_threshold(tasks, tolerance=_tolerance)
-    about = {"dim": tasks.dim, "context": tasks.context, "tolerance": _tolerance, "draws": _draws, "numbers": numbers}
-    return {**about, "excess": {name: losses.tolist() for name, losses in excess.items()}, "thresholds": found}
+    return {"dim": tasks.dim, "context": tasks.context, "thresholds": found}
 
 
 _series_of = {"closed_form": "closed form without XᵀX and yᵀy", "dmmse": "dMMSE", "ridge": "ridge"}
@@ -134,37 +129,24 @@ THRESHOLDS = Table(
     note="The M from which on the loss on fresh tasks is within 5 % of that for all tasks, in the mean over draws of tasks: "
     "proportional to d in Raventós et al. 2023.",
 )
-_solved: Any = {"one head, solved": {"color": COLOURS["trained"]}, "all heads, solved": {"color": COLOURS["gd++"]}}
-_points = {"linestyle": "", "marker": "o", "markersize": 5}
-_styles = {
-    **_solved,
-    **{name.replace("solved", "trained"): {**style, **_points} for name, style in _solved.items()},
-    **{name: {"color": COLOURS[colour], "linestyle": "--"} for name, colour in (("dMMSE", "warm"), ("ridge", "ridge"))},
-    _series_of["closed_form"]: {"color": COLOURS["closed_form"], "linestyle": ":"},
+_series_styles = {  # trained layers as points, of the solved ones' colours
+    f"{heads}, {name}": {"color": COLOURS[colour], **style}
+    for heads, colour in (("one head", "trained"), ("all heads", "gd++"))
+    for name, style in (("solved", {}), ("trained", {"linestyle": "", "marker": "o", "markersize": 5}))
 }
+_series_styles |= {name: {"color": COLOURS[c], "linestyle": "--"} for name, c in (("dMMSE", "warm"), ("ridge", "ridge"))}
 _axes = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
-_lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, _styles, _axes, legend="right")
+_lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _curves, _series_styles, _axes, legend="right")
 DIVERSITY_VIEWS = [THRESHOLDS, _lines._replace(by_panel={"fresh tasks": {"yscale": "log"}})]
-TASK_DIVERSITY = base.experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity", check=check_inputs)
+TASK_DIVERSITY = experiment("task-diversity", task_diversity, DIVERSITY_VIEWS, title="Task diversity", keys=diversity_keys)
 
 
-# Regression with unequal inputs and noisy labels, also by task.
+# Regression with unequal inputs and noisy labels.
 
-ANISOTROPIC, MIXED = "anisotropic, noisy", "mixed noise"
 _label_noise = 1.0  # standard deviation; that of the labels is about sqrt(d)
-_fit_tasks, _coarse_tasks, _contexts = 20_000, 2000, 5000
-_block = 10_000  # test tasks per evaluation
-
-Predict = Callable[[Sequence], Any]
 
 
-def noisy(job: base.Job[NoisyConfig]) -> Iterator[base.Part]:
-    """A part for each kind of tasks."""
-    yield {"task": ANISOTROPIC}, partial(anisotropic, job)
-    yield {"task": MIXED}, partial(mixed, job.config)
-
-
-def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
+def noisy(job: Job[NoisyConfig]) -> Iterator[Row]:
     """x ~ N(0, Λ), noisy labels: one layer, and preconditioned descent."""
     config, d, N = job.config, job.config.dim, job.config.context
     scales = tuple(float(k**-0.5) for k in range(1, d + 1))
@@ -177,9 +159,9 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
     exact = {"gd": float(solution_loss(eta * eye, moments)), "closed_form": float(solution_loss(G, moments))}
     problem, init = Regression(tasks), partial(init_layers, width=d + 1, scale=training.INIT_SCALE)
     evaluation = training.validation_loss(config, problem)
-    trained = training.train_or_load(job, "anisotropic", init, problem, training.make_recipe(config), evaluation)
+    trained = training.train(job, "anisotropic", init, problem, training.make_recipe(config), evaluation)
     constructed = descent_layers(d, N, 1.0, preconditioner=G.T)
-    predictors: list[tuple[base.Row, Predict]] = [
+    predictors: list[tuple[Row, Callable[[Sequence], Any]]] = [
         ({"predictor": "zero"}, lambda b: jnp.zeros_like(b.y_q)),
         ({"predictor": "gd", "eta": eta}, vmap_tasks(lambda s: gradient_descent(s, eta)[-1])),
         ({"predictor": "closed_form"}, vmap_tasks(lambda s: gradient_descent(s, 1.0, preconditioner=G.T)[-1])),
@@ -187,8 +169,8 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
         ({"predictor": "ridge"}, vmap_tasks(lambda s: ridge(s, _label_noise**2))),
         *(({"predictor": "trained", **e, "start": "cold"}, partial(problem.predict, one)) for one, e in trained),
     ]
-    batch = sample_tasks(base.random_key(config, base.TEST), tasks, config.test_tasks)
-    about = {"reference": "closed_form", "layers": 1, "recurrent": True}
+    batch = sample_tasks(random_key(config, TEST), tasks, config.test_tasks)
+    about = {"task": "anisotropic, noisy", "reference": "closed_form", "layers": 1, "recurrent": True}
     about |= {"dim": d, "context": N, "test_tasks": config.test_tasks}
     with stage("testing other covariances"):
         found = [training.predictions_of(lambda _, b, predict=predict: predict(b), None, batch) for _, predict in predictors]
@@ -197,68 +179,5 @@ def anisotropic(job: base.Job[NoisyConfig]) -> Iterator[base.Row]:
         yield {**about, **compared, "population_loss": exact.get(entry["predictor"]), **entry}
 
 
-def mixed(config: NoisyConfig) -> Iterator[base.Row]:
-    """Fitted layers and ridge regressions, less ridge that knows the noise."""
-    levels = config.noise_levels[0] if len(config.noise_levels) == 1 else config.noise_levels
-    distribution = diversity.MixedNoise(dim=config.dim, context=2 * config.dim, levels=levels)
-    size = min(_fit_tasks, 2 * config.validation_tasks)
-    fitted, _ = diversity.sample_mixed_noise(base.random_key(config, base.VALIDATION), distribution, size)
-    with stage("fitting ridge regressions"):
-        baselines = diversity.ridge_baselines(fitted, distribution)
-    fits = _fit_layers(config, distribution, fitted)
-    predictors: dict[tuple[str, int], Predict] = {(name, 0): predict for name, predict in baselines.items()}
-    for which, fit in fits.items():
-        predictors[which] = partial(diversity.predict_diagonal, jnp.asarray(fit.rates, fitted.X.dtype))
-    K = max(config.diagonal_layers)
-    layers = diagonal_layers(fits["diagonal", K].rates, distribution.dim)  # the same as attention
-    predictors["constructed", K] = partial(Regression(distribution.tasks, K).predict, layers)
-    losses = _mean_losses(config, distribution, predictors)
-    about = {"reference": "oracle", "recurrent": False, "dim": distribution.dim, "context": distribution.context}
-    for (name, K), loss in losses.items():
-        row = {**about, "predictor": name, "layers": K, "heads": 2 if name in ("diagonal", "constructed") else 1}
-        fit = {"rates": f.rates.tolist(), "fitted_loss": f.loss} if (f := fits.get((name, K))) else {}
-        yield {**row, "loss": loss, "adjusted_loss": loss - losses["oracle", 0], **fit}
-
-
-def _fit_layers(
-    config: NoisyConfig, distribution: diversity.MixedNoise, fitted: Sequence
-) -> dict[tuple[str, int], diversity.DiagonalFit]:
-    """The rates of layers with two and four scalars, by depth."""
-    few, found = jax.tree.map(lambda leaf: leaf[..., :_coarse_tasks], fitted), {}
-    key, contexts = base.random_key(config, base.SPECTRUM), min(_contexts, config.test_tasks)
-    for K in sorted(config.diagonal_layers):
-        with stage(f"fitting diagonal layers, K = {K}"):
-            start = diversity.gd_plus_plus_rates(key, distribution, K, contexts=contexts)
-            for name in ("gd++", "diagonal"):
-                starts = [found["gd++", K].rates if name == "diagonal" else start]
-                # rates of fewer layers, then layers that do nothing or little: from exactly zero the search may stall
-                fewer = [fit.rates for (other, _), fit in found.items() if other == name]
-                starts += [np.vstack([r, *[scale * r[-1:]] * (K - len(r))]) for r in fewer for scale in (0.0, 0.1)]
-                fit_rates = partial(diversity.fit_diagonal, plus_plus=name == "gd++")
-                coarse = min((fit_rates(few, s) for s in starts), key=lambda fit: fit.loss)
-                found[name, K] = fit_rates(fitted, coarse.rates, steps=60)
-    return found
-
-
-def _mean_losses(
-    config: NoisyConfig, distribution: diversity.MixedNoise, predictors: Mapping[Any, Predict]
-) -> dict[Any, float]:
-    """Mean losses on the same fresh tasks, ridge that knows noise first."""
-    size = min(_block, config.test_tasks)
-    blocks = 1000 + jnp.arange(-(-config.test_tasks // size))
-
-    def block_losses(block: jax.Array) -> list[jax.Array]:
-        key = jax.random.fold_in(base.random_key(config, base.TEST), block)
-        batch, sigma = diversity.sample_mixed_noise(key, distribution, size)
-        y = [diversity.ridge_batch(batch, sigma**2), *(predict(batch) for predict in predictors.values())]
-        return [half_mse(one, batch.y_q) for one in y]
-
-    with stage("testing mixed noise"):
-        losses = jax.jit(lambda blocks: jax.lax.map(block_losses, blocks))(blocks)
-    return dict(zip([("oracle", 0), *predictors], (float(jnp.mean(loss)) for loss in losses), strict=True))
-
-
-_noise_note = """Adjusted losses are less that of ridge regression that knows each task's noise. The best single layer is
-preconditioned descent (Ahn et al. 2023); GD++ is as good as ridge regression with one penalty (Vladymyrov et al. 2024)."""
-NOISY_VIEWS = [measures(tasks=[ANISOTROPIC]), measures(tasks=[MIXED], note=_noise_note)]
-NOISY = base.experiment("noisy", noisy, NOISY_VIEWS, title="Noise")
+_noise_note = "The best single layer is preconditioned descent (Ahn et al. 2023)."
+NOISY = experiment("noisy", noisy, [measures(note=_noise_note)], title="Noise")

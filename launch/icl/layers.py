@@ -5,67 +5,42 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl.attention import AttentionLayer, head_maps, roll_out, softmax_descent_layer, softmax_layers
-from icl.descent import interpolate, path_losses, sweep_loss
-from icl.rates import (
-    Polynomial,
-    condition_numbers,
-    context_eigenvalues,
-    curvature_after_step,
-    evaluate_polynomial,
-    optimal_polynomials,
-)
-from icl.tasks import Sequence, Tasks, sample_tasks
+from icl.attention import head_maps, softmax_descent_layer, softmax_layers
+from icl.descent import interpolate
+from icl.rates import context_eigenvalues, evaluate_polynomial
+from icl.tasks import Tasks, sample_tasks
 from jexplicit.runs.devices import full_precision
-from launch.icl import base, training
-from launch.icl.base import COMPARISON, LOSS, STYLES, curves, loss_by_step, measures
-from launch.icl.config import (
-    CurvatureConfig,
-    DeepSoftmaxConfig,
-    FiniteDataConfig,
-    LayerFlags,
-    LayernormConfig,
-    LoopedConfig,
-    MultiStepConfig,
-    OneStepConfig,
-    SoftmaxConfig,
-)
+from launch.icl import training
+from launch.icl.config import CurvatureConfig, DeepSoftmaxConfig, LayerFlags, MultiStepConfig, OneStepConfig, SoftmaxConfig
+from launch.icl.rates import SPECTRUM, VALIDATION, Job, Model, experiment, make_model, model_name, random_key
+from launch.icl.training import COMPARISON, STYLES, curves, loss_by_step, measures
 from launch.kit.views import Column, Images, Lines, Results, Row, Table, cell, means, melt, pivot, where
 
 # Linear attention on linear regression compared with gradient descent (von Oswald 2023).
 
 
-def one_step(job: base.Job[OneStepConfig]) -> Iterator[base.Part]:
-    """One layer."""
-    yield _compared(job, base.make_model(job.config), {"cold": job.config.steps})
+def regression(job: Job[OneStepConfig | MultiStepConfig]) -> list[Row]:
+    """Untrained, trained and interpolated predictors on fresh test tasks.
 
-
-def multi_step(job: base.Job[MultiStepConfig]) -> Iterator[base.Part]:
-    """--layers layers, also from the solution."""
-    config = job.config
-    model, warm = base.make_model(config, config.layers, recurrent=config.recurrent), {"warm": config.warm_steps}
-    yield _compared(job, model, {"cold": config.steps, **(warm if config.warm_steps else {})})
-
-
-def _compared(job: base.Job[LayerFlags], model: base.Model, runs: dict[str, int]) -> base.Part:
-    """All predictors on fresh test tasks: untrained, trained and interpolated."""
-
-    def part() -> list[Row]:
-        families = training.untrained_families(job.config, model)
-        for start, steps in runs.items():
-            trained = training.trained_family(job, model, start=start, steps=steps)
-            families.append(training.with_descent_rates(model, trained) if model.recurrent else trained)
-            if start == "cold":
-                constructed, dim = training.constructed_layers(job.config, model), model.tasks.dim
-                means = [(interpolate(layers, constructed, dim=dim), entry) for layers, entry in trained.members]
-                families.append(trained._replace(name="interpolated", members=means))
-        return training.measure_families(job.config, model, families)
-
-    return model.sizes, part
+    Several layers are also trained from the solution.
+    """
+    config, runs = job.config, {"cold": job.config.steps}
+    model = make_model(config)
+    if isinstance(config, MultiStepConfig):
+        model = make_model(config, config.layers, recurrent=config.recurrent)
+        runs |= {"warm": config.warm_steps} if config.warm_steps else {}
+    families = training.untrained_families(config, model)
+    for start, steps in runs.items():
+        trained = training.trained_family(job, model, start=start, steps=steps)
+        families.append(training.with_descent_rates(model, trained) if model.recurrent else trained)
+        if start == "cold":
+            constructed, dim = training.constructed_layers(config, model), model.tasks.dim
+            means = [(interpolate(layers, constructed, dim=dim), entry) for layers, entry in trained.members]
+            families.append(trained._replace(name="interpolated", members=means))
+    return training.measure_families(config, model, families)
 
 
 _panels = {
@@ -76,7 +51,7 @@ _panels = {
 
 def training_curves(results: Results) -> list[str]:
     """The figure of training: loss, agreement and distances by step (paper, Fig. 2)."""
-    model = base.model_name(results.rows[0])
+    model = model_name(results.rows[0])
     found = curves(results, {"trained": f"cold_{model}", "warm": f"warm_{model}"})
     rows = [{**row, "series": row["label"] if "step" in row else row["series"]} for row in found]
     logs: dict[str, Any] = {label: {"yscale": "log", "ylim": (1e-3, None)} for label in list(_panels.values())[2:]}
@@ -87,14 +62,14 @@ def training_curves(results: Results) -> list[str]:
 
 
 REGRESSION_VIEWS = [COMPARISON, training_curves]
-ONE_STEP = base.experiment("one-step", one_step, REGRESSION_VIEWS, title="One layer is one step")
-MULTI_STEP = base.experiment("multi-step", multi_step, REGRESSION_VIEWS, title="Several layers are steps of GD++")
+ONE_STEP = experiment("one-step", regression, REGRESSION_VIEWS, title="One layer is one step")
+MULTI_STEP = experiment("multi-step", regression, REGRESSION_VIEWS, title="Several layers are steps of GD++")
 
 
-# Attention with one change: softmax, depth, layer normalisation, few tasks.
+# Softmax attention, in one layer and in several.
 
 
-def compared(job: base.Job[LayerFlags], model: base.Model, families: list[training.Family]) -> list[Row]:
+def compared(job: Job[LayerFlags], model: Model, families: list[training.Family]) -> list[Row]:
     """The rows of predictors, after the rows of descents."""
     return training.measure_families(job.config, model, [*training.descent_families(job.config, model), *families])
 
@@ -102,31 +77,26 @@ def compared(job: base.Job[LayerFlags], model: base.Model, families: list[traini
 HEADS = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in files and events, by label
 
 
-def softmax(job: base.Job[SoftmaxConfig]) -> Iterator[base.Part]:
+def softmax(job: Job[SoftmaxConfig]) -> list[Row]:
     """One softmax layer, and the products of its heads in heads.npz."""
-
-    def part() -> list[Row]:
-        model = base.make_model(job.config)
-        problem = training.make_regression(model, softmax=True)
-        layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, centred_rate(job.config, model.tasks))
-        found = [
-            training.trained_family(job, model, name=name, problem=problem, heads=n) for n, name in enumerate(HEADS.values(), 1)
-        ]
-        found.append(training.Family("constructed", training.predict_of(problem), [(layer, {"heads": 2})]))
-        products = {}
-        for family, heads in zip(found, (*HEADS, "2 heads"), strict=True):
-            M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
-            products[f"{family.name}, {heads}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
-        np.savez_compressed(job.folder.path / "heads.npz", **products)
-        return compared(job, model, found)
-
-    yield {}, part
+    model = make_model(job.config)
+    problem = training.make_regression(model, softmax=True)
+    layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, centred_rate(job.config, model.tasks))
+    trained = partial(training.trained_family, job, model, problem=problem)
+    found = [trained(name=name, heads=n) for n, name in enumerate(HEADS.values(), 1)]
+    found.append(training.Family("constructed", training.predict_of(problem), [(layer, {"heads": 2})]))
+    products = {}
+    for family, heads in zip(found, (*HEADS, "2 heads"), strict=True):
+        M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
+        products[f"{family.name}, {heads}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
+    np.savez_compressed(job.folder.path / "heads.npz", **products)
+    return compared(job, model, found)
 
 
 @full_precision
 def centred_rate(config: LayerFlags, tasks: Tasks) -> float:
     """The best η on centred inputs, `E tr S / E tr S²`."""
-    X = sample_tasks(base.random_key(config, base.VALIDATION), tasks, config.validation_tasks).X
+    X = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks).X
     centred = X - jnp.mean(X, axis=0, keepdims=True)
     S = jnp.einsum("nib,njb->bij", centred, centred) / tasks.context
     return float(jnp.mean(jnp.trace(S, axis1=1, axis2=2)) / jnp.mean(jnp.sum(S**2, axis=(1, 2))))
@@ -136,64 +106,21 @@ _sharpness = 0.3  # of the scores of the first layer, which are below 1
 STARTS = {"cold": "softmax_cold", "warm": "softmax_warm"}
 
 
-def deep_softmax(job: base.Job[DeepSoftmaxConfig]) -> Iterator[base.Part]:
+def deep_softmax(job: Job[DeepSoftmaxConfig]) -> list[Row]:
     """--layers layers with two heads: constructed, and trained from random weights and from these."""
-    config, model = job.config, base.make_model(job.config, job.config.layers, recurrent=job.config.recurrent)
-
-    def part() -> list[Row]:
-        problem = training.make_regression(model, softmax=True)
-        exploding = replace(problem, clip=training.WARM_CLIP)  # constructed layers stay below
-        linear, rates = training.constructed_layers(config, model), training.descent(config, model, "gd++")[0].eta
-        sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
-        layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
-        trained = partial(training.trained_family, job, model, heads=2)
-        families = [
-            training.Family("constructed", training.predict_of(exploding), [(layers, {"heads": 2})]),
-            trained(name=STARTS["cold"], problem=problem),
-        ]
-        if config.warm_steps:
-            warm: Any = {"start": "warm", "init": lambda key: layers, "steps": config.warm_steps}
-            families.append(trained(name=STARTS["warm"], problem=exploding, **warm))
-        return compared(job, model, families)
-
-    yield model.sizes, part
-
-
-def layernorm(job: base.Job[LayernormConfig]) -> Iterator[base.Part]:
-    """Layer normalisation in one and two layers, with events `sweep`."""
-    ranges = np.linspace(0.5, 2.0, 16).tolist()
-
-    def part(layers: int) -> list[Row]:
-        model, name = base.make_model(job.config, layers), f"layernorm_K{layers}"
-        problem = training.make_regression(model, layernorm=True)
-        trained = training.trained_family(job, model, name=name, problem=problem)
-        for family in (trained, training.descent_family(job.config, model, "gd")):
-            loss = sweep_loss(base.random_key(job.config, base.SWEEP), family.predict, min(job.config.test_tasks, 5000))
-            for weights, entry in family.members:
-                losses = [float(loss(weights, replace(model.tasks, input_range=r))) for r in ranges]
-                about = {"predictor": family.name, "seed": entry.get("seed"), "shift": "input_range", "values": ranges}
-                job.folder.log(event="sweep", model=name, **about, losses=losses)
-        return compared(job, model, [trained])
-
-    yield from (({"layers": layers}, partial(part, layers)) for layers in (1, 2))
-
-
-def finite_data(job: base.Job[FiniteDataConfig]) -> Iterator[base.Part]:
-    """A part for each number of tasks, whose loss is `train_loss`."""
-
-    def part(size: int) -> list[Row]:
-        model = base.make_model(job.config)
-        recipe = training.make_recipe(job.config)._replace(batch_size=size, cycle=1)
-        trained, members = training.trained_family(job, model, name=f"finite_{size}", recipe=recipe), []
-        for layers, entry in trained.members:
-            same = sample_tasks(
-                base.random_key(replace(job.config, seed=entry["seed"]), 0), model.tasks, size
-            )  # as in training
-            loss = float(training.batch_loss(training.make_regression(model), layers, same))
-            members.append((layers, {**entry, "train_loss": loss}))
-        return compared(job, model, [trained._replace(members=members)])
-
-    yield from (({"training_tasks": size}, partial(part, size)) for size in job.config.training_tasks)
+    config, model = job.config, make_model(job.config, job.config.layers, recurrent=job.config.recurrent)
+    problem = training.make_regression(model, softmax=True)
+    exploding = replace(problem, clip=training.WARM_CLIP)  # constructed layers stay below
+    linear, rates = training.constructed_layers(config, model), training.descent(config, model, "gd++")[0].eta
+    sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
+    layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
+    trained = partial(training.trained_family, job, model, heads=2)
+    constructed = training.Family("constructed", training.predict_of(exploding), [(layers, {"heads": 2})])
+    families = [constructed, trained(name=STARTS["cold"], problem=problem)]
+    if config.warm_steps:
+        warm: Any = {"start": "warm", "init": lambda key: layers, "steps": config.warm_steps}
+        families.append(trained(name=STARTS["warm"], problem=exploding, **warm))
+    return compared(job, model, families)
 
 
 def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
@@ -204,62 +131,42 @@ def head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-NOTES = {
-    "softmax": "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close.",
-    "layernorm": "von Oswald et al. 2023, Fig. 14 (5000 steps, five seeds): worse than descent, but flatter on larger inputs.",
-    "finite": "von Oswald et al. 2023, Fig. 16 (5000 steps): 512 tasks are too few, from 2048 on it is nearly descent.",
-}
-SOFTMAX_VIEWS = [measures(note=NOTES["softmax"]), loss_by_step("softmax", HEADS), Images("heads", head_products)]
+_softmax = "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close."
+SOFTMAX_VIEWS = [measures(note=_softmax), loss_by_step("softmax", HEADS), Images("heads", head_products)]
 DEEP_VIEWS = [measures(), loss_by_step("deep_softmax", STARTS)]
-FINITE_VIEWS = [measures({"training_tasks": "training tasks"}, NOTES["finite"])]
-
-SOFTMAX = base.experiment("softmax", softmax, SOFTMAX_VIEWS, title="Softmax")
-DEEP_SOFTMAX = base.experiment("deep-softmax", deep_softmax, DEEP_VIEWS, title="Layers of softmax attention")
-LAYERNORM = base.experiment("layernorm", layernorm, [measures(note=NOTES["layernorm"])], title="Layer normalisation")
-FINITE_DATA = base.experiment("finite-data", finite_data, FINITE_VIEWS, title="Finite training sets")
+SOFTMAX = experiment("softmax", softmax, SOFTMAX_VIEWS, title="Softmax")
+DEEP_SOFTMAX = experiment("deep-softmax", deep_softmax, DEEP_VIEWS, title="Layers of softmax attention")
 
 
 # GD++ lowers the largest eigenvalues of XᵀX (von Oswald 2023, App. A.10).
 
+_by = ["context", "predictor"]
 PAPER_GAMMA = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
 _contexts = 10_000  # whose eigenvalues are measured, at most
 
 
-def curvature(job: base.Job[CurvatureConfig]) -> Iterator[base.Part]:
-    """A part for each context length."""
-    yield from (({"context": N}, partial(curvature_rows, job, N)) for N in job.config.contexts)
-
-
-def curvature_rows(job: base.Job[CurvatureConfig], context: int) -> Iterator[Row]:
-    """The best layers, and those trained from random weights, by their γ."""
-    config, model = job.config, base.make_model(replace(job.config, context=context), 2)
+def curvature(job: Job[CurvatureConfig], context: int) -> Iterator[Row]:
+    """The best layers and trained ones, and eigenvalues before and after a layer."""
+    config, model = job.config, make_model(replace(job.config, context=context), 2)
     rates, seconds = training.descent(config, model, "gd++")
-    key = base.random_key(config, base.SPECTRUM + 100)
-    values = context_eigenvalues(key, model.tasks, min(config.test_tasks, _contexts))
-    about = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
-    yield model.row("closed_form", **about, **_eigenvalues(values, about["gamma"]))
+    values = context_eigenvalues(random_key(config, SPECTRUM + 100), model.tasks, min(config.test_tasks, _contexts))
+    found: Row = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
+    after = values * (1 - found["gamma"] * values) ** 2  # von Oswald et al. 2023, Eq. 23
+    for name, part in (("", values), ("_after", after)):
+        highest = part.max(axis=1)
+        found |= {f"eigenvalue_max{name}": float(highest.max()), f"mean_eigenvalue_max{name}": float(highest.mean())}
+        with np.errstate(divide="ignore"):  # fewer pairs than inputs
+            found |= {f"condition{name or '_before'}": float(np.median(highest / part.min(axis=1)))}
+    yield model.row("closed_form", **found)
     for _, entry in training.with_descent_rates(model, training.trained_family(job, model)).members:
         tied = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
-        loss = evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss
-        yield model.row("trained", **entry, loss=loss, **_eigenvalues(values, entry["gamma"]))
-
-
-def _eigenvalues(values: np.ndarray, gamma: float) -> dict[str, float]:
-    """The smallest and largest eigenvalue, and the median condition number, over contexts."""
-    found = {}
-    for when, part in (("", values), ("_after", curvature_after_step(values, gamma))):
-        low, high = part.min(axis=1), part.max(axis=1)
-        found |= {f"eigenvalue_min{when}": float(low.min()), f"eigenvalue_max{when}": float(high.max())}
-        found |= {f"mean_eigenvalue_min{when}": float(low.mean()), f"mean_eigenvalue_max{when}": float(high.mean())}
-        found["condition_after" if when else "condition_before"] = float(np.median(condition_numbers(part)))
-    return found
+        yield model.row("trained", **entry, loss=evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss)
 
 
 def _largest(when: str) -> Callable[[Row], Any]:
     return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
 
 
-_by_context = ["context", "predictor"]
 CURVATURE_TABLE = Table(
     [
         Column("N", "context"),
@@ -272,66 +179,13 @@ CURVATURE_TABLE = Table(
         Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
         Column("after", cell("closed_form", "condition_after"), ".3g"),
     ],
-    lambda results: pivot(means(where(results.rows, experiment="curvature"), _by_context), ["context"], "predictor"),
+    lambda results: pivot(means(where(results.rows, experiment="curvature"), _by), ["context"], "predictor"),
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
-CURVATURE = base.experiment("curvature", curvature, [CURVATURE_TABLE], title="Curvature")
-
-
-# One layer run for fewer and more loops (Gatmiry et al. 2024).
-
-SOLVED_FOR = (1, 2, 5, 10)
-LOOPS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50)
-_trained_for, _path_tasks = 2, 20_000  # loops of the layer that is trained, and tasks that it is run on, at most
-
-
-def looped(job: base.Job[LoopedConfig]) -> Iterator[base.Part]:
-    """GD and GD++ solved for K loops, and a layer trained for two."""
-    yield {"start": None}, lambda: _solved_rows(job.config)
-    yield {"start": "cold"}, lambda: _trained_rows(job)
-
-
-def _solved_rows(config: LoopedConfig) -> Iterator[Row]:
-    """Losses of solved rates by loops, from the eigenvalues of fresh contexts."""
-    tasks = base.make_model(config).tasks
-    law, fresh = base.spectrum(config, tasks), context_eigenvalues(base.random_key(config, base.TEST), tasks, config.test_tasks)
-    most: Any = {"layers": max(SOLVED_FOR), "tied": True, "seed": config.seed}
-    for name in ("gd", "gd++"):
-        found = optimal_polynomials(law, tasks, plus_plus=name == "gd++", **most)
-        for K in SOLVED_FOR[name == "gd++" :]:  # one layer of GD++ is GD
-            eta, gamma = float(found[K - 1].eta[0]), float(found[K - 1].gamma[0])
-            about: Any = {"eta": eta, "gamma": gamma if name == "gd++" else None, "test_tasks": config.test_tasks}
-            for loops in LOOPS:
-                run = Polynomial(np.full(loops, eta), np.full(loops, gamma), np.nan)
-                losses = evaluate_polynomial(fresh, run, tasks)._asdict()
-                yield base.Model(tasks, K, True).row(name, loops=loops, **about, **losses)
-
-
-def _trained_rows(job: base.Job[LoopedConfig]) -> Iterator[Row]:
-    """Losses of every seed's layer by loops; one that diverges has none."""
-    config, model = job.config, base.make_model(job.config, _trained_for)
-    number = min(config.test_tasks, _path_tasks)
-    batch = sample_tasks(base.random_key(config, base.TEST), model.tasks, number)
-    for layers, entry in training.trained_family(job, model).members:
-        losses = [float(x) if np.isfinite(x) else None for x in np.asarray(_by_loop(training.first_layer(layers), batch))]
-        yield from (model.row("trained", loops=n, loss=losses[n - 1], **entry, test_tasks=number) for n in LOOPS)
-
-
-@jax.jit
-def _by_loop(layer: AttentionLayer, batch: Sequence) -> jax.Array:
-    return path_losses(lambda sequence: roll_out(layer, sequence, steps=max(LOOPS)), batch)
-
-
-def _layer(row: Row) -> str:
-    return {"gd": "GD, solved", "gd++": "GD++, solved", "trained": "GD++, trained"}[row["predictor"]] + f" for {row['layers']}"
-
-
-_by_layer = ["predictor", "layers", "loops"]
-_named = lambda results: [{**row, "layer": _layer(row)} for row in means(results.rows, _by_layer)]  # noqa: E731
-LOOPED_TABLE = Table(
-    [Column("layer", "layer"), *(Column(f"{n} loops", cell(n, "loss"), ".3g") for n in (2, 5, 10, 20, 50))],
-    lambda results: pivot(_named(results), ["layer"], "loops"),
+CURVATURE = experiment(
+    "curvature",
+    curvature,
+    [CURVATURE_TABLE],
+    title="Curvature",
+    keys=lambda config: [{"context": N} for N in config.contexts],
 )
-_loop_axes = {"xscale": "log", "yscale": "log", "xlabel": "loops run", "ylabel": LOSS, "ylim": (5e-3, 10)}
-LOOPED_FIGURE = Lines("looped", "loops", "loss", _layer, lambda row: _layer(row).split(",")[0], axes=_loop_axes, sharey=True)
-LOOPED = base.experiment("looped", looped, [LOOPED_TABLE, LOOPED_FIGURE], title="Looped layers")

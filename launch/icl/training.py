@@ -1,9 +1,8 @@
 """Layers trained, solved or constructed for linear regression, and their rows."""
 
 import functools
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,14 +14,13 @@ from icl.attention import AttentionLayer, Regression, descent_layers, init_layer
 from icl.closed_form import optimal_rate
 from icl.descent import Predictions, PredictorDifference, descent_rates, difference, gd_plus_plus, predictions, ridge
 from icl.rates import Polynomial, optimal_polynomials
-from icl.tasks import QueryLoss, Sequence, map_pieces, sample_tasks, vmap_tasks
+from icl.tasks import QueryLoss, Sequence, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
-from launch.icl.base import TEST, VALIDATION, Job, Model, model_name, random_key, spectrum
 from launch.icl.config import LayerFlags, TaskFlags, TrainingFlags
-from launch.kit.views import Row
+from launch.icl.rates import COLOURS, LOSS, TEST, VALIDATION, Job, Model, model_name, random_key, spectrum
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, means
 
 INIT_SCALE = 0.002  # of the random weights of a single layer: variance times fan-in, as in the paper's code
 _block = 10_000  # test tasks per evaluation
@@ -46,7 +44,7 @@ Measure = Callable[[Any], Row]  # parameters of one seed -> numbers
 Member = tuple[Any, Row]  # parameters or weights, and the fields of rows that do not depend on a test: seed, steps, seconds
 
 
-def train_or_load(
+def train(
     job: Job[TrainingFlags],
     name: str,
     init: Callable[[Array], Any],
@@ -58,27 +56,16 @@ def train_or_load(
     seeds: int | None = None,
     every: int = 100,
 ) -> list[Member]:
-    """The parameters of every seed, with row fields; interrupted training continues.
+    """The parameters of every seed, with row fields; earlier training continues, or is read.
 
     name: of the model, in files and events. init: `key -> parameters`. evaluation: returns the measure of one seed's
     parameters; called only if there is something to train. problem, recipe, every: as in `icl.train_layers`.
     """
-    (config, folder), steps = job, steps or job.config.steps
-    path, numbers = folder.path / "checkpoints" / name, [config.seed + n for n in range(seeds or config.seeds)]
-
-    def load() -> list[Member]:
-        structure = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)))
-        params = split_seeds(jax.tree.unflatten(structure, load_checkpoint(path)["params"]))
-        event = next(event for event in folder.events("trained") if event["model"] == name)
-        about = {"steps": event["steps"], "seconds": event["seconds"]}
-        return [(one, {"seed": seed, **about}) for one, seed in zip(params, event["seeds"], strict=True)]
-
-    if is_checkpoint(path):
-        return load()
-    measure, tenth = evaluation(), max(every, steps // 10 // every * every)
+    (config, folder), steps, measure = job, steps or job.config.steps, functools.cache(evaluation)
+    numbers, tenth = [config.seed + n for n in range(seeds or config.seeds)], max(every, steps // 10 // every * every)
 
     def evaluate(params: Any) -> Row:
-        entries = [measure(one) for one in split_seeds(params)]
+        entries = [measure()(one) for one in split_seeds(params)]
         return {what: [float(entry[what]) for entry in entries] for what in entries[0]}
 
     def on_evaluation(entry: Row) -> None:
@@ -88,24 +75,13 @@ def train_or_load(
             console.print(f"    {name}: step {entry['step']}, {measures}, {entry['seconds']:.0f} s")
 
     first = [init(jax.random.fold_in(key_of_seed(seed), 0)) for seed in numbers]
+    params, options = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first), {"steps": steps, "seeds": numbers}
+    options |= {"every": every, "devices": config.devices, "checkpoints": folder.path / "checkpoints" / name}
     with stage(f"training {name}, {len(numbers)} seed{'s' * (len(numbers) > 1)}", "steps") as progress:
-        trained = train_layers(
-            jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first),
-            problem,
-            recipe._replace(cooling=config.cooling),
-            steps=steps,
-            seeds=numbers,
-            every=every,
-            evaluate=evaluate,
-            devices=config.devices,
-            checkpoints=(partial := path.with_name(f"{name}.partial")),
-            on_evaluation=on_evaluation,
-            progress=progress,
-        )
-    folder.log(event="trained", model=name, steps=steps, seconds=trained.seconds, seeds=numbers)
-    save_checkpoint(path, {"params": [np.asarray(leaf) for leaf in jax.tree.leaves(trained.params)]})
-    shutil.rmtree(partial, ignore_errors=True)
-    return load()
+        recipe, shown = recipe._replace(cooling=config.cooling), {"on_evaluation": on_evaluation, "progress": progress}
+        trained = train_layers(params, problem, recipe, evaluate=evaluate, **options, **shown)
+    about = {"steps": steps, "seconds": trained.seconds}
+    return [(one, {"seed": seed, **about}) for one, seed in zip(split_seeds(trained.params), numbers, strict=True)]
 
 
 def split_seeds(params: Any) -> list[Any]:
@@ -114,23 +90,12 @@ def split_seeds(params: Any) -> list[Any]:
     return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
 
 
-def first_layer(layers: Any) -> Any:
-    """The first of a stack of layers."""
-    return jax.tree.map(lambda leaf: leaf[0], layers)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def batch_loss(problem: TrainingProblem, params: Any, batch: Any) -> Array:
-    """The loss of parameters on a batch, compiled once for equal problems."""
-    return problem.loss(params, batch)
-
-
 def validation_loss(config: TrainingFlags, problem: TrainingProblem) -> Callable[[], Measure]:
     """An evaluation of the loss alone, on validation tasks."""
 
     def evaluation() -> Measure:
-        validation = problem.sample(random_key(config, VALIDATION), config.validation_tasks)
-        return lambda params: {"loss": batch_loss(problem, params, validation)}
+        validation, loss = problem.sample(random_key(config, VALIDATION), config.validation_tasks), jax.jit(problem.loss)
+        return lambda params: {"loss": loss(params, validation)}
 
     return evaluation
 
@@ -213,7 +178,6 @@ def trained_family(
     *,
     name: str | None = None,
     problem: QueryLoss | None = None,
-    recipe: Recipe | None = None,
     start: str = "cold",
     heads: int = 1,
     init: Callable[[Array], Any] | None = None,
@@ -221,8 +185,8 @@ def trained_family(
 ) -> Family:
     """Layers of every seed, trained now or earlier in this run.
 
-    start is cold, from random weights, or warm, from those of the closed form or of `init`. Problem and recipe are by default
-    those of the flags; evaluations are 100 steps apart, or 1/200 of a longer training.
+    start is cold, from random weights, or warm, from those of the closed form or of `init`. The problem is by default
+    that of the flags; evaluations are 100 steps apart, or 1/200 of a longer training.
     """
     config, tasks = job.config, model.tasks
     name, options = name or f"{start}_{model_name(model.sizes)}", {"clip": WARM_CLIP} if start == "warm" else {}
@@ -232,7 +196,7 @@ def trained_family(
     if init is None:
         sizes: Any = {"width": tasks.dim + tasks.outputs, "layers": 1 if model.recurrent else model.layers, "heads": heads}
         init = functools.partial(init_layers, scale=INIT_SCALE / model.layers, **sizes)
-    trained, recipe = problem or make_regression(model, **options), recipe or make_recipe(config, model.layers)
+    trained, recipe = problem or make_regression(model, **options), make_recipe(config, model.layers)
 
     def evaluation() -> Measure:
         validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
@@ -247,7 +211,7 @@ def trained_family(
         return measure
 
     every = max(100, (steps or config.steps) // 200)
-    members = train_or_load(job, name, init, trained, recipe, evaluation, steps=steps, every=every)
+    members = train(job, name, init, trained, recipe, evaluation, steps=steps, every=every)
     return Family("trained", predict_of(trained), [(layers, {**e, "start": start, "heads": heads}) for layers, e in members])
 
 
@@ -255,7 +219,7 @@ def with_descent_rates(model: Model, trained: Family) -> Family:
     """The same layers, with η and γ of the nearest descent in rows."""
     rates, members = jax.jit(functools.partial(descent_rates, dim=model.tasks.dim, context=model.tasks.context)), []
     for layers, entry in trained.members:
-        eta, gamma = map(float, rates(first_layer(layers)))
+        eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
         members.append((layers, {**entry, "eta": eta, "gamma": gamma if model.layers > 1 else None}))
     return trained._replace(members=members)
 
@@ -288,8 +252,12 @@ def reference_predictions(config: TaskFlags, model: Model, batch: Sequence, name
 
 @functools.partial(jax.jit, static_argnums=0)
 def predictions_of(predict: Predict, weights: Any, batch: Sequence) -> Predictions:
-    """The predictions of a member of a family."""
-    return map_pieces(lambda piece: predictions(lambda b: predict(weights, b), piece), batch, _piece)
+    """The predictions of a member of a family, in pieces."""
+    size = batch.y_q.shape[-1]
+    piece = max(n for n in range(1, min(size, _piece) + 1) if size % n == 0)
+    pieces = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, piece), -2, 0), batch)
+    found = jax.lax.map(lambda part: predictions(lambda b: predict(weights, b), part), pieces)
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -2).reshape(*leaf.shape[1:-1], size), found)
 
 
 @jax.jit  # apart from the predictions, so that it is compiled once for all predictors
@@ -297,3 +265,91 @@ def compare(ours: Predictions, theirs: Predictions) -> dict[str, Array]:
     """Mean loss and mean squared loss, and differences from other predictions."""
     means = {"loss": ours.loss, "square": ours.loss**2, "above_reference": ours.loss - theirs.loss}
     return {**jax.tree.map(jnp.mean, means), **difference(ours, theirs)._asdict()}
+
+
+# Tables and figures of several experiments.
+
+NAMES = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
+STYLES = {name: {"color": colour, "label": NAMES.get(name, name)} for name, colour in COLOURS.items()}
+READING = """Losses are half mean squared errors, means over seeds with their range in brackets. *GD* and *GD++* are K steps at
+their best rates, tied across steps where the layers share weights; the best single layer is a *closed form*. *Constructed* are
+attention weights that perform the reference, GD for one layer and GD++ for more; *interpolated* is the mean of trained and
+constructed weights; *ridge* knows the noise. Cosines and differences compare with the reference."""
+BY_STEP = {"xlabel": "training step", "ylabel": f"validation {LOSS}", "yscale": "log"}
+Models = Mapping[str, str]  # names of trained models in files and events, by label
+
+_identity = (
+    *("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start"),
+    "attention",
+)
+
+
+def over_seeds(results: Results) -> list[Row]:
+    """Rows over seeds as one row of means, with `number` and `losses`."""
+    losses = [[row["loss"] for row in own] for own in groups(results.rows, _identity).values()]
+    return [{**row, "losses": own} for row, own in zip(means(results.rows, _identity), losses, strict=True)]
+
+
+def curve(results: Results, model: str) -> list[Row]:
+    """The evaluations of a trained model by step, measures by seed."""
+    return sorted((e for e in results.events("evaluation", "model", "step") if e["model"] == model), key=lambda e: e["step"])
+
+
+def curves(results: Results, models: Models) -> list[Row]:
+    """The evaluations of models as a series `trained`, and constant losses."""
+    rows: list[Row] = []
+    for label, model in models.items():
+        rows += [{"label": label, "series": "trained", **entry} for entry in curve(results, model)]
+        found = {event["predictor"]: event["loss"] for event in results.events("reference") if event["model"] == model}
+        rows += [{"label": label, "series": name, "loss": loss} for name, loss in found.items()]
+    return rows
+
+
+def loss_by_step(name: str, models: Models | Callable[[Results], Models]) -> Lines:
+    """The figure of validation losses by step, a panel for each model."""
+    rows = lambda results: curves(results, models(results) if callable(models) else models)  # noqa: E731
+    return Lines(name, "step", "loss", "series", "label", rows, STYLES, BY_STEP, sharey=True)
+
+
+def _predictor(row: Row) -> str:
+    fitted = row["predictor"] == "closed_form" and row.get("reference") == "gd++"
+    name = "GD++, separate rates" if fitted else NAMES.get(row["predictor"], row["predictor"])
+    return name + " from the solution" * (row.get("start") == "warm") + f", {row['number']} seeds" * (row["number"] > 1)
+
+
+def _layers(row: Row) -> str:
+    return f"{row['layers']}" + ("" if row["layers"] < 2 else " recurrent" if row["recurrent"] else " separate")
+
+
+def _loss_with_range(row: Row) -> str:
+    losses = row["losses"]
+    return f"{row['loss']:#.5g}" + (f" ({min(losses):#.5g} to {max(losses):#.5g})" if len(losses) > 1 else "")
+
+
+def _rates(values: Any, form: str) -> str:
+    """A rate, or one per layer; of several γ the last has no effect."""
+    kept = values[:-1] if form == ".3g" and isinstance(values, list) else values
+    return "" if values is None else ", ".join(f"{rate:{form}}" for rate in np.ravel(kept))
+
+
+_forms = {
+    ".5g": "initial_loss population_loss train_loss",
+    ".4f": "cosine model_difference prediction_difference",
+    ".3f": "sensitivity_own sensitivity_next sensitivity_other",
+}
+_measures = [
+    *(Column("K", _layers), Column("heads", "heads"), Column("predictor", _predictor), Column("loss", _loss_with_range)),
+    *(Column(name.replace("_", " "), name, form) for form, names in _forms.items() for name in names.split()),
+    Column("η/N", lambda row: _rates(None if row.get("eta") is None else np.divide(row["eta"], row["context"]), ".4g")),
+    Column("γ", lambda row: _rates(row.get("gamma"), ".3g")),
+    Column("steps", lambda row: row["steps"] or None),
+    Column("seconds", "seconds", ".0f"),
+]
+
+
+def measures(*columns: Column, note: str = "") -> Table:
+    """A table of predictors and their measures, after other columns."""
+    return Table([*columns, *_measures], over_seeds, note)
+
+
+COMPARISON = measures(note=READING.replace("\n", " "))

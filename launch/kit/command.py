@@ -158,7 +158,7 @@ def short_help(found: Sequence[Flag]) -> str:
     return "\n".join([*lines, textwrap.fill(" ".join(more), 110, break_on_hyphens=False)])
 
 
-def run_subcommand(commands: Mapping[str, Command], *, description: str, argv: Sequence[str] | None = None) -> int:
+def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None = None, *, description: str) -> int:
     """Parse a command line with a subcommand, and run it."""
     argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
     name = argv[0].replace("_", "-") if argv else "--help"

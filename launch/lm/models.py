@@ -33,7 +33,7 @@ from jexplicit.lm.checkpoints import (
 )
 from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.core.names import Features, FitOptions, label
-from jexplicit.lm.counted.model import CONTEXTS, fit_bytes
+from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
 from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.evaluation import (
     DocumentLosses,
@@ -44,10 +44,9 @@ from jexplicit.lm.evaluation import (
     positions_in_all,
     spelling,
 )
-from jexplicit.lm.fits.fit import ORDER, choose_tables, contexts_name, contexts_radius, fit_model
+from jexplicit.lm.fits.fit import ORDER, choose_tables, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.rows import target_counts, with_targets
-from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import barrier, check_equal_across_processes, is_first, within_memory
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap
@@ -55,6 +54,7 @@ from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Row, groups, where
 from launch.lm.config import Config
+from launch.lm.scaling import fit_scaling, log_mean_cooccurrences, partition_spread
 from launch.lm.views import scaling_file
 
 _of_sparse = ("unigram", "bigram", "explicit", "ngram", "context-mixing")  # methods that have models of sparse tables

@@ -15,7 +15,8 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import TextSizes, about_corpus
 from jexplicit.data.shards import count_tokens
 from jexplicit.lm.checkpoints import FROM_COUNTS, load_row, model_rows
-from jexplicit.lm.core.names import FitOptions, window_of
+from jexplicit.lm.core.names import FitOptions
+from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.evaluation import unknown_share
 from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS
 from jexplicit.lm.generation import generate_text
@@ -151,7 +152,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     check_equal_across_processes("choice of --tables, as they have other memory,", tables)
     training, seconds = count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown
-    C = (training.sparse_counts(1) if training.sparse else training.counts(1))[0]
+    C = training.known_counts(1)[0]
     about = {
         "train_tokens": int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
         "dev_tokens": count_tokens(text.dev),

@@ -16,11 +16,11 @@ from interruption import resumed_after
 from samples import two_classes as data
 
 from icl import blur
-from icl.blur import MetaRecipe, Rules, Stage, image_sets, learn, learner, learning_curves, load_genome, meta_train, search
+from icl.blur import MetaRecipe, Rules, Stage, learn, learner, learning_curves, load_genome, meta_train, search
 from icl.blur import rules as passes
 from icl.blur.learning import Examples, accuracy_of, resize_images
 from icl.blur.rules import Genome, Synapse, backprop_genome, save_genome
-from icl.blur.search import Family, cross_entropy, draw_episode, make_source, mean_scores, meta_loss
+from icl.blur.search import Family, cross_entropy, draw_episode, make_source, meta_loss
 from jexplicit.data.images import read_images
 
 SIZES = (3, 4, 3, 2)
@@ -82,38 +82,6 @@ def test_descent_is_a_genome(sizes, hidden, output, loss, dtype, most):
     """The bounds of the task after 50 steps: 1e-12 in float64 (some 1e4 roundings of 1e-16), 1e-6 in float32."""
     found = blur.sgd_difference(blur.sgd_rules(hidden, loss, output=output), sizes, dtype=dtype)
     assert found.one_step <= found.all_steps + most and found.all_steps < most < 1e-2 < found.change
-
-
-@pytest.mark.slow
-def test_with_the_additive_backward_pass_the_same_matrices_are_another_algorithm():
-    rules = dataclasses.replace(blur.sgd_rules("tanh", "cross_entropy"), backward="additive")
-    assert blur.sgd_difference(rules, (6, 7, 4), steps=3, dtype=np.float64).all_steps > 1e-3
-
-
-@pytest.mark.slow
-def test_learners_by_the_genome_of_descent_are_the_plain_baseline():
-    """Two programs for one network: the same first weights and minibatches, the same accuracy after every update."""
-    train, test = data(), data(seed=1)
-    shared = {"steps": 6, "batch_size": 8, "seeds": (0, 3)}
-    rules = blur.sgd_rules("tanh", "cross_entropy")
-    ours = blur.learning_curves(blur.sgd_genome(0.5), rules, (5,), train, test, **shared)
-    theirs = blur.descent_curves("sgd", (0.5, 2.0), (5,), train, test, normalised=False, **shared)
-    np.testing.assert_array_equal(ours, theirs[0])
-    assert np.ptp(ours) > 0 and not np.array_equal(theirs[0], theirs[1])
-
-
-def test_permuting_hidden_neurons_permutes_the_result():
-    rules = blur.Rules(states=2, synapse_norm=True)
-    genome, synapses, x, y = made_learner(rules)
-    order, bias = np.array([2, 0, 3, 1]), np.array([2, 0, 3, 1, 4])
-    step = jax.jit(lambda synapses: blur.learn(genome, rules, synapses, x, y))
-
-    def moved(synapses):
-        first, second, last = jax.tree.map(np.asarray, synapses)
-        return Synapse(first.W[:, :, order], first.V[:, order]), Synapse(second.W[:, bias], second.V[:, :, order]), last
-
-    new, logits = step(synapses)
-    assert_equal(step(moved(synapses)), (moved(new), logits), rtol=1e-10, atol=1e-12)
 
 
 def test_synapses_that_would_overflow_are_brought_back_unread():
@@ -183,14 +151,6 @@ def test_the_meta_gradient_is_that_of_finite_differences(meta_problem):
 
 
 @pytest.mark.slow
-def test_the_meta_gradient_is_the_same_however_it_is_computed(meta_problem):
-    genome, loss, gradient = meta_problem
-    for how in ({"at_once": 2}, {"at_once": 5}):  # of 3 updates
-        ours = jax.jit(jax.grad(functools.partial(loss, **how)))(genome)
-        assert_equal(ours, gradient(genome)[1], rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.slow
 def test_a_genome_s_run_does_not_depend_on_the_others_nor_on_the_devices(meta_trained):
     alone = meta(jax.tree.map(lambda leaf: leaf[:1], genomes()), devices=1)
     for a, b in zip(alone.history[:2], meta_trained.history[:2], strict=True):
@@ -222,15 +182,6 @@ def test_genomes_that_are_not_finite_are_skipped_and_counted(meta_trained):
     assert [entry["accuracy"][0] for entry in found.history] == [entry["accuracy"][0] for entry in meta_trained.history[:2]]
     with pytest.raises(FloatingPointError, match="no genome has a finite loss after 2 meta-steps"):
         meta(start._replace(nu=jax.device_put(np.nan * spoiled)))
-
-
-@pytest.mark.slow
-def test_scores_of_many_genomes_pass_grad():
-    """Finite gradients, and not of nothing, through episodes of two genomes at once."""
-    source = make_source(jax.tree.map(jax.device_put, data(20)))
-    scores = functools.partial(mean_scores, rules=SMALL, family=RECIPE.tasks[0], unroll=2, query_size=4, learners=1)
-    slope = jax.jit(jax.grad(lambda genome: scores(genome, jax.random.key(0), source)[0].sum()))(genomes(2))
-    assert jnp.isfinite(slope.pre).all() and float(jnp.abs(slope.pre).max()) > 0
 
 
 # --- curl, files, data ---------------------------------------------------------------------------------------------------
@@ -356,21 +307,6 @@ def test_the_ridge_update_is_that_of_normal_equations_and_has_hebb_s_rule_and_th
     heavy, exact = (np.asarray(ridge_update(A, E, penalty, iterations=3)) for penalty in (1e8, 0.0))
     np.testing.assert_allclose(heavy * 1e8, A.swapaxes(1, 2) @ E / root, rtol=1e-6)  # the error is 1/λ times |K| = 3
     np.testing.assert_allclose(A @ exact, root * E, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.slow
-def test_eight_iterations_are_enough_for_a_minibatch_of_digits():
-    """λ = 1, 64 images, 10 or 70 columns (for more than 64 the inverse is applied): the worst fit is 2 % from the exact one."""
-    sets = image_sets(read_images("digits"))
-    A, Y, one = jax.device_put(sets.train.X[:64]), jax.device_put(sets.train.Y[:64] - 0.1), jnp.ones((), np.float32)
-    root = jnp.sqrt(jnp.mean(jnp.sum(A**2, axis=1)))
-    K = A @ A.T / root**2
-    for E in (Y, jnp.tile(Y, 7)):
-        fitted = A @ ridge_update(A, E, one, iterations=8) / root
-        exact = K @ jnp.linalg.solve(K + jnp.eye(64, dtype=K.dtype), E)
-        assert float(jnp.max(jnp.linalg.norm(fitted - exact, axis=0) / jnp.linalg.norm(exact, axis=0))) < 0.02
-    nothing = ridge_update(A, jnp.zeros_like(Y), one, 1.0, iterations=8)
-    assert float(jnp.abs(nothing).max()) == 0  # nothing to learn: no division by zero
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""Finitely many tasks and mixed noise: moments, best layers, losses, fits and Bayes optima, against loops and simulation."""
+"""Finitely many tasks: moments, best layers, losses and Bayes optima, against loops and simulation."""
 
-import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -9,18 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.optimize
-from drawn import LAWS, arrays, ones_of, task
-from reference import gd_plus_plus as gd_plus_plus_loop
+from drawn import LAWS, ones_of, task
 from samples import within_error
-from sklearn.linear_model import Ridge
 
-from icl import Tasks, closed_form, descent_layers, diversity, predict, predict_batch, ridge, train_layers
-from icl.attention import AttentionLayer, Regression, diagonal_layers, head_layer, head_tensor, init_layers
-from icl.closed_form import gaussian_tasks, optimal_rate
+from icl import Tasks, closed_form, descent_layers, predict, predict_batch
+from icl.attention import AttentionLayer, head_layer, head_tensor
+from icl.closed_form import gaussian_tasks
 from icl.diversity import FiniteTasks, crossing, discrete_mmse, diversity_curve, diversity_threshold, limiting_excess
 from icl.tasks import Sequence
-from icl.training import Recipe
 
 # compiled whole, which takes less time than compiling every operation
 token_moments, heads_loss = closed_form.token_moments, closed_form.heads_loss
@@ -137,16 +132,6 @@ def test_discrete_mmse_is_the_posterior_mean_whatever_the_block(own):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_discrete_mmse_of_one_task_is_that_task_and_of_many_is_ridge_regression(fresh):
-    one, W = ones_of(first(fresh, 2))[1], weights()
-    mmse = jax.jit(discrete_mmse, static_argnames="block")
-    assert float(np.asarray(mmse(one, W[:1], 0.25))[0]) == pytest.approx(W[0] @ np.asarray(one.x_q), rel=1e-14)
-    many = np.random.default_rng(5).normal(size=(200_000, 3))
-    expected = float(np.asarray(jax.jit(ridge)(one, 0.25))[0])
-    # some thousands of the tasks have weight, so the error is a few hundredths of the posterior's width, 0.3
-    assert float(np.asarray(mmse(one, many, 0.25, block=5000))[0]) == pytest.approx(expected, abs=0.03)
-
-
 def test_discrete_mmse_in_float32_survives_exponents_of_thousands():
     rng = np.random.default_rng(0)
     many = (30 * rng.normal(size=(3000, 3))).astype(np.float32)
@@ -196,14 +181,6 @@ def test_weighted_tasks_have_the_moments_of_a_gaussian(dim):
             assert float(p @ np.prod(points**powers, axis=1)) == pytest.approx(expected, abs=1e-12)
 
 
-def test_moments_of_probabilities_are_those_of_repeated_tasks():
-    W = weights()
-    twice = token_moments(TASKS, jax.device_put(np.concatenate([W, W[:2], W[:2]])))
-    weighted = token_moments(TASKS, jax.device_put(W), jax.device_put(np.array([3, 3, 1, 1, 1]) / 9))
-    for a, b in zip(twice, weighted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
-
-
 # The best layers
 
 
@@ -236,17 +213,6 @@ def test_losses_are_those_of_simulation_on_the_tasks_and_on_fresh_ones(own, fres
         assert within_error(simulated_losses(H, fresh), loss_of(H, every()))
 
 
-def test_all_heads_are_least_squares_over_sampled_sequences(own):
-    a, b = np.triu_indices(4)
-    features = np.einsum("Bf,jB->Bfj", token_products(own)[:, a, b], np.asarray(own.x_q)).reshape(100_000, -1)
-    found = np.linalg.lstsq(features, np.asarray(own.y_q)[0], rcond=None)[0].reshape(len(a), 3)
-    fitted = np.zeros((4, 4, 3))
-    fitted[a, b] += found / 2
-    fitted[b, a] += found / 2
-    excess = loss_of(fitted, few()) / loss_of(solutions(few())[0], few()) - 1
-    assert 0 < excess < 0.002  # 30 numbers fitted to 100,000 examples: about 30/100,000, times some for heavy tails
-
-
 @jax.jit
 @jax.value_and_grad
 def loss_of_head(head, moments):
@@ -260,39 +226,6 @@ def test_no_layer_near_the_best_is_better():
     np.testing.assert_allclose(slope_of(H, few()), np.zeros(H.shape), atol=1e-12)
     for part in loss_of_head(tuple(head), few())[1]:
         np.testing.assert_allclose(part, np.zeros(part.shape), atol=1e-5)  # where alternating steps have come in 100 sweeps
-
-
-def test_no_other_search_finds_a_better_head():
-    """L-BFGS on p and A from random starts, some of which end in local minima."""
-
-    def loss(theta):
-        value, (p, A) = loss_of_head((theta[:4], theta[4:].reshape(4, 3)), few())
-        return float(value), np.concatenate([p, np.ravel(A)])
-
-    rng, best = np.random.default_rng(5), loss_of(solutions(few())[1], few())
-    options: Any = {"maxiter": 300, "ftol": 1e-12, "gtol": 1e-8}
-    search = functools.partial(scipy.optimize.minimize, loss, jac=True, method="L-BFGS-B", options=options)
-    found = [search(rng.normal(size=16)).fun for _ in range(10)]
-    assert min(found) == pytest.approx(best, rel=1e-6) and max(found) > 1.2 * best
-
-
-def test_sweeps_never_raise_the_loss():
-    @jax.jit
-    def losses_of(moments):
-        heads = [closed_form.one_head_solution(moments, sweeps=n) for n in (1, 2, 5, 50)]
-        return [heads_loss(head.tensor, moments) for head in heads]
-
-    losses = list(map(float, losses_of(few())))
-    assert all(b <= a + 1e-14 for a, b in itertools.pairwise(losses)) and losses[-1] < losses[0]
-
-
-def test_for_one_task_the_best_layers_are_known():
-    """Tokens are then Gaussian with one covariance, and Z is to say 1: of a Wishart matrix the trace is best, one head is one
-    of its quadratic forms, with variances 2/(N D) and 2/N."""
-    power, (D, N) = weights()[0] @ weights()[0] / 2, (4, TASKS.context)
-    many, one, _ = solutions(few(number=1))
-    assert loss_of(many, few(number=1)) == pytest.approx(power * (1 - 1 / (1 + 2 / (N * D))), rel=1e-9)
-    assert loss_of(one, few(number=1)) == pytest.approx(power * (1 - 1 / (1 + 2 / N)), rel=1e-9)
 
 
 def test_tensors_are_layers_of_attention(fresh):
@@ -340,25 +273,6 @@ def test_the_limit_of_large_d_is_met_at_some_size():
         assert excess == pytest.approx(float(limiting_excess(tasks, M)), rel=2.5 / 40)
 
 
-@pytest.mark.parametrize("inputs", ["normal", "uniform"])
-def test_both_ends_of_the_limit_are_known(inputs):
-    """No tasks: the layer is zero. Many: eigenvalues 1 with variance d/M, in which `f` is linear, and γ f(1) = 1.
-
-    The response to one eigenvalue is that of a solved layer, without any limit.
-    """
-    tasks = Tasks(dim=3, context=4, inputs=inputs, input_range=3.0, weight_scale=0.5, noise=0.4)
-    N, d, s = 4, 3, tasks.variance
-    tau = ({"normal": 0, "uniform": -1.2}[inputs] + d + 0.16 / (s * 0.25)) / N
-    gamma = 1 + 1 / N + tau
-    solved = s * np.asarray(optimum(tasks, C=0.25 * np.eye(3)))
-    np.testing.assert_allclose(solved, np.eye(3) / gamma, rtol=1e-9, atol=1e-12)
-    assert float(limiting_excess(tasks, 1e-12)) == pytest.approx(1 / (gamma - 1), rel=1e-9)
-    slope = tau / gamma**2  # of f at 1
-    many = 1e6
-    expected = gamma * slope**2 * d / many / (1 - 1 / gamma)
-    assert float(limiting_excess(tasks, many)) == pytest.approx(expected, rel=1e-4)  # the next order is some d/M
-
-
 def test_the_threshold_is_where_the_limit_has_the_tolerance_and_grows_with_d():
     tasks = [Tasks(dim=d, context=d, inputs="normal", input_range=12**0.5, noise=0.5) for d in (10, 1000, 2000)]
     found = [diversity_threshold(one) for one in tasks]
@@ -371,163 +285,3 @@ def test_crossings_are_interpolated():
     assert crossing([1, 10, 100], [1.0, 0.1, 0.01], 0.03) == pytest.approx(10 / 0.3, rel=1e-12)  # 1/M
     assert crossing([2, 4], [0.01, 0.02], 0.1) == 2.0 and crossing([2, 4], [1.0, 0.2], 0.1) is None
     assert crossing([1, 2, 4, 8], [1.0, 0.05, 0.2, 0.05], 0.1) == pytest.approx(4 * 2**0.5, rel=1e-12)  # the last one
-
-
-@pytest.mark.slow
-def test_a_trained_layer_ends_at_the_best_one_head():
-    """On tasks for which the loss has no local minima; on those of the test above some seeds stop in one."""
-    some = FiniteTasks(TASKS, 5, seed=2)
-    own = token_moments(TASKS, some.weights())
-    init = jax.tree.map(lambda leaf: np.asarray(leaf)[None], init_layers(jax.random.key(0), 4, scale=0.02))
-    recipe = Recipe(batch_size=512, learning_rate=3e-3, cooling="constant")
-    trained = train_layers(init, Regression(some), recipe, steps=500, seeds=[0], every=500, devices=1).params
-    H, best = head_tensor(jax.tree.map(lambda leaf: jax.device_put(leaf[0]), trained), 4), solutions(own)[1]
-    assert 1 <= loss_of(H, own) / loss_of(best, own) < 1.02  # Adam's noise
-    assert loss_of(H, every()) == pytest.approx(loss_of(best, every()), rel=0.05)
-
-
-posterior_mean = jax.jit(diversity.posterior_mean, static_argnums=1)
-predict_diagonal, ridge_batch = jax.jit(diversity.predict_diagonal), jax.jit(diversity.ridge_batch)
-estimated_variance = jax.jit(diversity.estimated_variance)
-LAW = diversity.MixedNoise(dim=3, context=8, levels=3.0)
-SIGMA = 3 * np.random.default_rng(1).uniform(size=600)
-RATES = np.array([[-0.03, 0.02, -0.09, 0.01], [-0.01, -0.02, -0.05, 0.02]])
-
-
-def tasks_of(number: int = 600) -> Sequence:
-    """Tasks of the law, whose noise has these levels."""
-    batch = task(0, 3, 8, 1, (600,), inputs="normal", input_range=12**0.5)
-    noise = SIGMA * np.random.default_rng(2).normal(size=(8, 1, 600))
-    batch = batch._replace(Y=np.asarray(batch.Y) + noise)
-    return Sequence(*(jax.device_put(np.asarray(leaf)[..., :number]) for leaf in batch))
-
-
-@pytest.fixture(scope="module")
-def many():
-    return tasks_of()
-
-
-@pytest.fixture(scope="module")
-def four():
-    return tasks_of(4)
-
-
-def mean_loss(answers, batch) -> float:
-    return float(((np.asarray(answers) - np.asarray(batch.y_q)) ** 2).sum(axis=0).mean() / 2)
-
-
-def test_diagonal_layers_are_the_loop_of_the_paper_and_attention(four):
-    ours = np.asarray(predict_diagonal(jax.device_put(RATES), four))
-    for n, one in enumerate(ones_of(four)):
-        X, Y, x_q = arrays(one)
-        X, y = np.vstack([X, x_q]), np.append(Y[:, 0], 0.0)
-        for xx, xy, yx, yy in RATES:
-            moved, target = X.copy(), y.copy()
-            for j in range(9):
-                for i in range(8):
-                    moved[j] += xx * X[i] * (X[i] @ X[j]) + xy * X[i] * y[i] * y[j]
-                    target[j] += yx * y[i] * (X[i] @ X[j]) + yy * y[i] ** 2 * y[j]
-            X, y = moved, target
-        assert ours[0, n] == pytest.approx(-y[-1], rel=1e-10)
-    layers = jax.jit(diagonal_layers, static_argnums=1)(jax.device_put(RATES), 3)
-    np.testing.assert_allclose(predict_batch(layers, four), ours, rtol=1e-10)
-
-
-def test_two_of_the_four_scalars_are_gd_plus_plus(four):
-    rates = np.where([True, False, True, False], RATES, 0.0)
-    ours = np.asarray(predict_diagonal(jax.device_put(rates), four))
-    for n, one in enumerate(ones_of(four)):
-        theirs = gd_plus_plus_loop(*arrays(one), list(-8 * rates[:, 2]), list(-rates[:, 0]))
-        np.testing.assert_allclose(ours[:, n], theirs, rtol=1e-10)
-
-
-def test_one_layer_of_gd_plus_plus_is_the_optimal_single_layer():
-    rates = diversity.gd_plus_plus_rates(jax.random.key(1), LAW, 1)
-    noise = float(np.sqrt(np.mean(np.square(LAW.support))))
-    expected = optimal_rate(dataclasses.replace(LAW.tasks, noise=noise)) / LAW.context
-    assert -rates[0, 2] == pytest.approx(expected, rel=0.02) and not rates[0, [1, 3]].any()  # of 5,000 contexts
-
-
-@pytest.mark.slow
-def test_four_scalars_fit_no_worse_than_two_and_no_better_than_the_posterior(many):
-    start = diversity.gd_plus_plus_rates(jax.random.key(1), LAW, 2, contexts=200)
-    two = diversity.fit_diagonal(many, start, plus_plus=True)
-    four = diversity.fit_diagonal(many, two.rates)
-    assert (two.rates[:, [1, 3]] == 0).all() and (two.rates[-1, 0], four.rates[-1, 0]) == (start[-1, 0],) * 2
-    began = mean_loss(predict_diagonal(jax.device_put(start), many), many)
-    assert mean_loss(posterior_mean(many, LAW), many) < four.loss < two.loss <= began
-    again = mean_loss(predict_diagonal(jax.device_put(four.rates), many), many)
-    assert four.loss == pytest.approx(again, rel=1e-12)
-    with pytest.raises(ValueError, match="not finite"):
-        diversity.fit_diagonal(many, np.full((9, 4), 1e30))
-
-
-def test_ridge_predictions_are_scikit_learn_s(four):
-    ours = np.asarray(ridge_batch(four, jax.device_put(SIGMA[:4] ** 2)))
-    for n, one in enumerate(ones_of(four)):
-        X, Y, x_q = arrays(one)
-        model = Ridge(alpha=SIGMA[n] ** 2, fit_intercept=False).fit(X, Y[:, 0])
-        assert ours[0, n] == pytest.approx(model.predict(x_q[None])[0], rel=1e-8)
-
-
-def test_the_noise_is_estimated_without_bias(four):
-    """Of 4000 tasks with 5 degrees of freedom each: sqrt(2 / 5 / 4000) = 1 %. And it is what is left by least squares."""
-    batch = task(2, 3, 8, 1, (4000,), inputs="normal", input_range=12**0.5, noise=2.0)
-    found = np.asarray(estimated_variance(batch))
-    assert found.mean() == pytest.approx(4.0, rel=0.04)
-    X, Y, _ = arrays(batch)
-    left = np.linalg.lstsq(X[..., 7], Y[:, 0, 7], rcond=None)[1]
-    assert found[7] == pytest.approx(left[0] / 5, rel=1e-10)
-
-
-def test_tuned_penalties_have_the_lowest_loss_of_their_kind_and_predictors_stand_in_the_order_that_theory_says(many):
-    """On the tasks they were fitted to: the oracle knows most, then the posterior, then what is tuned."""
-    constant, tuned, variance = (
-        diversity.constant_penalty(many),
-        diversity.tuned_penalty(many),
-        np.asarray(estimated_variance(many)),
-    )
-
-    def loss(penalty):
-        return mean_loss(ridge_batch(many, jax.device_put(penalty)), many)
-
-    def adaptive(m, t):
-        return loss(m * np.maximum(variance, t))
-
-    assert all(loss(np.full(600, constant)) <= loss(np.full(600, constant * factor)) for factor in (0.8, 1.25))
-    best = adaptive(*tuned) / (1 + 1e-5)  # Nelder-Mead stops at 1e-6 in the loss
-    for m, t in ((0.8, 1.0), (1.25, 1.0), (1.0, 0.6), (1.0, 1.6)):
-        assert best <= adaptive(tuned[0] * m, tuned[1] * t)
-    assert best <= loss(variance)
-    baselines = diversity.ridge_baselines(many, LAW)
-    answers = jax.jit(lambda batch: {name: predict(batch) for name, predict in baselines.items()})(many)
-    told = {name: mean_loss(answer, many) for name, answer in answers.items()}
-    assert loss(SIGMA**2) < told["posterior mean"] < told["ridge, tuned"] < told["ridge"]
-    expected = {"ridge": loss(np.full(600, constant)), "ridge, adaptive": loss(variance), "ridge, tuned": adaptive(*tuned)}
-    assert {name: told[name] for name in expected} == pytest.approx(expected, rel=1e-9)
-
-
-def test_the_posterior_mean_is_bayes_rule_on_a_grid(four):
-    law = diversity.MixedNoise(dim=3, context=8, levels=(0.5, 2.0))
-    ours = np.asarray(posterior_mean(four, law))
-    for n, one in enumerate(ones_of(four)):
-        X, Y, x_q = arrays(one)
-        weights, answers, y = [], [], Y[:, 0]
-        for sigma in law.support:
-            cov = X @ X.T + sigma**2 * np.eye(8)
-            weights.append(np.exp(-y @ np.linalg.solve(cov, y) / 2) / np.sqrt(np.linalg.det(cov)))
-            answers.append(x_q @ X.T @ np.linalg.solve(cov, y))
-        assert ours[0, n] == pytest.approx(np.average(answers, weights=weights), rel=1e-8)
-
-
-def test_levels_are_drawn_as_asked_and_are_those_of_the_noise():
-    one, two = diversity.MixedNoise(dim=3, context=8, levels=4.0), diversity.MixedNoise(dim=3, context=8, levels=(1.0, 3.0))
-    (batch, sigma), (_, other) = jax.tree.map(
-        np.asarray, [diversity.sample_mixed_noise(jax.random.key(0), law, 4000) for law in (one, two)]
-    )
-    assert 0 <= sigma.min() and sigma.max() <= 4 and sigma.mean() == pytest.approx(2, abs=0.08)
-    assert set(other.tolist()) == {1.0, 3.0} and np.mean(other == 1.0) == pytest.approx(0.5, abs=0.04)
-    # variances of 5 degrees of freedom over the true ones: a mean of 1, and a standard error of 1 %
-    assert np.mean(np.asarray(estimated_variance(Sequence(*map(jax.device_put, batch)))) / sigma**2) == pytest.approx(
-        1, abs=0.04
-    )

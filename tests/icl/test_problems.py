@@ -1,7 +1,4 @@
-"""Problems beyond linear regression: copying, sine waves, classes of functions, Markov chains.
-
-Oracles are loops, integrals, outside libraries, exact constructions, and a language model's cache row.
-"""
+"""Copying, sine waves and Markov chains, against loops, integrals and exact constructions."""
 
 import functools
 import math
@@ -12,27 +9,13 @@ import numpy as np
 import pytest
 from drawn import arrays, ones_of, task
 from reference import attention_layer, descent_step
-from sklearn.linear_model import Lasso, Ridge
-from sklearn.neighbors import KNeighborsRegressor
 
 from icl import Sequence, Tasks, blocks, problems
-from icl.attention import AttentionLayer, attend
-from icl.blocks import CausalLayer, CausalModel, CausalTransformer, interleave
-from icl.problems import (
-    Chains,
-    Encoder,
-    Network,
-    NonlinearRegression,
-    Waves,
-    cross_entropy,
-    dirichlet_mean,
-    divergence,
-    ridge_on_features,
-    uniform_prediction,
-)
+from icl.attention import AttentionLayer
+from icl.blocks import CausalLayer, CausalModel
+from icl.problems import Chains, Encoder, Network, Waves, divergence
 
 # compiled whole, which takes less time than compiling every operation
-layers_of = jax.jit(problems.copying_layers, static_argnums=(0, 1, 2))
 sensitivity = jax.jit(problems.copy_sensitivity, static_argnames="softmax")
 
 
@@ -49,13 +32,6 @@ def separate(batch) -> np.ndarray:
     return tokens
 
 
-def coded(batch) -> np.ndarray:
-    """With unit codes."""
-    tokens = separate(batch)
-    codes = np.broadcast_to(problems.unit_codes(len(tokens) // 2)[:, :, None], (len(tokens), len(tokens) - 1, tokens.shape[2]))
-    return np.concatenate([tokens, codes], axis=1)
-
-
 def test_two_linear_layers_copy_and_descend_exactly():
     @jax.jit
     def answers(batch):
@@ -68,21 +44,6 @@ def test_two_linear_layers_copy_and_descend_exactly():
             X, Y, x_q = arrays(one)
             step = descent_step(np.zeros((1, len(x_q))), X, Y, 0.7) @ x_q
             np.testing.assert_allclose(found[:, n], step, rtol=1e-12, atol=1e-14)  # float64, sums of at most 12 terms
-
-
-def test_the_first_layer_builds_the_tokens_that_hold_x_and_y():
-    X, Y, _ = arrays(ones_of(drawn())[0])
-    E, layers = coded(drawn())[..., 0], layers_of(4, 6, 0.7)
-    layer = AttentionLayer(*(jax.device_put(np.asarray(leaf)[0]) for leaf in layers))
-    after = E + np.asarray(attend(layer, jax.device_put(E[:-1]), jax.device_put(E)))
-    np.testing.assert_allclose(after[0:-1:2, :4], X, atol=1e-15)
-    np.testing.assert_allclose(after[0:-1:2, -1], Y[:, 0], atol=1e-15)
-    np.testing.assert_allclose(after[0:-1:2, 4:-1], 0, atol=1e-15)  # codes are gone
-    np.testing.assert_allclose(after[1::2], 0, atol=1e-15)  # and the tokens of y
-    np.testing.assert_allclose(after[-1], E[-1], atol=1e-15)
-    np.testing.assert_allclose(
-        attention_layer(E, [tuple(np.asarray(W)[0, h] for W in layers) for h in (0, 1)]), after, atol=1e-15
-    )
 
 
 def test_tokens_hold_x_and_y_apart_and_codes_are_those_of_vaswani():
@@ -116,14 +77,7 @@ def test_sensitivities_are_norms_of_mean_gradients():
     np.testing.assert_allclose([float(value) for value in told], expected, rtol=1e-10)
 
 
-def test_a_layer_that_copies_looks_at_the_next_token():
-    """Other tokens tell through the scores that their codes would have had."""
-    told = sensitivity(layers_of(4, 6, 0.7), jax.device_put(coded(drawn()).swapaxes(0, 1)), softmax=False)
-    assert float(told.next) > 1 and float(told.next) > 2 * float(told.other)
-
-
-predict_waves = jax.jit(problems.predict_waves, static_argnames="depth")
-WAVES = Waves(context=6)
+predict_waves = jax.jit(problems.predict_waves)
 RNG = np.random.default_rng(0)
 SHAPES = {"E": (5, 2), "W1": (7, 5), "b1": (7,), "W2": (5, 7), "b2": (5,)}
 ENCODER = {name: RNG.normal(size=shape) / shape[-1] ** 0.5 for name, shape in SHAPES.items()}
@@ -177,13 +131,6 @@ def test_waves_are_sines_of_the_asked_amplitudes_and_phases():
     assert np.mean(batch.Y**2) / 2 == pytest.approx(0.0264, rel=0.03)
 
 
-def test_independent_waves_have_phases_of_their_own():
-    batch = Waves(context=50, amplitude=(0.1, 5.0), independent=True).sample(jax.random.key(0), 400)
-    amplitude, phase = np.array([wave_of(batch, n) for n in range(400)]).T
-    assert 0.1 <= amplitude.min() < 0.3 and 4.8 < amplitude.max() <= 5
-    assert abs(np.corrcoef(amplitude, phase)[0, 1]) < 0.2  # four standard deviations of 1/sqrt(400)
-
-
 def test_features_are_the_residual_mlp_by_hand():
     context, query = jax.jit(problems.encode)(encoder(), batch())
     found = np.concatenate([context, query], axis=1)
@@ -191,176 +138,27 @@ def test_features_are_the_residual_mlp_by_hand():
         np.testing.assert_allclose(found[:, :, n], encoded(n).T, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_the_control_is_descent_on_the_features(depth):
-    said = jax.tree.map(np.asarray, predict_waves(network(None), batch(), eta=0.3, depth=depth))
+def test_the_control_is_descent_on_the_features():
+    said = jax.tree.map(np.asarray, predict_waves(network(None), batch(), eta=0.3))
     for n in range(4):
         *context, q = encoded(n)
-        phi, W = np.array(context), np.zeros((1, 4))
-        for _ in range(depth):
-            W = descent_step(W, phi[:, :-1], phi[:, -1:], 0.3)
+        phi = np.array(context)
+        W = descent_step(np.zeros((1, 4)), phi[:, :-1], phi[:, -1:], 0.3)
         np.testing.assert_allclose(said.initial[0, n], -q[-1], rtol=1e-12)
         np.testing.assert_allclose(said.final[0, n], -q[-1] + W[0] @ q[:-1], rtol=1e-10)
 
 
-def test_layers_of_attention_follow_one_another_and_one_may_be_applied_twice():
-    for layers in (LAYERS, LAYERS[:, :1]):
-        said = np.asarray(predict_waves(network(layers), batch(), depth=2).final)
-        for n in range(4):
-            E = encoded(n)
-            for k in range(2):
-                E = attention_layer(E, [tuple(W[min(k, layers.shape[1] - 1), 0] for W in layers)])
-            np.testing.assert_allclose(said[0, n], -E[-1, -1], rtol=1e-10)
-
-
-def test_ridge_on_features_is_scikit_learn_s_and_without_penalty_least_squares():
-    fit = jax.jit(ridge_on_features)
-    ours, limit = (np.asarray(fit(encoder(), batch(), penalty))[0] for penalty in (0.05, 1e-10))
+def test_layers_of_attention_follow_one_another():
+    said = np.asarray(predict_waves(network(), batch()).final)
     for n in range(4):
-        phi = encoded(n)
-        model = Ridge(alpha=0.05, fit_intercept=False).fit(phi[:-1, :-1], phi[:-1, -1])
-        assert ours[n] == pytest.approx(-phi[-1, -1] + model.predict(phi[-1:, :-1])[0], rel=1e-8)
-    phi = encoded(0)
-    W = np.linalg.lstsq(phi[:-1, :-1], phi[:-1, -1], rcond=None)[0]
-    # the penalty weighs on the flattest direction
-    assert limit[0] == pytest.approx(-phi[-1, -1] + W @ phi[-1, :-1], rel=1e-4)
+        E = encoded(n)
+        for k in range(2):
+            E = attention_layer(E, [tuple(W[k, 0] for W in LAYERS)])
+        np.testing.assert_allclose(said[0, n], -E[-1, -1], rtol=1e-10)
 
 
-def test_what_is_trained_has_a_gradient():
-    gradient = jax.jit(jax.grad(NonlinearRegression(WAVES).loss))
-    found = gradient(network(LAYERS[:, :1]), batch())
-    assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(found.attention))
-    control = gradient(network(None), batch())
-    assert control.attention is None and np.asarray(control.encoder.W1).any()
-
-
-DRAWN = np.random.default_rng(0).normal(size=(12, 6))
-X, Y = DRAWN[:, :4], DRAWN[:, :4] @ DRAWN[0, :4] + DRAWN[:, 4]  # 12 noisy values of a linear function
-
-
-def prompt() -> problems.Prompt:
-    return problems.Prompt(jax.device_put(X), jax.device_put(Y))
-
-
-def test_functions_have_the_power_that_losses_are_divided_by():
-    laws = [problems.FunctionClass(kind, dim=5, points=4) for kind in problems.KINDS]
-    values = jax.jit(lambda keys: [jax.vmap(law.sample)(keys).y for law in laws])(jax.random.split(jax.random.key(0), 8000))
-    for law, y in zip(laws, values, strict=True):
-        # the largest fourth moments are those of quadratic functions; 4 values of one function go together
-        assert np.mean(np.asarray(y) ** 2) == pytest.approx(law.power, rel=0.12)
-
-
-def test_sparse_weights_and_trees_are_what_they_say():
-    x, points = np.linspace(-1, 1, 5), np.random.default_rng(9).normal(size=(400, 3))
-    rows = np.concatenate([np.eye(5), x[None]])
-
-    @jax.jit
-    def drawn(key):
-        sparse = jax.vmap(problems.sample_function(key, problems.FunctionClass("sparse", dim=5, nonzero=2)))(
-            jax.device_put(rows)
-        )
-        tree = jax.vmap(problems.sample_function(key, problems.FunctionClass("tree", dim=3)))
-        return sparse, tree(jax.device_put(points)), tree(jax.device_put(3 * points))
-
-    for n in range(4):
-        (*slopes, value), tree, larger = map(np.asarray, drawn(jax.random.key(n)))
-        assert np.count_nonzero(slopes) == 2 and value == pytest.approx(np.array(slopes) @ x, rel=1e-10)
-        assert 2 <= len(set(tree.tolist())) <= 8  # of 16 leaves, those that 3 coordinates can tell apart
-        np.testing.assert_array_equal(tree, larger)  # signs alone are asked
-
-
-def test_baselines_are_the_outside_libraries_at_every_prefix():
-    predictors = (
-        problems.least_squares,
-        problems.nearest_neighbours,
-        problems.averaging_estimator,
-        functools.partial(problems.lasso, alpha=0.1, sweeps=300),
-    )
-    said = jax.jit(lambda prompt: [problems.at_every_prefix(predictor, prompt) for predictor in predictors])(prompt())
-    squares, near, means, sparse = map(np.asarray, said)
-    assert not any(answers[0] for answers in (squares, near, means, sparse))  # nothing seen
-    for t in range(1, 12):
-        assert squares[t] == pytest.approx(np.linalg.lstsq(X[:t], Y[:t], rcond=None)[0] @ X[t], rel=1e-6)
-        neighbours = KNeighborsRegressor(min(3, t)).fit(X[:t], Y[:t])
-        assert near[t] == pytest.approx(neighbours.predict(X[t][None])[0], rel=1e-10)
-        if t > 4:  # one minimum
-            model = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(X[:t], Y[:t])
-            assert sparse[t] == pytest.approx(model.predict(X[t][None])[0], abs=1e-6)
-        assert means[t] == pytest.approx(Y[:t] @ X[:t] / t @ X[t], rel=1e-10)
-
-
-def test_newton_s_steps_are_the_loop_and_tend_to_least_squares():
-    seen = np.ones(12)
-    found = jax.jit(lambda X, y, x: [problems.newton(X, y, jax.device_put(seen), x, steps=steps) for steps in (0, 1, 2, 3, 30)])
-    answers = [float(answer) for answer in found(X, Y, np.ones(4))]
-    A = X.T @ X
-    M = A / np.abs(A).sum(axis=1).max() ** 2
-    for answer in answers[:4]:
-        assert answer == pytest.approx(M @ X.T @ Y @ np.ones(4), rel=1e-10)
-        M = 2 * M - M @ A @ M
-    assert answers[4] == pytest.approx(np.linalg.lstsq(X, Y, rcond=None)[0].sum(), rel=1e-8)
-    assert not any(map(float, found(0 * X, 0 * Y, np.ones(4))))
-
-
-def test_answers_at_a_prefix_depend_on_that_prefix_alone():
-    baselines = problems.function_baselines("sparse").values()
-    answers = lambda y: [problems.at_every_prefix(p, prompt()._replace(y=y)) for p in baselines]  # noqa: E731
-    for slope in jax.jit(jax.jacrev(answers))(Y):
-        assert not np.triu(np.asarray(slope)).any()
-
-
-def test_the_causal_model_answers_from_what_came_before():
-    """The gradient of answer t is exactly zero in later points and in y_t and later values, and not zero in earlier ones."""
-    model = CausalTransformer(width=8, layers=2, heads=2, dtype=jnp.float64)
-    points = jax.device_put(X[None, :5]), jax.device_put(Y[None, :5])
-    params = jax.jit(model.init)(jax.random.key(0), *points)
-    slopes = jax.jit(jax.jacrev(lambda X, y: model.apply(params, X, y)[0], argnums=(0, 1)))(*points)
-    by_X, by_y = (np.asarray(slope)[:, 0] for slope in slopes)
-    by_X = np.abs(by_X).sum(axis=-1)
-    assert not np.triu(by_X, 1).any() and not np.triu(by_y).any()
-    assert (np.tril(by_X) != 0).sum() == 15 and (np.tril(by_y, -1) != 0).sum() == 10
-    tokens = np.asarray(jax.jit(interleave)(*points))
-    np.testing.assert_array_equal(tokens[0, ::2], X[:5])
-    np.testing.assert_array_equal(tokens[0, 1::2, 0], Y[:5])
-
-
-def test_the_loss_of_prompts_is_the_mean_over_prefixes():
-    problem = problems.Prompts(problems.FunctionClass(dim=2, points=3), lambda params, X, y: params * y)
-    batch = jax.jit(problem.sample, static_argnums=1)(jax.random.key(0), 7)
-    assert batch.X.shape == (3, 2, 7) and batch.y.shape == (3, 7)
-    assert float(jax.jit(problem.loss)(0.5, batch)) == pytest.approx(np.mean(np.asarray(batch.y) ** 2) / 8)
-
-
-def test_shifts_are_what_they_say():
-    law, few = problems.FunctionClass(dim=4, points=9), problems.FunctionClass(dim=4, points=4)
-    shifts = {shift: few if shift == "orthogonal query" else law for shift in problems.SHIFTS}
-    keys = jax.random.split(jax.random.key(5), 200)
-
-    @jax.jit
-    def drawn(key, keys):
-        skewed = jax.vmap(lambda key: law.sample(key, "skewed").X)(keys)
-        return {shift: law.sample(key, shift) for shift, law in shifts.items()}, skewed
-
-    prompts, many = jax.tree.map(np.asarray, drawn(jax.random.key(5), keys))
-    plain = prompts["none"]
-    same, other = (np.sign(prompts[f"{name} quadrants"].X) for name in ("random", "opposite"))
-    assert (same[:-1] == same[0]).all() and (other[:-1] == other[0]).all()
-    assert (other[-1] == -other[0]).all()
-    short = prompts["orthogonal query"].X
-    np.testing.assert_allclose(short[:-1] @ short[-1], 0, atol=1e-12)
-    seen = prompts["query seen"].X
-    assert (seen[:-1] == seen[-1]).all(axis=1).sum() == 1
-    assert np.linalg.matrix_rank(prompts["half subspace"].X, tol=1e-8) == 2
-    assert (many**2).mean() == pytest.approx(1, rel=0.1)  # 7200 squares, most of them of one direction
-    np.testing.assert_allclose(prompts["x times 3"].X, 3 * plain.X)
-    np.testing.assert_allclose(prompts["y times 1/3"].y, plain.y / 3)
-    noise = prompts["noise"].y - plain.y
-    assert 0.3 < noise.std() < 2
-
-
-next_outputs = jax.jit(blocks.next_outputs, static_argnames="softmax")
+next_outputs = jax.jit(blocks.next_outputs)
 induction_model = jax.jit(blocks.induction_model, static_argnums=(0, 1), static_argnames="dtype")
-counting_model = jax.jit(blocks.counting_model, static_argnums=(0, 1))
 bigram_posterior = jax.jit(problems.bigram_posterior, static_argnums=2)
 CASES = [(2, 2, 0.3), (3, 40, 1.0), (3, 40, np.array([0.1, 3.0, 50.0]))]
 
@@ -415,33 +213,6 @@ def test_the_posterior_means_are_their_loops():
         np.testing.assert_allclose(unigram, (seen + alpha) / (seen + alpha).sum(axis=1, keepdims=True), rtol=1e-14)
 
 
-def exact_posterior(x: np.ndarray, alpha: float, *, stationary: bool) -> np.ndarray:
-    """E[P_{x_t}] of two states by Gauss-Jacobi quadrature over both rows, from the likelihood of x_1, .., x_t."""
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-    a, b = (grid.ravel() for grid in np.meshgrid((nodes + 1) / 2, (nodes + 1) / 2))  # P = [[1-a, a], [b, 1-b]]
-    w = np.outer(weights, weights).ravel() * (a * (1 - a) * b * (1 - b)) ** (alpha - 1)
-    P = np.stack([np.stack([1 - a, a]), np.stack([b, 1 - b])])
-    likelihood = (np.stack([b, a]) / (a + b))[x[0]] if stationary else np.full_like(a, 0.5)
-    for i, j in zip(x[:-1], x[1:], strict=True):
-        likelihood = likelihood * P[i, j]
-    return (P[x[-1]] * w * likelihood).sum(axis=1) / (w * likelihood).sum()
-
-
-def test_the_posterior_mean_is_exact_for_a_uniform_first_state_and_nearly_for_a_stationary_one():
-    """x_1 from the stationary distribution is one more observation of P: its weight falls with the length."""
-    x = sequence(2, 24, seed=6)
-    for alpha in (1.0, 2.0):
-        ours = np.asarray(bigram_posterior(x, alpha, 2))
-        for t in (1, 2, 5, 24):
-            # the integrand is a polynomial of degree < 30, which 200 nodes integrate exactly
-            np.testing.assert_allclose(ours[t - 1], exact_posterior(x[:t], alpha, stationary=False), rtol=1e-11)
-        apart = [np.abs(ours[t - 1] - exact_posterior(x[:t], alpha, stationary=True)).max() for t in (1, 24)]
-        assert 0.02 < apart[0] < 0.2 and apart[1] < 0.02
-    np.testing.assert_allclose(
-        bigram_posterior(x, 0.0, 3), bigram_posterior(x, 1e-12, 3), atol=1e-9
-    )  # before its first pair 1/3
-
-
 def test_chains_have_the_distribution_that_they_should():
     chains = Chains(states=3, length=50, alpha=0.7, stationary=True)
     P, x = chains.sample(jax.random.key(0), 4000)
@@ -466,24 +237,6 @@ def test_chains_have_the_distribution_that_they_should():
     assert np.abs(np.bincount(first, minlength=3) / 4000 - 1 / 3).max() < 5 * 0.5 / math.sqrt(4000)
 
 
-def test_the_posterior_mean_has_the_least_expected_loss():
-    """Paired over sequences, five standard errors: no other α, no unigrams, no blunter or sharper version of it does better."""
-    chains = Chains(states=3, length=32, alpha=1.0, stationary=False)
-    x = np.asarray(chains.sample(jax.random.key(5), 6000).x)
-
-    @jax.jit
-    @jax.vmap
-    def losses(x):
-        best = problems.bigram_posterior(x, 1.0, 3)
-        others = {f"alpha {a}": problems.bigram_posterior(x, a, 3) for a in (0.5, 0.8, 1.25, 2.0)}
-        others |= {"unigram": problems.unigram_posterior(x, 1.0, 3), "uniform": uniform_prediction(x, 3)}
-        others |= {f"power {q}": jax.nn.softmax(q * jnp.log(best)) for q in (0.9, 1.1)}
-        return {name: cross_entropy(jnp.log(p), x) - cross_entropy(jnp.log(best), x) for name, p in others.items()}
-
-    for name, worse in jax.tree.map(np.asarray, losses(x.T)).items():
-        assert worse.mean() > 5 * worse.std() / math.sqrt(6000), name
-
-
 @functools.cache
 def induced(k: int, T: int, dtype=None):
     """The outputs of the construction, compiled whole, by (x, α)."""
@@ -505,18 +258,9 @@ def test_two_layers_are_the_posterior_mean():
             np.testing.assert_allclose(single, expected, rtol=0, atol=1e-6)  # sums of 64 terms below 1
 
 
-def test_linear_attention_counts():
-    for k, T, alpha in CASES:
-        x = sequence(k, T)
-        counted = jax.jit(lambda x, k=k, T=T: blocks.next_outputs(blocks.counting_model(k, T), x, softmax=False))
-        n = np.asarray(counted(x))
-        np.testing.assert_array_equal(n, counts_loop(x, k))
-        np.testing.assert_allclose(jax.jit(dirichlet_mean)(n, alpha), posterior_loop(x, alpha, k), rtol=0, atol=1e-12)
-
-
 def test_the_constructed_heads_look_where_they_should():
     x, model = sequence(3, 40), induction_model(3, 40, 0.5)
-    look = jax.jit(lambda model, x: (blocks.attention_maps(model, x), blocks.head_roles(model, x)))
+    look = jax.jit(lambda model, x: (blocks.run_layers(model, x)[1], blocks.head_roles(model, x)))
     maps, roles = look(model, x)
     first, second = np.asarray(maps)[:, 0, 3:]
     n = counts_loop(x, 3).sum(axis=1)
@@ -532,41 +276,16 @@ def test_the_constructed_heads_look_where_they_should():
     assert none[0] < 0.3 and none[1] < 0.5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("k, T", [(2, 12), (3, 60)])
-def test_the_induction_head_is_the_cache_row_of_a_language_model(k, T):
-    """Its counts are the row's; with α = n₊/k, which the row takes from the text, its outputs are the row's prediction."""
-    x = sequence(k, T, seed=2)
-    row = jax.jit(blocks.cache_row, static_argnums=1)(jax.device_put(x), k)
-    n = counts_loop(x, k)
-    np.testing.assert_allclose(row.counts, n, rtol=0, atol=1e-11)  # read back through a logarithm
-    np.testing.assert_allclose(row.counts, next_outputs(counting_model(k, T), jax.device_put(x), softmax=False), atol=1e-11)
-    np.testing.assert_array_equal(row.different, np.maximum((n > 0).sum(axis=1), 1))
-    np.testing.assert_allclose(row.row, np.log(1 + n / (np.maximum((n > 0).sum(axis=1), 1) / k)[:, None]), rtol=0, atol=1e-12)
-    p = np.exp(row.row) / np.exp(row.row).sum(axis=1, keepdims=True)
-    constructed = jax.jit(lambda alpha: next_outputs(induction_model(k, T, alpha), jax.device_put(x)))
-    for t in range(T):
-        np.testing.assert_allclose(constructed(row.different[t] / k)[t], p[t], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(row.p, p, rtol=0, atol=1e-14)
-    every = (n > 0).all(axis=1)  # where every state has followed, n₊ = k: the posterior mean with α = 1
-    assert 0 < every.sum() < T
-    np.testing.assert_allclose(constructed(1.0)[every], p[every], rtol=0, atol=1e-12)
-    assert np.abs(np.asarray(constructed(1.0))[~every] - p[~every]).max() > 0.01
-
-
 def test_causal_attention_is_its_loop():
     """The query's own token is the last that it sees."""
-    layer = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[0]), random_model(3, 7, layers=1, heads=2).layers)
-    E = np.random.default_rng(2).normal(size=(5, 6))
-    for softmax in (True, False):
-        expected = np.zeros_like(E)
-        for W_K, W_Q, W_V, P, b in zip(*map(np.asarray, layer.heads), np.asarray(layer.bias), strict=True):
-            for t in range(5):
-                a = np.array([(W_K @ E[s]) @ (W_Q @ E[t]) for s in range(t + 1)]) / (6**0.5 if softmax else 1) + b[t::-1]
-                a = np.exp(a) / np.exp(a).sum() if softmax else a
-                expected[t] += P @ sum(a[s] * (W_V @ E[s]) for s in range(t + 1))
-        ours = jax.jit(blocks.attend_causally, static_argnames="softmax")(layer, E, softmax=softmax)
-        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-14)
+    model = random_model(5, 7, layers=1, heads=2)
+    E, layer = np.asarray(model.embedding), jax.tree.map(lambda leaf: np.asarray(leaf)[0], model.layers)
+    expected = E.copy()
+    for W_K, W_Q, W_V, P, b in zip(*layer.heads, layer.bias, strict=True):
+        for t in range(5):
+            a = np.exp([(W_K @ E[s]) @ (W_Q @ E[t]) / 6**0.5 + b[t - s] for s in range(t + 1)])
+            expected[t] += P @ sum(a[s] / a.sum() * (W_V @ E[s]) for s in range(t + 1))
+    np.testing.assert_allclose(next_outputs(model, np.arange(5)), expected @ np.asarray(model.read_out).T, rtol=1e-12)
 
 
 def test_no_output_depends_on_a_later_state():
@@ -577,35 +296,6 @@ def test_no_output_depends_on_a_later_state():
         changed, outputs = (np.asarray(next_outputs(model, states)) for states in (other, x))
         np.testing.assert_array_equal(changed[:5], outputs[:5])
         assert np.abs(changed[5:] - outputs[5:]).min() > 0
-
-
-def test_initial_models_have_the_sizes_asked_for_and_nearly_uniform_predictions():
-    init = jax.jit(blocks.init_model, static_argnums=(1, 2), static_argnames=("width", "heads", "start"))
-    model = init(jax.random.key(0), 3, 9, width=6, heads=2, start=True)
-    assert model.before == 1 and model.layers.heads.P.shape == (2, 2, 6, 6) and model.layers.bias.shape == (2, 2, 10)
-    assert np.abs(np.asarray(next_outputs(model, sequence(3, 9)))).max() < 0.5
-
-
-def test_a_gradient_of_the_loss_is_a_finite_difference():
-    """And the loss is that of the outputs' softmax."""
-    chains, model = Chains(states=3, length=9), random_model(3, 9)
-    batch = problems.Chain(
-        jax.device_put(np.zeros((3, 3, 2))), jax.device_put(np.stack([sequence(3, 9, n) for n in (0, 1)], axis=1))
-    )
-    direction = jax.tree.map(lambda leaf: np.cos(np.arange(leaf.size, dtype=float)).reshape(leaf.shape), model)
-
-    @jax.jit
-    @jax.value_and_grad
-    def along(step: float) -> jax.Array:
-        return chains.loss(CausalModel(*jax.tree.map(lambda m, d: m + step * d, model, direction)), batch)
-
-    (ahead, _), (behind, _), (here, slope) = (along(step) for step in (1e-5, -1e-5, 0.0))
-    assert float(slope) == pytest.approx((float(ahead) - float(behind)) / 2e-5, rel=1e-7)
-    losses = []
-    for x in np.asarray(batch.x).T:
-        z = np.asarray(next_outputs(model, x))
-        losses.append(-np.mean((z - np.log(np.exp(z).sum(axis=1, keepdims=True)))[np.arange(8), x[1:]]))
-    assert float(here) == pytest.approx(np.mean(losses), rel=1e-10)
 
 
 def test_divergences_are_those_of_known_distributions():

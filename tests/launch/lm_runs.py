@@ -12,7 +12,7 @@ from run_folders import folder, main, rows
 
 from jexplicit.data import encode_documents
 from jexplicit.lm.checkpoints import export_model, load_model
-from jexplicit.lm.fits.fit import contexts_radius
+from jexplicit.lm.counted.model import contexts_radius
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
 METHODS = "explicit cold warm optimum log-linear iterative-scaling ngram context-mixing".split()

@@ -24,7 +24,7 @@ def records(folder: Path) -> str:
 def test_bad_texts():
     calls = [
         (r"the string 'the cat' instead of texts: pass a list, \[text\], or a pathlib.Path", "the cat", {}),
-        ("no texts: pass at least one string", [], {}),
+        ("no text in 0 documents: give some", [], {}),
         (r"text 1 is int '7': .*pass either strings", ["the cat", 7], {}),
         (r"text 1 is PosixPath 'a.txt': .*pass either strings.*not both", ["the cat", Path("a.txt")], {}),
         ("field='text', documents='line' with strings", ["the cat"], {"field": "text"}),

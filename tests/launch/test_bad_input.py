@@ -81,7 +81,6 @@ networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9
 networks autoencoder --data nothing | name that of its files, --data-dir DIR
 networks compare colours | normalisation
 icl one-step --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
-icl function-classes --transformer 10 2 3 | use a width that is a multiple of the heads
 digits --methods | need at least one value each
 digits --methods kernel --grid 9 | --grid 9 of images 8 pixels wide: use at most 8
 digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 numbers take 16,000 GB
@@ -106,7 +105,7 @@ lm --train {{text}} --split dev-test --methods cold | --methods cold with --spli
 icl one-step --devices 99 | 99 devices requested, 8 available: use --devices 8 or fewer
 icl --experiment copy softmax | --experiment: choose one of one-step
 blur train --classes 3 10 | classes 3 10 of digits: use at least two of 0 .. 9, each once
-blur train --data xor --families boolean --side 4 | --data xor with --side 4: it has four points and no images
+blur train --data xor --families boolean --side 4 | --data xor: it has four points, no images
 blur train --average | average with synapse_norm
 blur tasks --tasks wine | tasks wine: choose some of mnist@7
 blur tasks --tasks mnist@7 | leave them out, and name the other tasks: iris moons

@@ -6,21 +6,20 @@ import numpy as np
 import pytest
 from run_folders import made, main, without_costs
 
-from icl.blur.baselines import select_tasks, task_sets
+from icl.blur.baselines import task_sets
 from icl.blur.rules import load_genome
 from icl.blur.search import meta_train
 from jexplicit.runs.files import read_events, read_rows
 from launch.blur import tasks, train
-from launch.blur.config import TasksConfig
 from launch.kit.views import Results, where
 
 pytestmark = pytest.mark.slow
 
-NETWORKS = "--limit 300 --widths 4 --batch-size 8 --learners 1"
+NETWORKS = "--limit 300 --batch-size 8 --learners 1"
 META = "--states 2 --population 2 --unroll 2 --meta-steps 4 --every 2 --episodes 1 --query-size 20"
 RUNS = {
-    "train": f"train {NETWORKS} {META} --steps 20 --rates 0.1 1 --baselines sgd --baseline-activations tanh",
-    "measured": f"train {NETWORKS} --steps 2 --genome hebbian --networks 4x3 --classes 5 6 7 8 9 --baselines",
+    "train": f"train {NETWORKS} --widths 4 {META} --steps 20 --rates 0.1 1 --baselines sgd --baseline-activations tanh",
+    "measured": f"train {NETWORKS} --steps 2 --genome hebbian --widths 4 3 --classes 5 6 7 8 9 --baselines",
     "tasks": "tasks --learners 1 --batch-size 8 --tasks iris",
 }
 
@@ -69,31 +68,18 @@ def test_descent_as_a_genome_is_descent():
     assert all(row["max_difference"] < most[row["precision"]] for row in rows)
 
 
-def test_equal_cost_is_read_from_the_curve_of_descent(tmp_path):
-    """By hand: an update of the rule costs 3 of descent; after 5 updates descent has none of 15 measured."""
-    place = {"experiment": "train", "where": "same", "hidden": [4]}
-    rule = {**place, "genome": "digits", "test_accuracy": 0.1}
-    rows = [{**rule, "step": n, "flops": 90 * n, "examples": 8 * n} for n in (1, 5)]
-    rows.append({**place, "baseline": "sgd", "step": 1, "flops": 30})
-    event = {"where": "same", "baseline": "sgd", "best": [0.0, 0.11, 0.22, 0.33, 0.44, 0.55]}
-    found = train.equal_lines(Results(tmp_path, {}, rows, {"descent": [event]}))
-    values = [tuple(line[name] for name in ("n", "updates", "same", "equal")) for line in found]
-    assert values == [(1, 3, 0.11, 0.33), (5, 15, 0.55, None)]
-
-
-def test_a_known_genome_is_measured_in_several_networks_and_on_other_classes():
+def test_a_known_genome_is_measured_in_other_networks_and_on_other_classes():
     rows = read_rows(run("measured"))
-    assert {(row["where"], *row["hidden"]) for row in rows} == {("same", 4), ("hidden 4x3", 4, 3)}
-    assert {row["genome"] for row in rows} == {"hebbian"} and [row["step"] for row in rows] == [0, 1, 2] * 2
-    assert not (run("measured") / "genome.json").exists()
-    lines = [line.split("|")[1].strip() for line in train.ACCURACIES(Results(run("measured"), {}, rows)) if "genome" in line]
-    assert lines == ["hidden 4", "hidden 4x3"]
+    assert {tuple(row["hidden"]) for row in rows} == {(4, 3)} and {row["genome"] for row in rows} == {"hebbian"}
+    assert [row["step"] for row in rows] == [0, 1, 2] and not (run("measured") / "genome.json").exists()
+    lines = [line for line in train.ACCURACIES(Results(run("measured"), {}, rows)) if "genome hebbian" in line]
+    assert len(lines) == 1
 
 
 def test_a_task_has_adam_and_classifiers_beside_the_rule():
     one, ten = read_rows(run("tasks"))
     assert (one["n"], ten["n"]) == (1, 10) and one["task"] == "iris/128" and one["cost"] == ten["cost"] > 1
-    assert 1 <= one["adam_updates"] <= 256 and one["known_from"] is None
+    assert 1 <= one["adam_updates"] <= 256
     assert ten["rule_accuracy"] > 0.6 and ten["nearest neighbour"] > 0.6  # three classes
 
 
@@ -123,14 +109,13 @@ def test_the_shipped_genomes_can_be_made_again():
     assert kept.provenance["data"] == shipped.provenance["data"] and kept.genome.nu.tolist() != shipped.genome.nu.tolist()
 
 
-def test_adam_is_chosen_on_dev_for_each_number_of_updates(monkeypatch):
-    """Two rates in each network: the better one on dev, whatever its test accuracy."""
+def test_descent_is_chosen_on_dev_for_each_number_of_updates(monkeypatch):
+    """Two rates: the better one on dev, whatever its test accuracy."""
     dev, test = np.zeros((2, 1, 2)), np.stack([np.full((1, 2), 0.5), np.full((1, 2), 0.25)])
     dev[1, 0, 0], dev[0, 0, 1] = 1.0, 1.0  # the second rate after 1 update, the first one after 2
-    monkeypatch.setattr(tasks, "REACHED", (1, 2))
     monkeypatch.setattr(train, "descent_curves", lambda name, rates, *data, **options: (dev, test))
-    found = tasks.adam_curve(TasksConfig("out"), select_tasks(["iris"])[0], task_sets("iris"))
-    assert found == pytest.approx([0.25, 0.5], abs=0.02)  # of 38 examples
+    found, chosen = train.tuned("adam", (0.1, 1.0), [(False, "tanh")], (4,), task_sets("iris"))
+    assert chosen.tolist() == [1, 0] and found.tolist() == test.tolist()
 
 
 def test_speed_ups_are_interquartile_means_over_tasks_by_hand(tmp_path):

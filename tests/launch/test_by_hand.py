@@ -9,15 +9,14 @@ import pytest
 
 from jexplicit.runs.bounds import check_bounds
 from launch.blur import config as blur
-from launch.blur.config import hidden_layers
 from launch.blur.tasks import mean_and_spread
 from launch.digits import config as digits
 from launch.digits.solved import check as check_digits
 from launch.digits.solved import most_accurate
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import __main__ as icl
-from launch.icl.base import make_model
 from launch.icl.config import LayerFlags
+from launch.icl.rates import make_model
 from launch.icl.training import make_recipe, make_regression
 from launch.kit.views import Results
 from launch.networks import __main__ as networks
@@ -49,7 +48,6 @@ def test_presets_are_valid_configurations():
             files = {"train": ("input.txt",)} if getattr(config, "corpus", "docs") == "text" else {}
             checked(dataclasses.replace(config, **files))
             assert preset.note and isinstance(preset.config, command.config)
-    assert hidden_layers("16") == (16,) and hidden_layers("256x128") == (256, 128)
 
 
 def test_many_layers_have_the_clips_of_the_paper_s_code():

@@ -19,14 +19,11 @@ PREDICTORS = {
     "one-step": "gd, closed_form, constructed, ridge, trained, interpolated",
     "multi-step": "gd, gd++, closed_form, constructed, ridge, trained, interpolated",
     "depths": "gd, gd++, chebyshev, bound",
-    "nonlinear": "zero, trained, ridge, control",
+    "nonlinear": "zero, trained, control",
     "copy": "zero, gd, constructed, trained",
     "softmax": "gd, closed_form, trained, constructed",
     "deep-softmax": "gd, gd++, closed_form, constructed, trained",
-    "layernorm": "gd, closed_form, trained, gd++",
-    "finite-data": "gd, closed_form, trained",
-    "looped": "gd, gd++, trained",
-    "markov": "uniform, unigram, bigram, cache row, constructed, trained",
+    "markov": "uniform, unigram, bigram, constructed, trained",
 }
 
 
@@ -48,7 +45,7 @@ def test_every_experiment_has_its_rows_and_its_report(name):
     assert {row["seed"] for row in where(found, predictor="trained")} <= {0, 1}
     figures = re.findall(r"^!\[[^\]]*\]\((.*)\)$", report, re.M)
     assert all((out / path).read_bytes().startswith(b"\x89PNG") for path in figures)
-    assert figures or name in ("curvature", "layernorm", "finite-data", "noisy", "function-classes")
+    assert figures or name in ("curvature", "noisy")
 
 
 def test_constructions_are_what_they_construct():
@@ -64,9 +61,6 @@ def test_constructions_are_what_they_construct():
     assert copy["tokens apart", 2, "constructed"] == pytest.approx(copy["tokens apart", 1, "gd"], rel=1e-9)
     solved = noisy["anisotropic, noisy", 1, "closed_form"]
     assert noisy["anisotropic, noisy", 1, "constructed"] == pytest.approx(solved, rel=1e-9)
-    assert noisy["mixed noise", 2, "constructed"] == pytest.approx(noisy["mixed noise", 2, "diagonal"], rel=1e-9)
-    for row in rows("noisy", task="mixed noise"):
-        assert row["adjusted_loss"] == pytest.approx(row["loss"] - noisy["mixed noise", 0, "oracle"], abs=1e-12)
 
 
 def test_a_warm_start_begins_at_the_descent():
@@ -76,15 +70,10 @@ def test_a_warm_start_begins_at_the_descent():
     assert begun["loss"] == pytest.approx([level] * 2, rel=1e-5)
 
 
-def test_curvature_and_looped_layers_have_the_solved_rates():
-    assert all(row["eigenvalue_max_after"] <= row["eigenvalue_max"] or row["gamma"] < 0 for row in rows("curvature"))
+def test_curvature_has_the_solved_rates():
+    assert all(row["eigenvalue_max_after"] <= row["eigenvalue_max"] for row in rows("curvature", predictor="closed_form"))
     expected = {(name, N) for name in ("closed_form", "trained") for N in (3, 5)}
     assert {(row["predictor"], row["context"]) for row in rows("curvature")} == expected
-    for name in ("gd", "gd++"):
-        by_loops = {row["loops"]: row["loss"] for row in rows("looped", predictor=name, layers=2)}
-        assert sorted(by_loops) == [1, 2, 3, 5, 7, 10, 15, 20, 30, 50] and by_loops[1] > by_loops[2]
-        solved = only(rows("depths"), predictor=name, layers=2, recurrent=True)
-        assert by_loops[2] == pytest.approx(solved["loss"], rel=1e-9)
 
 
 def test_task_diversity_has_exact_losses_for_every_number_of_tasks():
@@ -104,25 +93,17 @@ def test_rows_tell_models_and_seeds_apart():
     trained = {(row["attention"], row["seed"]) for row in rows("copy", predictor="trained")}
     assert trained == {("softmax", 0), ("softmax", 1), ("linear", 0)}
     assert {row["heads"] for row in rows("softmax", predictor="trained")} == {1, 2}
-    assert {row["layers"] for row in rows("nonlinear")} == {row["layers"] for row in rows("layernorm")} == {1, 2}
-    assert len(read_events(run("layernorm"), "sweep")) == 2 * (2 + 1)
-    functions = rows("function-classes")
-    assert {row["prefix"] for row in functions} >= {0, 1, 2, 4} and len({row["shift"] for row in functions}) == 12
 
 
-def test_mesa_layers_are_ridge_and_stay_exact_in_float32():
+def test_mesa_layers_are_ridge():
     told = rows("mesa")
-    streams = groups([row for row in told if row["task"] != "rounding"], ["task"])
+    streams = groups(told, ["task"])
     assert {task for (task,) in streams} == {"regression", "ill-conditioned", "drift", "dynamics"}
     for (task,), own in streams.items():
         loss = {row["predictor"]: row["loss"] for row in own}
         mesa = loss["mesa, recursion"]
         assert mesa == pytest.approx(loss["mesa, conjugate gradients"], rel=1e-9) and mesa < loss["linear attention"]
         assert (mesa == pytest.approx(loss["ridge"], rel=1e-9)) == (task != "drift")
-    rounding = where(told, task="rounding")
-    assert len(groups(rounding, ["inputs", "forgetting", "predictor"])) == len(rounding) == 3 * 2 * 3 + 2
-    for row in rounding:
-        assert row["predictor"] == "mesa, Sherman-Morrison" or (row["float32_error"] < 1e-3 and row["fails_at"] is None)
 
 
 def test_constructed_layers_are_the_posterior_mean_of_a_chain():
@@ -130,8 +111,7 @@ def test_constructed_layers_are_the_posterior_mean_of_a_chain():
     trained = rows("markov", predictor="trained")
     assert [(row["symbols_before"], row["seed"]) for row in trained] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert by_name["constructed"]["loss"] == pytest.approx(by_name["bigram"]["loss"], rel=1e-5)
-    assert by_name["constructed"]["max_difference"] < 1e-12 and by_name["cache row"]["max_difference"] < 1e-12
-    assert by_name["cache row"]["count_difference"] < 1e-11  # read back through a logarithm
+    assert by_name["constructed"]["max_difference"] < 1e-12
     assert abs(by_name["bigram"]["kl_bigram"]) < 1e-6 < by_name["unigram"]["kl_bigram"]
 
 

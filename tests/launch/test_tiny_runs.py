@@ -18,8 +18,8 @@ from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.runs.files import read_events
 from launch import cli
-from launch.icl.base import TEST, make_model, random_key
 from launch.icl.config import InputFlags
+from launch.icl.rates import TEST, make_model, random_key
 from launch.icl.training import descent_families, measure_families
 from launch.kit.views import where
 from launch.lm import models as lm_models

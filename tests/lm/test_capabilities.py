@@ -20,10 +20,9 @@ from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
-from jexplicit.lm.core import model as table_contexts
-from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.core.model import LanguageModel, histories, read_text
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.evaluation import evaluate, histories, log_distributions, read_text, score
+from jexplicit.lm.evaluation import evaluate, log_distributions, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.reading import init, read
@@ -32,7 +31,6 @@ from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer
-from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.files import write_json
 
 # what is a model fitted with: method, options
@@ -247,17 +245,6 @@ def test_a_model_is_a_pytree_whose_logits_are_the_sum_of_its_named_rows(kind):
         assert (why.names, why.tokens) == (model.names, model.tokens)
         slopes = np.asarray(rows)[:, Y[-1]] - np.asarray(rows, np.float64) @ np.asarray(jax.nn.softmax(logits))
         np.testing.assert_allclose(why.evidence[0], slopes, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in PURE else pytest.mark.slow) for k in SPREAD])
-def test_neither_devices_nor_the_size_of_a_call_change_a_score(kind, monkeypatch):
-    model, reports = fitted(kind), []
-    whole, found = score(model, dev()), evaluate(model, dev(), sample=30, mesh=data_mesh(8))
-    assert found.loss == pytest.approx(evaluate(model, dev(), sample=30).loss, abs=2e-5)
-    monkeypatch.setattr(table_contexts, "_contexts_per_call", 7)
-    np.testing.assert_allclose(score(model, dev(), mesh=data_mesh(8)), whole, **CLOSE)
-    np.testing.assert_allclose(score(model, dev(), progress=lambda *report: reports.append(report)), whole, **CLOSE)
-    assert kind == "ngram" or (reports == sorted(set(reports)) and reports[-1] == (len(whole), len(whole)))
 
 
 def test_every_method_is_in_the_table():

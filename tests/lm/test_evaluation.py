@@ -21,22 +21,19 @@ from jexplicit.data import encode_documents, train_tokenizer
 from jexplicit.data.corpora import TextSizes, text_sizes
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.core.model import token_model
+from jexplicit.lm.core.model import Past, histories, read_text, token_model
 from jexplicit.lm.evaluation import (
     DocumentLosses,
-    Past,
     bootstrap_standard_error,
     comparable_measures,
     document_losses,
     evaluate,
-    histories,
     judgement,
     log_probabilities,
     loss_fields,
     paired_difference,
     positions_in_all,
     preferences,
-    read_text,
     score,
     score_documents,
     spelling,
@@ -45,8 +42,8 @@ from jexplicit.lm.evaluation import (
 from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import next_token
 from jexplicit.lm.rows import explicit_language_model, target_counts, unigram_model
-from jexplicit.lm.scaling_assumption import fit_scaling, log_mean_cooccurrences, partition_spread
 from jexplicit.lm.training_text import Options, TrainingText
+from launch.lm.scaling import fit_scaling, log_mean_cooccurrences, partition_spread
 
 N = 9
 TRAIN, DEV = random_documents(3, 40, N, 6), random_documents(4, 20, N, 8)

@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from reference import PAD, cooccurrences, greedy, log_softmax, random_documents, smallest_nucleus
 
-from jexplicit.data.tokenizers import train_tokenizer
-from jexplicit.lm import generation
 from jexplicit.lm.core.model import token_model
-from jexplicit.lm.generation import generate, generate_text, next_token, restrict
+from jexplicit.lm.generation import generate, next_token, restrict
 from jexplicit.lm.rows import Features, explicit_language_model, network_model
 from jexplicit.nn.networks import MLPLanguageModel, init_variables, network_outputs
 
@@ -33,12 +31,6 @@ def context_free(p, eos=False):
 
 def prompt(*ids):
     return np.array(ids, np.uint16)
-
-
-def test_the_same_key_gives_the_same_text_and_another_key_another():
-    first, again, other = (generate(KEY(seed), fit(), prompt(1, 2), LENGTH) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert np.any(first != other) and first.shape == (LENGTH,)
 
 
 def test_temperature_zero_takes_the_likeliest_token_every_time_as_top_k_of_one_and_a_tiny_temperature_do():
@@ -90,27 +82,6 @@ def test_each_of_several_prompts_is_continued_as_if_alone_and_a_list_of_ids_is_o
     np.testing.assert_array_equal(next_token(model, prompt(3, 4)), next_token(model, [3, 4]))
 
 
-def test_a_step_is_compiled_once_for_all_texts():
-    step: Any = generation._generate
-    compiled, model = step._cache_size(), fit(3, "sum")
-    for seed, (ids, temperature) in enumerate((((1, 2), 1.0), ((), 0.7), ((4, 5, 6, 1), 0))):
-        generate(KEY(seed), model, [prompt(*ids)] * 3, 11, temperature=temperature)
-    generate(KEY(0), fit(3, "sum"), [prompt(5)] * 3, 11, banned=(2,))  # of the same shape
-    assert step._cache_size() == compiled + 1
-
-
-def test_texts_of_several_prompts_are_those_of_the_tokens():
-    tokenizer = train_tokenizer(["the cat sat on the mat", "a dog ran on the hill"], kind="word")
-    rng = np.random.default_rng(0)
-    model = token_model([jax.device_put(rng.normal(size=(tokenizer.vocab_size,) * 2))], "cat", False)
-    prompts = ["the cat", "", "a dog ran"]
-    texts = generate_text(KEY(0), model, tokenizer, prompts, 5, top_k=4)
-    ids = generate(KEY(0), model, [tokenizer.encode(text) for text in prompts], 5, top_k=4, banned=(tokenizer.unk_id,))
-    for before, text, own, key in zip(prompts, texts, ids, jax.random.split(KEY(0), 3), strict=True):
-        assert before + text == tokenizer.decode([*tokenizer.encode(before), *own])
-        assert text == generate_text(key, model, tokenizer, before, 5, top_k=4)
-
-
 # Frequencies. A count of n draws is off by more than 6 standard deviations sqrt(p (1 - p) / n) with a probability below 1e-8
 # per token; the seed is fixed, so that a test that passes once passes always.
 
@@ -139,14 +110,6 @@ def test_the_temperature_divides_the_logits_and_top_k_and_top_p_draw_what_they_k
     cases += [(q, kept, np.array([0, 4, 3, 0, 0])) for kept in ({"top_k": 2}, {"top_p": 0.6})]
     for given, options, expected in cases:
         assert_frequencies(generate(KEY(0), context_free(given), prompt(), 10_000, **options), expected / expected.sum())
-
-
-def test_each_next_token_is_drawn_from_the_row_of_the_one_before():
-    P = np.array([[0, 0.5, 0.3, 0.2], [0, 0.7, 0.2, 0.1], [0, 0.2, 0.3, 0.5], [0, 0.1, 0.6, 0.3]])
-    with np.errstate(divide="ignore"):
-        text = generate(KEY(0), token_model((jax.device_put(np.log(P)),), "cat", False), prompt(1), 10_000)
-    for j in (1, 2, 3):
-        assert_frequencies(text[1:][text[:-1] == j], P[j])
 
 
 # What top-k and top-p keep

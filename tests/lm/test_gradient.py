@@ -29,8 +29,6 @@ from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model
 from jexplicit.lm.fits import gradient as gradient_module
 from jexplicit.lm.fits.gradient import (
-    cold_start,
-    decoder_model,
     initial_state,
     kkt_residual,
     loss_and_gradient,
@@ -121,25 +119,6 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(monkeypatch):
     np.testing.assert_array_equal(theirs[1], ours[1])
 
 
-def test_a_batch_has_every_context_once_with_its_weight_and_its_padding_changes_nothing():
-    X, Y = positions(2)
-    batch = batch_of(X, Y, size=600)
-    assert len(batch.X) == len(batch.Y) == 600 and len(batch.distinct) == len(batch.weights)
-    assert len(batch.distinct) % gradient_module._block == 0
-    assert batch.weights.sum() == len(Y) and (batch.Y[len(Y) :] == -1).all()
-    np.testing.assert_array_equal(batch.X[: len(Y)], X)
-    np.testing.assert_array_equal(batch.Y[: len(Y)], Y)
-    weights = {tuple(x): int(w) for x, w in zip(batch.distinct, batch.weights, strict=True) if w}
-    assert len(weights) == (batch.weights > 0).sum()
-    assert weights == {x: int((X == x).all(axis=1).sum()) for x in set(map(tuple, X.tolist()))}
-    batch = batch_of(X, Y, "sum")  # which has fewer
-    kept = [tuple(x) for x, w in zip(batch.distinct.tolist(), batch.weights, strict=True) if w]
-    assert batch.weights.sum() == len(Y) and sorted(kept) == sorted({tuple(sorted(x)) for x in X.tolist()})
-    (loss, gradient), (exact, own) = (by_hand(random_tables(2, "sum"), X[:90], Y[:90], "sum", size=n) for n in (1000, 90))
-    np.testing.assert_allclose(loss, exact, rtol=1e-14)  # zeros are added, perhaps in another order
-    np.testing.assert_array_equal(gradient, own)
-
-
 # Steps
 
 
@@ -165,19 +144,6 @@ def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what
     # a gradient that is rounding, off by its tolerance, moves a cell by rate * tolerance / sqrt(eps) at most
     trained = np.asarray(state.params[0])[:, :N]
     np.testing.assert_allclose(trained, U, rtol=0, atol=0.3 * GRADIENT_TOLERANCE[np.float64] / np.sqrt(1e-7))
-
-
-def test_trained_tables_are_read_as_a_dense_embedding_reads_them():
-    tables = random_tables(3, "cat")
-    for params in (initial_state(tables, optax.identity(), data_mesh(8)).params, tables, tuple(map(np.asarray, tables))):
-        plain = decoder_model(params, features="cat", radius=3, eos=False, noise=None)
-        noisy = decoder_model(params, features="cat", radius=3, eos=True, noise=NOISE)
-        assert (plain.radius, plain.vocab_size, plain.eos, noisy.eos) == (3, N, False, True)
-        for U, table, read in zip(tables, plain.tables, noisy.tables, strict=True):
-            np.testing.assert_array_equal(table, U)
-            np.testing.assert_allclose(read, embedding(True) @ U, rtol=0, atol=1e-14)  # 13 numbers of order 1
-    shared = decoder_model(random_tables(3, "sum"), features="sum", radius=3, eos=False, noise=None)
-    assert shared.radius == 3 and all(table is shared.tables[0] for table in shared.tables)
 
 
 # The optimum
@@ -222,18 +188,3 @@ def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_be
         residual = kkt_residual(token_model(tables, "sum", True), X, Y, mesh=data_mesh(2))
         np.testing.assert_allclose(residual, 2 * (1 - 1 / (N - 1 + np.exp(2 * logit))), rtol=1e-13)  # less p of the target
         assert residual < 2
-
-
-def test_a_cold_start_is_uniform_within_its_bound_and_depends_on_its_key_alone():
-    n, K = 40, 3
-    start: Any = functools.partial(cold_start, features="cat", radius=K, vocab_size=n, dtype=np.float32)
-    tables = start(jax.random.key(0))
-    assert [(U.shape, U.dtype) for U in tables] == [((n, n), np.float32)] * K
-    U, b = np.concatenate(tables).astype(np.float64), 1 / np.sqrt(K * n)
-    assert 0.99 * b < U.max() <= b * (1 + 1e-7) and -b * (1 + 1e-7) <= U.min() < -0.99 * b  # the bound in float32
-    # six standard errors: the variance of u is b^2/3, that of u^2 is (1/5 - 1/9) b^4 = 4/45 b^4
-    assert abs(U.mean()) < 6 * b / np.sqrt(3 * U.size)
-    assert abs((U**2).mean() - b**2 / 3) < 6 * b**2 * np.sqrt(4 / 45 / U.size)
-    np.testing.assert_array_equal(start(jax.random.key(0)), tables)
-    distinct = [*tables, *start(jax.random.key(1))]
-    assert len({U.tobytes() for U in map(np.asarray, distinct)}) == 2 * K

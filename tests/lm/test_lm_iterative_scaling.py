@@ -27,7 +27,7 @@ from jexplicit import evaluate
 from jexplicit.lm import explicit_language_model
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.iterative_scaling import kneser_ney_discount, sweep_tables
+from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 
@@ -190,13 +190,6 @@ def test_float32_tables_stay_float32_and_interrupted_sweeps_go_on_bit_for_bit(tm
     assert met == [3, 4, 5]
     assert resumed.losses.tolist() == whole.losses.tolist() and resumed.penalty == whole.penalty
     np.testing.assert_array_equal(blocks(resumed.model), blocks(whole.model))
-
-
-def test_the_discount_of_the_counts_is_kneser_neys():
-    cat, sum_ = (kneser_ney_discount(COUNTS, features=kind, radius=2, eos=True) for kind in ("cat", "sum"))
-    for D, F in ((cat, np.stack(COUNTS[:2])), (sum_, COUNTS[0] + COUNTS[1])):
-        n1, n2 = (F == 1).sum(), (F == 2).sum()
-        np.testing.assert_allclose(D, n1 / (n1 + 2 * n2), rtol=1e-6)  # float32
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ rounds. Float32 tables may be off by some eps * 10 * K per logit: 1e-4 nats.
 from itertools import product
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,23 +25,18 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import count, count_sparse
-from jexplicit.lm import evaluation
+from jexplicit.counts.pairs import count_sparse
 from jexplicit.lm.core import model as module
-from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, context_of, is_token_model, logits, map_contexts, token_model
-from jexplicit.lm.core.names import Features, Smoothing
+from jexplicit.lm.core.model import LanguageModel, is_token_model, logits, token_model
+from jexplicit.lm.core.names import Features
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import (
     bigram_model,
     bigram_optimum,
     explicit_blocks,
     explicit_language_model,
-    smoothed_offset_rows,
-    sparse_language_model,
     target_counts,
-    token_counts,
     unigram_model,
     with_targets,
 )
@@ -55,12 +49,13 @@ DEV = random_documents(4, 25, N, 8)  # token 5 too, and pairs never seen
 STREAM = stream_of(DOCUMENTS)
 COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(DOCUMENTS, 3, N))
 SPARSE = tuple(map(csr_array, COUNTS))
-OF_STORED: dict[str, Any] = {"dense": explicit_language_model, "sparse": sparse_language_model}
+STORED = ("dense", "sparse")
 
 
 def fit(stored="dense", *, dtype: Any = np.float64, counts=COUNTS, **options):
     """The explicit model in dense tables or in sparse ones."""
-    return OF_STORED[stored](counts if stored == "dense" else tuple(map(csr_array, counts)), dtype=dtype, **options)
+    counts = counts if stored == "dense" else tuple(map(csr_array, counts))
+    return explicit_language_model(counts, dtype=dtype, **options)
 
 
 def all_log_probabilities(model, X):
@@ -68,7 +63,7 @@ def all_log_probabilities(model, X):
     return log_probabilities(model, np.repeat(X, N, axis=0), np.tile(np.arange(N), len(X))).reshape(-1, N)
 
 
-@pytest.mark.parametrize("stored", OF_STORED)
+@pytest.mark.parametrize("stored", STORED)
 def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
     assert not COUNTS[0][5].any() and (COUNTS[0][1:, 1:] == 0).any()
     cases: tuple[tuple[Features, int, bool], ...] = (("cat", 1, False), ("sum", 3, True), ("cat", 3, False))
@@ -83,7 +78,7 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
         one_by_one = jax.jit(jax.vmap(lambda x, m=model: jax.nn.log_softmax(m.logits(x))))(jax.device_put(X[:20]))
         np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
         assert (model.radius, model.vocab_size, model.ordered, model.eos) == (K, N, (kind, K) == ("cat", 3), eos)
-        assert len(model.rows.different) == (K if kind == "cat" else 1)
+        assert len(model.rows.tables) == (K if kind == "cat" else 1)
         if stored == "dense":  # the decoder below the noise
             blocks = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
             np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
@@ -111,25 +106,6 @@ def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigra
     X, M = windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
     P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
     np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
-
-
-def test_token_and_target_counts_are_those_of_the_documents():
-    f = np.bincount([token for document in DOCUMENTS for token in [*document, PAD]], minlength=N)
-    largest = (np.full((2, 2), 2**31 - 1, np.int32),)
-    np.testing.assert_array_equal(token_counts(COUNTS), f)
-    for eos in (False, True):
-        np.testing.assert_array_equal(target_counts(COUNTS, eos=eos), [len(DOCUMENTS) if eos else 0, *f[1:]])
-        np.testing.assert_array_equal(with_targets(COUNTS[0], eos=eos), COUNTS[0] * np.where(np.arange(N) == PAD, eos, 1))
-        assert token_counts(largest).tolist() == [2**32 - 2] * 2 and target_counts(largest, eos=eos).dtype == np.int64
-
-
-def test_renaming_tokens_renames_the_model():
-    new = np.array([0, 3, 6, 1, 2, 8, 4, 5, 7])  # <pad> stays <pad>
-    renamed, X = count(new[STREAM], radius=2, vocab_size=N), windows(DEV, 2)[0]
-    for stored, kind in (("dense", "cat"), ("sparse", "sum")):
-        one, other = fit(stored, features=kind, radius=2), fit(stored, counts=renamed, features=kind)
-        log_p = all_log_probabilities(other, new[X])[:, new]
-        np.testing.assert_allclose(log_p, all_log_probabilities(one, X), rtol=0, atol=1e-11)
 
 
 def test_baselines_are_relative_frequencies_and_kneser_ney():
@@ -179,46 +155,6 @@ def test_the_optimum_of_one_token_is_the_relative_frequencies_or_the_infimum_whe
 # What sparse tables have of their own
 
 
-def test_a_model_of_radius_1_is_evaluated_from_distinct_pairs_alone(monkeypatch):
-    monkeypatch.setattr(evaluation, "sampled_positions", None)  # every position would be listed
-    found, dense = (evaluate(fit(stored, features="cat", radius=1), stream_of(DEV), sample=5) for stored in ("sparse", "dense"))
-    assert found.positions == dense.positions and found.nll == pytest.approx(dense.nll, rel=1e-12)
-
-
-def test_corrections_are_as_sparse_as_the_counts_and_dense_tables_of_their_rows_are_the_same_model():
-    model = fit("sparse", features="cat", eos=True)
-    for correction, C in zip(model.rows.corrections, SPARSE, strict=True):
-        assert correction.outputs.dtype == np.uint16 and correction.start.dtype == np.int32
-        np.testing.assert_array_equal(correction.outputs, C.indices)
-        np.testing.assert_array_equal(correction.start, C.indptr)
-    dense = token_model([model.rows.dense(t) for t in model.rows.table_of_offset], "cat", True)
-    assert is_token_model(dense)
-    X = np.array(list(product(range(N), repeat=3))[::9])
-    np.testing.assert_allclose(all_log_probabilities(dense, X), all_log_probabilities(model, X), rtol=0, atol=1e-11)
-
-
-def test_smoothed_rows_are_the_dense_ones_up_to_a_constant_of_the_row():
-    """As distributions: rows over the unigram, with it, and rows over nothing.
-
-    A dense row is a float32 logarithm of a ratio of probabilities above 1e-4, each right to some eps of float32, so to some
-    20 eps of its size of at most 10: 2e-5. What never occurs (5; without ends of documents, `<pad>` as an output) has rows too.
-    """
-    cases: tuple[tuple[Smoothing, bool], ...] = (("kneser-ney", False), ("add-alpha", True))
-    for smoothing, eos in cases:
-        dense = offset_rows(COUNTS, features="cat", eos=eos, smoothing=smoothing)
-        log_p = np.asarray(dense.log_p[0], np.float64)
-        over, plain = (smoothed_offset_rows(SPARSE, eos=eos, smoothing=smoothing, over=o) for o in (log_p, None))
-        assert over.names == plain.names == ("offset 1", "offset 2", "offset 3")
-        read = jax.jit(lambda context, tables=(over, plain): [table.read(context) for table in tables])
-        for j in range(N):
-            both = read(jax.device_put(np.full(3, j)))
-            for table, row, own in zip(dense.tables, *both, strict=True):
-                expected = log_softmax(np.asarray(table[j], np.float64) + log_p)
-                assert row.dtype == own.dtype == np.float32
-                np.testing.assert_allclose(log_softmax(np.asarray(row, np.float64) + log_p), expected, rtol=0, atol=2e-5)
-                np.testing.assert_allclose(log_softmax(np.asarray(own, np.float64)), expected, rtol=0, atol=2e-5)
-
-
 # A pytree whose logits and partition functions are those of dense features
 
 
@@ -248,29 +184,6 @@ def test_logits_and_partition_functions_are_those_of_dense_features_on_any_devic
             np.testing.assert_allclose(model.rows.target_logits(X, Y), rows[np.arange(M), Y], rtol=0, atol=atol)
 
 
-def test_contexts_come_back_in_their_order_over_many_calls_that_compile_once(monkeypatch):
-    traced_once: Any = chex.assert_max_traces(lambda tables, x: x[0] * 10 + x[1], n=1)
-    monkeypatch.setattr(module, "_contexts_per_call", 64)
-    X, _ = random_positions(200, 2)
-    reports = []
-    mapped = map_contexts(traced_once, random_tables(2)[0], X, progress=lambda done, total: reports.append((done, total)))
-    np.testing.assert_array_equal(mapped, X[:, 0].astype(int) * 10 + X[:, 1])
-    assert reports == [(64, 200), (128, 200), (192, 200), (200, 200)]
-
-
-def test_the_derivative_in_the_tables_is_a_softmax_less_the_target():
-    x, y = jax.device_put(np.array([2, 1, 2])), 3
-    for kind in ("sum", "cat"):
-        model = explicit_language_model(COUNTS, features=kind, eos=True)
-        gradient = jax.jit(jax.grad(lambda model: -jax.nn.log_softmax(model.logits(x))[y]))(model)
-        assert isinstance(gradient, LanguageModel) and gradient.features == model.features
-        residual = np.exp(log_softmax(np.asarray(model.logits(x)))) - np.eye(N)[y]
-        expected = [np.zeros((N, N)) for _ in model.rows.tables]
-        for j, t in zip(x, model.rows.table_of_offset, strict=True):
-            expected[t][int(j)] += residual
-        np.testing.assert_allclose(np.stack(gradient.rows.tables), expected, rtol=0, atol=1e-6)
-
-
 def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out():
     table, other = (jax.device_put(np.full((N, N), value, np.float64)) for value in (0, 1))
     shared, mixed = token_model([table] * 3, "sum", True), token_model([table, other, table], "cat", True)
@@ -279,23 +192,12 @@ def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out()
     assert all(a is b for a, b in zip(mixed.tables, (table, other, table), strict=True))
     counts = count_sparse(STREAM, radius=3, vocab_size=N)
     sparse, ngram = (
-        sparse_language_model(counts, features="cat"),
+        explicit_language_model(counts, features="cat"),
         LanguageModel(TrainingText(STREAM, N).ngrams(4), "none", True),
     )
-    one_sparse = sparse_language_model(counts, features="sum")
+    one_sparse = explicit_language_model(counts, features="sum")
     assert [model.ordered for model in (shared, mixed, sparse, ngram, one_sparse)] == [False, True, True, True, False]
     for model in (sparse, ngram, unigram_model(COUNTS)):
         assert not is_token_model(model)
         with pytest.raises(ValueError, match="this needs plain tables"):
             _ = model.tables
-
-
-def test_the_context_of_a_history_ends_where_its_document_begins():
-    compiled = jax.jit(context_of, static_argnums=1)
-    for history, context in [
-        ([5, 6, 7, 1], [5, 6, 7, 1]),
-        ([5, 0, 7, 1], [5, 0, 0, 0]),
-        ([0, 6, 7, 1], [0, 0, 0, 0]),
-        ([5, 6, NO_TOKEN, NO_TOKEN], [5, 6, 0, 0]),
-    ]:
-        assert compiled(jax.device_put(np.array(history)), 4).tolist() == context

@@ -3,7 +3,6 @@
 Tolerances: rows are float32, and so are the discounts; a row is a logarithm of at most 10, right to 1e-6, and five add up.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -12,8 +11,8 @@ import pytest
 from reference import Chain, random_documents, stream_of, windows
 
 from jexplicit.lm import rows
-from jexplicit.lm.core.model import LanguageModel, Sparse, SparseRows, find_entry
-from jexplicit.lm.evaluation import evaluate, log_probabilities, read_text, score
+from jexplicit.lm.core.model import LanguageModel, find_entry, read_text, sparse_rows
+from jexplicit.lm.evaluation import evaluate, log_probabilities, score
 from jexplicit.lm.rows import BackOffChain, context_numbers, smoothed_ngrams
 
 N = 9
@@ -36,8 +35,7 @@ def numbers_of(ngrams: BackOffChain, contexts: np.ndarray) -> np.ndarray:
 
 def rows_of(ngrams: BackOffChain, contexts: np.ndarray) -> np.ndarray:
     """[M, levels, N] the rows of many contexts."""
-    tables = [Sparse(rows, ngrams.vocab_size, rows.longest) for rows in ngrams.levels]
-    of_levels = zip(tables, numbers_of(ngrams, contexts).T, strict=True)
+    of_levels = zip(ngrams.levels, numbers_of(ngrams, contexts).T, strict=True)
     return np.stack([jax.jit(jax.vmap(table.row))(jax.device_put(numbers)) for table, numbers in of_levels], axis=1)
 
 
@@ -87,14 +85,6 @@ def test_neither_the_order_of_positions_nor_blocks_nor_narrow_integers_change_an
             assert_same_ngrams(blocks, ngrams_of(order))
 
 
-def test_the_largest_id_of_a_small_type_is_found():
-    x = np.array([[255, 255], [255, 1], [1, 255], [1, 1], [255, 255]], np.uint8)
-    ngrams = smoothed_ngrams(x, np.array([255, 1, 255, 2, 255], np.uint8), vocab_size=256)
-    assert numbers_of(ngrams, x).tolist() == [[255, 3], [255, 2], [1, 1], [1, 0], [255, 3]]
-    assert numbers_of(ngrams, np.array([[255, 2], [2, 255]], np.uint8)).tolist() == [[255, -1], [2, -1]]
-    assert np.flatnonzero(rows_of(ngrams, x[:1])[0, -1]).tolist() == [255]
-
-
 # Log-probabilities by look-ups alone, against the softmax of the same rows and a dictionary
 
 IDS = 256  # up to the largest of uint8
@@ -120,14 +110,14 @@ def test_an_entry_is_found_where_a_dictionary_has_it():
     rng, sizes = np.random.default_rng(0), [0, 1, 7, 200, 0, 3, IDS]
     ids = [np.sort(rng.choice(IDS, n, replace=False)) for n in sizes]
     start, values = np.cumsum([0, *sizes]).astype(np.int32), rng.normal(size=sum(sizes)).astype(np.float32)
-    rows = SparseRows(start, np.concatenate(ids).astype(np.uint8), values)
+    table = sparse_rows(start, np.concatenate(ids).astype(np.uint8), values, IDS)
     known = {(r, int(i)): e for e, (r, i) in enumerate((r, i) for r, row in enumerate(ids) for i in row)}
     r, i = (grid.ravel().astype(np.int32) for grid in np.meshgrid(np.arange(-1, len(sizes)), np.arange(IDS), indexing="ij"))
     expected = np.array([known.get(pair, -1) for pair in zip(r.tolist(), i.tolist(), strict=True)])
     for most in (IDS, 100_000):
-        find = jax.jit(jax.vmap(functools.partial(find_entry, rows.start, rows.outputs, most=most)))
+        find = jax.jit(jax.vmap(functools.partial(find_entry, table.start, table.ids, most=most)))
         np.testing.assert_array_equal(find(jax.device_put(r), jax.device_put(i)), expected)
-    found = jax.jit(jax.vmap(Sparse(rows, IDS, IDS).entry))(jax.device_put(r), jax.device_put(i))
+    found = jax.jit(jax.vmap(table.entry))(jax.device_put(r), jax.device_put(i))
     np.testing.assert_array_equal(found, np.where(expected >= 0, values[expected], 0))
 
 
@@ -144,7 +134,3 @@ def test_look_ups_are_the_softmax_of_the_rows_which_is_kneser_ney_of_order_5():
         assert len(np.unique(own)) > 20 and Y.max() == IDS - 1
         expected = [[slow.P(context_of(x, 4), i) for i in range(IDS)] for x in X[::160]]
         np.testing.assert_allclose(np.exp(log_p[::160]), expected, rtol=2e-5, atol=0)  # logits are right to 1e-5
-    plain = dataclasses.replace(model_of(), rows=dataclasses.replace(model_of().rows, log_gamma=()))  # the softmax normalises
-    assert model_of().rows.normalised and not plain.rows.normalised
-    X, Y, _ = text_of(2)
-    np.testing.assert_allclose(log_probabilities(plain, X, Y), log_probabilities(model_of(), X, Y), rtol=0, atol=ATOL)

@@ -12,8 +12,8 @@ from scipy.special import log_softmax
 
 from jexplicit.features.random import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
-from jexplicit.solvers.gram import (
-    add_grams,
+from jexplicit.solvers.sweeps import (
+    SoftmaxFit,
     choose_ridge,
     gram_least_squares,
     gram_matrix,
@@ -22,7 +22,6 @@ from jexplicit.solvers.gram import (
     streamed_logits,
     tempered,
 )
-from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps
 
 SLOW = pytest.mark.slow
 IDENTITY = jax.tree_util.Partial(lambda X: X)
@@ -54,30 +53,6 @@ def test_the_streamed_gram_is_the_dense_one(devices, block):
     np.testing.assert_allclose(np.tril(gram.HH), np.tril(H.T @ H), rtol=0, atol=1e-12)
     for part, dense in ((gram.HY, H.T @ Y), (gram.h, H.sum(0)), (gram.y, Y.sum(0)), (gram.M, 64)):
         np.testing.assert_allclose(part, dense, rtol=0, atol=1e-12)
-
-
-def test_the_sums_of_two_parts_are_those_of_the_whole():
-    X, Y = some_examples()
-    parts = (gram_matrix(split_examples(X[rows], Y[rows]), IDENTITY) for rows in (slice(0, 20), slice(20, None)))
-    whole = gram_matrix(split_examples(X, Y), IDENTITY)
-    for one, other in zip(add_grams(*parts), whole, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("devices", [8, pytest.param(None, marks=SLOW)])
-def test_least_squares_solve_the_normal_equations_of_centred_features(devices):
-    X, Y = some_examples()
-    features = fourier()
-    H = np.asarray(features(jax.device_put(X)))
-    mesh = data_mesh(devices) if devices else None
-    fit = gram_least_squares(gram_matrix(split_examples(X, Y, block=7, mesh=mesh), features), ridge=0.01)
-    centred = H - H.mean(0)
-    penalty = 0.01 * np.mean(centred**2, axis=0).mean()
-    normal = centred.T @ (Y - Y.mean(0) - centred @ np.asarray(fit.U)) / len(H) - penalty * np.asarray(fit.U)
-    np.testing.assert_allclose(normal, 0, rtol=0, atol=1e-13)
-    scores = streamed_logits(fit, X, features, block=10)
-    np.testing.assert_allclose(scores.mean(axis=0), Y.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-12)  # as those of any least squares on one-hot targets
 
 
 def test_least_squares_are_scikit_learn_s_ridge():
@@ -146,21 +121,6 @@ def test_sweeps_lower_the_loss_every_time_and_reach_the_optimum(devices):
     np.testing.assert_allclose(R.mean(axis=0), 0, rtol=0, atol=1e-8)  # the intercept is not penalised
 
 
-@pytest.mark.slow
-def test_a_sweep_of_centred_features_is_that_of_features_in_memory():
-    """With means of zero and classes of one size, the first sweep leaves the intercept as it is."""
-    X, Y = some_examples(M=60)
-    X, Y = np.concatenate([X, -X]), np.concatenate([Y, Y])
-    Y = np.concatenate([Y, Y[:, [1, 2, 0]], Y[:, [2, 0, 1]]])
-    X = np.concatenate([X] * 3) + 0.5 * Y @ np.array([[1, -1, 0, 0], [0, 1, -1, 0], [-1, 0, 1, 0]])
-    X -= X.mean(axis=0)
-    blocks = split_examples(X, Y, block=50)
-    streamed = gram_softmax_sweeps(gram_matrix(blocks, IDENTITY), blocks, IDENTITY, sweeps=1, ridge=0.1)
-    dense = curvature_bound_sweeps(jax.device_put(X), jax.device_put(Y), sweeps=1, ridge=0.1)
-    np.testing.assert_allclose(streamed.U, dense.U, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(streamed.losses, dense.losses, rtol=1e-12)
-
-
 def test_a_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start():
     X, Y = some_examples()
     blocks = split_examples(X, Y, block=10)
@@ -179,17 +139,3 @@ def test_a_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start():
     fourth = gram_softmax_sweeps(gram, blocks, IDENTITY, first, sweeps=1)
     np.testing.assert_allclose(fourth.U, U, rtol=0, atol=1e-12)
     np.testing.assert_allclose(fourth.intercept, b + 2 * R.mean(axis=0) - X.mean(axis=0) @ U, rtol=0, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_float32_sums_of_many_examples_solve_as_float64_do():
-    """Cosines have means far from 0, which the centring takes away from sums over 20,000 examples."""
-    X, Y = some_examples(M=20_000)
-    fits = []
-    for dtype in (np.float32, np.float64):
-        features = jax.tree_util.Partial(fourier_features, W=fourier(n=20).keywords["W"].astype(dtype))
-        gram = gram_matrix(split_examples(X.astype(dtype), Y.astype(dtype)), features)
-        fit = gram_least_squares(gram, ridge=1e-3)
-        fits.append(streamed_logits(fit, X[:500].astype(dtype), features))
-    assert fits[0].dtype == jnp.float32
-    np.testing.assert_allclose(*fits, rtol=0, atol=1e-3)  # sums lose 1e-7 of a mean of 1, and the ridge divides by 1e-4

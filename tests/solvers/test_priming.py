@@ -1,19 +1,22 @@
-"""The priming scan against a loop, and the solution as a separate intercept.
+"""The priming scan against a loop, the solution as a separate intercept, and the delta-corrected exponent.
 
 Tolerances: float64 sums of some tens of logarithms of order 10, 1e-11; accuracies are counts and must be equal.
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import reference
+from scipy.special import log_softmax, softmax
 
-from jexplicit.nn.networks import SoftmaxStack, initial_state, network_step
 from jexplicit.nn.training import objective
-from jexplicit.solvers.explicit import explicit_solution, priming_number
-from jexplicit.solvers.priming import fit_intercept, intercept_logits, log_intercept, priming_scan
+from jexplicit.solvers.explicit import (
+    delta_intercept,
+    fit_delta,
+    fit_image_delta,
+    intercept_logits,
+    priming_scan,
+)
 
 GOAL = objective("softmax_cross_entropy")
 M, D, N = 700, 6, 3  # more images than one block of the scan
@@ -47,60 +50,24 @@ def test_the_scan_is_the_loop_over_k(images, dtype):
     np.testing.assert_array_equal(scan.K, K)
 
 
-def test_the_explicit_solution_is_a_frozen_log_f_with_an_intercept():
-    H, _, _, F = problem(M=300)
-    for K in (1, 3, 105.1):
-        separate = jax.jit(lambda H, F, K=K: intercept_logits(H, F, log_intercept(F, K)))(jax.device_put(H), jax.device_put(F))
-        U = np.asarray(explicit_solution(jax.device_put(F), K))
-        np.testing.assert_allclose(separate, H @ U, rtol=0, atol=1e-11 * 100)  # logits of order 100
+def test_delta_is_the_lowest_of_a_scan_where_the_mean_log_count_of_the_model_is_that_of_the_targets():
+    H, Y, labels, F = problem(M=300)
+    f, K = Y.sum(axis=0), float(H.sum(axis=1).mean())
+    on_device = jax.device_put(H), jax.device_put(F), jax.device_put(f)
+    delta = fit_image_delta(on_device[0], jax.device_put(labels), *on_device[1:], K)
 
+    def logits(delta):
+        return H @ np.log(F) + H.sum(axis=1)[:, None] * (-(K - 1) / K * np.log(F.sum(axis=0)) - delta / K * np.log(f))[None, :]
 
-def test_the_gradient_of_the_intercept_is_the_column_sum_of_the_general_gradient():
-    H, Y, _, F = map(jax.device_put, problem(M=300))
+    def loss(delta):
+        return float(-(Y * log_softmax(logits(delta), axis=1)).sum(axis=1).mean())
 
-    def loss(log_w):
-        return -jnp.sum(Y * jax.nn.log_softmax(intercept_logits(H, F, log_w)))
-
-    log_w = np.asarray(log_intercept(F, 7.0))
-    logits = np.asarray(H) @ (np.log(F) + log_w[None, :])
-    general = np.asarray(H).T @ (np.exp([reference.log_softmax(row) for row in logits]) - np.asarray(Y))
-    found = jax.jit(jax.grad(loss))(jax.device_put(log_w))
-    np.testing.assert_allclose(found, general.sum(axis=0), rtol=0, atol=1e-11 * np.abs(H).sum())
-
-
-def test_training_from_the_warm_start_is_training_what_is_added_to_a_frozen_log_f():
-    """Sec. 5: W in log F + W, started at 1 ⊗ log w, and U, started at the explicit solution, take the same steps."""
-    H, Y, _, F = map(jax.device_put, problem(M=300))
-    K, optimizer = float(priming_number(H)), optax.adagrad(0.1, initial_accumulator_value=0.0, eps=1e-30)
-
-    class Added(SoftmaxStack):
-        def __call__(self, x, *, train=False):
-            return x @ jnp.log(F) + super().__call__(x, train=train)
-
-    def begin(U):
-        return initial_state({"params": {"layer_1": {"kernel": U}}, "batch_stats": {}}, optimizer)
-
-    step, step_of_added = (jax.jit(network_step(model, GOAL, optimizer)) for model in (SoftmaxStack(N), Added(N)))
-    general, separate = begin(explicit_solution(F, K)), begin(jnp.zeros_like(F) + log_intercept(F, K)[None, :])
-    for _ in range(20):
-        general, loss = step(general, (H, Y))
-        separate, its_loss = step_of_added(separate, (H, Y))
-        np.testing.assert_allclose(loss, its_loss, rtol=1e-10)  # the two sums round differently, and 20 steps add that up
-    U, W = (np.asarray(state.params["layer_1"]["kernel"]) for state in (general, separate))
-    np.testing.assert_allclose(U, np.log(F) + W, rtol=0, atol=1e-9)
-    assert np.abs(U - np.asarray(explicit_solution(F, K))).max() > 0.1  # it did move
-
-
-def test_the_fitted_intercept_is_a_minimum():
-    H, Y, _, F = map(jax.device_put, problem(M=300))
-    fitted = fit_intercept(H, Y, F, K=float(priming_number(H)), sweeps=6000)
-    log_w = (np.asarray(fitted.U) - np.log(F))[0]
-    np.testing.assert_allclose(fitted.U, np.log(F) + log_w[None, :], rtol=0, atol=1e-11)  # only the intercept moved
-
-    def loss(log_w):
-        return -jnp.sum(Y * jax.nn.log_softmax(intercept_logits(H, F, log_w))) / 300
-
-    slope = jax.jit(jax.grad(loss))
-    assert np.abs(slope(jax.device_put(log_w))).max() < 1e-6  # the starting point's is 0.1 to 1
-    assert np.abs(slope(log_intercept(F, float(priming_number(H))))).max() > 1e-2
-    assert np.all(np.diff(fitted.losses) <= 1e-13)
+    scan = np.linspace(delta - 0.5, delta + 0.5, 101)
+    assert abs(scan[np.argmin([loss(delta) for delta in scan])] - delta) < 0.006  # half a step of the scan
+    assert loss(delta) < loss(0) and abs(delta) > 0.01
+    z = np.asarray(intercept_logits(*on_device[:2], delta_intercept(*on_device[1:], K, delta)))
+    np.testing.assert_allclose(z, logits(delta), rtol=1e-10)
+    u = H.sum(axis=1) / K
+    assert u @ (softmax(z, axis=1) @ np.log(f)) == pytest.approx(u @ np.log(f)[labels], rel=1e-4)
+    given = np.zeros((4, 2)), np.ones(4), np.array([0, 0, 1, 1]), np.full(2, 3.0)
+    assert fit_delta(lambda x: x, *jax.device_put(given)) == 0  # outputs that are equally frequent

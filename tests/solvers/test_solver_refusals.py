@@ -5,15 +5,25 @@ from typing import Any
 
 import jax
 import numpy as np
-import pytest
 from reference import one_hot
 from tables import refuse
 
-from jexplicit.solvers.explicit import SoftmaxLayer, check_cooccurrences, dense_cooccurrence, explicit_solution, solve_layers
-from jexplicit.solvers.gram import gram_least_squares, gram_matrix, split_examples
+from jexplicit.solvers.explicit import (
+    SoftmaxLayer,
+    dense_cooccurrence,
+    explicit_solution,
+    fit_delta,
+    priming_scan,
+    solve_layers,
+)
 from jexplicit.solvers.metrics import calibration_error, fit_temperature
-from jexplicit.solvers.priming import fit_delta, priming_scan
-from jexplicit.solvers.sweeps import curvature_bound_sweeps, iterative_scaling_sweeps
+from jexplicit.solvers.sweeps import (
+    curvature_bound_sweeps,
+    gram_least_squares,
+    gram_matrix,
+    iterative_scaling_sweeps,
+    split_examples,
+)
 
 M, D, N = 12, 3, 2
 
@@ -45,6 +55,9 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
     def bound(X=H, U=U, sweeps=1, ridge=1e-4):
         return curvature_bound_sweeps(X, Y, U, sweeps=sweeps, ridge=ridge)
 
+    def delta_of(n):
+        return fit_delta(lambda x: x, device(np.zeros((n, 2))), device(np.ones(n)), device(np.ones(n, int)), FEW)
+
     at_once: list[tuple[Callable[[], Any], str]] = [
         *((lambda K=K: explicit_solution(F, K), f"priming number K = {K}.*rescale the features") for K in (0.5, -1, np.nan)),
         (lambda: solve_layers(H, Y, []), "no layer"),
@@ -52,25 +65,14 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: least_squares(block=0), "blocks of 0"),
         (lambda: fit_temperature(device(np.zeros((0, 2))), device(np.zeros(0, int))), "0 examples"),
         (lambda: calibration_error(device(np.zeros((1, 2))), device(np.zeros(1, int)), bins=0), "0 bins"),
-        (
-            lambda: fit_delta(lambda x: x, device(np.zeros((0, 2))), device(np.ones(0)), device(np.ones(0, int)), FEW),
-            "no examples",
-        ),
+        (lambda: delta_of(0), "no examples"),
     ]
     of_values: list[tuple[Callable[[], Any], str]] = [
         (lambda: solve_layers(H, Y, [SoftmaxLayer(K=0.5)]), "K = 0.5"),
-        *(
-            (lambda x=x: explicit_solution((F, changed(F, np.s_[2, 1], x)), 2), f"with the value {x}")
-            for x in (-1.0, np.nan, np.inf)
-        ),
-        *(
-            (lambda f=f: f(UNSEEN, 2.0), "output 1 never.*with_unseen_outputs")
-            for f in (explicit_solution, check_cooccurrences)
-        ),
-        *(
-            (lambda x=x: dense_cooccurrence(changed(H, np.s_[3, 2], x), Y), rf"features between.*{x}.*relu\(-x\)")
-            for x in (-1.0, np.nan)
-        ),
+        (lambda: explicit_solution((F, changed(F, np.s_[2, 1], np.nan)), 2), "with the value nan"),
+        (lambda: explicit_solution((F, changed(F, np.s_[2, 1], np.inf)), 2), "with the value inf"),
+        (lambda: explicit_solution(UNSEEN, 2.0), "output 1 never.*with_unseen_outputs"),
+        (lambda: dense_cooccurrence(changed(H, np.s_[3, 2], np.nan), Y), r"features between.*nan.*relu\(-x\)"),
         (lambda: bound(ridge=0.0), "ridge 0.0"),
         (lambda: bound(U=device(np.zeros((2, N), "f4"))), r"U \(2, 2\)"),
         (lambda: bound(X=changed(H, np.s_[0, 0], np.nan)), "cannot be factorised.*finite"),
@@ -81,20 +83,13 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: scaling(H=changed(H, np.s_[1::N, 2], 0.0)), "feature 2 never co-occurs with output 1"),
         (lambda: scaling(U=changed(U, np.s_[0, 0], np.nan)), "finite parameters"),
         (lambda: priming_scan(H, F, device(LABELS), device(np.array([0.5, 3.0], "f4"))), "between 0.5 and 3.0"),
-        (
-            lambda: priming_scan(H, changed(F, np.s_[1, 1], 0.0), device(LABELS), device(np.array([2.0], "f4"))),
-            "co-occurrences between 0.0",
-        ),
         *((lambda ridge=ridge: least_squares(ridge=ridge), f"ridge {ridge}") for ridge in (0, np.nan)),
         (
             lambda: least_squares(X=changed(H, np.s_[3, 2], np.inf)),
-            "cannot be factorised with ridge 0.0001: check that .*, are finite",
+            "cannot be factorised with ridge 0.0001: .* finite",
         ),
         (lambda: fit_temperature(device(np.array([[np.nan, 0.0]])), device(np.zeros(1, int))), "finite logits"),
-        (
-            lambda: fit_delta(lambda x: x, device(np.zeros((3, 2))), device(np.ones(3)), device(np.ones(3, int)), FEW),
-            "no delta within",
-        ),
+        (lambda: delta_of(3), "no delta within"),
     ]
     return at_once, of_values
 
@@ -102,10 +97,3 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
 def test_what_does_not_fit_is_refused():
     for rows, of_values in zip(refusals(), (False, True), strict=True):
         refuse(((said, call) for call, said in rows), errors=(ValueError, FloatingPointError), of_values=of_values)
-
-
-@pytest.mark.slow
-def test_a_layer_whose_features_are_negative_is_refused():
-    H, Y = jax.device_put((np.random.default_rng(0).random((M, D), "f4"), one_hot(np.arange(M) % N, N).astype("f4")))
-    with pytest.raises(ValueError, match="split signed features"):
-        solve_layers(H, Y, [SoftmaxLayer(activation=lambda z: z - 100), SoftmaxLayer()])

@@ -6,16 +6,8 @@ A kind of rows says `names` (what each row is), `tokens` (which token of the con
 for the past, None for no token), `radius` (K, tokens of the context that it reads), `history` (tokens of the past, borders of
 documents ignored; 0 for none), `vocab_size`, and `read(context, history)`, the rows of one position in nats: pure.
 
-Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table. Tables are dense (here),
-sparse over a base row (jexplicit.lm.rows), or of contexts of several tokens (ngrams). Networks are read otherwise.
-
-Models and kinds are frozen pytrees: their arrays are leaves, and sizes and names are static, so `jit`, `vmap`, `device_put`
-and `tree.map` work on them.
-
-A table has `row(r)`, a row of N logits, and `entry(r, i)`, one of them: pure. Row -1 is that of a context without entries.
-
-A softmax layer on token contexts is K tables [N, N] with the logits of a context `sum_k tables[k][x_k]`: a table per offset
-for Cat, the same one K times for Sum.
+Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, an array [R, N] or `Sparse`.
+Models and kinds are frozen pytrees: their arrays are leaves, sizes and names are static.
 """
 
 import functools
@@ -34,6 +26,12 @@ from jexplicit.data.contexts import PAD, check_token_ids, contexts, pad_to, wind
 from jexplicit.data.shards import Stream
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
+HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
+NO_TOKEN = -1  # in a history: no token, before the start of the text
+_contexts_per_call = 1 << 15  # of one device, at most
+_logits_per_block = 1 << 19  # on a CPU: they stay in its cache
+_window = 1 << 22  # positions of a stream that are read at a time
+
 
 def static(default: Any = ...) -> Any:
     """A dataclass field that is no leaf of the pytree."""
@@ -41,119 +39,70 @@ def static(default: Any = ...) -> Any:
 
 
 def pytree(cls: type) -> type:
-    """A frozen dataclass registered with JAX: `static()` fields are metadata, all others hold leaves.
-
-    Objects are equal if they are the same one; their `repr` has the shapes of arrays only.
-    """
-    if "__repr__" not in vars(cls):
-        cls.__repr__ = _short_repr  # pyright: ignore[reportAttributeAccessIssue]
+    """A frozen dataclass registered with JAX; `static()` fields hold no leaves."""
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False, repr=False)(cls))
-
-
-def _short_repr(self: Any) -> str:
-    leaves = jax.tree.leaves(self)
-    return f"{type(self).__name__}({len(leaves)} arrays, {sum(getattr(leaf, 'nbytes', 0) for leaf in leaves):,} bytes)"
-
-
-class SparseRows(NamedTuple):
-    """Compressed rows: row r spans start[r] to start[r + 1] of sorted `outputs`."""
-
-    start: Any  # [R + 1] integers
-    outputs: Any  # [E] token ids, of the smallest type that holds them
-    values: Any  # [E] nats
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the three arrays."""
-        return self.start.nbytes + self.outputs.nbytes + self.values.nbytes
-
-    @property
-    def longest(self) -> int:
-        """Entries of the longest row, at least 1."""
-        return max(1, int(np.diff(np.asarray(self.start)).max(initial=0)))
-
-
-@pytree
-class Dense:
-    """All logits of every row, [R, N]."""
-
-    rows: Any
-
-    vocab_size = property(lambda self: self.rows.shape[1])
-
-    def row(self, r: Array) -> Array:
-        """Row r, [N]."""
-        return jnp.asarray(self.rows).at[r].get(mode="promise_in_bounds")
-
-    def entry(self, r: Array, i: Array) -> Array:
-        """Logit i of row r."""
-        return jnp.asarray(self.rows)[r, i]
 
 
 @pytree
 class Sparse:
-    """Sparse rows over a base row, `row_r = base + weight_r slope + entries_r`.
+    """Compressed rows, alone or over a base: `base + weight_r slope + entries_r`.
 
-    rows: the entries.
-    outputs: N.
-    longest: entries of the longest row.
-    base: [N]; None for zeros.
-    weight, slope: [R] and [N]; None for no such term.
+    start: [R + 1] row r spans start[r] to start[r + 1] of the entries.
+    ids: [E] outputs, sorted within a row, of the smallest type that holds them.
+    values: [E] nats.
+    vocab_size: N.
+    longest: entries of the longest row, at least 1.
+    base, slope: [N]; both and `weight`, [R], are None for zeros.
     unseen: [R] the logit of outputs whose base is -inf; None where there are none.
     """
 
-    rows: SparseRows
-    outputs: int = static()
+    start: Any
+    ids: Any
+    values: Any
+    vocab_size: int = static()
     longest: int = static()
     base: Any = None
-    weight: Any = None
     slope: Any = None
+    weight: Any = None
     unseen: Any = None
 
-    vocab_size = property(lambda self: self.outputs)
+    shape = property(lambda self: (len(self.start) - 1, self.vocab_size))
 
     def row(self, r: Array) -> Array:
-        """Row r, [N]; of its entries zeros for r = -1."""
-        start, values = jnp.asarray(self.rows.start), jnp.asarray(self.rows.values)
+        """Row r, [N]; its entries are zeros for r = -1."""
+        start, values = jnp.asarray(self.start), jnp.asarray(self.values)
         first, last = (start[jnp.maximum(r, 0) + n].astype(jnp.int32) for n in (0, 1))
         e = first + jnp.arange(min(self.longest, len(values)), dtype=jnp.int32)
-        i = jnp.asarray(self.rows.outputs).at[e].get(mode="clip").astype(jnp.int32)
-        i = jnp.where((e < last) & (r >= 0), i, self.outputs)  # which is dropped
-        row = jnp.zeros(self.outputs, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
-        if self.base is None:
-            return row
-        base = jnp.asarray(self.base, row.dtype)
-        row = row + base
-        if self.weight is not None:
-            row = row + jnp.asarray(self.weight, row.dtype)[r] * jnp.asarray(self.slope, row.dtype)
-        return row if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, row.dtype)[r], row)
+        i = jnp.asarray(self.ids).at[e].get(mode="clip").astype(jnp.int32)
+        i = jnp.where((e < last) & (r >= 0), i, self.vocab_size)  # which is dropped
+        entries = jnp.zeros(self.vocab_size, values.dtype).at[i].add(values.at[e].get(mode="clip"), mode="drop")
+        return self._over_base(entries, r, slice(None))
 
     def entry(self, r: Array, i: Array) -> Array:
         """Logit i of row r."""
-        e, values = find_entry(self.rows.start, self.rows.outputs, r, i, self.longest), jnp.asarray(self.rows.values)
-        value = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
+        e, values = find_entry(self.start, self.ids, r, i, self.longest), jnp.asarray(self.values)
+        entry = jnp.where(e >= 0, values.at[e].get(mode="clip"), 0) if len(values) else jnp.zeros((), values.dtype)
+        return self._over_base(entry, r, i)
+
+    def _over_base(self, entries: Array, r: Array, i: Any) -> Array:
         if self.base is None:
-            return value
-        base = jnp.asarray(self.base, value.dtype)[i]
-        value = value + base
-        if self.weight is not None:
-            value = value + jnp.asarray(self.weight, value.dtype)[r] * jnp.asarray(self.slope, value.dtype)[i]
-        return value if self.unseen is None else jnp.where(jnp.isneginf(base), jnp.asarray(self.unseen, value.dtype)[r], value)
+            return entries
+        base, slope, weight = (jnp.asarray(part, entries.dtype) for part in (self.base, self.slope, self.weight))
+        seen = entries + base[i] + weight[r] * slope[i]
+        return seen if self.unseen is None else jnp.where(jnp.isneginf(base[i]), jnp.asarray(self.unseen, seen.dtype)[r], seen)
+
+
+def sparse_rows(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse:
+    """Sparse rows on the device, over a base if given."""
+    longest = max(1, int(np.diff(np.asarray(start)).max(initial=0)))
+    small = np.asarray(ids).astype(np.uint16 if N <= 1 << 16 else np.int32, copy=False)
+    return Sparse(*jax.device_put((start, small, values), may_alias=True), N, longest, *over)
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
     """The place of id i in row r by binary search, or -1.
 
-    Args:
-        start: [R + 1] where each row begins.
-        ids: [E] of all rows.
-        r: the row; -1 for none.
-        most: ids of a row, at most.
-
-    Example:
-        >>> start, ids = jnp.array([0, 2, 4]), jnp.array([1, 5, 0, 1], jnp.uint16)
-        >>> [int(find_entry(start, ids, jnp.array(r), jnp.array(1), 2)) for r in (0, 1, -1)]
-        [0, 3, -1]
+    Row r begins at start[r], and has `most` ids at most.
     """
     start, ids, i = jnp.asarray(start), jnp.asarray(ids), i.astype(jnp.int32)
     if not len(ids):
@@ -171,9 +120,6 @@ def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most:
     return jnp.where(there, place, -1)
 
 
-_contexts_per_call = 1 << 15  # of one device, at most
-
-
 def map_contexts(
     one: Callable[[Any, Array], Array],
     tables: Any,
@@ -185,16 +131,13 @@ def map_contexts(
 ) -> np.ndarray:
     """`one(tables, x)` for every row of X by blocks and devices, on the host.
 
-    Several processes share the rows, and each gets the whole answer.
-
-    `one` is compiled once per function object: pass a module-level function, not a lambda. The tables are whatever pytree of
-    arrays it reads, a language model for one; they are placed on every device. A block has 64 rows on a CPU by default, whose
-    logits stay in the L2 cache, and 4096 elsewhere.
+    Several processes share the rows, and each gets the whole answer. `one` is compiled once per function object: pass a
+    module-level function, not a lambda. The tables, any pytree of arrays, are placed on every device.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
     block = block or (64 if on_cpu(mesh) else 4096)
-    apply = compiled_map(one, mesh, block)
+    apply = _compiled_map(one, mesh, block)
     tables, out = replicate(tables, mesh), []
     for own in few_sizes(len(X), [size * mesh.size for size in (_contexts_per_call, 64 * block, 8 * block, block)]):
         out.append(jax.device_get(apply(tables, pad_to(X[own], own.stop - own.start, 0)))[: len(X) - own.start])
@@ -204,7 +147,7 @@ def map_contexts(
 
 
 @functools.cache
-def compiled_map(one: Callable, mesh: Mesh, block: int):
+def _compiled_map(one: Callable, mesh: Mesh, block: int):
     """`one(tables, x)` of all rows of X, divided over the mesh, by blocks."""
 
     def shard(tables, X):
@@ -215,12 +158,7 @@ def compiled_map(one: Callable, mesh: Mesh, block: int):
 
 
 def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
-    """Block sizes that cover n positions, few different ones, each compiled once.
-
-    Example:
-        >>> [*few_sizes(70, (64, 32, 4))]
-        [slice(0, 64, None), slice(64, 68, None), slice(68, 72, None)]
-    """
+    """Block sizes that cover n positions, few different ones, each compiled once."""
     start, sizes = 0, [size for size in sizes if size <= sizes[0]]
     while start < max(1, n):
         size = next((size for size in sizes if size <= n - start), sizes[-1])
@@ -228,22 +166,14 @@ def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
         start += size
 
 
-HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
-NO_TOKEN = -1  # in a history: no token, before the start of the text
-
-
 class TableRows:
-    """Rows in tables: `index(context)` numbers the row in each of the `row_tables`.
-
-    row_tables: for each row a table of jexplicit.lm.core.model.
-    index: [K] token ids, nearest first -> [rows] integers, -1 for no row: pure.
-    """
+    """Rows in tables: `index(context)` numbers the row of each, -1 for none."""
 
     names: Any
-    row_tables: Any
+    row_tables: Any  # arrays and sparse ones
     normalised = False  # whether target_logits are log-probabilities
     history = 0
-    vocab_size = property(lambda self: self.row_tables[0].vocab_size)
+    vocab_size = property(lambda self: self.row_tables[0].shape[1])
 
     def index(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
         """The row of each table, -1 for none."""
@@ -251,21 +181,25 @@ class TableRows:
 
     def read(self, context: Integer[Array, " K"], history: Any = None) -> list[Float[Array, " N"]]:
         """The rows of one position, in nats."""
-        return [table.row(r) for table, r in zip(self.row_tables, self.index(context.astype(jnp.int32)), strict=True)]
+        pairs = zip(self.row_tables, self.index(context.astype(jnp.int32)), strict=True)
+        return [t.row(r) if isinstance(t, Sparse) else jnp.asarray(t).at[r].get(mode="promise_in_bounds") for t, r in pairs]
 
     def entry(self, context: Integer[Array, " K"], output: Integer[Array, ""]) -> Float[Array, ""]:
         """The logit of one output: no row is read."""
-        entries = [table.entry(r, output) for table, r in zip(self.row_tables, self.index(context), strict=True)]
-        return functools.reduce(jnp.add, entries)
+        pairs = zip(self.row_tables, self.index(context), strict=True)
+        found = [t.entry(r, output) if isinstance(t, Sparse) else jnp.asarray(t)[r, output] for t, r in pairs]
+        return functools.reduce(jnp.add, found)
 
     def log_partition(
-        self, X: Integer[np.ndarray, "M K"], *, mesh: Any = None, block: int | None = None, progress: Any = None
+        self, X: Integer[np.ndarray, "M K"], *, mesh: Mesh | None = None, progress: Any = None
     ) -> Float[np.ndarray, " M"]:
         """`log Z(x)` of many contexts, in nats, on the host."""
+        mesh = mesh or default_mesh()
+        block = max(1, min(64, _logits_per_block // self.vocab_size)) if on_cpu(mesh) else None
         return map_contexts(_log_Z, self, X, mesh=mesh, block=block, progress=progress)
 
     def target_logits(
-        self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Any = None
+        self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh | None = None
     ) -> Float[np.ndarray, " M"]:
         """The logit of every position's target, in nats, on the host, without whole rows."""
         x_and_y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
@@ -281,70 +215,24 @@ def _target_logit(kind: TableRows, x_and_y: Array) -> Float[Array, ""]:
 
 
 @pytree
-class Constant(TableRows):
-    """One row that no context changes, such as the log unigram.
-
-    row: [N] nats.
-    """
-
-    row: Any
-    name: str = static("unigram")
-
-    names = property(lambda self: (self.name,))
-    tokens = (None,)
-    radius = 1
-    vocab_size = property(lambda self: len(self.row))
-    row_tables = property(lambda self: (Dense(jnp.asarray(self.row)[None]),))
-
-    def index(self, context):
-        return jnp.zeros(1, jnp.int32)
-
-    def log_partition(self, X, *, mesh=None, block=None, progress=None):
-        return np.full(len(X), float(jax.nn.logsumexp(self.row)))
-
-
-class RowsByOffset(TableRows):
+class TokenTables(TableRows):
     """Rows of single tokens: the token k back selects row x_k of a table.
 
-    table_of_offset: for k = 1 .. K, which of the `different` tables.
-    """
-
-    name = "offset"
-    table_of_offset: tuple[int, ...]
-    different: Any
-
-    names = property(lambda self: tuple(f"{self.name} {k}" for k in range(1, self.radius + 1)))
-    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
-    radius = property(lambda self: len(self.table_of_offset))
-
-    @property
-    def row_tables(self):
-        different = self.different
-        return tuple(different[t] for t in self.table_of_offset)
-
-    def index(self, context):
-        return context[: self.radius]
-
-
-@pytree
-class TokenTables(RowsByOffset):
-    """Dense rows of single tokens.
-
-    tables: the different tables, [N, N] each; offsets may share one, as those of Sum do.
+    tables: the different tables, arrays [N, N] or `Sparse`; offsets may share one, as those of Sum do.
     table_of_offset: for k = 1 .. K, which of them.
-    name: what its rows are called before the offset.
     """
 
     tables: tuple[Any, ...]
     table_of_offset: tuple[int, ...] = static()
-    name: str = static("offset")
 
-    different = property(lambda self: tuple(map(Dense, self.tables)))
+    names = property(lambda self: tuple(f"offset {k}" for k in range(1, self.radius + 1)))
+    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
+    radius = property(lambda self: len(self.table_of_offset))
+    dense = property(lambda self: not any(isinstance(table, Sparse) for table in self.tables))
+    row_tables = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
 
-    @property
-    def by_offset(self) -> tuple[Any, ...]:
-        """A table for every offset, nearest first."""
-        return tuple(self.tables[t] for t in self.table_of_offset)
+    def index(self, context):
+        return context[: self.radius]
 
 
 @pytree
@@ -382,15 +270,11 @@ class LanguageModel:
 
     @property
     def tables(self) -> tuple[Any, ...]:
-        """The K tables of a model of dense tables, nearest offset first.
-
-        Raises:
-            ValueError: a model of other rows.
-        """
+        """The K tables of a model of dense tables, nearest offset first."""
         if not is_token_model(self):
             kind = type(self.rows).__name__
             raise ValueError(f"a model of {kind}: this needs plain tables [N, N] of single tokens; use a dense model")
-        return self.rows.by_offset
+        return self.rows.row_tables
 
     def logits(self, context: Integer[Array, " K"], history: Integer[Array, " W"] | None = None) -> Float[Array, " N"]:
         """Logits of the next token, `sum_g row_g(context, history)`, in nats: pure, for one position.
@@ -410,22 +294,14 @@ class LanguageModel:
 
 
 def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageModel:
-    """The model with the logits `sum_k tables[k][x_k]`.
+    """The model with the logits `sum_k tables[k][x_k]` (paper, Eq. 1 and Sec. 3.1.2).
 
-    Args:
-        tables: K tables [N, N], nearest offset first; one array given several times is kept once.
-        features: "sum" or "cat".
-        eos: whether `<pad>` is predicted as the end of a document.
-
-    Raises:
-        ValueError: no table, or tables of different shapes.
+    tables: K, [N, N] or `Sparse`, nearest offset first; one given several times is kept once.
 
     Example:
         >>> model = token_model([jnp.eye(2), 2 * jnp.eye(2)], "cat", False)
         >>> model.logits(jnp.array([0, 1])).tolist()
         [1.0, 2.0]
-
-    Source: paper, Eq. 1 and Sec. 3.1.2.
     """
     if len({table.shape for table in tables}) != 1:
         raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
@@ -436,27 +312,35 @@ def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageMode
 
 def is_token_model(model: LanguageModel) -> bool:
     """Whether a model is dense tables."""
-    return isinstance(model.rows, TokenTables)
+    return isinstance(model.rows, TokenTables) and model.rows.dense
+
+
+@jax.jit
+def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Float[Array, " N"]:
+    """Logits of one context, `sum_k U_k[x_k]` = H U for one-hot H, in nats.
+
+    Args:
+        tables: K tables [N, N].
+        x: [K] token ids, nearest first.
+
+    Example:
+        >>> logits([jnp.eye(2), 2 * jnp.eye(2)], jnp.array([0, 1])).tolist()
+        [1.0, 2.0]
+
+    Source: paper, Eq. 1 and Sec. 3.1.2.
+    """
+    rows = [table.at[x[k]].get(mode="promise_in_bounds") for k, table in enumerate(tables)]
+    return functools.reduce(jnp.add, rows)
 
 
 def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
-    """The part of a history in the same document, after the nearest `<pad>`.
-
-    Example:
-        >>> context_of(jnp.array([5, 0, 7]), 3).tolist()
-        [5, 0, 0]
-    """
+    """The part of a history in the same document, after the nearest `<pad>`."""
     nearest = jnp.where(history[:K] == NO_TOKEN, PAD, history[:K])
     return jnp.where(jnp.cumsum(nearest == PAD) > 0, PAD, nearest)
 
 
 class Past(NamedTuple):
-    """Where positions stand in a text, for models that read what came before.
-
-    stream: [L] token ids.
-    places: [M] place of each target in it.
-    starts: [M] place that the past of each target begins from; default, the start of the text.
-    """
+    """Where positions stand in a text."""
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
@@ -467,21 +351,13 @@ class Past(NamedTuple):
         return self._replace(places=self.places[m], starts=None if self.starts is None else self.starts[m])
 
     def within_documents(self) -> "Past":
-        """The same positions, each with the past of its own document alone.
-
-        Example:
-            >>> Past(np.array([0, 5, 6, 0, 7, 0]), np.array([2, 4])).within_documents().starts.tolist()
-            [0, 3]
-        """
+        """The same positions, each with the past of its own document alone."""
         pads = np.flatnonzero(self.stream == PAD)
         return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
 
 
 class State(NamedTuple):
-    """What a model that counts nothing has read.
-
-    tokens: [n] all of them, from the `<pad>` before the first.
-    """
+    """The tokens that a model has read, from the first `<pad>` on."""
 
     tokens: Integer[np.ndarray, " n"]
 
@@ -495,59 +371,29 @@ class EncodedText(NamedTuple):
 
 
 def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
-    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order.
-
-    Example:
-        >>> text = read_text(np.array([0, 5, 6, 0, 7, 0]), 2)
-        >>> text.Y.tolist(), text.past.places.tolist()
-        ([5, 6, 7], [1, 2, 4])
-    """
+    """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order."""
     X, Y = contexts(stream, K, eos=eos)
     places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
     return EncodedText(X, Y, Past(stream, places))
 
 
 def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
-    """The contexts of some places of a stream, nearest first, padded at document starts.
-
-    Example:
-        >>> contexts_at(np.array([0, 5, 6, 0, 7]), np.array([2, 4]), 3).tolist()
-        [[5, 0, 0], [0, 0, 0]]
-    """
+    """The contexts of some places of a stream, nearest first, padded at document starts."""
     X = histories(Past(stream, places), K)
     return np.where(np.cumsum((X == PAD) | (X == NO_TOKEN), axis=1) > 0, PAD, X)
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
-    """The W tokens before every position, nearest first, `NO_TOKEN` before the text.
-
-    Example:
-        >>> histories(Past(np.array([0, 5, 6, 0]), np.array([1, 3])), 3).tolist()
-        [[0, -1, -1], [6, 5, 0]]
-    """
+    """The W tokens before every position, nearest first, `NO_TOKEN` before the text."""
     places = past.places[:, None] - 1 - np.arange(W)[None, :]
     starts = 0 if past.starts is None else past.starts[:, None]
     return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
 
 
-_window = 1 << 22  # positions
-
-
 def sampled_positions(
     stream: Stream, K: int, vocab_size: int, *, eos: bool = False, sample: int | None = None, seed: int = 0
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
-    """Contexts and targets of a stream, or of a seeded sample without replacement.
-
-    The stream is read by windows; only what is drawn is kept.
-
-    Raises:
-        ValueError: a token id that the vocabulary does not have.
-
-    Example:
-        >>> X, Y = sampled_positions(np.array([0, 5, 6, 0, 7, 0]), 2, 8, sample=2)
-        >>> X.shape, Y.shape
-        ((2, 2), (2,))
-    """
+    """Contexts and targets of a stream, or of a seeded sample."""
     check_stream(stream)
     M, windows_of = 0, functools.partial(windows, stream, 1, len(stream), radius=K, span=_window)
     for tokens in windows_of():
@@ -569,24 +415,3 @@ def draw_sample(M: int, sample: int | None, seed: int) -> np.ndarray:
     if sample is None or sample >= M:
         return np.arange(M)
     return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
-
-
-Tables = Sequence[Float[Array, "N N"]]
-
-
-@jax.jit
-def logits(tables: Tables, x: Integer[Array, " K"]) -> Float[Array, " N"]:
-    """Logits of one context, `sum_k U_k[x_k]` = H U for one-hot H, in nats.
-
-    Args:
-        tables: K tables [N, N].
-        x: [K] token ids, nearest first.
-
-    Example:
-        >>> logits([jnp.eye(2), 2 * jnp.eye(2)], jnp.array([0, 1])).tolist()
-        [1.0, 2.0]
-
-    Source: paper, Eq. 1 and Sec. 3.1.2.
-    """
-    rows = [table.at[x[k]].get(mode="promise_in_bounds") for k, table in enumerate(tables)]
-    return functools.reduce(jnp.add, rows)

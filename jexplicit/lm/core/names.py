@@ -7,9 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
 
 Features = Literal["sum", "cat"]
-History = str  # none, document, window:W, all, adaptive or adaptive:document; see window_of
-ADAPTIVE = ("adaptive", "adaptive:document")
-SMALLEST_WINDOW = 32
+History = str  # none, document, window:W, all, adaptive or adaptive:document; see jexplicit.lm.counted.contexts.window_of
 Smoothing = Literal["kneser-ney", "add-alpha"]
 Method = Literal[
     "unigram",
@@ -24,25 +22,6 @@ Method = Literal[
     "iterative-scaling",
     "context-mixing",
 ]
-
-
-def window_of(history: str) -> int | None:
-    """The tokens that a history of "window:W" has; None for the others.
-
-    Raises:
-        ValueError: another history.
-
-    Example:
-        >>> window_of("window:256"), window_of("all")
-        (256, None)
-    """
-    kind, _, size = history.partition(":")
-    if history in ("none", "document", "all", *ADAPTIVE):
-        return None
-    if kind == "window" and size.isdecimal() and len(size) <= 9 and int(size) >= SMALLEST_WINDOW:
-        return int(size)
-    known = f"none, document, window:W (W at least {SMALLEST_WINDOW} tokens, in up to 9 digits), all, {' or '.join(ADAPTIVE)}"
-    raise ValueError(f"history {history!r}: choose {known}")
 
 
 def label(row: Mapping[str, Any]) -> str:

@@ -6,14 +6,13 @@ The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1
 Smoothed rows are positive and sum to 1, including rows of unseen tokens.
 """
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.lm.core.names import Smoothing
 from jexplicit.runs.checks import as_float, checked
 from jexplicit.runs.devices import full_precision
 
@@ -32,11 +31,7 @@ class Noise(NamedTuple):
 def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
     """One wrong observation per token type: `q_n = f_n / (f_n + 1)`.
 
-    Args:
-        f: [N] how often each token of the stream was observed, `<pad>` (once per document) included.
-
-    Raises:
-        ValueError: negative counts, or fewer than two tokens.
+    f: [N] how often each token of the stream was observed, `<pad>` (once per document) included.
 
     Example:
         >>> noise = noise_model(np.array([1, 3, 0]))
@@ -55,10 +50,7 @@ def noise_model(f: Integer[np.ndarray, " N"]) -> Noise:
 @jax.jit
 @full_precision
 def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
-    """Co-occurrences of the noisy embeddings, `F = Eᵀ C`.
-
-    Args:
-        C: [N, I] counts of input tokens (rows) with outputs, as floats.
+    """Co-occurrences of the noisy embeddings, `F = Eᵀ C`, from counts [N, I].
 
     Example:
         >>> noisy_counts(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
@@ -78,9 +70,6 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 
     With the noise folded into its rows, a decoder is read by plain token ids.
 
-    Args:
-        U: [N, I] decoder, in nats.
-
     Example:
         >>> noisy_rows(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
         [[2.25], [3.625]]
@@ -96,36 +85,29 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[Array, "N I"]:
     """One pseudo-observation, independent of its context, for every output that was never seen.
 
-    An output with `f_i = 0` has an all-zero column and so no logarithm. It gets the column that a single independent
-    observation has on average, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M instead of zero.
+    It has the column of a single independent observation, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M.
     """
     independent = jnp.where(f[None, :] == 0, 0, C).sum(axis=1) / f.sum()
     return jnp.where(f[None, :] == 0, independent[:, None], C)
 
 
 def unigram(f: Any) -> Any:
-    """Relative frequencies [I]; every output that was never seen has one pseudo-count.
-
-    Example:
-        >>> unigram(jnp.array([3.0, 0.0])).tolist()
-        [0.75, 0.25]
-    """
+    """Relative frequencies [I]; every output that was never seen has one pseudo-count."""
     f = f.__array_namespace__().maximum(f, 1)
     return f / f.sum()
 
 
-@checked(lambda C: _refuse_counts(), fine=lambda C: ((C >= 0) & (C % 1 == 0)).all())
+def _refuse_counts(C: Any) -> None:
+    raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
+
+
+@checked(_refuse_counts, fine=lambda C: ((C >= 0) & (C % 1 == 0)).all())
 def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
     """Kneser-Ney bigram: `P(i|j) = max(C[j, i] - D, 0) / C(j) + γ(j) P_cont(i)`.
 
     γ(j) is the mass that the discount D frees, `D n₊(j) / C(j)`. `P_cont(i)` is the share of different contexts of i (one for
-    an unseen output), and the row of a context never seen.
-
-    Returns:
-        [N, I] rows that are positive and sum to 1.
-
-    Raises:
-        ValueError: counts that are no whole numbers of at least 0; under jit, vmap and grad nothing is checked.
+    an unseen output), and the row of a context never seen. Rows [N, I] are positive and sum to 1. Counts that are no whole
+    numbers of at least 0 are refused, but not under jit, vmap and grad.
 
     Example:
         >>> kneser_ney(jnp.array([[4.0, 0.0], [1.0, 1.0], [0.0, 2.0]])).tolist()
@@ -141,23 +123,11 @@ def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
     return (C - taken) / jnp.maximum(total, 1)[:, None] + gamma[:, None] * P_cont[None, :]
 
 
-def _refuse_counts() -> None:
-    raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
-
-
 def discounts_of(n: Any, *, modified: bool) -> Any:
-    """Kneser-Ney discounts of counts 1, 2 and 3, from numbers of such counts.
+    """Kneser-Ney discounts of counts 1, 2 and 3, from counts of counts.
 
-    With n_c the number of counts equal to c and `D = n_1 / (n_1 + 2 n_2)`: D from each, or, modified,
-    `D_c = c - (c + 1) D n_{c+1} / n_c`. Without counts of 3 or 4 the modified discounts have no estimate and are D, as is a D_c
-    that is not above 0 and would free nothing for what was never seen. Without counts of 1 or 2 there is no D: it is 1/2, and
-    the modified discounts are 1/2, 1 and 3/2, the fallback of KenLM.
-
-    Example:
-        >>> discounts_of(np.array([2, 1, 1, 1]), modified=False).tolist()
-        [0.5, 0.5, 0.5]
-
-    Source: Chen & Goodman 1999, Eq. 17 and 26.
+    `D = n_1 / (n_1 + 2 n_2)` from each, or, modified, `D_c = c - (c + 1) D n_{c+1} / n_c` (Chen & Goodman 1999, Eq. 17, 26).
+    A D_c without an estimate, or not above 0, is D. Without counts of 1 or 2, D is 1/2, and modified 1/2, 1 and 3/2 (KenLM).
     """
     xp, (n1, n2, n3, n4) = n.__array_namespace__(), n
     known = xp.minimum(n1, n2) > 0
@@ -174,27 +144,3 @@ def counts_of_counts(counts: Any) -> Any:
     """How many counts are 1, 2, 3 and 4: NumPy and JAX alike."""
     xp = counts.__array_namespace__()
     return xp.stack([xp.count_nonzero(counts == c) for c in (1, 2, 3, 4)])
-
-
-def smoothed_excess(C: Any, name: str) -> tuple[Float[np.ndarray, " I"], Float[np.ndarray, " E"]]:
-    """Smoothed rows of sparse counts, `P(i|j) ∝ b_i (1 + s_ji)`: b and s.
-
-    kneser-ney: one discount D, over the continuation distribution b, `s_ji = (C[j, i] - D) / (D n₊(j) b_i)`, with n₊(j) the
-    number of different outputs after j. add-alpha: a pseudo-count of 1 for every pair, `s_ji = C[j, i]`.
-
-    Args:
-        C: [J, I] counts, a scipy.sparse.csr_array.
-        name: of the smoothing.
-
-    Raises:
-        ValueError: another smoothing than these.
-
-    Source: Kneser & Ney 1995.
-    """
-    if name == "add-alpha":
-        return np.full(C.shape[1], 1 / C.shape[1]), C.data.astype(np.float64)
-    if name != "kneser-ney":
-        raise ValueError(f"smoothing {name!r}: choose {' or '.join(get_args(Smoothing))}")
-    lower, cells = unigram(np.bincount(C.indices, minlength=C.shape[1])), np.diff(C.indptr)
-    D = discounts_of(counts_of_counts(C.data), modified=False)[0]
-    return lower, (C.data - D) / (D * np.repeat(cells, cells) * lower[C.indices])

@@ -16,20 +16,20 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Integer, UInt32, UInt64
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.counted.columns import mix
-from jexplicit.lm.counted.tree import Tree
+from jexplicit.lm.counted.contexts import Tree, mix
 
 _both = np.array([0, 1, 3], np.int8)  # of the last two decisions, those of a cell that has seen so many
 _sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122), side="right").astype(np.int32)  # 12 classes
 _states = 12 * 12 * 4
 _bins, _width = 25, 0.6  # of log-odds
 _many = 60  # decisions from which the cell's own log-odds are half of what is counted
+_p = 1 / (1 + np.exp(-(np.arange(_bins) - _bins // 2) * _width))  # of the base, in each bin
 _pseudo = 2.0  # counts of a state, as the base has it
 KINDS = 3  # of evidence
 MOST = 9.5  # of log-odds
@@ -50,29 +50,20 @@ _most = 1 << 28  # decisions of a text, whose numbers a key holds
 class Decisions(NamedTuple):
     """The decisions of the tokens of a text, in their order.
 
-    place: [B] the place in the text.
-    block: [B] the block of the text.
-    node: [B] of the tree.
-    bit: [B] 0 or 1.
-    first: [P + 1] the first decision of each of the P places that are predicted, and B.
-    places: [P] these.
+    place, block: [B] in the text. node: [B] of the tree. bit: [B] 0 or 1.
     """
 
     place: Int[np.ndarray, " B"]
     block: Int[np.ndarray, " B"]
     node: Integer[np.ndarray, " B"]
     bit: Int[np.ndarray, " B"]
-    first: Int[np.ndarray, " P1"]
-    places: Int[np.ndarray, " P"]
 
 
 class Statistics(NamedTuple):
     """Sufficient statistics of cells, which add up.
 
-    n, ones: decisions, and those that were 1.
-    last: the last decision, and two times the one before it; 0 where there is none.
-    r, v: sums of y - p and of p (1 - p).
-    recent_r, recent_v: the same, with weights that fade.
+    n, ones: decisions, and those that were 1. last: the last decision, and two times the one before it; 0 where there is none.
+    r, v: sums of y - p and of p (1 - p); recent_r, recent_v: with weights that fade.
     """
 
     n: np.ndarray
@@ -90,29 +81,21 @@ class Statistics(NamedTuple):
         r, v = after.recent_r + fade * self.recent_r, after.recent_v + fade * self.recent_v
         return Statistics(self.n + after.n, self.ones + after.ones, last, self.r + after.r, self.v + after.v, r, v)
 
-    def take(self, at: np.ndarray) -> "Statistics":
-        """Some of them."""
-        return Statistics(*(field[at] for field in self))
+
+def predicted_places(ids: Integer[np.ndarray, " L"], eos: bool, start: int = 1) -> Int[np.ndarray, " P"]:
+    """The places of a stream from `start` on whose tokens are predicted."""
+    return np.arange(start, len(ids)) if eos else np.flatnonzero(ids[start:] != PAD) + start
 
 
-def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: np.ndarray | None = None) -> Decisions:
-    """The decisions of all tokens of a stream but its first `<pad>`.
+def decisions(
+    ids: Integer[np.ndarray, " L"], tree: Tree, places: Int[np.ndarray, " P"], block: np.ndarray | None = None
+) -> Decisions:
+    """The decisions of the tokens at some places; block: [L] below 256.
 
-    Args:
-        ids: [L] tokens.
-        tree: of tokens.
-        eos: whether `<pad>` is predicted.
-        block: [L] the block of each place, ascending from 0, at most 255.
-
-    Raises:
-        ValueError: more decisions than keys can number.
-
-    Example:
-        >>> from jexplicit.lm.counted.tree import as_tree
-        >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), eos=False).node.tolist()
-        [0, 1, 0, 1]
+    >>> from jexplicit.lm.counted.contexts import as_tree
+    >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
+    [0, 1, 0, 1]
     """
-    places = (np.arange(1, len(ids)) if eos else np.flatnonzero(ids[1:] != PAD) + 1).astype(np.int32)
     token = ids[places]
     length = tree.length[token]
     if (B := int(length.sum(dtype=np.int64))) > _most:
@@ -120,30 +103,33 @@ def decisions(ids: Integer[np.ndarray, " L"], tree: Tree, *, eos: bool, block: n
     first = np.append(np.int32(0), np.cumsum(length, dtype=np.int32))
     small = np.uint16 if len(tree.length) <= 1 << 16 else np.int32
     node, bit = np.empty(first[-1], small), np.empty(first[-1], np.int8)
-    place = np.repeat(places, length)
+    place = np.repeat(places.astype(np.int32), length)
     for d in range(tree.node.shape[1]):
         longer = np.flatnonzero(length > d)
         at = first[longer] + d
         node[at], bit[at] = tree.node[token[longer], d], tree.bit[token[longer], d]
     own = np.zeros(len(bit), np.uint8) if block is None else np.repeat(block[places].astype(np.uint8), length)
-    return Decisions(place, own, node, bit, first, places)
+    return Decisions(place, own, node, bit)
 
 
-def sigma(a: np.ndarray) -> np.ndarray:
-    """The logistic function."""
-    return 1 / (1 + np.exp(-a))
+class View(NamedTuple):
+    """The part of a text that a context uses.
+
+    training: whether it sees the blocks before the place's own; in a text that is read after the training text, this.
+    since: [L] the first place of its own block that is seen from each place, too; None for none. whole: all before a place.
+    """
+
+    training: bool = True
+    since: Int[np.ndarray, " L"] | None = None
+    whole: bool = False
 
 
 class Sorted(NamedTuple):
     """Decisions in the order of (cell, time), with cumulative sums from 0.
 
-    cell: [n] number of the cell.
-    time: [n] number of the decision.
-    y: [n] it.
-    b: [n] its base.
-    start: [n] where the cell begins in this order.
-    last: [n + 1] the decision before, and two times the one before that, of whatever cell.
-    ones, r, v, recent_r, recent_v: [n + 1].
+    cell, time, y, b: [n] numbers of cell and decision, the decision, its base. start: [n] where the cell begins in this order.
+    last: [n + 1] the decision before, and two times the one before that, of whatever cell. views: intervals [begin, end) that
+    are seen before each decision; without an end, up to itself.
     """
 
     cell: UInt64[np.ndarray, " n"]
@@ -157,33 +143,28 @@ class Sorted(NamedTuple):
     v: Float[np.ndarray, " n1"]
     recent_r: Float32[np.ndarray, " n1"]
     recent_v: Float32[np.ndarray, " n1"]
+    views: list[tuple[np.ndarray, np.ndarray | None]]
 
-    def seen(self, begin: np.ndarray, end: np.ndarray | slice, *, sums: bool = True) -> Statistics:
-        """Statistics of the intervals [begin, end); without sums, r and later fields are 0."""
-        n = (np.arange(end.start or 0, end.stop, dtype=np.int32) if isinstance(end, slice) else end) - begin
-        ones, last = self.ones[end] - self.ones.take(begin), self.last[end] & _both.take(np.minimum(n, 2))
-        if not sums:
-            zero = np.zeros(1, np.float32)
-            return Statistics(n, ones, last, zero, zero, zero, zero)
-        r, v = ((c[end] - c.take(begin)).astype(np.float32) for c in (self.r, self.v))
-        fade = _fade.take(np.minimum(n, 255))
-        recent = (c[end] - fade * c.take(begin) for c in (self.recent_r, self.recent_v))
-        return Statistics(n, ones, last, r, v, *recent)
-
-
-def cells_of(h: UInt64[np.ndarray, " n"], node: Integer[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """The number of the cell of each context and node, 35 bits."""
-    return mix(h, node.astype(np.uint64)) >> _time_bits
+    def seen(self, *intervals: tuple[np.ndarray, np.ndarray | slice], sums: bool = True) -> Statistics:
+        """Statistics of intervals [begin, end); without sums, r and later are 0."""
+        found = []
+        for begin, end in intervals:
+            n = (np.arange(end.start or 0, end.stop, dtype=np.int32) if isinstance(end, slice) else end) - begin
+            ones, last = self.ones[end] - self.ones.take(begin), self.last[end] & _both.take(np.minimum(n, 2))
+            r = v = recent_r = recent_v = np.zeros(1, np.float32)
+            if sums:
+                r, v = ((c[end] - c.take(begin)).astype(np.float32) for c in (self.r, self.v))
+                fade = _fade.take(np.minimum(n, 255))
+                recent_r, recent_v = (c[end] - fade * c.take(begin) for c in (self.recent_r, self.recent_v))
+            found.append(Statistics(n, ones, last, r, v, recent_r, recent_v))
+        return functools.reduce(Statistics.then, found)
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) -> list[UInt64[np.ndarray, " n"]]:
     """Numbers that sort decisions by (cell, time), for some shards of cells.
 
-    Args:
-        h: [L] the context at each place.
-        d: the decisions.
-        shards: a power of 2.
-        some: as many of them as divide all, from a multiple of their number on.
+    A cell has 35 bits, of a hash of its context and node, the number of a decision 28, and its bit 1. The shards are as many as
+    divide all, from a multiple of their number on.
     """
     B, step, fine = len(d.bit), 1 << 20, 1 << 16
     high, higher = (np.uint64(65 - n.bit_length()) for n in (shards, shards // len(some)))
@@ -192,7 +173,7 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) ->
         found = []
         for first in range(a, min(a + step, B), fine):  # what is made stays in the cache
             at = slice(first, min(first + fine, B))
-            k = cells_of(h[d.place[at]], d.node[at]) << _time_bits
+            k = mix(h[d.place[at]], d.node[at].astype(np.uint64)) >> _time_bits << _time_bits
             k |= np.arange(at.start, at.stop, dtype=np.uint64) << np.uint64(1)
             k |= d.bit[at].astype(np.uint64)
             found.append(k if len(some) == shards else k[k >> higher == some.start // len(some)])
@@ -210,114 +191,57 @@ def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) ->
     return [own for (own,) in found]
 
 
-def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"]) -> Sorted:
-    """Sort keys in place, and sum what evidence needs."""
+def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: View, d: Decisions) -> Sorted:
+    """Sort keys in place, with the sums and views that evidence needs."""
     key.sort()
     n, one = len(key), np.uint64(1)
     cell, time, y = np.empty(n, np.uint64), np.empty(n, np.int32), np.empty(n, np.int8)
     start, ones, mask = np.empty(n, np.int32), np.zeros(n + 1, np.int32), (one << _time_bits) - one
     b, sums, recent = np.zeros(n, np.float32), np.zeros((2, n + 1)), np.zeros((2, n + 1), np.float32)
-    before, latest, last = np.uint64(0), 0, np.zeros(n + 1, np.int8)
+    before, latest, last, W = np.uint64(0), 0, np.zeros(n + 1, np.int8), len(_fade)
     for a in range(0, n, _chunk):  # what is made in a chunk stays in the cache
         at, to = slice(a, a + _chunk), slice(a + 1, a + _chunk + 1)
         k = key[at]
         c = cell[at] = k >> _time_bits
         t = time[at] = (k & mask) >> one
-        z = y[at] = k & one
+        z = (k & one).astype(np.int8)
+        y[at] = z
         new = np.empty(len(c), bool)
         new[0], new[1:] = a == 0 or c[0] != before, c[1:] != c[:-1]
         start[at] = np.maximum(np.maximum.accumulate(np.where(new, np.arange(a, a + len(c), dtype=np.int32), 0)), latest)
         before, latest = c[-1], start[a + len(c) - 1]
         ones[to] = np.cumsum(z, dtype=np.int32) + ones[a]
         b[at] = base.take(t)
-        p = sigma(b[at])
-        e = np.stack([y[at] - p, p * (1 - p)])
+        p = 1 / (1 + np.exp(-b[at]))
+        e = np.stack([z - p, p * (1 - p)])
         sums[:, to] = np.cumsum(e, axis=1, dtype=np.float64) + sums[:, a : a + 1]
-        recent[:, to] = faded(e, recent[:, a])
+        wide = np.zeros((2, -(-len(c) // W), W), np.float32)  # sums that fade: within W decisions, and of those before
+        wide.reshape(2, -1)[:, : len(c)] = e
+        wide = np.cumsum(wide / _fade, axis=2) * _fade
+        wide += np.concatenate([recent[:, a, None], wide[:, :-1, -1]], axis=1)[:, :, None] * (_fade * _fade[1])
+        recent[:, to] = wide.reshape(2, -1)[:, : len(c)]
     last[1:], last[2:] = y, y[1:] + 2 * y[:-1]
-    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent)
+    views: list[tuple[np.ndarray, np.ndarray | None]] = [(start, None)] if view.whole else []
+    number = np.arange(n, dtype=np.int32)
+    if view.training and not view.whole:
+        own = d.block.take(time)
+        first = np.flatnonzero((start == number) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
+        views.append((start, np.repeat(first, np.diff(np.append(first, n))).astype(np.int32)))
+    if view.since is not None and not view.whole:
+        place, rank, L = d.place.take(time), np.cumsum(start == number, dtype=np.int64), len(view.since)
+        views.append((np.searchsorted(rank * L + place, rank * L + view.since.take(place)).astype(np.int32), None))
+    return Sorted(cell, time, y, b, start, last, ones, *sums, *recent, views=views)
 
 
-def faded(e: Float32[np.ndarray, "2 n"], before: Float32[np.ndarray, " 2"]) -> Float32[np.ndarray, "2 n"]:
-    """Cumulative sums with weights that fade, after sums of what was before.
+def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of cells in a table, and fractions to the next bin.
 
-    Example:
-        >>> faded(np.ones((2, 2), np.float32), np.zeros(2, np.float32)).tolist()
-        [[1.0, 1.875], [1.0, 1.875]]
+    A state is the class of the count of 0, of 1, and the last two decisions.
     """
-    n, W = e.shape[1], len(_fade)
-    wide = np.zeros((2, -(-n // W), W), np.float32)
-    wide.reshape(2, -1)[:, :n] = e
-    wide = np.cumsum(wide / _fade, axis=2) * _fade
-    wide += np.concatenate([before[:, None], wide[:, :-1, -1]], axis=1)[:, :, None] * (_fade * _fade[1])
-    return wide.reshape(2, -1)[:, :n]
-
-
-class View(NamedTuple):
-    """The part of a text that a context uses.
-
-    training: whether it sees the blocks before the place's own; in a text that is read after the training text, this.
-    since: [L] the first place of its own block that is seen from each place, too; None for none of it.
-    whole: whether all before a place is seen, whatever the block.
-    """
-
-    training: bool = True
-    since: Int[np.ndarray, " L"] | None = None
-    whole: bool = False
-
-    @property
-    def of_training(self) -> bool:
-        """Whether it sees the training text, when another text is read."""
-        return self.training or self.whole
-
-
-def intervals(s: Sorted, view: View, d: Decisions) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """The intervals [begin, end) before each decision; without an end, up to itself."""
-    n, found = len(s.time), []
-    at = np.arange(n, dtype=np.int32)
-    if view.whole:
-        return [(s.start, None)]
-    if view.training:
-        own = d.block.take(s.time)
-        first = np.flatnonzero((s.start == at) | np.append(True, own[1:] != own[:-1])[:n])  # of a cell in a block
-        found.append((s.start, np.repeat(first, np.diff(np.append(first, n))).astype(np.int32)))
-    if view.since is not None:
-        place, rank, L = d.place.take(s.time), np.cumsum(s.start == at, dtype=np.int64), len(view.since)
-        found.append((np.searchsorted(rank * L + place, rank * L + view.since.take(place)).astype(np.int32), None))
-    return found
-
-
-def bins(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bin of log-odds below b, and the fraction to the next."""
+    zeros, ones = (_sizes.take(np.minimum(n, 121)) for n in (seen.n - seen.ones, seen.ones))
     x = np.clip(b / np.float32(_width) + np.float32(_bins // 2), 0, _bins - 1.001)
     j = x.astype(np.int32)
-    return j, x - j
-
-
-def state(seen: Statistics) -> np.ndarray:
-    """The number of a cell's state, by counts and last two decisions."""
-    zeros, ones = (_sizes.take(np.minimum(n, 121)) for n in (seen.n - seen.ones, seen.ones))
-    return (zeros * 12 + ones) * 4 + seen.last
-
-
-def count_states(
-    seen: Statistics, b: np.ndarray, y: np.ndarray, half: np.ndarray, among: Bool[np.ndarray, " n"]
-) -> Float[np.ndarray, "2 2 cells"]:
-    """Counts of 0 and 1 among some decisions, by half, state and base."""
-    known, size = among & (seen.n > 0), 4 * _states * _bins
-    j, part = bins(b)
-    cell = ((((2 * half + y) * _states + state(seen)) * _bins) + j)[known]
-    part = part[known]
-    low, high = np.bincount(cell, 1 - part, size), np.bincount(cell + 1, part, size + 1)[:-1]
-    return (low + high).astype(float).reshape(2, 2, -1)  # without a weight, bincount counts integers
-
-
-def table_of(counts: Float[np.ndarray, "2 cells"]) -> Float32[np.ndarray, "states bins"]:
-    """Log-odds by state and bin, with two pseudo-counts at the base."""
-    p = sigma((np.arange(_bins) - _bins // 2) * _width)
-    prior = _pseudo * np.stack([1 - p, p])[:, None]
-    t = np.log(counts.reshape(2, _states, _bins) + prior)
-    return (t[1] - t[0]).astype(np.float32)
+    return ((zeros * 12 + ones) * 4 + seen.last) * _bins + j, x - j
 
 
 def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, least: int):
@@ -325,13 +249,12 @@ def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray,
 
     Args:
         seen: [n] what the cells have seen.
-        b: [n] the base.
         tables: [T, states, bins] log-odds of states.
         which: [n] the table of each.
         least: decisions that a cell must have seen; with fewer all is 0.
     """
-    (j, part), flat = bins(b), tables.ravel()
-    at = (which * _states + state(seen)) * _bins + j
+    (at, part), flat = entries(seen, b), tables.ravel()
+    at = which * (_states * _bins) + at
     x = flat.take(at)
     x += part * (flat.take(at + 1) - x)
     many = np.flatnonzero(seen.n > _many)
@@ -348,8 +271,7 @@ def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray,
 class Cells(NamedTuple):
     """All cells of a context at the end of a text, sorted.
 
-    low: [U] the lower 32 bits of their numbers.
-    first: [9] where those with 0, 1, ... 7 in the bits above begin, and U.
+    low: [U] the lower 32 bits of their numbers. first: [9] where those with 0, 1, ... 7 in the bits above begin, and U.
     seen: [U] what they have seen, in the smallest integers that hold it, and sums in half precision where it holds them.
     """
 
@@ -383,11 +305,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 class Past(NamedTuple):
     """The results of a pass over the decisions with one context.
 
-    x: [3, W] evidence of the decisions that are wanted.
-    known: [W] whether their cells have seen enough.
-    table: of states.
-    cells: at the end of the training text, if asked for.
-    step: [3] the weights with which evidence was added to the base; none if it was not.
+    x, known: [3, W] evidence of the decisions that are wanted, and whether their cells have seen enough. table: of states.
+    cells: at the end of the training text, if asked for. step: [3] the weights with which evidence was added to the base.
     """
 
     x: Float[np.ndarray, "3 W"]
@@ -400,9 +319,8 @@ class Past(NamedTuple):
 def columns(time: Int[np.ndarray, " n"], wanted: Int[np.ndarray, "R 2"]) -> Int[np.ndarray, " n"]:
     """The number of each decision in some ascending ranges, or -1.
 
-    Example:
-        >>> columns(np.arange(8), np.array([[1, 3], [6, 8]])).tolist()
-        [-1, 0, 1, -1, -1, -1, 2, 3]
+    >>> columns(np.arange(8), np.array([[1, 3], [6, 8]])).tolist()
+    [-1, 0, 1, -1, -1, -1, 2, 3]
     """
     first, end = wanted.T
     before = np.append(0, np.cumsum(end - first)) - np.append(first, 0)  # what is left out before each range, below zero
@@ -420,7 +338,6 @@ def pass_over(
     wanted: Int[np.ndarray, "R 2"] | None = None,
     table: Float32[np.ndarray, "states bins"] | None = None,
     before: Cells | None = None,
-    end: int | None = None,
     keep: bool = False,
     weights: Callable[[Float[np.ndarray, "W 3"]], Float32[np.ndarray, " 3"]] | None = None,
 ) -> Past:
@@ -435,107 +352,98 @@ def pass_over(
         view: what is seen.
         least: decisions that a cell must have seen before it says anything.
         wanted: [R, 2] first and end of ascending ranges of decisions whose evidence is returned; default, of all.
-        table: of states; default, counted in this text.
+        table: of states; default, counted in this text, for each half of the cells in the other.
         before: what the cells have seen before this text, for a view of the training text.
-        end: decisions that count in the table and in cells; default, all.
         keep: whether to keep the cells.
         weights: of evidence, given [W, 3] of the decisions that are wanted, 0 of cells that were not read for it; the base of
             all decisions then changes in place.
     """
-    B, end = len(d.bit), len(d.bit) if end is None else end
+    B = len(d.bit)
     wanted = np.array([[0, B]]) if wanted is None else wanted
     W, shards = int(np.diff(wanted).sum()), 1
     if B > _shard:
         shards = 1 << max(0, int(B - 1).bit_length() - _shard.bit_length() + 1)
     x = np.zeros((W, KINDS + 1), np.float32 if W <= _precise else np.float16)  # and whether cells are known
     rows = np.complex128 if x.itemsize == 4 else np.float64  # of four numbers, which move as one
-    before, cells, step = before if view.of_training else None, [], np.zeros(0, np.float32)
+    before, cells, step = before if view.training else None, [], np.zeros(0, np.float32)
     tables = np.zeros((0, _states, _bins), np.float32) if table is None else table[None]
 
-    def shard(number: int) -> tuple[Sorted, list[tuple[np.ndarray, np.ndarray | None]]]:
-        s = sort(key[number], base)
-        return s, intervals(s, view, d)
-
-    def chunks(s: Sorted, parts: list[tuple[np.ndarray, np.ndarray | None]], some: np.ndarray | None, *, sums: bool):
-        n = len(s.time) if some is None else len(some)
-        for a in range(0, n, _chunk):
-            at = slice(a, min(a + _chunk, n)) if some is None else some[a : a + _chunk]
-            each = (s.seen(begin[at], at if stop is None else stop[at], sums=sums) for begin, stop in parts)
-            seen = functools.reduce(Statistics.then, each)
-            yield seen, s.b[at], at
-
     def counted(number: int) -> np.ndarray:
-        s, parts = kept[number] if kept else shard(number)
-        found = np.zeros((2, 2, _states * _bins))
-        for seen, b, at in chunks(s, parts, None, sums=False):
-            found += count_states(seen, b, s.y[at], (s.cell[at] & np.uint64(1)).astype(np.int32), s.time[at] < end)
-        return found
+        """Counts of 0 and 1, by half of the cells, state and base."""
+        s, found = kept[number] if kept else sort(key[number], base, view, d), np.zeros(4 * _states * _bins)
+        for a in range(0, len(s.time), _chunk):
+            at = slice(a, min(a + _chunk, len(s.time)))
+            seen = s.seen(*((begin[at], at if end is None else end[at]) for begin, end in s.views), sums=False)
+            (entry, part), known = entries(seen, s.b[at]), np.flatnonzero(seen.n)
+            half = (s.cell[at] & np.uint64(1)).astype(np.int32)
+            entry, part = (entry + (2 * half + s.y[at]) * (_states * _bins))[known], part[known]
+            found += np.bincount(entry, 1 - part, len(found)) + np.bincount(entry + 1, part, len(found) + 1)[:-1]
+        return found.reshape(2, 2, -1)
 
     def evaluated(number: int, *, store: bool) -> tuple[np.ndarray, Statistics] | None:
-        s, parts = kept[number] if kept else shard(number)
+        """Evidence and base of a shard are written; its cells, if stored."""
+        s = kept[number] if kept else sort(key[number], base, view, d)
         new = s.start == np.arange(len(s.start))
         earlier, rank = (before.find(s.cell[new]), np.cumsum(new) - 1) if before else (None, new)
         some = None if W == B or len(step) else np.flatnonzero(columns(s.time, wanted) >= 0)
-        for seen, b, at in chunks(s, parts, some, sums=True):
-            seen, time = seen if earlier is None else earlier.take(rank[at]).then(seen), s.time[at]
-            half = np.where(time < end, s.cell[at] & np.uint64(1), 2).astype(np.int32) % len(tables)
-            found = evidence(seen, b, tables, half, least)
+        n = len(s.time) if some is None else len(some)
+        for a in range(0, n, _chunk):
+            at = slice(a, min(a + _chunk, n)) if some is None else some[a : a + _chunk]
+            seen = s.seen(*((begin[at], at if end is None else end[at]) for begin, end in s.views))
+            b, time = s.b[at], s.time[at]
+            seen = seen if earlier is None else Statistics(*(field[rank[at]] for field in earlier)).then(seen)
+            found = evidence(seen, b, tables, (s.cell[at] & np.uint64(1)).astype(np.int32) % len(tables), least)
             if len(step):
                 base[time] = weigh(step, found.T, b)
             if W < B:
                 time = columns(time, wanted)
                 time, found = time[time >= 0], found[time >= 0]
             np.put(x.view(rows), time, found.astype(x.dtype).view(rows))
-        if not store:
-            return None
-        training = s.time < end
-        last = np.flatnonzero(training & np.append(new[1:] | ~training[1:], np.ones(min(len(new), 1), bool)))
+        last = np.flatnonzero(np.append(new[1:], np.ones(min(len(new), 1), bool))) if store else np.zeros(0, int)
         last = last[last - s.start[last] + 1 >= least]
-        return s.cell[last], s.seen(s.start[last], (last + 1).astype(np.int32))
+        return (s.cell[last], s.seen((s.start[last], (last + 1).astype(np.int32)))) if store else None
 
     size = min(shards, max(1, _keys_at_once // _shard))
     for group in (range(first, first + size) for first in range(0, shards, size)):
         key = keys(h, d, shards, group)
         alone = shards == 1 or max(map(len, key)) > _alone  # a short text starts no thread
         each = map if alone else threads().map
-        kept = list(each(shard, range(size))) if B <= SORTED_ONCE else []
+        kept = [*each(functools.partial(sort, base=base, view=view, d=d), key)] if B <= SORTED_ONCE else []
         if not len(tables):
             some = range(min(size, max(1, shards // (PARTS if B > LONG else 1))))
             even, odd = functools.reduce(np.add, each(counted, some))
-            tables = np.stack([table_of(counts) for counts in (odd, even, even + odd)])  # a training decision's has no own half
+            n0, n1 = np.moveaxis(np.stack([odd, even, even + odd]), 1, 0).reshape(2, 3, _states, _bins)
+            table = (np.log(n1 + _pseudo * _p) - np.log(n0 + _pseudo * (1 - _p))).astype(np.float32)
+            tables, table = table[:2], table[2]  # a half of the cells is measured with the counts of the other
             if weights is not None and W < B:
                 list(each(functools.partial(evaluated, store=False), some))
                 step = weights(x[:, :KINDS])
         cells += [part for part in each(functools.partial(evaluated, store=keep), range(size)) if part]
         key = kept = []  # before the next ones are made
     if weights is not None and W == B:
-        add(base, x.T[:KINDS], step := weights(x[:, :KINDS]))
-    return Past(x.T[:KINDS], x[:, KINDS] > 0, tables[-1], join(*zip(*cells, strict=True)) if cells else None, step)
+        step = weights(x[:, :KINDS])
+        base[:] = weigh(step, x.T[:KINDS], base)
+    return Past(x.T[:KINDS], x[:, KINDS] > 0, cast(np.ndarray, table), join(*zip(*cells, strict=True)) if cells else None, step)
 
 
-def add(base: Float32[np.ndarray, " B"], x: np.ndarray, step: Float32[np.ndarray, " 3"]) -> None:
-    """Add the evidence of a context to the log-odds, in place."""
-    for a in range(0, len(base), 1 << 16):
-        at = slice(a, a + (1 << 16))
-        base[at] = weigh(step, x[:, at], base[at])
-
-
-def weigh(weights: np.ndarray, X: np.ndarray, log_odds: np.ndarray) -> Float32[np.ndarray, " B"]:
+def weigh(weights: np.ndarray, X: np.ndarray, log_odds: Float32[np.ndarray, " B"]) -> Float32[np.ndarray, " B"]:
     """The log-odds of every decision with `w.x`, context by context."""
-    for k in range(0, len(weights), KINDS):
-        log_odds = np.clip(log_odds + weights[k : k + KINDS] @ X[k : k + KINDS].astype(np.float32), -MOST, MOST)
-    return log_odds
+    out = np.empty(len(log_odds), np.float32)
+    for a in range(0, len(out), 1 << 16):  # what is made stays in the cache
+        at = slice(a, a + (1 << 16))
+        out[at] = log_odds[at]
+        for k in range(0, len(weights), KINDS):
+            out[at] = np.clip(out[at] + weights[k : k + KINDS] @ X[k : k + KINDS, at].astype(np.float32), -MOST, MOST)
+    return out
 
 
 def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -> Cells:
-    """Cells of ascending numbers, of some at a time."""
-
-    def smallest(parts: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Cells of ascending numbers, of some at a time, in small types."""
+    high, fields = np.concatenate([part >> np.uint64(32) for part in cell]), []
+    for parts in zip(*seen, strict=True):
         most = max(np.abs(part).max(initial=0) for part in parts)
         integers = np.issubdtype(parts[0].dtype, np.integer)
         kind = np.min_scalar_type(most) if integers else np.float16 if most < _half else np.float32
-        return np.concatenate(parts, dtype=kind, casting="unsafe")
-
-    high = np.concatenate([part >> np.uint64(32) for part in cell])
+        fields.append(np.concatenate(parts, dtype=kind, casting="unsafe"))
     low = np.concatenate(cell, dtype=np.uint32, casting="unsafe")
-    return Cells(low, np.searchsorted(high, np.arange(9)), Statistics(*map(smallest, zip(*seen, strict=True))))
+    return Cells(low, np.searchsorted(high, np.arange(9)), Statistics(*fields))

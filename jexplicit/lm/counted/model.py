@@ -2,17 +2,12 @@
 
     log P(token) = sum_d log sigma(+-a_d),        a = w.x + sum_g D_g.z_g
 
-The contexts go in *stages*. Those of a stage are counted one after the other, each over the log-odds so far, and gates mix the
-evidence of this stage and all before it, so that the next stage is counted over their mix.
+The contexts go in *stages*: those of a stage are counted one after the other, each over the log-odds so far, and gates mix the
+evidence of this stage and all before it. What a model sees of the text before a token is its *history*:
 
-Counting, the tree, tables of states and residuals need no gradient; the weights w are one Newton fit, the weights of gates a
-recursive ridge regression. What a model sees of the text before a token is its *history*:
-
-    none           the counts of the training text
-    window:W       these, and those of the last W tokens
-    document       these, and those of the document so far
-    all            these, and those of all that was read
-    adaptive       the same, and gates go on learning
+    none, window:W     the counts of the training text; and those of the last W tokens
+    document, all      these, and those of the document so far, or of all that was read
+    adaptive           the same as all, and gates go on learning
 """
 
 from collections.abc import Callable, Sequence
@@ -20,27 +15,27 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Float32, Int, Integer
+from jaxtyping import Float32, Int, Integer
+from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.names import window_of
-from jexplicit.lm.counted.columns import Context, Spelling, Text, place_in_word, spelling
-from jexplicit.lm.counted.evidence import KINDS, LONG, MOST, PARTS, SORTED_ONCE, Cells, Decisions, View, decisions, pass_over
-from jexplicit.lm.counted.layer import Layer, solve_layer
-from jexplicit.lm.counted.mixing import (
-    NO_BLOCKS,
-    Gate,
-    blocks_of,
-    directions,
-    information,
-    log_likelihoods,
-    newton,
-    read_gate,
-    whitening,
+from jexplicit.lm.counted.contexts import Context, Spelling, Text, Tree, grow, spelling, window_of
+from jexplicit.lm.counted.evidence import (
+    KINDS,
+    LONG,
+    MOST,
+    PARTS,
+    SORTED_ONCE,
+    Cells,
+    Decisions,
+    View,
+    decisions,
+    pass_over,
+    predicted_places,
 )
-from jexplicit.lm.counted.tree import Tree, grow_with_classes
+from jexplicit.lm.counted.mixing import Gate, Layer, blocks_of, directions, newton, read_gate, solve_layer
 from jexplicit.runs.devices import RUNTIME_BYTES
 from jexplicit.runs.files import trim_heap
 
@@ -57,10 +52,8 @@ _size = 24  # directions of a gate
 class Part(NamedTuple):
     """A context of a model, as it was counted.
 
-    context: of columns.
-    step: [3] weights with which its evidence is added to the base of the contexts after it.
-    table: of states.
-    cells: what it has seen at the end of the training text; None of a window.
+    step: [3] weights with which its evidence is added to the base of the contexts after it. table: of states. cells: what it
+    has seen at the end of the training text; None of a window.
     """
 
     context: Context
@@ -103,11 +96,6 @@ class CountedModel(NamedTuple):
     frozen: bool
     least: int
     layer: Layer | None = None
-
-    @property
-    def moving(self) -> bool:
-        """Whether weights of gates go on learning while a text is read."""
-        return self.history.startswith("adaptive") and not self.frozen
 
     @property
     def vocab_size(self) -> int:
@@ -189,31 +177,30 @@ CONTEXTS = {"characters": CHARACTERS, "words": WORDS, "subwords": SUBWORDS}
 STAGES = {"characters": 2, "words": 1, "subwords": 1}
 CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"), ("node",))
 WORD_GATES = (("since", "node"), ("depth", "known"), ("before",))
+GATES = {"characters": CHARACTER_GATES, "words": WORD_GATES, "subwords": WORD_GATES}
 
 
-def loss(d: Decisions, log_odds: np.ndarray, end: int, first: int = 0) -> float | None:
-    """Nats per token from `end` on; log-odds from `first` on."""
-    tokens = len(d.places) - int(np.searchsorted(d.first, end))
-    return float(-log_likelihoods(d.bit[end:], log_odds[end - first :]).sum(dtype=float) / tokens) if tokens else None
+def contexts_name(contexts: str, kind: str | None) -> str:
+    """The name of a set of contexts; auto depends on the kind of tokenizer."""
+    name = {"char": "characters", "bpe": "subwords"}.get(kind or "", "words") if contexts == "auto" else contexts
+    if name not in CONTEXTS:
+        raise ValueError(f"contexts {contexts!r}: choose auto, {' or '.join(CONTEXTS)}")
+    return name
 
 
-def contexts_of(kind: str | None) -> str:
-    """The name of the contexts for a kind of tokenizer.
-
-    Example:
-        >>> contexts_of("char"), contexts_of("bpe"), contexts_of(None)
-        ('characters', 'subwords', 'words')
-    """
-    return {"char": "characters", "bpe": "subwords"}.get(kind or "", "words")
+def contexts_radius(contexts: str, kind: str | None) -> int:
+    """The furthest token that contexts name by its distance: the model's radius."""
+    found = CONTEXTS[contexts_name(contexts, kind)]
+    return max(column for context in found for column in context.columns if isinstance(column, int))
 
 
-def gates_of(name: str) -> tuple[tuple[str, ...], ...]:
-    """The gates of a set of contexts."""
-    return CHARACTER_GATES if name == "characters" else WORD_GATES
+_sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512, "since": 8}  # of facts, at most
 
 
-class Facts(NamedTuple):
-    """Properties of every decision by which gates choose sets: [B] each.
+def sets_of(
+    names: tuple[str, ...], text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.ndarray | slice = slice(None)
+) -> tuple[Int[np.ndarray, " B"], int]:
+    """The set of some decisions in a gate, and the number of sets.
 
     place: in the word.
     known: how many contexts of the last 1, 2, ... tokens have seen anything.
@@ -221,70 +208,44 @@ class Facts(NamedTuple):
     before: the token before, or its class.
     since: the tokens since the document began, rounded down to a power of 2: 0, 1, 2 to 3, 4 to 7, ... 64 and more.
     """
-
-    place: np.ndarray
-    known: np.ndarray
-    node: np.ndarray
-    depth: np.ndarray
-    before: np.ndarray
-    since: np.ndarray
-
-
-_sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512, "since": 8}  # of each, at most
-
-
-def sets_of(names: tuple[str, ...], facts: Facts) -> tuple[Int[np.ndarray, " B"], int]:
-    """The set of every decision in a gate, and how many sets there are."""
-    found, size = np.zeros(len(facts.node), np.int32), 1
+    node, place = d.node[at].astype(np.int32), d.place[at]
+    found, size = np.zeros(len(node), np.int32), 1
     for name in names:
-        own = _sizes[name]
-        found = found * own + np.minimum(getattr(facts, name), own - 1)
-        size *= own
+        match name:
+            case "place":
+                fact = text["place"][place].astype(np.int32)
+            case "known":
+                fact = known
+            case "node":
+                fact = node
+            case "depth":
+                fact = tree.depths[node]
+            case "before":
+                ids = text.ids if len(tree.length) <= _sizes[name] else text.spelling.classes[200][text.ids]
+                fact = np.append(0, ids[:-1])[place]
+            case _:
+                all_places = np.arange(len(text.ids))
+                first = np.maximum.accumulate(np.where(np.append(True, text.ids[:-1] == PAD), all_places, 0))
+                fact = np.frexp(all_places - first)[1][place]
+        found = found * _sizes[name] + np.minimum(fact, _sizes[name] - 1)
+        size *= _sizes[name]
     return found, size
 
 
-def facts_of(text: Text, d: Decisions, known: np.ndarray, tree: Tree, at: np.ndarray | slice) -> Facts:
-    """The properties of some decisions of a text, and what they know."""
-    ids = text.ids if len(tree.length) <= _sizes["before"] else text.spelling.classes[200][text.ids]
-    node, where = d.node[at].astype(np.int32), d.place[at]
-    place = np.arange(len(ids))
-    first = np.maximum.accumulate(np.where(np.append(True, text.ids[:-1] == PAD), place, 0))
-    since = np.minimum(np.frexp(place - first)[1], 7)
-    return Facts(place_in_word(text)[where], known, node, tree.depths[node], np.append(0, ids[:-1])[where], since[where])
-
-
-def ends_with_documents(history: str) -> bool:
-    """Whether a model with a history is limited to the current document."""
-    return history == "none" or "document" in history
-
-
-def text_of(ids: np.ndarray, spelling: Spelling, history: str, border: int | None = None) -> Text:
-    """A text as a history lets columns see it."""
-    window = window_of(history.removesuffix(":document"))
-    return Text(ids, spelling, across=not ends_with_documents(history), border=border, window=window)
-
-
 def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, " L"]) -> View:
-    """What a context sees.
-
-    Args:
-        context: with a window or, as every one where the history is "none", without.
-        history: of the model.
-        text: that is read.
-        starts: [L] where the block of each place begins.
-    """
+    """The view of a context; starts: [L] of the place's block."""
     if history == "none":
         return View()
     if history in ("adaptive", "all") and context.window is None:
         return View(whole=True)
     first = np.maximum(starts, text.document + 1 if "document" in history else 0)
-    if sizes := [size for size in (window_of(history.removesuffix(":document")), context.window) if size]:
+    if sizes := [size for size in (text.window, context.window) if size]:
         first = np.maximum(first, np.arange(len(text.ids)) - min(sizes))
     return View(training=context.window is None, since=first)
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # matrices are small: a second thread waits more than it helps
-def fit_and_read(
+def fit_counted(
     ids: Integer[np.ndarray, " L"],
     N: int,
     tokenizer: Tokenizer | None = None,
@@ -298,140 +259,113 @@ def fit_and_read(
     eos: bool = False,
     seed: int = 0,
     least: int | None = None,
-    keep: bool = True,
-    also: Integer[np.ndarray, " L2"] | None = None,
-    log: Callable[..., None] = lambda **event: None,
-) -> tuple[CountedModel, Float[np.ndarray, " M"]]:
-    """Count a text, fit the weights, and read another text in the same pass.
+    log: Callable[..., None] | None = None,
+) -> CountedModel:
+    """Count a text, and fit the weights of what is counted.
 
     Args:
-        ids: [L] tokens of the training text, `<pad> d_1 <pad> ... d_n <pad>`.
+        ids: [L] tokens, `<pad> d_1 <pad> ... d_n <pad>`.
         N: how many tokens there are.
         tokenizer: of the tokens; without one, columns of words and lines say nothing.
         history: what the model sees of the text before a token.
         contexts: in the order in which they are added; default, those of CONTEXTS for the kind of the tokenizer.
-        gates: the facts by which each chooses its sets; default, CHARACTER_GATES or WORD_GATES.
+        gates: the facts by which each chooses its sets, see `sets_of`; default, CHARACTER_GATES or WORD_GATES.
         layer: whether a layer on word vectors is solved; default, of words and subwords in texts of 100,000 decisions and more.
         stages: in how many parts the contexts are divided, each followed by the gates; default, STAGES of the kind.
         frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
         eos: whether `<pad>` is predicted.
         seed: of the sample that weights are fitted on.
         least: decisions that a cell must have seen before it says anything; default, 1, of long texts 6.
-        keep: whether the model keeps its cells; without them it cannot read.
-        also: [M + 1] tokens of another text, which starts with `<pad>`.
-        log: called after each context and gate with its loss so far on the other text, nats per token.
-
-    Returns:
-        the model, and [M] the log p of the other text's tokens but the first, 0 where none is predicted.
+        log: called after each context and gate with its name.
 
     Raises:
         ValueError: a stream without documents, a token id outside the vocabulary, an unknown history or gate, no context,
             stages below 1 or more than contexts.
     """
-    for stream in [ids] if also is None else [ids, also]:
-        check_stream(stream)
-        check_token_ids(stream, N)
+    check_stream(ids)
+    check_token_ids(ids, N)
     window_of(history)
-    if unknown := {name for names in gates or () for name in names} - set(Facts._fields):
-        raise ValueError(f"gate {', '.join(sorted(unknown))}: choose among {', '.join(Facts._fields)}")
-    name = contexts_of(tokenizer and tokenizer.kind)
-    contexts = CONTEXTS[name] if contexts is None else tuple(contexts)
-    gates = gates_of(name) if gates is None else tuple(gates)
-    stages = STAGES[name] if stages is None else stages
-    chain = [context for context in contexts if history != "none" or context.window is None]
+    if unknown := {name for names in gates or () for name in names} - set(_sizes):
+        raise ValueError(f"gate {', '.join(sorted(unknown))}: choose among {', '.join(_sizes)}")
+    name = contexts_name("auto", tokenizer and tokenizer.kind)
+    chain = [c for c in (CONTEXTS[name] if contexts is None else contexts) if history != "none" or c.window is None]
+    gates, stages = GATES[name] if gates is None else gates, STAGES[name] if stages is None else stages
     if not 1 <= stages <= len(chain):
         raise ValueError(f"{stages} stages of {len(chain)} contexts: give at least one of each, and a context for each stage")
-    L, whole = len(ids), shuffled(np.asarray(ids, np.int32), seed)
-    sizes = {200} | {
-        int(c.partition(":")[0]) for context in contexts for c in context.columns if isinstance(c, str) and ":" in c
-    }
-    tree, classes = grow_with_classes(whole if eos else whole[whole != PAD], N, sorted(sizes))
-    whole = whole if also is None else np.concatenate([whole, also[1:].astype(np.int32)])
-    own, adaptive = spelling(tokenizer, N)._replace(classes=classes), history.startswith("adaptive")
-    text = text_of(whole, own, history, L - 1)
-    block = np.minimum(np.arange(len(whole)) * _blocks // L, _blocks).astype(np.uint8)
-    starts = np.append(np.zeros(_blocks, int), L) if adaptive else np.searchsorted(block, np.arange(_blocks + 1))
-    d = decisions(whole, tree, eos=eos, block=block)
-    B, end = len(d.bit), int(d.first[np.searchsorted(d.places, L)])
-    least = least or (6 if end > LONG else 1)
-    wanted = np.append(late_decisions(d.block, end, adaptive), [[end, B]], axis=0)
+    ids = shuffled(np.asarray(ids, np.int32), seed)
+    sizes = {int(c.partition(":")[0]) for context in chain for c in context.columns if isinstance(c, str) and ":" in c}
+    tree, classes = grow(ids if eos else ids[ids != PAD], N, sorted(sizes | {200}))
+    text = Text(ids, spelling(tokenizer, N)._replace(classes=classes), history)
+    block, adaptive = (np.arange(len(ids)) * _blocks // len(ids)).astype(np.uint8), history.startswith("adaptive")
+    starts = np.zeros(len(ids), int) if adaptive else np.searchsorted(block, np.arange(_blocks))[block]
+    d = decisions(ids, tree, predicted_places(ids, eos), block)
+    B = len(d.bit)
+    least = least or (6 if B > LONG else 1)
+    wanted = late_decisions(d.block, adaptive)
     mixed = np.concatenate([np.arange(*ends, dtype=np.int32) for ends in wanted])  # the decisions that gates see
-    W, y = len(mixed), d.bit[mixed]
-    n, among = W - (B - end), PARTS if B > LONG else 1  # of a long text weights see a part of the cells
-    lowest = max(0, (end // 5 if adaptive else end * 2 // 5) - int(wanted[0, 0]))
-    drawn = np.sort(lowest + np.random.default_rng(seed).choice(n - lowest, min(_sample * among, n - lowest), replace=False))
-    some = drawn[::among]
-    ends = [len(chain) * stage // stages for stage in range(1, stages)]
-    layer = layer if layer is not None else name != "characters" and end >= _solvable
+    W, y, among = len(mixed), d.bit[mixed], PARTS if B > LONG else 1  # of a long text weights see a part of the cells
+    lowest = max(0, (B // 5 if adaptive else B * 2 // 5) - int(wanted[0, 0]))
+    drawn = np.sort(lowest + np.random.default_rng(seed).choice(W - lowest, min(_sample * among, W - lowest), replace=False))
+    some, ends = drawn[::among], [len(chain) * stage // stages for stage in range(1, stages)]
+    layer = layer if layer is not None else name != "characters" and B >= _solvable
     F = KINDS * len(chain) + layer + 1
     sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, W), BIAS, np.float16)
-    base, known, parts, solved = np.zeros(B, np.float32), np.zeros(W, np.uint8), [], None
-    fit, learned, fitted = slice(n // 20, n, max(1, n // 1_500_000)), blocks_of(d.place[mixed[:n]]), []
-    read = blocks_of(d.place[end:]) if adaptive and not frozen else NO_BLOCKS
-    ridge, halves = _gate_ridge["moving" if adaptive else "static"], None if adaptive else d.block[mixed[fit]] % 2
+    base, known, parts, fitted, solved = np.zeros(B, np.float32), np.zeros(W, np.uint8), [], [], None
+    fit, learned = slice(W // 20, W, max(1, W // 1_500_000)), blocks_of(d.place[mixed])
+    shape: Any = {"size": _size, "ridge": _gate_ridge["moving" if adaptive else "static"]}
+    shape["halves"] = None if adaptive else d.block[mixed[fit]] % 2
 
     def solve(x: np.ndarray) -> np.ndarray:
         """The weights of some evidence of one context."""
         at = drawn if W == B else drawn[np.flatnonzero(x[drawn].any(axis=1))]
         return newton(x[at].astype(np.float32), y[at], np.eye(KINDS)[0], _ridge, base[mixed[at]]).astype(np.float32)
 
-    def gate_stage(F: int) -> None:
-        """Mix the first F numbers of evidence, and change the base."""
+    def mix(F: int) -> None:
+        """Mix the first F numbers of evidence by gates, and change the base."""
         log_odds = base[mixed]
-        M = whitening(information(sample[:F].T, log_odds[some]))
-        facts = facts_of(text, d, known, tree, mixed)
+        v, x = expit(log_odds[some]) * expit(-log_odds[some]), sample[:F].T
+        fisher = (x * v[:, None]).T @ x / max(v.sum(), 1e-30)  # information, nearly singular
+        M = np.linalg.inv(np.linalg.cholesky(fisher + 1e-4 * np.diag(np.diag(fisher)) + 1e-6 * np.eye(F))).T
         for names in gates:
-            sets, in_all = sets_of(names, facts)
-            shared = {"sets_in_all": in_all, "size": _size, "ridge": ridge, "halves": halves}
-            gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, **shared)
-            before, after = read_gate(gate, X[:F, :n], log_odds[:n], sets[:n], y[:n], learned)
-            new, _ = read_gate(after, X[:F, n:], log_odds[n:], sets[n:], y[n:], read)
-            log_odds = np.append(before, new)
-            fitted.append((names, after))
-            log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()), loss=loss(d, new, end, end))
+            sets, in_all = sets_of(names, text, d, known, tree, mixed)
+            gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, sets_in_all=in_all, **shape)
+            log_odds, gate = read_gate(gate, X[:F], log_odds, sets, y, learned)
+            fitted.append((names, gate))
+            if log:
+                log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
         base[mixed] = log_odds
 
     for k, context in enumerate(chain):
-        view, at = view_of(context, history, text, starts[block]), slice(KINDS * k, KINDS * (k + 1))
-        kept = keep and view.of_training
-        past = pass_over(context(text), d, base, view, least=least, wanted=wanted, end=end, keep=kept, weights=solve)
+        view, at = view_of(context, history, text, starts), slice(KINDS * k, KINDS * (k + 1))
+        past = pass_over(text[context], d, base, view, least=least, wanted=wanted, keep=view.training, weights=solve)
         sample[at], X[at] = past.x[:, some], past.x
         parts.append(Part(context, past.step, past.table, past.cells))
-        known += counts_as_known(context) & past.known
-        log(context=str(context), loss=loss(d, base, end))
+        known += context.of_last & past.known
+        if log:
+            log(context=str(context))
         if W < B:  # memory is short
             text.made.clear()
             trim_heap()
         if k + 1 in ends:
-            gate_stage(at.stop)
+            mix(at.stop)
     if layer:
-        solved, x = solve_layer(text, d, base, tree, L=L, end=end, at=mixed)
+        solved, x = solve_layer(text, d, base, tree, mixed)
         sample[-2], X[-2] = x[some], x
         step = newton(sample[-2:-1].T, y[some], np.ones(1), _ridge, base[mixed[some]])
         solved = solved._replace(step=float(step[0]))
         base[mixed] = np.clip(base[mixed] + solved.step * x, -MOST, MOST)
-        log(context="word vectors", loss=loss(d, base, end))
-    gate_stage(F)
+        if log:
+            log(context="word vectors")
+    mix(F)
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
-    model = CountedModel(tree, tuple(parts), weights, tuple(fitted), own, history, eos, frozen, least, solved)
-    return model, log_p(d, base[end:], end, len(whole))[L:]
-
-
-def fit_counted(ids: Integer[np.ndarray, " L"], N: int, tokenizer: Tokenizer | None = None, **options: Any) -> CountedModel:
-    """The model of `fit_and_read`, without another text."""
-    return fit_and_read(ids, N, tokenizer, **options)[0]
+    return CountedModel(tree, tuple(parts), weights, tuple(fitted), text.spelling, history, eos, frozen, least, solved)
 
 
 def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
-    """About the memory that a fit takes at most.
+    """About the memory of a fit, from counts [N] of tokens.
 
-    Args:
-        counts: [N] of the tokens of a text.
-        contexts: how many are fitted.
-
-    Example:
-        >>> round(fit_bytes(np.full(64, 16_000), 40) / 1e9)  # a million characters
-        5
+    >>> round(fit_bytes(np.full(64, 16_000), 40) / 1e9)  # a million characters
+    5
     """
     p = counts[counts > 0] / max(counts.sum(), 1)
     B = 1.1 * counts.sum() * -(p * np.log2(p)).sum()  # decisions: paths are hardly longer than the entropy
@@ -443,10 +377,6 @@ def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, "
     """A text as pieces of neighbouring documents in a random order.
 
     A model is fitted on what the blocks of a text before a block say of it, and a text may go from one source to the next.
-
-    Example:
-        >>> shuffled(np.array([0, 3, 0, 4, 4, 0]), seed=0).tolist()
-        [0, 3, 0, 4, 4, 0]
     """
     ends = np.flatnonzero(ids == PAD)[1:] + 1
     size = max(len(ids) // 200, _piece)
@@ -456,24 +386,14 @@ def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, "
     return np.concatenate([ids[:1], *(pieces[i] for i in order)])
 
 
-def late_decisions(block: Integer[np.ndarray, " B"], end: int, adaptive: bool) -> Int[np.ndarray, "R 2"]:
-    """Ranges of the decisions that gates are fitted on, before `end`.
+def late_decisions(block: Integer[np.ndarray, " B"], adaptive: bool) -> Int[np.ndarray, "R 2"]:
+    """Ranges of the decisions that gates are fitted on.
 
     They are the last ones, or of a long static text the last ones of each block of its second half, so that sets differ by
     more than the cells of one block.
     """
-    if adaptive or end <= _late:
-        return np.array([[max(end - _late, 0), end]])
-    half, edges = _blocks // 2, np.searchsorted(block[:end], np.arange(_blocks + 1, dtype=block.dtype))
+    if adaptive or len(block) <= _late:
+        return np.array([[max(len(block) - _late, 0), len(block)]])
+    half, edges = _blocks // 2, np.searchsorted(block, np.arange(_blocks + 1, dtype=block.dtype))
     first, last = edges[half:-1], edges[half + 1 :]
     return np.stack([np.maximum(last - _late // 2 // half, first), last], axis=1)
-
-
-def counts_as_known(context: Context) -> bool:
-    """Whether a context is that of the last 1, 2, ... tokens."""
-    return context.window is None and context.columns == tuple(range(1, len(context.columns) + 1)) and len(context.columns) > 0
-
-
-def log_p(d: Decisions, log_odds: np.ndarray, first: int, L: int) -> Float[np.ndarray, " L"]:
-    """`log p` of each token from its decisions, from `first` on."""
-    return np.bincount(d.place[first:], log_likelihoods(d.bit[first:], log_odds), L).astype(float)

@@ -1,15 +1,9 @@
 """Reading a text token by token, each token once.
 
-A decision is evaluated once. Of the text before it a state keeps what evidence still asks for: the tokens that columns can see,
-back to the start of the document where histories end there, and the log-odds that each of its decisions was measured against in
-every part, if these count the text.
-
-Another model of the same tokens is one more input of the mix (`combine`):
-
-    log-odds = w_1 a + w_2 z + w_3,        z = log of the other model's mass at the right of a node, less that at its left
-
-for each decision, with a the counted model's log-odds and weights w of the depth of the node in the tree. Each decision is a
-probability, so that the whole is normalised as the counted model is.
+A state keeps of the text what evidence still asks for: the tokens that columns can see, and the log-odds that each of their
+decisions was measured against in every part, if these count the text. Another model of the same tokens is one more input of
+the mix (`combine`), `w_1 a + w_2 z + w_3` for each decision: a the counted model's log-odds, z those of the other model's mass
+at the right and at the left of a node, w of the depth of the node.
 """
 
 import functools
@@ -20,25 +14,38 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
-from jexplicit.lm.core.model import LanguageModel, draw_sample
-from jexplicit.lm.counted.columns import Context, Spelling
-from jexplicit.lm.counted.evidence import KINDS, MOST, Cells, Decisions, Statistics, add, decisions, pass_over, weigh
-from jexplicit.lm.counted.layer import Described, Layer
-from jexplicit.lm.counted.mixing import BLOCK, NO_BLOCKS, Gate, blocks_of, log_likelihoods, newton, read_gate
-from jexplicit.lm.counted.model import (
-    BIAS,
-    CountedModel,
-    Part,
-    counts_as_known,
-    ends_with_documents,
-    facts_of,
-    sets_of,
-    text_of,
-    view_of,
+from jexplicit.lm.core.model import LanguageModel
+from jexplicit.lm.counted.contexts import Spelling, Text, Tree
+from jexplicit.lm.counted.evidence import (
+    KINDS,
+    MOST,
+    Cells,
+    Decisions,
+    Statistics,
+    decisions,
+    pass_over,
+    predicted_places,
+    weigh,
 )
-from jexplicit.lm.counted.tree import Tree
+from jexplicit.lm.counted.mixing import (
+    BLOCK,
+    NO_BLOCKS,
+    Described,
+    Gate,
+    Layer,
+    blocks_of,
+    log_likelihoods,
+    newton,
+    read_gate,
+)
+from jexplicit.lm.counted.model import BIAS, CountedModel, Part, sets_of, view_of
 
-_piece = 1 << 18  # tokens that are read at once
+Progress = Callable[[int, int], object]
+_piece, _reported = 1 << 18, 1 << 16  # tokens that are read at once, and from one report of progress to the next
+_decisions = 1 << 18  # at once, where all nodes are asked for
+_deepest = 12  # depths with weights of their own
+_ridge = 20.0  # of the weights of a depth, to those of all decisions
+_cells = 1 << 24  # places times tokens at once
 
 
 class CountedState(NamedTuple):
@@ -59,12 +66,8 @@ class CountedState(NamedTuple):
 class Ahead(NamedTuple):
     """The evidence of decisions after a state.
 
-    d: the decisions from `state.done` on.
-    X: [F, B] their evidence.
-    sets: [B] of each gate.
-    base: [parts, B'] of all decisions that are kept, the old ones first.
-    log_odds: [B] of the decisions.
-    gates: after they have learned from them.
+    d: [B] decisions from `state.done` on. X: [F, B] their evidence. sets: [B] of each gate. base: [parts, B'] of all decisions
+    that are kept, the old ones first. log_odds: [B]. gates: after they have learned from them.
     """
 
     d: Decisions
@@ -75,229 +78,9 @@ class Ahead(NamedTuple):
     gates: tuple[Gate, ...]
 
 
-def within_documents(model: CountedModel) -> CountedModel:
-    """A model that treats each document as if there were no other."""
-    if ends_with_documents(model.history):
-        return model
-    return model._replace(history="document" if model.history == "all" else f"{model.history}:document")
-
-
-def begin(model: CountedModel) -> CountedState:
-    """The state before a text, at the start of its first document."""
-    base = np.zeros((0 if model.history == "none" else len(model.parts), 0), np.float32)
-    return CountedState(np.array([PAD], np.int32), base, tuple(gate for _, gate in model.gates), 0)
-
-
-def is_state_of(model: CountedModel, state: CountedState) -> bool:
-    """Whether a state has a model's shape and directions, which never move."""
-    own = begin(model)
-    pairs = zip(own.gates, state.gates, strict=False)
-    alike = [gate.D.shape == other.D.shape and np.array_equal(gate.U, other.U) for gate, other in pairs]
-    return len(own.gates) == len(state.gates) and len(own.base) == len(state.base) and all(alike)
-
-
-def decisions_at(tree: Tree, ids: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " P"]) -> Decisions:
-    """The decisions of the tokens at some places, in their order.
-
-    Example:
-        >>> from jexplicit.lm.counted.tree import as_tree
-        >>> decisions_at(as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([0, 1, 2, 0]), np.array([2])).bit.tolist()
-        [1, 1]
-    """
-    d = decisions(np.append(PAD, ids[places]).astype(np.int32), tree, eos=True)
-    return d._replace(place=places[d.place - 1].astype(np.int32), places=places)
-
-
-def decisions_of_nodes(model: CountedModel, places: Int[np.ndarray, " P"]) -> Decisions:
-    """The decisions at all nodes at each of some places, whatever they will be."""
-    nodes = model.vocab_size - 1
-    B = len(places) * nodes
-    zeros = np.zeros(B, np.uint8)
-    node, place = np.tile(np.arange(nodes, dtype=np.int32), len(places)), np.repeat(places.astype(np.int32), nodes)
-    return Decisions(place, zeros, node, zeros.astype(np.int8), np.arange(0, B + 1, nodes), places)
-
-
-def predicted_places(model: Any, ids: np.ndarray, start: int = 1) -> Int[np.ndarray, " P"]:
-    """The places of a stream from `start` on whose tokens are predicted."""
-    return np.arange(start, len(ids)) if model.eos else np.flatnonzero(ids[start:] != PAD) + start
-
-
-def look_ahead(
-    model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions, *, learn: bool = False
-) -> Ahead:
-    """The evidence of decisions that come after a state.
-
-    Args:
-        model: that reads.
-        state: of the text before.
-        ids: [L] the tokens of the state and the new ones.
-        new: the new decisions.
-        learn: whether gates learn from the decisions.
-    """
-    text = text_of(ids, model.spelling, model.history)
-    old = decisions_at(model.tree, ids, predicted_places(model, state.tokens)) if len(state.base) or state.done else None
-    d = new if old is None else _after(old, new)
-    first = min(state.done, len(d.bit)) if old is not None else 0
-    later = d._replace(place=d.place[first:], block=d.block[first:], node=d.node[first:], bit=d.bit[first:])
-    b, known, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), []
-    X = np.full((len(model.weights), len(b)), BIAS, np.float32)
-    starts, sets, gates = np.zeros(len(ids), int), [], list(state.gates)
-    blocks, wanted = complete(model, state, later) if learn else NO_BLOCKS, np.array([[first, len(d.bit)]])
-    for k, part in enumerate(model.parts):
-        own = model.history != "none"  # it counts the text that is read
-        if own:
-            base.append(np.concatenate([state.base[len(base), :first], b]))
-        view = view_of(part.context, model.history, text, starts)
-        past = pass_over(
-            part.context(text), d if own else later, base[-1] if own else b, view,
-            least=model.least, wanted=wanted if own else None, table=part.table, before=part.cells,
-        )  # fmt: skip
-        add(b := b.copy(), past.x, part.step)
-        F = KINDS * (k + 1)
-        X[F - KINDS : F] = past.x
-        known += counts_as_known(part.context) & past.known
-        last = k + 1 == len(model.parts)
-        if last and model.layer:
-            X[-2] = model.layer.evidence(text, later)
-            b = weigh(model.weights[-2:-1], X[-2:-1], b)
-        F = len(X) if last else F
-        if stage := [n for n, gate in enumerate(gates) if len(gate.U) == F]:
-            facts = facts_of(text, later, known, model.tree, slice(None))
-            for n in stage:
-                sets.append(sets_of(model.gates[n][0], facts)[0])
-                b, gates[n] = read_gate(gates[n], X[:F], b, sets[n], later.bit, blocks)
-    kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
-    return Ahead(later, X, tuple(sets), kept, b, tuple(gates))
-
-
-def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
-    """The blocks of decisions ahead that are whole, for learning gates."""
-    if not model.moving:
-        return NO_BLOCKS
-    blocks = blocks_of(d.place, state.done)
-    return blocks[: np.searchsorted(blocks, (state.done + len(blocks)) // BLOCK)]
-
-
-def read(
-    model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]
-) -> tuple[Float[np.ndarray, " n"], CountedState]:
-    """`log p` of each coming token given all before, and the state.
-
-    Raises:
-        ValueError: a token id that the model does not have.
-    """
-    tokens = np.asarray(tokens).reshape(-1)
-    check_token_ids(tokens, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-    where, d, a, state = read_decisions(model, state, tokens)
-    return np.bincount(where, log_likelihoods(d.bit, a), len(tokens)).astype(float), state
-
-
-def predict(model: CountedModel, state: CountedState) -> Float[np.ndarray, " N"]:
-    """`log p` of every token as the next one, in nats."""
-    return expect(model, state)[0]
-
-
-def expect(model: CountedModel, state: CountedState) -> tuple[Float[np.ndarray, " N"], Ahead]:
-    """The same, and the evidence at all nodes, for `accept`."""
-    ids = np.append(state.tokens, np.int32(PAD))
-    ahead = look_ahead(model, state, ids, decisions_of_nodes(model, np.array([len(ids) - 1])))
-    return model.tree.log_probabilities(ahead.log_odds[1 - model.vocab_size :]), ahead
-
-
-def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -> CountedState:
-    """The state after a predicted token, from the findings of `expect`."""
-    if token == PAD and not model.eos:  # no decision leads to it
-        return read(model, state, np.array([PAD]))[1]
-    nodes, length = model.vocab_size - 1, model.tree.length[token]
-    old, kept = len(ahead.d.bit) - nodes, ahead.base.shape[1] - nodes
-    path, bit = model.tree.node[token, :length], model.tree.bit[token, :length]
-    some = np.append(np.arange(old), old + path)
-    d = ahead.d._replace(place=ahead.d.place[some], block=ahead.d.block[some], node=ahead.d.node[some])
-    d = d._replace(bit=np.append(ahead.d.bit[:old], bit))
-    base = np.concatenate([ahead.base[:, :kept], ahead.base[:, kept + path]], axis=1) if len(ahead.base) else ahead.base
-    X, a, done = ahead.X[:, some], np.zeros(len(some), np.float32), 0
-    gates, learn = list(state.gates), complete(model, state, d)
-    for n, gate in enumerate(gates if len(learn) else []):
-        F = len(gate.U)
-        a = weigh(model.weights[done:F], X[done:F], a)
-        a, gates[n] = read_gate(gate, X[:F], a, ahead.sets[n][some], d.bit, learn)
-        done = F
-    ahead = ahead._replace(d=d, base=base, gates=tuple(gates))
-    return _go_on(model, state, ahead, np.append(state.tokens, np.int32(token)))
-
-
-def predict_alone(
-    model: CountedModel, ids: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
-) -> Float[np.ndarray, "P N"]:
-    """The same at some places, for a model of the training text."""
-    ahead = look_ahead(model, begin(model), ids, decisions_of_nodes(model, places))
-    return model.tree.log_probabilities(ahead.log_odds.reshape(len(places), model.vocab_size - 1))
-
-
-def read_decisions(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]):
-    """The decisions of coming tokens with log-odds, and the state after."""
-    found, first = [], 0
-    for piece in _pieces(model, np.asarray(tokens, np.int32)):
-        ids = np.concatenate([state.tokens, piece])
-        new = decisions_at(model.tree, ids, predicted_places(model, ids, len(state.tokens)))
-        where, a = new.place - np.int32(len(state.tokens) - first), np.zeros(0, np.float32)
-        if len(new.bit):
-            ahead = look_ahead(model, state, ids, new, learn=True)
-            a, state = ahead.log_odds[len(ahead.log_odds) - len(new.bit) :], _go_on(model, state, ahead, ids)
-        else:
-            state = _forget(model, state._replace(tokens=ids))
-        found.append((where, new, a))
-        first += len(piece)
-    if not found:
-        none = decisions_at(model.tree, state.tokens, np.zeros(0, int))
-        return none.place, none, np.zeros(0, np.float32), state
-    where, d, a = zip(*found, strict=True)
-    return np.concatenate(where), functools.reduce(_after, d), np.concatenate(a), state
-
-
-def _go_on(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarray) -> CountedState:
-    """The state after the decisions ahead, from which gates have learned."""
-    done = state.done + len(complete(model, state, ahead.d)) if model.moving else ahead.base.shape[1]
-    return _forget(model, CountedState(ids, ahead.base, ahead.gates, done))
-
-
-def _forget(model: CountedModel, state: CountedState) -> CountedState:
-    """The state without the documents that are not seen any more."""
-    last = int(np.flatnonzero(state.tokens == PAD)[-1])
-    if not last or not ends_with_documents(model.history):
-        return state
-    if model.history.startswith("adaptive"):
-        return begin(model)  # the text ends here, see _pieces
-    kept = decisions_at(model.tree, state.tokens, predicted_places(model, state.tokens, last + 1))
-    base = state.base[:, state.base.shape[1] - len(kept.bit) :] if len(state.base) else state.base
-    return state._replace(tokens=state.tokens[last:], base=base, done=base.shape[1])
-
-
-def _pieces(model: CountedModel, tokens: np.ndarray) -> list[np.ndarray]:
-    """Tokens to read at once: a limit, and one document if needed."""
-    cuts = np.arange(_piece, len(tokens), _piece)
-    if model.history == "adaptive:document":
-        cuts = np.union1d(cuts, np.flatnonzero(tokens == PAD) + 1)
-    return [piece for piece in np.split(tokens, cuts) if len(piece)]
-
-
-def _after(a: Decisions, b: Decisions) -> Decisions:
-    place, block = np.concatenate([a.place, b.place]), np.concatenate([a.block, b.block])
-    node, bit = np.concatenate([a.node, b.node.astype(a.node.dtype)]), np.concatenate([a.bit, b.bit])
-    first, places = np.append(a.first, b.first[1:] + len(a.bit)), np.concatenate([a.places, b.places])
-    return Decisions(place, block, node, bit, first, places)
-
-
-_deepest = 12  # depths with weights of their own
-_ridge = 20.0  # of the weights of a depth, to those of all decisions
-_cells = 1 << 24  # places times tokens at once
-
-
 class Combination(NamedTuple):
-    """A counted model with another model in its mix; `combine` makes it.
+    """A counted model with another of the same tokens in its mix.
 
-    model: counted.
-    other: of the same tokens.
     weights: [depths, 3] of the log-odds of both, and of 1.
     """
 
@@ -322,6 +105,182 @@ class CombinationState(NamedTuple):
 
     own: CountedState
     tokens: Int[np.ndarray, " n"]
+
+
+if TYPE_CHECKING:
+    AnyModel = Any  # the fields of a LanguageModel are known to no checker
+else:
+    AnyModel = LanguageModel | CountedModel | Combination
+Counted = (CountedModel, Combination)
+
+
+def within_documents(model: AnyModel) -> Any:
+    """A model that treats each document as if there were no other."""
+    if model.history == "none" or "document" in model.history:
+        return model
+    return model._replace(history="document" if model.history == "all" else f"{model.history}:document")
+
+
+def is_alone(model: object) -> TypeGuard[CountedModel]:
+    """Whether a model uses the training text and the document's contexts alone."""
+    return isinstance(model, CountedModel) and model.history == "none"
+
+
+def begin(model: CountedModel | Combination) -> Any:
+    """The state before a text, at the start of its first document."""
+    if isinstance(model, Combination):
+        return CombinationState(begin(model.model), np.array([PAD], np.int32))
+    base = np.zeros((0 if model.history == "none" else len(model.parts), 0), np.float32)
+    return CountedState(np.array([PAD], np.int32), base, tuple(gate for _, gate in model.gates), 0)
+
+
+def all_nodes(model: CountedModel, places: Int[np.ndarray, " P"]) -> Decisions:
+    """The decisions at all nodes at each of some places, whatever they will be."""
+    nodes = model.vocab_size - 1
+    zeros = np.zeros(len(places) * nodes, np.uint8)
+    node, place = np.tile(np.arange(nodes, dtype=np.int32), len(places)), np.repeat(places.astype(np.int32), nodes)
+    return Decisions(place, zeros, node, zeros.astype(np.int8))
+
+
+def look_ahead(
+    model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions, *, learn: bool = False
+) -> Ahead:
+    """The evidence of new decisions after a state.
+
+    ids: [L] tokens of the state and the new ones. learn: whether gates learn from the decisions.
+    """
+    text, d, first = Text(ids, model.spelling, model.history), new, 0
+    if len(state.base) or state.done:
+        old = decisions(ids, model.tree, predicted_places(state.tokens, model.eos))
+        d, first = Decisions(*map(np.concatenate, zip(old, new, strict=True))), state.done
+    later = Decisions(*(field[first:] for field in d))
+    b, known, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), []
+    X = np.full((len(model.weights), len(b)), BIAS, np.float32)
+    starts, sets, gates = np.zeros(len(ids), int), [], list(state.gates)
+    blocks, wanted = complete(model, state, later) if learn else NO_BLOCKS, np.array([[first, len(d.bit)]])
+    own = model.history != "none"  # it counts the text that is read
+    for k, part in enumerate(model.parts):
+        if own:
+            base.append(np.concatenate([state.base[len(base), :first], b]))
+        view = view_of(part.context, model.history, text, starts)
+        past = pass_over(
+            text[part.context], d if own else later, base[-1] if own else b, view,
+            least=model.least, wanted=wanted if own else None, table=part.table, before=part.cells,
+        )  # fmt: skip
+        b, F = weigh(part.step, past.x, b), KINDS * (k + 1)
+        X[F - KINDS : F] = past.x
+        known += part.context.of_last & past.known
+        if k + 1 == len(model.parts):
+            F = len(X)
+            if model.layer:
+                X[-2] = model.layer.evidence(text, later.place, later.node)
+                b = weigh(model.weights[-2:-1], X[-2:-1], b)
+        for n in (n for n, gate in enumerate(gates) if len(gate.U) == F):
+            sets.append(sets_of(model.gates[n][0], text, later, known, model.tree)[0])
+            b, gates[n] = read_gate(gates[n], X[:F], b, sets[n], later.bit, blocks)
+    kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
+    return Ahead(later, X, tuple(sets), kept, b, tuple(gates))
+
+
+def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
+    """The blocks of decisions ahead that are whole, for learning gates."""
+    if model.frozen or not model.history.startswith("adaptive"):
+        return NO_BLOCKS
+    blocks = blocks_of(d.place, state.done)
+    return blocks[: np.searchsorted(blocks, (state.done + len(blocks)) // BLOCK)]
+
+
+def read(
+    model: CountedModel | Combination, state: Any, tokens: Integer[np.ndarray, " n"], progress: Progress | None = None
+) -> tuple[Float[np.ndarray, " n"], Any]:
+    """`log p` of each coming token given all before, and the state after them."""
+    if isinstance(model, Combination):
+        stream = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
+        d, a, own = read_decisions(model.model, state.own, tokens, progress)
+        z = _log_odds(model.model, model.other, stream, d.place + len(state.tokens), d.node)
+        a, state = _mix(model, a, z, d.node), CombinationState(own, stream)
+    else:
+        d, a, state = read_decisions(model, state, tokens, progress)
+    return np.bincount(d.place, log_likelihoods(d.bit, a), len(tokens)).astype(float), state
+
+
+def read_decisions(
+    model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"], progress: Progress | None = None
+) -> tuple[Decisions, Float32[np.ndarray, " B"], CountedState]:
+    """The decisions of coming tokens, their log-odds, and the state after."""
+    tokens, size, found, log_odds, done = np.asarray(tokens, np.int32), _reported if progress else _piece, [], [], 0
+    cuts = np.arange(size, len(tokens), size)
+    if model.history == "adaptive:document":
+        cuts = np.union1d(cuts, np.flatnonzero(tokens == PAD) + 1)
+    for piece in np.split(tokens, cuts):
+        first, ids = len(state.tokens), np.concatenate([state.tokens, piece])
+        new = decisions(ids, model.tree, predicted_places(ids, model.eos, first))
+        if len(new.bit):
+            ahead = look_ahead(model, state, ids, new, learn=True)
+            log_odds.append(ahead.log_odds[len(ahead.log_odds) - len(new.bit) :])
+            state = _after(model, state, ahead, ids)
+        else:
+            state = _after(model, state, None, ids)
+        found.append(new._replace(place=new.place - np.int32(first - done)))
+        done += len(piece)
+        if progress:
+            progress(done, len(tokens))
+    d = Decisions(*map(np.concatenate, zip(*found, strict=True)))
+    return d, np.concatenate([np.zeros(0, np.float32), *log_odds]), state
+
+
+def _after(model: CountedModel, state: CountedState, ahead: Ahead | None, ids: np.ndarray) -> CountedState:
+    """The state after decisions ahead, without documents out of sight."""
+    if ahead:
+        moving = model.history.startswith("adaptive") and not model.frozen
+        done = state.done + len(complete(model, state, ahead.d)) if moving else ahead.base.shape[1]
+        state = CountedState(ids, ahead.base, ahead.gates, done)
+    last = int(np.flatnonzero(ids == PAD)[-1])
+    if not last or (model.history != "none" and "document" not in model.history):
+        return state._replace(tokens=ids)
+    if model.history.startswith("adaptive"):
+        return begin(model)  # the text ends here
+    B = int(model.tree.length[ids[last + 1 :]].sum()) if len(state.base) else 0
+    base = state.base[:, state.base.shape[1] - B :]
+    return state._replace(tokens=ids[last:], base=base, done=B)
+
+
+def predict(model: CountedModel | Combination, state: Any) -> Float[np.ndarray, " N"]:
+    """`log p` of every token as the next one, in nats."""
+    if not isinstance(model, Combination):
+        return expect(model, state)[0]
+    nodes, stream = np.arange(model.vocab_size - 1), np.append(state.tokens, np.int32(PAD))
+    a = expect(model.model, state.own)[1].log_odds[-len(nodes) :]
+    z = _log_odds(model.model, model.other, stream, np.full(len(nodes), len(stream) - 1), nodes)
+    return model.model.tree.log_probabilities(_mix(model, a, z, nodes))
+
+
+def expect(model: CountedModel, state: CountedState) -> tuple[Float[np.ndarray, " N"], Ahead]:
+    """The same, and the evidence at all nodes, for `accept`."""
+    ids = np.append(state.tokens, np.int32(PAD))
+    ahead = look_ahead(model, state, ids, all_nodes(model, np.array([len(ids) - 1])))
+    return model.tree.log_probabilities(ahead.log_odds[1 - model.vocab_size :]), ahead
+
+
+def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -> CountedState:
+    """The state after a predicted token, from the findings of `expect`."""
+    ids = np.append(state.tokens, np.int32(token))
+    if token == PAD and not model.eos:  # no decision leads to it
+        return _after(model, state, None, ids)
+    nodes, length = model.vocab_size - 1, model.tree.length[token]
+    old, kept = len(ahead.d.bit) - nodes, ahead.base.shape[1] - nodes
+    path, bit = model.tree.node[token, :length], model.tree.bit[token, :length]
+    some = np.append(np.arange(old), old + path)
+    d = Decisions(*(field[some] for field in ahead.d))._replace(bit=np.append(ahead.d.bit[:old], bit))
+    base = np.concatenate([ahead.base[:, :kept], ahead.base[:, kept + path]], axis=1) if len(ahead.base) else ahead.base
+    X, a, done = ahead.X[:, some], np.zeros(len(some), np.float32), 0
+    gates, learn = list(state.gates), complete(model, state, d)
+    for n, gate in enumerate(gates if len(learn) else []):
+        F = len(gate.U)
+        a = weigh(model.weights[done:F], X[done:F], a)
+        a, gates[n] = read_gate(gate, X[:F], a, ahead.sets[n][some], d.bit, learn)
+        done = F
+    return _after(model, state, ahead._replace(d=d, base=base, gates=tuple(gates)), ids)
 
 
 @functools.singledispatch
@@ -349,10 +308,10 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     check_stream(stream)
     check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     stream = stream.astype(np.int32)
-    place, d, a, _ = read_decisions(model, begin(model), stream[1:])
+    d, a, _ = read_decisions(model, begin(model), stream[1:])
     if not len(a):
         raise ValueError("no token in the text that weights are fitted on: give some text")
-    X = _inputs(a, _log_odds(model, other, stream, place + 1, d.node))
+    X = _inputs(a, _log_odds(model, other, stream, d.place + 1, d.node))
     depth = np.minimum(model.tree.depths[d.node], _deepest)
     shared = newton(X, d.bit, np.array([1.0, 0.0, 0.0]), 1.0)
     weights = np.tile(shared, (_deepest + 1, 1))
@@ -361,40 +320,10 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     return Combination(model, other, weights.astype(np.float32))
 
 
-def begin_combined(model: Combination) -> CombinationState:
-    """The state before a text."""
-    return CombinationState(begin(model.model), np.array([PAD], np.int32))
-
-
-def read_combined(model: Combination, state: CombinationState, tokens: Integer[np.ndarray, " n"]):
-    """`log p` of each coming token, and the state after them."""
-    stream = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
-    place, d, a, own = read_decisions(model.model, state.own, stream[len(state.tokens) :])
-    z = _log_odds(model.model, model.other, stream, place + len(state.tokens), d.node)
-    nats = log_likelihoods(d.bit, _mix(model, a, z, d.node))
-    return np.bincount(place, nats, len(tokens)).astype(float), CombinationState(own, stream)
-
-
-def predict_combined(model: Combination, state: CombinationState) -> Float[np.ndarray, " N"]:
-    """`log p` of every token as the next one."""
-    nodes, stream = np.arange(model.vocab_size - 1), np.append(state.tokens, np.int32(PAD))
-    ahead = expect(model.model, state.own)[1]
-    a = ahead.log_odds[-len(nodes) :]
-    z = _log_odds(model.model, model.other, stream, np.full(len(nodes), len(stream) - 1), nodes)
-    return model.model.tree.log_probabilities(_mix(model, a, z, nodes))
-
-
 def mass_log_odds(
     model: CountedModel, log_p: Float[np.ndarray, "P N"], row: Int[np.ndarray, " B"], node: Integer[np.ndarray, " B"]
 ) -> Float[np.ndarray, " B"]:
-    """The log-odds of 1 at a node: masses of right and left leaves.
-
-    Args:
-        model: whose tree is used.
-        log_p: [P, N] distributions.
-        row: [B] of each decision.
-        node: [B].
-    """
+    """[B] log-odds of 1 at nodes: masses of right and left leaves."""
     order, spans = model.tree.leaves()
     mass = np.concatenate([np.zeros((len(log_p), 1)), np.cumsum(np.exp(log_p.astype(np.float64))[:, order], axis=1)], axis=1)
     first, middle, last = (mass[row, spans[node, n]] for n in range(3))
@@ -422,76 +351,6 @@ def _mix(model: Combination, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> 
     return np.einsum("bf,bf->b", _inputs(a, z), model.weights[depth])
 
 
-if TYPE_CHECKING:
-    AnyModel = Any  # the fields of a LanguageModel are known to no checker
-else:
-    AnyModel = LanguageModel | CountedModel | Combination
-Counted = (CountedModel, Combination)
-_reported = 1 << 16  # tokens between two reports of progress
-_decisions = 1 << 18  # at once, where all nodes are asked for
-
-Progress = Callable[[int, int], object]
-
-
-def begin_any(model: CountedModel | Combination) -> CountedState | CombinationState:
-    """The state before a text."""
-    return begin_combined(model) if isinstance(model, Combination) else begin(model)
-
-
-def read_any(model: CountedModel | Combination, state: Any, tokens: Integer[np.ndarray, " n"]) -> tuple[np.ndarray, Any]:
-    """`log p` of each coming token, and the state after them."""
-    return read_combined(model, state, tokens) if isinstance(model, Combination) else read(model, state, tokens)
-
-
-def predict_any(model: CountedModel | Combination, state: Any) -> Float[np.ndarray, " N"]:
-    """`log p` of every token as the next one."""
-    return predict_combined(model, state) if isinstance(model, Combination) else predict(model, state)
-
-
-def is_alone(model: object) -> TypeGuard[CountedModel]:
-    """Whether a model uses the training text and the document's contexts alone."""
-    return isinstance(model, CountedModel) and model.history == "none"
-
-
-def score_stream(
-    model: CountedModel | Combination,
-    stream: Integer[np.ndarray, " L"],
-    *,
-    separate: bool = False,
-    progress: Progress | None = None,
-) -> Float[np.ndarray, " M"]:
-    """`log p` of every prediction of a stream, in nats (`jexplicit.score`)."""
-    if separate and isinstance(model, Combination):
-        pads = np.flatnonzero(stream == PAD)
-        parts = zip(pads[:-1], pads[1:] + 1, strict=True)
-        return np.concatenate([score_stream(model, stream[first:end]) for first, end in parts])
-    model = within_documents(model) if separate and isinstance(model, CountedModel) else model
-    log_p = np.concatenate([*_read_pieces(model, _checked(model, stream), progress)])
-    return log_p[predicted_places(model, stream) - 1]
-
-
-def losses_of(
-    model: CountedModel | Combination,
-    stream: Integer[np.ndarray, " L"],
-    *,
-    sample: int | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Float[np.ndarray, " M"]:
-    """`-log p` of the predictions of a stream, a sample, or the first ones.
-    """  # fmt: skip
-    stream = _checked(model, stream)
-    places = predicted_places(model, stream)
-    if not len(places):
-        raise ValueError("no position to predict: the text has no tokens")
-    if sample is None or sample >= len(places):
-        return -score_stream(model, stream, progress=progress)
-    if is_alone(model):
-        return -_at_places(model, stream, places[draw_sample(len(places), sample, seed)])
-    read_to = places[sample]
-    return -np.concatenate([*_read_pieces(model, stream[:read_to], progress)])[places[:sample] - 1]
-
-
 def distributions_at(
     model: CountedModel | Combination,
     stream: Integer[np.ndarray, " L"],
@@ -505,47 +364,33 @@ def distributions_at(
     if not len(places):
         return np.zeros((0, model.vocab_size))
     if is_alone(model):
-        cuts = np.arange(0, len(places), max(1, _decisions // model.vocab_size))[1:]
-        return np.concatenate(
-            [predict_alone(model, np.append(stream[: some[-1]], PAD), some) for some in np.split(places, cuts)]
-        )
-    return np.stack([predict_any(model, state) for state in states_at(model, stream, places)])
+        found, most = [], max(1, _decisions // model.vocab_size)
+        for some in np.split(places, np.arange(0, len(places), most)[1:]):
+            ahead = look_ahead(model, begin(model), np.append(stream[: some[-1]], PAD), all_nodes(model, some))
+            found.append(model.tree.log_probabilities(ahead.log_odds.reshape(len(some), model.vocab_size - 1)))
+        return np.concatenate(found)
+    return np.stack([predict(model, state) for state in states_at(model, stream, places)])
 
 
 def states_at(
     model: CountedModel | Combination, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
 ) -> Iterator[Any]:
     """The state before each of some ascending places of a stream."""
-    state, at = begin_any(model), 1
+    state, at = begin(model), 1
     for place in places:
-        state, at = read_any(model, state, stream[at:place])[1], int(place)
+        state, at = read(model, state, stream[at:place])[1], int(place)
         yield state
 
 
-def _at_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> np.ndarray:
+def score_places(model: CountedModel, stream: np.ndarray, places: np.ndarray) -> np.ndarray:
     """`log p` of the tokens at some places, of a model that is alone."""
     found = []
     for some in np.split(places, np.arange(_reported, len(places), _reported)):
-        ahead = look_ahead(model, begin(model), stream, decisions_at(model.tree, stream, some))
+        ahead = look_ahead(model, begin(model), stream, decisions(stream, model.tree, some))
         log_p = np.zeros(len(stream))
         np.add.at(log_p, ahead.d.place, log_likelihoods(ahead.d.bit, ahead.log_odds))
         found.append(log_p[some])
     return np.concatenate(found)
-
-
-def _read_pieces(model: CountedModel | Combination, stream: np.ndarray, progress: Progress | None) -> Iterator[np.ndarray]:
-    state, piece = begin_any(model), _reported if progress else len(stream)
-    for at in range(1, max(len(stream), 2), piece):
-        log_p, state = read_any(model, state, stream[at : at + piece])
-        yield log_p
-        if progress:
-            progress(min(at + piece, len(stream)) - 1, len(stream) - 1)
-
-
-def _checked(model: CountedModel | Combination, stream: np.ndarray) -> np.ndarray:
-    check_stream(stream)
-    check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-    return stream.astype(np.int32)
 
 
 distributions.register(CountedModel)(distributions_at)
@@ -553,33 +398,3 @@ distributions.register(Combination)(distributions_at)
 
 
 COUNTED = (CountedModel, Part, Tree, Spelling, Cells, Statistics, Gate, Described, Layer, CountedState)
-
-
-def text_of_context(context: Context, name: str = "a context") -> dict[str, Any]:
-    """A context as plain values.
-
-    Raises:
-        ValueError: a column that is a function, which no file can hold.
-
-    Example:
-        >>> text_of_context(Context("part", 2))
-        {'columns': ['part', 2], 'window': None}
-    """
-    for column in context.columns:
-        if not isinstance(column, int | str):
-            remedy = "give it a name in jexplicit.lm.counted.columns.COLUMNS, and the context that name"
-            raise ValueError(f"{name} is {context!r} with a function of its own, which no file can hold: {remedy}")
-    return {"columns": list(context.columns), "window": context.window}
-
-
-def context_of(text: dict[str, Any]) -> Context:
-    """The context of plain values.
-
-    Raises:
-        ValueError: a column that is not known here.
-
-    Example:
-        >>> context_of({"columns": ["part", 2], "window": None})
-        Context('part', 2)
-    """
-    return Context(*text["columns"], window=text["window"])

@@ -7,7 +7,9 @@ What several methods share, the counts and the held-out part of a text, is made 
 imports what it alone needs: optax takes as long as a small fit.
 """
 
+import contextlib
 import functools
+import hashlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,11 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Corpus, Unit, read_documents
+from jexplicit.data.corpora import Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.core.model import LanguageModel, logits, token_model
-from jexplicit.lm.core.names import Features, History, Method, window_of
-from jexplicit.lm.counted.model import CONTEXTS, STAGES, contexts_of, fit_counted, gates_of
+from jexplicit.lm.core.names import Features, History, Method
+from jexplicit.lm.counted.contexts import window_of
+from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
 from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.rows import (
     FLOOR,
@@ -42,7 +45,7 @@ from jexplicit.runs.checks import check_seed
 from jexplicit.runs.devices import check_threads
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.loop import as_json
-from jexplicit.solvers.priming import fit_delta
+from jexplicit.solvers.explicit import fit_delta
 
 # Methods that are solved from dense tables [N, N].
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
@@ -72,23 +75,15 @@ class FitResult(NamedTuple):
 
 
 def fit_model(method: str, text: TrainingText, options: Options | None = None, watch: Watch | None = None) -> FitResult:
-    """Fit a language model.
-
-    Args:
-        method: one of METHODS.
-        text: to fit on.
-        options: of the method.
+    """Fit a language model to a text by one of METHODS.
 
     Returns:
         the model, and `info` with `solve_seconds`, `scalars` (how many numbers were fitted) and what the method adds.
 
-    Raises:
-        ValueError: an unknown method, or options that it cannot work with.
-
     Example:
         >>> fitted = fit_model("bigram", TrainingText(np.array([0, 2, 3, 2, 4, 0]), 5))
         >>> fitted.model.names, fitted.info["scalars"]
-        (('offset 1',), 0)
+        (('unigram', 'context 1'), 0)
     """
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
@@ -157,15 +152,22 @@ def fit(
     if len(stream) < 2:
         raise ValueError(f"no token in {len(read)} documents: give some text")
     N, K = own.vocab_size, settings.radius
-    text = TrainingText(stream, N, eos=eos, tokenizer=own)
-    if method not in ("ngram", "context-mixing") and choose_tables([method], N, K, host_bytes()) == "sparse":
-        if method in DENSE and method != "explicit":
-            raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
-        text = text.like(stream, sparse_counts=text.sparse_counts(K))
-    if method in ("cold", "warm") and (watch is None or watch.dev is None):  # the best epoch is that of a held-out part
-        text, held_out = text.parts(settings.calibration_positions)
-        watch = (watch or Watch())._replace(dev=held_out)
-    model, info = fit_model(method, text, settings, watch)
+    if method == "context-mixing":
+        model, info = fit_context_mixing(stream, N, own, eos, settings, watch)
+    else:
+        text = TrainingText(stream, N, eos=eos, tokenizer=own)
+        if method != "ngram" and choose_tables([method], N, K, host_bytes()) == "sparse":
+            if method in DENSE and method != "explicit":
+                raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
+            text = text.like(stream, sparse_counts=text.sparse_counts(K))
+        if method in ("cold", "warm") and (watch is None or watch.dev is None):  # the best epoch is that of a held-out part
+            text, held_out = text.parts(settings.calibration_positions)
+            watch = (watch or Watch())._replace(dev=held_out)
+        model, info = fit_model(method, text, settings, watch)
+    digest = hashlib.sha256(f"{len(read)} documents\n".encode())  # as that of a Corpus
+    for data in (text.encode("utf-8", "surrogatepass") for text in read):
+        digest.update(b"%d bytes\n%b" % (len(data), data))
+    digest.update(b"0 documents\n")
     about = {
         "method": method,
         "features": settings.features if "features" in OPTIONS[method] else "none",
@@ -173,7 +175,7 @@ def fit(
         "history": settings.history,
         "vocab_size": N,
         "train_tokens": int(np.count_nonzero(stream != PAD)),
-        "corpus_sha256": Corpus("texts", read, []).sha256,
+        "corpus_sha256": digest.hexdigest(),
         "tokenizer": own.kind if isinstance(tokenizer, Tokenizer) or tokenizer in KINDS else str(tokenizer),
         **info,
     }
@@ -187,16 +189,17 @@ def _options(method: str, options: dict[str, Any]) -> Options:
     if unused := sorted(set(options) - set(OPTIONS[method])):
         known = f"choose from {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it has none"
         raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
+    options = {name: as_json(value) for name, value in options.items()}
     hints, kinds = get_type_hints(Options, include_extras=True) | {"radius": PositiveInt}, get_type_hints(Options)
     for name, value in options.items():
-        given, hint, kind = as_json(value), hints[name], kinds[name]
-        bounds = [] if given is None else [*find_bounds(hint)]
-        fits = get_origin(hint) is Literal or is_of(given, kind)
-        if not fits or (given is not None and not all(bound.contains(given) for bound in bounds)):
+        kind, bounds = kinds[name], [*find_bounds(hints[name])]
+        fits = get_origin(hints[name]) is Literal or is_of(value, kind)
+        if not fits or not (value is None or all(bound.contains(value) for bound in bounds)):
             words = "a number" if is_of(0.5, kind) else "a whole number" if is_of(0, kind) else "True or False"
             raise ValueError(f"{name}={value!r}: give {' '.join([words, *map(str, bounds)])}")
     window_of(options.get("history", "none"))
-    check_seed(options.get("seed", 0))
+    if "seed" in options:
+        check_seed(options["seed"])
     defaults: dict[str, Any] = {"history": "document"} if "history" in OPTIONS[method] else {}
     return Options(**defaults | options)
 
@@ -215,8 +218,6 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
         raise ValueError("a set of texts, which has no order: pass a list, sorted(texts)")
     given: list[Any] = [texts] if isinstance(texts, os.PathLike) else list(texts)
     files = [item for item in given if isinstance(item, os.PathLike)]
-    if not given:
-        raise ValueError("no texts: pass at least one string, or a pathlib.Path")
     if files and len(files) == len(given):
         return read_documents(files, field=field, documents=documents)
     if others := [(n, item) for n, item in enumerate(given) if not isinstance(item, str)]:
@@ -225,28 +226,6 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
     if field is not None or documents != "line":
         raise ValueError(f"field={field!r}, documents={documents!r} with strings: they say how files (pathlib.Path) are read")
     return given
-
-
-def contexts_name(contexts: str, kind: str | None) -> str:
-    """The name of a set of contexts; auto depends on the tokenizer.
-
-    Raises:
-        ValueError: an unknown name.
-
-    Example:
-        >>> contexts_name("auto", "char"), contexts_name("words", "bpe")
-        ('characters', 'words')
-    """
-    name = contexts_of(kind) if contexts == "auto" else contexts
-    if name not in CONTEXTS:
-        raise ValueError(f"contexts {contexts!r}: choose auto, {' or '.join(CONTEXTS)}")
-    return name
-
-
-def contexts_radius(contexts: str, kind: str | None) -> int:
-    """The furthest token that contexts name by its distance: the model's radius."""
-    found = CONTEXTS[contexts_name(contexts, kind)]
-    return max(column for context in found for column in context.columns if isinstance(column, int))
 
 
 def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -260,11 +239,7 @@ def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResu
 
 
 def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with weights `f_i^((1-K-δ)/K)` and δ fitted to its text.
-
-    Eq. 12-14 have `w_i ∝ f_i^(1/K) / <E_G[F_i]>`, and where the mean grows as f_i^s the logits change by -δ log f_i,
-    δ = K (s - 1): Sec. 2.2.
-    """
+    """The explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2."""
     K, features = options.radius, options.features
     blocks = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
     log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
@@ -273,9 +248,9 @@ def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
     with watch.stage(f"delta, {features}, K = {K}"):
         tables = blocks * (K // len(blocks))
-        found = fit_delta(lambda x: logits(tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
-    tables = [U - found.delta / K * log_f[None] for U in blocks] * (K // len(blocks))
-    return FitResult(token_model(tables, features, text.eos), {"delta": found.delta, "scalars": 1})
+        delta = fit_delta(lambda x: logits(tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
+    tables = [U - delta / K * log_f[None] for U in blocks] * (K // len(blocks))
+    return FitResult(token_model(tables, features, text.eos), {"delta": delta, "scalars": 1})
 
 
 def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -287,24 +262,26 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
     return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), info)
 
 
-def _fit_context_mixing(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+def fit_context_mixing(
+    stream: np.ndarray, N: int, tokenizer: Tokenizer | None, eos: bool, options: Options, watch: Watch | None = None
+) -> FitResult:
     """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
-    tokenizer: Tokenizer | None = text.tokenizer
-    name = contexts_name(options.contexts, tokenizer and tokenizer.kind)
-    stages, gates = options.stages or STAGES[name], gates_of(name)[: options.gates]
-    shape: Any = {"contexts": CONTEXTS[name], "gates": gates, "stages": stages}
-    shape |= {"frozen": options.frozen, "eos": text.eos, "seed": options.seed, "history": options.history}
-    done, in_all = 0, len(CONTEXTS[name]) + stages * len(gates)
-    with watch.stage(f"context mixing, history {options.history}", "contexts and gates") as progress:
+    name, start, done = contexts_name(options.contexts, tokenizer and tokenizer.kind), time.perf_counter(), 0
+    stages, gates = options.stages or STAGES[name], GATES[name][: options.gates]
+    shape: Any = {"contexts": CONTEXTS[name], "gates": gates, "stages": stages, "history": options.history}
+    shape |= {"frozen": options.frozen, "eos": eos, "seed": options.seed}
+    stage = watch and watch.stage(f"context mixing, history {options.history}", "contexts and gates")
+    with stage or contextlib.nullcontext() as progress:
 
         def log(**event: Any) -> None:
             nonlocal done
-            done += 1
-            watch.log(event="context_mixing", **event)
-            progress(min(done, in_all), in_all)
+            done, in_all = done + 1, len(CONTEXTS[name]) + stages * len(gates)
+            cast(Watch, watch).log(event="context_mixing", **event)
+            cast(Any, progress)(min(done, in_all), in_all)
 
-        model = fit_counted(text.in_memory, text.vocab_size, tokenizer, **shape, log=log)
-    return FitResult(model, {"scalars": model.scalars, "contexts": len(model.parts)})
+        model = fit_counted(stream, N, tokenizer, **shape, log=log if watch else None)
+    info = {"solve_seconds": time.perf_counter() - start, "scalars": model.scalars, "contexts": len(model.parts)}
+    return FitResult(model, info)
 
 
 def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
@@ -336,7 +313,9 @@ METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
     "optimum": _fit_optimum,
     "log-linear": _fit_log_linear,
     "iterative-scaling": _fit_iterative_scaling,
-    "context-mixing": _fit_context_mixing,
+    "context-mixing": lambda text, options, watch: fit_context_mixing(
+        text.in_memory, text.vocab_size, text.tokenizer, text.eos, options, watch
+    ),
 }
 _tables = ("features", "radius")
 _exponents = ("smoothing", "calibration_positions", "seed")

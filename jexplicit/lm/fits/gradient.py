@@ -58,10 +58,7 @@ class DecoderBatch(NamedTuple):
 
 
 def cold_start(key: Array, *, features: Features, radius: int, vocab_size: int, dtype=jnp.float32) -> tuple[Array, ...]:
-    """Random tables, uniform in +-1/sqrt(D) with D features (Sum N, Cat K N).
-
-    The paper does not state its own; this is the usual default for a linear layer.
-    """
+    """Random tables, uniform in +-1/sqrt(D) with D features."""
     blocks = 1 if features == "sum" else radius
     bound = 1 / np.sqrt(blocks * vocab_size)
     shape = (vocab_size, vocab_size)
@@ -99,12 +96,7 @@ def make_batch(X: Integer[np.ndarray, "B K"], Y: Integer[np.ndarray, " B"], *, f
 def training_step(
     optimizer: optax.GradientTransformation, *, features: Features, noise: Noise | None, mesh: Mesh
 ) -> Callable[[DecoderState, DecoderBatch], tuple[DecoderState, Array]]:
-    """The compiled step `(state, batch) -> (state, summed loss)`, with its state donated.
-
-    Args:
-        optimizer: of optax, applied to the gradient of the summed loss.
-        noise: the noise model of the embeddings; None for tables that are read by token ids.
-    """
+    """The compiled step `(state, batch) -> (state, summed loss)`, with its state donated."""
 
     def step(state: DecoderState, batch: DecoderBatch) -> tuple[DecoderState, Array]:
         loss, gradient = loss_and_gradient(state.params, batch, features=features, noise=noise, mesh=mesh)
@@ -121,10 +113,7 @@ def training_step(
 def loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, *, features: Features, noise: Noise | None, mesh: Mesh
 ) -> tuple[Array, tuple[Array, ...]]:
-    """The summed loss of a batch in nats, and its gradient by the tables.
-
-    Source: paper, Eq. 1; Sec. 3.1.1 for the noise.
-    """
+    """The summed loss of a batch in nats, and its gradient."""
     columns, everywhere = PartitionSpec(None, AXIS), PartitionSpec()
     local = functools.partial(_columns_loss_and_gradient, features=features, devices=mesh.size)
     return jax.shard_map(
@@ -142,13 +131,7 @@ def kkt_residual(
     """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2.
 
     The gradient of the convex loss is what the model expects less what occurred; this is the share of co-occurrences that it
-    misplaces (twice over, once where they are and once where they should be).
-
-    Args:
-        model: tables that are read by token ids.
-        chunk: positions at a time; it changes the memory, not the result.
-
-    Source: first-order condition of Eq. 1.
+    misplaces (twice over, once where they are and once where they should be). The chunk changes the memory, not the result.
     """
     blocks = model.tables[:1] if model.features == "sum" else model.tables
     params = initial_state(blocks, optax.identity(), mesh).params
@@ -171,16 +154,8 @@ def text_gradient(
 ) -> tuple[float, tuple[Array, ...]]:
     """The summed loss of a whole text in nats, and its gradient.
 
-    Without positions (M = 0) it is what the contexts alone give: `sum_ctx n(ctx) log Z(ctx)` and the expected co-occurrences
-    `HᵀP`.
-
-    Args:
-        params: tables [N, columns] as `initial_state` splits them over the mesh.
-        distinct: [u, K] the different contexts of the text.
-        n: [u] how often each occurs.
-        chunk: positions or contexts at a time; it changes the memory, not the result.
-
-    Source: paper, Eq. 1.
+    Without positions (M = 0) it is what the distinct contexts, n times each, alone give: `sum_ctx n(ctx) log Z(ctx)` and the
+    expected co-occurrences `HᵀP`. Tables are split over the mesh as by `initial_state`.
     """
     loss, total = 0.0, jax.tree.map(jnp.zeros_like, params)
     batches = -(-max(len(Y), len(distinct)) // chunk)
@@ -215,9 +190,6 @@ def _columns_loss_and_gradient(
     def logits(x):
         return functools.reduce(jnp.add, [read[k](x[:, k]) for k in range(K)])
 
-    def local_log_Z(x):
-        return jax.nn.logsumexp(logits(x), axis=1)
-
     def add_by_loop(G, x, expected):  # row by row: XLA's scatter of rows on a CPU takes twice as long
         def add_row(m, G):
             G = list(G)
@@ -250,7 +222,8 @@ def _columns_loss_and_gradient(
             return add(G, x, jnp.exp(rows - log_Z[:, None]) * w[:, None]), (w * log_Z).sum()
 
         # several devices first agree on all partition functions at once: meeting once a step is worth reading the rows twice
-        shared = None if devices == 1 else jax.nn.logsumexp(lax.all_gather(lax.map(local_log_Z, x), AXIS), axis=0)
+        local = None if devices == 1 else lax.map(lambda x: jax.nn.logsumexp(logits(x), axis=1), x)
+        shared = None if devices == 1 else jax.nn.logsumexp(lax.all_gather(local, AXIS), axis=0)
         gradient, log_Z = lax.scan(add_block, tuple(jnp.zeros_like(U) for U in params), (x, w, shared))
         return gradient, log_Z.sum()
 
@@ -288,18 +261,7 @@ def _padded(length: int, most: int) -> int:
 def train_language_model(
     start: str, text: TrainingText, options: Options, watch: Watch
 ) -> tuple[LanguageModel, dict[str, Any]]:
-    """Train from a cold or warm start, and keep the best epoch on dev.
-
-    Args:
-        start: "cold" or "warm".
-        text, options, watch: see `jexplicit.lm.fit_model`; the dev text is that of `watch`.
-
-    Returns:
-        the model, and results of its fit by name.
-
-    Raises:
-        ValueError: no dev text.
-    """
+    """Train from a cold or warm start, and keep the best dev epoch."""
     if watch.dev is None:
         raise ValueError(f"{start} without a dev text: training keeps its best epoch there; pass Watch(dev=stream)")
     K, features, eos = options.radius, options.features, text.eos

@@ -1,41 +1,16 @@
-"""Generalised iterative scaling of a language model, without autodiff or a learning rate.
-
-The K tokens of a context are features of L1 norm K, which is the condition of Darroch & Ratcliff (1972). A sweep moves every
-parameter by how far the model's co-occurrences are from those of the text,
+"""Generalised iterative scaling of a language model (Darroch & Ratcliff 1972).
 
     U[j, i] += (1/K) log(F[j, i] / E[j, i]),    E = HᵀP,    P = softmax(H U),
 
-where Sum's offsets share a table and add up in F and in E. *Why it never raises the loss.* Let the step be d. With
-`log z <= z - 1`, and Jensen's inequality for the average over the K tokens of a context,
+where Sum's offsets share a table and add up in F and in E. For a step d, with `log z <= z - 1` and Jensen's inequality,
 
-    L(U + d) - L(U) = sum_m log sum_i P[m, i] exp((H d)[m, i]) - <F, d>
-                   <= sum_{j,i} (E[j, i] exp(K d[j, i]) - E[j, i]) / K - F[j, i] d[j, i].
+    L(U + d) - L(U) <= sum_{j,i} (E[j, i] exp(K d[j, i]) - E[j, i]) / K - F[j, i] d[j, i],
 
-Every pair has a term of its own, convex in its d and lowest at the step above. So the loss falls by at least
-`(1/K) sum F log(F/E) - F + E >= 0`, *any* pairs may be left where they are (d = 0 adds nothing), and a shorter step in the same
-direction helps too. That settles what to do with pairs that never occur, whose optimum is at minus infinity:
+so the loss falls, *any* pairs may be left where they are, and a shorter step helps too. Pairs that never occur stay where they
+start; with noise, a linear map N of both co-occurrences, all are finite: `Ũ += (1/K) N log(Nᵀ F / Nᵀ E)`.
 
-* `noise=False`: they stay where they start, and the sweeps go to the best model that has these logits there. A start without
-  noise has them at minus infinity, where they belong.
-* `noise=True`: the parameters are those of the noisy features `H̃ = H E_noise`, whose rows have norm K
-  as well. Noise is a linear map of both co-occurrences, so that with E_noise = diag(q) + (1 - q) ⊗ p a sweep of the tables that
-  are read by token ids is `Ũ += (1/K) E_noise log(E_noiseᵀ F / E_noiseᵀ E)`: finite, as no noisy co-occurrence is zero. The
-  guarantee is that of the training loss itself, because F and E belong to the same features; smoothing F alone would void it.
-
-An output that never occurs (`<pad>`, where ends of documents are not predicted) stays where it starts in both.
-
-Both fit the training text alone, ever closer. `discount=D` stays near the start `U0` instead: it minimises
-`L(U) + D ||U - U0||_1`, a Laplace prior, of which Goodman's exponential one (2004) is the upper half. Its term is one more of
-each pair's own, and the lowest point is
-
-    U + (1/K) log((F - D)/E)  where that is above U0,    U + (1/K) log((F + D)/E)  where that is below,    else U0.
-
-So every sweep lowers the loss with its penalty. At the minimum `|E - F| <= D`: expected co-occurrences are right up to the D
-that Kneser-Ney discounts from every count, so sweeps change the smoothed tables only where offsets disagree.
-
-Sum with attention reads one table V with a weight of its own for every offset and token, `U_k[j] = w_k(j) V[j] + ...`. Its
-features are these weights, of norm `sum_k w_k(x_k)`; with the largest of the norms in the place of K all of the above holds
-for V, as a shorter step helps too.
+`discount=D` minimises `L(U) + D ||U - U0||_1`, a Laplace prior (Goodman 2004 has its upper half), by one more term a pair:
+`U + (1/K) log((F - D)/E)` above U0, `U + (1/K) log((F + D)/E)` below, else U0. At the minimum `|E - F| <= D`.
 """
 
 import functools
@@ -64,11 +39,7 @@ from jexplicit.solvers.sweeps import run_sweeps
 
 
 class SweepResult(NamedTuple):
-    """A language model and how it came about.
-
-    losses: nats per training position at the start and after each sweep, with the penalty of the prior.
-    penalty: what the prior adds to the last of them; 0 without one.
-    """
+    """A model, the losses of its sweeps, and the last penalty."""
 
     model: LanguageModel
     losses: np.ndarray
@@ -90,52 +61,18 @@ def sweep_tables(
 ) -> SweepResult:
     """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
 
-    A sweep takes one partition function per different context. The number of devices changes the speed, and the result by
-    rounding only.
-
-    Args:
-        model: where to start: the explicit solution, for one. Features, radius, eos and dtype are its own.
-        text: the training text; its devices share the work.
-        sweeps: how many; 0 measures the start.
-        noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
-        discount: D, the rate of the prior around the start, in counts; needs `noise=False`. What falls is then the loss with
-            its penalty. `kneser_ney_discount` estimates it.
-        weights: [K, N] w of Sum with attention: the tables move as one, `dU_k[j] = w_k(j) dV[j]`; needs `noise=False`.
-        chunk: contexts at a time; it changes the memory, not the result.
-        known: what else the checkpoints are of, see `jexplicit.runs.loop`.
-        on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
-        options: checkpoints and progress of jexplicit.solvers.sweeps.run_sweeps.
-
-    Raises:
-        ValueError: fewer than 0 sweeps; a negative discount, or one together with noise or infinite logits; weights that are
-            negative, of another shape, or with noise; a text of another vocabulary; no position to predict.
-        FloatingPointError: a start that gives no chance to a pair that occurs.
-
-    Example:
-        >>> from jexplicit.lm import explicit_language_model
-        >>> text = TrainingText(np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0]), 3)
-        >>> start = explicit_language_model(text.counts(2), features="cat")
-        >>> sweep_tables(start, text, sweeps=2).losses.round(2).tolist()
-        [0.61, 0.54, 0.5]
+    noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
+    discount: D of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`.
+    chunk: contexts at a time; it and the devices change the result by rounding only.
+    on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
     """
     K, N, mesh, eos = model.radius, model.vocab_size, text.mesh, model.eos
-    if sweeps < 0 or chunk < 1:
-        raise ValueError(f"{sweeps} sweeps of {chunk} contexts at a time: use at least 0 and 1")
-    if not 0 <= discount < np.inf or discount and noise:
-        raise ValueError(
-            f"a discount of {discount} with noise={noise}: use a finite one >= 0, and noise=False with one above 0"
-        )
+    if not 0 <= discount < np.inf or (noise and (discount or weights is not None)):
+        raise ValueError(f"a discount of {discount} with noise={noise}: use a finite one >= 0; it and weights need noise=False")
     if text.vocab_size != N:
         raise ValueError(f"a text of vocabulary {text.vocab_size} and a model of {N}: use the model's own tokenizer")
-    if weights is not None and (
-        noise or model.features != "sum" or weights.shape != (K, N) or not 0 <= weights.min() <= weights.max() < np.inf
-    ):
-        raise ValueError(
-            f"weights of shape {weights.shape} between {weights.min():g} and {weights.max():g}, noise={noise}, for features "
-            f"{model.features!r}: use finite weights >= 0 of shape {(K, N)}, Sum, and noise=False"
-        )
     X, Y = contexts(text.in_memory, K, eos=eos)
     if not len(Y):
         raise ValueError("no position to predict: the text has no tokens")
@@ -174,21 +111,6 @@ def sweep_tables(
     return SweepResult(as_model(read(moved)), losses, penalty(moved))
 
 
-def kneser_ney_discount(counts: Counts, *, features: Features, radius: int, eos: bool = False) -> float:
-    """`D = n_1/(n_1 + 2 n_2)`, n_c the number of pairs with count c.
-
-    Example:
-        >>> from jexplicit import count
-        >>> counts = count(np.array([0, 1, 2, 1, 1, 2, 0, 2, 1, 0]), radius=2, vocab_size=3)
-        >>> round(kneser_ney_discount(counts, features="cat", radius=2, eos=True), 2)
-        0.56
-
-    Source: Chen & Goodman 1999, Eq. 17.
-    """
-    n = sum(counts_of_counts(F) for F in _blocks(counts, features, radius, eos))
-    return float(discounts_of(n, modified=False)[0])
-
-
 @jax.jit
 def _read_weighted(weights: Array, tables: tuple[Array, ...], moving: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(U + w[:, None] * moving[0] for U, w in zip(tables, weights, strict=True))
@@ -212,27 +134,19 @@ def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
 
 
 @jax.jit
-def _moved_by(U: Float[Array, "N I"], U0: Float[Array, "N I"]) -> Float[Array, " N"]:
+def _moved_by(U: Array, U0: Array) -> Float[Array, " N"]:
     """`||U - U0||_1` by row; columns that fill the mesh stay at minus infinity."""
     return jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1)
 
 
 @jax.jit
-def _matched_logits(F: Float[Array, "N I"], U: Float[Array, "N I"]) -> Float[Array, " N"]:
+def _matched_logits(F: Array, U: Array) -> Float[Array, " N"]:
     """`<F, U>` by row, also for pairs that never occur, with infinite logits."""
     return jnp.where(F > 0, F * U, 0).sum(axis=1)
 
 
 @functools.partial(jax.jit, static_argnames="D")
-def _moved(
-    U: Float[Array, "N I"],
-    F: Float[Array, "N I"],
-    E: Float[Array, "N I"],
-    U0: Float[Array, "N I"],
-    noise: Noise | None,
-    D: float,
-    K: Array,
-) -> Array:
+def _moved(U: Array, F: Array, E: Array, U0: Array, noise: Noise | None, D: float, K: Array) -> Array:
     """The tables after a sweep; with D of a prior around U0."""
     F = jnp.maximum(F, 0)  # columns that only fill the mesh
     if noise is not None:
@@ -300,9 +214,11 @@ def _sweep_start(rows: OffsetRows, exponents: np.ndarray) -> tuple[LanguageModel
 
 
 def _sweep_discount(text: TrainingText, options: Options) -> float:
+    """By default that of Kneser-Ney, `n_1/(n_1 + 2 n_2)` of the pairs."""
     if options.discount is not None:
         return options.discount
-    return kneser_ney_discount(text.counts(options.radius), features=options.features, radius=options.radius, eos=text.eos)
+    F = _blocks(text.counts(options.radius), options.features, options.radius, text.eos)
+    return float(discounts_of(sum(map(counts_of_counts, F)), modified=False)[0])
 
 
 def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponents: np.ndarray) -> dict[str, Any]:

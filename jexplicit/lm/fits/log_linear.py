@@ -9,7 +9,6 @@ positions, a convex problem). Cat has a table per offset and a = 1. Sum shares o
 much of a token's information reaches an offset, in closed form from the same counts.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -17,19 +16,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
-from scipy.sparse import csr_array
 
 from jexplicit.counts.pairs import Counts, counted_radius
 from jexplicit.data.contexts import contexts
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import LanguageModel, map_contexts, token_model
 from jexplicit.lm.core.names import Features, Smoothing
-from jexplicit.lm.core.smoothing import unigram
-from jexplicit.lm.rows import smoothed_offset_rows, target_counts
+from jexplicit.lm.core.smoothing import kneser_ney, unigram
+from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.devices import full_precision
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
+
+
+@jax.jit
+def _add_one(C: Array) -> Array:
+    """A pseudo-count of 1 for every pair."""
+    return (C + 1) / (C + 1).sum(axis=1, keepdims=True)
+
+
+_smoothings = {"kneser-ney": kneser_ney, "add-alpha": _add_one}
 
 
 class OffsetRows(NamedTuple):
@@ -54,25 +61,18 @@ def offset_rows(
     `I_k(j) = KL(P_k(.|j) || p)` is what token j says about the token k places on; an offset reads it with the attention
     `a_k(j) = I_k(j) / I_1(j)`.
 
-    Args:
-        counts: C_1 .. C_K' of jexplicit.counts.pairs.count.
-        features: "sum" or "cat".
-
-    Raises:
-        ValueError: a radius that was not counted; another smoothing than these.
-
     Example:
         >>> from jexplicit import count
         >>> rows = offset_rows(count(np.array([0, 1, 2, 1, 1, 0]), radius=2, vocab_size=3), features="cat")
         >>> len(rows.tables), rows.tables[0].shape
         (2, (3, 3))
     """
-    if features not in ("sum", "cat"):
-        raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
+    if features not in ("sum", "cat") or smoothing not in _smoothings:
+        raise ValueError(f"features {features!r}, smoothing {smoothing!r}: choose sum or cat, {' or '.join(_smoothings)}")
     K = counted_radius(counts, radius)
     log_p = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))[None]
-    sparse = smoothed_offset_rows(tuple(map(csr_array, counts[:K])), eos=eos, smoothing=smoothing, over=np.asarray(log_p[0]))
-    tables = tuple(_normalised(jnp.asarray(sparse.dense(k), jnp.float32), log_p) for k in range(K))
+    targets = (jnp.asarray(with_targets(C, eos=eos), jnp.float32) for C in counts[:K])
+    tables = tuple(jnp.log(_smoothings[smoothing](C)) - log_p for C in targets)
     if features == "cat" or K == 1:
         return OffsetRows(log_p, tables, features, eos)
     attention, shared = _shared(tables, log_p)
@@ -80,13 +80,7 @@ def offset_rows(
 
 
 class ExponentFit(NamedTuple):
-    """The outcome of `fit_exponents`.
-
-    exponents: [1 + K] mu, lambda_1 .. lambda_K.
-    loss: nats per held-out position, penalty left out.
-    gradient: largest entry of the gradient of what was minimised; 0 at the minimum.
-    passes: over the positions.
-    """
+    """[mu, lambda_1 .. lambda_K], held-out loss, last gradient, and passes."""
 
     exponents: Float[np.ndarray, " S"]
     loss: float
@@ -111,16 +105,8 @@ def fit_exponents(
 
         dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
 
-    Args:
-        rows: of another text.
-        X: [M, K] contexts, nearest token first.
-        ridge: strength of the penalty, nats per position; default `max(1e-4, 3/(2M), 25/M²)`, as much as 1.5 positions in all.
-            It ties exponents that the positions say little about to a_0: 1 of the unigram, 1/k of offset k.
-        tolerance: of the largest entry of the gradient, where the iterations end.
-        iterations: at most; each is a pass over the positions.
-
-    Raises:
-        ValueError: no positions, or contexts of another width.
+    The ridge, by default `max(1e-4, 3/(2M), 25/M²)` nats per position, ties exponents that the positions say little about to
+    a_0: 1 of the unigram, 1/k of offset k. The rows are of another text than X [M, K] and Y [M].
 
     Example:
         >>> rows = OffsetRows(jnp.zeros((1, 2)), (jnp.log(jnp.array([[0.8, 0.2]] * 2)),), "cat", False)
@@ -171,11 +157,7 @@ def _moments_of_position(read: tuple[Array, tuple[Array, ...], Array], x_and_y: 
 def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:
     """The language model of fitted weights (mu, lambda_1 .. lambda_K), as tables.
 
-    The unigram is spread evenly over the K tables. Those of a weighted Sum are multiples of one by rows: the attention and the
-    exponents are in them.
-
-    Raises:
-        ValueError: another number of exponents than the tables have, and one for log p.
+    The unigram is spread evenly over the K tables. Those of a weighted Sum are multiples of one by rows.
 
     Example:
         >>> from jexplicit import count
@@ -196,16 +178,9 @@ def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
 
     Were mean co-occurrences `f^delta`, the derivation would subtract `delta sum_k lambda_k log f` where it now subtracts
     `sum_k lambda_k log f` and keeps `mu log f`. The paper assumes 1 and suspects a little less.
-
-    Source: paper, Eq. 11-14 and Sec. 4.
     """
     mu, total = float(exponents[0]), float(np.sum(exponents[1:]))
     return (1 - mu + total) / total
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _normalised(rows: Array, log_p: Array) -> Array:
-    return jax.nn.log_softmax(rows + log_p, axis=1) - log_p
 
 
 @jax.jit

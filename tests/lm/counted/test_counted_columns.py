@@ -4,10 +4,22 @@ import functools
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
-from jexplicit.lm.counted.columns import COLUMNS, Context, Text, follower, spelling
-from jexplicit.lm.counted.tree import agglomerate, as_tree, bisect, grow, grow_with_classes, unit, vectors
+from jexplicit.lm.counted.contexts import (
+    COLUMNS,
+    Context,
+    Text,
+    agglomerate,
+    as_tree,
+    bisect,
+    follower,
+    grow,
+    singular_vectors,
+    spelling,
+    window_of,
+)
 
 _play = (
     "First Man:\nTo be, or not.  Is't?\nOh NO! we\n\nKing:\nwe, two\nbe it\n\n\nFirst Man:\nSo\n",
@@ -28,10 +40,10 @@ def stream(n, seed=0):
 _all = (1, 3, *COLUMNS, follower(Context(1)), "4:2")
 
 
-def text(ids, **options):
+def text(ids, history="none"):
     own = spelling(tokenizer(), tokenizer().vocab_size)
     classes = {4: np.arange(tokenizer().vocab_size) % 4}
-    return Text(ids, own._replace(classes=classes), **options)
+    return Text(ids, own._replace(classes=classes), history)
 
 
 def facts(ids, t):
@@ -57,18 +69,15 @@ def facts(ids, t):
             opens += [line] if len(line) > 1 and (not lines or lines[-1] == "\n") else []
             lines, line, in_line = [*lines, "".join(line)], [], 0
     word = [*([None] * 3), *words]
-    above = lines[-1][len(line) : len(line) + 2] if lines and len(line) < len(lines[-1]) - 1 else None
     return {
         1: ids[t - 1],
         3: ids[t - 3] if t - 3 >= begin else None,
         "part": "".join(part),
         "word": word[-1],
         "word before": word[-2],
-        "two words before": word[-3],
         "since": "".join(since),
         "line": "".join(line),
         "width": len(line),
-        "above": above,
         "speaker": "".join(opens[-1]) if opens else None,
         "speaker before": "".join(opens[-2]) if len(opens) > 1 else None,
         "paragraph": (not lines or lines[-1] == "\n") * (2 - bool(line)),
@@ -99,24 +108,19 @@ def test_no_column_sees_the_future_or_beyond_a_window():
     ids, far = stream(3), stream(6)
     for t in (1, 40, 121, len(ids) - 2):
         other = np.concatenate([ids[:t], stream(3, seed=7)[: len(ids) - t]])
-        for across in (False, True):
-            one, two = text(ids, across=across), text(other, across=across)
+        for history in ("none", "all"):
+            one, two = text(ids, history), text(other, history)
             for column in _all:
                 np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
     for t in (60, 140, len(far) - 1):
-        other = np.append(np.resize(stream(9, seed=7), t - 30), far[t - 30 :])
-        one, two = (text(own, across=True, window=30) for own in (far, other))
+        other = np.append(np.resize(stream(9, seed=7), t - 32), far[t - 32 :])
+        one, two = (text(own, "window:32") for own in (far, other))
         for column in (*_all[:-2], "4:2"):
             assert one[column][t] == two[column][t], (column, t)
 
 
-def test_no_column_sees_another_document_or_another_text():
-    ids, own = stream(2), text(stream(2), across=True)
-    joined = np.concatenate([stream(2, seed=5)[:-1], ids])
-    border = len(joined) - len(ids)
-    whole = text(joined, across=True, border=border)
-    for column in (1, 3, "part", "word", "since", "4:2"):
-        np.testing.assert_array_equal(whole[column][border + 1 :], own[column][1:], err_msg=f"{column}")
+def test_no_column_sees_another_document():
+    ids = stream(2)
     pads, whole = np.flatnonzero(ids == 0), text(ids)
     for a, b in zip(pads[:-1], pads[1:], strict=True):
         own = text(ids[a : b + 1])
@@ -127,9 +131,10 @@ def test_no_column_sees_another_document_or_another_text():
 def test_trees_have_a_path_for_every_token():
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 40, 3000) // 3
+    pairs = csr_array((np.ones(2999, int), (ids[1:], ids[:-1])), shape=(14, 14))
     for tree in (
-        grow(ids, 14),
-        bisect(unit(vectors(ids, 14, rank=3)), np.bincount(ids, minlength=14)),
+        grow(ids, 14)[0],
+        bisect(singular_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
         bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
         agglomerate(rng.random((14, 5))),
     ):
@@ -146,7 +151,7 @@ def test_trees_have_a_path_for_every_token():
 
 def test_tokens_that_follow_the_same_tokens_share_their_path():
     rng = np.random.default_rng(0)
-    tree = grow(np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)]), 5)
+    tree = grow(np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)]), 5)[0]
     assert tree.bit[3, : tree.length[3] - 1].tolist() == tree.bit[4, : tree.length[4] - 1].tolist()
 
 
@@ -154,7 +159,8 @@ def clustered(sizes: tuple[int, ...]) -> np.ndarray:
     """Unit vectors in well separated groups of these sizes."""
     rng = np.random.default_rng(0)
     centres = np.repeat(np.eye(len(sizes)) * 3, sizes, axis=0)
-    return unit(centres + rng.normal(size=centres.shape) / 4)
+    x = centres + rng.normal(size=centres.shape) / 4
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def test_a_set_is_halved_between_its_clusters_and_each_half_keeps_its_share():
@@ -171,20 +177,20 @@ def test_a_set_is_halved_between_its_clusters_and_each_half_keeps_its_share():
 
 
 def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monkeypatch):
-    monkeypatch.setattr("jexplicit.lm.counted.tree._merged", 10)
-    monkeypatch.setattr("jexplicit.lm.counted.tree._short", 1000)
+    monkeypatch.setattr("jexplicit.lm.counted.contexts._merged", 10)
+    monkeypatch.setattr("jexplicit.lm.counted.contexts._short", 1000)
     rng = np.random.default_rng(1)
     groups = np.arange(1, 31).reshape(3, 10)  # subjects, verbs, objects; token 31 never occurs
     ids = np.stack([rng.choice(group, 2000) for group in groups], axis=1).ravel()
-    found = grow_with_classes(ids, 32, (3, 40))[1]
+    found = grow(ids, 32, (3, 40))[1]
     assert all(len(set(found[3][group].tolist())) == 1 for group in groups) and len(set(found[3][1:31].tolist())) == 3
     assert found[3][31] == found[3][0] == 0 and found[40].max() == 30  # no more classes than tokens
-    again = grow_with_classes(ids, 32, (3,))[1][3]
+    again = grow(ids, 32, (3,))[1][3]
     np.testing.assert_array_equal(again, found[3])
-    tree, cuts = grow_with_classes(ids[:999], 32, (3,))
+    tree, cuts = grow(ids[:999], 32, (3,))
     np.testing.assert_array_equal(cuts[3], tree.classes(3, np.bincount(ids[:999], minlength=32)))
-    monkeypatch.setattr("jexplicit.lm.counted.tree._merged", 40)
-    tree, found = grow_with_classes(ids, 32, (3,))
+    monkeypatch.setattr("jexplicit.lm.counted.contexts._merged", 40)
+    tree, found = grow(ids, 32, (3,))
     np.testing.assert_array_equal(found[3], tree.classes(3, np.bincount(ids, minlength=32)))
 
 
@@ -192,6 +198,9 @@ def test_trees_of_one_token_and_contexts_of_unknown_columns_are_refused():
     with pytest.raises(ValueError, match="at least two"):
         grow(np.zeros(4, int), 1)
     assert as_tree({2: (0, 1)}, 2, 2).length.tolist() == [1, 1]
+    for history in ("some", "window:31", "none:document"):
+        with pytest.raises(ValueError, match="choose none, document"):
+            window_of(history)
     for column in (0, "parts", "60:0"):
         with pytest.raises(ValueError, match="give k >= 1"):
             Context(column)

@@ -3,7 +3,6 @@
 Tolerances: sums are made in float64 and kept in float32, whose rounding at the sizes met here is below 1e-5.
 """
 
-import functools
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,10 +13,9 @@ from counted_models import stream, tokenizer
 from scipy.optimize import minimize
 
 from jexplicit.lm.counted import evidence as core
-from jexplicit.lm.counted.columns import Context, Text, spelling
-from jexplicit.lm.counted.evidence import View, decisions, evidence, intervals, keys, pass_over, sort, table_of
-from jexplicit.lm.counted.mixing import Gate, blocks_of, directions, newton, read_gate, whitening
-from jexplicit.lm.counted.tree import grow
+from jexplicit.lm.counted.contexts import Context, Text, grow, mix, spelling
+from jexplicit.lm.counted.evidence import View, decisions, evidence, keys, pass_over, predicted_places, sort
+from jexplicit.lm.counted.mixing import Gate, blocks_of, directions, newton, read_gate
 
 ATOL = 1e-5
 
@@ -25,10 +23,18 @@ ATOL = 1e-5
 def small():
     ids = stream(4)
     N = tokenizer().vocab_size
-    tree, block = grow(ids, N), np.arange(len(ids)) * 5 // len(ids)
-    d = decisions(ids, tree, eos=False, block=block)
+    tree, block = grow(ids, N)[0], np.arange(len(ids)) * 5 // len(ids)
+    d = decisions(ids, tree, predicted_places(ids, False), block)
     base = np.random.default_rng(0).normal(size=len(d.bit)).astype(np.float32)
-    return ids, d, base, Context(1)(Text(ids, spelling(tokenizer(), N)))
+    return ids, d, base, Text(ids, spelling(tokenizer(), N))[Context(1)]
+
+
+def take(seen, at):
+    return core.Statistics(*(field[at] for field in seen))
+
+
+def cells(h, node):
+    return mix(h, node.astype(np.uint64)) >> np.uint64(29)
 
 
 def views(L):
@@ -39,11 +45,11 @@ def views(L):
 
 def slow(name, d, base, h):
     """Of every decision what its cell has seen before: (time, y, p) of each."""
-    cells, seen = defaultdict(list), []
+    of, seen = defaultdict(list), []
     for i in range(len(d.bit)):
-        cells[h[d.place[i]], d.node[i]].append(i)
+        of[h[d.place[i]], d.node[i]].append(i)
     for i in range(len(d.bit)):
-        before = [j for j in cells[h[d.place[i]], d.node[i]] if j < i]
+        before = [j for j in of[h[d.place[i]], d.node[i]] if j < i]
         if name == "training":
             before = [j for j in before if d.block[j] < d.block[i]]
         if name == "window":
@@ -56,27 +62,26 @@ def slow(name, d, base, h):
 def test_what_cells_have_seen(name):
     ids, d, base, h = small()
     (key,) = keys(h, d, 1, range(1))
-    s = sort(key, base)
-    parts = [s.seen(begin, slice(len(begin)) if end is None else end) for begin, end in intervals(s, views(len(ids))[name], d)]
-    found = functools.reduce(core.Statistics.then, parts)
+    s = sort(key, base, views(len(ids))[name], d)
+    found = s.seen(*((begin, slice(0, len(key)) if end is None else end) for begin, end in s.views))
     at, p = np.argsort(s.time), 1 / (1 + np.exp(-base.astype(float)))
-    found = found.take(at)
+    found = take(found, at)
     for i, before in enumerate(slow("whole" if name == "both" else name, d, base, h)):
         y, r, v = d.bit[before], d.bit[before] - p[before], p[before] * (1 - p[before])
         assert (found.n[i], found.ones[i]) == (len(before), y.sum())
         assert found.last[i] == (y[-1] if len(y) else 0) + 2 * (y[-2] if len(y) > 1 else 0)
         fade = 0.875 ** np.arange(len(y))[::-1]  # the last one has weight 1
         sums = [r.sum(), v.sum(), (fade * r).sum(), (fade * v).sum()]
-        np.testing.assert_allclose(list(found.take(np.array(i)))[3:], sums, atol=ATOL)
+        np.testing.assert_allclose(list(take(found, i))[3:], sums, atol=ATOL)
 
 
 def test_evidence_of_a_pass():
     """Counted: the table of the other half of the cells; residual and recent: their formulas."""
     ids, d, base, h = small()
-    past = pass_over(h, d, base, View(whole=True), end=600)
-    tables = np.zeros((2, 2, 576 * 25))
+    past = pass_over(h, d, base, View(whole=True))
+    tables, prior = np.zeros((2, 2, 576 * 25)), np.tile(1 / (1 + np.exp(-0.6 * np.arange(-12, 13))), 576)
     seen, p = slow("whole", d, base, h), 1 / (1 + np.exp(-base.astype(float)))
-    half = (core.cells_of(h[d.place], d.node) & np.uint64(1)).astype(int)
+    half = (cells(h[d.place], d.node) & np.uint64(1)).astype(int)
 
     def state(i):
         y = d.bit[seen[i]]
@@ -84,7 +89,7 @@ def test_evidence_of_a_pass():
         x = np.clip(base[i] / 0.6 + 12, 0, 23.999)
         return ((n0 * 12 + n1) * 4 + (y[-1] + 2 * (y[-2] if len(y) > 1 else 0))) * 25 + int(x), x % 1
 
-    for i in range(600):
+    for i in range(len(d.bit)):
         if seen[i]:
             cell, part = state(i)
             tables[half[i], d.bit[i], cell] += 1 - part
@@ -94,7 +99,8 @@ def test_evidence_of_a_pass():
             assert (past.x[:, i] == 0).all() and not past.known[i]
             continue
         (cell, part), before = state(i), seen[i]
-        own = table_of(tables[1 - half[i]] if i < 600 else tables.sum(axis=0)).ravel()
+        zeros, ones = tables[1 - half[i]]  # and two pseudo-counts, as the base has them in the bin
+        own = np.log(ones + 2 * prior) - np.log(zeros + 2 * (1 - prior))
         y, n = d.bit[before], len(before)
         counted = (1 - part) * own[cell] + part * own[cell + 1]
         if n > 60:
@@ -115,11 +121,13 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     assert len(np.unique(whole.cells.first)) > 4
     for one, two in zip(parts.cells[:2] + parts.cells.seen[:3], whole.cells[:2] + whole.cells.seen[:3], strict=True):
         np.testing.assert_array_equal(one, two)
-    first = pass_over(h, d, base, View(whole=True), keep=True, end=700, table=whole.table)
-    cut = type(d)(*(v[700:] if len(v) == len(d.bit) else v for v in d))
+    both = pass_over(h, d, base, View(whole=True), table=whole.table).x
+    start, cut = (core.Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
+    first = pass_over(h, start, base[:700], View(whole=True), keep=True, table=whole.table)
     later = pass_over(h, cut, base[700:], View(whole=True), table=whole.table, before=first.cells)
-    np.testing.assert_allclose(later.x[0], first.x[0, 700:], atol=1e-4)
-    np.testing.assert_allclose(later.x[1:], first.x[1:, 700:], atol=3e-3)  # cells hold sums in half precision
+    np.testing.assert_allclose(first.x, both[:, :700], atol=ATOL)
+    np.testing.assert_allclose(later.x[0], both[0, 700:], atol=1e-4)
+    np.testing.assert_allclose(later.x[1:], both[1:, 700:], atol=3e-3)  # cells hold sums in half precision
 
 
 def test_a_long_text_changes_its_base_shard_by_shard(monkeypatch):
@@ -167,10 +175,10 @@ def test_a_chunk_of_one_decision_and_a_context_of_one_cell(monkeypatch):
     monkeypatch.setattr(core, "_chunk", len(d.bit) - 1)
     np.testing.assert_allclose(pass_over(h, d, base, View(whole=True)).x, whole.x, atol=ATOL)
     one, zeros = d._replace(node=np.zeros_like(d.node)), np.zeros_like(h)
-    cells, cell = pass_over(zeros, one, base, View(whole=True), keep=True).cells, core.cells_of(zeros[:1], one.node[:1])
-    assert cells is not None and cells.seen.n.tolist() == [len(d.bit)]
-    found = cells.find(np.append(cell, [cell + np.uint64(1), cell ^ np.uint64(1 << 34)]))
-    assert found.n.tolist() == [len(d.bit), 0, 0] and found.take(np.array([False, True, False])).n.tolist() == [0]
+    kept, cell = pass_over(zeros, one, base, View(whole=True), keep=True).cells, cells(zeros[:1], one.node[:1])
+    assert kept is not None and kept.seen.n.tolist() == [len(d.bit)]
+    found = kept.find(np.append(cell, [cell + np.uint64(1), cell ^ np.uint64(1 << 34)]))
+    assert found.n.tolist() == [len(d.bit), 0, 0] and take(found, [1]).n.tolist() == [0]
 
 
 def test_cells_hold_what_was_seen_in_small_integers():
@@ -181,14 +189,14 @@ def test_cells_hold_what_was_seen_in_small_integers():
     sums = rng.normal(size=(4, len(cell))).astype(np.float16).astype(np.float32)
     seen = core.Statistics(n, n // 2, (n % 4).astype(np.int8), *sums)
     seen.r[3] = 40_000.5  # more than half precision holds
-    cells = core.join([cell[:9], cell[9:]], [seen.take(np.arange(9)), seen.take(np.arange(9, len(cell)))])
-    assert [field.dtype for field in cells.seen[3:]] == [np.float32, *[np.float16] * 3]
-    assert cells.seen.n.dtype == np.uint16 and cells.seen.last.dtype == np.uint8
+    kept = core.join([cell[:9], cell[9:]], [take(seen, slice(9)), take(seen, slice(9, None))])
+    assert [field.dtype for field in kept.seen[3:]] == [np.float32, *[np.float16] * 3]
+    assert kept.seen.n.dtype == np.uint16 and kept.seen.last.dtype == np.uint8
     order = rng.permutation(len(cell))
-    for one, two in zip(cells.find(cell[order]), seen.take(order), strict=True):
+    for one, two in zip(kept.find(cell[order]), take(seen, order), strict=True):
         np.testing.assert_array_equal(one, two)
         assert one.dtype == two.dtype
-    none = cells._replace(low=cells.low[:0], first=cells.first * 0, seen=seen.take(np.arange(0)))
+    none = kept._replace(low=kept.low[:0], first=kept.first * 0, seen=take(seen, slice(0)))
     assert not none.find(cell).n.any()
 
 
@@ -202,10 +210,10 @@ def test_cells_of_few_decisions_say_nothing():
 
 def test_more_decisions_than_a_key_can_number_are_refused_before_any_is_made():
     ids = stream(4)
-    tree = grow(ids, tokenizer().vocab_size)
+    tree = grow(ids, tokenizer().vocab_size)[0]
     long = tree._replace(length=np.full_like(tree.length, 1 << 28))
     with pytest.raises(ValueError, match="decisions: context mixing counts 268,435,456 at most; give less text"):
-        decisions(ids, long, eos=False)
+        decisions(ids, long, np.arange(1, 9))
 
 
 def test_a_chain_without_discounts_is_smoothing_by_hand():
@@ -268,7 +276,7 @@ def test_directions_are_those_in_which_sets_differ():
     X, sets = rng.normal(size=(40_000, 3)).astype(np.float32), rng.integers(0, 20, 40_000)
     own = rng.normal(size=20)[sets] * 2  # weights of the second input, which differ between the sets
     y = rng.random(40_000) < 1 / (1 + np.exp(-own * X[:, 1]))
-    M = whitening(np.eye(3))
+    M = np.eye(3)
     for halves in (None, np.arange(40_000) % 2):
         gate = directions(X.T, y, np.zeros(40_000), sets, M, sets_in_all=20, size=3, ridge=3.0, halves=halves)
         best = gate.U[:, np.argmin(gate.ridge)]

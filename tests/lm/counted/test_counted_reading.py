@@ -15,11 +15,11 @@ import jexplicit
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.attribution import account, divide, entry_names, explain
+from jexplicit.lm.attribution import account, divide, explain
 from jexplicit.lm.checkpoints import import_model
 from jexplicit.lm.core.model import draw_sample, read_text, token_model
 from jexplicit.lm.counted import reading
-from jexplicit.lm.counted.columns import Context, Text
+from jexplicit.lm.counted.contexts import Context, Text
 from jexplicit.lm.counted.evidence import KINDS
 from jexplicit.lm.counted.model import fit_counted
 from jexplicit.lm.counted.reading import begin, combine, look_ahead, mass_log_odds
@@ -238,13 +238,12 @@ def test_entries_add_up_to_what_reading_uses_and_tokens_and_alternatives_are_exp
     state = read(model, init(model), ids[1:8])[1]
     own, log_p = account(model, state, ids[8:60]), read(model, state, ids[8:60])[0]
     np.testing.assert_allclose(own.entries.sum(axis=1), own.log_odds, atol=1e-5)
-    np.testing.assert_allclose(np.bincount(own.decisions.place, own.log_p, 52), log_p, atol=1e-5)
-    assert own.names == entry_names(model) and own.names[-2:] == ("bias", "clipped")
+    odds, nats, own_log_p = own.by_token(np.arange(52))
+    np.testing.assert_allclose(own_log_p, log_p, atol=1e-5)
     assert np.abs(own.entries[:, -1]).max() > 1  # evidence of more than 9.5 nats, which is cut off
-    places, signed = np.arange(52), np.bincount(own.decisions.place, (2 * own.decisions.bit - 1) * own.log_odds)
-    np.testing.assert_allclose(own.by_token(places).sum(axis=1), signed, atol=1e-4)
-    nats = log_p + np.bincount(own.decisions.place) * np.log(2)
-    np.testing.assert_allclose(own.nats_by_token(places).sum(axis=1), nats, atol=1e-4)
+    signed = np.bincount(own.decisions.place, (2 * own.decisions.bit - 1) * own.log_odds)
+    np.testing.assert_allclose(odds.sum(axis=1), signed, atol=1e-4)
+    np.testing.assert_allclose(nats.sum(axis=1), log_p + np.bincount(own.decisions.place) * np.log(2), atol=1e-4)
     text, m = read_text(ids, model.radius), np.array([0, 1, 40, 70])
     why = explain(model, text.X[m], text.Y[m], past=text.past.take(m))
     assert why.names[-3:] == ("bias", "clipped", "even odds") and len(why.tokens) == len(why.names)

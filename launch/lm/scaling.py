@@ -1,10 +1,8 @@
 """The paper's assumptions on real text (Sec. 2.2).
 
-The mean co-occurrence of an output grows as its count (Eq. 12-14, Fig. 1 left), and partition functions do not depend on the
-context (Eq. 11).
+Mean co-occurrences grow as counts (Eq. 12-14, Fig. 1 left); partition functions do not depend on the context (Eq. 11).
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -13,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer, Real
 
 from jexplicit.data.contexts import distinct_contexts
-from jexplicit.lm.core.model import LanguageModel, Tables, logits
+from jexplicit.lm.core.model import LanguageModel
 
 
 class Scaling(NamedTuple):
@@ -27,49 +25,23 @@ class Scaling(NamedTuple):
 def log_mean_cooccurrences(
     model: LanguageModel, f: Real[np.ndarray, " N"], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
 ) -> Float[np.ndarray, " N"]:
-    """`log <E_G[F_i]>`: the K-power mean over contexts of geometric mean co-occurrences.
+    """`log <E_G[F_i]>`, `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)` (Eq. 11-14).
 
-    `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)`. As the logits are `log prod_d F[d, i]^H[m, d]` less
-    `(K - 1) log(sum_d F[d, i])`, and `sum_d F[d, i] = K f_i`, it follows from the model's own tables.
-
-    Args:
-        model: tables solved from F.
-        f: [N] how often each token is a target; once where it never is, as F has it.
-        X: [M, K] contexts to average over.
-        n: [M] how often each counts; default, once.
-
-    Returns:
-        [N] natural logarithms; the paper assumes them to be log f_i plus a constant.
-
-    Source: paper, Eq. 11-14 and Fig. 1 left.
+    As the logits are `log prod_d F[d, i]^H[m, d]` less `(K - 1) log(sum_d F[d, i])`, and `sum_d F[d, i] = K f_i`, it follows
+    from the model's own tables. f: [N] counts of the targets; n: [M] how often each context counts, default once.
     """
-    K = model.radius
+    K, block = model.radius, 512
     distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
-    log_weights = np.log(n / n.sum())
-    block = 512
     padding = -len(distinct) % block
-    distinct = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
-    log_weights = np.pad(log_weights, (0, padding), constant_values=-np.inf).reshape(-1, block)
-    log_power_mean = _log_mean_exp_logits(model.tables, distinct, log_weights)
+    blocks = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
+    log_weights = np.pad(np.log(n / n.sum()), (0, padding), constant_values=-np.inf).reshape(-1, block)
+    log_power_mean = _log_mean_exp_logits(model, blocks, log_weights)
     column = K * np.maximum(f, 1)  # sum_d F[d, i]
     return np.asarray((log_power_mean + (K - 1) * np.log(column).astype(log_power_mean.dtype)) / K)
 
 
 def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None) -> float:
-    """The standard deviation of `log Z` over contexts, in nats (0 in Eq. 11).
-
-    Args:
-        model: tables solved from F.
-        n: [M] how often each counts; default, once.
-
-    Example:
-        >>> from jexplicit.lm.core.model import token_model
-        >>> model = token_model([jnp.log(jnp.array([[1.0, 1.0], [6.0, 2.0]]))], "cat", False)  # Z = 2 and 8
-        >>> round(partition_spread(model, np.array([[0], [1]])) / float(np.log(2)), 6)  # 1 and 3 bits
-        1.0
-
-    Source: paper, Eq. 11.
-    """
+    """The standard deviation of `log Z` over contexts, in nats (0 in Eq. 11)."""
     distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
     log_Z = model.rows.log_partition(distinct).astype(np.float64)
     return float(np.sqrt(np.average((log_Z - np.average(log_Z, weights=n)) ** 2, weights=n)))
@@ -77,11 +49,6 @@ def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int
 
 def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
     """The least-squares line through `(log f_i, log <E_G[F_i]>)` of outputs seen.
-
-    The explicit solution assumes slope 1 (paper, Sec. 2.2).
-
-    Raises:
-        ValueError: fewer than two different counts above 0, or a mean that is not finite.
 
     Example:
         >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)
@@ -96,13 +63,13 @@ def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) ->
 
 
 @jax.jit
-def _log_mean_exp_logits(tables: Tables, X: Array, log_weights: Array) -> Array:
+def _log_mean_exp_logits(model: LanguageModel, X: Array, log_weights: Array) -> Array:
     """`log sum_m w_m exp(logits_m)` per output, over blocks of contexts."""
 
     def add_block(total, block):
         x, log_w = block
-        terms = jax.vmap(functools.partial(logits, tables))(x) + log_w[:, None].astype(total.dtype)
+        terms = jax.vmap(model.logits)(x) + log_w[:, None].astype(total.dtype)
         return jnp.logaddexp(total, jax.nn.logsumexp(terms, axis=0)), None
 
-    start = jnp.full(tables[0].shape[1], -jnp.inf, tables[0].dtype)
+    start = jnp.full(model.vocab_size, -jnp.inf, model.tables[0].dtype)
     return jax.lax.scan(add_block, start, (X, log_weights))[0]
