@@ -1,4 +1,4 @@
-"""Compare the speed of counts, fits, scores and steps with named peers.
+"""Compare the speed of counts, fits and scores with named peers.
 
     python -m launch.bench --preset tiny --out runs/bench
     python -m launch.bench --cases ngram-fit ngram-scoring --train FILES --sizes 100_000 1_000_000 --out runs/ngrams
@@ -6,8 +6,6 @@
 * counting: tables of pairs of tokens at four distances, beside `numpy.bincount`.
 * ngram-fit, context-mixing-fit: tokens to a model, beside KenLM's `lmplz -o 5` with its files; perplexities of text after it.
 * ngram-scoring, context-mixing-scoring: the text after it, beside KenLM's Python module with the n-gram model.
-* adagrad: a step of a softmax table, beside `torch.optim.Adagrad`; without PyTorch, beside optax's.
-* attention: the update of ten tokens of each task by linear self-attention, beside three einsums.
 
 What both sides compute alike is compared before it is timed. A peer that is not installed is named, and there is no ratio.
 """
@@ -30,32 +28,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 
 import numpy as np
 
-from jexplicit.data.contexts import PAD, context_columns, contexts, with_leading_pads
+from jexplicit.data.contexts import PAD, context_columns, with_leading_pads
 from jexplicit.data.corpora import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import set_malloc
 from launch.kit.command import Preset, run_command
-from launch.kit.views import Column, Row
+from launch.kit.views import Column, Row, Table
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
-    import jax
-
     from jexplicit.lm.counted.reading import AnyModel
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
-Case = Literal["counting", Text, "adagrad", "attention"]
+Case = Literal["counting", Text]
 Call = Callable[[], object]
-Step = Callable[[np.ndarray, np.ndarray], object]  # of contexts and targets
-RADIUS, WIDTH, TOKENS, RATE, BATCHES = 4, 11, 10, 0.01, 3
+RADIUS = 4
 
 
 @dataclass(frozen=True)
 class Config:
-    """Compare the speed of counts, fits, scores and steps with named peers."""
+    """Compare the speed of counts, fits and scores with named peers."""
 
     out: str
-    """Run folder to write: results, figure and report.md."""
+    """Run folder to write: results and report.md."""
     cases: tuple[Case, ...] = get_args(Case)
     """Cases to measure."""
     sizes: tuple[PositiveInt, ...] = (50_000,)
@@ -105,7 +100,7 @@ def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
 def counting(config: Config, size: int, folder: Path) -> Pair:
     """Tables of pairs, from token ids to tables in host memory."""
     from jexplicit.counts.pairs import count
-    from launch.accelerator.checks import draw_stream
+    from launch.accelerator import draw_stream
 
     x, N = draw_stream(size, config.vocab_size, config.seed), config.vocab_size
     ours = functools.partial(count, x, radius=RADIUS, vocab_size=N)
@@ -187,102 +182,12 @@ def scoring(method: str, config: Config, size: int, folder: Path) -> Pair:
     return Pair(ours, peer, lambda: np.log(10) * sum(map(model.score, documents)), tolerance=tolerance)
 
 
-def torch_step(torch: ModuleType, table: np.ndarray, few: bool) -> Step:
-    """PyTorch's step, on the rows of the batch if they are few."""
-    torch.set_num_threads(1)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # the default; PyTorch warns unless it is set
-    layer = torch.nn.Embedding.from_pretrained(torch.from_numpy(table.copy()), freeze=False, sparse=few)
-    optimizer = torch.optim.Adagrad([layer.weight], lr=RATE, eps=1e-10, fused=None if few else True)
-
-    def step(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        optimizer.zero_grad()
-        x, y = (torch.from_numpy(part.astype(np.int64)) for part in (X[:, 0], Y))
-        torch.nn.functional.cross_entropy(layer(x), y, reduction="sum").backward()
-        optimizer.step()
-        return layer.weight.detach().numpy()
-
-    return step
-
-
-def optax_step(table: np.ndarray) -> Step:
-    """The step of optax, with the gradient of the whole table."""
-    import jax
-    import optax
-
-    optimizer = optax.adagrad(RATE, initial_accumulator_value=0.0, eps=1e-30)
-    state = (U := jax.device_put(table.copy())), optimizer.init(U)
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def update(state: Any, x: "jax.Array", y: "jax.Array") -> Any:
-        gradient = jax.grad(lambda U: optax.softmax_cross_entropy_with_integer_labels(U[x], y).sum())(state[0])
-        change, moments = optimizer.update(gradient, state[1])
-        return optax.apply_updates(state[0], change), moments
-
-    def step(X: np.ndarray, Y: np.ndarray) -> "jax.Array":
-        nonlocal state
-        state = update(state, X[:, 0].astype(np.int32), Y.astype(np.int32))
-        return state[0].block_until_ready()
-
-    return step
-
-
-def adagrad(config: Config, size: int, folder: Path) -> Pair:
-    """A step on each of three batches in turn, from host memory."""
-    from jexplicit.lm.fits import gradient
-    from jexplicit.nn import training
-    from jexplicit.runs.checks import key_of_seed
-    from jexplicit.runs.devices import data_mesh
-    from launch.accelerator.checks import draw_stream
-
-    N, mesh, optimizer, torch = config.vocab_size, data_mesh(1), training.adagrad(RATE), optional("torch")
-    X, Y = (part[: BATCHES * size] for part in contexts(draw_stream((BATCHES + 1) * size, N, config.seed), 1))
-    batches = [*zip(X.reshape(BATCHES, size, 1), Y.reshape(BATCHES, size), strict=True)]
-    tables = gradient.cold_start(key_of_seed(config.seed), features="cat", radius=1, vocab_size=N, dtype=np.float32)
-    compiled = gradient.training_step(optimizer, features="cat", noise=None, mesh=mesh)
-    state, table = gradient.initial_state(tables, optimizer, mesh), np.asarray(tables[0])
-
-    def step(X: np.ndarray, Y: np.ndarray) -> "jax.Array":
-        nonlocal state
-        state, _ = compiled(state, gradient.make_batch(X, Y, features="cat", size=size))
-        return state.params[0].block_until_ready()
-
-    theirs = torch_step(torch, table, len(np.unique(X)) <= N // 4) if torch else optax_step(table)
-    mine, others = itertools.cycle(batches), itertools.cycle(batches)
-    calls = (lambda: step(*next(mine))), (lambda: theirs(*next(others)))
-    for call in calls * (BATCHES - 1):  # the first step is that of the gradient's sign
-        call()
-    return Pair(calls[0], "torch.optim.Adagrad" if torch else "optax.adagrad", calls[1], tolerance=1e-4)
-
-
-def attention(config: Config, size: int, folder: Path) -> Pair:
-    """The update of many tasks' tokens: batch last, or first for einsums."""
-    import jax
-
-    from icl.attention import attention_update, head_maps, init_layers
-    from jexplicit.runs.checks import key_of_seed
-
-    layers = init_layers(key_of_seed(config.seed), WIDTH, scale=1.0, dtype=np.float32)
-    M, R = (maps[0] for maps in head_maps(layers))
-    E = np.random.default_rng(config.seed).normal(size=(WIDTH, TOKENS, size)).astype(np.float32)
-    last, first, update = jax.device_put(E), jax.device_put(np.ascontiguousarray(E.T)), jax.jit(attention_update)
-
-    @jax.jit
-    def plain(E: "jax.Array", M: "jax.Array", R: "jax.Array") -> "jax.Array":
-        scores, values = jax.numpy.einsum("bie,ef,bjf->bij", E, M, E), jax.numpy.einsum("de,bie->bid", R, E)
-        return jax.numpy.einsum("bij,bid->bjd", scores, values)
-
-    ours, theirs = (lambda: np.asarray(update(last, last, M, R))), (lambda: np.asarray(plain(first, M[0], R[0])).T)
-    return Pair(ours, "three einsums", theirs, tolerance=1e-4)
-
-
 CASES: dict[Case, Callable[[Config, int, Path], Pair]] = {
     "counting": counting,
     "ngram-fit": functools.partial(fitting, "ngram"),
     "context-mixing-fit": functools.partial(fitting, "context-mixing"),
     "ngram-scoring": functools.partial(scoring, "ngram"),
     "context-mixing-scoring": functools.partial(scoring, "context-mixing"),
-    "adagrad": adagrad,
-    "attention": attention,
 }
 
 
@@ -323,13 +228,10 @@ def run(config: Config) -> dict[str, Any]:
     import jax
 
     from launch.kit.experiment import Experiment
-    from launch.kit.views import Lines, Table
 
     for size in config.sizes if {*config.cases} & {*get_args(Text)} else ():  # refused before anything is measured
         read_text(config.train, config.vocab_size, size)
     note = "A ratio is the median of own seconds / the peer's, measured in turn on one core; below 1 is faster than the peer."
-    table, axes = Table(COLUMNS, note=note), {"ylabel": "own s / the peer's", "xlabel": "", "yscale": "log"}
-    bars = Lines("ratios", "case", "ratio", "size", rows={"skipped": None}, axes=axes, size=(8, 3), bars=True)
     jax.config.update("jax_platforms", "cpu")
     with contextlib.ExitStack() as stack:
         set_malloc(mmap_max=0, trim_threshold=-1, arena_max=1)  # freed memory is kept: new pages cost more than some cases
@@ -337,7 +239,9 @@ def run(config: Config) -> dict[str, Any]:
         if hasattr(os, "sched_setaffinity"):
             stack.callback(os.sched_setaffinity, 0, cores := os.sched_getaffinity(0))
             os.sched_setaffinity(0, {max(cores)})
-        return Experiment("bench", Config, measure, [table, bars], extend=("cases", "sizes"), title="Bench").run(config)
+        return Experiment("bench", Config, measure, [Table(COLUMNS, note=note)], extend=("cases", "sizes"), title="Bench").run(
+            config
+        )
 
 
 main = functools.partial(run_command, run, Config, presets=PRESETS, description=__doc__ or "", experiment="bench")

@@ -1,7 +1,7 @@
 """Classify images with a model of a run of launch.digits, solved or trained.
 
 python -m launch.classify --run runs/digits --images seven.png scans/
-python -m launch.classify --run runs/mnist --method features --images t10k-images-idx3-ubyte.gz --top 3
+python -m launch.classify --run runs/mnist --method kernel --images t10k-images-idx3-ubyte.gz --top 3
 """
 
 import sys
@@ -27,10 +27,10 @@ class Config:
     match the other flags."""
     layers: PositiveInt | None = None
     """Number of layers of the model."""
-    features: Literal["pixels", "patches", "random", "kernel"] | None = None
+    features: Literal["pixels", "kernel"] | None = None
     """Features that the model reads."""
     solver: str | None = None
-    """How the readout was fitted. With --method features: explicit, scaling, quadratic; with kernel: least_squares, softmax."""
+    """How the readout was fitted. With --method kernel: least_squares, softmax."""
     top: PositiveInt = 1
     """Number of labels to show, the most probable first."""
 

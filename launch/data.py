@@ -19,7 +19,7 @@ from launch.kit.views import Column, rich_table
 
 
 class DataSet(NamedTuple):
-    """Files of a folder: how many, their bytes, and the SHA-256 of all in the order of their names."""
+    """Files of a folder: number, bytes, and the SHA-256 of all by name."""
 
     files: int
     bytes: int

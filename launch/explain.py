@@ -11,14 +11,13 @@ alternatives and what every row added to the logits of the token and of an alter
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from rich.table import Table
 
 from jexplicit.data.inputs import is_input
-from jexplicit.runs.files import check_writable, local_path
+from jexplicit.runs.files import check_writable
 from jexplicit.runs.progress import console, show
 from launch.kit.command import entry_point
 from launch.shared.flags import ModelChoice, load_choice, visible
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
 
 _shown = 4  # columns: more do not fit a terminal
-_tokens_per_line, _most_lines = 25, 12  # of the heat map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,23 +39,19 @@ class Config(ModelChoice):
     by: Literal["token", "row"] = "token"
     """token: the contribution of each context token, summed over its rows. row: of every row: offsets, contexts, caches. Of
     context-mixing a row is always a context: the log-odds that it adds on the path to a token, and its share of log p."""
-    figure: str | None = None
-    """Heat map to write, .png, .pdf or .svg. Default: figures/explain.png in the run folder; explain.png if --run is a file."""
     html: str | None = None
-    """Page .html to write instead of the table and the heat map. It has for each token the likeliest alternatives, and the
+    """Page .html to write instead of the table. It has for each token the likeliest alternatives, and the
     exact contribution of every row to the logits of both. One file, which needs no network and no server."""
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Load, attribute, print a table and draw the heat map; or write the page."""
+    """Load, attribute, and print a table; or write the page."""
     from jexplicit.data.tokenizers import encode_documents
     from jexplicit.lm.attribution import explain
     from jexplicit.lm.core.model import LanguageModel, read_text
 
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")
-    if config.html is not None and config.figure is not None:
-        raise ValueError(f"--figure {config.figure} with --html: the page stands for the heat map; leave one of them out")
     page = None if config.html is None else check_writable(config.html, "--html")
     if page and page.suffix != ".html":
         raise ValueError(f"--html {page}: give a name that ends in .html")
@@ -72,23 +66,16 @@ def run(config: Config) -> dict[str, Any]:
         write_page(page, explained := explain_alternatives(saved, text))
         show(f"page {page}")
         return explained | {"html": str(page)}
-    folder = local_path(config.run, "--run")
-    place = (folder / "figures" if folder.is_dir() else Path()) / "explain.png"
-    figure = check_writable(place if config.figure is None else config.figure, "--figure")
-    if figure.suffix not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"--figure {figure}: give a name that ends in .png, .pdf or .svg")
     why = explain(model, text.X, text.Y, past=text.past)
     by_token = config.by == "token" and isinstance(model, LanguageModel)
     why = why.by_token(model.radius) if by_token else why
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
     show(attribution_table(predicted, context, why))
-    draw_attribution(predicted, context, why, figure)
-    show(f"heat map {figure}")
     parts = zip(predicted, context, why.logits.tolist(), why.evidence.tolist(), why.log_probability.tolist(), strict=True)
     names = ("token", "context", "logits", "evidence", "log_probability")
     predictions = [dict(zip(names, part, strict=True)) for part in parts]
-    return {"rows": list(why.names), "figure": str(figure), "predictions": predictions}
+    return {"rows": list(why.names), "predictions": predictions}
 
 
 def attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
@@ -106,32 +93,6 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: "Attr
         cells = [f"{name}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for name, g in zip(names, order, strict=True)]
         table.add_row(visible(i), f"{np.exp(log_p):.4f}", *cells)
     return table
-
-
-def draw_attribution(predicted: list[str], context: list[list[str]], why: "Attribution", path: Path) -> None:
-    """Heat map [M, G] of the evidence in nats; long texts wrap."""
-    from launch.kit.views import figure
-
-    M, G = why.evidence.shape
-    tokens = max(_tokens_per_line, -(-M // _most_lines))  # of a line
-    lines, columns = -(-M // tokens), min(M, tokens)
-    limit = max(float(np.abs(why.evidence).max()), 1e-6)
-    with figure(path, lines, size=(min(max(5.0, 0.55 * columns + 1.6), 40.0), lines * (0.45 * G + 1.1) + 0.9)) as axes:
-        for line, ax in enumerate(axes[:, 0]):
-            there = range(line * tokens, min((line + 1) * tokens, M))
-            ax.grid(False)
-            ax.imshow(why.evidence[there].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-            ax.set(xlim=(-0.5, columns - 0.5))  # cells of one width, in a short last line too
-            labels = [visible(predicted[m]) for m in there]
-            ax.set_xticks(range(len(there)), labels, rotation=60, ha="right", fontsize=8, parse_math=False)
-            ax.set_yticks(range(G), why.names, fontsize=8)
-            for m, g in np.ndindex(len(there) if tokens <= 70 else 0, G):  # longer lines leave no room for labels
-                colour = "white" if abs(why.evidence[there[m], g]) > 0.6 * limit else "black"
-                style = {"ha": "center", "va": "center", "fontsize": 6, "color": colour, "parse_math": False}
-                ax.text(m, g, visible(context[there[m]][g]), **style)
-        axes[0, 0].set(title="evidence of each context token (nats)")
-        axes[-1, 0].set(xlabel="token that came")
-        axes[0, 0].figure.colorbar(axes[0, 0].images[0], ax=list(axes[:, 0]), shrink=0.8)
 
 
 main = entry_point(run, Config, __doc__)

@@ -90,8 +90,8 @@ def read_invocation(line: str, *, whole: bool) -> Iterator[Invocation]:
     """The command that a line is, once for each choice in braces; nothing for other lines.
 
     Examples:
-        >>> [found.arguments for found in read_invocation("jexplicit networks {fcnn,mlp-lm} --out DIR", whole=True)]
-        [['fcnn', '--out', 'DIR'], ['mlp-lm', '--out', 'DIR']]
+        >>> [found.arguments for found in read_invocation("jexplicit networks {compare,mlp-lm} --out DIR", whole=True)]
+        [['compare', '--out', 'DIR'], ['mlp-lm', '--out', 'DIR']]
         >>> next(read_invocation("jexplicit score --text - < in.txt > out.txt  # to a file", whole=True))
         Invocation(name='score', arguments=['--text', '-'], whole=True, stdin='in.txt', stdout='out.txt')
     """
@@ -114,10 +114,10 @@ def read_invocation(line: str, *, whole: bool) -> Iterator[Invocation]:
 QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify", "cache")
 MADE = {f"commands/{name}.md": name for name in cli.COMMANDS}  # the docstrings of commands
 WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$", read_page(path), re.M)]
-CHOSEN = {"WHAT": "dropout", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
+CHOSEN = {"WHAT": "objectives", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
 SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
-OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model", "--gen_kwargs")  # flags of SLURM and of lm_eval
+OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--tasks")  # flags of SLURM and of lm_eval
 
 
 def text_of(page: str) -> str:
@@ -208,8 +208,7 @@ def test_the_blocks_of_a_page_run(page, shown, tmp_path, monkeypatch):
 
 def takes_seconds(found: Invocation) -> bool:
     """Whether a command is quick, and its runs are there."""
-    quick = found.name in QUICK or "--dry-run" in found.arguments
-    return found.whole and quick and all(Path(run).exists() for run in values_of("--run", found.arguments))
+    return found.whole and found.name in QUICK and all(Path(run).exists() for run in values_of("--run", found.arguments))
 
 
 def values_of(option: str, arguments: list[str]) -> list[str]:
@@ -249,12 +248,8 @@ def error_of(found: Invocation, patch: pytest.MonkeyPatch, capsys) -> str:
         return "" if found.name in cli.COMMANDS else "no such command"
     capsys.readouterr()
     patch.setattr(command, "_ready", lambda run: lambda config: {})
-    if found.name == "harness":  # its flags are those of lm_eval
-        patch.setattr(sys, "argv", ["lm_eval", *found.arguments])
-        status = exit_status(pytest.importorskip("lm_eval._cli.harness").HarnessCLI().parse_args)
-    else:
-        given = [CHOSEN.get(word, "2") if re.fullmatch(r"[A-Z][A-Z_]*", word) else word for word in found.arguments]
-        status = run_command(found.name, given + ([] if found.whole else required(found.name, given)), patch)
+    given = [CHOSEN.get(word, "2") if re.fullmatch(r"[A-Z][A-Z_]*", word) else word for word in found.arguments]
+    status = run_command(found.name, given + ([] if found.whole else required(found.name, given)), patch)
     return " ".join("".join(capsys.readouterr()).split()) if status else ""
 
 
@@ -292,7 +287,6 @@ def test_a_wrong_flag_is_found(monkeypatch, capsys):
         "launch.networks compare WHAT --out DIR": "",
         "jexplicit lm --epochs 0": "--epochs 0: use at least 1",
         "jexplicit blurr train --out DIR": "no command 'blurr': did you mean blur?",
-        "jexplicit harness run --tasks blimp --modell x": "unrecognized arguments: --modell",
         "launch/local.sh 2 --out DIR --radiuss 1": "Unrecognized options: --radiuss",
     }.items():
         (found,) = read_invocation(line, whole=False)

@@ -8,8 +8,7 @@ from typing import Any
 
 from launch.cli import COMMANDS
 from launch.kit.command import flags
-from tools.api_pages import api_pages
-from tools.command_pages import command_pages
+from tools.pages import api_pages, command_pages
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("launch/*.md")])

@@ -13,7 +13,7 @@ from icl.blur.baselines import network_loss, sgd_rules
 from icl.blur.rules import Rules, backprop_genome, init_synapses, learn
 from icl.tasks import Sequence, Tasks
 from jexplicit.features import images
-from jexplicit.nn.studies import linear_autoencoder, pseudo_inverse_autoencoder
+from jexplicit.nn.studies import linear_autoencoder
 from jexplicit.runs.devices import full_precision
 from jexplicit.solvers import explicit, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
@@ -58,7 +58,6 @@ def cases():
         "streamed logits": (lambda X: sweeps.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
         "descriptors": (lambda H: images._project(H, AXES), (ones((2, 8)),)),
         "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
-        "pseudo-inverse": (pseudo_inverse_autoencoder, (H,)),
         "gradient": (jax.grad(descent.squared_error), (ones((1, 2)), ONE.X, ONE.Y)),
         "moments": (lambda A: closed_form.exact_moments(TASKS, factor=A)[:3], (eye(2),)),
         "sampled moments": (lambda X: closed_form.sampled_moments(X)[:3], (ones((4, 5, 2)),)),

@@ -23,36 +23,15 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = google_style(obj.docstring.value, names)
 
 
-def google_style(text: str, fields: set[str] | None = None) -> str:
-    """A docstring in Google style.
-
-    Args:
-        text: the docstring.
-        fields: of its class, whose lines become attributes.
-
-    Example:
-        >>> print(google_style("A sum.\\n\\na: the first.\\nb: the second.\\n\\nExample:\\n    f(1)", {"a", "b"}))
-        A sum.
-        <BLANKLINE>
-        Attributes:
-            a: the first.
-            b: the second.
-        <BLANKLINE>
-        Examples:
-            f(1)
-    """
+def google_style(text: str, fields: set[str]) -> str:
+    """A docstring in Google style; lines of the fields of its class become attributes."""
     text = _literal.sub(lambda found: f"Examples:\n    ```python\n{found[1]}\n    ```", text)
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.M)
-    blocks = re.split(r"\n\n(?=\S)", text)
-    return "\n\n".join(_section(block, fields or set()) for block in blocks)
-
-
-def _section(block: str, fields: set[str]) -> str:
-    """A paragraph as a section: a doctest or a list of fields."""
-    if block.startswith(">>> "):
-        return "Examples:\n" + textwrap.indent(block, "    ")
-    lines = [line for line in block.splitlines() if not line.startswith(" ")]
-    named = [found[0][:-2].split(", ") if (found := _field.match(line)) else [] for line in lines]
-    if not all(names and set(names) <= fields for names in named):
-        return block
-    return "Attributes:\n" + textwrap.indent(block, "    ")
+    blocks = []
+    for block in re.split(r"\n\n(?=\S)", text):
+        lines = [line for line in block.splitlines() if not line.startswith(" ")]
+        named = [found[0][:-2].split(", ") if (found := _field.match(line)) else [] for line in lines]
+        title = "Attributes" if all(names and set(names) <= fields for names in named) else ""
+        title = "Examples" if block.startswith(">>> ") else title
+        blocks.append(f"{title}:\n{textwrap.indent(block, '    ')}" if title else block)
+    return "\n\n".join(blocks)

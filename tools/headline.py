@@ -1,10 +1,9 @@
-"""Draws the pictures of README.md and of pages whose numbers come from several runs.
+"""Draws the picture of README.md, and makes the tables of docs/results.md.
 
 python -m tools.headline
 
 docs/headline.png has a point for a model that is fitted without SGD and a curve for a trained one, from docs/results/; a model
-without a comparable time is a line across. Times are those of one seed. docs/headline.toml names the models. `compared` makes
-the tables of docs/results.md: both sides with their inputs, bytes and compute.
+without a comparable time is a line across. Times are those of one seed. docs/headline.toml names the models.
 """
 
 import itertools
@@ -17,31 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launch.digits.run import draw_errors, patient
-from launch.icl import rates
 from launch.kit.views import COLOURS, Column, Results, Row, figure, groups, log_ticks, markdown_table
-from launch.networks.sequence_lm import curves
 from tools import tables
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.png"
-STARTS_PICTURE, DEPTHS_PICTURE, DIGITS_PICTURE = map(PICTURE.with_name, ("starts.png", "depths.png", "digits.png"))
-ONE_LAYER = ("explicit", "scaling", "quadratic", "features", "kernel", "logistic_regression", "cold", "warm")
-TRAINED = {
-    "trained, recurrent": ("icl-one", "icl-two", "icl-ten"),
-    "trained, separate layers": ("icl-five-decayed", "icl-five-long"),
-}
-STARTS = {
-    "characters of Shakespeare, nats per character": ("starts-characters",),
-    "10 M words, nats per token": ("starts-words",),
-}
 
 
 class Model(NamedTuple):
     """A model of docs/headline.toml.
 
-    task: its panel.
-    name: of the model.
-    reads: its inputs, or the length of its context.
+    task: its panel. reads: its inputs, or the length of its context.
     results: the name in docs/results/; empty for a number that others published.
     where: the fields of its rows there; several rows are seeds, and rows of one run were trained together.
     loss: the field of its loss, or the published number.
@@ -75,12 +59,7 @@ class Model(NamedTuple):
 
     def rows(self) -> list[Row]:
         """Its rows, with their loss and the CPU seconds of one seed."""
-        about = {
-            "task": self.task,
-            "model": self.name,
-            "reads": self.reads,
-            "found": "trained" if self.trained else "without SGD",
-        }
+        about = {"model": self.name, "reads": self.reads, "found": "trained" if self.trained else "without SGD"}
         if not self.results:
             return [{**about, "error": self.loss, **self.known}]
         own = self.chosen(tables.kept(self.results).rows)
@@ -98,10 +77,10 @@ class Model(NamedTuple):
         row = self._replace(**self.test).chosen(tables.kept(self.test["results"]).rows)[0]
         if "test_accuracy" in row:
             return f"{100 * (row.get('part_test_accuracy') or row['test_accuracy']):.2f} %"
-        if "perplexity" in self.task:
-            error = row.get("test_loss_se")
-            return f"{row['test_perplexity']:.1f}" + (f" ± {row['test_perplexity'] * error:.1f}" if error else "")
-        return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
+        if "perplexity" not in self.task:
+            return f"{row['test_loss']:.3f} ± {row['test_loss_se']:.3f}"
+        error = row.get("test_loss_se")
+        return f"{row['test_perplexity']:.1f}" + (f" ± {row['test_perplexity'] * error:.1f}" if error else "")
 
     def points(self) -> list[tuple[float | None, float]]:
         """CPU seconds (None: unknown) and loss, of a point or curve."""
@@ -120,16 +99,14 @@ class Model(NamedTuple):
         ]
 
 
+MODELS = [Model(**fields) for fields in tomllib.loads(PICTURE.with_suffix(".toml").read_text())["model"]]
+
+
 def cpu_seconds(row: Row, seeds: int = 1) -> float | None:
     """CPU seconds of one seed: measured, or twice the wall-clock time."""
     clock = row.get("solve_seconds", row.get("seconds"))
     cpu = row.get("cpu_seconds") or (clock and 2 * clock)
     return cpu and cpu / seeds
-
-
-def models() -> list[Model]:
-    """The models of docs/headline.toml, in their order."""
-    return [Model(**fields) for fields in tomllib.loads(PICTURE.with_suffix(".toml").read_text())["model"]]
 
 
 def mean(numbers: Iterable[Any]) -> float:
@@ -140,7 +117,7 @@ def mean(numbers: Iterable[Any]) -> float:
 def compared(results: Results) -> list[str]:
     """The tables of docs/results.md, a row for every model."""
     tasks: dict[str, list[Row]] = {}
-    for model in models():
+    for model in MODELS:
         own = model.rows()
         if model.end:  # the cost of its rows, as their loss
             cpu = mean(row["cpu"] for row in own)
@@ -173,11 +150,10 @@ NOTE = (
 
 def draw(path: Path = PICTURE) -> None:
     """Write the picture."""
-    every = models()
-    tasks = list(dict.fromkeys(model.task for model in every))
+    tasks = list(dict.fromkeys(model.task for model in MODELS))
     with figure(path, 2, 2, size=(9.0, 7.6)) as axes:
         for ax, task in zip(axes.flat, tasks, strict=False):
-            own = [model for model in every if model.task == task and model.drawn]
+            own = [model for model in MODELS if model.task == task and model.drawn]
             ends = [_draw(ax, model) for model in own]
             ax.set_title(task, fontsize=9)
             ax.set(xscale="log", xlabel="CPU seconds of one seed")
@@ -207,48 +183,5 @@ def _draw(ax: Any, model: Model) -> tuple[float | None, float]:
     return end
 
 
-def draw_starts(path: Path = STARTS_PICTURE) -> None:
-    """Write the picture of the starts, means over seeds."""
-    with figure(path, 1, 2, size=(9.0, 4.0)) as axes:
-        names = dict.fromkeys(event["start"] for results in STARTS.values() for event in curves(tables.kept(*results)))
-        colours = dict(zip(names, itertools.cycle(COLOURS), strict=False))
-        for ax, (title, results) in zip(axes.flat, STARTS.items(), strict=True):
-            for start, events in groups(curves(tables.kept(*results)), lambda event: event["start"]).items():
-                steps = groups([event for event in events if event["step"]], lambda event: event["flops"])
-                losses = [mean(event["dev_loss"] for event in own) for own in steps.values()]
-                ax.plot(np.array(list(steps)) / 1e12, losses, marker=".", label=start, color=colours[start])
-            ax.set_title(title, fontsize=9)
-            ax.set(xscale="log", xlabel="TFLOP of training", ylabel="dev loss in windows")
-            ax.legend(fontsize=8, frameon=False)
-            log_ticks(ax, "x")
-
-
-def draw_depths(path: Path = DEPTHS_PICTURE) -> None:
-    """Write the picture of the depths: solved layers as lines, trained ones as points."""
-    with figure(path, size=(6.0, 4.2)) as axes:
-        for name, rows in groups(tables.kept("icl-depths").rows, rates.DEPTHS_FIGURE.hue).items():
-            x, y = zip(*((row["layers"], row["loss"]) for row in rows), strict=True)
-            axes[0, 0].plot(x, y, label=name, **rates.DEPTHS_FIGURE.styles[name])
-        for marker, (name, results) in zip("^v", TRAINED.items(), strict=True):
-            own = tables.kept(*results).where(predictor="trained", start="cold").rows
-            x, y = zip(*((row["layers"], row["loss"]) for row in own), strict=True)
-            axes[0, 0].plot(x, y, marker, label=name, color=COLOURS[1])
-        axes[0, 0].set(**rates.DEPTHS_AXES)
-        log_ticks(axes[0, 0])
-        axes[0, 0].legend(fontsize=8, frameon=False)
-
-
-def draw_digits(path: Path = DIGITS_PICTURE) -> None:
-    """Write the picture of MNIST: test error against seconds."""
-    kept = tables.kept("mnist")
-    quiet = patient([*kept.where(method=ONE_LAYER, layers=1).rows, *kept.where(method="network").rows])
-    loaded = tables.kept("mnist-readout", "mnist-cnn").where(method=("trained_readout", "cnn")).rows
-    with figure(path, size=(6.6, 4.6)) as axes:
-        draw_errors(axes[0, 0], quiet, loaded)
-
-
 if __name__ == "__main__":
     draw()
-    draw_digits()
-    draw_starts()
-    draw_depths()

@@ -1,10 +1,9 @@
 """Runs the notebooks and keeps them with outputs in docs/notebooks/.
 
-The scripts are the source; a kept notebook is its script's cells and what they print and draw, from the embedded data at full
-size. Nothing in it depends on where or when it ran, so running it again changes only what has changed.
-
     python -m tools.notebooks                  # all
     python -m tools.notebooks 03_digits        # some
+
+The scripts are the source. Nothing in a kept notebook depends on where or when it ran.
 """
 
 import os
@@ -44,30 +43,18 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
     notebook.metadata = nbformat.from_dict(METADATA)  # the kernel adds the version of Python
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = without_noise(cell.outputs)
+            kept: list[NotebookNode] = []  # without stderr, and with printed text in one piece
+            for output in cell.outputs:
+                if kept and output.get("name") == kept[-1].get("name") == "stdout":
+                    kept[-1].text += output.text
+                elif output.get("name") != "stderr":
+                    kept.append(output)
+            cell.outputs = kept
     return notebook
 
 
-def without_noise(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Outputs without stderr, and with printed text in one piece."""
-    kept: list[NotebookNode] = []
-    for output in outputs:
-        if output.get("name") == "stderr":
-            continue
-        if kept and output.get("name") == kept[-1].get("name") == "stdout":
-            kept[-1].text += output.text
-        else:
-            kept.append(output)
-    return kept
-
-
 def main(names: tyro.conf.Positional[tuple[str, ...]] = (), /, *, out: Path = KEPT) -> None:
-    """Run notebooks and keep them with their outputs.
-
-    Args:
-        names: Notebooks to run, such as 03_digits; all of them without.
-        out: Folder of the executed notebooks.
-    """
+    """Run notebooks (all without names) and keep them with their outputs in a folder."""
     scripts = {script.stem: script for script in sorted(SCRIPTS.glob("*.py"))}
     if unknown := [name for name in names if name not in scripts]:
         raise ValueError(f"no notebook is called {', '.join(unknown)}; there are {', '.join(scripts)}")
@@ -75,10 +62,7 @@ def main(names: tyro.conf.Positional[tuple[str, ...]] = (), /, *, out: Path = KE
     for name in names or scripts:
         start = time.perf_counter()
         nbformat.write(run(read_script(scripts[name]), SCRIPTS), out / f"{name}.ipynb")
-        print(
-            f"{name}: {time.perf_counter() - start:.0f} s, {(out / f'{name}.ipynb').stat().st_size / 1000:.0f} kB",
-            file=sys.stderr,
-        )
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

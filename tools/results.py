@@ -5,11 +5,8 @@
     python -m tools.results shakespeare runs/shakespeare --events step   # with some lines of its metrics.jsonl
 
 A file has of each run the command as one types it, the date, the machine, the versions, the fields of the configuration that
-are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. The pages say which views
-show them (tools/tables.py).
-
-A run whose folder was not kept has `"transcribed": true`: its rows are numbers of its report, rounded as they were there, and
-the commands below a table say so. Trials whose commands were not kept, either, have no `"command"`.
+are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. A run whose folder was not
+kept has `"transcribed": true`, and no `"command"` where it is not known.
 """
 
 import dataclasses
@@ -22,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tyro
 
@@ -40,17 +37,7 @@ _positional = tyro.conf.Positional[Any].__metadata__[0]
 
 
 def keep(name: str, runs: Sequence[Path], events: Sequence[str] = (), folder: Path = RESULTS) -> Path:
-    """Write NAME.json of run folders.
-
-    Args:
-        name: of the file.
-        runs: the folders.
-        events: names of the events of metrics.jsonl to keep, too.
-        folder: where the file is.
-
-    Raises:
-        ValueError: no run, or an absolute path in what is kept of one.
-    """
+    """Write NAME.json of run folders, with these events of metrics.jsonl."""
     if not runs:
         raise ValueError(f"no run to keep as {name}: give one or more run folders")
     path = folder / f"{name}.json"
@@ -60,11 +47,7 @@ def keep(name: str, runs: Sequence[Path], events: Sequence[str] = (), folder: Pa
 
 
 def read_results(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """The runs in NAME.json.
-
-    Raises:
-        ValueError: no such file.
-    """
+    """The runs in NAME.json; a ValueError without that file."""
     path = folder / f"{name}.json"
     if not path.exists():
         raise ValueError(f"no results at {path}: keep some there by python -m tools.results {name} RUN")
@@ -74,86 +57,72 @@ def read_results(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
 def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
     """The kept part of a run; `shared` fields are common to rows."""
     stored, environment = read_stored(run), json.loads((run / "environment.json").read_text())
-    program = _program(stored["launcher"], environment["command"])
+    _, command = _program(stored["launcher"], environment["command"])
+    devices, processor = environment["devices"], re.search("x86_64|aarch64|arm64", environment["platform"])
+    machine = ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
+    if set(devices) == {"cpu"}:
+        about = f" ({processor[0]})".replace("_", "-") if processor else ""
+        machine = f"{environment['cores']} CPU cores{about}"
     shared, rows = _factored(_summaries.get(stored["launcher"], list)(read_rows(run)))
     found = {
         "command": command_line(stored, environment["command"], f"runs/{run.name}"),
         "date": datetime.fromtimestamp(read_events(run, "row")[-1]["time"], UTC).date().isoformat(),
-        "machine": _machine(environment),
+        "machine": machine,
         "versions": {"python": environment["python"], "jax": environment["versions"]["jax"]},
         "commit": environment["commit"],
-        "config": {flag.name: value for flag, value in _changed(program.command.config, None, stored)},
+        "config": {flag.name: value for flag, value in _changed(command.config, None, stored)},
         "shared": shared,
         "rows": rows,
     }
     if events:
-        found["events"] = {name: [_without_time(event) for event in read_events(run, name)] for name in events}
+        noted = {name: read_events(run, name) for name in events}
+        dropped = ("time", "event")
+        found["events"] = {n: [{k: v for k, v in e.items() if k not in dropped} for e in own] for n, own in noted.items()}
     return _rounded(found, str(run))
 
 
 def command_line(stored: Row, started: Sequence[str], out: str) -> str:
-    """The command of a run: its preset and changed flags.
-
-    Args:
-        stored: its config.json.
-        started: the words that started it, which name the preset.
-        out: the --out to show.
-    """
-    program = _program(stored["launcher"], started)
+    """The command of a run by its words: its preset and changed flags."""
+    words, command = _program(stored["launcher"], started)
     preset = next((after for word, after in itertools.pairwise(started) if word == "--preset"), None)
-    default = program.command.presets[preset].config if preset else None
-    words = [*program.words, *(["--preset", preset] if preset else [])]
-    for flag, value in _changed(program.command.config, default, stored):
+    default = command.presets[preset].config if preset else None
+    words += ["--preset", preset] if preset else []
+    for flag, value in _changed(command.config, default, stored):
         words += [] if (flag.name, value) == ("corpus", "text") else _words(flag, value)  # --train implies it
     return shlex.join([*words, "--out", out])
 
 
-class _Program(NamedTuple):
+def _program(launcher: str, started: Sequence[str]) -> tuple[list[str], Command]:
     """The first words of a command line, and the command that they name."""
-
-    words: list[str]
-    command: Command
-
-
-def _program(launcher: str, started: Sequence[str]) -> _Program:
     launcher = launcher.partition(" ")[0]  # "icl copy" is a subcommand
     module = importlib.import_module(COMMANDS[launcher].module)
     kinds: Mapping[str, Command] = getattr(module, "COMMANDS", {})
     if kind := next((word for word in started if word in kinds), None):
-        return _Program(["jexplicit", launcher, kind], kinds[kind])
-    return _Program(["jexplicit", launcher], Command(module.Config, "", getattr(module, "PRESETS", {})))
+        return ["jexplicit", launcher, kind], kinds[kind]
+    return ["jexplicit", launcher], Command(module.Config, "", getattr(module, "PRESETS", {}))
+
+
+def _nameless(flag: Flag) -> bool:
+    """Whether it is given by its place; such a word is always shown."""
+    return _positional in getattr(flag.hint, "__metadata__", ())
 
 
 def _changed(config: Any, default: Any, stored: Row) -> Iterator[tuple[Flag, Any]]:
     """The flags by which a stored configuration differs from a default."""
     for flag in flags(config, default):
         usual = None if flag.value is dataclasses.MISSING else json.loads(json.dumps(flag.value))
-        if flag.name in stored and flag.name not in _where_not_what and (stored[flag.name] != usual or _has_no_name(flag)):
+        if flag.name in stored and flag.name not in _where_not_what and (stored[flag.name] != usual or _nameless(flag)):
             yield flag, stored[flag.name]
-
-
-def _has_no_name(flag: Flag) -> bool:
-    """Whether it is given by its place; such a word is always shown."""
-    return _positional in getattr(flag.hint, "__metadata__", ())
 
 
 def _words(flag: Flag, value: Any) -> list[str]:
     """A flag with its value, as one types it."""
     name, values = flag.name.replace("_", "-"), list(map(str, value if isinstance(value, list) else [value]))
-    if _has_no_name(flag):
+    if _nameless(flag):
         return values
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", *values]
-
-
-def _machine(environment: Row) -> str:
-    """The machine of a run in words."""
-    devices = environment["devices"]
-    if set(devices) != {"cpu"}:
-        return ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
-    processor = re.search("x86_64|aarch64|arm64", environment["platform"])
-    return f"{environment['cores']} CPU cores" + (f" ({processor[0]})".replace("_", "-") if processor else "")
 
 
 def _factored(rows: Sequence[Row]) -> tuple[Row, list[Row]]:
@@ -162,24 +131,17 @@ def _factored(rows: Sequence[Row]) -> tuple[Row, list[Row]]:
     return shared, [{name: value for name, value in row.items() if name not in shared} for row in rows]
 
 
-def _without_time(event: Row) -> Row:
-    return {name: value for name, value in event.items() if name not in ("time", "event")}
-
-
 def _rounded(value: Any, where: str) -> Any:
     """JSON with six digits, without nulls, long lists and absolute paths."""
     if isinstance(value, dict):
-        parts = {name: part for name, part in value.items() if part is not None and not _is_long(part)}
-        return {name: _rounded(part, f"{where}, {name}") for name, part in parts.items()}
+        long = {name for name, part in value.items() if isinstance(part, list) and len(part) > _longest_list}
+        kept = {n: part for n, part in value.items() if part is not None and (n not in long or isinstance(part[0], dict))}
+        return {name: _rounded(part, f"{where}, {name}") for name, part in kept.items()}
     if isinstance(value, list):
         return [_rounded(part, where) for part in value]
     if isinstance(value, str) and any(word.startswith(("/", "~")) for word in value.split()):
         raise ValueError(f"{where}: {value!r} is an absolute path: run the command from the folder of its files")
     return float(f"{value:.{_digits}g}") if isinstance(value, float) else value
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > _longest_list and not isinstance(value[0], dict)
 
 
 def _json(value: Any, indent: str = "") -> str:
@@ -195,13 +157,7 @@ def _json(value: Any, indent: str = "") -> str:
 
 
 def main(name: tyro.conf.Positional[str], runs: tyro.conf.Positional[tuple[Path, ...]], /, *, events: tuple[str, ...] = ()):
-    """Keep the results of finished runs for the documentation.
-
-    Args:
-        name: The file to write, docs/results/NAME.json.
-        runs: Folders of finished runs.
-        events: Events of metrics.jsonl to keep, too, such as step.
-    """
+    """Keep finished runs as docs/results/NAME.json, with these events of metrics.jsonl."""
     print(keep(name, runs, events))
 
 

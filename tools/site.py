@@ -1,24 +1,21 @@
-"""Hooks of the documentation site: generated pages and their navigation.
+"""Hooks of the documentation site: pages, navigation, formulas of notebooks as MathML."""
 
-`mkdocs build` calls them (see mkdocs.yml). What is generated is never on disk: a page for each command, from its `--help-all`;
-pages of the Python interface, from its docstrings.
-"""
-
+import html
 import json
 import logging
+import re
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 
+from latex2mathml.converter import convert  # pyright: ignore[reportMissingImports]
 from mkdocs.config.defaults import MkDocsConfig  # pyright: ignore[reportMissingImports]
 from mkdocs.structure.files import File, Files  # pyright: ignore[reportMissingImports]
 from mkdocs.structure.pages import Page  # pyright: ignore[reportMissingImports]
 
-from tools.api_pages import api_pages
-from tools.command_pages import command_pages
-from tools.formulas import render_formulas
+from tools.pages import ROOT, api_pages, command_pages
 
-ROOT = Path(__file__).parents[1]
+_verbatim = re.compile(r"(<(pre|code|script|style)\b.*?</\2>)", re.S)
+_formula = re.compile(r"\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$", re.S)
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -35,23 +32,26 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     commands, names = command_pages(), api_pages()
     for page, text in (commands | names).items():
         files.append(File.generated(config, page, content=text))
-    _section(config, "Commands").extend(commands)
-    _section(config, "API").extend(names)
-    _section(config, "Notebooks").extend(_notebooks(files))
+    notebooks = [file for file in sorted(files, key=lambda file: file.src_uri) if file.src_uri.endswith(".ipynb")]
+    titled = [{title_of_notebook(Path(str(file.abs_src_path))): file.src_uri} for file in notebooks]
+    for title, pages in {"Commands": commands, "API": names, "Notebooks": titled}.items():
+        _section(config, title).extend(pages)
     return files
 
 
-def on_page_content(html: str, *, page: Page, **kwargs: object) -> str:
+def on_page_content(content: str, *, page: Page, **kwargs: object) -> str:
     """Render formulas of notebooks; hide code of functions from the search."""
-    html = html.replace('<details class="mkdocstrings-source">', '<details class="mkdocstrings-source" data-search-exclude>')
-    return render_formulas(html) if page.file.src_uri.endswith(".ipynb") else html
+    source = '<details class="mkdocstrings-source"'
+    content = content.replace(f"{source}>", f"{source} data-search-exclude>")
+    if not page.file.src_uri.endswith(".ipynb"):
+        return content
+    parts = _verbatim.split(content)  # text, code, the name of its tag, text, ...
+    return "".join(part if n % 3 else _formula.sub(_math, part) for n, part in enumerate(parts) if n % 3 < 2)
 
 
-def _notebooks(files: Files) -> Iterable[dict[str, str]]:
-    """The notebooks, each by its first heading."""
-    for file in sorted(files, key=lambda file: file.src_uri):
-        if file.src_uri.endswith(".ipynb"):
-            yield {title_of_notebook(Path(str(file.abs_src_path))): file.src_uri}
+def _math(found: re.Match[str]) -> str:
+    kind = "block" if found["block"] else "inline"
+    return convert(html.unescape(found[kind]), display=kind)
 
 
 def title_of_notebook(path: Path) -> str:

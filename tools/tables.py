@@ -58,18 +58,15 @@ def pages() -> list[Path]:
 def filled(text: str, numbers: Mapping[str, Sequence[str]] | None = None) -> str:
     """A page with its tables and numbers as the results have them.
 
-    Args:
-        text: of the page.
-        numbers: pieces of the text, each with the addresses of its numbers.
-
-    Raises:
-        ValueError: a marker that names nothing, or that is not closed before the next one; a piece that is not there once.
+    numbers: pieces of the text, each with the addresses of its numbers. A marker that names nothing or is not closed before the
+    next one, and a piece that is not there once, are refused.
     """
     complete = {found.start() for found in marked.finditer(text) if not _opening.search(found["old"])}
     for opening in _opening.finditer(text):
         if opening.start() not in complete:
             raise ValueError(f"{text[opening.start() :].split('-->')[0]}-->: close it with <!-- /{opening[1]} -->")
-    text = marked.sub(_fill, text)
+    made = {"table": table, "commands": commands}
+    text = marked.sub(lambda found: f"{found['open']}\n\n{made[found['kind']](found['name'])}\n\n{found['close']}", text)
     for piece, addresses in (numbers or {}).items():
         text = with_numbers(text, piece, [value(address) for address in addresses])
     return text
@@ -77,9 +74,6 @@ def filled(text: str, numbers: Mapping[str, Sequence[str]] | None = None) -> str
 
 def with_numbers(text: str, piece: str, numbers: Sequence[str]) -> str:
     """A text with these numbers in a piece of it.
-
-    Raises:
-        ValueError: a piece that the text does not have once, or that has more or fewer numbers.
 
     Example:
         >>> with_numbers("a loss of 1.5 to\\n2.0 nats", "of {} to {} nats", ["1.4", "1.9"])
@@ -113,17 +107,13 @@ def table(address: str) -> str:
     view, _, names = found.rpartition(" of ")
     words = shlex.split(names)
     results = kept(*(word for word in words if "=" not in word))
-    results = results.where(**dict(map(_alternatives, (word for word in words if "=" in word))))
+    results = results.where(**_conditions(words))
     shown = find(view) if view else _AS_WRITTEN
     return "\n".join((shown.with_columns(headings.split(", ")) if headings else shown)(results)).strip()
 
 
 def value(address: str) -> str:
-    """The number, or the numbers, of an address, in its format.
-
-    Raises:
-        ValueError: an address that is not understood.
-    """
+    """The number, or the numbers, of an address, in its format."""
     names, _, expression = address.partition(" = ")
     if expression:
         expression, _, form = expression.rpartition(" : ")
@@ -133,7 +123,7 @@ def value(address: str) -> str:
         fields = [word for word in words if "=" not in word]
         if len(fields) != 1:
             raise ValueError(f"value: {address}: write NAME field key=value ... format")
-        number = only(kept(name).rows, **dict(map(_condition, (word for word in words if "=" in word))))[fields[0]]
+        number = only(kept(name).rows, **_conditions(words))[fields[0]]
     *first, last = [format(x, form) for x in (number if isinstance(number, list) else [number])]
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -190,16 +180,10 @@ def find(address: str) -> Any:
         raise ValueError(f"{address}: {error}") from error
 
 
-def _condition(word: str) -> tuple[str, Any]:
-    """`field=value`."""
-    name, _, text = word.partition("=")
-    return name, _parsed(text)
-
-
-def _alternatives(word: str) -> tuple[str, Any]:
-    """`field=value,value`, any of some values."""
-    name, _, text = word.partition("=")
-    return name, tuple(map(_parsed, text.split(",")))
+def _conditions(words: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Words `field=value,value`: any of some values."""
+    pairs = (word.partition("=") for word in words if "=" in word)
+    return {name: tuple(map(_parsed, re.split(r",(?! )", text))) for name, _, text in pairs}
 
 
 def _parsed(text: str) -> Any:
@@ -216,18 +200,8 @@ def _commands(runs: Sequence[Row], note: str) -> list[str]:
     return [*(f"{line}," for line in lines[:-1]), f"{lines[-1]}: {'; '.join(about)}{note}."]
 
 
-def _fill(found: re.Match[str]) -> str:
-    kind = found["kind"]
-    text = {"table": table, "commands": commands}[kind](found["name"])
-    return f"{found['open']}\n\n{text}\n\n{found['close']}"
-
-
 def main(check: bool = False) -> int:
-    """Write the tables and numbers of the documentation again.
-
-    Args:
-        check: Only show what differs; then the exit status is 1.
-    """
+    """Write the tables and numbers of the documentation again, or only show what differs."""
     changed = {page: found for page in pages() if (found := differences(page))}
     for page, found in changed.items():
         print(found if check else page.relative_to(ROOT))

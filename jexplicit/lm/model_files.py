@@ -35,7 +35,7 @@ MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, Arithm
 _format = 5
 _rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows, State)
 _known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *COUNTED, Combination, CombinationState)}
-_networks = {"MLPLanguageModel": "networks", "Transformer": "sequences", "LSTM": "sequences"}
+_networks = {"MLPLanguageModel": "networks", "Transformer": "sequences"}
 
 
 def _class_of(name: str) -> type | None:

@@ -13,7 +13,6 @@ InitializerName = Literal[
 NormName = Literal["none", "batch", "layer", "group"]
 ObjectiveName = Literal["squared_error", "sigmoid_squared_error", "binary_cross_entropy", "softmax_cross_entropy"]
 OptimizerName = Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "nadam", "adamw"]
-SamplerName = Literal["round-robin", "uniform", "balanced"]
 ScheduleName = Literal["constant", "step", "exponential", "linear", "cosine"]
 
 

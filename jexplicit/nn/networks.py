@@ -3,8 +3,8 @@
     hidden layer    z = W x + b,  or z = norm(W x);  a = dropout(φ(z));  residual: a = x + dropout(φ(z))
     network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
 
-Hidden layers sow their pre-activations `z` into flax's collection `intermediates`, and a network the `features` before its last
-layer; gradients with respect to z come from `perturbations` (jexplicit.nn.studies). Parameters are plain dictionaries.
+Hidden layers sow their pre-activations `z` into flax's collection `intermediates`; gradients with respect to z come from
+`perturbations` (jexplicit.nn.studies). Parameters are plain dictionaries.
 
 Random weights preserve the scale of activations. With i.i.d. weights of mean 0 and inputs of mean square s, a pre-activation
 `z_i = sum_j W_ij a_j` has the variance `n_in s Var[W]`. Choices of Var[W], where g is the gain of the activation:
@@ -107,7 +107,6 @@ def standard_scale(activation: str) -> float:
     return float(weight.sum() / (weight @ square))
 
 
-_groups = 8  # of GroupNorm, at most: gcd(_groups, width)
 _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in runs of a few hundred steps
 
 
@@ -143,7 +142,7 @@ class Hidden(_Layers):
             "none": lambda: lambda z: z,
             "batch": lambda: nn.BatchNorm(not train, momentum=_momentum, param_dtype=self.dtype),
             "layer": lambda: nn.LayerNorm(param_dtype=self.dtype),
-            "group": lambda: nn.GroupNorm(math.gcd(_groups, self.width), param_dtype=self.dtype),
+            "group": lambda: nn.GroupNorm(math.gcd(8, self.width), param_dtype=self.dtype),
         }
         z = self.perturb("z", look_up("norm", norms, self.norm)()(z))
         self.sow("intermediates", "z", z)
@@ -158,14 +157,13 @@ class FullyConnected(_Layers):
     outputs: N.
     activation: φ of the hidden layers.
     bias: whether layers have biases.
-    norm: before each nonlinearity, with a learned scale and shift per unit. batch: by the mean and variance of a unit over the
-        batch in training, running averages in inference (Ioffe & Szegedy 2015). layer: of an example over all units (Ba, Kiros
-        & Hinton 2016). group: of an example over each of gcd(8, width) groups of units (Wu & He 2018).
+    norm: before each nonlinearity, with a learned scale and shift per unit. batch: over the batch in training, running averages
+        in inference (Ioffe & Szegedy 2015). layer: of an example over all units (Ba, Kiros & Hinton 2016). group: of an example
+        over each of gcd(8, width) groups of units (Wu & He 2018).
     residual: hidden layers of equal input and output width add their input to their output.
-    dropout: share of hidden outputs set to 0 at random in training, the others scaled by 1/(1 - share) (Srivastava et al.
-    2014). weights: initializer of the weights (jexplicit.nn.networks); biases start at 0. weight_scale: factor on the
-    random weights of the hidden layers. output_scale: factor on the last layer's random weights; small values give a first
-    softmax loss near log N.
+    dropout: share of hidden outputs set to 0 at random in training, the others scaled by 1/(1 - share).
+    weights: initializer of the weights; biases start at 0. weight_scale, output_scale: factors on the random weights of the
+        hidden layers and of the last one; small values of the latter give a first softmax loss near log N.
     """
 
     hidden: Sequence[int]
@@ -177,7 +175,6 @@ class FullyConnected(_Layers):
     def __call__(self, x, *, train: bool = False):
         for n, width in enumerate(self.hidden):
             x = Hidden(width, **self.options(), name=f"hidden_{n + 1}")(x, train=train)
-        self.sow("intermediates", "features", x)
         kernel = _scaled(initializer(self.weights, "linear"), self.output_scale)
         return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=kernel, param_dtype=self.dtype, name="output")(x)
 
@@ -277,12 +274,11 @@ class ConvolutionalNetwork(nn.Module):
 def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
     """Initial parameters, and running statistics of BatchNorm (empty without it): `{"params": ..., "batch_stats": ...}`.
 
-    Only shape and dtype of `inputs` matter, [B, D] features or [B, K] token ids, or a tuple of several.
+    Only shape and dtype of `inputs` matter, [B, D] features or [B, K] token ids.
     """
-    for array in jax.tree.leaves(inputs):
-        if 0 in array.shape:
-            raise ValueError(f"inputs of shape {array.shape}: a network needs at least one example and one feature")
-    variables = jax.jit(model.init)(key, jax.tree.map(jnp.asarray, inputs))
+    if 0 in inputs.shape:
+        raise ValueError(f"inputs of shape {inputs.shape}: a network needs at least one example and one feature")
+    variables = jax.jit(model.init)(key, jnp.asarray(inputs))
     return {"params": variables["params"], "batch_stats": variables.get("batch_stats", {})}
 
 
@@ -299,13 +295,7 @@ Batch = tuple[Any, Any]
 
 
 class NetworkState(NamedTuple):
-    """The state of a training run.
-
-    params: of the network.
-    statistics: running mean and variance of every BatchNorm layer; empty without BatchNorm.
-    optimizer: the optimiser's state.
-    steps: number of steps so far.
-    """
+    """The state of training; statistics: of every BatchNorm; steps: so far."""
 
     params: Any
     statistics: Any

@@ -4,24 +4,12 @@ A transformer is a decoder only:
 
     embeddings  x_t = E[w_t], and P[t] where positions are learned
     a layer     x += W_o softmax(q kᵀ/√h) v,  with q, k, v = W LN(x);   x += W₂ gelu(W₁ LN(x))
-    logits      z = E LN(x), and D[w_t] where a direct connection is asked for
+    logits      z = E LN(x)
 
 A position attends to the positions before it and to itself, from the last `<pad>` on: a document does not see the one before.
 Source: Vaswani et al. 2017; normalisation first as in Radford et al. 2019; rotary positions as in Su et al. 2021.
 
-An LSTM has layers of flax's cell over embedded tokens. Its state begins at 0 where a window begins and at every `<pad>`.
-Source: Hochreiter & Schmidhuber 1997; dropout between layers as in Zaremba, Sutskever & Vinyals 2014.
-
-Counted, solved or constructed initialisations of a transformer:
-
-    embedding   E = word vectors of counts
-    bigram      D = log p(w_t+1 | w_t), the direct connection
-    output      the output weights solved on the features of the random layers
-    induction   two layers that copy what followed the last token before: the logits are  g Σ_s α_ts E_O[w_s],
-                α_ts ∝ exp(b [w_{s-1} = w_t])  over s <= t
-
-The other weights stay as they are. A start takes the variables of a `Transformer` and returns new ones.
-Source: for the induction heads Olsson et al. 2022; for the solved output layer, Böhning 1992.
+A transformer may start from two constructed layers that copy what followed the last token before (`induction_start`).
 """
 
 import functools
@@ -39,7 +27,6 @@ from jaxtyping import Array, Bool, Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.nn.training import Order, epoch_order, shorter_epochs
 from jexplicit.runs.devices import AXIS, default_mesh, replicate
-from jexplicit.solvers.sweeps import curvature_bound_sweeps
 
 _logits_per_call = 1 << 24  # of a device
 
@@ -47,11 +34,8 @@ _logits_per_call = 1 << 24  # of a device
 def window_order(length: int, window: int, windows: int) -> Order:
     """The starts of the windows of an epoch: `(seed, epoch) -> starts`.
 
-    A pass over the text takes every window once, in random order; each pass begins at another token. An epoch is a part of a
-    pass, or all of it.
-
-    Raises:
-        ValueError: a text shorter than two windows.
+    A pass over the text takes every window once, in random order, from another first token. An epoch is a part of a pass, or
+    several. A text shorter than two windows is refused.
     """
     whole = (length - 1) // window - 1
     if whole < 1:
@@ -64,8 +48,7 @@ def window_order(length: int, window: int, windows: int) -> Order:
     if windows <= whole:
         return shorter_epochs(starts, whole, windows)
     passes = -(-windows // whole)
-    several = lambda seed, e: np.concatenate([starts(seed, (e - 1) * passes + n) for n in range(passes)])[:windows]  # noqa: E731
-    return several
+    return lambda seed, e: np.concatenate([starts(seed, (e - 1) * passes + n) for n in range(passes)])[:windows]
 
 
 def window_batch(
@@ -98,10 +81,9 @@ def sequence_loss(eos: bool) -> Callable[[Array, Array], Array]:
 def sequence_optimizer(
     rate: float, steps: int, *, warmup: int, decay: float, accumulate: int = 1, clip: float = 1.0
 ) -> optax.GradientTransformation:
-    """AdamW with warm-up, cosine decay to a tenth, and clipped gradients.
+    """AdamW with warm-up, cosine decay to a tenth of the rate, and clipped gradients.
 
-    rate: the highest learning rate. steps: updates in all. warmup: updates before the highest rate. decay: weight decay of
-    matrices, times the rate. accumulate: batches whose gradients are averaged for an update.
+    Only matrices decay.
     """
     schedule = optax.warmup_cosine_decay_schedule(0.0, rate, min(warmup, steps - 1), steps, 0.1 * rate)
     matrices = lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)  # noqa: E731
@@ -111,14 +93,7 @@ def sequence_optimizer(
 
 
 def stream_log_probabilities(
-    network: nn.Module,
-    variables: Any,
-    stream: Integer[np.ndarray, " L"],
-    *,
-    window: int,
-    stride: int,
-    mesh: Mesh | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    network: nn.Module, variables: Any, stream: Integer[np.ndarray, " L"], **shape: Any
 ) -> Float[np.ndarray, " L_minus_1"]:
     """`log p` of every token of a stream but its first.
 
@@ -128,34 +103,19 @@ def stream_log_probabilities(
     Args:
         network: [B, T] token ids -> [B, T, N] logits; causal.
         stream: [L] token ids.
-        window: W.
-        stride: 1 .. W.
-        mesh: devices to share the windows.
-        progress: called with (predictions done, predictions in all).
+        shape: window W; stride, 1 .. W; mesh of devices to share the windows; progress, called with (done, in all).
 
     Raises:
         ValueError: a stride outside 1 .. W.
     """
-    shape: Any = {"window": window, "stride": stride, "mesh": mesh, "progress": progress}
     return _of_windows(_log_p, network, variables, stream, np.arange(1, len(stream)), **shape)
 
 
 def stream_distributions(
-    network: nn.Module,
-    variables: Any,
-    stream: Integer[np.ndarray, " L"],
-    places: Int[np.ndarray, " M"],
-    *,
-    window: int,
-    stride: int,
-    mesh: Mesh | None = None,
+    network: nn.Module, variables: Any, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " M"], **shape: Any
 ) -> Float[np.ndarray, "M N"]:
-    """`log p` of all tokens at some places of a stream.
-
-    Args:
-        places: [M] of the predicted tokens, 1 .. L - 1.
-    """
-    return _of_windows(_log_p_of_all, network, variables, stream, places, window=window, stride=stride, mesh=mesh)
+    """`log p` of all tokens at some places, 1 .. L - 1."""
+    return _of_windows(_log_p_of_all, network, variables, stream, places, **shape)
 
 
 def _of_windows(
@@ -212,9 +172,7 @@ class Transformer(nn.Module, kw_only=True):
     window: W, the most tokens that learned positions reach; T <= W.
     dropout: share of the outputs of every layer and of the embeddings that training sets to 0 at random.
     tied: whether the output weights are the embeddings E. positions: rotary, or a learned vector for each place in the window.
-    direct: whether a table D [N, N], 0 at first, adds logits by the last token.
-    remat: compute each layer again in the backward pass, which saves memory. precision: of the products, such as bfloat16;
-    parameters, normalisation and logits have at least float32.
+    precision: of the products, such as bfloat16; parameters, normalisation and logits have at least float32.
     """
 
     vocab_size: int
@@ -225,31 +183,24 @@ class Transformer(nn.Module, kw_only=True):
     dropout: float = 0.0
     tied: bool = True
     positions: Positions = "rotary"
-    direct: bool = False
-    remat: bool = False
     precision: str = "float32"
 
     @nn.compact
     def __call__(self, X, *, train: bool = False):
-        narrow, wide = widths_of(self.precision)
+        narrow, wide = jnp.dtype(self.precision), np.promote_types(jnp.dtype(self.precision), np.float32)
         T, normal = X.shape[1], nn.initializers.normal(0.02)
         embed = nn.Embed(self.vocab_size, self.width, embedding_init=normal, param_dtype=wide, name="embedding")
         x = embed(X)
         if self.positions == "learned":
             x = x + self.param("positions", normal, (self.window, self.width), wide)[None, :T]
         x = nn.Dropout(self.dropout, deterministic=not train)(x).astype(narrow)
-        layer = nn.remat(_Layer, static_argnums=(3,)) if self.remat else _Layer
         mask = visible(jnp.asarray(X))
         for n in range(1, self.layers + 1):
             options = (self.heads, self.layers, self.dropout, self.positions == "rotary")
-            x = layer(*options, narrow, wide, name=f"layer_{n}")(x, mask, train)
+            x = _Layer(*options, narrow, wide, name=f"layer_{n}")(x, mask, train)
         x = nn.LayerNorm(use_bias=False, param_dtype=wide, name="norm")(x.astype(wide))
-        self.sow("intermediates", "features", x)
         output = nn.Dense(self.vocab_size, use_bias=False, kernel_init=normal, param_dtype=wide, name="output")
-        z = embed.attend(x) if self.tied else output(x)
-        if self.direct:
-            z = z + self.param("direct", nn.initializers.zeros, (self.vocab_size, self.vocab_size), wide)[X]
-        return z
+        return embed.attend(x) if self.tied else output(x)
 
     def flops_per_token(self) -> int:
         """`6 (12 L d² + N d) + 12 L d W`: FLOPs.
@@ -289,11 +240,6 @@ class _Layer(nn.Module):
         return x + drop(back(d, name="output")(nn.gelu(h)))
 
 
-def widths_of(precision: str) -> tuple[np.dtype, np.dtype]:
-    """The types of products, and of parameters, normalisation and logits."""
-    return jnp.dtype(precision), np.promote_types(jnp.dtype(precision), np.float32)
-
-
 def visible(X: Integer[Array, "B T"]) -> Bool[Array, "B 1 T T"]:
     """Whether t sees s: s <= t and in its document."""
     document = jnp.cumsum(X == PAD, axis=1)
@@ -314,113 +260,8 @@ def rotate(x: Float[Array, "B T H h"]) -> Float[Array, "B T H h"]:
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=3)
 
 
-class LSTM(nn.Module, kw_only=True):
-    """Logits of the next token at every position: [B, T] -> [B, T, N].
-
-    vocab_size: N. width: d, of the embeddings and of every layer. layers: L. window: W, the tokens that it reads.
-    dropout: share of the inputs of every layer and of the output that training sets to 0 at random.
-    tied: whether the output weights are the embeddings. precision: of the layers, such as bfloat16; parameters and logits have
-    at least float32.
-    """
-
-    vocab_size: int
-    width: int = 256
-    layers: int = 1
-    window: int = 64
-    dropout: float = 0.0
-    tied: bool = True
-    precision: str = "float32"
-
-    @nn.compact
-    def __call__(self, X, *, train: bool = False):
-        narrow, wide = widths_of(self.precision)
-        normal, drop = nn.initializers.normal(self.width**-0.5), nn.Dropout(self.dropout, deterministic=not train)
-        embed = nn.Embed(self.vocab_size, self.width, embedding_init=normal, param_dtype=wide, name="embedding")
-        x = drop(embed(X)).astype(narrow)
-        scan = nn.scan(_Cell, variable_broadcast="params", split_rngs={"params": False}, in_axes=1, out_axes=1)
-        for n in range(1, self.layers + 1):
-            zero = (jnp.zeros((len(X), self.width), narrow),) * 2
-            _, x = scan(self.width, narrow, wide, name=f"layer_{n}")(zero, (x, X == PAD))
-            x = drop(x)
-        x = x.astype(wide)
-        if self.tied:
-            return embed.attend(x)
-        return nn.Dense(self.vocab_size, use_bias=False, kernel_init=normal, param_dtype=wide, name="output")(x)
-
-    def flops_per_token(self) -> int:
-        """Floating-point operations of training per token: `6 (8 L d² + N d)`."""
-        return 6 * (8 * self.layers * self.width**2 + self.vocab_size * self.width)
-
-
-class _Cell(nn.Module):
-    """One step, from state 0 where a document begins."""
-
-    width: int
-    narrow: Any
-    wide: Any
-
-    @nn.compact
-    def __call__(self, state: Any, inputs: Any) -> Any:
-        x, first = inputs
-        state = jax.tree.map(lambda s: jnp.where(first[:, None], jnp.zeros_like(s), s), state)
-        return nn.OptimizedLSTMCell(self.width, dtype=self.narrow, param_dtype=self.wide, name="cell")(state, x)
-
-
-_solved_on = 1 << 14  # positions of the training text
-_sweeps, _ridge = 30, 1e-3
 _previous, _match = 40.0, 16.0  # scores of the token before, and of a match, above those of others
 _gain = 4.0  # logit of a token that followed every time
-
-
-def embedding_start(variables: dict[str, Any], V: Float[np.ndarray, "N r"]) -> dict[str, Any]:
-    """Embeddings from word vectors of r <= d dimensions, scaled as random ones.
-
-    Raises:
-        ValueError: vectors of more dimensions than the network's width.
-    """
-    E = np.asarray(variables["params"]["embedding"]["embedding"])
-    r = V.shape[1]
-    if len(V) != len(E) or r > E.shape[1]:
-        raise ValueError(f"word vectors {V.shape} for embeddings {E.shape}: give one of at most {E.shape[1]} for each token")
-    scaled = V * (E[:, :r].std() / max(float(V.std()), 1e-30))
-    return _with(variables, embedding={"embedding": jnp.asarray(np.concatenate([scaled, E[:, r:]], axis=1), E.dtype)})
-
-
-def bigram_start(variables: dict[str, Any], log_p: Float[np.ndarray, "N N"]) -> dict[str, Any]:
-    """The direct connection from tokens as the table of a bigram model.
-
-    Raises:
-        ValueError: a network without that connection, or a table of another shape.
-    """
-    D = variables["params"].get("direct")
-    if D is None or D.shape != log_p.shape:
-        raise ValueError(f"a table {log_p.shape} for a direct connection {None if D is None else D.shape}: use direct=True")
-    return _with(variables, direct=jnp.asarray(log_p, D.dtype))
-
-
-def output_start(
-    network: Transformer, variables: dict[str, Any], stream: Integer[np.ndarray, " L"], *, seed: int = 0
-) -> dict[str, Any]:
-    """The best output weights for the features of random layers, by sweeps.
-
-    Args:
-        network: whose output weights are not the embeddings.
-        stream: the training text; some thousand of its positions are solved on.
-
-    Raises:
-        ValueError: a network whose output weights are its embeddings.
-    """
-    if "output" not in variables["params"]:
-        raise ValueError("output weights that are the embeddings: use tied=False")
-    W = network.window
-    some = min(max(1, _solved_on // W), (len(stream) - 1) // W - 1)
-    tokens = np.asarray(stream)[window_order(len(stream), W, some)(seed, 1)[:, None] + np.arange(W + 1)].astype(np.int32)
-    _, seen = network.apply(variables, tokens[:, :-1], mutable=["intermediates"])
-    H = jnp.asarray(seen["intermediates"]["features"][0]).reshape(-1, network.width)
-    Y = jax.nn.one_hot(tokens[:, 1:].reshape(-1), network.vocab_size, dtype=H.dtype)
-    kernel = variables["params"]["output"]["kernel"]
-    U = curvature_bound_sweeps(H, Y, sweeps=_sweeps, ridge=_ridge).U
-    return _with(variables, output={"kernel": U.astype(kernel.dtype)})
 
 
 def induction_start(network: Transformer, variables: dict[str, Any], *, seed: int = 0) -> dict[str, Any]:
@@ -445,7 +286,8 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
             "tied=False"
         )
     m = min(h, (d - 1) // 4) // 2 * 2
-    token, place, before, copied = _spaces(d, m, rng)
+    Q, _ = np.linalg.qr(np.concatenate([np.ones((d, 1)), rng.normal(size=(d, 4 * m))], axis=1))
+    token, place, before, copied = np.split(Q[:, 1:], 4, axis=1)  # orthogonal, and orthogonal to the vector of ones
     A = np.eye(N, m) if N <= m else rng.normal(size=(N, m))
     A = A / np.linalg.norm(A, axis=1, keepdims=True)
     phases = np.pi * (np.arange(1, m // 2 + 1) * (5**0.5 - 1) / 2 % 1)  # spread over (0, π), so that no two places look alike
@@ -458,13 +300,8 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
     starts = {"layer_1": one, "layer_2": two, "output": {"kernel": copied @ A.T * (_gain * 2 / d**0.5)}}
     starts |= {"embedding": {"embedding": A @ token.T}, "positions": P @ place.T}
     like = {name: params[name] for name in starts}
-    return _with(variables, **jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), starts, like))
-
-
-def _spaces(d: int, m: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Four orthogonal spaces [d, m], orthogonal to the vector of ones."""
-    Q, _ = np.linalg.qr(np.concatenate([np.ones((d, 1)), rng.normal(size=(d, 4 * m))], axis=1))
-    return np.split(Q[:, 1:], 4, axis=1)
+    fitted = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), starts, like)
+    return {**variables, "params": {**params, **fitted}}
 
 
 def _layer(layer: dict[str, Any], H: int, spaces: Any, score: float, unit: float) -> dict[str, Any]:
@@ -484,7 +321,3 @@ def _layer(layer: dict[str, Any], H: int, spaces: Any, score: float, unit: float
     output = np.zeros_like(layer["output"]["kernel"])
     kernels = {"qkv": qkv.reshape(d, 3 * d), "attention": attention, "output": output}
     return layer | {name: {"kernel": kernel} for name, kernel in kernels.items()}
-
-
-def _with(variables: dict[str, Any], **params: Any) -> dict[str, Any]:
-    return {**variables, "params": {**variables["params"], **params}}

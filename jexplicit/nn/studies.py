@@ -1,31 +1,21 @@
-"""Studies of training: hidden layers, autoencoders, and the error of mini-batch gradients.
+"""Studies of training: hidden layers, and autoencoders.
 
 With the examples as rows of X, a linear autoencoder is `f(x) = A B x` with B [k, D] and A [D, k]. The best of width k projects
-on the first k right singular vectors of X (Eckart & Young 1936; Baldi & Hornik 1989). Beyond the rank of X, the identity is one
-of many solutions; `A = (XᵀX)†, B = XᵀX` projects on the span of the examples: it reproduces every example and maps vectors
-orthogonal to all of them to 0.
+on the first k right singular vectors of X (Eckart & Young 1936; Baldi & Hornik 1989).
 
-Nonlinear autoencoders wider than their input do not learn the identity either. Trained maps contract around the examples, so
+Nonlinear autoencoders wider than their input do not learn the identity. Trained maps contract around the examples, so
 that their iteration converges to an example: an associative memory (Radhakrishnan, Belkin & Uhler 2020).
-
-For B of M examples drawn without replacement, with Σ the covariance of the examples' gradients g_i around their mean g,
-
-    E ||g_B - g||² = (tr Σ / B) (M - B)/(M - 1)
-
-so the error falls as 1/√B: 100 times the compute for a tenth of the error. The *noise scale* tr Σ/||g||² is the batch size with
-an error as large as the gradient itself (McCandlish et al. 2018).
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jexplicit.nn.training import Objective
 from jexplicit.runs.devices import full_precision
@@ -41,10 +31,7 @@ class LayerValues(NamedTuple):
 def hidden_layers(
     model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any, *, train: bool = True
 ) -> dict[str, LayerValues]:
-    """Pre-activations [B, width] and gradients of every hidden layer by name.
-
-    train: whether BatchNorm uses batch statistics.
-    """
+    """Pre-activations and gradients of every hidden layer; `train`: BatchNorm by batch."""
     X, Y = jnp.asarray(X), jnp.asarray(Y)
     shapes = jax.eval_shape(model.init, jax.random.key(0), X).get("perturbations", {})
     rngs = {"dropout": jax.random.key(0)}
@@ -56,15 +43,10 @@ def hidden_layers(
         return objective(z, Y).mean(), seen.get("intermediates", {})
 
     gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)
-    return {name: LayerValues(z, gradient) for name, z, gradient in _by_layer(seen, gradients)}
-
-
-def _by_layer(seen: Any, gradients: Any) -> list[tuple[str, Array, Array]]:
-    """(layer, z, its gradient) from flax's nested collections."""
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     flat, by_z = ({name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
-    named = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
-    return [(path.removeprefix("network/"), z, by_z[f"{path}/z"]) for path, z in named.items()]
+    layers = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
+    return {path.removeprefix("network/"): LayerValues(z, by_z[f"{path}/z"]) for path, z in layers.items()}
 
 
 Map = Callable[[Float[Array, " D"]], Float[Array, " D"]]
@@ -93,59 +75,6 @@ def linear_autoencoder(X: Float[Array, "M D"], k: int) -> LinearAutoencoder:
     return LinearAutoencoder(V, V.T)
 
 
-@full_precision
-def pseudo_inverse_autoencoder(X: Float[Array, "M D"]) -> LinearAutoencoder:
-    """The projection on the examples, `A = (XᵀX)†, B = XᵀX` (Radhakrishnan 2024)."""
-    if 0 in X.shape:
-        raise ValueError(f"examples of shape {X.shape}: give at least one, with at least one feature")
-    gram = X.T @ X
-    return LinearAutoencoder(jnp.linalg.pinv(gram, hermitian=True, rtol=X.shape[1] * jnp.finfo(X.dtype).eps), gram)
-
-
-@full_precision
-def descend_linear(f: LinearAutoencoder, X: Float[Array, "M D"], steps: int) -> LinearAutoencoder:
-    """A linear autoencoder after descent on the mean `½ ||x - A B x||²`.
-
-    The rate is `1/(4 s² (1 + ||A||² + ||B||²))` at the start, with s² the largest eigenvalue of XᵀX/M: small enough for a
-    decreasing loss. For k >= D, every `A B` that is the identity on the span of the examples has a loss of 0, and the solution
-    depends on the start. Directions orthogonal to all examples get no gradient in B, so that B does not change on them.
-    Source: Radhakrishnan 2024, Sec. 4.
-    """
-    s = float(jnp.linalg.norm(X, ord=2))
-    if steps < 0 or not s:
-        raise ValueError(f"{steps} steps of descent on examples of norm {s:g}: use 0 or more, and examples that are not 0")
-    rate = len(X) / (4 * s**2 * (1 + float(jnp.linalg.norm(f.A, ord=2)) ** 2 + float(jnp.linalg.norm(f.B, ord=2)) ** 2))
-
-    def loss(f: LinearAutoencoder) -> Array:
-        return reconstruction_errors(f(X), X).mean()
-
-    def step(f: LinearAutoencoder, _: None) -> tuple[LinearAutoencoder, None]:
-        return jax.tree.map(lambda W, g: W - rate * g, f, jax.grad(loss)(f)), None
-
-    return jax.jit(lambda f: jax.lax.scan(step, f, length=steps)[0])(f)
-
-
-@full_precision
-def off_span_gain(f: LinearAutoencoder, X: Float[Array, "M D"]) -> float:
-    """`||A B (I - P)||_F / ||I - P||_F`, P the projection on examples."""
-    basis = jnp.linalg.svd(X, full_matrices=True)[2][int(jnp.linalg.matrix_rank(X)) :]
-    if not len(basis):
-        raise ValueError(f"{len(X)} examples span all {X.shape[1]} dimensions: no direction is orthogonal to them; use fewer")
-    return float(jnp.sqrt((f(basis) ** 2).sum() / len(basis)))
-
-
-def cluster_agreement(codes: Float[np.ndarray, "M k"], labels: np.ndarray, *, clusters: int, seed: int) -> float:
-    """The adjusted Rand index (Hubert & Arabie 1985) of clusters and labels."""
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import adjusted_rand_score
-
-    if len(codes) < clusters:
-        raise ValueError(f"{clusters} clusters of {len(codes)} examples: use at most as many clusters as examples")
-    kmeans = KMeans(clusters, n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
-    found = kmeans.fit_predict(np.asarray(codes, np.float64))
-    return float(adjusted_rand_score(labels, found))
-
-
 def reconstruction_errors(outputs: Float[Array, "M D"], X: Float[Array, "M D"]) -> Float[Array, " M"]:
     """`½ ||x - f(x)||²` per example: large for examples unlike the training data."""
     return jnp.sum((X - outputs) ** 2, axis=1) / 2
@@ -162,11 +91,7 @@ def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> fl
 
 
 class Contraction(NamedTuple):
-    """The Jacobian at M points: largest singular value and spectral radius.
-
-    A fixed point is an attractor if the spectral radius is below 1. If the largest singular value is below 1, every step
-    shrinks distances.
-    """
+    """The Jacobian at M points; below a radius of 1 fixed points attract."""
 
     singular: Float[np.ndarray, " M"]
     spectral_radius: Float[np.ndarray, " M"]
@@ -195,69 +120,3 @@ def add_noise(key: Array, X: Float[Array, "M D"], noise: float, copies: int) -> 
     """`copies` noisy copies of every point, in order."""
     points = jnp.repeat(X, copies, axis=0)
     return points + noise * X.std() * jax.random.normal(key, points.shape, X.dtype)
-
-
-_chunk = 64  # examples whose gradients are in memory at once
-
-
-class GradientNoise(NamedTuple):
-    """Errors of mini-batch gradients, by batch size.
-
-    sizes: [S] batch sizes.
-    errors: [S] root mean square of ||g_B - g||/||g|| over draws.
-    predicted: [S] the same by the formula.
-    cosines: [S] mean cosine between g_B and g.
-    scale: tr Σ/||g||², examples.
-    """
-
-    sizes: Int[np.ndarray, " S"]
-    errors: Float[np.ndarray, " S"]
-    predicted: Float[np.ndarray, " S"]
-    cosines: Float[np.ndarray, " S"]
-    scale: float
-
-
-def gradient_noise(
-    loss: Callable[[Any, Any, Any], Array],
-    params: Any,
-    X: Array,
-    Y: Array,
-    key: Array,
-    *,
-    sizes: Sequence[int],
-    draws: int = 100,
-) -> GradientNoise:
-    """The errors of gradients of `draws` random mini-batches of each size, and their prediction.
-
-    loss: `(params, x, y) -> J` of one example. sizes: each in 1 .. M.
-    Source: lecture notes on MLP language models, "Mini-batch (32) against full batch"; McCandlish et al. 2018, Sec. 2.
-    """
-    M = len(X)
-    if not sizes or min(sizes) < 1 or max(sizes) > M:
-        raise ValueError(f"batch sizes {list(sizes)} of {M} examples: use 1 .. {M}")
-    flat, restore = ravel_pytree(params)
-    gradient = jax.grad(lambda flat, X, Y: jax.vmap(lambda x, y: loss(restore(flat), x, y))(X, Y).mean())
-
-    @jax.jit
-    def moments(flat: Array) -> tuple[Array, Array]:
-        """The mean gradient and the mean squared norm."""
-        norms = jax.lax.map(lambda xy: jnp.sum(gradient(flat, xy[0][None], xy[1][None]) ** 2), (X, Y), batch_size=_chunk)
-        return gradient(flat, X, Y), norms.mean()
-
-    g, square = moments(flat)
-    size = float(jnp.linalg.norm(g))
-    if not size:
-        raise ValueError("the gradient of all examples is 0, so relative errors are undefined: use other parameters")
-    trace = max(float(square) - size**2, 0.0)
-
-    def draw(key: Array, B: int) -> tuple[Array, Array]:
-        m = jax.random.permutation(key, M)[:B]
-        mean = gradient(flat, X[m], Y[m])
-        return jnp.sum((mean - g) ** 2), mean @ g / (jnp.linalg.norm(mean) * size)
-
-    keys, B = jax.random.split(key, draws), np.asarray(sizes)
-    found = [jax.jit(lambda keys, B=B: jax.lax.map(lambda key: draw(key, B), keys))(keys) for B in sizes]
-    errors = np.array([float(jnp.sqrt(squares.mean()) / size) for squares, _ in found])
-    cosines = np.array([float(cosines.mean()) for _, cosines in found])
-    predicted = np.sqrt(trace / B * (M - B) / max(M - 1, 1)) / size
-    return GradientNoise(B, errors, predicted, cosines, trace / size**2)

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Int
 
 from jexplicit.nn.names import look_up
 from jexplicit.runs.loop import Entry, History, iterate
@@ -134,8 +134,7 @@ _steps_between_checks = 16  # of the losses; a check waits for the device
 class TrainingResult(NamedTuple):
     """The result of `train`.
 
-    params: of the epoch with the lowest dev loss; the initial parameters count as epoch 0.
-    best_epoch: number of this epoch.
+    params: of the epoch with the lowest dev loss, `best_epoch`; the initial parameters count as epoch 0.
     history: one dictionary per epoch, from epoch 0: `epoch`, `dev_loss`, `seconds` and `cpu_seconds` since the start, and from
         epoch 1 `train_loss` (mean over the batches of the epoch, nats per position).
     """
@@ -187,7 +186,7 @@ def train(
         batch: the batch of given example indices; the last batch of an epoch may be smaller.
         evaluate: dev loss of parameters, nats per position.
         params: extracts the parameters from a state.
-        order: `(seed, epoch) -> size example indices`, pure (see `sampler`); default: every example once.
+        order: `(seed, epoch) -> size example indices`, pure; default: every example once.
         patience: stop after this many epochs without a lower dev loss; default: never.
         checkpoints: folder for checkpoints, from which training resumes; checkpoint_seconds: time between them.
         known: what else the checkpoints are of, see `jexplicit.runs.loop`.
@@ -213,12 +212,18 @@ def train(
             for k in range(first, n):
                 state, loss = step(state, batch(examples[k * batch_size : (k + 1) * batch_size]))
                 losses.append(loss)
-            losses = _finite(losses, epoch, first)
+            losses = [float(loss) for loss in losses]
+            for step_number, value in enumerate(losses, first):
+                if not np.isfinite(value):
+                    raise FloatingPointError(f"loss {value} at epoch {epoch}, step {step_number}: lower the learning rate")
             if progress:
                 progress((epoch - 1) * size + min(n * batch_size, size), epochs * size)
         entry: Entry = {"epoch": epoch, "step": n, "losses": losses}
         if n == steps:
-            entry["dev_loss"] = _dev_loss(evaluate, params(state), epoch)
+            entry["dev_loss"] = loss = float(evaluate(params(state)))
+            if not np.isfinite(loss):
+                remedy = "lower the learning rate" if epoch else "start from other parameters"
+                raise FloatingPointError(f"dev loss {loss} after epoch {epoch}: {remedy}")
             if epoch:
                 entry["train_loss"] = sum(sum((e["losses"] for e in history if e["epoch"] == epoch), []) + losses) / size
                 if entry["dev_loss"] < min(e["dev_loss"] for e in _epochs(history)):
@@ -255,56 +260,9 @@ def _best(epochs: list[dict[str, float]]) -> int:
     return int(np.argmin([entry["dev_loss"] for entry in epochs]))
 
 
-def _finite(losses: list[jax.Array], epoch: int, first: int) -> list[float]:
-    values = [float(loss) for loss in losses]
-    for n, value in enumerate(values, first):
-        if not np.isfinite(value):
-            raise FloatingPointError(f"loss {value} at epoch {epoch}, step {n}: lower the learning rate")
-    return values
-
-
-def _dev_loss(evaluate: Callable[[Any], float], params: Any, epoch: int) -> float:
-    loss = float(evaluate(params))
-    if not np.isfinite(loss):
-        remedy = "lower the learning rate" if epoch else "start from other parameters"
-        raise FloatingPointError(f"dev loss {loss} after epoch {epoch}: {remedy}")
-    return loss
-
-
 def _copy(tree: Any) -> Any:
     """A copy on the host, safe from donation."""
     return jax.tree.map(lambda leaf: np.array(leaf), tree)
-
-
-def sampler(name: str, labels: Integer[np.ndarray, " M"]) -> Order:
-    """The sampler called `name`: `(seed, epoch) -> M example indices`.
-
-    round-robin: every example once per epoch; uniform: M draws with replacement, which miss about 1/e of the examples;
-    balanced: equally many per class of `labels`. Source: Radhakrishnan 2024, Sec. 3.
-    """
-    if not len(labels):
-        raise ValueError("no examples to draw batches from: give at least one")
-    orders: dict[str, Order] = {
-        "round-robin": functools.partial(epoch_order, size=len(labels)),
-        "uniform": lambda seed, epoch: _random(seed, epoch).integers(len(labels), size=len(labels)),
-        "balanced": functools.partial(balanced_order, labels=labels),
-    }
-    return look_up("sampler", orders, name)
-
-
-def balanced_order(seed: int, epoch: int, labels: Integer[np.ndarray, " M"]) -> Int[np.ndarray, " M"]:
-    """Equally many draws of every class, and within it of examples.
-
-    Examples of rare classes are repeated within an epoch; only some of the frequent ones are drawn.
-    """
-    rng = _random(seed, epoch)
-    classes = rng.permutation(np.unique(labels))
-    drawn = []
-    for c, part in zip(classes, np.array_split(labels, len(classes)), strict=True):
-        members, n = np.flatnonzero(labels == c), len(part)
-        rounds = [rng.permutation(members) for _ in range(-(-n // len(members)))]  # without replacement within a round
-        drawn.append(np.concatenate([members[:0], *rounds])[:n])
-    return rng.permutation(np.concatenate(drawn))
 
 
 def shorter_epochs(order: Order, size: int, most: int) -> Order:
@@ -318,7 +276,3 @@ def shorter_epochs(order: Order, size: int, most: int) -> Order:
         return order(seed, whole + 1)[n * most : (n + 1) * most]
 
     return part
-
-
-def _random(seed: int, epoch: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=[seed, epoch]))

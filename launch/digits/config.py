@@ -7,16 +7,15 @@ from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Preset
 from launch.shared.flags import Images, Run
 
-Solved = Literal["explicit", "delta", "scaling", "quadratic", "features", "kernel", "feature-machine"]
-Method = Literal[Solved, "logistic_regression", "trained_readout", "optimum", "network", "cnn", "cold", "warm"]
-METHODS: tuple[Method, ...] = tuple(name for name in get_args(Method) if name != "feature-machine")
+Solved = Literal["explicit", "scaling", "quadratic", "kernel"]
+Method = Literal[Solved, "trained_readout", "optimum", "network", "cnn", "cold", "warm"]
 
 
 @dataclass(frozen=True)
 class Config(Images, Run):
     """Classify images with networks fitted without SGD, and with trained ones."""
 
-    GROUPS: ClassVar = {"methods": "models", "sweeps": "sweeps", "filters": "features", "octaves": "kernel"} | {
+    GROUPS: ClassVar = {"methods": "models", "sweeps": "sweeps", "octaves": "kernel"} | {
         **{"epochs": "training", "hidden": "baselines"}
     }
 
@@ -24,28 +23,19 @@ class Config(Images, Run):
     """Use at most this many training images, and at most as many test images."""
     resize: Annotated[int, Bounds(at_least=1, at_most=1024)] | None = None
     """Read a folder of images of any size as ones of N x N pixels."""
-    methods: tuple[Method, ...] = METHODS
-    """Models to fit; default, all but feature-machine. explicit: the closed form. delta: explicit, its exponent
-    corrected by one fitted number. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a bound on
-    the curvature. features: explicit, scaling and quadratic on features of patches and of random directions. kernel: least
-    squares and a softmax layer on random Fourier features of scattering. feature-machine: the same with a metric learned by a
-    recursive feature machine. logistic_regression: scikit-learn's. trained_readout: a softmax layer on the features of kernel,
-    trained by AdamW. optimum: that layer with one ridge by four optimisers, to convergence.
-    network: one hidden layer, trained by backpropagation. cnn: a convolutional network, trained by AdamW.
-    cold, warm: softmax layers trained by Adagrad from random parameters or from the explicit solution."""
+    methods: tuple[Method, ...] = get_args(Method)
+    """Models to fit. explicit: the closed form. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a
+    bound on the curvature. kernel: least squares and a softmax layer on random Fourier features of scattering. trained_readout:
+    a softmax layer on the same features, trained by AdamW. optimum: that layer with one ridge by four optimisers, to
+    convergence. network: one hidden layer, trained by backpropagation. cnn: a
+    convolutional network, trained by AdamW. cold, warm: softmax layers trained by Adagrad from random parameters or from the
+    explicit solution."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """explicit, cold, warm: numbers of softmax layers, one model each."""
     sweeps: PositiveInt = 300
     """scaling: number of sweeps."""
-    feature_sweeps: PositiveInt = 150
-    """features: number of sweeps of iterative scaling."""
     quadratic_sweeps: PositiveInt = 30
-    """quadratic, features: number of sweeps with the bound on the curvature."""
-    filters: PositiveInt = 64
-    """features: number of filters, whitened patches of training images. Each gives two features, its positive and its negative
-    part, per cell of a grid."""
-    directions: PositiveInt = 1024
-    """features: number of random directions in pixel space. Each gives two features."""
+    """quadratic: number of sweeps with the bound on the curvature."""
     octaves: PositiveInt | None = None
     """kernel: number of octaves of the wavelets. Default: 3, fewer for images below 16 pixels."""
     angles: PositiveInt = 6
@@ -56,18 +46,9 @@ class Config(Images, Run):
     """kernel: number of principal components of the averages in a descriptor."""
     frequencies: PositiveInt = 1024
     """kernel: number of random frequencies. Each gives two features, a cosine and a sine."""
-    ridges: tuple[PositiveFloat, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
-    """kernel: ridge penalties to choose from. The squared error on a held-out tenth of the training images chooses."""
     kernel_sweeps: PositiveInt = 6
     """kernel: number of sweeps of the softmax layer. They use the bound on the curvature: first on nine tenths of the training
     images, from the least-squares solution, then as many on all of them."""
-    solves: PositiveInt = 3
-    """feature-machine: at most this many solves, the first by the identity as metric. Their number is chosen by the squared
-    error on a held-out tenth of the training images."""
-    landmarks: PositiveInt = 2000
-    """feature-machine: number of images as landmarks. The predictor is made of their kernels while the metric is learned."""
-    powers: tuple[PositiveFloat, ...] = (0.5, 1.0)
-    """feature-machine: powers of the gradient outer product to choose from. The choice is as for --ridges."""
     epochs: PositiveInt = 100
     """network, cold, warm: maximum number of passes over the data."""
     patience: PositiveInt = 5
@@ -87,9 +68,7 @@ class Config(Images, Run):
     """trained_readout: number of passes over the data with each of four weight decays; the learning rate is 0 at the end."""
 
 
-_SMALL: dict[str, Any] = dict(
-    limit=300, epochs=3, cnn_epochs=3, readout_epochs=3, sweeps=20, feature_sweeps=20, filters=16, directions=64
-)
+_SMALL: dict[str, Any] = dict(limit=300, epochs=3, cnn_epochs=3, readout_epochs=3, sweeps=20)
 _KERNEL: dict[str, Any] = dict(methods=("kernel",), frequencies=4096)
 PRESETS = {
     "tiny": Preset(

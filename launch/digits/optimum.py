@@ -1,4 +1,4 @@
-"""One convex loss and four ways to its minimum: the softmax layer on the kernel's features.
+"""One convex loss of a softmax layer, and four ways to its minimum.
 
     L(U, b) = mean of -log softmax(H U + b)_y + penalty/2 ||U||²,    penalty = ridge times the mean variance of H
 
@@ -21,18 +21,8 @@ from jaxtyping import Array, Float
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.sweeps import SoftmaxFit
-from launch.digits.solved import (
-    Parts,
-    Problem,
-    describe_images,
-    dev_scores,
-    held_out_tenth,
-    keep,
-    kernel_features,
-    linear,
-    make_key,
-    save_model,
-)
+from launch.digits.kernel import describe_images, kernel_features
+from launch.digits.solved import Parts, Problem, dev_scores, held_out_tenth, keep, linear, make_key, save_model
 from launch.kit.views import Column, Results, Row, Table
 
 _ridge = 1e-4  # in units of the features' mean variance, as the softmax layer of `kernel` has it on MNIST
@@ -45,7 +35,7 @@ Record = Callable[..., None]  # of the loss after one more pass
 
 
 class Task(NamedTuple):
-    """The loss of nine tenths of the images, and the factor of the bound on its curvature."""
+    """The loss of nine tenths of the images, and its bound's factor."""
 
     H: Float[Array, "M D"]
     Y: Float[Array, "M N"]
@@ -76,7 +66,7 @@ def gradient(task: Task, record: Record, U: np.ndarray, b: np.ndarray) -> tuple[
 
 
 def sweeps(task: Task, record: Record, passes: int, seed: int) -> Point:
-    """`U -= 2 (C + 2 penalty)⁻¹ ∇L`, the sweeps of the bound on the curvature (Böhning 1992)."""
+    """Sweeps `U -= 2 (C + 2 penalty)⁻¹ ∇L` (Böhning 1992)."""
     U, b = np.zeros((len(task.mean), len(task.b))), np.asarray(task.b, float)
     for _ in range(passes):
         _, dU, db = gradient(task, record, U, b)
@@ -85,7 +75,10 @@ def sweeps(task: Task, record: Record, passes: int, seed: int) -> Point:
 
 
 def lbfgs(task: Task, record: Record, passes: int, seed: int, *, metric: bool = False) -> Point:
-    """L-BFGS of SciPy; with a metric on `V = Lᵀ U`, whose curvature the bound makes at most 1/2, L Lᵀ = C + 2 penalty."""
+    """L-BFGS of SciPy, with a metric on `V = Lᵀ U`.
+
+    L Lᵀ = C + 2 penalty; the bound makes the curvature of V at most 1/2.
+    """
     N = len(task.b)
 
     def value(z: np.ndarray) -> tuple[float, np.ndarray]:
@@ -104,7 +97,7 @@ def lbfgs(task: Task, record: Record, passes: int, seed: int, *, metric: bool = 
 
 
 def adam(task: Task, record: Record, passes: int, seed: int) -> Point:
-    """Adam on batches of 128 images, the ridge in its loss, each rate falling along a cosine to 0."""
+    """Adam on batches of 128 images, each rate falling along a cosine."""
     epochs, size, M = max(1, passes // len(_rates)), min(128, len(task.H)), len(task.H)
     found: list[tuple[float, Point]] = []
     for rate in _rates:
@@ -140,7 +133,7 @@ SOLVERS: dict[str, Callable[[Task, Record, int, int], Point]] = {
 }
 
 
-def optimum(problem: Problem) -> Parts:
+def optimum(problem: Problem, method: str) -> Parts:
     """A row for each way to the minimum."""
     made = functools.cache(lambda: _made(problem))
     for solver in SOLVERS:
@@ -156,7 +149,7 @@ def _made(problem: Problem) -> tuple[Task, Array, Array]:
     H, H_test = (jnp.concatenate([features(X[m : m + _block]) for m in range(0, len(X), _block)]) for X in (train, test))
     used = ~held_out_tenth(problem)
     mean, Y = H[used].mean(axis=0), problem.train.Y[used]
-    H, H_test = H - mean, H_test - mean
+    H, H_test = H - mean[None], H_test - mean[None]
     C = np.asarray(_second_moments(H[used]), float)
     penalty, places = _ridge * float(np.trace(C)) / len(C), np.arange(len(C))
     C[places, places] += 2 * penalty
@@ -195,14 +188,14 @@ def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, 
         "dimensions": D,
         "factor_seconds": task.seconds,
     }
-    logits = H @ fit.U + fit.intercept
+    logits = H @ fit.U + fit.intercept[None]
     fields |= dev_scores(problem, logits[held_out_tenth(problem)]) | {"backprop_free": solver != "adam"}
     layer = fit._replace(intercept=fit.intercept - task.mean @ fit.U)
-    return [keep(problem, key, linear(layer).params, logits, H_test @ fit.U + fit.intercept, **fields)]
+    return [keep(problem, key, linear(layer).params, logits, H_test @ fit.U + fit.intercept[None], **fields)]
 
 
 def to_gaps(results: Results) -> list[Row]:
-    """The passes after which a solver stays this near to the lowest loss of all; of Adam, those of its best rate."""
+    """Passes until a loss is this near to the lowest; Adam's best rate."""
     events = results.events("pass", "solver", "passes")
     lowest = min((event["loss"] for event in events), default=0.0)
     rows = []

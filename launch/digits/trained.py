@@ -6,7 +6,7 @@ kernel's own features. For the last two the learning rate rises over a twentieth
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -32,8 +32,19 @@ from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import random_decoders
 from jexplicit.solvers.metrics import accuracy, closeness, fit_temperature, mean_loss
 from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
-from launch.digits import solved
-from launch.digits.solved import Parts, Problem, dev_scores, held_out_tenth, keep, linear, make_key
+from launch.digits.kernel import describe_images, flops, kernel_features
+from launch.digits.solved import (
+    Parts,
+    Problem,
+    dev_scores,
+    explicit_decoders,
+    held_out_tenth,
+    keep,
+    linear,
+    make_key,
+    model_name,
+    save_model,
+)
 from launch.kit.views import Row, where
 
 _cnn_rate, _cnn_decay = 2e-3, 1e-2
@@ -43,21 +54,38 @@ _images_per_call = 1000
 Variables = dict[str, Any]
 
 
-def stacks(problem: Problem, method: str) -> Parts:
-    """Stacks of softmax layers, from random parameters (cold) or from the explicit solution (warm)."""
-    for layers in problem.config.layers:
-        key = make_key(method, "adagrad", layers=layers)
-        yield key, functools.partial(_stack, problem, key)
+class Training(NamedTuple):
+    """A network on pixels, its start and optimiser; patience None: all epochs."""
+
+    model: nn.Module
+    variables: Variables
+    optimizer: optax.GradientTransformation
+    epochs: int
+    patience: int | None
+    fields: Row
+    near: Callable[[Variables], Row] = lambda variables: {}
 
 
-def _stack(problem: Problem, key: Row) -> list[Row]:
+def networks(problem: Problem, method: str) -> Parts:
+    """A network on pixels; of stacks of softmax layers one for each depth."""
+    make, solver, depths = {
+        "network": (_hidden, "adam", (2,)),
+        "cnn": (_convolutions, "adamw", (4,)),
+    }.get(method, (_stack, "adagrad", problem.config.layers))
+    for layers in depths:
+        key = make_key(method, solver, layers=layers)
+        yield key, functools.partial(_measure, problem, key, make)
+
+
+def _stack(problem: Problem, key: Row) -> Training:
+    """Softmax layers, from random parameters (cold) or from the explicit solution (warm)."""
     config, layers, warm = problem.config, key["layers"], key["method"] == "warm"
     (H, Y, _), tenth = problem.train, held_out_tenth(problem)
     used = problem.train.rows(~tenth)  # a warm start is solved on these, too: held-out images stay unseen
     decoders = random_decoders(key_of_seed(config.seed), H.shape[1], Y.shape[1], layers)
-    decoders = solved.explicit_decoders(used, problem.K, layers) if warm else decoders
+    decoders = explicit_decoders(used, problem.K, layers) if warm else decoders
     params = {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}
-    closed = solved.explicit_decoders(used, problem.K, 1) if layers == 1 else ()
+    closed = explicit_decoders(used, problem.K, 1) if layers == 1 else ()
 
     def near(variables: Variables) -> Row:
         """How near training is to the solution of the same images."""
@@ -65,79 +93,53 @@ def _stack(problem: Problem, key: Row) -> list[Row]:
         return {f"explicit_{field}": value for one in found for field, value in one.items()}
 
     fields = {"priming_number": problem.K if warm else None, "learning_rate": config.learning_rate}
-    return _until_patience(problem, key, SoftmaxStack(Y.shape[1], layers), params, adagrad(config.learning_rate), near, fields)
+    model, variables = SoftmaxStack(Y.shape[1], layers), {"params": params, "batch_stats": {}}
+    return Training(model, variables, adagrad(config.learning_rate), config.epochs, config.patience, fields, near)
 
 
-def network(problem: Problem) -> Parts:
-    """One hidden layer of rectified units, trained by Adam from He's normal weights."""
-    key = make_key("network", "adam", layers=2)
-    yield key, functools.partial(_network, problem, key)
-
-
-def _network(problem: Problem, key: Row) -> list[Row]:
-    hidden, (D, N) = problem.config.hidden, (problem.train.H.shape[1], problem.train.Y.shape[1])
+def _hidden(problem: Problem, key: Row) -> Training:
+    """One hidden layer of rectified units, from He's normal weights."""
+    config, (D, N) = problem.config, (problem.train.H.shape[1], problem.train.Y.shape[1])
 
     def dense(key: Array, inputs: int, outputs: int) -> dict[str, Array]:
         kernel = initializer("he_normal", "relu")(key, (inputs, outputs), jnp.float32)
         return {"kernel": kernel, "bias": jnp.zeros(outputs, jnp.float32)}
 
-    first, last = jax.random.split(key_of_seed(problem.config.seed))
-    params = {"hidden_1": {"Dense_0": dense(first, D, hidden)}, "output": dense(last, hidden, N)}
-    model, fields = FullyConnected((hidden,), N), {"learning_rate": 1e-3}
-    return _until_patience(problem, key, model, params, optax.adam(1e-3), lambda variables: {}, fields)
+    first, last = jax.random.split(key_of_seed(config.seed))
+    params = {"hidden_1": {"Dense_0": dense(first, D, config.hidden)}, "output": dense(last, config.hidden, N)}
+    model, variables = FullyConnected((config.hidden,), N), {"params": params, "batch_stats": {}}
+    return Training(model, variables, optax.adam(1e-3), config.epochs, config.patience, {"learning_rate": 1e-3})
 
 
-def _until_patience(
-    problem: Problem,
-    key: Row,
-    model: nn.Module,
-    params: Any,
-    optimizer: optax.GradientTransformation,
-    near: Callable[[Variables], Row],
-    fields: Row,
-) -> list[Row]:
-    """Train a network on pixels until its held-out loss stops falling."""
-    config, logits = problem.config, jax.jit(functools.partial(network_outputs, model))
-    H, (H_test, Y_test, labels) = problem.train.H, problem.test
-    explicit = where(problem.folder.rows(), method="explicit", layers=key["layers"])
+def _convolutions(problem: Problem, key: Row) -> Training:
+    """A convolutional network."""
+    images, epochs = problem.images, problem.config.cnn_epochs
+    height, width = images.train_images.shape[1:]
+    model = ConvolutionalNetwork((height, width), images.outputs)
+    variables = init_variables(model, key_of_seed(problem.config.seed), problem.train.H[:1])
+    optimizer = _adamw(problem, epochs, _cnn_rate, _cnn_decay)
+    return Training(model, variables, optimizer, epochs, None, {"learning_rate": _cnn_rate, "weight_decay": _cnn_decay})
+
+
+def _measure(problem: Problem, key: Row, make: Callable[[Problem, Row], Training]) -> list[Row]:
+    """Train a network until its held-out loss stops falling, or to the end."""
+    model, start, optimizer, epochs, patience, fields, near = make(problem, key)
+    logits, (H_test, Y_test, labels), H = network_logits(model), problem.test, problem.train.H
+    held_out, explicit = H[held_out_tenth(problem)], where(problem.folder.rows(), method="explicit", layers=key["layers"])
 
     def watch(variables: Variables) -> dict[str, Any]:
         z = logits(variables, H_test)
         return {"test_accuracy": accuracy(z, labels), "test_loss": mean_loss(z, Y_test), **near(variables)}
 
-    start, until = {"params": params, "batch_stats": {}}, {"epochs": config.epochs, "patience": config.patience}
-    reading: Any = (lambda drawn: H[drawn], logits, H[held_out_tenth(problem)], watch)
-    variables, about = fit_network(problem, key, model, start, optimizer, *reading, **until)
-    outputs = logits(variables, H)
-    events = where(problem.folder.events("epoch"), method=key["method"], layers=key["layers"])
-    curve = {event["epoch"]: event["test_accuracy"] for event in events}
-    reached = [epoch for epoch in sorted(curve) if explicit and curve[epoch] >= explicit[0]["test_accuracy"]]
-    about |= {
-        "stopped": about["epochs"] - about["best_epoch"] == config.patience,
-        "explicit_epoch": reached[0] if reached else None,
-        "seconds": about["solve_seconds"],
-        **dev_scores(problem, outputs[held_out_tenth(problem)]),
-    }
-    return [keep(problem, key, variables["params"], outputs, logits(variables, H_test), **fields, **about)]
-
-
-def cnn(problem: Problem) -> Parts:
-    """A convolutional network on the pixels."""
-    key = make_key("cnn", "adamw", layers=4)
-    yield key, functools.partial(_cnn, problem, key)
-
-
-def _cnn(problem: Problem, key: Row) -> list[Row]:
-    config, images, H = problem.config, problem.images, problem.train.H
-    height, width = images.train_images.shape[1:]
-    model = ConvolutionalNetwork((height, width), images.outputs)
-    start, logits = init_variables(model, key_of_seed(config.seed), H[:1]), network_logits(model)
-    held_out, epochs = H[held_out_tenth(problem)], config.cnn_epochs
-    network: Any = (model, start, _adamw(problem, epochs, _cnn_rate, _cnn_decay), lambda drawn: H[drawn], logits, held_out)
-    variables, fields = fit_network(problem, key, *network, epochs=epochs, weight_decay=_cnn_decay)
-    fields |= dev_scores(problem, logits(variables, held_out))
-    fields |= {"learning_rate": _cnn_rate, "seconds": fields["solve_seconds"]}
-    return [keep(problem, key, variables, logits(variables, H), logits(variables, problem.test.H), **fields)]
+    reading: Any = (lambda drawn: H[drawn], logits, held_out, watch)
+    variables, about = fit_network(problem, key, model, start, optimizer, *reading, epochs=epochs, patience=patience)
+    about |= {"seconds": about["solve_seconds"], **dev_scores(problem, logits(variables, held_out))}
+    if patience is not None:
+        events = where(problem.folder.events("epoch"), method=key["method"], layers=key["layers"])
+        reached = (e["epoch"] for e in events if explicit and e["test_accuracy"] >= explicit[0]["test_accuracy"])
+        about |= {"stopped": about["epochs"] - about["best_epoch"] == patience, "explicit_epoch": min(reached, default=None)}
+    saved = variables if variables["batch_stats"] else variables["params"]
+    return [keep(problem, key, saved, logits(variables, H), logits(variables, H_test), **fields, **about)]
 
 
 def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
@@ -150,7 +152,7 @@ def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
     return logits
 
 
-def trained_readout(problem: Problem) -> Parts:
+def trained_readout(problem: Problem, method: str) -> Parts:
     """A softmax layer on the features that `kernel` solves one on."""
     key = make_key("trained_readout", "adamw", features="kernel")
     yield key, functools.partial(_readout, problem, key)
@@ -158,9 +160,9 @@ def trained_readout(problem: Problem) -> Parts:
 
 def _readout(problem: Problem, key: Row) -> list[Row]:
     config, N = problem.config, problem.images.outputs
-    train, test, weights, feature_seconds, feature_flops = solved.describe_images(config)
-    solved.save_model(problem, "kernel", weights)
-    features, D = solved.kernel_features(weights), 2 * config.frequencies
+    train, test, weights, feature_seconds, feature_flops = describe_images(config)
+    save_model(problem, "kernel", weights)
+    features, D = kernel_features(weights), 2 * config.frequencies
     zeros = {"kernel": jnp.zeros((D, N), train.dtype), "bias": jnp.zeros(N, train.dtype)}
 
     def layer(variables: Any) -> SoftmaxFit:
@@ -233,9 +235,9 @@ def fit_network(
         shared = {"event": "epoch", "method": key["method"], "layers": key["layers"], **about, "epoch": entry["epoch"]}
         problem.folder.log(**shared, **measured, seconds=entry.get("seconds", 0.0), train_loss=entry.get("train_loss"))
 
-    name = "_".join([solved.model_name(key), *(f"{value:g}" for value in about.values())])
+    name = "_".join([model_name(key), *(f"{value:g}" for value in about.values())])
     shapes = jax.eval_shape(lambda *parts: parts, initial_state(variables, optimizer), batch(np.arange(size)))
-    step_flops = solved.flops(training_step(model, loss, optimizer, seed=config.seed), *shapes)
+    step_flops = flops(training_step(model, loss, optimizer, seed=config.seed), *shapes)
     with stage(f"training {name}", "images") as progress:
         trained = train_network(
             model,

@@ -2,7 +2,6 @@
 
 python -m launch.feature_machine modular --out runs/modular
 python -m launch.feature_machine modular --modulus 31 --operation multiply --out runs/multiply
-python -m launch.feature_machine tables --out runs/tables
 """
 
 import sys
@@ -12,7 +11,6 @@ from launch.kit.command import Command, run_subcommand
 
 COMMANDS = {
     "modular": Command(configs.ModularConfig, "launch.feature_machine.modular", configs.PRESETS["modular"]),
-    "tables": Command(configs.TablesConfig, "launch.feature_machine.tables", configs.PRESETS["tables"]),
 }
 
 

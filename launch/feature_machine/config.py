@@ -1,14 +1,13 @@
 """The configurations of launch.feature_machine."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Preset
 from launch.shared.flags import Run
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
-Data = Literal["diabetes", "friedman", "breast-cancer", "wine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,35 +28,12 @@ class ModularConfig(Run):
     """How many times the regression is solved."""
     kernel: Kernel = "quadratic"
     """Kernel. quadratic: (xᵀMz)². gaussian, laplace: of the distance by the metric M."""
-    bandwidth: PositiveFloat = 1.0
-    """Bandwidth L of the gaussian and the laplace kernel, relative to the root mean square of the examples' distances."""
     ridge: PositiveFloat = 1e-6
     """Ridge, relative to the mean of the kernel's diagonal."""
-    power: PositiveFloat = 0.5
-    """Power of the average gradient outer product that becomes the metric."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TablesConfig(Run):
-    """Tables of scikit-learn by a feature machine, kernels and gradient boosting."""
-
-    GROUPS: ClassVar = {"data": "tables"}
-
-    data: tuple[Data, ...] = get_args(Data)
-    """Tables that come with scikit-learn. friedman: 10 inputs, of which 5 matter, by its generator, with noise."""
-    folds: Annotated[int, Bounds(at_least=2)] = 5
-    """Parts of a table, each of which is the test of models fitted to the others."""
-    inner_folds: Annotated[int, Bounds(at_least=2)] = 3
-    """Parts of the others that choose the settings of every model, each from a grid."""
-    limit: Annotated[int, Bounds(at_least=50)] | None = None
-    """Use at most this many examples of a table, drawn at random."""
 
 
 PRESETS = {
     "modular": {
         "tiny": Preset(ModularConfig(out="runs/modular", modulus=7, seeds=2, solves=4, train_share=0.8), "p = 7; seconds.")
-    },
-    "tables": {
-        "tiny": Preset(TablesConfig(out="runs/tables", data=("wine",), folds=2, inner_folds=2, limit=80), "80 wines; a minute.")
     },
 }

@@ -5,7 +5,6 @@ and the last ones all of it. What is learned is the metric, whose blocks become 
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,9 @@ from jexplicit.runs.progress import stage
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
 from launch.feature_machine.config import ModularConfig
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Images, Lines, Results, Row, Table, groups
+from launch.kit.views import Column, Lines, Results, Row, Table, groups
 
 OPERATIONS = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
-_drawn = 4  # metrics of the figure
 
 
 def modular_table(p: int, operation: str) -> tuple[Float[np.ndarray, "pp 2p"], np.ndarray]:
@@ -53,11 +51,11 @@ def _measured(config: ModularConfig, folder: RunFolder, seed: int) -> list[Row]:
     X, y = modular_table(p, config.operation)
     order = np.random.default_rng(seed).permutation(len(X))
     train, test = np.split(order, [max(1, min(len(X) - 1, round(config.train_share * len(X))))])
-    inputs, metrics = {"train": jnp.asarray(X[train]), "test": jnp.asarray(X[test])}, {}
+    inputs = {"train": jnp.asarray(X[train]), "test": jnp.asarray(X[test])}
     targets = {"train": y[train], "test": y[test]}
 
     def accuracies(machine: FeatureMachine) -> Row:
-        metrics[str(len(metrics) + 1)] = M = np.asarray(machine.M)
+        M = np.asarray(machine.M)
         guesses = {name: jnp.argmax(predict(machine, x, kernel=config.kernel), axis=1) for name, x in inputs.items()}
         found = {f"{name}_accuracy": float((np.asarray(guess) == targets[name]).mean()) for name, guess in guesses.items()}
         return found | {"circulant": max(map(circulant_share, (M[:p, p:], M[:p, : p - 1 : -1])))}
@@ -68,14 +66,10 @@ def _measured(config: ModularConfig, folder: RunFolder, seed: int) -> list[Row]:
             jax.nn.one_hot(y[train], p, dtype=jnp.float32),
             solves=config.solves,
             kernel=config.kernel,
-            bandwidth=config.bandwidth,
             ridge=config.ridge,
-            power=config.power,
             measure=accuracies,
             callback=lambda entry: progress(entry["solve"], config.solves),
         )
-    drawn: Any = {str(solve): metrics[str(solve)] for solve in np.linspace(1, len(metrics), _drawn).round().astype(int)}
-    np.savez_compressed(folder.path / f"metrics_{seed}.npz", **drawn)
     sizes = {"modulus": p, "operation": config.operation, "train_examples": len(train), "test_examples": len(test)}
     return [{**sizes, **entry} for entry in history]
 
@@ -84,14 +78,6 @@ def _curves(results: Results) -> Iterator[Row]:
     names = {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"}
     for row in results.rows:
         yield from ({"solve": row["solve"], "y": row[field], "of": label} for field, label in names.items())
-
-
-def _metrics(results: Results) -> dict[str, dict[Any, np.ndarray]]:
-    files = sorted(results.path.glob("metrics_*.npz"))
-    if not files:
-        return {}
-    with np.load(files[0]) as stored:
-        return {"": {f"solve {name}": stored[name] - np.diag(np.diag(stored[name])) for name in stored.files}}
 
 
 RESULTS = Table(
@@ -104,7 +90,6 @@ RESULTS = Table(
     note="*Circulant*: how much of the variance of the metric's block of a and b is constant along wrapped diagonals.",
 )
 FIGURE = Lines("grokking", "solve", "y", "of", rows=_curves, axes={"xlabel": "solve", "ylabel": "accuracy, and share"})
-_caption = "The metric without its diagonal after some solves; rows and columns are the values of a, then of b."
-VIEWS = [RESULTS, FIGURE, Images("metrics", _metrics, shared="row", caption=_caption)]
+VIEWS = [RESULTS, FIGURE]
 _title = "launch.feature_machine modular: features by solving"
 EXPERIMENT = Experiment("feature-machine", ModularConfig, measure, VIEWS, title=_title)

@@ -18,6 +18,6 @@ class Config(ModelChoices):
     pairs: tuple[str, ...]
     """Minimal pairs: JSON lines files, globs or folders."""
     out: str
-    """Run folder to write: results, figure and report.md."""
+    """Run folder to write: results and report.md."""
     resume: bool = False
     """Continue the interrupted run in --out, or judge more models."""

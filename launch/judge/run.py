@@ -15,7 +15,7 @@ from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.progress import stage
 from launch.judge.config import Config
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, cell, groups, pivot
+from launch.kit.views import Column, Results, Row, Section, Table, cell, groups, pivot_table
 from launch.shared.flags import load_choices
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart
@@ -70,14 +70,6 @@ def _models(results: Results) -> list[Row]:
     return [{**known.get(row["model"], {}), **row} for row in models]
 
 
-def _by_field(results: Results) -> list[Row]:
-    return [
-        {"model": f"{row['model']} ({row['ties']:.0%} ties)", "field": field.replace("_", "\n"), "accuracy": accuracy}
-        for row in _models(results)
-        for field, accuracy in {**dict(sorted(row["fields"].items())), "all": row["accuracy"]}.items()
-    ]
-
-
 def _percent(heading: str, value: Any) -> Column:
     return Column(heading, value, ".1f", 100)
 
@@ -90,24 +82,15 @@ def _of_fields(models: list[Row]) -> Sequence[Column]:
     return [*first, _percent("all", "accuracy"), _percent("ties", "ties"), *last]
 
 
-def _of_models(lines: list[Row]) -> Sequence[Column]:
-    models = [_percent(name, cell(name, "accuracy")) for name, row in lines[0].items() if isinstance(row, dict)]
-    return [Column("paradigm", "paradigm"), Column("field", "field"), Column("pairs", "pairs", "d"), *models]
-
-
 MODELS = Table(
     _of_fields,
     _models,
     note="Accuracy in per cent: the acceptable sentence is the likelier one; ties count half, chance is 50. Every sentence is "
     "scored on its own. *n* pairs have a standard error of at most 50 / √n.",
 )
-PARADIGMS = Table(_of_models, lambda results: pivot(results.rows, ["paradigm", "field", "pairs"], label))
+_paradigm = [Column("paradigm", "paradigm"), Column("field", "field"), Column("pairs", "pairs", "d")]
+_by_model = lambda results: [{**row, "model": label(row)} for row in results.rows]  # noqa: E731
+PARADIGMS = pivot_table(_paradigm, "model", "accuracy", ".1f", scale=100, rows=_by_model)
 
 
-def _chance(axes: np.ndarray) -> None:
-    axes[0, 0].axhline(0.5, color="black", linewidth=0.8, linestyle="--")
-
-
-_bars: Any = {"axes": {"ylim": (0, 1), "xlabel": ""}, "size": (9, 3.6), "finish": _chance, "bars": True, "legend": "right"}
-ACCURACY = Lines("accuracy", "field", "accuracy", "model", rows=_by_field, **_bars)
-VIEWS = (MODELS, ACCURACY, Section("Paradigms", [PARADIGMS]))
+VIEWS = (MODELS, Section("Paradigms", [PARADIGMS]))

@@ -4,15 +4,10 @@
     class Config:
         GROUPS: ClassVar = {"out": "run", "epochs": "training"}
 
-        out: str
-        \"\"\"Run folder to write.\"\"\"
-        seed: int = 0
-        \"\"\"Seed of every random choice.\"\"\"
         epochs: int = 32
         \"\"\"Maximum number of passes over the data. Training stops earlier with --patience.\"\"\"
 
-GROUPS maps the first field of a group to its title. The first sentence of a field's docstring is its help in one line; the rest
-follows.
+GROUPS maps the first field of a group to its title. The first sentence of a field's docstring is its help in one line.
 """
 
 import ast
@@ -41,6 +36,11 @@ from jexplicit.runs.bounds import check_bounds, config_of
 from jexplicit.runs.files import check_experiment, experiment_of, keep_compiled, local_path, read_config
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
+C = TypeVar("C")
+_first_group, _general = "command", "general"
+_flat = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
+_alone = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --quiet without --no-quiet
+
 
 def command_name() -> str:
     """The command of this process: `python -m launch.lm` or `jexplicit lm`."""
@@ -48,6 +48,11 @@ def command_name() -> str:
     if program.name.startswith("jexplicit "):
         return program.name
     return f"python -m launch.{program.parent.name if program.stem == '__main__' else program.stem}"
+
+
+def as_installed(text: str) -> str:
+    """A text with commands in the installed form, `jexplicit lm`."""
+    return re.sub(r"(python -m )?\blaunch\.(?=[a-z])", "jexplicit ", text)
 
 
 def as_started(text: str) -> str:
@@ -61,36 +66,20 @@ def as_typed(text: str) -> str:
     return as_started(text).replace("python -m", f"{min(python, os.path.relpath(python), key=len)} -m")
 
 
-def as_installed(text: str) -> str:
-    """A text with commands in the installed form, `jexplicit lm`."""
-    return re.sub(r"(python -m )?\blaunch\.(?=[a-z])", "jexplicit ", text)
+class Preset(NamedTuple):
+    """A named config, and a note on hardware, time and expected numbers."""
+
+    config: Any
+    note: str
 
 
-C = TypeVar("C")
+class Command(NamedTuple):
+    """A subcommand: config, function, presets, and name in config.json."""
 
-_first_group, _general = "command", "general"
-_flat = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
-_alone = tyro.conf.FlagCreatePairsOff  # --quiet without --no-quiet
-
-
-def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
-    """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process.
-
-    default: of the flags, or None for that of the class.
-    """
-    if {"-h", "--help"} & {*argv}:
-        print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{short_help(flags(config, default, presets))}")
-        raise SystemExit(0)
-    given = ["--help" if word == "--help-all" else word for word in argv]
-    fields: dict[str, list[Any]] = {}  # of a dataclass for each group
-    for flag in flags(config, default, presets):
-        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
-        fields.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
-    parts = [(title, dataclasses.make_dataclass(title, own, kw_only=True, frozen=True)) for title, own in fields.items()]
-    kind = dataclasses.make_dataclass(config.__name__, parts, frozen=True)
-    groups: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=_flat)
-    values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
-    return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
+    config: Any
+    run: Callable[[Any], Any] | str
+    presets: Mapping[str, Preset] = {}
+    experiment: str | None = None
 
 
 class Flag(NamedTuple):
@@ -114,11 +103,40 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
         found.append(Flag(title, field.name, hints[field.name], helps.get(field.name, ""), value))
     if presets := tuple(presets):
         found.append(Flag(_general, "preset", Literal[*presets, None], "Start from the values of a preset above.", None))
-    return [
-        *found,
-        Flag(_general, "quiet", Annotated[bool, _alone], "Print no progress.", False),
-        Flag(_general, "json", Annotated[bool, _alone], "Print the results as one JSON object on standard output.", False),
-    ]
+    shown = {"quiet": "Print no progress.", "json": "Print the results as one JSON object on standard output."}
+    return [*found, *(Flag(_general, name, _alone, text, False) for name, text in shown.items())]
+
+
+@functools.cache
+def _helps(config: type) -> dict[str, str]:
+    """Docstrings of the fields of a dataclass and its bases."""
+    helps = {}
+    for base in reversed(config.__mro__[:-1]):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        statements = typing.cast(ast.ClassDef, body).body
+        for field, text in zip(statements, statements[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
+                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(written.split()), count=1)
+    return helps
+
+
+def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
+    """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process."""
+    known = flags(config, default, presets)
+    if {"-h", "--help"} & {*argv}:
+        print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{short_help(known)}")
+        raise SystemExit(0)
+    given = ["--help" if word == "--help-all" else word for word in argv]
+    fields: dict[str, list[Any]] = {}  # of a dataclass for each group
+    for flag in known:
+        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
+        fields.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
+    parts = [(title, dataclasses.make_dataclass(title, own, kw_only=True, frozen=True)) for title, own in fields.items()]
+    kind = dataclasses.make_dataclass(config.__name__, parts, frozen=True)
+    groups: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=_flat)
+    values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
+    return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
 
 def short_help(found: Sequence[Flag]) -> str:
@@ -140,44 +158,13 @@ def short_help(found: Sequence[Flag]) -> str:
     return "\n".join([*lines, textwrap.fill(" ".join(more), 110, break_on_hyphens=False)])
 
 
-@functools.cache
-def _helps(config: type) -> dict[str, str]:
-    """Docstrings of the fields of a dataclass and its bases."""
-    helps = {}
-    for base in reversed(config.__mro__[:-1]):
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        statements = typing.cast(ast.ClassDef, body).body
-        for field, text in zip(statements, statements[1:], strict=False):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
-                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(written.split()), count=1)
-    return helps
-
-
-class Preset(NamedTuple):
-    """A named config, and a note on hardware, time and expected numbers."""
-
-    config: Any
-    note: str
-
-
-class Command(NamedTuple):
-    """A subcommand: config, function, presets, and name in config.json."""
-
-    config: Any
-    run: Callable[[Any], Any] | str
-    presets: Mapping[str, Preset] = {}
-    experiment: str | None = None
-
-
 def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None = None, *, description: str) -> int:
     """Parse a command line with a subcommand, and run it."""
     argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
     name = argv[0].replace("_", "-") if argv else "--help"
     if command := commands.get(name):
         about = {"description": inspect.cleandoc(command.config.__doc__ or ""), "experiment": command.experiment}
-        prog = f"{prog} {name}"
-        return run_command(command.run, command.config, presets=command.presets, prog=prog, argv=argv[1:], **about)
+        return run_command(command.run, command.config, presets=command.presets, prog=f"{prog} {name}", argv=argv[1:], **about)
     if name in ("-h", "--help", "--help-all"):
         kinds = {name: command.config for name, command in commands.items()}
         about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
@@ -214,7 +201,6 @@ def run_command(
             a module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are
             parsed, so that `--help` does not import JAX.
         config: a frozen dataclass whose field docstrings become `--help`.
-        argv, prog: the arguments and the command; default, those of the process.
         experiment: the name in config.json; default, the launcher that defines the config.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
@@ -244,30 +230,35 @@ def run_command(
     except BrokenPipeError:
         end_of_reader()
     except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
-        if isinstance(error, OSError):
-            resume = ", then continue with --resume" * ("resume" in known)
-            full = f": make room{resume}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-            error = ValueError(f"{error.filename or 'output'} cannot be written or read ({error.strerror or error}){full}")
-        of_process = None  # the message of one process of several
-        if "jax" in sys.modules:
-            from jexplicit.runs.devices import message_of_process
-
-            of_process = message_of_process(error)
-        if isinstance(error, RuntimeError) and not of_process:
-            raise
-        console.quiet = False
-        # library arguments as flags of the command: `data_dir=DIR` as `--data-dir DIR`
-        flag, said = rf"(?<![\w-])({'|'.join(known)})=(?=\S)", as_started(of_process or str(error))
-        said = re.sub(flag, lambda found: f"--{found[1].replace('_', '-')} ", said)
-        console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
-        if of_process:  # JAX's exit handler would deadlock with the other processes
-            sys.stderr.flush()
-            os._exit(2)
-        return 2
+        return _refused(error, known)
     except KeyboardInterrupt:
         console.print("interrupted" + "; the same command with --resume continues" * ("resume" in known))
         return 130
     return 0
+
+
+def _refused(error: Exception, known: Sequence[str]) -> int:
+    """Print an error of a command with these fields in one line."""
+    if isinstance(error, OSError):
+        full = ": make room" + ", then continue with --resume" * ("resume" in known)
+        full *= error.errno in (errno.ENOSPC, errno.EDQUOT)
+        error = ValueError(f"{error.filename or 'output'} cannot be written or read ({error.strerror or error}){full}")
+    of_process = None  # the message of one process of several
+    if "jax" in sys.modules:
+        from jexplicit.runs.devices import message_of_process
+
+        of_process = message_of_process(error)
+    if isinstance(error, RuntimeError) and not of_process:
+        raise error
+    console.quiet = False
+    # library arguments as flags of the command: `data_dir=DIR` as `--data-dir DIR`
+    flag, said = rf"(?<![\w-])({'|'.join(known)})=(?=\S)", as_started(of_process or str(error))
+    said = re.sub(flag, lambda found: f"--{found[1].replace('_', '-')} ", said)
+    console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
+    if of_process:  # JAX's exit handler would deadlock with the other processes
+        sys.stderr.flush()
+        os._exit(2)
+    return 2
 
 
 def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
@@ -281,21 +272,19 @@ def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
 
 def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:
     """Defaults of flags: the run in --out with --resume, else --preset."""
-    out, preset = _value(argv, "--out"), _value(argv, "--preset") if presets else None
-    if preset not in (None, *presets):
+    words = "\0".join(argv)
+    out, preset = (found[1] if (found := re.search(rf"(?:^|\0){flag}[=\0]([^\0]+)", words)) else None for flag in _read_first)
+    if presets and preset not in (None, *presets):
         raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")
     if resumed := out if "--resume" in argv else None:
         check_experiment(local_path(resumed, "--out"), experiment, "choose another --out")
     if (stored := read_config(resumed) if resumed else None) is None:
         if resumed and "--quiet" not in argv:
             console.print(f"--resume: no run in {resumed}, so that a new one begins", markup=False, soft_wrap=True)
-        return presets[preset].config if preset else None
+        return presets[preset].config if presets and preset else None
     if set(stored) != {field.name for field in dataclasses.fields(config)}:  # pyright: ignore[reportArgumentType]
         raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")
     return config_of(config, stored, f"restore it in {out}, or choose another --out")
 
 
-def _value(argv: Sequence[str], flag: str) -> str | None:
-    """The value in `flag VALUE` or `flag=VALUE`."""
-    found = re.search(rf"(?:^|\0){flag}[=\0]([^\0]+)", "\0".join(argv))
-    return found[1] if found else None
+_read_first = ("--out", "--preset")  # flags that decide on the defaults of others

@@ -6,9 +6,6 @@ def measure(config, folder):
 
 EXPERIMENT = Experiment("losses", Config, measure, views=[Table([Column("K", "radius"), Column("loss", "loss", ".3f")])])
 
-if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
-
 A run folder has config.json (the config's fields, and as `launcher` the name of the experiment), environment.json,
 metrics.jsonl (a line per event), results.json ({"rows": [...]}), figures/, checkpoints/ and report.md.
 """
@@ -63,8 +60,8 @@ class RunFolder:
         experiment: its name; default, the launcher that defines the config.
 
     Raises:
-        ValueError: a folder with other files, with a run and no `resume`, or with a run of another configuration or experiment;
-            another run is active in it; it is damaged or cannot be written.
+        ValueError: a folder with other files, with a run and no `resume`, of another configuration or experiment, in use,
+            damaged, or that cannot be written.
     """
 
     def __init__(
@@ -81,7 +78,7 @@ class RunFolder:
         experiment = experiment or experiment_of(type(config))
         if unknown := sorted(set(extend) - set(described)):
             raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
-        _check_empty_or_run(self.path)
+        self._check_empty_or_run()
         self._lock = lock_run_folder(self.path, jax.process_index())
         check_experiment(self.path, experiment, "choose another --out")
         # a run without measurements may be overwritten
@@ -89,7 +86,7 @@ class RunFolder:
         if begun and not resume:
             raise ValueError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
         if begun:
-            _check_unchanged(self.path, described, extend)
+            self._check_unchanged(described, extend)
         self._rows = read_rows(self.path) if (self.path / "results.json").exists() else []
         same = {name: value for name, value in described.items() if name not in _where_not_what}
         check_equal_across_processes(f"--out {self.path}, configuration or results", json.dumps([self._rows, same]))
@@ -98,7 +95,10 @@ class RunFolder:
         kept = {name: None if name in _of_one_start else value for name, value in described.items()}
         write_json(self.path / "config.json", {"launcher": experiment, **kept})
         write_json(self.path / "environment.json", environment())
-        _drop_torn_line(self.path / "metrics.jsonl")
+        metrics = self.path / "metrics.jsonl"
+        text = metrics.read_bytes() if metrics.exists() else b""
+        if text and not text.endswith(b"\n"):  # a line of a killed run, cut short
+            os.truncate(metrics, text.rfind(b"\n") + 1)
         (self.path / "figures").mkdir(exist_ok=True)
 
     def log(self, **event: Any) -> None:
@@ -147,64 +147,48 @@ class RunFolder:
         if is_first():
             write_json(self.path / "results.json", {"rows": self._rows})
 
+    def _check_empty_or_run(self) -> None:
+        """Refuse a folder with other files than a run's."""
+        path = self.path
+        try:
+            names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
+        except OSError as error:
+            raise ValueError(f"run folder {path} cannot be read ({error.strerror}): choose another --out") from error
+        others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
+        if "config.json" in names:
+            is_run = "environment.json" in names or "launcher" in read_stored(path)
+        else:
+            is_run = "metrics.jsonl" in names
+        if others and not is_run:
+            some = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+            raise ValueError(f"{path} is not the folder of a run and holds {some}: choose another --out, or an empty folder")
+
+    def _check_unchanged(self, described: dict[str, Any], extend: Sequence[str]) -> None:
+        """Refuse a resumed run with other values of fields that must not change."""
+        stored = read_config(self.path)
+        if stored is None:
+            raise ValueError(f"{self.path} has measurements and no config.json: restore it, or choose another --out")
+        if changed := [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]:
+            was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
+            raise ValueError(f"{self.path} was run with {was}: resume without changing it, or choose another --out")
+
 
 def environment() -> dict[str, Any]:
     """Versions, commit, devices and command, for reproducing a run."""
+    try:
+        git = ["git", "rev-parse", "HEAD"]
+        commit = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        commit = ""
     return {
         "command": [*command_name().split(), *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "commit": _commit(),
+        "commit": commit or None,
         "devices": [str(device.device_kind) for device in jax.devices()],
         "versions": {name: metadata.version(name) for name in _libraries},
     }
-
-
-def _check_empty_or_run(path: Path) -> None:
-    """Refuse a folder with other files than a run's."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
-    except OSError as error:
-        raise ValueError(f"run folder {path} cannot be read ({error.strerror}): choose another --out") from error
-    others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
-    if others and not _is_run(path):
-        some = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
-        raise ValueError(f"{path} is not the folder of a run and holds {some}: choose another --out, or an empty folder")
-
-
-def _is_run(path: Path) -> bool:
-    """Whether the folder has a run of this program, started or finished."""
-    if not (path / "config.json").exists():
-        return (path / "metrics.jsonl").exists()
-    return (path / "environment.json").exists() or "launcher" in read_stored(path)
-
-
-def _check_unchanged(path: Path, described: dict[str, Any], extend: Sequence[str]) -> None:
-    """Refuse a resumed run with other values of fields that must not change."""
-    stored = read_config(path)
-    if stored is None:
-        raise ValueError(f"{path} has measurements and no config.json: restore it, or choose another --out")
-    changed = [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]
-    if changed:
-        was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
-        raise ValueError(f"{path} was run with {was}: resume without changing it, or choose another --out")
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Remove an incomplete last line of a killed run."""
-    text = path.read_bytes() if path.exists() else b""
-    if text and not text.endswith(b"\n"):
-        os.truncate(path, text.rfind(b"\n") + 1)
-
-
-def _commit() -> str | None:
-    here = Path(__file__).parent
-    try:
-        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None
 
 
 Part = tuple[Row, Callable[[], Iterable[Row]]]
@@ -218,10 +202,8 @@ class Experiment(NamedTuple):
     measure: `(config, folder) -> (key, part) ...`. A part computes some rows, to which the fields of the key are added. A part
         whose key is in a row of the run is skipped, so that a run can be resumed and extended.
     views: of the report, in order.
-    presets: named configurations.
     check: refuses a configuration before anything is written; may return a replacement.
     extend: fields of the configuration that a resumed run may change.
-    title: of the report.
     after: called with the config and the folder after all parts, before the report.
     """
 

@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import json
 import re
-import textwrap
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,11 +25,8 @@ T = TypeVar("T")
 
 
 class Results(NamedTuple):
-    """Input of views: the rows of a run, with its configuration, events and arrays.
+    """Input of views: a run.
 
-    path: the run folder, or docs/results/ for results stored with the documentation.
-    config: fields of the configuration.
-    rows: of results.json.
     kept: events by name, of results without a metrics.jsonl.
     """
 
@@ -136,13 +132,9 @@ def mean_std(values: Iterable[float], form: str) -> str:
 
 
 class Column(NamedTuple):
-    """One column of a table of rows.
+    """One column of a table; a missing value is an empty cell.
 
-    heading: its title.
-    value: a field of the row, or a function of it; the cell is empty if it is missing or None.
-    format: format specification of a number, such as ".1f" or ",".
-    scale: factor on a number.
-    bold: whether its cells are bold.
+    value: a field of the row, or a function of it. format: of a number, after the factor `scale`.
     """
 
     heading: str
@@ -163,11 +155,12 @@ class Column(NamedTuple):
 
 def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The lines of a Markdown table, with an empty line before and after it."""
-    lines = [_line(column.heading for column in columns), "|" + "---|" * len(columns)]
+    lines = [[column.heading for column in columns]]
     for row in rows:
-        cells = [column.cell(row).replace("|", "\\|") for column in columns]
-        lines.append(_line(f"**{cell}**" if c.bold and cell else cell for c, cell in zip(columns, cells, strict=True)))
-    return ["", *lines, ""]
+        cells = [(column.bold, column.cell(row).replace("|", "\\|")) for column in columns]
+        lines.append([f"**{cell}**" if bold and cell else cell for bold, cell in cells])
+    heading, *others = [f"| {' | '.join(cells)} |" for cells in lines]
+    return ["", heading, "|" + "---|" * len(columns), *others, ""]
 
 
 def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> rich.table.Table:
@@ -176,18 +169,9 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, 
     for column in columns:
         table.add_column(column.heading, justify="right" if column.format else "left", style="bold" if column.bold else None)
     for row in rows:
-        table.add_row(*(_text(column.cell(row)) for column in columns))
+        parts = [re.split(r"\*\*(.+?)\*\*", column.cell(row)) for column in columns]
+        table.add_row(*(Text.assemble(*((part, "bold" * (n % 2)) for n, part in enumerate(own))) for own in parts))
     return table
-
-
-def _text(cell: str) -> Text:
-    """A cell for the terminal, in which brackets are no markup."""
-    parts = re.split(r"\*\*(.+?)\*\*", cell)
-    return Text.assemble(*((part, "bold" if n % 2 else "") for n, part in enumerate(parts)))
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 STYLE: dict[Any, Any] = {
@@ -212,6 +196,7 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
     """
     import matplotlib
     import matplotlib.pyplot as plt  # half a second, which commands that draw nothing need not wait for
+    from matplotlib.ticker import AutoLocator
 
     matplotlib.use("Agg")
     with plt.rc_context(STYLE), warnings.catch_warnings():
@@ -221,24 +206,21 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
             yield axes
             for ax in axes.flat:
                 _show_zeros(ax)
-                _whole_ticks(ax)
+                numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.zeros(0)])
+                locator = ax.xaxis.get_major_locator()
+                if isinstance(locator, AutoLocator) and len(np.unique(numbers)) > 2 and not (numbers % 1).any():
+                    locator.set_params(integer=True)  # such as layers
             path.parent.mkdir(parents=True, exist_ok=True)
             fig.savefig(path)
         finally:
             plt.close(fig)
 
 
-def legend_outside(ax: Any, **options: Any) -> None:
-    """A small legend to the right of a panel."""
-    ax.legend(**{"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False, **options})
-
-
-def legend_below(axes: np.ndarray, **options: Any) -> None:
-    """One small legend below all panels, with each label once."""
+def shared_legend(axes: np.ndarray, **options: Any) -> None:
+    """One small legend for all panels, with each label once."""
     labelled = [ax.get_legend_handles_labels() for ax in axes.flat]
     handles = {name: handle for handles, names in labelled for handle, name in zip(handles, names, strict=True)}
-    shared = {"fontsize": 8, "loc": "outside lower center", "ncols": 4, "frameon": False, **options}
-    axes.flat[0].figure.legend(handles.values(), handles.keys(), **shared)
+    axes.flat[0].figure.legend(handles.values(), handles.keys(), fontsize=8, frameon=False, **options)
 
 
 def log_ticks(ax: Any, which: str = "y", places: Collection[float] = ()) -> None:
@@ -266,18 +248,6 @@ def _show_zeros(ax: Any) -> None:
         set_scale("symlog", linthresh=positive.min()) if len(positive) else set_scale("linear")
 
 
-def _whole_ticks(ax: Any) -> None:
-    """Integer ticks on a linear axis whose values are all integers, such as layers."""
-    from matplotlib.ticker import MaxNLocator
-
-    numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.zeros(0)])
-    locator = ax.xaxis.get_major_locator()
-    if isinstance(locator, MaxNLocator) and len(np.unique(numbers)) > 2 and not (numbers % 1).any():
-        locator.set_params(integer=True)
-
-
-_characters = 80  # of the names below bars, in a line
-
 View = Callable[[Results], list[str]]
 # Fields of rows, a function of results, or rows.
 Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]] | Sequence[Row]
@@ -298,11 +268,10 @@ def picture(results: Results, name: str, caption: str = "") -> list[str]:
 
 
 class Table(NamedTuple):
-    """A table of rows; empty tables and empty columns are omitted.
+    """A table of rows with a note; empty ones and empty columns are omitted.
 
-    columns: its columns, or a function of the rows; default, the fields of the first row.
+    columns: or a function of the rows; default, the fields of the first row.
     rows: values of fields that select rows, or a function of the results.
-    note: a sentence below the table.
     """
 
     columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]] = ()
@@ -350,13 +319,7 @@ def pivot_table(
 
 
 class Section(NamedTuple):
-    """Views of some rows, below a heading; omitted without rows.
-
-    title: its heading.
-    views: in order.
-    rows: values of fields that select rows.
-    note: a sentence below the heading.
-    """
+    """Views of some rows, below a heading and a note; omitted without rows."""
 
     title: str
     views: Sequence[View]
@@ -375,23 +338,13 @@ class Section(NamedTuple):
 class Lines(NamedTuple):
     """`y` against `x`: a line per `hue`, in a panel per `panel`.
 
-    Several rows at one x, e.g. of several seeds, are their mean and a band of their range. `y` may be a list over seeds. A row
-    without x is a horizontal line. Rows without y, and NaN, are gaps.
+    Several rows at one x, such as seeds, are their mean and a band of their range. `y` may be a list over seeds. A row without
+    x is a horizontal line. Rows without y, and NaN, are gaps. Fields are names, or functions of a row.
 
-    name: of the figure's file.
-    x, y: fields, or functions of a row.
-    hue, panel: fields, or functions of a row; a panel's value is its title.
-    rows: values of fields that select rows, or a function of the results.
-    styles: options of matplotlib's `plot` by hue; the default label is the hue.
-    axes: options of matplotlib's `ax.set` for all panels, such as xlabel and yscale.
-    by_panel: the same for single panels, by title.
-    size: inches of a panel.
-    finish: called with the axes, [rows, panels], before the figure is saved.
-    caption: of the picture.
-    row: field, or function of a row; one row of panels per value.
-    wrap: number of panels per row; 0 for all.
+    name: of the figure's file. rows: values of fields that select rows, or a function of the results. styles: options of
+    matplotlib's `plot` by hue. axes, by_panel: of `ax.set`, for all panels and by title. size: inches of a panel.
+    finish: called with the axes, [rows, panels], before the figure is saved. row: one row of panels per value.
     legend: "below" or "right" of all panels, for one legend instead of one per panel.
-    bars: whether bars stand side by side at each x, with their range, in place of lines.
     """
 
     name: str
@@ -408,9 +361,7 @@ class Lines(NamedTuple):
     finish: Callable[[np.ndarray], Any] | None = None
     caption: str = ""
     row: Field = ""
-    wrap: int = 0
     legend: str = ""
-    bars: bool = False
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
@@ -418,9 +369,6 @@ class Lines(NamedTuple):
         if not rows:
             return []
         grid = [groups(own, lambda row: _of(row, self.panel)) for own in groups(rows, lambda row: _of(row, self.row)).values()]
-        if self.wrap:
-            panels = [(line, [*line][n : n + self.wrap]) for line in grid for n in range(0, len(line), self.wrap)]
-            grid = [{title: line[title] for title in titles} for line, titles in panels]
         columns, (width, height) = max(map(len, grid)), self.size
         size = width * columns + 1.6 * (self.legend == "right"), height * len(grid)
         styles = self._styles(rows)
@@ -430,7 +378,7 @@ class Lines(NamedTuple):
                 for ax in line[len(panels) :]:
                     ax.axis("off")
                 for ax, (title, own) in zip(line, panels.items(), strict=False):
-                    self._draw_bars(ax, own) if self.bars else self._draw(ax, own, styles)
+                    self._draw(ax, own, styles)
                     labels = {"xlabel": _label(self.x), "ylabel": _label(self.y) if ax is line[0] else "", "title": title or ""}
                     ax.set(**{**labels, **self.axes, **self.by_panel.get(title, {})})
                     if self.sharey and ax is not line[0]:
@@ -442,9 +390,9 @@ class Lines(NamedTuple):
                     if ax.get_legend_handles_labels()[0] and not self.legend:
                         ax.legend(fontsize=8, frameon=False)
             if self.legend == "below":
-                legend_below(axes, ncols=max(2, round(size[0] / 2.2)))
+                shared_legend(axes, loc="outside lower center", ncols=max(2, round(size[0] / 2.2)))
             if self.legend == "right":
-                legend_below(axes, loc="outside right upper", ncols=1)
+                shared_legend(axes, loc="outside right upper", ncols=1)
             if self.finish:
                 self.finish(axes)
         return picture(results, self.name, self.caption)
@@ -474,18 +422,6 @@ class Lines(NamedTuple):
                 if (high > low).any():
                     ax.fill_between(xs, low, high, color=style.get("color"), alpha=0.2, linewidth=0)
 
-    def _draw_bars(self, ax: Any, rows: list[Row]) -> None:
-        places = {x: n for n, x in enumerate(dict.fromkeys(_of(row, self.x) for row in rows))}
-        hues = groups(rows, lambda row: _of(row, self.hue))
-        for n, (hue, own) in enumerate(hues.items()):
-            xs, (low, mean, high) = band(own, self.x, self.y)
-            at = [places[x] + (n - (len(hues) - 1) / 2) * 0.84 / len(hues) for x in xs.tolist()]
-            style = {"label": str(hue) if self.hue else None, "color": COLOURS[n % len(COLOURS)]}
-            ax.bar(at, mean, 0.84 / len(hues), yerr=(mean - low, high - mean) if (high > low).any() else None, **style)
-        width = max(6, _characters // len(places))  # so that names do not overlap
-        ax.set_xticks(range(len(places)), [textwrap.fill(str(place), width) for place in places], fontsize=8)
-        ax.grid(axis="x", visible=False)
-
 
 def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, np.ndarray]:
     """The distinct x of rows; least, mean and greatest number at each."""
@@ -496,11 +432,7 @@ def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, np.ndarra
 
 
 class Texts(NamedTuple):
-    """Texts that a run wrote, such as samples, below a heading.
-
-    title: the heading.
-    file: a list of strings in JSON, in the run folder; a run without it shows nothing.
-    """
+    """Texts of a list in a JSON file of the run, below a heading."""
 
     title: str
     file: str
@@ -512,53 +444,35 @@ class Texts(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Matrices as a grid of pictures, signed or in a colour map.
+    """Matrices as a grid of pictures, red and blue around 0.
 
-    name: of the figure's file.
     grid: the results -> {label of the row: {title: matrix}}; numbers are not shown as titles.
-    cmap: of matplotlib; None for red and blue around 0.
-    scale: whether each matrix has a colour bar.
-    shared: "row" or "column", whose matrices share the limit of red and blue.
-    size: inches of a matrix.
-    options: of matplotlib's `imshow` with `cmap`, such as vmin and vmax.
     """
 
     name: str
     grid: Callable[[Results], Mapping[str, Mapping[Any, np.ndarray]]]
-    cmap: str | None = None
-    scale: bool = True
-    shared: str = ""
-    size: tuple[float, float] = (2.6, 2.6)
-    caption: str = ""
-    options: Mapping[str, Any] = {}
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
-        from matplotlib.colors import TwoSlopeNorm
 
         grid = self.grid(results)
         if not grid:
             return []
         wide = max(map(len, grid.values()))
-        size = (self.size[0] * wide, self.size[1] * len(grid))
+        size = (2.6 * wide, 2.6 * len(grid))
         with figure(results.path / "figures" / f"{self.name}.png", len(grid), wide, size=size) as axes:
             for row, (label, matrices) in zip(axes, grid.items(), strict=True):
                 for ax in row[len(matrices) :]:
                     ax.axis("off")
                 for ax, (title, values) in zip(row, matrices.items(), strict=False):
-                    rows, columns = [*matrices.values()], [line[title] for line in grid.values() if title in line]
-                    alike = {"row": rows, "column": columns}.get(self.shared, [])
-                    limit = max((float(np.abs(values).max()) for values in alike), default=None)
-                    limit = limit or max(float(np.abs(values).max()), 1e-12)
-                    signs = {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0, -limit, limit)}
-                    image = ax.imshow(values, **({"cmap": self.cmap, **self.options} if self.cmap else signs))
+                    limit = max(1e-12, float(np.abs(values).max()))
+                    image = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
                     ax.grid(False)
                     ax.set(xticks=[], yticks=[])
-                    if self.scale:
-                        ax.figure.colorbar(image, ax=ax, shrink=0.75)
+                    ax.figure.colorbar(image, ax=ax, shrink=0.75)
                     ax.set_title("" if isinstance(title, int) else title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
-        return picture(results, self.name, self.caption)
+        return picture(results, self.name)
 
 
 def _of(row: Row, field: Field) -> Any:

@@ -12,7 +12,7 @@ from launch.shared.flags import Run, Text
 
 # What a finished run may be continued with: more models, samples or a test text.
 _models = ("methods", "features", "radius", "history")
-GROWING = (*_models, "samples", "train_sample", "dev_sample", "paper", "test")
+GROWING = (*_models, "samples", "train_sample", "dev_sample", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Models(Text, Run):
 class Config(FitOptions, Models):
     """Fit language models from counts, and evaluate them."""
 
-    GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes", "dry_run": "run"}
+    GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes"}
 
     train_sample: NonNegativeInt = 1_000_000
     """Number of positions that the train perplexity is estimated from at K > 1, drawn with --seed; 0: all. The dev perplexity
@@ -71,9 +71,6 @@ class Config(FitOptions, Models):
     samples: NonNegativeInt = 4
     """Number of texts to generate.
     The model with the lowest dev perplexity generates, preferably one that is not adaptive, which would count its own text."""
-    paper: bool = False
-    """Show the paper's Table 1 as well; on in presets starts, babylm and table1. The paper's
-    text has 10 M words, and its tokenizer 4098 subwords."""
     devices: int | None = None
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core. Results depend on it only by
     rounding where exponents are fitted. The fits of ngram and optimum use one."""
@@ -96,8 +93,6 @@ class Config(FitOptions, Models):
     """Several processes: the number of this one, from 0."""
     join_seconds: PositiveInt = 60
     """Several processes: seconds to wait for all of them at the start."""
-    dry_run: bool = False
-    """Only estimate tokens, memory, disk space and time from a part of the text; write nothing."""
 
     @property
     def shards(self) -> Path | None:
@@ -122,7 +117,7 @@ _PRESETS: dict[str, tuple[str, Any]] = {
     ),
     "starts": (
         "docs, all models of the paper's Table 1; learning rate 0.1, because the corpus is 30 times smaller than the paper's.",
-        dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3, paper=True),
+        dict(methods=(*_TRAINED, "optimum"), learning_rate=0.1, patience=3),
     ),
     "shakespeare": (
         "tiny Shakespeare by character, with --train input.txt, split as in nanoGPT; 5 minutes on 2 CPU cores. Dev loss 1.372 "
@@ -147,12 +142,12 @@ _PRESETS: dict[str, tuple[str, Any]] = {
     "babylm": (
         "the paper's experiment on your own text, with --train and --dev; 10 M words take 1 minute and 2 GB on 2 CPU cores. "
         "Dev perplexity of cat, K = 1, 2, 4: 134, 204, 1320.",
-        dict(corpus="text", samples=8, paper=True),
+        dict(corpus="text", samples=8),
     ),
     "table1": (
         "Table 1 with the paper's settings on your own text, with --train and --dev. With 10 M words an epoch takes 4 "
         "minutes to half an hour on 2 CPU cores, and the whole run two days: use an accelerator, or --epochs 2.",
-        dict(corpus="text", methods=_TRAINED, samples=0, paper=True),
+        dict(corpus="text", methods=_TRAINED, samples=0),
     ),
 }
 PRESETS = {name: Preset(Config(out=f"runs/{name}", **fields), note) for name, (note, fields) in _PRESETS.items()}

@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, cast
 
@@ -76,9 +76,6 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
     """Streams of token ids, and their origin as fields of rows.
 
     Of several processes the first one tokenises, and the others then find its tokens in the cache. The tokenizer is saved.
-
-    Raises:
-        ValueError: shards of another tokenizer than the one beside them; a run that is resumed counted another text.
     """
     if config.shards:
         tokenizer = Tokenizer.load(config.shards / "tokenizer.model")
@@ -103,20 +100,10 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
     return text, {"corpus": name, "corpus_sha256": sha256}
 
 
-def memory_of(config: Config) -> float:
-    """The bytes that a run may take: --memory, or the whole machine."""
-    return parse_bytes(config.memory) if config.memory else host_bytes()
-
-
-def mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
-    """About the memory that a fit of context mixing takes; without one, 0."""
-    contexts = CONTEXTS[contexts_name(config.contexts, tokenizer.kind)]
-    return fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
-
-
 def kind_of_tables(config: Config, vocab_size: int) -> str:
     """dense or sparse tables, as the methods, --tables and the memory allow."""
-    auto = choose_tables(config.methods, vocab_size, max(config.radius), memory_of(config))
+    memory = parse_bytes(config.memory) if config.memory else host_bytes()
+    auto = choose_tables(config.methods, vocab_size, max(config.radius), memory)
     tables = auto if config.tables == "auto" else config.tables
     if tables == "sparse" and (others := set(config.methods) - set(_of_sparse)):
         raise ValueError(
@@ -127,25 +114,22 @@ def kind_of_tables(config: Config, vocab_size: int) -> str:
 
 
 def check_fit(config: Config, text: TokenizedCorpus) -> None:
-    """Refuse text that is too small, or too long for the memory.
-
-    Raises:
-        ValueError: with the numbers of the text.
-    """
-    if isinstance(text.train, np.ndarray):  # shards are too many to look through
-        lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
-        counts = np.bincount(text.train[text.train != PAD])
-        if len(np.unique(counts)) <= 2:  # 0, and one number
-            raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
-        if max(config.radius) > lengths.max():
-            raise ValueError(
-                f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that"
-            )
-        if (needed := mixing_bytes(config, text.tokenizer, counts)) > (budget := memory_of(config)):
-            raise ValueError(
-                f"context mixing of {lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have "
-                f"{budget / 1e9:.1f} GB: allow more with --memory, or read less with --limit"
-            )
+    """Refuse text that is too small, or too long for the memory."""
+    if not isinstance(text.train, np.ndarray):
+        return  # shards are too many to look through
+    lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
+    counts = np.bincount(text.train[text.train != PAD])
+    if len(np.unique(counts)) <= 2:  # 0, and one number
+        raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
+    if max(config.radius) > lengths.max():
+        raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
+    contexts = CONTEXTS[contexts_name(config.contexts, text.tokenizer.kind)]
+    needed = fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
+    if needed > (budget := parse_bytes(config.memory) if config.memory else host_bytes()):
+        raise ValueError(
+            f"context mixing of {lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have "
+            f"{budget / 1e9:.1f} GB: allow more with --memory, or read less with --limit"
+        )
 
 
 def count_or_load(
@@ -185,11 +169,7 @@ def count_or_load(
 
 
 def counts_beside_shards(config: Config, tokenizer: Tokenizer, radius: int) -> SparseCounts:
-    """C_1 .. C_K that launch.beam left with its shards, if any.
-
-    Raises:
-        ValueError: damaged counts, or those of another tokenizer.
-    """
+    """C_1 .. C_K that launch.beam left with its shards, if any."""
     folder = config.shards / "counts" if config.shards else None
     if not folder or not folder.is_dir():
         return ()
@@ -334,12 +314,7 @@ class HeldBack(NamedTuple):
 
 
 def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> HeldBack:
-    """The test text of --test or --split dev-test as streams.
-
-    Raises:
-        ValueError: a file that is missing, that holds no text, or that is in train or dev, too; a run that is resumed was
-            tested on another text.
-    """
+    """The test text as streams; a resumed run has the same."""
     reading: Any = {"field": config.field, "documents": config.documents}
     if config.split == "dev-test":
         corpus = corpora.read_corpus(config.corpus, config.train, split="end", **reading)
@@ -363,11 +338,7 @@ def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> HeldB
 
 
 def check_test_files(config: Config) -> list[str]:
-    """The files of --test, each once; none without --test.
-
-    Raises:
-        ValueError: a missing file, one that is in train or dev, or one that --field or --documents does not fit.
-    """
+    """The files of --test, each once, and new to train and dev."""
     if not config.test:
         return []
     files = list_files(config.test)
@@ -381,14 +352,14 @@ def check_test_files(config: Config) -> list[str]:
     return files
 
 
-def chosen_models(rows: Iterable[Row]) -> list[Row]:
-    """The row of lowest dev perplexity, by method and history."""
-    return [min(own, key=lambda row: row["dev_perplexity"]) for own in groups(rows, ["method", "history"]).values()]
-
-
 def measure_tests(job: ModelRun, held: HeldBack) -> None:
     """Evaluate the chosen models on every test file not yet measured."""
-    for row in chosen_models(job.folder.rows()) if held.files else ():
+
+    def fields_of(losses: Sequence[DocumentLosses], documents: int) -> dict[str, Any]:
+        return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
+
+    for own in groups(job.folder.rows(), ["method", "history"]).values() if held.files else ():
+        row = min(own, key=lambda row: row["dev_perplexity"])
         if "test_loss" in row:
             continue
         name = {field: row[field] for field in ("method", "features", "radius", "history") if field in row}
@@ -398,14 +369,9 @@ def measure_tests(job: ModelRun, held: HeldBack) -> None:
             with stage(f"test of {label(row)}, {file}", "positions") as progress:
                 losses.append(document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
             documents = int(np.count_nonzero(stream == PAD)) - 1
-            job.folder.log(event="test", **name, file=file, **test_fields(losses[-1:], documents))
+            job.folder.log(event="test", **name, file=file, **fields_of(losses[-1:], documents))
         documents = sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in held.files.values())
-        job.folder.extend_row(dict(row), **test_fields(losses, documents))
-
-
-def test_fields(losses: Sequence[DocumentLosses], documents: int) -> dict[str, Any]:
-    """The fields of a row on the test text."""
-    return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
+        job.folder.extend_row(dict(row), **fields_of(losses, documents))
 
 
 def _fit_again(job: ModelRun, stream: np.ndarray, name: dict[str, Any]) -> AnyModel:

@@ -19,26 +19,14 @@ from launch.kit.views import (
     View,
     cell,
     figure,
-    groups,
     melt,
     picture,
     pivot,
-    where,
 )
 
-# Table 1 of the paper, (train, dev) perplexity by K on its BabyLM 10 M-word data. Columns T-c D-c, T-p D-p and T-w D-w.
-PAPER_TABLE = {
-    ("cold", "sum"): {1: (51.4, 56.4), 2: (47.6, 56.3), 4: (60.7, 75.0)},
-    ("cold", "cat"): {1: (51.4, 56.4), 2: (30.0, 35.6), 4: (24.6, 31.6)},
-    ("explicit", "sum"): {1: (85.4, 91.8), 2: (104.0, 121.5), 4: (144.0, 176.9)},
-    ("explicit", "cat"): {1: (85.4, 91.8), 2: (52.0, 61.8), 4: (40.3, 55.4)},
-    ("warm", "sum"): {1: (40.1, 45.7), 2: (41.0, 51.3), 4: (53.8, 72.2)},
-    ("warm", "cat"): {1: (40.1, 45.7), 2: (25.8, 33.0), 4: (20.7, 31.2)},
-}
 _much = 0.01  # of the dev documents in train: worth a warning
 _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
 _trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
-_general = (*_swept, "ngram", "context-mixing")
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
 
 
@@ -65,52 +53,38 @@ def _about(results: Results) -> list[str]:
     return [*lines, *([f"**Warning:** {warning}."] if warning else []), ""]
 
 
-def _when(methods: Sequence[str], view: View) -> View:
-    """A view of runs that have one of these methods."""
-    return lambda results: view(results) if results.where(method=tuple(methods)).rows else []
-
-
 def _model(row: Row) -> str:
     return "Sum = Cat, K = 1" if row["radius"] == 1 else f"{row['features'].capitalize()}, K = {row['radius']}"
 
 
-def _beside_paper(results: Results) -> list[Row]:
-    """The rows, with the paper's Table 1 if asked for."""
-    table = PAPER_TABLE if results.config.get("paper") else {}
-    return [{**row, "paper": table.get((row["method"], row["features"]), {}).get(row["radius"])} for row in results.rows]
-
-
-def _paper(part: int, *methods: str) -> Column:
-    """The paper's number, after the last epoch, for these methods."""
-    return Column("paper", lambda row: row["paper"][part] if row["paper"] and row["method"] in methods else None, ".1f")
-
-
-_fitted = Column("fitted numbers", "scalars", "d")
 _test = (Column("test nats", "test_loss", ".4f"), Column("±", "test_loss_se", ".4f"))
 RESULTS = Table(
     [
         Column("model", label),
         Column("train", "train_perplexity", ".1f"),
-        _paper(0, "explicit"),
         Column("dev", "dev_perplexity", ".1f"),
-        _paper(1, "explicit"),
         Column("nats", lambda row: np.log(row["dev_perplexity"]), ".4f"),
         Column("bits per byte", "bits_per_byte", ".3f"),
         Column("word perplexity", "word_perplexity", ",.1f"),
         Column("test", "test_perplexity", ".1f"),
         *_test,
-        _fitted,
+        Column("fitted numbers", "scalars", "d"),
         Column("held out", "held_out_perplexity", ",.1f"),
         Column("positions", "train_positions", ","),
         Column("MB", "bytes", ",.1f", scale=1e-6),
         Column("solve s", "solve_seconds", ".2f"),
         Column("eval s", "eval_seconds", ".2f"),
+        Column("best epoch", "best_epoch", "d"),
+        Column("KKT residual", "kkt_residual", ".4f"),
+        Column("slope", "scaling_slope", ".3f"),
+        Column("spread of log Z", "log_partition_sd", ".2f"),
     ],
-    _beside_paper,
     note="""\
 Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
 per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness. *Test* is
-measured once, of the models that dev chose: ± is the standard error of its nats over documents.""",
+measured once, of the models that dev chose: ± is the standard error of its nats over documents. *KKT residual* is the share of
+co-occurrences that a model misplaces. The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14), and
+partition functions that do not depend on the context (Eq. 11).""",
 )
 TESTS = Table(
     [
@@ -126,47 +100,8 @@ TESTS = Table(
 )
 
 
-def _trained_models(results: Results) -> list[Row]:
-    """The explicit and trained models, with the epoch of equal loss."""
-    rows = where(_beside_paper(results), method=("explicit", *_trained))
-    goals = {_model(row): row["train_perplexity"] for row in where(rows, method="explicit")}
-    curves, reached = where(_epochs(results), method="cold"), {}
-    for epoch in curves:
-        if epoch["train_perplexity"] <= goals.get(_model(epoch), 0):
-            reached.setdefault(_model(epoch), f"epoch {epoch['epoch']}, {epoch['seconds']:.0f} s")
-    never = "not reached" if curves else ""
-    return [{**row, "reached": reached.get(_model(row), never) if row["method"] == "cold" else ""} for row in rows]
-
-
 def _epochs(results: Results) -> list[Row]:
     return results.events("epoch", "method", "features", "radius", "epoch")
-
-
-TRAINED = Table(
-    [
-        Column("model", label),
-        Column("epochs", "epochs", "d"),
-        Column("last train", "last_train_perplexity", ".1f"),
-        _paper(0, "cold", "warm"),
-        Column("last dev", "last_dev_perplexity", ".1f"),
-        _paper(1, "cold", "warm"),
-        Column("best epoch", "best_epoch", "d"),
-        Column("best train", "train_perplexity", ".1f"),
-        Column("best dev", "dev_perplexity", ".1f"),
-        Column("KKT residual", "kkt_residual", ".4f"),
-        Column("seconds", "seconds", ".1f"),
-        Column("positions/s", "positions_per_second", ",.0f"),
-        Column("break-even", "reached"),
-        Column("floor", "floor", "g"),
-    ],
-    _trained_models,
-    note="""\
-*Best* is the epoch with the lowest dev perplexity; 0 is the start. *KKT residual* is `||Hᵀ(Y - P)||_1 / (K M)`, the share of
-co-occurrences that a model misplaces. *Break-even*: a cold start has the train perplexity of the explicit solution, which took
-one pass. *Floor* is what the optimum has in place of a count of 0; its dev perplexity depends on it. The paper's numbers are of
-its own data after 32 epochs, and cannot all follow from its formulas: at K = 1 the explicit solution *is* the bigram maximum
-likelihood but for a pseudo-count, so on 10 M words no training lowers its perplexity from 85.4 to 40.1.""",
-)
 
 
 def _of_methods(lines: list[Row]) -> Sequence[Column]:
@@ -188,70 +123,27 @@ BY_METHOD = Table(  # train / dev perplexity
 )
 
 
-def _of_radii(lines: list[Row]) -> Sequence[Column]:
-    def fitted(line: Row) -> str:
-        numbers = sorted(row["scalars"] for row in line.values() if isinstance(row, dict))
-        return f"{numbers[0]} to {numbers[-1]}" if numbers[-1] > numbers[0] else f"{numbers[0]}"
-
-    features, history = (Column(name, lambda row, name=name: row[name].replace("none", "")) for name in ("features", "history"))
-    names = [Column("method", "method"), features, history]
-    radii = sorted({K for line in lines for K in line if isinstance(K, int)})
-    columns = (Column(f"K = {K}", cell(K, "dev_perplexity"), ".1f") for K in radii)
-    tables = Column("MB at K = 2", cell(2, "bytes"), ".1f", scale=1e-6)
-    return [*names, *columns, Column("fitted numbers", fitted), tables]
-
-
-BY_RADIUS = Table(  # dev perplexity
-    _of_radii, lambda results: pivot(results.rows, ["method", "features", "history"], "radius")
-)
-
-
 def _perplexities(results: Results) -> list[Row]:
-    """Train and dev perplexity of the explicit solution and baselines."""
-    rows, found = where(_beside_paper(results), method=("unigram", "bigram", "explicit")), []
-    for row in rows if where(rows, method="explicit") else []:
-        name = f"explicit, {row['features'].capitalize()}" if row["method"] == "explicit" else row["method"]
-        found.append({**row, "model": name, "radius": row["radius"] if row["method"] == "explicit" else None})
-        if row["paper"]:
-            found.append({**found[-1], "model": f"paper's {name}", **dict(zip(_parts, row["paper"], strict=True))})
-    return melt(found, _parts)
-
-
-def _levels(results: Results) -> list[Row]:
-    """Dev perplexity by K, a panel for each kind of features."""
-    rows = where(results.rows, method=("explicit", *_trained, *_swept))
-    seen = where(results.rows, method=("bigram", "ngram", "context-mixing"))
-    of = ("" if row["history"] == "none" else f", history {row['history']}" for row in seen)
-    levels = [{**row, "method": row["method"] + history, "radius": None} for row, history in zip(seen, of, strict=True)]
-    panels = [features for features in ("sum", "cat") if where(rows, features=features)]
-    return [{**row, "panel": name.capitalize()} for name in panels for row in [*where(rows, features=name), *levels]]
+    """Perplexity by K on train and dev; of other models a level."""
+    return melt(
+        (
+            {**row, "model": f"{row['method']}, {row['features']}"}
+            if row["features"] != "none"
+            else {**row, "model": label(row), "radius": None}
+            for row in results.rows
+        ),
+        _parts,
+    )
 
 
 def _loss_curves(results: Results) -> list[Row]:
-    """The epochs of each panel; both panels share K = 1."""
-    events = _epochs(results)
+    """The epochs by features and part; both features share K = 1."""
     return [
         {**row, "panel": f"{features.capitalize()}, {row['measure']}", "model": f"{row['method']}, K = {row['radius']}"}
+        | {"line": features}
         for features in ("sum", "cat")
-        if where(events, features=features)
-        for row in melt((event for event in events if event["features"] == features or event["radius"] == 1), _parts)
+        for row in melt((event for event in _epochs(results) if event["features"] == features or event["radius"] == 1), _parts)
     ]
-
-
-def _compute(results: Results) -> list[Row]:
-    """Perplexity against passes over the data, and against seconds."""
-    rows: list[Row] = []
-    for (features, K), events in groups(_epochs(results), ["features", "radius"]).items():
-        solved = where(results.rows, method="explicit", features=features, radius=K)
-        spent = sum(row["count_seconds"] + row["solve_seconds"] for row in solved)
-        for against, field, before in (("passes", "epoch", 1), ("seconds, counting included", "seconds", spent)):
-            warm = [{**event, "x": event[field] + before} for event in where(events, method="warm")]
-            cold = [{**event, "x": event[field]} for event in where(events, method="cold") if event["epoch"]]
-            rows += [
-                {**row, "panel": f"{_model(row)}: {against}", "model": f"{row['method']}, {row['measure']}"}
-                for row in melt([*cold, *warm, *({**row, "x": before} for row in solved)], _parts)
-            ]
-    return rows
 
 
 def _scaling(results: Results) -> list[str]:
@@ -279,53 +171,15 @@ def _scaling(results: Results) -> list[str]:
     return picture(results, "scaling", "scaling assumption")
 
 
-def _nearness(results: Results) -> list[Row]:
-    """Distances of cold starts from the explicit solution, by epoch."""
-    events = (event for event in where(_epochs(results), method="cold") if "explicit_cosine" in event)
-    return [e for own in groups(events, _model).values() for e in own if e["epoch"].bit_count() <= 1 or e is own[-1]]
-
-
-CLOSENESS = Table(
-    [
-        Column("model", _model),
-        Column("epoch", "epoch", "d"),
-        Column("distance", "explicit_distance", ".2f"),
-        Column("cosine", "explicit_cosine", ".3f"),
-        Column("same guess, dev %", "explicit_agreement", ".1f", 100),
-        Column("train", "train_perplexity", ".1f"),
-        Column("dev", "dev_perplexity", ".1f"),
-    ],
-    _nearness,
-    note="""\
-How near a cold start comes to the explicit solution: the distance of the centred tables in units of the solution's norm, the
-cosine between them, and the share of dev contexts with the same likeliest token.""",
-)
 PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
-LOSS_CURVES = Lines(
-    "loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes={**_log, "xscale": "linear"}, wrap=2, legend="right"
-)
-COMPUTE = Lines("compute", "x", "value", "model", "panel", _compute, axes={**_log, "xlabel": ""}, wrap=2, legend="right")
-METHODS = Lines("methods", "radius", "dev_perplexity", "method", "panel", _levels, axes=_log, legend="right")
-SLOPES = Table(
-    [
-        Column("model", label),
-        Column("fitted slope", "scaling_slope", ".3f"),
-        Column("correlation", "scaling_correlation", ".3f"),
-        Column("slope of the exponents", "implied_slope", ".3f"),
-        Column("spread of log Z", "log_partition_sd", ".2f"),
-    ],
-    lambda results: [row for row in results.rows if {"scaling_slope", "implied_slope"} & set(row)],
-    note="""\
-The solution assumes that the mean co-occurrence of an output grows as its count, slope 1 (Eq. 12-14), and that partition
-functions do not depend on the context (Eq. 11): a standard deviation of log Z of 0.""",
-)
+_linear = {**_log, "xscale": "linear"}
+LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, row="line", legend="right")
 VIEWS: Sequence[View] = (
     _about,
     RESULTS,
     TESTS,
     PERPLEXITY,
-    _when(_trained, Section("Cold and warm starts", [BY_METHOD, TRAINED, CLOSENESS, LOSS_CURVES, COMPUTE])),
-    _when(_general, Section("Solutions that generalise", [BY_RADIUS, METHODS])),
-    _when(("explicit", "log-linear"), Section("The scaling assumption", [SLOPES, _scaling])),
+    Section("Methods", [BY_METHOD, LOSS_CURVES], {"method": ("explicit", *_trained, *_swept)}),
+    _scaling,
     Texts("Sampled text", "samples.json"),
 )

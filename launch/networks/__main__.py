@@ -2,7 +2,6 @@
 
 python -m launch.networks mlp-lm --train names.txt --tokenizer char --out runs/names
 python -m launch.networks transformer-lm --preset shakespeare-cpu --train input.txt --out runs/transformer
-python -m launch.networks fcnn --out runs/fcnn
 python -m launch.networks autoencoder --out runs/autoencoder
 python -m launch.networks compare normalisation --out runs/normalisation
 """
@@ -18,8 +17,6 @@ COMMANDS = {
     for name, config, module in (
         ("mlp-lm", configs.MLPConfig, "mlp_lm"),
         ("transformer-lm", configs.TransformerConfig, "sequence_lm"),
-        ("lstm-lm", configs.LSTMConfig, "sequence_lm"),
-        ("fcnn", configs.FCNNConfig, "training"),
         ("autoencoder", configs.AutoencoderConfig, "autoencoder"),
         ("compare", configs.CompareConfig, "compare"),
     )

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jexplicit.nn import studies
-from jexplicit.nn.networks import FullyConnected, activation, init_variables, network_outputs
+from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
 from jexplicit.nn.studies import LinearAutoencoder, linear_autoencoder, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
@@ -25,32 +23,24 @@ from launch.kit.views import (
     Row,
     Section,
     Table,
-    figure,
     groups,
-    legend_outside,
     mean_std,
-    means,
-    picture,
-    pivot_table,
     where,
 )
 from launch.networks.config import AutoencoderConfig, Descent, checked
-from launch.networks.training import CURVES, RESULTS, Data, SplitData, load_variables, open_pictures, solved_row, train_model
+from launch.networks.training import CURVES, RESULTS, Data, SplitData, open_pictures, train_model
 
 _starts_per_memory = 10
 _noise = 0.5  # of these starts, in standard deviations of the data
-_clusterings = 3  # of k-means, from different seeds
-_descents = 3  # of wide linear autoencoders
-_descent_steps = 20_000
 
 Map = Callable[[Any], Any]
 
 
 def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     """Solved and trained linear autoencoders, a bottleneck, and over-parameterised networks."""
-    images, everything = open_pictures(config, "autoencoder")
-    if config.anomaly >= images.outputs:
-        raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {images.outputs - 1}")
+    everything = open_pictures(config, "autoencoder")
+    if config.anomaly >= everything.outputs:
+        raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {everything.outputs - 1}")
     data, anomalies = without_class(everything, config.anomaly)
     few = SplitData(*(part[: config.memories] for part in data.train))
     D, k, key = data.outputs, config.bottleneck, key_of_seed(config.seed)
@@ -70,13 +60,6 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     yield trained(config, data, linear, "linear, trained", "linear, trained")
     bottleneck = FullyConnected((config.width, k, config.width), D)
     yield trained(config, data, bottleneck, "bottleneck", "bottleneck")
-    if not folder.events("code"):
-        X, labels = jnp.asarray(data.test.X), everything.test.Y.argmax(axis=1)
-        code = code_of(bottleneck, load_variables(folder, "bottleneck"), X, 2)
-        codes = {"pixels": X, f"linear code of {k}": X @ solved.B.T, f"bottleneck of {k}": code}
-        log_codes(folder, codes, labels[labels != config.anomaly], config.seed)
-    if not folder.events("wide linear"):
-        log_wide_linear(folder, jnp.asarray(few.X), config.seed)
     flags = Descent(config.out, config.seed, batch_size=0, epochs=config.memory_steps)
     # the few examples are dev too, which selects the step: a memory need not generalise
     remembered = data._replace(train=few, dev=few, labels=data.labels[: len(few.X)])
@@ -101,8 +84,8 @@ def measure_linear(f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> l
     parts = {"train": data.train.X, "dev": data.dev.X, "test": data.test.X}
     losses = {part: float(reconstruction_errors(f(jnp.asarray(X)), jnp.asarray(X)).mean()) for part, X in parts.items()}
     found, seconds = auc(f, data, anomalies), time.perf_counter() - begin
-    about = {"objective": "squared_error", "model": "linear, solved"}
-    return [solved_row(data, losses, **about, seconds=seconds, anomaly_auc=found)]
+    row = {"objective": "squared_error", "model": "linear, solved", "steps": 0, "seconds": seconds, "anomaly_auc": found}
+    return [{**row, **{f"{part}_loss": loss for part, loss in losses.items()}, **data.about}]
 
 
 def auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
@@ -128,64 +111,6 @@ def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
     }
 
 
-def code_of(network: FullyConnected, variables: dict[str, Any], X: Any, layer: int) -> Any:
-    """The outputs of a hidden layer, without dropout."""
-    _, seen = network.apply(variables, X, mutable=["intermediates"])
-    layers: Any = seen["intermediates"]
-    return activation(network.activation)(layers[f"hidden_{layer}"]["z"][0])
-
-
-def log_codes(folder: RunFolder, codes: dict[str, Array], labels: np.ndarray, seed: int) -> None:
-    """Agreement of k-means clusters with classes, and main axes of codes."""
-    clusters = len(np.unique(labels))
-    for name, code in codes.items():
-        with stage(f"clusters of {name}"):
-            seeds = range(seed, seed + _clusterings)
-            agreement = [studies.cluster_agreement(np.asarray(code), labels, clusters=clusters, seed=seed) for seed in seeds]
-        centred = code - code.mean(axis=0)[None, :]
-        axes = centred @ linear_autoencoder(centred, 2).B.T
-        numbers = {"agreement": float(np.mean(agreement)), "spread": float(np.std(agreement, ddof=1))}
-        points = {"axes": np.asarray(axes).round(4).tolist(), "labels": labels.tolist()}
-        folder.log(event="code", name=name, clusters=clusters, **numbers, **points)
-
-
-def log_wide_linear(folder: RunFolder, X: Array, first_seed: int) -> None:
-    """Linear autoencoders as wide as their input, from several starts."""
-    D, projection = X.shape[1], studies.pseudo_inverse_autoencoder(X)
-    P, identity = projection.A @ projection.B, jnp.eye(D, dtype=X.dtype)
-    for seed in range(first_seed, first_seed + _descents):
-        A, B = jax.random.normal(key_of_seed(seed), (2, D, D), X.dtype) * math.sqrt(2 / D)
-        starts = {
-            "He x 0.001": LinearAutoencoder(1e-3 * A, 1e-3 * B),
-            "He x 0.1": LinearAutoencoder(0.1 * A, 0.1 * B),
-            "He": LinearAutoencoder(A, B),
-            "identity": LinearAutoencoder(identity, identity),
-            "pseudo-inverse": projection,
-        }
-        for name, start in starts.items():
-            with stage(f"linear, width {D}, from {name}"):
-                f = studies.descend_linear(start, X, _descent_steps)
-            first, loss = (float(reconstruction_errors(g(X), X).mean()) for g in (start, f))
-            distance = float(jnp.linalg.norm(f.A @ f.B - P) / jnp.linalg.norm(P))
-            numbers = {"first_loss": first, "loss": loss, "gain": studies.off_span_gain(f, X), "distance": distance}
-            folder.log(event="wide linear", start=name, seed=seed, **numbers)
-
-
-def codes_figure(results: Results) -> list[str]:
-    """The two main axes of codes by class."""
-    codes = results.events("code", "name")
-    if not codes or "axes" not in codes[0]:
-        return []
-    with figure(results.path / "figures" / "codes.png", columns=len(codes), size=(3.3 * len(codes) + 0.8, 3.4)) as axes:
-        for ax, code in zip(axes[0], codes, strict=True):
-            points, labels = np.array(code["axes"]), np.array(code["labels"])
-            for n, label in enumerate(np.unique(labels)):
-                ax.plot(*points[labels == label].T, ".", color=f"C{n % 10}", markersize=3, label=str(label))
-            ax.set(xticks=[], yticks=[], title=f"{code['name']} ({code['agreement']:.2f})")
-        legend_outside(axes[0, -1], fontsize=8)
-    return picture(results, "codes")
-
-
 def _anomalies(results: Results) -> list[Row]:
     """Errors of the autoencoders that are to find anomalies, over seeds."""
     found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
@@ -194,27 +119,8 @@ def _anomalies(results: Results) -> list[Row]:
     return [{"name": name, **fields} for (name,), fields in zip(found, own, strict=True)]
 
 
-def _memories(results: Results) -> list[Row]:
-    """The rows of over-parameterised networks, with their nonlinearity and the scale of their weights."""
-    found = [row for row in results.rows if "attractors" in row]
-    return [{**row, "phi": row["model"].split()[-1], "scale": float(row["name"].split("x ")[-1])} for row in found]
-
-
 _named = [Column("autoencoder", "name"), Column("half the squared error", "test_loss")]
 ANOMALIES = Table([*_named, Column("area under the ROC curve", "anomaly_auc")], _anomalies)
-CLUSTERS = Table(
-    [Column("of", "name"), Column("clusters", "clusters", "d"), *(Column(x, x, ".3f") for x in ("agreement", "spread"))],
-    rows=lambda results: results.events("code", "name"),
-    note="The adjusted Rand index of k-means clusters with the classes: 1 where both are the same groups, 0 by chance.",
-)
-WIDE = Table(
-    [
-        Column("start", "start"),
-        Column("what is left of orthogonal vectors", "gain", ".2g"),
-        Column("distance of A B from the projection, %", "distance", ".1f", 100),
-    ],
-    rows=lambda results: means(results.events("wide linear"), ["start"]),
-)
 MAPS = Table(
     [
         Column("network", "name"),
@@ -223,16 +129,12 @@ MAPS = Table(
         Column("attractors", "attractors", "d"),
         *(Column(f"from {x} %", f"recalled_from_{x}", ".0f", 100) for x in ("noise", "test")),
     ],
-    rows=_memories,
+    rows=lambda results: [row for row in results.rows if "attractors" in row],
     note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
 )
-_share = lambda row: f"{row['attractors']}, {100 * row['recalled_from_noise']:.0f} %"  # noqa: E731
-MEMORIES = pivot_table([Column("attractors, recalled", "phi")], "scale", _share, heading="x {:g}", rows=_memories)
 SECTIONS = {
     "Anomalies": [ANOMALIES],
-    "Clusters": [CLUSTERS, codes_figure],
-    "As wide as the input": [WIDE],
-    "Memories": [MAPS, MEMORIES],
+    "Memories": [MAPS],
 }
 VIEWS = [RESULTS, CURVES, *(Section(title, views) for title, views in SECTIONS.items())]
 EXPERIMENT = Experiment("networks", AutoencoderConfig, measure, VIEWS, check=checked, title="launch.networks autoencoder")

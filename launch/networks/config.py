@@ -13,9 +13,7 @@ from launch.kit.command import Preset
 from launch.shared import flags
 from launch.shared.flags import Images, Run
 
-ComparisonName = Literal[
-    "activations", "normalisation", "objectives", "initializers", "optimizers", "batch-size", "samplers", "dropout"
-]
+ComparisonName = Literal["normalisation", "objectives", "initializers"]
 Limit = Annotated[int, Bounds(at_least=30)] | None
 
 
@@ -41,31 +39,22 @@ class Descent(Run):
 
 
 @dataclass(frozen=True)
-class Hidden(Run):
-    """Hidden layers."""
+class Pictures(Images, Run):
+    """Labelled images."""
 
-    GROUPS: ClassVar = {"hidden": "network"}
-
-    hidden: tuple[PositiveInt, ...] = (128,)
-    """Widths of the hidden layers."""
-    dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
-    """Dropout rate: share of the hidden outputs that training sets to 0 at random."""
+    limit: Limit = None
+    """Use at most this many training images, and at most this many test images."""
 
 
 @dataclass(frozen=True)
-class Text(flags.Text, Run):
-    """A text to model."""
+class MLPConfig(flags.Text, Descent):
+    """A neural language model (Bengio et al. 2003)."""
 
-    GROUPS: ClassVar = {"corpus": "text"}
+    GROUPS: ClassVar = {"corpus": "text", "context": "network", "samples": "experiment"}
 
     corpus: Literal["docs", "text"] = "docs"
-    """Source of the text: text or docs. docs: the documentation that comes with Python. text:
-    the files of --train (implied by it)."""
-    train: tuple[str, ...] = ()
-    """Training text: files, compressed or not, globs or folders. The end of every document is predicted too. Without --dev,
-    documents are shuffled and split 80/10/10 into train, dev and test."""
-    dev: tuple[str, ...] = ()
-    """Text that the best epoch is chosen on; requires --test."""
+    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it). Without
+    --dev, its documents are shuffled and split 80/10/10 into train, dev and test. Their ends are predicted, too."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on; requires --dev."""
     limit: Limit = None
@@ -77,39 +66,24 @@ class Text(flags.Text, Run):
     """Number of context tokens."""
     embedding: PositiveInt = 10
     """Dimension of the embeddings."""
-
-
-@dataclass(frozen=True)
-class Pictures(Images, Run):
-    """Labelled images."""
-
-    limit: Limit = None
-    """Use at most this many training images, and at most this many test images."""
-
-
-@dataclass(frozen=True)
-class MLPConfig(Text, Hidden, Descent):
-    """A neural language model (Bengio et al. 2003)."""
-
-    GROUPS: ClassVar = {"context": "network", "baselines": "experiment"}
-
     hidden: tuple[PositiveInt, ...] = (200,)
+    """Widths of the hidden layers."""
+    dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
+    """Dropout rate: share of the hidden outputs that training sets to 0 at random."""
+    direct: Direct = "none"
+    """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
+    N^2 parameters per context token."""
     optimizer: OptimizerName = "adamw"
     learning_rate: PositiveFloat = 5e-3
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
-    direct: Direct = "none"
-    """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
-    N^2 parameters per context token."""
-    baselines: bool = True
-    """Whether the unigram, the Kneser-Ney bigram, the explicit and the log-linear model are evaluated on the same text."""
     samples: NonNegativeInt = 10
     """Number of documents to generate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(flags.Text, Run):
-    """A language model of windows, trained by AdamW."""
+class TransformerConfig(flags.Text, Run):
+    """A decoder-only transformer language model, trained by AdamW with warm-up and cosine decay."""
 
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
@@ -131,15 +105,18 @@ class SequenceConfig(flags.Text, Run):
     """Width of the embeddings and of every layer."""
     layers: PositiveInt = 4
     """Number of layers."""
+    heads: PositiveInt = 4
+    """Attention heads; the width is a multiple of them."""
+    positions: Literal["rotary", "learned"] = "rotary"
+    """How attention knows the places of tokens. rotary: queries and keys are turned by angles that grow with the place.
+    learned: a vector for each place in the window is added to the embeddings."""
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     """Share of the outputs of every layer that training sets to 0 at random."""
     tied: bool = True
     """Whether the output weights are the embeddings."""
-    start: tuple[str, ...] = ("none",)
-    """Where training starts, a network for each; + joins two, such as embedding+output. none: random weights. embedding: word
-    vectors from counts as embeddings. Of a transformer also: bigram: with --direct, the table of a bigram model. output: with
-    --no-tied, output weights solved on the features of the random layers. induction: with --no-tied and --positions learned,
-    two layers that copy what followed the last token before."""
+    start: tuple[Literal["none", "induction"], ...] = ("none",)
+    """Where training starts, a network for each. none: random weights. induction: of a transformer with --no-tied and
+    --positions learned, two layers that copy what followed the last token before."""
     seeds: PositiveInt = 1
     """Number of networks of each start, with seeds --seed, --seed + 1, ..."""
     steps: Annotated[int, Bounds(at_least=2)] = 2000
@@ -160,32 +137,6 @@ class SequenceConfig(flags.Text, Run):
     """Devices that share a batch. Default: all accelerators, or one CPU."""
     samples: NonNegativeInt = 4
     """Number of texts to generate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerConfig(SequenceConfig):
-    """A decoder-only transformer language model, trained by AdamW with warm-up and cosine decay."""
-
-    heads: PositiveInt = 4
-    """Attention heads; the width is a multiple of them."""
-    positions: Literal["rotary", "learned"] = "rotary"
-    """How attention knows the places of tokens. rotary: queries and keys are turned by angles that grow with the place.
-    learned: a vector for each place in the window is added to the embeddings."""
-    direct: bool = False
-    """Add logits by the last token, from a trained table of N^2 numbers, 0 at first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LSTMConfig(SequenceConfig):
-    """An LSTM language model, trained by AdamW with warm-up and cosine decay."""
-
-    width: PositiveInt = 256
-    layers: PositiveInt = 1
-
-
-@dataclass(frozen=True)
-class FCNNConfig(Pictures, Hidden, Descent):
-    """A fully connected network on images, next to the explicit solution."""
 
 
 @dataclass(frozen=True)
@@ -225,12 +176,9 @@ class CompareConfig(Pictures):
 
     GROUPS: ClassVar = {"what": "experiment", "width": "network"}
 
-    what: tyro.conf.Positional[ComparisonName] = "activations"
-    """What the variants differ in. activations: nonlinearities. normalisation: norms and residual connections, by depth.
-    objectives: loss functions, starting from saturated and from small outputs, with their sensitivities. initializers:
-    distributions and scales of the initial weights, with histograms by layer. optimizers: optimisers, momentum, schedules and
-    spacing of learning rates. batch-size: batch sizes at equal compute, with the noise of the
-    gradient. samplers: on imbalanced classes, with recall by class. dropout: rates, on few and on all examples."""
+    what: tyro.conf.Positional[ComparisonName] = "normalisation"
+    """What the variants differ in. normalisation: norms and residual connections, by depth. objectives: loss functions,
+    starting from saturated and from small outputs. initializers: distributions and scales of the initial weights."""
     seeds: PositiveInt = 3
     """Number of runs of every variant, with seeds --seed, --seed + 1, ..."""
     rates: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -246,30 +194,10 @@ class CompareConfig(Pictures):
     """Examples per step; 0: all of them. Examples that do not fill the last batch of an epoch are left out."""
 
 
-_LOGITS, _EMBEDDINGS = ("output", "bigram"), ("embedding", "induction")  # starts that exclude each other
-
-
-def _refused_starts(config: SequenceConfig) -> Iterator[tuple[Any, str]]:
-    """Unknown or conflicting starts, and starts without their weights."""
-    names = ("none", *_EMBEDDINGS, *_LOGITS) if isinstance(config, TransformerConfig) else ("none", "embedding")
-    flags = [("bigram", "direct", True), ("output", "tied", False), ("induction", "tied", False)]
-    for start in config.start:
-        parts = start.split("+")
-        yield set(parts) - set(names), f"--start {start}: choose from {', '.join(names)}, or join two by +"
-        several = "none" in parts and len(parts) > 1 or any(len(set(parts) & set(own)) > 1 for own in (_LOGITS, _EMBEDDINGS))
-        yield several, f"--start {start}: join one of {', '.join(_EMBEDDINGS)} with one of {', '.join(_LOGITS)}"
-        for name, flag, value in flags:
-            missing = name in parts and getattr(config, flag) != value
-            yield missing, f"--start {start}: add --{'no-' * (not value)}{flag}"
-        places = "induction" in parts and getattr(config, "positions", "") != "learned"
-        yield places, f"--start {start}: add --positions learned"
-
-
 def checked(config: Any) -> Any:
     """The configuration to run, where --train implies --corpus text."""
     check(config)
-    text = isinstance(config, Text | SequenceConfig)
-    return replace(config, corpus="text" if config.train else "docs") if text else config
+    return replace(config, corpus="text") if getattr(config, "train", ()) else config
 
 
 @refuses
@@ -277,16 +205,16 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
     """Refuse an empty list, and flags that contradict each other."""
     for name in ("start", "rates", "depths", "memory_scales", "memory_activations"):
         yield getattr(config, name, None) == (), f"--{name.replace('_', '-')} needs at least one value"
-    if isinstance(config, Text):
+    if isinstance(config, MLPConfig):
         both = "--dev and --test go together: give both, or neither to split the lines of --train 80/10/10"
         yield bool(config.dev) != bool(config.test), both
         flags.check_text(config)
-    if isinstance(config, SequenceConfig):
+    if isinstance(config, TransformerConfig):
         flags.check_text(config)
         yield config.test and not config.train, "--test without --train: name the training files, --train FILES"
-        yield from _refused_starts(config)
+        copies = not config.tied and config.positions == "learned"
+        yield "induction" in config.start and not copies, "--start induction: add --no-tied and --positions learned"
         yield config.warmup >= config.steps, f"--warmup {config.warmup} of {config.steps} steps: warm up for fewer"
-    if isinstance(config, TransformerConfig):
         size, least = config.width // config.heads, "the width is a multiple of the heads"
         yield config.width % config.heads, f"--width {config.width} with --heads {config.heads}: {least}"
         rotary = f"--positions rotary with {size} numbers in a head: give an even number, --width / --heads"
@@ -294,15 +222,14 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
 
 
 _digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
-_small: dict[str, Any] = {"limit": 200, "hidden": (16,), "epochs": 2, "batch_size": 64}
-_text: dict[str, Any] = {**_small, "direct": "tokens", "limit": 30, "tokenizer": "char", "embedding": 4, "samples": 2}
+_text: dict[str, Any] = {"limit": 30, "hidden": (16,), "epochs": 2, "batch_size": 64, "direct": "tokens"}
+_text |= {"tokenizer": "char", "embedding": 4, "samples": 2}
 _memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
 _network: Any = {"limit": 30, "tokenizer": "char", "window": 32, "width": 16, "layers": 1}
 _training: Any = {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "samples": 1}
 _characters: Any = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
 _larger: Any = {"window": 256, "width": 192, "heads": 6, "dropout": 0.1, "batch_size": 16}
 _subwords: Any = {"corpus": "text", "window": 128, "width": 256, "batch_size": 32, "steps": 8000, "evaluations": 16}
-_lstm: Any = {"window": 128, "width": 512, "dropout": 0.3, "batch_size": 32, "steps": 5000, "evaluations": 20}
 _a100: Any = {"window": 256, "width": 384, "layers": 6, "heads": 6, "dropout": 0.2, "batch_size": 64}
 _h100: Any = {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0.1, "batch_size": 64, "steps": 3000}
 _h100 |= {"learning_rate": 6e-4, "warmup": 200}
@@ -338,18 +265,6 @@ PRESETS: dict[str, dict[str, Preset]] = {
             "the same with 21 M weights and three passes; 2 minutes on an H100. Dev perplexity 31.3.",
         ),
     },
-    "lstm-lm": {
-        "tiny": Preset(LSTMConfig(out="runs/lstm_tiny", **_network, **_training), "30 documents; 20 s on 2 cores."),
-        "shakespeare": Preset(
-            LSTMConfig(out="runs/lstm_shakespeare", **_lstm, **_characters),
-            "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
-        ),
-        "babylm": Preset(
-            LSTMConfig(out="runs/lstm_babylm", **_subwords | {"width": 512}),
-            "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words.",
-        ),
-    },
-    "fcnn": {"tiny": Preset(FCNNConfig("runs/fcnn_tiny", **_small), "200 of the 8x8 digits; 15 s on 2 CPU cores.")},
     "autoencoder": {
         "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_memory), _digits),
         "memories": Preset(

@@ -1,11 +1,10 @@
-"""launch.networks transformer-lm and lstm-lm: language models of windows."""
+"""launch.networks transformer-lm: a language model of windows."""
 
 import functools
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import jax
@@ -18,20 +17,13 @@ from jexplicit.data.shards import cached_streams
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
-from jexplicit.lm.counted.contexts import singular_vectors
-from jexplicit.lm.evaluation import comparable_measures, document_losses, log_distributions, loss_fields, spelling
-from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows import network_model
-from jexplicit.lm.training_text import TrainingText
 from jexplicit.nn.networks import init_variables, train_network
 from jexplicit.nn.sequences import (
-    LSTM,
     Transformer,
-    bigram_start,
-    embedding_start,
     induction_start,
-    output_start,
     sequence_loss,
     sequence_optimizer,
     stream_log_probabilities,
@@ -44,10 +36,9 @@ from jexplicit.runs.devices import on_cpu, use_devices
 from jexplicit.runs.files import read_texts, write_json
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, Texts, groups
-from launch.networks.config import SequenceConfig, TransformerConfig, checked
+from launch.kit.views import Column, Lines, Results, Row, Table, Texts
+from launch.networks.config import TransformerConfig, checked
 
-_shares = (0, 0.1, 0.25, 0.5, 1)  # of the steps
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
@@ -63,18 +54,18 @@ class Text(NamedTuple):
 class Job(NamedTuple):
     """Shared inputs and devices of the networks of a run."""
 
-    config: SequenceConfig
+    config: TransformerConfig
     folder: RunFolder
     text: Text
     mesh: Mesh
 
 
-def mesh_of(config: SequenceConfig) -> Mesh:
+def mesh_of(config: TransformerConfig) -> Mesh:
     """The devices that share a batch."""
     return use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
 
 
-def checked_with_devices(config: SequenceConfig) -> SequenceConfig:
+def checked_with_devices(config: TransformerConfig) -> TransformerConfig:
     """The configuration to run, on devices that are there and share a batch evenly."""
     config = checked(config)
     if config.batch_size % (size := mesh_of(config).size):
@@ -82,20 +73,20 @@ def checked_with_devices(config: SequenceConfig) -> SequenceConfig:
     return config
 
 
-def measure(config: SequenceConfig, folder: RunFolder) -> Iterator[Part]:
+def measure(config: TransformerConfig, folder: RunFolder) -> Iterator[Part]:
     """A network from every start and seed, and documents sampled from each."""
     text = read_text(config)
     folder.note_data("text", corpus_sha256=text.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
     save_tokenizer(folder.path, text.tokenizer)
-    kind = "transformer" if isinstance(config, TransformerConfig) else "lstm"
     job = Job(config, folder, text, mesh_of(config))
     for seed in range(config.seed, config.seed + config.seeds):
         for start in config.start:
-            method = "-".join([kind, *([start] if start != "none" else []), *([str(seed)] if config.seeds > 1 else [])])
+            parts = ["transformer", start * (start != "none"), str(seed) * (config.seeds > 1)]
+            method = "-".join(filter(None, parts))
             yield {"method": method}, functools.partial(measure_network, job, method, start, seed)
 
 
-def read_text(config: SequenceConfig) -> Text:
+def read_text(config: TransformerConfig) -> Text:
     """Train, dev and test as streams of token ids."""
     reading: Any = {"field": config.field, "documents": config.documents}
     with stage("reading"):
@@ -111,23 +102,18 @@ def read_text(config: SequenceConfig) -> Text:
     return Text(text.tokenizer, streams, text.dev_sizes, about)
 
 
-def network_of(config: SequenceConfig, vocab_size: int, precision: str) -> Transformer | LSTM:
-    """The network of the flags."""
-    names = ["window", "width", "layers", "dropout", "tied"]
-    kind = Transformer if isinstance(config, TransformerConfig) else LSTM
-    names += ["heads", "positions", "direct"] if kind is Transformer else []
-    flags: Any = {name: getattr(config, name) for name in names}
-    return kind(vocab_size=vocab_size, precision=precision, **flags)
-
-
 def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
     config, folder, text, mesh = job
     precision = "float32" if on_cpu(mesh) else "bfloat16"  # of products; parameters have float32
-    network = network_of(config, text.tokenizer.vocab_size, precision)
+    names = ("window", "width", "layers", "heads", "positions", "dropout", "tied")
+    flags: Any = {name: getattr(config, name) for name in names}
+    network = Transformer(vocab_size=text.tokenizer.vocab_size, precision=precision, **flags)
     partial = folder.path / "checkpoints" / f"{method}.partial"
     begin = time.perf_counter()
-    variables = first_variables(config, network, text, start, seed)
+    variables = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32))
+    if start == "induction":
+        variables = induction_start(network, variables, seed=seed)
     start_seconds = time.perf_counter() - begin
     about: Row = {"name": method.split("-")[0], "start": start, "seed": seed}
     result = train_sequences(job, network, variables, partial, about)
@@ -163,24 +149,7 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     return [row]
 
 
-def first_variables(config: SequenceConfig, network: Any, text: Text, start: str, seed: int) -> Any:
-    """The variables that training starts from, such as "embedding+output"."""
-    variables, names = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32)), start.split("+")
-    training = TrainingText(text.streams["train"], network.vocab_size, eos=config.eos, tokenizer=text.tokenizer)
-    with stage(f"start {start}"):
-        if "embedding" in names:
-            variables = embedding_start(variables, singular_vectors(training.sparse_counts(1), network.width))
-        if "induction" in names:
-            variables = induction_start(network, variables, seed=seed)
-        if "bigram" in names:
-            log_p = log_distributions(fit_model("bigram", training).model, np.arange(network.vocab_size)[:, None])
-            variables = bigram_start(variables, log_p)
-        if "output" in names:
-            variables = output_start(network, variables, training.in_memory, seed=seed)
-    return variables
-
-
-def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
+def add_samples(config: TransformerConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
     """Add documents of a model to samples.json once."""
     path = folder.path / "samples.json"
     before = read_texts(path)
@@ -189,14 +158,12 @@ def add_samples(config: SequenceConfig, folder: RunFolder, text: Text, model: La
     write_json(path, before if own and before[-len(own) :] == own else [*before, *own])
 
 
-def updates_and_windows(config: SequenceConfig) -> tuple[int, int]:
+def updates_and_windows(config: TransformerConfig) -> tuple[int, int]:
     """Updates between two dev losses, and windows of an update."""
     return max(1, config.steps // config.evaluations), config.accumulate * config.batch_size
 
 
-def train_sequences(
-    job: Job, network: Transformer | LSTM, variables: dict[str, Any], checkpoints: Path, about: Row
-) -> TrainingResult:
+def train_sequences(job: Job, network: Transformer, variables: dict[str, Any], checkpoints: Path, about: Row) -> TrainingResult:
     """Train the network, and keep the parameters of lowest dev loss."""
     config, folder, text, mesh = job
     stream, dev, (updates, size) = text.streams["train"], text.streams["dev"], updates_and_windows(config)
@@ -236,40 +203,12 @@ def train_sequences(
         )
 
 
-def curves(results: Results) -> list[Row]:
-    """The evaluations of training of all networks, without repeated steps."""
-    found = [{"start": "none", "seed": 0, **event} for event in results.events("epoch")]
-    return list({(event["name"], event["start"], event["seed"], event["epoch"]): event for event in found}.values())
-
-
 def _name(event: Row) -> str:
     return event["name"] if event["start"] == "none" else f"{event['name']}, start {event['start']}"
 
 
-def _by_start(results: Results) -> list[Row]:
-    """Mean losses over seeds by start, and the lead in steps."""
-    by_start = groups(curves(results), lambda event: event["start"])
-    if len(by_start) < 2:
-        return []
-    by_step = {start: groups(events, lambda event: event["step"]) for start, events in by_start.items()}
-    means = {start: {step: fmean(e["dev_loss"] for e in own) for step, own in at.items()} for start, at in by_step.items()}
-    at: dict[str, dict[float, float]] = {}
-    for start, losses in means.items():
-        steps, last = np.array([*losses]), max(losses)
-        at[start] = {share: losses[int(steps[np.abs(steps - share * last).argmin()])] for share in _shares}
-    rows = []
-    for start, losses in means.items():
-        own = [row for row in results.rows if row.get("start", "none") == start]
-        row: Row = {
-            "start": start,
-            "start_seconds": fmean(row.get("start_seconds", 0) for row in own) if own else None,
-            "of_seeds": [min(e["dev_loss"] for e in of) for of in groups(by_start[start], lambda e: e["seed"]).values()],
-        }
-        for share, loss in at[start].items():
-            below = [step for step, found in losses.items() if "none" in at and found <= at["none"][share]]
-            row |= {f"loss_{share:g}": loss, f"share_{share:g}": below[0] / max(losses) if below else None}
-        rows.append(row)
-    return rows
+def _curves(results: Results) -> list[Row]:
+    return results.events("epoch", "name", "start", "seed", "epoch")
 
 
 RESULTS = Table(
@@ -293,21 +232,8 @@ RESULTS = Table(
     "all of the document before it. *in windows*: after half a window on average, at the best evaluation of training. FLOP of "
     "training by formula, without evaluations.",
 )
-STARTS = Table(
-    [
-        Column("start", "start"),
-        Column("s before training", "start_seconds", ",.1f"),
-        *(Column(f"loss after {at:.0%}", f"loss_{at:g}", ".4f") for at in _shares),
-        Column("lowest, of each seed", lambda row: ", ".join(f"{loss:.4f}" for loss in row["of_seeds"])),
-        *(Column(f"steps to that of none after {at:.0%}", f"share_{at:g}", ".0%") for at in _shares[2:]),
-    ],
-    rows=_by_start,
-    note="Dev losses in windows, means over seeds, after a share of the steps, of networks that differ in where their training "
-    "starts. *Steps to that of none*: the share after which a start is as low as random weights are then. Seconds before "
-    "training are of the clock and contain compilation.",
-)
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
-CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=curves, axes=_axes, size=(6.4, 4.2))
-VIEWS = [RESULTS, STARTS, CURVE, Texts("Sampled documents", "samples.json")]
+CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=_curves, axes=_axes, size=(6.4, 4.2))
+VIEWS = [RESULTS, CURVE, Texts("Sampled documents", "samples.json")]
 _title = "launch.networks: language models of windows"
-EXPERIMENT = Experiment("networks", SequenceConfig, measure, VIEWS, check=checked_with_devices, title=_title)
+EXPERIMENT = Experiment("networks", TransformerConfig, measure, VIEWS, check=checked_with_devices, title=_title)

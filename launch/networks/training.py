@@ -1,36 +1,26 @@
-"""Shared parts of launch.networks: examples, training, rows and views; and fcnn.
+"""Shared parts of launch.networks: examples, training, rows and views."""
 
-fcnn: a fully connected network on images, next to the explicit solution.
-"""
-
-import functools
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.nn import training
 from jexplicit.nn.names import ObjectiveName
-from jexplicit.nn.networks import FullyConnected, Scores, init_variables, scorer, train_network
-from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, objective, shorter_epochs
+from jexplicit.nn.networks import Scores, init_variables, scorer, train_network
+from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, shorter_epochs
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import full_precision
 from jexplicit.runs.loop import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
-from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution, priming_number
-from jexplicit.solvers.metrics import accuracy
-from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table
-from launch.networks.config import Descent, FCNNConfig, Pictures, checked
+from launch.kit.experiment import RunFolder
+from launch.kit.views import Column, Lines, Row, Table
+from launch.networks.config import Descent, Pictures
 
 _scored_examples = 100_000  # of the train loss, at most
-_optional = ("optimizer", "objective", "dev_perplexity", "test_accuracy", "steps", "seconds")
 
 
 class SplitData(NamedTuple):
@@ -38,11 +28,6 @@ class SplitData(NamedTuple):
 
     X: np.ndarray
     Y: np.ndarray
-
-    def subset(self, most: int) -> "SplitData":
-        """At most this many examples, evenly spaced: always the same ones."""
-        every = -(-len(self.X) // most)
-        return SplitData(self.X[::every], self.Y[::every])
 
 
 class Data(NamedTuple):
@@ -56,46 +41,32 @@ class Data(NamedTuple):
     about: dict[str, Any]
 
 
-def open_pictures(config: Pictures, command: str) -> tuple[Images, Data]:
-    """The images of a subcommand, and their centred examples."""
+def open_pictures(config: Pictures, command: str) -> Data:
+    """The centred images of a subcommand."""
     with stage("reading"):
         images = read_images(config.data, config.data_dir, limit=config.limit)
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
-    return images, centred_data(images, command)
+    return centred_data(images, command)
 
 
-def raw_data(images: Images, command: str = "") -> Data:
-    """Pixel features and one-hot labels; dev is the last tenth."""
+def centred_data(images: Images, command: str = "") -> Data:
+    """Centred pixels of standard deviation 1, and one-hot labels; dev is the last tenth."""
     train, test = (
         SplitData(pixel_features(X, images.levels), one_hot(labels, images.outputs))
         for X, labels in ((images.train_images, images.train_labels), (images.test_images, images.test_labels))
     )
     kept = len(train.X) - max(1, len(train.X) // 10)
     train, dev = (SplitData(train.X[m], train.Y[m]) for m in (slice(kept), slice(kept, None)))
+    mean = train.X.mean(axis=0)
+    scale = float((train.X - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
+    parts = (SplitData((X - mean) / scale, Y) for X, Y in (train, dev, test))
     about = {"command": command, "data": images.name, "sha256": images.sha256, "outputs": images.outputs}
-    return Data(train, dev, test, images.train_labels[:kept].astype(np.int64), images.outputs, about)
-
-
-def centred_data(images: Images, command: str = "") -> Data:
-    """Pixels minus the mean training image, divided by their standard deviation, and one-hot labels."""
-    data = raw_data(images, command)
-    mean = data.train.X.mean(axis=0)
-    scale = float((data.train.X - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
-    train, dev, test = (SplitData((X - mean) / scale, Y) for X, Y in data[:3])
-    return data._replace(train=train, dev=dev, test=test)
+    return Data(*parts, labels=images.train_labels[:kept].astype(np.int64), outputs=images.outputs, about=about)
 
 
 def finite(values: Any) -> list[float | None]:
     """Numbers for JSON."""
     return [x if np.isfinite(x) else None for x in np.asarray(values, float).tolist()]
-
-
-def solved_row(data: Data, losses: dict[str, float], *, objective: str = "softmax_cross_entropy", **fields: Any) -> Row:
-    """The row of a model in closed form. losses: by part of the data."""
-    numbers = {f"{part}_loss": float(loss) for part, loss in losses.items()}
-    perplexity = float(np.exp(losses["dev"])) if "softmax" in objective else None
-    shared = {"objective": objective, "dev_perplexity": perplexity, "steps": 0}
-    return {**dict.fromkeys(_optional), **shared, **numbers, **fields, **data.about}
 
 
 def train_model(
@@ -158,7 +129,8 @@ def train_model(
         )
     trained = result.params
     save_checkpoint(path, {kind: tree for kind, tree in trained.items() if tree})
-    parts = {"train": data.train.subset(_scored_examples), "dev": data.dev, "test": data.test}
+    few = slice(None, None, -(-M // _scored_examples))
+    parts = {"train": (data.train.X[few], data.train.Y[few]), "dev": data.dev, "test": data.test}
     scores = {part: score(trained, *examples) for part, examples in parts.items()}
     row = {
         **{"name": name, "model": model, "objective": objective, "optimizer": flags.optimizer},
@@ -185,13 +157,6 @@ def load_variables(folder: RunFolder, name: str) -> dict[str, Any]:
     return {"batch_stats": {}, **load_checkpoint(folder.path / "checkpoints" / name)}
 
 
-def _curves(results: Results) -> list[Row]:
-    """Dev losses by epoch, and of solved models, which have no steps."""
-    solved = [row for row in results.rows if row.get("steps") == 0 and row["objective"] == "softmax_cross_entropy"]
-    epochs = results.events("epoch", "name", "epoch")
-    return [*epochs, *solved] if any(event["epoch"] for event in epochs) else []
-
-
 RESULTS = Table(
     [
         Column("network", "name"),
@@ -206,32 +171,6 @@ RESULTS = Table(
     note="Losses are means per example, in nats for cross-entropies, at the epoch with the lowest dev loss; steps and seconds "
     "are those of the whole training.",
 )
-_axes = {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}
-CURVES = Lines("curves", "step", "dev_loss", "name", rows=_curves, axes=_axes, size=(6.4, 4.2), legend="below")
-
-
-def measure(config: FCNNConfig, folder: RunFolder) -> Iterator[Part]:
-    """The explicit solution, and the network of the flags."""
-    images, data = open_pictures(config, "fcnn")
-    yield {"name": "explicit"}, functools.partial(solve, raw_data(images, "fcnn"))
-    kind = "FCNN " + "-".join(map(str, (data.train.X.shape[1], *config.hidden, data.outputs)))
-    network = FullyConnected(config.hidden, data.outputs, dropout=config.dropout)
-    yield {"name": "fcnn"}, functools.partial(train_model, folder, config, data, network, "fcnn", kind)
-
-
-@full_precision
-def solve(data: Data) -> list[Row]:
-    """The row of the explicit solution of one softmax layer on positive pixels."""
-    parts = {name: tuple(map(jnp.asarray, getattr(data, name))) for name in ("train", "dev", "test")}
-    (H, Y), (H_test, Y_test) = parts["train"], parts["test"]
-    begin = time.perf_counter()
-    U = jax.block_until_ready(explicit_solution(dense_cooccurrence(H, Y), float(priming_number(H))))
-    seconds = time.perf_counter() - begin
-    loss = objective("softmax_cross_entropy")
-    losses = {name: float(loss(features @ U, targets).mean()) for name, (features, targets) in parts.items()}
-    found = accuracy(H_test @ U, Y_test.argmax(axis=1))
-    return [solved_row(data, losses, model="explicit solution, one layer", seconds=seconds, test_accuracy=found)]
-
-
-VIEWS = [RESULTS, CURVES]
-EXPERIMENT = Experiment("networks", FCNNConfig, measure, VIEWS, check=checked, title="launch.networks fcnn")
+_shown: Any = {"axes": {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}, "size": (6.4, 4.2), "legend": "below"}
+_epochs = lambda results: results.events("epoch", "name", "epoch")  # noqa: E731
+CURVES = Lines("curves", "step", "dev_loss", "name", rows=_epochs, **_shown)

@@ -56,11 +56,7 @@ class ModelChoices:
 
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
-    """The chosen model, with unknown symbols of a text named.
-
-    Raises:
-        ValueError: no such model.
-    """
+    """The chosen model, with unknown symbols of a text named."""
     from jexplicit.lm.checkpoints import load_model, model_name
 
     keep_compiled()
@@ -75,16 +71,7 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
-    """The chosen models of a run or export, one by one.
-
-    Args:
-        run: the folder or the file.
-        choices: the flags.
-        best: only the model with the lowest dev perplexity, where no flag is given.
-
-    Raises:
-        ValueError: no such model.
-    """
+    """The chosen models of a run or export; `best`: one without flags."""
     from jexplicit.lm.checkpoints import load_model, load_row, model_file, model_rows
 
     keep_compiled()

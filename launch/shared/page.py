@@ -26,9 +26,6 @@ def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, A
     """The page's JSON: rows, likeliest tokens and their contributions.
 
     The observed token stands last where it is not among the likeliest. null stands for -inf, the logit of what cannot occur.
-
-    Raises:
-        ValueError: a text that is too long for a page; those of `jexplicit.explain`.
     """
     from jexplicit.lm.attribution import check_explainable, explain
     from jexplicit.lm.checkpoints import model_name
@@ -50,7 +47,8 @@ def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, A
     log_p = np.round(rows.sum(axis=2) - log_Z[:, None], _digits)
     observed = np.argmax(tokens == text.Y[:, None], axis=1)
     loss = -float(log_p[np.arange(M), observed].mean())
-    pieces = [[_shown(model.tokenizer.piece(int(i))) for i in some] for some in tokens]
+    texts = [[model.tokenizer.piece(int(i)) for i in some] for some in tokens]
+    pieces = [["".join(c if c in "\n\t" else visible(c) for c in text) for text in some] for some in texts]
     columns = {"observed": observed, "rank": 1 + rank, "log_Z": log_Z, "log_p": log_p, "rows": rows}
     values = zip(pieces, *(_finite(column.tolist()) for column in columns.values()), strict=True)
     return {
@@ -68,11 +66,6 @@ def write_page(path: Path, explained: dict[str, Any]) -> None:
     template = files("launch.shared").joinpath("page.html").read_text(encoding="utf-8")
     data = json.dumps(explained, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")  # no tag within the script
     write_whole(path, lambda file: file.write(template.replace("{{explained}}", data).encode()))
-
-
-def _shown(piece: str) -> str:
-    """A token with signs for breaks, and other characters escaped."""
-    return "".join(c if c in "\n\t" else visible(c) for c in piece)
 
 
 def _finite(value: Any) -> Any:

@@ -102,12 +102,6 @@ def test_what_is_refused_writes_nothing_and_the_rows_before_a_divergence_have_th
     assert "13 is bad luck" in capsys.readouterr().err and "| 2 | 4 |" in (tmp_path / "report.md").read_text()
 
 
-def test_a_preset_is_a_configuration(tmp_path, capsys):
-    assert SQUARES.main(["--preset", "tiny", "--out", str(tmp_path), "--json", "--quiet"]) == 0
-    printed = capsys.readouterr()
-    assert not printed.err and [row["square"] for row in json.loads(printed.out)["rows"]] == [49, 49]
-
-
 @dataclass(frozen=True)
 class Stored:
     out: str
@@ -171,13 +165,6 @@ def test_a_folder_is_of_one_experiment(tmp_path):
         assert experiment_of(type("Config", (), {"__module__": place})) == name
 
 
-def test_a_folder_is_locked_while_a_run_is_open(tmp_path):
-    """What the lock does between processes is in tests/runs/test_devices.py."""
-    run = opened(tmp_path)
-    lock = module.lock_run_folder(tmp_path, 0)
-    assert run._lock is lock and lock.is_locked and opened(tmp_path)  # within one process there is nothing to protect
-
-
 def test_an_out_that_is_no_folder_of_this_machine_or_has_other_files_is_refused_and_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused("--out '': give a path", lambda: opened(""))
@@ -194,16 +181,6 @@ def test_an_out_that_is_no_folder_of_this_machine_or_has_other_files_is_refused_
         for resume in (False, True):
             refused(message, lambda folder=folder, resume=resume: opened(folder, resume=resume))
         assert {path.name: path.read_text() for path in folder.iterdir()} == files
-
-
-def test_an_empty_folder_and_one_without_measurements_are_fine(tmp_path):
-    (tmp_path / ".DS_Store").write_text("")
-    opened(tmp_path)
-    (tmp_path / "environment.json").unlink()  # killed before it was written
-    opened(tmp_path, steps=20)
-    (tmp_path / "model.safetensors").write_text("")  # exported into the folder of its run
-    opened(tmp_path).add_rows([{"name": "a"}])
-    assert opened(tmp_path, resume=True).rows() == [{"name": "a"}]
 
 
 def test_damaged_files_are_named(tmp_path):

@@ -1,18 +1,13 @@
 """Views of rows and their figures."""
 
 import io
-import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from rich.console import Console
 
-from jexplicit.runs.files import write_whole
-from launch.explain import draw_attribution
 from launch.kit.views import (
     Column,
     Images,
@@ -22,7 +17,6 @@ from launch.kit.views import (
     cell,
     figure,
     groups,
-    legend_outside,
     log_ticks,
     markdown_table,
     mean_std,
@@ -45,40 +39,11 @@ def test_zeros_on_a_log_axis_are_drawn(tmp_path):
                 ax.axhline(0.5)  # its x are no data
             ax.set(xscale="log", yscale="log")
             log_ticks(ax)
-            legend_outside(ax)
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", scale)
         seen = np.asarray(y)[np.isfinite(y)]
         low, high = ax.get_ylim()
         assert scale == "linear" or low < seen.min() and seen.max() < high  # every point lies within
     assert (tmp_path / "a.png").stat().st_size > 0
-
-
-def test_a_long_attribution_map_wraps(tmp_path, monkeypatch):
-    for tokens, lines in ((25, 1), (60, 3)):
-        drawn, words = [], [f"w{n}" for n in range(tokens)]
-        evidence = np.linspace(-1, 1, 2 * tokens).reshape(tokens, 2)
-        why: Any = SimpleNamespace(names=["x1", "x2"], evidence=evidence)
-        with monkeypatch.context() as patch:
-            patch.setattr(plt, "close", drawn.append)
-            draw_attribution(words, [["a", "$b"]] * tokens, why, tmp_path / "a.png")
-        (fig,) = drawn
-        axes = fig.axes[:-1]  # the last is the colour bar
-        assert [label.get_text() for ax in axes for label in ax.get_xticklabels()] == words
-        assert len(axes) == lines and len({ax.get_xlim() for ax in axes}) == 1 and fig.get_size_inches()[0] < 17
-        shown = np.concatenate([ax.images[0].get_array() for ax in axes], axis=1)
-        np.testing.assert_array_equal(shown.T.ravel(), evidence.ravel())
-        plt.close(fig)
-
-
-def test_files_have_the_permissions_that_the_umask_leaves(tmp_path):
-    before = os.umask(0o077)
-    try:
-        write_whole(tmp_path / "a", lambda file: file.write(b"a"))
-        with figure(tmp_path / "a.png", size=(2, 2)):
-            pass
-    finally:
-        os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 ROWS = [
@@ -132,13 +97,6 @@ def test_markdown_and_terminal_have_a_cell_per_column_and_empty_ones_for_what_is
     assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "2.00", "3.00"))
 
 
-def test_the_terminal_shows_bold_cells_and_brackets_as_they_are():
-    for markup in (True, False):
-        shown, cells = io.StringIO(), [{"a": "**1.5** and **2**", "b": "[red] x [0]"}]
-        Console(file=shown, width=100, markup=markup).print(rich_table([Column("a", "a"), Column("b", "b")], cells))
-        assert "1.5 and 2" in shown.getvalue() and "[red] x [0]" in shown.getvalue() and "*" not in shown.getvalue()
-
-
 def test_a_table_has_the_columns_in_which_a_row_has_a_value():
     table = Table([Column("K", "K", "d"), Column("loss", "loss", ".1f"), Column("slope", "slope", ".1f")], note="A note.")
     found = Results(Path(), {}, ROWS[:2])
@@ -159,18 +117,18 @@ def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(results, dra
 
 def test_images_are_a_grid_that_may_have_gaps(results, drawn):
     grid = {"row": {"first": np.eye(2), "second": np.zeros((2, 2))}, "short": {"only": -np.eye(2)}}
-    Images("x", lambda results: grid, scale=False)(results)
-    assert [ax.get_title() for ax in drawn[0].axes] == ["first", "second", "only", ""]
+    Images("x", lambda results: grid)(results)
+    assert [ax.get_title() for ax in drawn[0].axes][:4] == ["first", "second", "only", ""]
     assert (results.path / "figures" / "x.png").exists() and Images("x", lambda results: {})(results) == []
 
 
-def test_panels_wrap_and_share_a_legend(results, drawn):
+def test_panels_share_a_legend(results, drawn):
     rows = [row for row in ROWS if not row["seed"]] + [{"method": "level", "loss": 3.0, "K": None}]
-    rows = [{**row, "panel": panel} for panel in ("x", "y", "z") for row in rows]
+    rows = [{**row, "panel": panel, "line": panel == "z"} for panel in ("x", "y", "z") for row in rows]
     axes = {"xscale": "log", "yscale": "log"}
     for legend, legends in (("right", 0), ("", 3)):
         drawn.clear()
-        Lines("loss", "K", "loss", "method", "panel", lambda _: rows, axes=axes, wrap=2, legend=legend)(results)
+        Lines("loss", "K", "loss", "method", "panel", lambda _: rows, axes=axes, row="line", legend=legend)(results)
         (fig,) = drawn
         assert [ax.axison for ax in fig.axes] == [True] * 3 + [False]
         assert sum(ax.get_legend() is not None for ax in fig.axes) == legends
@@ -187,14 +145,6 @@ def test_rows_of_columns_measures_and_points():
     assert (mean_std([1.0, 2.0], ".1f"), mean_std([1.0], ".1f")) == ("1.5 ± 0.7", "1.0")
 
 
-def test_a_table_of_no_rows_shows_nothing(results):
-    table = Table([Column("K", "K")], {"method": "c"})
-    assert table(results) == [] and table.terminal(results).row_count == 0
-    assert Table(lambda rows: [Column(name, name) for name in rows[0]], {"K": 1, "seed": 0})(results)[1].startswith(
-        "| method |"
-    )
-
-
 def test_lines_of_lists_over_seeds_in_panels(results, drawn):
     rows = [{"step": n, "loss": [n, n + 2], "part": part} for part in ("one", "two") for n in (1, 10)]
     Lines("x", "step", "loss", panel="part", rows=lambda _: rows, axes={"xscale": "log", "yscale": "log"})(results)
@@ -202,19 +152,3 @@ def test_lines_of_lists_over_seeds_in_panels(results, drawn):
     for ax in drawn[0].axes:
         np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 11])
         assert ax.get_legend() is None and [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
-
-
-def test_bars_stand_side_by_side_with_their_range(results, drawn):
-    Lines("x", "K", "loss", "method", bars=True)(results)
-    (ax,) = drawn[0].axes
-    heights = [[bar.get_height() for bar in container] for container in ax.containers if hasattr(container, "patches")]
-    assert heights == [[1.5, 2.5, 4.5], [2.5, 3.5, 5.5]]
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "4"]
-
-
-def test_many_places_of_a_log_axis_have_round_ticks():
-    figure, ax = plt.subplots()
-    ax.set_xscale("log")
-    log_ticks(ax, "x", range(1, 100))
-    assert ax.xaxis.get_major_formatter()(50.0, 0) == "50"
-    plt.close(figure)

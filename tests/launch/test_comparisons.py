@@ -9,10 +9,10 @@ from run_folders import interrupted, made, main, rows, without_costs
 
 from jexplicit.data.images import read_images
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
-from jexplicit.nn.training import objective, sampler
+from jexplicit.nn.training import epoch_order, objective
 from jexplicit.runs.files import read_events
 from launch.networks import compare
-from launch.networks.compare import Variant, imbalance, saturate, train_variant, variants_of
+from launch.networks.compare import Variant, saturate, train_variant, variants_of
 from launch.networks.config import CompareConfig, ComparisonName
 from launch.networks.training import centred_data
 
@@ -33,19 +33,19 @@ def test_a_variant_is_a_plain_loop_of_steps(data):
         (0.01, 0.3),
         (5, 6),
     )
-    variant = Variant("a", network, optimizer="momentum", momentum=0.5, rates=rates, cooling="linear", batch_size=10, epochs=3)
+    variant = Variant("a", network, optimizer="momentum", rates=rates, batch_size=10, epochs=3)
     found = train_variant(variant, data, seeds)
     steps, loss = len(data.labels) // 10, objective("softmax_cross_entropy")
     losses = np.empty((2, 2))
     X, Y = data.dev
     for n, rate in enumerate(rates):
         for s, seed in enumerate(seeds):
-            optimizer = optax.sgd(lambda k, rate=rate: rate * (1 - k / (3 * steps)), momentum=0.5)
+            optimizer = optax.sgd(rate, momentum=0.9)
             variables = init_variables(network, jax.random.key(jnp.uint32(seed)), data.train.X[:2])
             state = initial_state(variables, optimizer)
             step = jax.jit(network_step(network, loss, optimizer, seed=jnp.uint32(seed)))
             for epoch in (1, 2, 3):
-                for m in sampler("round-robin", data.labels)(seed, epoch)[: steps * 10].reshape(steps, 10):
+                for m in epoch_order(seed, epoch, len(data.labels))[: steps * 10].reshape(steps, 10):
                     state, _ = step(state, (data.train.X[m], data.train.Y[m]))
             losses[n, s] = loss(network_outputs(network, variables_of(state), jnp.asarray(X)), jnp.asarray(Y)).mean()
     np.testing.assert_allclose(found.rate_losses, losses.mean(axis=1), rtol=1e-4)
@@ -64,14 +64,9 @@ def test_a_rate_that_diverges_is_never_the_best(data):
 
 
 VARIED = {  # by comparison: what its variants differ in, and what its report has
-    "activations": (lambda v: v.network.activation, "| linear |"),
     "normalisation": (lambda v: (v.network.norm, v.network.residual, len(v.network.hidden)), "| group norm, residual |"),
-    "objectives": (lambda v: (v.objective, v.optimizer, v.start), "## Sensitivities"),
-    "initializers": (lambda v: (v.network.weights, v.network.weight_scale, v.start), "## By layer"),
-    "optimizers": (lambda v: (v.optimizer, v.momentum, v.cooling, v.rates), "| 8 exponential rates |"),
-    "batch-size": (lambda v: v.batch_size, "## The noise of the gradient"),
-    "samplers": (lambda v: v.sampler, "## Recall by class"),
-    "dropout": (lambda v: (v.network.dropout, v.group), "all examples"),
+    "objectives": (lambda v: (v.objective, v.optimizer, v.start), "| softmax cross entropy, "),
+    "initializers": (lambda v: (v.network.weights, v.network.weight_scale, v.start), "| scales |"),
 }
 
 
@@ -82,7 +77,7 @@ def test_every_variant_has_a_name_of_its_own_and_a_true_setting(data):
         assert len({variant.name for variant in variants}) == len(variants) >= 3
         assert all(variant.rates and variant.epochs > 0 for variant in variants)
         settings = {varied(variant) for variant in variants}
-        assert len(settings) >= len(variants) - (what in ("optimizers", "initializers"))  # momentum 0.9 is the default
+        assert len(settings) >= len(variants) - (what == "initializers")  # whose factor 1 is the default
 
 
 def test_saturated_outputs_are_sure_and_wrong(data):
@@ -93,41 +88,29 @@ def test_saturated_outputs_are_sure_and_wrong(data):
     np.testing.assert_array_equal(a.mean(axis=0) > 0.5, np.arange(10) % 2 == 0)
 
 
-def test_imbalanced_classes_are_ever_rarer_and_nothing_else_changes(data):
-    rare = imbalance(data, smallest=0.25)
-    counts = np.bincount(rare.labels, minlength=10)
-    most = np.bincount(data.labels, minlength=10).min()
-    np.testing.assert_array_equal(counts, [max(1, round(most * 0.25 ** (c / 9))) for c in range(10)])
-    np.testing.assert_array_equal(rare.train.Y.argmax(axis=1), rare.labels)
-    assert rare.dev is data.dev and rare.test is data.test
-    np.testing.assert_array_equal(imbalance(data, smallest=1.0).labels.shape[0], 10 * most)
-
-
 def test_a_comparison_writes_rows_report_and_figures_and_resumes(tmp_path, monkeypatch):
-    whole = made(f"networks compare samplers {TINY}")
+    whole = made(f"networks compare normalisation {TINY}")
     found = rows(whole)
-    names = ("round-robin", "uniform", "balanced")
-    assert [(row["variant"], row["seed"]) for row in found] == [(name, seed) for name in names for seed in (0, 1)]
+    assert [row["seed"] for row in found] == [0, 1] * 8 and len({row["variant"] for row in found}) == 8
     for row in found:
-        assert row["comparison"] == "samplers" and row["steps"] > 0
+        assert row["comparison"] == "normalisation" and row["steps"] > 0
         assert all(0 <= row[f"{part}_accuracy"] <= 1 and row[f"{part}_loss"] > 0 for part in ("train", "dev", "test"))
     report = (whole / "report.md").read_text()
-    assert "| balanced |" in report and "## By layer" not in report
-    assert {path.stem for path in (whole / "figures").iterdir()} == {"comparison", "recall"}
+    assert "| group norm |" in report
+    assert {path.stem for path in (whole / "figures").iterdir()} == {"comparison"}
 
     with monkeypatch.context() as patch:
         patch.setattr(compare, "train_variant", interrupted(train_variant, 2))
-        assert main(f"networks compare samplers {TINY}", tmp_path) == 130
+        assert main(f"networks compare normalisation {TINY}", tmp_path) == 130
     assert len(rows(tmp_path)) == 2
-    assert main("networks compare samplers --resume", tmp_path) == 0
+    assert main("networks compare normalisation --resume", tmp_path) == 0
     assert without_costs(tmp_path) == without_costs(whole)
 
 
 @pytest.mark.parametrize("what", VARIED)
 def test_every_comparison_runs(what, monkeypatch):
-    """Of its variants, the first and the last; of samplers, all."""
-    if what != "samplers":
-        monkeypatch.setattr(compare, "variants_of", lambda *given: [(every := [*variants_of(*given)])[0], every[-1]])
+    """Of its variants, the first and the last."""
+    monkeypatch.setattr(compare, "variants_of", lambda *given: [(every := [*variants_of(*given)])[0], every[-1]])
     out = made(f"networks compare {what} {TINY}")
     assert VARIED[what][1] in (out / "report.md").read_text()
     assert {event["variant"] for event in read_events(out, "curves")} == {row["variant"] for row in rows(out)}

@@ -1,74 +1,18 @@
-"""launch.feature_machine: rows of every solve, the figures, resumption, tables, and the metric of launch.digits."""
+"""launch.feature_machine: its flags, and what it finds."""
 
 from typing import get_args
 
-import numpy as np
 import pytest
 from run_folders import made, rows
-from sklearn.datasets import load_wine
 
-from jexplicit.data.images import read_images
-from jexplicit.runs.files import read_events
 from jexplicit.solvers.feature_machine import KERNELS
-from launch.digits.run import load_classifier
 from launch.feature_machine.config import Kernel
-from launch.feature_machine.tables import read_table
-from launch.kit.views import only
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_flags_name_the_kernels_of_the_solver():
     assert get_args(Kernel) == KERNELS
-
-
-def test_every_model_has_a_row_for_every_fold_of_every_table():
-    out = made("feature-machine tables --data wine diabetes --folds 2 --inner-folds 2 --limit 60")
-    found = rows(out)
-    of_both = ["feature machine", "the same, one solve", "gradient boosting"]
-    wanted = {*(("wine", name) for name in [*of_both, "support vectors"])}
-    wanted |= {*(("diabetes", name) for name in [*of_both, "kernel ridge", "Gaussian process, a scale for each input"])}
-    assert {(row["data"], row["method"]) for row in found} == wanted and len(found) == 2 * len(wanted)
-    assert all(row["measure"] == ("accuracy" if row["data"] == "wine" else "R2") and row["examples"] == 60 for row in found)
-    assert min(row["score"] for row in found if (row["data"], row["method"]) == ("wine", "feature machine")) > 0.85
-    assert "| wine | 60 | 13 | feature machine | accuracy |" in (out / "report.md").read_text()
-
-
-def test_a_table_is_drawn_without_repetition():
-    X, y = read_table("wine", 0, 100)
-    assert len(np.unique(X, axis=0)) == len(X) == len(y) == 100
-    whole, labels = load_wine(return_X_y=True)
-    places = [np.flatnonzero((whole == x).all(axis=1))[0] for x in X]
-    np.testing.assert_array_equal(labels[places], y)
-
-
-def of_images(solves):
-    """Small runs of launch.digits."""
-    return made(
-        f"digits --methods kernel feature-machine --limit 200 --frequencies 64 --landmarks 60 --solves {solves} --powers 0.5"
-    )
-
-
-def test_with_one_solve_the_metric_is_the_identity():
-    for solver in ("least_squares", "softmax"):
-        plain, machine = (only(rows(of_images(1)), method=name, solver=solver) for name in ("kernel", "feature-machine"))
-        assert machine["solve"] == 1 and machine["feature_seconds"] > plain["feature_seconds"]
-        for field in ("dev_accuracy", "test_accuracy", "bytes", "dimensions", "ridge"):
-            assert machine[field] == plain[field], field
-        assert machine["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-3)  # float32, through an eigendecomposition
-
-
-def test_held_out_images_choose_the_metric_and_the_classifier_has_it():
-    events = list(read_events(of_images(3), "metric"))
-    assert [(event["power"], event["solve"]) for event in events] == [(0.5, solve) for solve in (1, 2, 3)]
-    best = min(events, key=lambda event: event["held_out_error"])
-    row = only(rows(of_images(3)), method="feature-machine", solver="softmax")
-    assert (row["solve"], row["power"]) == (best["solve"], best["power"]) and row["flops"] > 0
-    images = read_images("digits", None, limit=200)
-    guesses = np.asarray(
-        load_classifier(str(of_images(3)), method="feature-machine", solver="softmax").logits(images.test_images)
-    )
-    assert (guesses.argmax(axis=1) == images.test_labels).mean() == pytest.approx(row["test_accuracy"])
 
 
 def test_the_other_half_of_modular_addition_is_found():

@@ -16,7 +16,7 @@ from jexplicit.counts.pairs import count_sparse
 from jexplicit.counts.tables import merge_counts, write_table, write_tables_index
 from jexplicit.data import encode_documents
 from jexplicit.data.corpora import text_corpus
-from jexplicit.data.shards import Shards, read_shards
+from jexplicit.data.shards import read_shards
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -71,21 +71,6 @@ def test_tables_of_every_kind_have_the_same_perplexities(kind, tmp_path):
         assert [row["dev_perplexity"] for row in rows(out)] == [row["dev_perplexity"] for row in found]
 
 
-def test_text_in_shards_is_not_read_again_for_what_is_known(tmp_path, monkeypatch):
-    read, slice_of = [], Shards.__getitem__
-
-    def reading(stream, where):
-        tokens = slice_of(stream, where)
-        read.append(len(tokens) / len(stream) if stream.folder.name == "train" else 0)
-        return tokens
-
-    monkeypatch.setattr(Shards, "__getitem__", reading)
-    assert main(f"lm --corpus shards:{shards()} --tables dense --features sum cat {FLAGS}", tmp_path) == 0
-    # once to count; once for each of the 4 models at K = 1, which compares the counts; twice for each of the 2 at K = 2, and
-    # twice for the scaling assumption of both, which draw positions
-    assert round(sum(read)) == 1 + 4 + 2 * 2 + 2
-
-
 def test_counts_beside_the_shards_are_taken(tmp_path):
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(shards() / "tokenizer.model"), read_shards(shards() / "train")[:]
@@ -103,13 +88,6 @@ def test_counts_beside_the_shards_are_taken(tmp_path):
     part = next((beside / "counts").glob("*.npz"))
     part.write_bytes(part.read_bytes()[:-9])
     assert main(line, tmp_path / "again") == 2
-
-
-def test_methods_of_sparse_rows_need_no_dense_tables():
-    line = f"lm --train {text()} --tokenizer word --methods ngram {FLAGS}"
-    for one, other in zip(rows(made(line)), rows(made(f"{line} --tables dense")), strict=True):
-        assert (one["tables"], other["tables"]) == ("sparse", "dense") and one["method"] == other["method"]
-        assert one["dev_perplexity"] == pytest.approx(other["dev_perplexity"], rel=1e-4)
 
 
 def test_shards_beside_another_tokenizer_are_refused(tmp_path, capsys):

@@ -14,17 +14,14 @@ from run_folders import folder, interrupt_training, interrupted, made, main, row
 from icl.blur.rules import load_genome
 from icl.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
-from jexplicit.data.images import pixel_features, read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.runs.files import read_events
 from launch import cli
-from launch.digits.run import load_classifier
-from launch.digits.solved import row_name
 from launch.icl.config import InputFlags
 from launch.icl.rates import TEST, make_model, random_key
 from launch.icl.training import descent_families, measure_families
-from launch.kit.views import only, where
+from launch.kit.views import where
 from launch.lm import models as lm_models
 
 
@@ -39,7 +36,7 @@ def line(name: str) -> str:
         "lm": f"lm {' '.join([*text_flags(), *SMALL])} --methods explicit --features cat",
         "icl": "icl one-step --preset tiny --devices 1",
         "digits": "digits --preset tiny --methods explicit warm --layers 1",
-        "networks": "networks fcnn --hidden 8 --epochs 6 --limit 200 --epoch-examples 90 --batch-size 30",
+        "networks": "networks mlp-lm --preset tiny --epochs 6 --epoch-examples 90 --batch-size 30",
         "feature-machine": "feature-machine modular --preset tiny",
         "blur": "blur train --preset tiny --unroll 3 --meta-steps 4 --baselines",
     }[name]
@@ -111,32 +108,14 @@ def test_a_loss_has_the_standard_error_of_its_tasks():
     assert told["eta"] == pytest.approx(3 * 12 / (6 + 3), rel=0.05)  # by the kurtosis of the inputs, of sampled contexts
 
 
-def test_held_out_images_judge_the_explicit_solution_of_the_others():
-    """By NumPy: `U = log F - (K - 1)/K log Σ F` of nine tenths of the images, on a tenth of the permutation of the seed."""
-    out, data = made(line("digits")), read_images("digits", limit=300)
-    row, held_out = only(rows(out), method="explicit"), np.random.default_rng(0).permutation(300)[:30]
-    H, Y = np.asarray(pixel_features(data.train_images, 17), np.float64), np.eye(10)[data.train_labels]
-    fitted = np.setdiff1d(np.arange(300), held_out)
-    K, F = H.sum(axis=1).mean(), H[fitted].T @ Y[fitted]
-    logits = H[held_out] @ (np.log(F) - (K - 1) / K * np.log(F.sum(axis=0)))
-    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    assert row["priming_number"] == pytest.approx(K, rel=1e-5)
-    assert row["dev_accuracy"] == pytest.approx((logits.argmax(axis=1) == data.train_labels[held_out]).mean())
-    assert row["dev_loss"] == pytest.approx(-(log_p * Y[held_out]).sum(axis=1).mean(), rel=0.01)  # float32
-    for row in rows(out):
-        labels = np.asarray(load_classifier(str(out), method=row["method"]).logits(data.test_images)).argmax(axis=1)
-        np.testing.assert_array_equal(labels, np.load(out / "guesses" / f"{row_name(row)}.npy"))
-        assert (labels == data.test_labels).mean() == pytest.approx(row["test_accuracy"])
-
-
 def test_rows_have_the_settings_that_were_asked_for():
     icl = rows(made(line("icl")))
     loss = {row["predictor"]: row["loss"] for row in where(icl, seed=(None, 0))}
     assert loss["constructed"] == pytest.approx(loss["gd"], rel=1e-5) and loss["trained"] > 0
     assert {row["seed"] for row in where(icl, predictor="trained")} == {0, 1}
     networks = {row["name"]: row for row in rows(made(line("networks")))}
-    assert list(networks) == ["explicit", "fcnn"] and networks["fcnn"]["steps"] == 6 * 3
-    assert networks["fcnn"]["train_loss"] < networks["fcnn"]["first_loss"]
+    assert list(networks) == ["mlp"] and networks["mlp"]["steps"] == 6 * 3
+    assert networks["mlp"]["train_loss"] < networks["mlp"]["first_loss"]
     machine = rows(made(line("feature-machine")))
     assert [(row["seed"], row["solve"]) for row in machine] == [(seed, solve) for seed in (0, 1) for solve in range(1, 5)]
     assert all(row["train_accuracy"] == 1 and 0 <= row["test_accuracy"] <= 1 and row["seconds"] > 0 for row in machine)
@@ -150,7 +129,7 @@ COMMANDS = """
 score --run {lm} --text {dev}
 next --run {lm} --prompt the
 sample --run {lm} --length 3
-explain --run {lm} --text the --figure {out}/x.png
+explain --run {lm} --text the
 export --run {lm} --out {out}/x.safetensors
 compare --run {lm} --text {dev}
 judge --run {lm} --pairs {out}/pairs.jsonl --out {out}/judged

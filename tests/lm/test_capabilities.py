@@ -30,7 +30,7 @@ from jexplicit.lm.rows import network_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
-from jexplicit.nn.sequences import LSTM, Transformer
+from jexplicit.nn.sequences import Transformer
 from jexplicit.runs.files import write_json
 
 # what is a model fitted with: method, options
@@ -52,9 +52,8 @@ KINDS = {
     "explicit, sparse tables": ("explicit", {"radius": 2}),
     "network (flax)": ("network", {}),
     "transformer": ("transformer", {}),
-    "LSTM": ("lstm", {}),
 }
-NETWORKS = ("network (flax)", "transformer", "LSTM")
+NETWORKS = ("network (flax)", "transformer")
 # others repeat what another one of these runs
 LASTING = "unigram;ngram;explicit, Cat;log-linear;explicit, sparse tables;transformer"
 LASTING = LASTING.split(";")
@@ -81,9 +80,9 @@ def fitted(kind: str) -> Any:
     if method == "network":
         network = MLPLanguageModel(vocab_size=N, embedding=3, hidden=(5,), direct="tokens")
         return network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
-    if method in ("transformer", "lstm"):
+    if method == "transformer":
         sizes: Any = {"vocab_size": N, "width": 8, "layers": 2, "window": 32}
-        network = Transformer(heads=2, **sizes) if method == "transformer" else LSTM(**sizes)
+        network = Transformer(heads=2, **sizes)
         return network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 32), int)))
     counts: dict[str, Any] = {}
     if kind == "explicit, sparse tables":
@@ -249,7 +248,7 @@ def test_a_model_is_a_pytree_whose_logits_are_the_sum_of_its_named_rows(kind):
 
 
 def test_every_method_is_in_the_table():
-    assert {method for method, _ in KINDS.values()} == {*METHODS, "network", "transformer", "lstm"}
+    assert {method for method, _ in KINDS.values()} == {*METHODS, "network", "transformer"}
 
 
 def page() -> str:

@@ -35,7 +35,7 @@ from jexplicit.lm.rows import (
 )
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import init_variables
-from jexplicit.nn.sequences import LSTM
+from jexplicit.nn.sequences import Transformer
 
 N = 8
 PADS, FOREIGN = np.zeros(4, np.uint16), np.array([0, 1, N, 0])
@@ -122,8 +122,8 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
 
 def network(g):
     """A network that reads 16 tokens."""
-    lstm = LSTM(vocab_size=N, width=4, layers=1, window=16)
-    return network_model(lstm, init_variables(lstm, g.key, jnp.zeros((1, 16), int)))
+    transformer = Transformer(vocab_size=N, width=4, heads=2, layers=1, window=16)
+    return network_model(transformer, init_variables(transformer, g.key, jnp.zeros((1, 16), int)))
 
 
 OF_VALUES: list[tuple[Callable[[Any], Any], str]] = [

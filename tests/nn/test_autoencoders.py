@@ -3,8 +3,6 @@
 Float64: 1e-10 for factorisations of small well-conditioned matrices.
 """
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,15 +13,10 @@ from sklearn.decomposition import PCA
 from jexplicit.nn import studies
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_step
 from jexplicit.nn.studies import (
-    LinearAutoencoder,
     add_noise,
     anomaly_auc,
-    cluster_agreement,
     contraction,
-    descend_linear,
-    gradient_noise,
     iterate_map,
-    off_span_gain,
     recall,
     reconstruction_errors,
 )
@@ -33,7 +26,6 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 3)) @ RNG.normal(size=(3, 6)) + 0.1 * RNG.normal(size=(20, 6))
 # compiled whole, which takes less time than compiling every operation
 reconstructed = jax.jit(lambda X, k, Z: studies.linear_autoencoder(X, k)(Z), static_argnums=1)
-projected = jax.jit(lambda X, Z: studies.pseudo_inverse_autoencoder(X)(Z))
 
 
 def errors_of(outputs, X) -> np.ndarray:
@@ -66,16 +58,6 @@ def test_a_trained_linear_autoencoder_comes_to_the_solved_one():
     _, losses = fitted(model, "squared_error", optimizer, init_variables(model, jax.random.key(0), X), X, 8000)
     losses, best = np.asarray(losses), errors_of(reconstructed(X, 2, X), X).sum()
     assert best * (1 - 1e-9) <= losses[-1] < 1.001 * best < losses[0]
-
-
-def test_the_pseudo_inverse_is_the_projection_on_the_examples():
-    few = X[:3]
-    P = np.linalg.pinv(few) @ few
-    outside = X[5] - X[5] @ P  # an anomaly: orthogonal to all examples
-    found = np.asarray(projected(few, np.vstack([X, outside])))
-    np.testing.assert_allclose(found[:-1], X @ P, atol=1e-10)
-    np.testing.assert_allclose(found[:3], few, atol=1e-10)
-    np.testing.assert_allclose(found[-1], 0, atol=1e-10)
 
 
 def test_anomalies_are_found_where_reconstruction_fails():
@@ -111,98 +93,3 @@ def test_an_over_parameterised_network_remembers_its_examples():
     assert noise.std() == pytest.approx(0.1, rel=0.4)  # of 72 numbers: a standard error of 8 %
     back = recall(iterate_map(f, starts, 200), jax.device_put(memories), tolerance=0.05)
     np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))
-
-
-def test_iterating_is_repeated_application():
-    points = RNG.normal(size=(3, 2))
-    found = [iterate_map(jnp.tanh, jax.device_put(points), steps) for steps in (3, 0)]
-    np.testing.assert_allclose(found[0], np.tanh(np.tanh(np.tanh(points))), rtol=1e-12)
-    np.testing.assert_array_equal(found[1], points)
-
-
-def test_one_example_and_a_feature_that_never_changes():
-    constant = np.array([[2.0, 0.0, 1.0]])
-    for found in (reconstructed(constant, 1, constant), projected(constant, constant)):
-        np.testing.assert_allclose(found, constant, atol=1e-12)
-
-
-# As wide as the input: what the pseudo-inverse says, and what descent finds
-
-
-def wide_start(scale):
-    A, B = (jax.device_put(scale * W) for W in np.random.default_rng(3).normal(size=(2, 6, 6)))
-    return LinearAutoencoder(A, B)
-
-
-def test_descent_is_the_hand_written_one():
-    f, few = wide_start(0.3), X[:3]
-    A, B = np.array(f.A), np.array(f.B)
-    s, a, b = (np.linalg.norm(W, 2) for W in (few, A, B))
-    rate = 3 / (4 * s**2 * (1 + a**2 + b**2))
-    for _ in range(5):
-        error = few @ B.T @ A.T - few
-        gradient_A, gradient_B = error.T @ (few @ B.T) / 3, A.T @ error.T @ few / 3
-        A, B = A - rate * gradient_A, B - rate * gradient_B
-    found = descend_linear(f, jax.device_put(few), 5)
-    np.testing.assert_allclose(found.A, A, rtol=1e-10)
-    np.testing.assert_allclose(found.B, B, rtol=1e-10)
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0])
-def test_every_start_fits_and_only_small_ones_end_at_the_projection(scale):
-    few, start = X[:3], wide_start(scale)
-    A, B = map(np.asarray, descend_linear(start, jax.device_put(few), 20_000))
-    assert errors_of(few @ B.T @ A.T, few).mean() < 1e-8
-    distance = np.linalg.norm(A @ B - np.linalg.pinv(few) @ few)
-    assert distance < 0.02 if scale < 0.1 else distance > 0.5
-    outside = np.linalg.svd(few)[2][3:]  # B does to them what it did at the start
-    np.testing.assert_allclose(outside @ B.T, outside @ np.asarray(start.B).T, atol=1e-9)
-
-
-def test_what_fits_already_stays():
-    few, identity = jax.device_put(X[:3]), LinearAutoencoder(*map(jax.device_put, (np.eye(6), np.eye(6))))
-    np.testing.assert_array_equal(descend_linear(identity, few, 5).A, identity.A)
-    assert off_span_gain(identity, few) == pytest.approx(1, abs=1e-12)
-    assert off_span_gain(LinearAutoencoder(jax.device_put(np.linalg.pinv(X[:3]) @ X[:3]), identity.B), few) < 1e-9
-
-
-def test_clusters_agree_with_groups_whatever_their_names_and_not_with_chance():
-    rng = np.random.default_rng(0)
-    groups = np.repeat([4, 1, 9], 40)
-    codes = rng.normal(size=(120, 2)) * 0.1 + np.eye(10)[groups][:, [4, 1]] * 5
-    assert cluster_agreement(codes, groups, clusters=3, seed=0) == 1
-    assert abs(cluster_agreement(rng.normal(size=(600, 2)), rng.integers(0, 3, 600), clusters=3, seed=0)) < 0.03
-
-
-# The noise of gradients
-
-NOISE_RNG = np.random.default_rng(0)
-NOISE_X, Y, W = NOISE_RNG.normal(size=(7, 3)), NOISE_RNG.normal(size=7), NOISE_RNG.normal(size=3)
-
-
-def loss(params, x, y):
-    return (jnp.tanh(x @ params["w"]) + params["b"] - y) ** 2
-
-
-def found(sizes, draws):
-    params = {"w": jax.device_put(W), "b": jax.device_put(0.3)}
-    return gradient_noise(loss, params, jax.device_put(NOISE_X), jax.device_put(Y), jax.random.key(0), sizes=sizes, draws=draws)
-
-
-def all_gradients():
-    error, slope = np.tanh(NOISE_X @ W) + 0.3 - Y, 1 - np.tanh(NOISE_X @ W) ** 2
-    return np.concatenate([2 * error[:, None], (2 * error * slope)[:, None] * NOISE_X], axis=1)  # b before w
-
-
-def test_the_formula_is_the_mean_over_all_batches_and_draws_come_to_it():
-    """4,000 draws: the mean of squares is known to about 2 %, its root to 1 %; three of these."""
-    g, sizes = all_gradients(), [1, 3, 7]
-    noise, mean = found(sizes, 4000), g.mean(axis=0)
-    for size, predicted in zip(sizes, noise.predicted, strict=True):
-        squares = [((g[list(batch)].mean(axis=0) - mean) ** 2).sum() for batch in itertools.combinations(range(7), size)]
-        assert predicted == pytest.approx(np.sqrt(np.mean(squares)) / np.linalg.norm(mean), abs=1e-7)
-    assert noise.scale == pytest.approx(g.var(axis=0).sum() / (mean @ mean), rel=1e-9)
-    np.testing.assert_allclose(noise.errors[:2], noise.predicted[:2], rtol=0.04)
-    assert (np.diff(noise.errors) < 0).all() and (np.diff(noise.cosines) > 0).all()
-    # all examples have no noise
-    assert noise.errors[2] < 1e-12 and noise.predicted[2] == 0 and noise.cosines[2] == pytest.approx(1, abs=1e-12)

@@ -24,7 +24,7 @@ from jexplicit.nn.networks import (
     variables_of,
 )
 from jexplicit.nn.studies import hidden_layers
-from jexplicit.nn.training import make_optimizer, objective
+from jexplicit.nn.training import objective
 
 pytestmark = pytest.mark.usefixtures("promotion")
 
@@ -148,12 +148,6 @@ def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_in
     assert "bias" not in made["params"]["hidden_1"]["Dense_0"]  # its own shift takes that place
 
 
-def test_a_feature_that_never_changes_does_no_harm():
-    constant = np.concatenate([X[:, :3], np.full((6, 1), 3.0)], axis=1)
-    after = trained(NORMED, constant, Y, drawn_variables(NORMED, constant), steps=5)
-    assert np.isfinite(outputs(NORMED, after, constant)).all()
-
-
 def test_weights_of_zero_never_move():
     """Lemma 1: with A = B = 0 every gradient has a factor 0. With A = 0 alone, A moves first and then B."""
     zeros = init_variables(FullyConnected((3,), 2, bias=False, weights="zeros", dtype=jnp.float64), jax.random.key(0), X)
@@ -165,14 +159,6 @@ def test_weights_of_zero_never_move():
     assert once["output"]["kernel"].any() and (hidden[1] == hidden[0]).all() and (hidden[2] != hidden[0]).any()
 
 
-def test_small_output_weights_begin_at_log_n():
-    for scale, near in ((0.01, True), (30.0, False)):
-        model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(8,), output_scale=scale, dtype=jnp.float64)
-        made = init_variables(model, jax.random.key(0), TOKENS)
-        scores = scorer(model, objective("softmax_cross_entropy"))(made, TOKENS, TARGETS)
-        assert (abs(scores.loss - np.log(5)) < 0.02) == near
-
-
 def test_the_chunk_changes_no_score():
     made = drawn_variables(PLAIN, X)
     whole, parts = (scorer(PLAIN, objective("squared_error"), chunk=chunk)(made, X, Y) for chunk in (100, 4))
@@ -180,56 +166,6 @@ def test_the_chunk_changes_no_score():
     for scores in (whole, parts):
         assert scores.loss == pytest.approx(np.sum((answers - Y) ** 2) / 12, rel=1e-12)
         assert scores.accuracy == np.mean(answers.argmax(axis=1) == Y.argmax(axis=1))
-
-
-@functools.cache
-def seen_by(model: Any, **flags):
-    """Compiled: the outputs, and what the network keeps of its first layer."""
-
-    @jax.jit
-    def apply(variables, x, key):
-        out, seen = model.apply(variables, x, mutable=["intermediates"], rngs={"dropout": key}, **flags)
-        return out, seen["intermediates"]["hidden_1"]["z"][0], seen["intermediates"]["features"][0]
-
-    return lambda variables, x: jax.tree.map(np.asarray, apply(variables, x, jax.random.key(1)))
-
-
-@pytest.mark.parametrize(("norm", "width", "groups"), [("layer", 12, 1), ("group", 12, 4), ("group", 16, 8), ("group", 7, 1)])
-def test_a_norm_is_each_example_s_own(norm, width, groups):
-    """(z - mean)/√(var + 1e-6) over all units, or over each of gcd(8, width) groups of neighbours, then scale and shift."""
-    model: Any = FullyConnected((width,), 2, norm=norm, dtype=jnp.float64)
-    variables = drawn_variables(model, X)
-    layer = jax.tree.map(np.asarray, variables["params"]["hidden_1"])
-    affine, raw = layer[{"layer": "LayerNorm_0", "group": "GroupNorm_0"}[norm]], X @ layer["Dense_0"]["kernel"]
-    expected = np.empty_like(raw)
-    for m, row in enumerate(raw):
-        for part in np.array_split(np.arange(width), groups):
-            z, scale, shift = row[part], affine["scale"][part], affine["bias"][part]
-            expected[m, part] = (z - z.mean()) / np.sqrt(((z - z.mean()) ** 2).mean() + 1e-6) * scale + shift
-    for train in (True, False) if groups == 4 else (True,):
-        np.testing.assert_allclose(seen_by(model, train=train)(variables, X)[1], expected, rtol=1e-9, atol=1e-12)
-    assert "bias" not in variables["params"]["hidden_1"]["Dense_0"]
-
-
-def test_dropout_sets_a_share_to_zero_and_scales_the_others():
-    """Each unit of 20,000 is dropped or scaled by 1/(1 - 0.2); the share has a standard deviation of 0.003."""
-    model: Any = FullyConnected((10_000,), 1, dropout=0.2, dtype=jnp.float64)
-    _, z, a = seen_by(model, train=True)(drawn_variables(model, X[:2]), X[:2])
-    ratios = a[z > 0] / z[z > 0]
-    assert set(np.round(ratios, 9)) == {0.0, 1.25}
-    assert (ratios == 0).mean() == pytest.approx(0.2, abs=0.02)
-
-
-def test_inference_drops_nothing_and_a_residual_connection_passes_what_dropout_takes():
-    networks: Any = (FullyConnected((4,), 4, dropout=share, residual=True, dtype=jnp.float64) for share in (0.0, 0.5))
-    plain, model = networks
-    variables = drawn_variables(model, X)
-    variables["params"]["output"] = {"kernel": jax.device_put(np.eye(4)), "bias": jax.device_put(np.zeros(4))}
-    np.testing.assert_array_equal(outputs(model, variables, X), outputs(plain, variables, X))
-    out, z, _ = seen_by(model, train=True)(variables, X)
-    added = out - X
-    kept = np.abs(added - 2 * np.maximum(z, 0)) < 1e-9
-    assert (kept | (np.abs(added) < 1e-9)).all() and kept[z > 0].any() and not kept[z > 0].all()
 
 
 def test_what_is_dropped_depends_on_seed_and_step_alone():
@@ -285,19 +221,6 @@ def test_the_network_is_what_loops_compute():
         np.testing.assert_allclose(found[m], expected, rtol=1e-12)
 
 
-def test_steps_lower_the_loss_and_dropout_depends_on_the_step_alone():
-    with jax.numpy_dtype_promotion("standard"):
-        optimizer = make_optimizer("adamw", 0.01)
-        variables, Y = init_variables(MODEL, jax.random.key(0), IMAGES), np.eye(4)[[0, 1, 2]]
-        state = jax.jit(lambda variables: initial_state(variables, optimizer))(variables)
-        step, losses = jax.jit(network_step(MODEL, objective("softmax_cross_entropy"), optimizer, seed=1)), []
-        again = step(state, (IMAGES, Y))[1]
-        for _ in range(100):
-            state, loss = step(state, (IMAGES, Y))
-            losses.append(float(loss))
-    assert losses[0] == float(again) and losses[-1] < losses[0] / 2
-
-
 # Diagnostics
 
 TOKEN_RNG = np.random.default_rng(0)
@@ -314,8 +237,3 @@ def test_the_layers_of_a_language_model_are_found():
     shift = variables["params"]["network"]["hidden_1"]["BatchNorm_0"]["bias"]
     means = np.asarray(layers["hidden_1"].z).mean(axis=0)
     np.testing.assert_allclose(means, shift, atol=1e-6)  # BatchNorm in training, float32
-
-
-def test_a_network_without_hidden_layers_has_nothing_to_show():
-    model, X = FullyConnected((), 2, dtype=jnp.float64), jax.device_put(np.ones((3, 2)))
-    assert hidden_layers(model, drawn_variables(model, X), objective("squared_error"), X, X) == {}

@@ -1,5 +1,6 @@
 """What jexplicit.nn refuses: one table of calls with parts of their messages."""
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,19 +13,15 @@ from tables import refuse
 
 from jexplicit.nn import studies
 from jexplicit.nn.networks import FullyConnected, activation, init_variables, initializer, scorer
-from jexplicit.nn.studies import gradient_noise
-from jexplicit.nn.training import make_optimizer, make_schedule, objective, optax_optimizer, sampler, shorter_epochs
+from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, objective, optax_optimizer, shorter_epochs
 
 
 def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
     """Calls, and parts of their messages: those refused at once, and those refused for what is computed."""
     KEY, X = jax.random.key(0), jax.device_put(np.random.default_rng(0).normal(size=(20, 6)))
-    NONE, THREE = jax.device_put(np.ones((0, 6))), jax.device_put(np.ones((3, 6)))
-    SQUARE = studies.LinearAutoencoder(jax.device_put(np.eye(6)), jax.device_put(np.eye(6)))
+    NONE = jax.device_put(np.ones((0, 6)))
     NETWORK: Any = FullyConnected
-
-    def noise(sizes, scale=1.0):
-        return gradient_noise(lambda w, x, y: scale * jnp.sum(w * x), jax.device_put(np.ones(6)), X, X, KEY, sizes=sizes)
+    ORDER = functools.partial(epoch_order, size=10)
 
     at_once: list[tuple[Callable[[], Any], str]] = [
         (lambda: activation("gelu"), "activation 'gelu': choose one of relu"),
@@ -36,30 +33,19 @@ def refusals() -> tuple[list[tuple[Callable[[], Any], str]], ...]:
         (lambda: make_schedule("cosine", 0.0, 10), "both must be positive"),
         (lambda: make_schedule("cosine", float("nan"), 10), "both must be positive"),
         (lambda: make_schedule("cosine", 0.1, 0), "both must be positive"),
-        (lambda: sampler("uniform", np.zeros(0, int)), "no examples"),
-        (lambda: sampler("random", np.zeros(3, int)), "'random': choose one of round-robin"),
-        (lambda: shorter_epochs(sampler("uniform", np.zeros(10, int)), 10, 0), "epochs of 0 examples, of 10"),
-        (lambda: shorter_epochs(sampler("uniform", np.zeros(10, int)), 10, 11), "epochs of 11 examples, of 10"),
+        (lambda: shorter_epochs(ORDER, 10, 0), "epochs of 0 examples, of 10"),
+        (lambda: shorter_epochs(ORDER, 10, 11), "epochs of 11 examples, of 10"),
         (lambda: init_variables(NETWORK((2,), 1), KEY, np.zeros((0, 3))), "at least one example and one feature"),
         (lambda: init_variables(NETWORK((2,), 1), KEY, np.zeros((3, 0))), "at least one example and one feature"),
         (lambda: init_variables(NETWORK((3,), 2, norm="instance"), KEY, np.ones((1, 4), np.float32)), "'instance'"),
         (lambda: scorer(NETWORK((), 1), objective("squared_error"))({}, NONE, NONE), "no examples"),
-        (lambda: noise([0]), "of 20 examples: use 1 .. 20"),
-        (lambda: noise([21]), "of 20 examples: use 1 .. 20"),
-        (lambda: noise([]), "of 20 examples: use 1 .. 20"),
         (lambda: studies.linear_autoencoder(X, 0), "width 0 for 20 examples of 6 features"),
         (lambda: studies.linear_autoencoder(X, 7), "width 7 for 20 examples of 6 features"),
-        (lambda: studies.pseudo_inverse_autoencoder(NONE), "at least one"),
         (lambda: studies.iterate_map(jnp.tanh, X, -1), "-1 iterations"),
         (lambda: studies.anomaly_auc(jax.device_put(np.ones(20)), jax.device_put(np.ones(0))), "at least one of each"),
-        (lambda: studies.cluster_agreement(np.eye(2), np.arange(2), clusters=3, seed=0), "3 clusters of 2 examples"),
     ]
     computed: list[tuple[Callable[[], Any], str]] = [
         (lambda: optax_optimizer("chain", 0.1), "optimizer 'chain': optax has no plain optimiser of this name; try adagrad"),
-        (lambda: noise([1], scale=0.0), "is 0"),
-        (lambda: studies.descend_linear(SQUARE, jax.device_put(np.zeros((3, 6))), 1), "examples that are not 0"),
-        (lambda: studies.off_span_gain(SQUARE, X), "span all 6 dimensions"),
-        (lambda: studies.descend_linear(SQUARE, THREE, -1), "-1 steps"),
     ]
     return at_once, computed
 

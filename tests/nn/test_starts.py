@@ -1,15 +1,14 @@
-"""Starts of a transformer: what each computes before training, against its closed form."""
+"""A transformer's constructed start against its closed form."""
 
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jexplicit.data.contexts import PAD
 from jexplicit.nn.networks import init_variables
-from jexplicit.nn.sequences import Transformer, bigram_start, embedding_start, induction_start, output_start, sequence_loss
+from jexplicit.nn.sequences import Transformer, induction_start
 
 pytestmark = pytest.mark.slow
 N, T = 10, 48
@@ -54,46 +53,3 @@ def test_induction_heads_need_room_and_learned_positions(options):
     network, variables = network_and_variables(**options)
     with pytest.raises(ValueError, match="two layers or more, 16 wide or more"):
         induction_start(network, variables)
-
-
-def test_a_direct_connection_begins_as_the_bigram_model():
-    network, variables = network_and_variables(direct=True)
-    log_p = np.log(RNG.dirichlet(np.ones(N), N)).astype(np.float32)
-    started = bigram_start(variables, log_p)
-    started["params"]["output"] = jax.tree.map(jnp.zeros_like, started["params"]["output"])
-    np.testing.assert_array_equal(network.apply(started, TOKENS), log_p[TOKENS])  # equal arithmetic
-    np.testing.assert_array_equal(  # and of zeros it is the network without one
-        network.apply(variables, TOKENS),
-        network.clone(direct=False).apply({"params": {k: v for k, v in variables["params"].items() if k != "direct"}}, TOKENS),
-    )
-    with pytest.raises(ValueError, match="direct=True"):
-        bigram_start(network_and_variables()[1], log_p)
-
-
-def test_embeddings_from_vectors_have_their_directions_and_the_random_scale():
-    _, variables = network_and_variables()
-    V = RNG.normal(size=(N, 5)) * 7
-    E, random = (np.asarray(v["params"]["embedding"]["embedding"]) for v in (embedding_start(variables, V), variables))
-    np.testing.assert_allclose(E[:, :5] / np.linalg.norm(E[:, :5]), V / np.linalg.norm(V), atol=1e-6)  # float32
-    assert np.isclose(E[:, :5].std(), random[:, :5].std(), rtol=1e-5)
-    np.testing.assert_array_equal(E[:, 5:], random[:, 5:])
-    with pytest.raises(ValueError, match="at most 64"):
-        embedding_start(variables, np.ones((N, 65)))
-
-
-def test_the_solved_output_layer_is_the_best_one_for_its_features():
-    network, variables = network_and_variables(width=16)
-    stream = np.tile([2, 3, 4, 3, 5, 6, 2, 7], 100).astype(np.int32)
-    started = output_start(network, variables, stream)
-    X, Y = stream[: 4 * T].reshape(4, T), stream[1 : 4 * T + 1].reshape(4, T)
-    loss = lambda W: sequence_loss(True)(  # noqa: E731
-        jnp.asarray(network.apply({"params": {**started["params"], "output": {"kernel": W}}}, X)), jnp.asarray(Y)
-    ).mean()
-    W = started["params"]["output"]["kernel"]
-    cold = loss(variables["params"]["output"]["kernel"])
-    assert loss(W) < cold - 0.5
-    step = jax.grad(loss)(W)
-    assert loss(W) - loss(W - 10 * step) < 0.02 * (cold - loss(W))  # near its minimum, which has a small ridge
-    tied, of_tied = network_and_variables(tied=True)
-    with pytest.raises(ValueError, match="tied=False"):
-        output_start(tied, of_tied, stream)

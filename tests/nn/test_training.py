@@ -5,27 +5,16 @@ last bits. `counter` adds 1 to its only parameter at every step, so that paramet
 given.
 """
 
-import json
-import signal
-import subprocess
-import sys
-import time
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from reference import random_documents, stream_of
 
-from jexplicit.data.contexts import contexts
-from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.gradient import decoder_model, initial_state, make_batch, training_step
-from jexplicit.nn.names import SamplerName
-from jexplicit.nn.training import TrainingResult, epoch_order, sampler, shorter_epochs, train
-from jexplicit.runs.devices import data_mesh
+from jexplicit.nn.training import TrainingResult, epoch_order, shorter_epochs, train
 from jexplicit.runs.loop import load_latest
 
 SIZE, DIMENSION = 37, 3  # at one example a step: losses are checked, and checkpoints made, after 16, 32 and 37 steps
@@ -191,31 +180,6 @@ def test_the_loop_is_gradient_descent_in_numpy():
     np.testing.assert_allclose(trained.params, best, rtol=1e-11)
 
 
-def test_the_history_has_an_entry_per_epoch_with_its_fields(uninterrupted):
-    history = uninterrupted.history
-    assert [entry["epoch"] for entry in history] == list(range(EPOCHS + 1))
-    assert history[0].keys() == {"epoch", "dev_loss", "seconds", "cpu_seconds"}
-    assert all(entry.keys() == {"epoch", "dev_loss", "train_loss", "seconds", "cpu_seconds"} for entry in history[1:])
-    seconds = [entry["seconds"] for entry in history]
-    assert all(a < b for a, b in zip(seconds[:-1], seconds[1:], strict=True))
-    assert uninterrupted.epochs == EPOCHS and uninterrupted.seconds == seconds[-1]
-    assert json.loads(json.dumps(history)) == history
-
-
-def test_entries_and_progress_are_reported_as_they_come():
-    entries, reports = [], []
-    trained = train(**quadratic(on_epoch=entries.append, progress=lambda done, total: reports.append((done, total))))
-    assert entries == trained.history
-    assert reports == [(epoch * SIZE + n, EPOCHS * SIZE) for epoch in range(EPOCHS) for n in (16, 32, 37)]
-
-
-def test_a_dev_loss_may_be_any_kind_of_number(tmp_path):
-    losses = [np.float32(3), jnp.array(2.0), 1, np.float64(4)]
-    trained = train(**counter(dev_losses=losses, checkpoints=tmp_path))
-    assert [entry["dev_loss"] for entry in trained.history] == [3, 2, 1, 4]
-    assert all(type(entry["dev_loss"]) is float for entry in trained.history)
-
-
 def test_the_state_given_may_be_donated_and_the_parameters_returned_are_safe():
     arguments = quadratic(evaluate=lambda w: float(jnp.abs(w).sum()))  # lowest at the start
     trained = train(**arguments)
@@ -243,18 +207,6 @@ def test_the_parameters_are_those_of_the_best_epoch_and_patience_ends_the_run(de
     assert (trained.best_epoch, trained.epochs) == (best, epochs)
     assert [entry["dev_loss"] for entry in trained.history] == dev_losses[: epochs + 1]
     np.testing.assert_array_equal(trained.params, [2.0 * best])  # two steps an epoch
-
-
-def test_a_run_out_of_patience_resumes_to_the_same_end(tmp_path):
-    def evaluate(w):
-        return abs(float(w[0]) - 3)  # two steps an epoch: 3, 1, 1, 3
-
-    expected = train(**counter(evaluate=evaluate, patience=2, epochs=9))
-    assert (expected.best_epoch, expected.epochs) == (1, 3)
-    for steps in (1, 3, 5):
-        run: dict[str, Any] = {"evaluate": evaluate, "patience": 2, "epochs": 9, "checkpoint_seconds": 0.0}
-        interrupt(counter(**run, checkpoints=tmp_path / str(steps)), batch=steps)
-        same(train(**counter(**run, checkpoints=tmp_path / str(steps))), expected)
 
 
 # resuming --------------------------------------------------------------------------------------------------------------
@@ -294,52 +246,6 @@ def test_more_epochs_are_a_longer_run_and_a_finished_one_trains_no_further(unint
         assert again.seconds == finished.seconds
 
 
-PROGRAM = """
-import sys
-sys.path[:0] = [".", ".."]
-import conftest, test_training
-test_training.train_and_tell(sys.argv[1], int(sys.argv[2]))
-"""
-
-
-def train_and_tell(folder: str, epochs: int) -> None:
-    """What the killed processes run; a line says that training begins."""
-    told = False
-
-    def batch(examples):
-        nonlocal told
-        if not told:
-            print("training", flush=True)
-        told = True
-        return A[examples], Y[examples]
-
-    train(**quadratic(checkpoints=Path(folder), epochs=epochs, batch=batch))
-
-
-def kill_after(seconds: float, folder: Path, epochs: int) -> None:
-    """Start the run, and kill it so long after training began."""
-    command = [sys.executable, "-c", PROGRAM, str(folder), str(epochs)]
-    process = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    with process.stdout:
-        assert process.stdout.readline() == "training\n"
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "the run ended before it was killed"
-
-
-@pytest.mark.slow  # the time of a kill depends on the machine
-@pytest.mark.parametrize("kills, epochs", [(1, 40), (12, 300)])
-def test_a_killed_run_ends_as_if_it_had_not_been(kills, epochs, tmp_path):
-    for n in range(kills):
-        kill_after(0.05 + 0.037 * n, tmp_path, epochs)  # checkpoints take most of the time: many of these are within one
-    kept = last_state(tmp_path)
-    assert kept is None or int(kept.steps) < epochs * SIZE
-    resumed = train(**quadratic(checkpoints=tmp_path, epochs=epochs, checkpoint_seconds=60.0))
-    same(resumed, train(**quadratic(epochs=epochs)))
-    assert len(list(tmp_path.iterdir())) == 1 and int(last_state(tmp_path).steps) == epochs * SIZE
-
-
 # mistakes ----------------------------------------------------------------------------------------------------------------
 
 
@@ -368,108 +274,18 @@ def test_nothing_to_do_is_refused(name, value):
         train(**quadratic(**{name: value}, evaluate=forbidden))
 
 
-# the decoder in the loop -------------------------------------------------------------------------------------------------
-
-N = 13
-STREAM = stream_of(random_documents(0, 20, N, 18))
+# Orders
 
 
-def decoder_training(devices: int, optimizer=None, vocab_size: int = N, **changes) -> dict[str, Any]:
-    mesh, optimizer = data_mesh(devices), optimizer or optax.adam(0.05)  # its state has a scalar
-    contexts_of, targets = contexts(STREAM, 2)
-    start = tuple(jnp.asarray(np.random.default_rng(k).normal(size=(vocab_size,) * 2), jnp.float32) for k in range(2))
-
-    def model(params):
-        return decoder_model(params, features="cat", radius=2, eos=False, noise=None)
-
-    arguments = {
-        "state": initial_state(start, optimizer, mesh),
-        "step": training_step(optimizer, features="cat", noise=None, mesh=mesh),
-        "batch": lambda m: make_batch(contexts_of[m], targets[m], features="cat", size=8),
-        "evaluate": lambda params: evaluate(model(params), STREAM).loss,
-        "params": lambda state: state.params,
-        "size": len(targets),
-        "batch_size": 8,
-        "epochs": 2,
-        "checkpoint_seconds": 0.0,
-    }
-    return arguments | changes
-
-
-def test_a_decoder_learns_and_its_interrupted_training_resumes_bit_for_bit(tmp_path):
-    expected = train(**decoder_training(8))
-    assert expected.best_epoch == 2 and expected.history[2]["dev_loss"] < expected.history[0]["dev_loss"] - 0.5
-    first = decoder_training(8, checkpoints=tmp_path)
-    assert first["size"] > 20 * 8  # so that there is a checkpoint within an epoch
-    interrupt(first, batch=20)
-    assert [path.name for path in tmp_path.iterdir()] == ["2"]
-    same(train(**decoder_training(8, checkpoints=tmp_path)), expected)
-
-
-def test_training_goes_on_with_another_number_of_devices(tmp_path):
-    adagrad = optax.adagrad(0.1)
-    expected = train(**decoder_training(1, adagrad, vocab_size=16))
-    interrupt(decoder_training(8, adagrad, vocab_size=16, checkpoints=tmp_path), batch=20)
-    trained = train(**decoder_training(1, adagrad, vocab_size=16, checkpoints=tmp_path))
-    for table, other in zip(trained.params, expected.params, strict=True):
-        # Adagrad turns the rounding of a float32 gradient, 1e-7, into a step of at most rate * 1e-7 / sqrt(0.1), 40 times
-        np.testing.assert_allclose(table, other, rtol=0, atol=1e-5)
-
-
-# Samplers
-
-LABELS = np.repeat([0, 1, 2], [70, 20, 10])
-
-
-@pytest.mark.parametrize("name", SamplerName.__args__)
-def test_an_order_depends_on_seed_and_epoch_alone(name):
-    order = sampler(name, LABELS)
-    np.testing.assert_array_equal(order(3, 1), sampler(name, LABELS)(3, 1))
-    assert len(order(3, 1)) == len(LABELS) and 0 <= order(3, 1).min() and order(3, 1).max() < len(LABELS)
-    for other in (order(3, 2), order(4, 1)):
-        assert (other != order(3, 1)).any()
-
-
-def test_round_robin_visits_every_example_once():
-    np.testing.assert_array_equal(np.sort(sampler("round-robin", LABELS)(0, 1)), np.arange(100))
-
-
-def test_uniform_sampling_misses_about_one_example_in_e():
-    order = sampler("uniform", np.zeros(10_000, int))
-    missed = 1 - len(np.unique(order(0, 1))) / 10_000
-    assert missed == pytest.approx(np.exp(-1), abs=0.02)  # standard deviation 0.003
-
-
-def test_balanced_sampling_draws_every_class_alike():
-    order = sampler("balanced", LABELS)
-    drawn = order(0, 1)
-    np.testing.assert_array_equal(np.sort(np.bincount(LABELS[drawn])), [33, 33, 34])
-    for c in range(3):  # within a class no example is drawn twice more than another
-        times = np.bincount(drawn, minlength=100)[LABELS == c]
-        assert times.max() - times.min() <= 1
-    halves = np.bincount(LABELS[drawn[:50]], minlength=3)
-    assert halves.min() > 5  # mixed, not sorted by class
-    np.testing.assert_array_equal(np.sort(sampler("balanced", np.full(8, 4))(0, 1)), np.arange(8))  # a single class
-    assert len(sampler("balanced", np.arange(5))(0, 1)) == 5
-
-
-def test_the_training_loop_draws_in_the_sampler_s_order():
-    seen: list[int] = []
-
-    def batch(examples):
-        seen.extend(examples.tolist())
-        return jnp.ones(())
-
+def test_an_order_of_the_wrong_length_is_refused():
     arguments = {"params": lambda state: state, "size": 100, "batch_size": 30, "epochs": 2, "seed": 5}
-    order = sampler("balanced", LABELS)
-    train(np.zeros(1), lambda state, loss: (state, loss), batch, lambda _: 1.0, order=order, **arguments)
-    np.testing.assert_array_equal(seen, np.concatenate([order(5, 1), order(5, 2)]))
+    step = lambda state, loss: (state, loss)  # noqa: E731
     with pytest.raises(ValueError, match="an order of 3 examples in epoch 1, of 100"):
-        train(np.zeros(1), lambda s, loss: (s, loss), batch, lambda _: 1.0, order=lambda s, e: np.arange(3), **arguments)
+        train(np.zeros(1), step, lambda m: jnp.ones(()), lambda _: 1.0, order=lambda s, e: np.arange(3), **arguments)
 
 
 def test_shorter_epochs_go_through_all_examples():
-    order = sampler("round-robin", np.zeros(10, int))
+    order = functools.partial(epoch_order, size=10)
     shorter = shorter_epochs(order, 10, 3)
     parts = [shorter(0, epoch) for epoch in range(1, 7)]
     np.testing.assert_array_equal(np.concatenate(parts[:3]), order(0, 1)[:9])  # the tenth waits for another order

@@ -1,6 +1,13 @@
-"""Pages of the Python interface, from the docstrings of modules."""
+"""Generated pages of the site: commands by their `--help-all`, and modules."""
 
+import contextlib
+import importlib
+import io
+import os
 from pathlib import Path
+from unittest import mock
+
+from launch.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = {  # page -> its title, and the folders whose modules it has, but those of folders within that another page has
@@ -28,3 +35,20 @@ def api_pages() -> dict[str, str]:
         page = pages[page_of[next(folder for folder in file.parents if folder in page_of)]]
         page += [f"::: {name}"] if f"::: {name}" not in page else []
     return {f"api/{slug}.md": "\n\n".join(parts) + "\n" for slug, parts in pages.items()}
+
+
+def command_pages() -> dict[str, str]:
+    """Page -> Markdown: a command and its subcommands."""
+    found = {}
+    for name, entry in COMMANDS.items():
+        module = importlib.import_module(entry.module)
+        parts = [(f"# jexplicit {name}", [])]
+        parts += [(f"## {name} {kind}", [kind]) for kind in getattr(module, "COMMANDS", ())]
+        texts = []
+        for title, kind in parts:
+            program, width = mock.patch("sys.argv", [f"jexplicit {name}"]), mock.patch.dict(os.environ, COLUMNS="110")
+            with program, width, contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+                module.main([*kind, "--help-all"])
+            texts.append(f"{title}\n\n```text\n{printed.getvalue()}```\n")
+        found[f"commands/{name}.md"] = "\n".join(texts)
+    return found

@@ -1,0 +1,269 @@
+"""Checks of an accelerator's results beside NumPy, and its times and the CPU's.
+
+    python -m launch.accelerator --out runs/gpu
+
+It needs a Python with JAX and this source tree, and reads nothing else: packages that are imported for types and files have
+stand-ins where they are missing, and a part that calls a missing package (optax, flax) says so. It writes `gpu.json` after
+every measurement: checks with their greatest difference and how much is allowed, and of every part, of a copy and of a product
+of matrices the median seconds of a step on the device and on the CPU, and the bytes and operations a second.
+"""
+
+import argparse
+import functools
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jexplicit.runs.devices import AXIS
+
+Value = float | int | str | bool | None
+Row = dict[str, Value]
+_repetitions = 9  # at most; three in any case
+
+
+def draw_stream(tokens: int, N: int, seed: int = 0) -> np.ndarray:
+    """Tokens by Zipf's law, every fortieth one a `<pad>`, and at both ends."""
+    p = 1 / np.arange(1, N)
+    x = 1 + np.random.default_rng(seed).choice(N - 1, tokens + 2, p=p / p.sum()).astype(np.uint16)
+    x[::40] = x[-1] = 0
+    return x
+
+
+def apart(ours: object, theirs: object) -> float:
+    """The greatest difference of two arrays of one shape."""
+    a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    return float(np.abs(a - b).max(initial=0)) if a.shape == b.shape else float("inf")
+
+
+def pairs_by_scatter() -> tuple[float, float]:
+    """Counts of pairs, two tokens back, equal a loop's counts."""
+    from jexplicit.counts.pairs import count
+    from jexplicit.runs.devices import data_mesh
+
+    x, N = draw_stream(300, 20), 20
+    counted = np.zeros((2, N, N), int)
+    for k in (1, 2):
+        for m in range(1, len(x)):
+            j = x[m - k] if m >= k and x[m - k : m].all() else 0  # `<pad>` once a nearer token is one
+            counted[k - 1, j, x[m]] += 1
+    return apart(count(x, radius=2, vocab_size=N, mesh=data_mesh(1)), counted), 0
+
+
+def closed_form() -> tuple[float, float]:
+    """`explicit_solution` of counts: ten roundings of logarithms below 10, in float32."""
+    from jexplicit.solvers.explicit import explicit_solution
+
+    F = np.random.default_rng(0).integers(1, 1000, (50, 20)).astype(np.float32)
+    return apart(explicit_solution(jnp.asarray(F), 4.0), np.log(F) - 3 / 4 * np.log(F.sum(axis=0, dtype=float))), 1e-5
+
+
+def sweep_of_images() -> tuple[float, float]:
+    """One sweep with a bound on the curvature, from small weights, beside float64."""
+    from jexplicit.solvers.sweeps import curvature_problem, curvature_sweep
+
+    rng = np.random.default_rng(0)
+    H, Y, U = rng.normal(size=(64, 12)), np.eye(5)[rng.integers(0, 5, 64)], rng.normal(size=(12, 5)) / 4
+    problem = curvature_problem(*(jnp.asarray(Z, jnp.float32) for Z in (H, Y)), 1e-4)
+    (swept, _), _ = curvature_sweep((jnp.asarray(U, jnp.float32), jnp.zeros(5, jnp.float32)), problem)
+    A, P = H.T @ H / len(H), np.exp(H @ U)
+    penalty = 1e-4 * np.trace(A) / len(A)
+    ascent = H.T @ (Y - P / P.sum(axis=1, keepdims=True)) / len(H) - penalty * U
+    return apart(swept, U + 2 * np.linalg.solve(A + 2 * penalty * np.eye(len(A)), ascent)), 1e-5
+
+
+Check = Callable[[], tuple[float, float]]
+CHECKS: tuple[Check, ...] = (pairs_by_scatter, closed_form, sweep_of_images)
+
+
+class Sizes(NamedTuple):
+    """How large the parts are; seconds: of a measurement, at most."""
+
+    copied: int = 1 << 28
+    matrix: int = 8192  # rows; on a CPU a quarter
+    vocabulary: int = 8192
+    pairs: int = 1 << 22
+    images: int = 60_000
+    width: int = 512
+    layers: int = 8
+    texts: int = 32  # of 256 tokens
+    seconds: float = 4.0
+
+
+FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 64, 8, 1, 1, 0.0)
+
+
+class Case(NamedTuple):
+    """A compiled function, its arguments, and the least that a call does.
+
+    donates: its first argument; its result then begins with the next one. flops: of the matrix products.
+    """
+
+    run: Callable[..., object]
+    arguments: tuple[object, ...]
+    donates: bool = False
+    flops: float | None = None
+
+
+def copied(sizes: Sizes, mesh: Mesh) -> Case:
+    """`x + 1`: a number is read and one is written."""
+    return Case(jax.jit(lambda x: x + 1), (jnp.zeros(sizes.copied, jnp.float32),))
+
+
+def multiplied(sizes: Sizes, mesh: Mesh) -> Case:
+    """A product of square matrices in full precision: `2 n³` operations."""
+    n = sizes.matrix if mesh.devices.flat[0].platform != "cpu" else sizes.matrix // 4
+    A, B = jax.random.normal(jax.random.key(0), (2, n, n), jnp.float32)
+    return Case(jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest")), (A, B), flops=2 * n**3)
+
+
+def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
+    """Pairs of neighbours added to a table."""
+    from jexplicit.counts.pairs import counting_step
+
+    x, N = draw_stream(sizes.pairs, sizes.vocabulary), sizes.vocabulary
+    arguments = (jnp.zeros(N * N, jnp.int32),), x[None], np.array([len(x) - 1], np.int32)
+    return Case(counting_step(mesh, 1, N), arguments, donates=True)
+
+
+def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
+    """A curvature-bound sweep, 784 features: `4 M D N + 2 D² N` operations."""
+    from jexplicit.solvers.sweeps import curvature_problem, curvature_sweep
+
+    M, D, N = sizes.images, 784, 10
+    rng = np.random.default_rng(0)
+    H, Y = rng.normal(size=(M, D)).astype(np.float32), np.eye(N, dtype=np.float32)[rng.integers(0, N, M)]
+    start = jnp.zeros((D, N), jnp.float32), jnp.zeros(N, jnp.float32)
+    return Case(
+        curvature_sweep, (start, curvature_problem(jnp.asarray(H), jnp.asarray(Y), 1e-4)), flops=4 * M * D * N + 2 * D * D * N
+    )
+
+
+def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
+    """A step of Adam on a transformer with windows of 256 tokens."""
+    import optax
+
+    from jexplicit.nn.networks import initial_state, training_step
+    from jexplicit.nn.sequences import Transformer
+
+    N, T, optimizer = sizes.vocabulary, 256, optax.adam(1e-3)
+    model = Transformer(vocab_size=N, width=sizes.width, layers=sizes.layers, heads=max(1, sizes.width // 64), window=T)
+    x = draw_stream(sizes.texts * T, N).astype(np.int32)[: sizes.texts * T].reshape(-1, T)
+    state = initial_state({"batch_stats": {}, **jax.jit(model.init)(jax.random.key(0), x)}, optimizer)
+    run = training_step(model, optax.softmax_cross_entropy_with_integer_labels, optimizer)
+    flops = x.size * model.flops_per_token()
+    return Case(run, (state, (x, np.roll(x, -1))), donates=True, flops=flops)
+
+
+Part = Callable[[Sizes, Mesh], Case]
+PARTS: tuple[Part, ...] = (copied, multiplied, scattered_pairs, swept_images, transformer_step)
+
+
+class AnyType:
+    """Stands for any class of a package that is not called."""
+
+    def __class_getitem__(cls, shape: object) -> type:
+        return cls
+
+
+class Types(types.ModuleType):
+    """A module all of whose names are types."""
+
+    def __getattr__(self, name: str) -> type:
+        return AnyType
+
+
+def name_missing_types() -> None:
+    """Stand-ins for missing packages that are named and not called here."""
+    for name in ("jaxtyping", "sentencepiece", "safetensors", "safetensors.numpy"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            sys.modules[name] = Types(name)
+
+
+def measure(make: Part, sizes: Sizes, mesh: Mesh, where: str) -> Row:
+    """A compiled part on a device: seconds, bytes and operations."""
+    with jax.default_device(mesh.devices.flat[0]):
+        case = make(sizes, mesh)
+        arguments = jax.device_put(case.arguments, NamedSharding(mesh, PartitionSpec()))
+        run = cast(jax.stages.Wrapped, case.run).lower(*arguments).compile()  # all of them are made by jax.jit
+        moved = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((arguments, run.out_info)))
+        calls, seconds, out, until = 1, [], (), time.perf_counter() + sizes.seconds
+        while len(seconds) < 4 or (len(seconds) <= _repetitions and time.perf_counter() < until):
+            start = time.perf_counter()
+            for _ in range(calls):
+                out = run(*arguments)
+                arguments = (out[0], *arguments[1:]) if case.donates else arguments
+            jax.block_until_ready(out)
+            seconds.append((time.perf_counter() - start) / calls)
+            calls = max(1, min(100, int(0.05 / seconds[-1])))  # so many that waiting for the last one costs little
+    median = statistics.median(seconds[1:])
+    rates = {"bytes_per_second": moved / median, "flops_per_second": case.flops and case.flops / median}
+    return {f"{where}_seconds": median, **{f"{where}_{name}": rate for name, rate in rates.items()}}
+
+
+def run_check(check: Check) -> Row:
+    """A check's greatest difference, what is allowed, and whether it passed."""
+    difference, tolerance = check()
+    return {"passed": bool(difference <= tolerance), "difference": float(difference), "tolerance": tolerance}
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a file as a whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(content, indent=1) + "\n")
+    new.replace(path)
+
+
+def attempt(f: Callable[[], Row], until: float) -> Row:
+    """What f returns, or why it did not: no failure ends the run."""
+    if time.monotonic() > until:
+        return {"error": "not started: the time is over"}
+    try:
+        return f()
+    except Exception as error:  # a missing package, a full memory, a compiler that gives up
+        return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point: 1 if a check failed or a part has an error."""
+    parser = argparse.ArgumentParser(description="Checks of an accelerator, and times beside the CPU's.")
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of gpu.json")
+    parser.add_argument("--minutes", type=float, default=8, help="after which nothing more is started")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, for a test of the script")
+    config = parser.parse_args(argv)
+    sizes, until = TINY if config.tiny else FULL, time.monotonic() + 60 * config.minutes
+    if (platforms := os.environ.get("JAX_PLATFORMS")) and "cpu" not in platforms.split(","):
+        jax.config.update("jax_platforms", f"{platforms},cpu")  # the CPU is measured, too
+    name_missing_types()
+    config.out.mkdir(parents=True, exist_ok=True)
+    device, cpu = jax.devices()[0], jax.devices("cpu")[0]
+    about = {"device": device.device_kind, "platform": device.platform, "cpu_cores": os.cpu_count(), "jax": jax.__version__}
+    jobs: list[tuple[str, Callable[[], Row]]] = [(check.__name__, functools.partial(run_check, check)) for check in CHECKS]
+    for where, on in {"device": device, **({"cpu": cpu} if cpu != device else {})}.items():
+        mesh = Mesh(np.array([on]), (AXIS,), axis_types=(AxisType.Auto,))
+        jobs += [(part.__name__, functools.partial(measure, part, sizes, mesh, where)) for part in PARTS]
+    rows: list[Row] = []
+    for name, job in jobs:
+        rows.append({"name": name} | attempt(job, until))
+        write_json(config.out / "gpu.json", about | {"sizes": sizes._asdict(), "rows": rows})
+        print(rows[-1], file=sys.stderr, flush=True)
+    failed = [str(row["name"]) for row in rows if "error" in row or row.get("passed") is False]
+    print(f"failed: {', '.join(failed) or 'none'}", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""What `launch.accelerator` checks and times."""
