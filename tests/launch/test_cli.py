@@ -1,6 +1,5 @@
 """The installed command: what it lists, that it starts fast and anywhere, and what it prints where."""
 
-import functools
 import json
 import os
 import subprocess
@@ -8,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_folders import folder
 
 import jexplicit
 from launch import cli
@@ -30,12 +28,6 @@ def command(*arguments: str) -> list[str]:
 def _own_program(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["pytest"])
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
-
-
-@functools.cache
-def line() -> str:
-    (folder() / "cli.txt").write_text("\n".join(TEXT) + "\n")
-    return f"lm --train {folder()}/cli.txt --tokenizer word --radius 1 --features cat --samples 0 --scaling-sample 20"
 
 
 def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
@@ -100,10 +92,7 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
 
 @pytest.mark.slow
 def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
-    text = [
-        f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")
-    ] * 3
-    (tmp_path / "a.txt").write_text("\n".join(text) + "\n")
+    (tmp_path / "a.txt").write_text("\n".join(TEXT) + "\n")
     monkeypatch.chdir(tmp_path)
 
     def estimate(*flags) -> dict:
@@ -113,7 +102,7 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
         return json.loads(capsys.readouterr().out)
 
     found = estimate("--methods", "ngram")  # a text this small is read as a whole, so that counts are no estimates
-    train = round(0.9 * len(text))
+    train = round(0.9 * len(TEXT))
     assert (found["documents"], found["tokens"]) == (train, 6 * train) and found["tables"] == "sparse"
     assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
     assert estimate("--methods", "context-mixing", "--tokenizer", "char")["models_seconds"] > 0
