@@ -187,7 +187,7 @@ def _one_line_errors(path: Path) -> Iterator[None]:
 
 
 def _checksum(text: str, tensors: Iterable[str], read: Callable[[str], np.ndarray] | None = None) -> str:
-    """The sha256 of a header and of arrays without NaN, by `read` of their names."""
+    """The sha256 of a header and of arrays, which may have no NaN."""
     digest, read = hashlib.sha256(text.encode()), read or cast(Mapping[str, np.ndarray], tensors).__getitem__
     for name in sorted(tensors):
         array = read(name)
