@@ -75,7 +75,7 @@ def sweep_of_images() -> tuple[float, float]:
 
     rng = np.random.default_rng(0)
     H, Y, U = rng.normal(size=(64, 12)), np.eye(5)[rng.integers(0, 5, 64)], rng.normal(size=(12, 5)) / 4
-    problem = curvature_problem(*(jnp.asarray(Z, jnp.float32) for Z in (H, Y)), 1e-4)
+    problem = curvature_problem(jnp.asarray(H, jnp.float32), jnp.asarray(Y, jnp.float32), 1e-4)
     (swept, _), _ = curvature_sweep((jnp.asarray(U, jnp.float32), jnp.zeros(5, jnp.float32)), problem)
     A, P = H.T @ H / len(H), np.exp(H @ U)
     penalty = 1e-4 * np.trace(A) / len(A)

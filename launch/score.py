@@ -43,6 +43,10 @@ class Config(Reading, ModelChoice):
     plain text, or JSON lines with --field."""
     id_field: str | None = None
     """For files of records: a field to copy to every printed line as `id`."""
+    keep_fields: bool = False
+    """For files of records: pass all their fields through; those that are measured here take precedence."""
+    no_text: bool = False
+    """Leave out the tokens, their log-probabilities and the field of the text."""
     max_perplexity: PositiveFloat | None = None
     """Write the documents or records of at most this perplexity per token to --kept."""
     kept: str | None = None
@@ -71,11 +75,13 @@ def run(config: Config) -> dict[str, Any]:
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
         place = {"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}
         place |= {"line": document.line} | ({} if config.id_field is None else {"id": _id_of(document, config.id_field)})
+        passed = {name: value for name, value in (document.fields or {}).items() if config.keep_fields}
+        place = {name: value for name, value in passed.items() if not (config.no_text and name == config.field)} | place
         pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
         if config.per == "token":
             lines += [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
         else:
-            tokens = {"tokens": pieces, "log_probabilities": numbers}
+            tokens = {} if config.no_text else {"tokens": pieces, "log_probabilities": numbers}
             lines.append({**place, "document": n, **tokens, **_summary(log_p)})
     show(*map(json_line, lines))
     every = np.concatenate([log_p for _, log_p in scores])
@@ -99,6 +105,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield nameless, f"--id-field {config.id_field} without --field: also name the field that holds the text"
     alone = (config.max_perplexity is None) != (config.kept is None)
     yield alone, "--max-perplexity and --kept go together: give the largest perplexity and the file for what is kept"
+    yield config.keep_fields and config.field is None, "--keep-fields without --field: also name the field that holds the text"
+    yield config.no_text and config.per == "token", "--no-text --per token: a line for each token has its text; leave out one"
     over = config.kept is not None and os.path.realpath(config.kept) in map(os.path.realpath, config.text)
     yield over, f"--kept {config.kept} is read by --text: choose another file"
     unused = _stdin in config.text and config.field is not None and config.documents != "line"

@@ -341,7 +341,8 @@ def _claim(folder: Path, n: int = 0) -> Path:
 def keep_compiled() -> None:
     """Enable JAX's persistent compilation cache in a folder of this process.
 
-    No effect if the user has configured or disabled it, if the limit is 0, or if the folder is not writable or belongs to another user: its files are executed.
+    No effect if the user has configured or disabled it, if the limit is 0, or if the folder is not writable or belongs to
+    another user: its files are executed.
     """
     import jax  # local import: `launch.cache` does not need JAX
 

@@ -59,7 +59,7 @@ class Models(Text, Run):
 class Config(FitOptions, Models):
     """Fit language models from counts, and evaluate them."""
 
-    GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes"}
+    GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes", "dry_run": "run"}
 
     train_sample: NonNegativeInt = 1_000_000
     """Number of positions that the train perplexity is estimated from at K > 1, drawn with --seed; 0: all. The dev perplexity
@@ -93,6 +93,8 @@ class Config(FitOptions, Models):
     """Several processes: the number of this one, from 0."""
     join_seconds: PositiveInt = 60
     """Several processes: seconds to wait for all of them at the start."""
+    dry_run: bool = False
+    """Only estimate tokens, memory, disk space and time from a part of the text; write nothing."""
 
     @property
     def shards(self) -> Path | None:

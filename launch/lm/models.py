@@ -100,6 +100,12 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
     return text, {"corpus": name, "corpus_sha256": sha256}
 
 
+def mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
+    """About the memory that a fit of context mixing takes; without one, 0."""
+    contexts = CONTEXTS[contexts_name(config.contexts, tokenizer.kind)]
+    return fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
+
+
 def kind_of_tables(config: Config, vocab_size: int) -> str:
     """dense or sparse tables, as the methods, --tables and the memory allow."""
     memory = parse_bytes(config.memory) if config.memory else host_bytes()
@@ -123,8 +129,7 @@ def check_fit(config: Config, text: TokenizedCorpus) -> None:
         raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
     if max(config.radius) > lengths.max():
         raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
-    contexts = CONTEXTS[contexts_name(config.contexts, text.tokenizer.kind)]
-    needed = fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
+    needed = mixing_bytes(config, text.tokenizer, counts)
     if needed > (budget := parse_bytes(config.memory) if config.memory else host_bytes()):
         raise ValueError(
             f"context mixing of {lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have "

@@ -38,6 +38,7 @@ from jexplicit.runs.progress import console, print_hint
 from launch.kit.command import as_typed
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.lm.config import GROWING, PRESETS, Config
+from launch.lm.forecast import forecast
 from launch.lm.models import (
     ModelRun,
     check_fit,
@@ -116,10 +117,12 @@ def _beyond(flag: str, given: Sequence[str], served: Sequence[str], where: str) 
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Measure every model in a run folder."""
+    """Measure every model in a run folder, or only a forecast."""
     check(config)
     config = replace(config, corpus="text") if config.train else config
     request_devices(config.devices)
+    if config.dry_run:
+        return forecast(config)
     place = None  # of one of several processes, held until the result is there
     if config.coordinator is not None:
         place = lock_run_folder(config.out, config.process_id) if config.process_id is not None else None

@@ -1,6 +1,5 @@
 """The installed command: what it lists, that it starts fast and anywhere, and what it prints where."""
 
-import functools
 import json
 import os
 import subprocess
@@ -8,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_folders import folder
 
 import jexplicit
 from launch import cli
@@ -30,12 +28,6 @@ def command(*arguments: str) -> list[str]:
 def _own_program(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["pytest"])
     monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
-
-
-@functools.cache
-def line() -> str:
-    (folder() / "cli.txt").write_text("\n".join(TEXT) + "\n")
-    return f"lm --train {folder()}/cli.txt --tokenizer word --radius 1 --features cat --samples 0 --scaling-sample 20"
 
 
 def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
@@ -96,3 +88,23 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
             assert end.value.code == 0 and len(printed.splitlines()) <= lines and f"usage: jexplicit {name}" in printed
         assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
         assert all(f"{title} options" in printed for title in titles), name
+
+
+@pytest.mark.slow
+def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.txt").write_text("\n".join(TEXT) + "\n")
+    monkeypatch.chdir(tmp_path)
+
+    def estimate(*flags) -> dict:
+        capsys.readouterr()
+        tokenizer = [] if "--tokenizer" in flags else ["--tokenizer", "word"]
+        assert cli.main(["lm", "--train", "a.txt", "--out", "run", *tokenizer, *flags, "--dry-run", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = estimate("--methods", "ngram")  # a text this small is read as a whole, so that counts are no estimates
+    train = round(0.9 * len(TEXT))
+    assert (found["documents"], found["tokens"]) == (train, 6 * train) and found["tables"] == "sparse"
+    assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
+    assert estimate("--methods", "context-mixing", "--tokenizer", "char")["models_seconds"] > 0
+    assert estimate("--methods", "cold", "optimum", "--radius", "1", "--batch-size", "100")["tables"] == "dense"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -83,14 +83,15 @@ def test_scores_have_tokens_lines_and_ids(files, capsys):
     assert twice[-1]["documents"] == 2 * len(DEV) and {line["file"] for line in twice[:-1]} == {str(files / "dev.txt")}
 
 
-def test_records_are_filtered(tmp_path, capsys):
+def test_records_are_passed_through_and_filtered(tmp_path, capsys):
     texts = [DEV[0], None, "", " ", "zebra " * 9]
     records = [{"body": text, "stars": n} for n, text in enumerate(texts)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    flags = [*CHOSEN, "--text", tmp_path / "a.jsonl", "--field", "body"]
+    flags = [*CHOSEN, "--text", tmp_path / "a.jsonl", "--field", "body", "--keep-fields", "--no-text"]
     *lines, whole = scored(capsys, *flags, "--max-perplexity", 1e9, "--kept", tmp_path / "kept.jsonl")
-    assert [line["document"] for line in lines] == list(range(5))
+    assert [line["stars"] for line in lines] == [line["document"] for line in lines] == list(range(5))
     assert [line["token_count"] > 0 for line in lines] == [True, False, False, False, True] and whole["documents"] == 5
+    assert not {"tokens", "body", "log_probabilities"} & set(lines[0])
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     assert kept == [record for record, line in zip(records, lines, strict=True) if (line["perplexity"] or 1e99) <= 1e9]
     assert runs.main([str(finished()), "--json"]) == 0
