@@ -330,7 +330,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield not (methods and config.layers), "--methods and --layers need at least one value each"
     yield (
         "optimum" in methods and not config.rates,
-        "--rates without a value: give at least one learning rate of Adam, e.g. 0.01",
+        "--rates without a value: give at least one, e.g. 0.01",
     )
 
 
