@@ -351,7 +351,7 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
     yield (
         "optimum" in config.methods and held > present,
         (
-            f"--methods optimum keeps {held / 1e9:,.0f} GB of features, and this machine has {present / 1e9:,.0f} GB: use fewer "
+            f"--methods optimum keeps {held / 1e9:,.0f} GB of features, and {present / 1e9:,.0f} GB are here: use fewer "
             "--frequencies, or --limit"
         ),
     )
