@@ -29,6 +29,9 @@ def main(argv: list[str] | None = None) -> int:
         remedy = "'jexplicit[eval]'" if name == "lm_eval" else f"{name}, or choose --model jexplicit --model_args run=DIR"
         console.print(f"[bold red]error:[/] {name} is missing: pip install {escape(remedy)}", soft_wrap=True)
         return 2
+    except ValueError as error:  # of a task that is not known, or of a model
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        return 2
     return 0
 
 
