@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": Entry("launch.compare", "compare language models on one text"),
     "digits": Entry("launch.digits.__main__", "classify images with models fitted without SGD, and trained ones"),
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
+    "classify-text": Entry("launch.classify_text", "classify texts by the words of each label, solved and trained"),
     "networks": Entry("launch.networks.__main__", "networks trained by gradients, for comparison"),
     "feature-machine": Entry("launch.feature_machine.__main__", "features without backpropagation: a recursive kernel machine"),
     "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),
@@ -35,6 +36,7 @@ COMMANDS = {
     "beam": Entry("launch.beam", "tokenise and count text with Apache Beam, for lm"),
     "bench": Entry("launch.bench", "compare speed with named peers"),
     "data": Entry("launch.data", "check a folder of data against the files of the results"),
+    "harness": Entry("launch.harness.__main__", "lm-evaluation-harness with models of this project"),
     "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
 _help = """usage: jexplicit [-h] [--version] COMMAND ...

@@ -117,7 +117,7 @@ WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$
 CHOSEN = {"WHAT": "objectives", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
 SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
-OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--tasks")  # flags of SLURM and of lm_eval
+OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model", "--gen_kwargs")  # flags of SLURM and of lm_eval
 
 
 def text_of(page: str) -> str:
@@ -248,8 +248,12 @@ def error_of(found: Invocation, patch: pytest.MonkeyPatch, capsys) -> str:
         return "" if found.name in cli.COMMANDS else "no such command"
     capsys.readouterr()
     patch.setattr(command, "_ready", lambda run: lambda config: {})
-    given = [CHOSEN.get(word, "2") if re.fullmatch(r"[A-Z][A-Z_]*", word) else word for word in found.arguments]
-    status = run_command(found.name, given + ([] if found.whole else required(found.name, given)), patch)
+    if found.name == "harness":  # its flags are those of lm_eval
+        patch.setattr(sys, "argv", ["lm_eval", *found.arguments])
+        status = exit_status(pytest.importorskip("lm_eval._cli.harness").HarnessCLI().parse_args)
+    else:
+        given = [CHOSEN.get(word, "2") if re.fullmatch(r"[A-Z][A-Z_]*", word) else word for word in found.arguments]
+        status = run_command(found.name, given + ([] if found.whole else required(found.name, given)), patch)
     return " ".join("".join(capsys.readouterr()).split()) if status else ""
 
 
@@ -287,6 +291,7 @@ def test_a_wrong_flag_is_found(monkeypatch, capsys):
         "launch.networks compare WHAT --out DIR": "",
         "jexplicit lm --epochs 0": "--epochs 0: use at least 1",
         "jexplicit blurr train --out DIR": "no command 'blurr': did you mean blur?",
+        "jexplicit harness run --tasks blimp --modell x": "unrecognized arguments: --modell",
         "launch/local.sh 2 --out DIR --radiuss 1": "Unrecognized options: --radiuss",
     }.items():
         (found,) = read_invocation(line, whole=False)

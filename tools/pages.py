@@ -42,6 +42,9 @@ def command_pages() -> dict[str, str]:
     found = {}
     for name, entry in COMMANDS.items():
         module = importlib.import_module(entry.module)
+        if not hasattr(module, "COMMANDS") and not hasattr(module, "Config"):  # a program of others
+            found[f"commands/{name}.md"] = f"# jexplicit {name}\n\n{entry.about}: `jexplicit {name} --help` has its flags.\n"
+            continue
         parts = [(f"# jexplicit {name}", [])]
         parts += [(f"## {name} {kind}", [kind]) for kind in getattr(module, "COMMANDS", ())]
         texts = []

@@ -303,7 +303,7 @@ def _is_image(path: Path) -> bool:
 def _image_files(folder: Path) -> list[Path]:
     files = [path for path in map(Path, folder_files(folder)) if _is_image(path)]
     if not files:
-        raise ValueError(f"{folder} holds no image: name a folder of images, such as *.png")
+        raise ValueError(f"{folder} holds no image: name a folder of images such as *.png, or of MNIST's four files")
     return files
 
 
@@ -361,6 +361,8 @@ def _images_in(path: Path, levels: int) -> np.ndarray:
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
+    with open_input(path) as file:  # of a missing file, a line of its own
+        file.read(1)
     try:
         with open_input(path) as file:
             content: Any = np.load(file, allow_pickle=False)

@@ -58,7 +58,7 @@ def save_model(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
-        save_file(tensors, partial, metadata={"jexplicit": text, "sha256": _checksum(text, tensors, tensors.__getitem__)})
+        save_file(tensors, partial, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
         os.umask(mask := os.umask(0))  # the process's own: safetensors makes files that only their owner can read
         partial.chmod(0o666 & ~mask)
         os.replace(partial, path)
@@ -186,11 +186,11 @@ def _one_line_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is no model that can be read ({why}): {remedy}") from error
 
 
-def _checksum(text: str, names: Iterable[str], tensor: Callable[[str], np.ndarray]) -> str:
-    """The sha256 of a header and of arrays without NaN."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(names):
-        array = tensor(name)
+def _checksum(text: str, tensors: Iterable[str], read: Callable[[str], np.ndarray] | None = None) -> str:
+    """The sha256 of a header and of arrays, which may have no NaN."""
+    digest, read = hashlib.sha256(text.encode()), read or cast(Mapping[str, np.ndarray], tensors).__getitem__
+    for name in sorted(tensors):
+        array = read(name)
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise ValueError(f"{name} of the model has a NaN: fit the model again")
         digest.update(name.encode())

@@ -62,8 +62,10 @@ class Config(Images, Run):
     """network: number of hidden units. It is trained by Adam with a learning rate of 0.001."""
     cnn_epochs: PositiveInt = 8
     """cnn: number of passes over the data, at the end of which the learning rate is 0."""
-    passes: PositiveInt = 150
+    passes: PositiveInt = 100
     """optimum: passes over the training images at most, for each of its four optimisers."""
+    rates: tuple[PositiveFloat, ...] = (1e-2, 3e-2, 1e-1)
+    """optimum: learning rates of Adam. Each takes all the passes, and the lowest loss is kept."""
     readout_epochs: PositiveInt = 20
     """trained_readout: number of passes over the data with each of four weight decays; the learning rate is 0 at the end."""
 

@@ -21,13 +21,13 @@ from jaxtyping import Array, Float
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.sweeps import SoftmaxFit
+from launch.digits.config import Config
 from launch.digits.kernel import describe_images, kernel_features
 from launch.digits.solved import Parts, Problem, dev_scores, held_out_tenth, keep, linear, make_key, save_model
-from launch.kit.views import Column, Results, Row, Table
+from launch.kit.views import Column, Results, Row, Table, groups, means, where
 
 _ridge = 1e-4  # in units of the features' mean variance, as the softmax layer of `kernel` has it on MNIST
-_rates = (3e-3, 1e-2, 3e-2)  # of Adam; each takes a third of the passes, and the lowest loss wins
-_gaps = (1e-2, 1e-3, 1e-4, 1e-5)
+_shown = (3, 10, 30, 100, 300)  # passes after which a table has the loss
 _block = 2000
 
 Point = tuple[Any, Any]  # U [D, N] and b [N]
@@ -65,16 +65,16 @@ def gradient(task: Task, record: Record, U: np.ndarray, b: np.ndarray) -> tuple[
     return float(value), np.asarray(dU, float), np.asarray(db, float)
 
 
-def sweeps(task: Task, record: Record, passes: int, seed: int) -> Point:
+def sweeps(task: Task, record: Record, config: Config) -> Point:
     """Sweeps `U -= 2 (C + 2 penalty)⁻¹ ∇L` (Böhning 1992)."""
     U, b = np.zeros((len(task.mean), len(task.b))), np.asarray(task.b, float)
-    for _ in range(passes):
+    for _ in range(config.passes):
         _, dU, db = gradient(task, record, U, b)
         U, b = U - 2 * scipy.linalg.cho_solve((task.factor, True), dU), b - 2 * db
     return U, b
 
 
-def lbfgs(task: Task, record: Record, passes: int, seed: int, *, metric: bool = False) -> Point:
+def lbfgs(task: Task, record: Record, config: Config, *, metric: bool = False) -> Point:
     """L-BFGS of SciPy, with a metric on `V = Lᵀ U`.
 
     L Lᵀ = C + 2 penalty; the bound makes the curvature of V at most 1/2.
@@ -92,16 +92,16 @@ def lbfgs(task: Task, record: Record, passes: int, seed: int, *, metric: bool = 
         return (scipy.linalg.solve_triangular(task.factor, V, lower=True, trans=1) if metric else V), b
 
     start = np.concatenate([np.zeros(len(task.mean) * N), np.asarray(task.b, float)])
-    stop: Any = {"maxfun": passes, "maxiter": passes, "ftol": 1e-12, "gtol": 1e-9}
+    stop: Any = {"maxfun": config.passes, "maxiter": config.passes, "ftol": 1e-12, "gtol": 1e-9}
     return point(scipy.optimize.minimize(value, start, jac=True, method="L-BFGS-B", options=stop).x)
 
 
-def adam(task: Task, record: Record, passes: int, seed: int) -> Point:
+def adam(task: Task, record: Record, config: Config) -> Point:
     """Adam on batches of 128 images, each rate falling along a cosine."""
-    epochs, size, M = max(1, passes // len(_rates)), min(128, len(task.H)), len(task.H)
+    size, M = min(128, len(task.H)), len(task.H)
     found: list[tuple[float, Point]] = []
-    for rate in _rates:
-        optimizer = optax.adam(optax.cosine_decay_schedule(rate, epochs * (M // size)))
+    for rate in config.rates:
+        optimizer = optax.adam(optax.cosine_decay_schedule(rate, config.passes * (M // size)))
 
         @jax.jit
         def epoch(point: Any, state: Any, rows: Array, optimizer: Any = optimizer) -> Any:
@@ -115,9 +115,9 @@ def adam(task: Task, record: Record, passes: int, seed: int) -> Point:
             return jax.lax.scan(step, (point, state), rows)[0]
 
         point: Any = (jnp.zeros((len(task.mean), len(task.b)), task.H.dtype), task.b)
-        state, generator = optimizer.init(point), np.random.default_rng(seed)
+        state, generator = optimizer.init(point), np.random.default_rng(config.seed)
         value = np.inf
-        for _ in range(epochs):
+        for _ in range(config.passes):
             rows = generator.permutation(M)[: M // size * size].reshape(-1, size)
             point, state = epoch(point, state, jnp.asarray(rows))
             record(value := float(_loss(*point, task.H, task.Y, task.penalty)), rate=rate)
@@ -125,7 +125,7 @@ def adam(task: Task, record: Record, passes: int, seed: int) -> Point:
     return min(found, key=lambda one: one[0])[1]
 
 
-SOLVERS: dict[str, Callable[[Task, Record, int, int], Point]] = {
+SOLVERS: dict[str, Callable[[Task, Record, Config], Point]] = {
     "lbfgs_metric": functools.partial(lbfgs, metric=True),
     "lbfgs": lbfgs,
     "sweeps": sweeps,
@@ -166,22 +166,26 @@ def _second_moments(H: Float[Array, "M D"]) -> Array:
 
 def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, Array]]) -> list[Row]:
     config, solver, (task, H, H_test) = problem.config, key["solver"], made()
-    start, passes = time.perf_counter(), 0
+    start, curves = time.perf_counter(), dict[float, list[float]]()
     with stage(f"optimum by {solver}", "passes") as progress:
 
-        def record(value: float, **about: Any) -> None:
-            nonlocal passes
-            passes += 1
-            seconds = time.perf_counter() - start
-            problem.folder.log(event="pass", solver=solver, passes=passes, loss=value, seconds=seconds, **about)
-            progress(passes, config.passes)
+        def record(value: float, rate: float = 0.0) -> None:
+            curves.setdefault(rate, []).append(value)
+            seconds, done = time.perf_counter() - start, len(curves[rate])
+            problem.folder.log(event="pass", solver=solver, rate=rate, passes=done, loss=value, seconds=seconds)
+            progress(sum(map(len, curves.values())), config.passes * max(1, len(config.rates) * (rate > 0)))
 
-        U, b = SOLVERS[solver](task, record, config.passes, config.seed)
-    seconds = time.perf_counter() - start
+        U, b = SOLVERS[solver](task, record, config)
+    seconds, rate = time.perf_counter() - start, min(curves, key=lambda rate: curves[rate][-1])
+    curve, passes = curves[rate], sum(map(len, curves.values()))
     fit = SoftmaxFit(jnp.asarray(U, H.dtype), jnp.asarray(b, H.dtype), ())
     (M, D), N = task.H.shape, len(task.b)
     factored = D**3 / 3 + 2 * M * D**2 + passes * 2 * N * D**2 if solver in ("sweeps", "lbfgs_metric") else 0
     fields = {"loss": float(_loss(fit.U, fit.intercept, task.H, task.Y, task.penalty)), "passes": passes, "ridge": _ridge}
+    fields |= {f"loss_{n}": curve[n - 1] for n in _shown if n <= len(curve)} | {
+        "seed": config.seed,
+        "learning_rate": rate or None,
+    }
     fields |= {
         "seconds": seconds,
         "flops": passes * 4.0 * M * D * N + factored,
@@ -194,37 +198,28 @@ def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, 
     return [keep(problem, key, linear(layer).params, logits, H_test @ fit.U + fit.intercept[None], **fields)]
 
 
-def to_gaps(results: Results) -> list[Row]:
-    """Passes until a loss is this near to the lowest; Adam's best rate."""
-    events = results.events("pass", "solver", "passes")
-    lowest = min((event["loss"] for event in events), default=0.0)
-    rows = []
-    for row in where_optimum(results):
-        own = [event for event in events if event["solver"] == row["solver"]]
-        rates = {event.get("rate"): event["loss"] for event in own}  # the last loss of each
-        own = [event for event in own if event.get("rate") == min(rates, key=lambda rate: rates[rate])]
-        reached = {gap: next((n for n, one in enumerate(own, 1) if one["loss"] <= lowest + gap), None) for gap in _gaps}
-        rows.append({**row, "excess": row["loss"] - lowest, **{f"to {gap:g}": passes for gap, passes in reached.items()}})
-    return rows
-
-
-def where_optimum(results: Results) -> list[Row]:
-    """The rows of the optimum."""
-    return [row for row in results.rows if row["method"] == "optimum"]
+def above_lowest(results: Results) -> list[Row]:
+    """Means over seeds; losses are those above the lowest of the seed."""
+    lines = []
+    for own in groups(where(results.rows, method="optimum"), ["seed"]).values():
+        lowest = min(row["loss"] for row in own)
+        losses = ("loss", *(f"loss_{n}" for n in _shown))
+        lines += [{**row, **{f"{name} above": row[name] - lowest for name in losses if name in row}} for row in own]
+    return means(lines, ["solver"])
 
 
 OPTIMUM = Table(
     (
         Column("solver", lambda row: row["solver"].replace("_", ", ")),
-        Column("loss, nats", "loss", ".6f"),
-        Column("above the lowest", "excess", ".1e"),
-        *(Column(f"passes to {gap:g}", f"to {gap:g}", "d") for gap in _gaps),
-        Column("passes", "passes", "d"),
+        Column("loss, nats", "loss", ".5f"),
+        *(Column(f"above the lowest after {n}", f"loss_{n} above", ".1e") for n in _shown),
+        Column("at the end", "loss above", ".1e"),
+        Column("passes", "passes", ".0f"),
         Column("TFLOP", "flops", ".2f", 1e-12),
-        Column("seconds", "seconds", ".0f"),
-        Column("held-out loss", "dev_loss", ".5f"),
+        Column("held-out loss", "dev_loss", ".4f"),
         Column("held-out %", "dev_accuracy", ".2f", 100),
         Column("test %", "test_accuracy", ".2f", 100),
+        Column("seeds", "number", "d"),
     ),
-    to_gaps,
+    above_lowest,
 )

@@ -328,6 +328,10 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     """Refuse flags that do not fit each other."""
     methods = set(config.methods)
     yield not (methods and config.layers), "--methods and --layers need at least one value each"
+    yield (
+        "optimum" in methods and not config.rates,
+        "--rates without a value: give at least one, e.g. 0.01",
+    )
 
 
 @refuses
@@ -343,6 +347,14 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
     yield (config.octaves or 0) > octaves, f"--octaves {config.octaves} {wide}: use at most {octaves}"
     yield grid_cells(config, side) > side, f"--grid {config.grid} {wide}: use at most {side} cells"
     D, present = 2 * config.frequencies, host_bytes()
+    held = 8 * D * len(read(config).train_images)  # the features of all training images, and of nine tenths
+    yield (
+        "optimum" in config.methods and held > present,
+        (
+            f"--methods optimum keeps {held / 1e9:,.0f} GB of features, and {present / 1e9:,.0f} GB are here: use fewer "
+            "--frequencies, or --limit"
+        ),
+    )
     needed, matrices = 4 * _matrices * D**2, f"{_matrices} matrices of {D} x {D} numbers"
     machine = f"this machine has {present / 1e9:,.0f} GB; use at most {int((present / 4 / _matrices) ** 0.5 / 2)}"
     taken = f"{matrices} take {needed / 1e9:,.0f} GB, and {machine}"

@@ -74,6 +74,11 @@ judge --run {{run}} --pairs {{empty}} | has no pair: give JSON lines
 judge --run {{run}} --pairs {{pairs}} --out {{run}} | choose another --out
 compare --run {{run}} --text {{pairs}} | name the one that holds the text, --field NAME
 classify --run {{run}} --images x.png | this command reads runs of
+classify-text --train {{reviews}} --field text --label y --text ' ' | --text ' ': give at least one word to classify
+classify-text --train {{reviews}} --field body --label y | line 2 has no field 'body': it has 'text', 'y', 'one'
+classify-text --train {{reviews}} --field text --label one | --label one: --train has 1 labels; give texts of two labels or more
+classify-text --train {{reviews}} --field text --label y | fewer than 10 texts of every label: give more, or name --test
+classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text or y is empty; fill it
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
@@ -135,6 +140,7 @@ def places(tmp_path_factory):
     for name, content in {
         **{"text.txt": "\n".join(TEXT), "two.txt": "ab\nef\n", "empty.txt": "", "latin.txt": "caf\xe9\n"},
         "pairs.jsonl": '{"sentence_good": "the cat sat", "sentence_bad": "cat the sat", "id": 0}',
+        **{"reviews.csv": "text,y,one\nfine,5,1\ndull,1,1\n", "blank.csv": "text,y\nfine,5\ndull,\n"},
     }.items():
         (base / name).write_text(content, encoding="latin-1")
         found[name.partition(".")[0]] = base / name
@@ -177,7 +183,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy_before_anything_is_com
         assert not programs or {*LATE} & {*arguments}, f"compiled before the refusal: {programs}"
 
     each_row(check, CASES)
-    assert {line.split()[0] for line, _ in CASES} >= set(cli.COMMANDS) - {"beam", "data"}
+    assert {line.split()[0] for line, _ in CASES} >= set(cli.COMMANDS) - {"beam", "data", "harness"}
 
 
 def test_every_number_that_a_command_takes_has_bounds():

@@ -1,58 +1,146 @@
-"""The recipe for lm-evaluation-harness against our own scores, and on a local task without a network."""
+"""lm-evaluation-harness with a model of this project, against our own scores, on local tasks and without a network."""
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
-import yaml
 
-from jexplicit import fit
-from jexplicit.lm import next_token
+from jexplicit import fit, score
+from jexplicit.data import encode_documents
+from jexplicit.data.corpora import text_sizes
+from jexplicit.data.inputs import read_pairs
+from jexplicit.lm.evaluation import comparable_measures, judgement, preferences, spelling
+from jexplicit.lm.reading import init, predict, read
+from launch.harness import __main__ as harness
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of lm_eval's own imports
 
-SENTENCES = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")]
-RECIPE = Path(__file__).parents[2] / "docs" / "recipes" / "lm_eval_model.py"
+WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
+RNG = np.random.default_rng(0)
+SENTENCES = [" ".join(RNG.choice(WORDS, RNG.integers(4, 9))) for _ in range(60)]
+NEW = ["the dog ran under a tree", "one zebra sat", "a bird sang by the house on the mat"]
+KINDS: dict[str, Any] = {
+    "past": {"history": "all", "eos": True, "gates": 1, "stages": 1},
+    "adaptive": {"history": "adaptive", "gates": 1, "stages": 1},
+    "quick": {"method": "bigram"},
+}
 
 
-def test_log_likelihoods_are_our_scores_and_a_task_has_them(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Exported models: one of the text before and of ends of documents, one that counts what it reads, and bigrams."""
     pytest.importorskip("lm_eval")
-    spec = importlib.util.spec_from_file_location("recipe", RECIPE)
-    assert spec and spec.loader
-    spec.loader.exec_module(recipe := importlib.util.module_from_spec(spec))
-    fit(SENTENCES, "bigram", tokenizer="word").save(path := tmp_path / "model.safetensors")
-    lm = recipe.JexplicitModel(str(path))
-    (log_p,) = lm.model.score(["the cat sat on"])
-    pairs = [("the cat", " sat on"), ("the cat ", "sat on"), ("", "the cat sat on")]
-    found = lm.loglikelihood([SimpleNamespace(args=pair) for pair in pairs])
-    assert [p for p, _ in found] == pytest.approx([log_p[2:].sum(), log_p[2:].sum(), log_p.sum()], abs=1e-5)  # float32 sums
-    (rolling,) = lm.loglikelihood_rolling([SimpleNamespace(args=("the cat sat on",))])
-    assert rolling == pytest.approx(log_p.sum(), abs=1e-5)
-    likeliest = lm.model.tokenizer.decode([next_token(lm.model.model, lm.model.tokenizer.encode("sat")).argmax()])
-    requests = [SimpleNamespace(args=("sat", {"until": [" the"], "max_gen_toks": 3}))]
-    assert lm.generate_until(requests) == [f" {likeliest}"] and lm.of_pair("sat", f" {likeliest}")[1]
-    questions = [{"q": "the cat", "choices": [" sat on", " mat the"], "label": 0}] * 3
-    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, questions)))
-    task = {
-        "task": "own",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": f"{tmp_path}/q.jsonl"},
-        "test_split": "train",
+    paths = {name: tmp_path_factory.mktemp("models") / f"{name}.safetensors" for name in KINDS}
+    for name, options in KINDS.items():
+        fit(SENTENCES, tokenizer="word", **options).save(paths[name])
+    return paths
+
+
+@pytest.fixture(scope="module")
+def models(files) -> dict[str, Any]:
+    from launch.harness.model import JexplicitModel
+
+    own = {"batch_size": 1, "device": None}
+    return {name: JexplicitModel.create_from_arg_string(f"run={path}", own) for name, path in files.items()}
+
+
+def ask(*arguments):
+    return [SimpleNamespace(args=own) for own in arguments]
+
+
+@pytest.mark.parametrize("kind", ["past", "adaptive"])
+def test_loglikelihoods_are_those_of_a_loop_over_tokens_in_any_company(models, kind):
+    """Sums of a few float32 log-probabilities in nats, to 1e-4."""
+    lm = models[kind]
+    tokenizer, model = lm.saved.tokenizer, lm.saved.model
+    (likely,) = lm.generate_until(ask(("the cat", {"until": [], "max_gen_toks": 2})))
+    pairs = [("the cat", " sat on the mat"), ("the cat ", "sat on the mat"), ("", "a zebra"), ("one", ""), ("the cat", likely)]
+    found = lm.loglikelihood(ask(*pairs))
+    for (context, continuation), (log_p, greedy) in zip(pairs, found, strict=True):
+        ids, before = tokenizer.encode(context + continuation), len(tokenizer.encode(context))
+        state, expected, likeliest = init(model), 0.0, []
+        for m, token in enumerate(ids):
+            row = predict(model, state).copy()
+            row[tokenizer.unk_id] = -np.inf
+            likeliest += [row.argmax()] * (m >= before)
+            (own,), state = read(model, state, [int(token)])
+            expected += float(own) * (m >= before)
+        assert log_p == pytest.approx(expected, abs=1e-4) and greedy == (likeliest == ids[before:].tolist())
+    assert found[-1][1] and likely
+    again = lm.loglikelihood(ask(*pairs[::-1]))[::-1]
+    np.testing.assert_allclose([p for p, _ in again], [p for p, _ in found], atol=1e-5)
+
+
+def test_rolling_loglikelihoods_are_our_scores_of_documents_on_their_own(models):
+    lm = models["past"]
+    found = lm.loglikelihood_rolling(ask(*((text,) for text in [*NEW, ""])))
+    for text, log_p in zip(NEW, found, strict=False):
+        price = spelling(lm.saved.tokenizer, lm.saved.tokenizer.encode(text), text_sizes([text]))
+        own = score(lm.saved.model, encode_documents(lm.saved.tokenizer, [text]))[:-1].sum()  # not its end
+        assert log_p == pytest.approx(own - price, abs=1e-4)
+    assert found[-1] == 0
+
+
+def test_options_of_generation_are_those_of_lm_eval_and_samples_are_different_draws(models):
+    def say(name="quick", number=20, **options):
+        return models[name].generate_until(ask(*[("the cat", {"until": [], **options})] * number))
+
+    (whole,), (cut,) = (say("past", 1, until=until, max_gen_toks=5) for until in ([], ["\n", " the", " a"]))
+    assert whole.startswith(cut) and " the" not in cut and " a" not in cut
+    greedy = say(max_gen_toks=4)
+    assert len(set(greedy)) == 1 and say(max_gen_toks=4, do_sample=False, temperature=1.0) == greedy
+    assert len(set(say(max_gen_toks=4, do_sample=True))) > 1 and say(max_new_tokens=4) == say(max_tokens=4) == greedy
+    assert say(max_gen_toks=4, temperature=1.0, top_k=0) == say(max_gen_toks=4, temperature=1.0)
+    said = say(number=130, temperature=5.0, max_gen_toks=20)
+    assert len(set(said)) > 125 and say(number=1, temperature=5.0, max_gen_toks=20) == said[:1]  # whatever else is asked for
+    with pytest.raises(ValueError, match="generation option num_beams: leave it out"):
+        say(num_beams=4)
+    with pytest.raises(ValueError, match="max_gen_toks 0: generate at least one token"):
+        say(max_gen_toks=0)
+
+
+@pytest.mark.parametrize(
+    "missing, said", [("lm_eval.__main__", "'jexplicit[eval]'"), ("torch", "torch, or choose --model jexplicit")]
+)
+def test_what_is_to_be_installed_is_said_in_one_line(missing, said, monkeypatch, capsys):
+    pytest.importorskip("lm_eval")
+    monkeypatch.setattr(sys, "argv", [""])
+    monkeypatch.setitem(sys.modules, missing, None)  # as if it were missing
+    assert harness.main(["run", "--tasks", "blimp"]) == 2
+    assert f"error: {missing.partition('.')[0]} is missing: pip install {said}" in capsys.readouterr().err
+
+
+def test_the_command_reports_our_own_numbers(models, files, tmp_path, monkeypatch):
+    unsorted = [s for s in SENTENCES[:12] if s.split() != sorted(s.split())]
+    pairs = [{"sentence_good": s, "sentence_bad": " ".join(sorted(s.split()))} for s in unsorted]
+    data = {"pairs": pairs, "text": [{"text": text} for text in NEW], "ask": [{"q": "the cat", "a": "sat"}]}
+    few = {"generation_kwargs": {"until": ["\n"], "max_gen_toks": 4}}
+    choice, measures = "{{[sentence_good, sentence_bad]}}", ("word_perplexity", "bits_per_byte")
+    kinds = {
+        "pairs": {"output_type": "multiple_choice", "doc_to_text": "", "doc_to_target": 0, "doc_to_choice": choice},
+        "text": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"},
+        "ask": {"output_type": "generate_until", "doc_to_text": "{{q}}", "doc_to_target": "{{a}}", **few},
     }
-    task |= {
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{q}}",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": "{{label}}",
-    }
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(task | {"metric_list": [{"metric": "acc"}]}))
+    for (name, kind), metrics in zip(kinds.items(), (["acc"], measures, ["exact_match"]), strict=True):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, data[name])))
+        source = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": f"{tmp_path}/{name}.jsonl"}}}
+        own = {"task": f"local_{name}", "test_split": "test", "metric_list": [{"metric": metric} for metric in metrics]}
+        (tmp_path / f"{name}.yaml").write_text(json.dumps({**own, **source, **kind}))  # JSON is YAML
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    flags = f"run --model jexplicit --model_args run={path} --tasks own --include_path {tmp_path} --output_path {tmp_path}/out"
-    monkeypatch.setattr(sys, "argv", ["lm_eval", *flags.split()])
-    recipe.cli_evaluate()
+    monkeypatch.setattr(sys, "argv", ["lm_eval"])
+    flags = f"--tasks local_pairs,local_text,local_ask --include_path {tmp_path} --output_path {tmp_path}/out"
+    assert harness.main(f"run --model jexplicit --model_args run={files['past']},history=all {flags}".split()) == 0
     (written,) = (tmp_path / "out").rglob("results_*.json")
-    assert json.loads(written.read_text())["results"]["own"]["acc,none"] == 1
+    results, lm = json.loads(written.read_text())["results"], models["past"]
+    log_p = sum(lm.loglikelihood_rolling(ask(*((text,) for text in NEW))))
+    ours = comparable_measures(-log_p, text_sizes(NEW))
+    for name in measures:
+        assert results["local_text"][f"{name},none"] == pytest.approx(ours[name], rel=1e-6)
+    without_ends = lm.saved.model._replace(eos=False)  # lm_eval scores no end of a sentence
+    found = judgement(preferences(without_ends, lm.saved.tokenizer, read_pairs(tmp_path / "pairs.jsonl")))
+    assert found.ties == 0 and results["local_pairs"]["acc,none"] == pytest.approx(found.accuracy)
+    assert "exact_match,none" in results["local_ask"]
