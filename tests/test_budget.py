@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 LINES = {"jexplicit": 14_299, "icl": 5_230, "launch": 9_429, "tools": 809, "tests": 17_408, "notebooks": 807}
 LONG_SENTENCES, INNER_NAMES = 0, 231
 MOST_WORDS, UNCLEAR = 14, re.compile(r"\b(of which|those of|so many)\b|\bwhat\b.*\bof\b", re.I)
-UNCLEAR_ON_PAGES = 4  # words without their noun, ", too" at an end, a predicative "is of", and scores that a model "has"
+UNCLEAR_ON_PAGES = 2  # words without their noun, ", too" at an end, a predicative "is of", and scores that a model "has"
 PATTERNS = re.compile(
     r"\b(of which|those of|so many|beside|what)\b|, too\b|\bin the place of\b|\b(is|are|was|were) of (the|a|one|two|shared)\b"
     r"|\b(has|have|had)\s(a (loss|perplexity) of )?\d+(\.\d+(?! M)|\s%)"
