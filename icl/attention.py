@@ -123,6 +123,11 @@ def init_layers(
         ValueError: a number that is no whole one or below 1, or a scale that is not positive.
 
     Source: von Oswald et al. 2023, App. A.12, as in its code.
+
+    Example:
+        >>> bool(0.013 < init_layers(jax.random.key(0), 11, heads=100).W_K.std() < 0.014)  # sqrt(0.002 / 11) = 0.0135
+        True
+
     """
     if not all(isinstance(n, int | np.integer) and n > 0 for n in (width, layers, heads)) or not scale > 0:
         given = f"width {width}, {layers} layers, {heads} heads, scale {scale}"
@@ -340,6 +345,11 @@ def softmax_descent_layer(
         ValueError: sizes below 1, or a sharpness that is not positive.
 
     Source: this package; von Oswald et al. 2023, App. A.9, observe it in two trained heads.
+
+    Example:
+        >>> softmax_descent_layer(3, 4, 0.5).P.shape
+        (1, 2, 4, 4)
+
     """
     return softmax_layers(descent_layers(dim, context, eta, outputs=outputs, dtype=dtype), context, sharpness=sharpness)
 

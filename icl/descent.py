@@ -165,6 +165,13 @@ def predictions(predictor: Predictor, batch: Sequence) -> Predictions:
     """A predictor on a batch (batch last): its predictions, sensitivities and losses.
 
     Source: von Oswald et al. 2023, Sec. 3, App. A.4.
+
+    Example:
+        >>> from icl.tasks import Tasks, sample_tasks
+        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
+        >>> [leaf.shape for leaf in predictions(lambda b: jnp.sum(b.x_q, axis=0, keepdims=True), batch)]
+        [(1, 4), (1, 3, 4), (4,)]
+
     """
     y, pullback = jax.vjp(lambda x_q: predictor(batch._replace(x_q=x_q)), batch.x_q)
     rows = [jnp.zeros_like(y).at[o].set(1) for o in range(len(y))]  # a task's prediction depends on its own query alone

@@ -98,6 +98,12 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
         ValueError: shapes that do not fit, no task, or a variance or a block that is not positive.
 
     Source: Raventós et al. 2023, Sec. 2.
+
+    Example:
+        >>> one = Sequence(jnp.eye(2), jnp.array([[1.0], [2.0]]), jnp.ones(2), jnp.zeros(1))
+        >>> discrete_mmse(one, jnp.array([[1.0, 2.0], [2.0, 1.0]]), 0.01).tolist()
+        [3.0]
+
     """
     initial_weights(sequence)  # checks the shapes
     X, Y, x_q, _ = sequence
@@ -173,6 +179,12 @@ def diversity_curve(tasks: Tasks, W: Float[Array, "M d"], numbers: Numbers[int])
 
     Raises:
         ValueError: a number below 1 or above the number of tasks, or labels without noise.
+
+    Example:
+        >>> tasks = Tasks(dim=2, context=5, noise=0.5)
+        >>> curve = diversity_curve(tasks, FiniteTasks(tasks, 64).weights(), [1, 8, 64])
+        >>> bool((curve.all_heads.pretraining <= curve.one_head.pretraining).all()), curve.descent.fresh.shape
+        (True, (3,))
     """
     if not numbers or min(numbers) < 1 or max(numbers) > len(W):
         raise ValueError(f"numbers {list(numbers)} of {len(W)} tasks: give some, from 1 to {len(W)}")

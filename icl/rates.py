@@ -46,6 +46,10 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
 
     Raises:
         ValueError: fewer than one context.
+
+    Example:
+        >>> context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2).shape
+        (2, 3)
     """
     if number < 1:
         raise ValueError(f"{number} contexts: draw at least one")
@@ -289,7 +293,13 @@ def _errors(values: Array, r: Array, weights: Any, tasks: Tasks) -> Array:
 
 
 def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial, tasks: Tasks) -> ContextLosses:
-    """The losses of layers on contexts with these eigenvalues [T, d], in float64."""
+    """The losses of layers on contexts with these eigenvalues [T, d], in float64.
+
+    Example:
+        >>> zero = Polynomial(np.zeros(1), np.zeros(1), 0.125)
+        >>> round(evaluate_polynomial(np.ones((4, 3)), zero, Tasks(dim=3)).loss, 3)
+        0.125
+    """
     with jax.enable_x64(True):
         rates = jnp.asarray(polynomial.eta, jnp.float64), jnp.asarray(polynomial.gamma, jnp.float64)
         by_context = np.asarray(jax.jit(losses_by_context)(jnp.asarray(values, jnp.float64), *rates, tasks))
@@ -314,6 +324,14 @@ def optimal_polynomials(
         ValueError: no layer, or a law without eigenvalues.
 
     Source: this package; GD++ as in von Oswald et al. 2023, App. A.10.
+
+    Example:
+        >>> from icl.rates import spectral_law
+        >>> tasks = Tasks(dim=10, context=10)
+        >>> one, two = optimal_polynomials(spectral_law(jax.random.key(0), tasks, 2000), tasks, layers=2, tied=True)
+        >>> bool(5 < one.eta[0] < 7), bool(two.loss < one.loss)
+        (True, True)
+
     """
     if layers < 1 or not law.values.size:
         raise ValueError(f"{layers} layers, {law.values.size} eigenvalues: use at least one of each")

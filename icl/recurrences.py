@@ -74,6 +74,12 @@ def linear_attention(stream: Stream, *, forgetting: PerToken = 1.0) -> Float[Arr
         ValueError: shapes that do not fit, or forgetting outside (0, 1].
 
     Source: Katharopoulos et al. 2020, Sec. 3.4; with forgetting: Yang et al. 2024, Gated Linear Attention.
+
+    Example:
+        >>> one = Stream(jnp.eye(2), jnp.array([[1.0], [2.0]]), jnp.ones((2, 2)))
+        >>> linear_attention(one).tolist(), linear_attention(one, forgetting=0.5).tolist()
+        ([[1.0], [3.0]], [[1.0], [2.5]])
+
     """
     (gamma,) = per_token(stream, forgetting=forgetting)
 
@@ -245,6 +251,12 @@ def mesa_conjugate_gradients(
         ValueError: as `mesa_recursion`, or no steps or tokens.
 
     Source: von Oswald et al. 2025, MesaNet.
+
+    Example:
+        >>> one = Stream(jnp.ones((3, 1)), jnp.array([[2.0], [4.0], [6.0]]), jnp.ones((3, 1)))
+        >>> mesa_conjugate_gradients(one, 1.0, steps=1, chunk=2).round(4).tolist()
+        [[1.0], [2.0], [3.0]]
+
     """
     if steps < 1 or chunk < 1:
         raise ValueError(f"{steps} steps, chunks of {chunk} tokens: use at least one of each")
@@ -413,6 +425,15 @@ def hebbian_losses(streams: Streams, *, forgetting: Any = 1.0) -> tuple[Float[Ar
 
     w' is a row of the layer's weights, w one of the map, and a_W its memory. With γ = 1 and a constant map it is one step of
     gradient descent at the best rate: `icl.one_step_loss`. Source: this package.
+
+    Example:
+        >>> from icl.closed_form import one_step_loss, optimal_rate
+        >>> from icl.tasks import Tasks
+        >>> tasks = Tasks(dim=4, context=6, inputs="normal", input_range=12**0.5, weight_scale=0.5, noise=0.5)
+        >>> factors, losses = hebbian_losses(Streams(dim=4, tokens=6))
+        >>> round(float(factors[-1]) * 6, 3), round(float(losses[-1] / one_step_loss(tasks, optimal_rate(tasks))), 4)
+        (0.5, 1.0)
+
     """
     lam = jnp.asarray(streams.spectrum)
     c = jnp.full_like(lam, 1 / streams.dim)
@@ -435,6 +456,12 @@ def delta_losses(streams: Streams, rate: Any = None) -> tuple[Float[Array, " T"]
 
     The prediction is a times the layer's output. rate: β, one number; default, the one of the lowest next loss, at every
     position. Source: Widrow and Hoff 1960, for Gaussian inputs and at the best rate: this package.
+
+    Example:
+        >>> rates, losses = delta_losses(Streams(dim=4, tokens=3))
+        >>> [round(float(rate), 3) for rate in rates], bool(losses[-1] < delta_losses(Streams(dim=4, tokens=3), 0.1)[1][-1])
+        ([0.143, 0.14, 0.136], True)
+
     """
     lam, a2 = jnp.asarray(streams.spectrum), streams.memory**2
 
@@ -458,6 +485,12 @@ def ridge_losses(streams: Streams) -> Float[Array, " T"]:
         ValueError: a map that drifts.
 
     Source: Dicker 2016, Dobriban and Wager 2018, Theorem 2.1.
+
+    Example:
+        >>> losses = ridge_losses(Streams(dim=50, tokens=150, noise=0.01))
+        >>> round(float(losses[-1]) / (0.5 * 0.01**2 * 50 / (150 - 50 - 1)), 2)  # least squares
+        0.99
+
     """
     if streams.memory != 1:
         raise ValueError(f"memory {streams.memory}: this closed form is for a constant map; use icl.kalman_filter")
@@ -485,6 +518,12 @@ def kalman_filter(stream: Stream, noise: PerToken, memory: PerToken) -> Float[Ar
         ValueError: shapes that do not fit, or outputs that are not finite (without noise, of repeated keys).
 
     Source: Kalman 1960.
+
+    Example:
+        >>> one = Stream(jnp.ones((2, 1)), jnp.array([[2.0], [4.0]]), jnp.ones((2, 1)))
+        >>> kalman_filter(one, 1.0, 1.0).round(4).tolist()
+        [[1.0], [2.0]]
+
     """
     _, sigma, a = per_token(stream, forgetting=1.0, noise=noise, memory=memory)
     prior = jnp.eye(stream.K.shape[1], dtype=stream.K.dtype) / stream.K.shape[1]

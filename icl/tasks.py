@@ -245,7 +245,13 @@ def sequences(batch: Sequence) -> Sequence:
 
 
 def vmap_tasks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.vmap` over the last axis, the batch axis of tasks."""
+    """`jax.vmap` over the last axis, the batch axis of tasks.
+
+    Example:
+        >>> batch = sample_tasks(jax.random.key(0), Tasks(dim=3, context=5), 4)
+        >>> vmap_tasks(lambda sequence: sequence.x_q)(batch).shape
+        (3, 4)
+    """
     return jax.vmap(function, in_axes=-1, out_axes=-1)
 
 
