@@ -113,3 +113,10 @@ def test_bad_input_is_refused_before_anything_is_counted():
         fit_counted(train, 3)
     with pytest.raises(ValueError, match="token stream"):
         fit_counted(train[:2], N)
+
+
+@pytest.mark.parametrize("history", ["none", "document", "adaptive"])
+def test_a_tiny_text_is_predicted_better_than_by_chance(history):
+    for few in (["to be or not to be"], ["a-b a-c"] * 5, ["the cat sat on the mat"] * 4):
+        model = jexplicit.fit(few, tokenizer="char", history=history)
+        assert model.perplexity(few) < model.tokenizer.vocab_size
