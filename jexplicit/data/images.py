@@ -361,14 +361,12 @@ def _images_in(path: Path, levels: int) -> np.ndarray:
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
-    with open_input(path) as file:  # of a missing file, a line of its own
-        file.read(1)
-    try:
-        with open_input(path) as file:
+    with open_input(path) as file:  # whose own error names what is wrong with the path
+        try:
             content: Any = np.load(file, allow_pickle=False)
             arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
-    except Exception as error:  # those of NumPy, tokenize, zipfile and zlib
-        raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers only") from error
+        except Exception as error:  # those of NumPy, tokenize, zipfile and zlib
+            raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers only") from error
     if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise ValueError(f"{path} holds {other[0]}, which is no array: write it again, np.savez(file, x_train=..., ...)")
     return arrays

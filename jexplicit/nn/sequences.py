@@ -260,7 +260,7 @@ def rotate(x: Float[Array, "B T H h"]) -> Float[Array, "B T H h"]:
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=3)
 
 
-_previous, _match = 40.0, 16.0  # scores of the token before, and of a match, above those of others
+_previous, _match = 40.0, 16.0  # by how much the token before, and a match, score above other tokens
 _gain = 4.0  # logit of a token that followed every time
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float
 
 from jexplicit.runs.checks import (
     as_float,
@@ -101,13 +101,6 @@ def parameter_closeness(U: Float[Array, "D N"], V: Float[Array, "D N"]) -> tuple
     U, V = (W - W.mean(axis=1, keepdims=True) for W in (U, V))
     sizes = jnp.linalg.norm(U), jnp.linalg.norm(V)
     return float(jnp.linalg.norm(U - V) / sizes[1]), float(jnp.vdot(U, V) / (sizes[0] * sizes[1]))
-
-
-def recall_by_class(guesses: Integer[Array, " M"], labels: Integer[Array, " M"], classes: int) -> Float[Array, " classes"]:
-    """The accuracy by class; NaN for a class without examples."""
-    of_class = jax.nn.one_hot(labels, classes)
-    right = (guesses == labels.astype(guesses.dtype)).astype(of_class.dtype)
-    return right @ of_class / of_class.sum(axis=0)
 
 
 _most = 100.0  # upper bound of the temperature: the logits are uninformative beyond it

@@ -32,6 +32,7 @@ _block = 2000
 
 Point = tuple[Any, Any]  # U [D, N] and b [N]
 Record = Callable[..., None]  # of the loss after one more pass
+Points = dict[float, Point]  # by the rate that led there, 0 without one
 
 
 class Task(NamedTuple):
@@ -65,16 +66,16 @@ def gradient(task: Task, record: Record, U: np.ndarray, b: np.ndarray) -> tuple[
     return float(value), np.asarray(dU, float), np.asarray(db, float)
 
 
-def sweeps(task: Task, record: Record, config: Config) -> Point:
+def sweeps(task: Task, record: Record, config: Config) -> Points:
     """Sweeps `U -= 2 (C + 2 penalty)⁻¹ ∇L` (Böhning 1992)."""
     U, b = np.zeros((len(task.mean), len(task.b))), np.asarray(task.b, float)
     for _ in range(config.passes):
         _, dU, db = gradient(task, record, U, b)
         U, b = U - 2 * scipy.linalg.cho_solve((task.factor, True), dU), b - 2 * db
-    return U, b
+    return {0.0: (U, b)}
 
 
-def lbfgs(task: Task, record: Record, config: Config, *, metric: bool = False) -> Point:
+def lbfgs(task: Task, record: Record, config: Config, *, metric: bool = False) -> Points:
     """L-BFGS of SciPy, with a metric on `V = Lᵀ U`.
 
     L Lᵀ = C + 2 penalty; the bound makes the curvature of V at most 1/2.
@@ -93,13 +94,13 @@ def lbfgs(task: Task, record: Record, config: Config, *, metric: bool = False) -
 
     start = np.concatenate([np.zeros(len(task.mean) * N), np.asarray(task.b, float)])
     stop: Any = {"maxfun": config.passes, "maxiter": config.passes, "ftol": 1e-12, "gtol": 1e-9}
-    return point(scipy.optimize.minimize(value, start, jac=True, method="L-BFGS-B", options=stop).x)
+    return {0.0: point(scipy.optimize.minimize(value, start, jac=True, method="L-BFGS-B", options=stop).x)}
 
 
-def adam(task: Task, record: Record, config: Config) -> Point:
+def adam(task: Task, record: Record, config: Config) -> Points:
     """Adam on batches of 128 images, each rate falling along a cosine."""
     size, M = min(128, len(task.H)), len(task.H)
-    found: list[tuple[float, Point]] = []
+    points: Points = {}
     for rate in config.rates:
         optimizer = optax.adam(optax.cosine_decay_schedule(rate, config.passes * (M // size)))
 
@@ -116,16 +117,15 @@ def adam(task: Task, record: Record, config: Config) -> Point:
 
         point: Any = (jnp.zeros((len(task.mean), len(task.b)), task.H.dtype), task.b)
         state, generator = optimizer.init(point), np.random.default_rng(config.seed)
-        value = np.inf
         for _ in range(config.passes):
             rows = generator.permutation(M)[: M // size * size].reshape(-1, size)
             point, state = epoch(point, state, jnp.asarray(rows))
-            record(value := float(_loss(*point, task.H, task.Y, task.penalty)), rate=rate)
-        found.append((value, point))
-    return min(found, key=lambda one: one[0])[1]
+            record(float(_loss(*point, task.H, task.Y, task.penalty)), rate=rate)
+        points[rate] = point
+    return points
 
 
-SOLVERS: dict[str, Callable[[Task, Record, Config], Point]] = {
+SOLVERS: dict[str, Callable[[Task, Record, Config], Points]] = {
     "lbfgs_metric": functools.partial(lbfgs, metric=True),
     "lbfgs": lbfgs,
     "sweeps": sweeps,
@@ -175,23 +175,17 @@ def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, 
             problem.folder.log(event="pass", solver=solver, rate=rate, passes=done, loss=value, seconds=seconds)
             progress(sum(map(len, curves.values())), config.passes * max(1, len(config.rates) * (rate > 0)))
 
-        U, b = SOLVERS[solver](task, record, config)
-    seconds, rate = time.perf_counter() - start, min(curves, key=lambda rate: curves[rate][-1])
-    curve, passes = curves[rate], sum(map(len, curves.values()))
+        points = SOLVERS[solver](task, record, config)
+    seconds = time.perf_counter() - start
+    rate = min(curves, key=lambda rate: np.nan_to_num(curves[rate][-1], nan=np.inf))  # one that diverged is not the best
+    (U, b), curve, passes = points[rate], curves[rate], sum(map(len, curves.values()))
     fit = SoftmaxFit(jnp.asarray(U, H.dtype), jnp.asarray(b, H.dtype), ())
     (M, D), N = task.H.shape, len(task.b)
     factored = D**3 / 3 + 2 * M * D**2 + passes * 2 * N * D**2 if solver in ("sweeps", "lbfgs_metric") else 0
     fields = {"loss": float(_loss(fit.U, fit.intercept, task.H, task.Y, task.penalty)), "passes": passes, "ridge": _ridge}
-    fields |= {f"loss_{n}": curve[n - 1] for n in _shown if n <= len(curve)} | {
-        "seed": config.seed,
-        "learning_rate": rate or None,
-    }
-    fields |= {
-        "seconds": seconds,
-        "flops": passes * 4.0 * M * D * N + factored,
-        "dimensions": D,
-        "factor_seconds": task.seconds,
-    }
+    fields |= {f"loss_{n}": curve[n - 1] for n in _shown if n <= len(curve)}
+    fields |= {"seed": config.seed, "learning_rate": rate or None, "seconds": seconds, "factor_seconds": task.seconds}
+    fields |= {"flops": passes * 4.0 * M * D * N + factored, "dimensions": D}
     logits = H @ fit.U + fit.intercept[None]
     fields |= dev_scores(problem, logits[held_out_tenth(problem)]) | {"backprop_free": solver != "adam"}
     layer = fit._replace(intercept=fit.intercept - task.mean @ fit.U)
@@ -222,6 +216,6 @@ OPTIMUM = Table(
         Column("seeds", "number", "d"),
     ),
     above_lowest,
-    "Means over seeds; losses on nine tenths of the training images. Adam's are those of its best rate, which the first seed "
-    "searched; its passes are those of the search.",
+    "Means over seeds; losses on nine tenths of the training images. Adam has its best rate, which the first seed searched; "
+    "the passes of Adam include the search.",
 )

@@ -11,7 +11,6 @@ from jexplicit.solvers.metrics import (
     closeness,
     fit_temperature,
     mean_loss,
-    recall_by_class,
     reliability,
 )
 
@@ -34,16 +33,6 @@ def test_closeness_is_the_loop_and_ignores_what_all_outputs_share():
     distance = np.sqrt((dots[0][0] - 2 * dots[0][1] + dots[1][1]) / dots[1][1])
     found = closeness(*map(jax.device_put, (U + rng.normal(size=(5, 1)), V, H)))
     assert found == pytest.approx((distance, dots[0][1] / np.sqrt(dots[0][0] * dots[1][1]), same), rel=1e-12)
-
-
-def test_recall_is_counted_class_by_class():
-    rng = np.random.default_rng(0)
-    guesses, labels = rng.integers(0, 4, 50), rng.integers(0, 3, 50)  # nothing is of class 3
-    found = np.asarray(recall_by_class(jax.device_put(guesses), jax.device_put(np.asarray(labels, np.uint8)), 4))
-    for c in range(3):
-        of_class = [g for g, y in zip(guesses, labels, strict=True) if y == c]
-        assert found[c] == sum(g == c for g in of_class) / len(of_class)
-    assert np.isnan(found[3])
 
 
 def drawn(M=20_000, N=4, temperature=1.0, seed=0):

@@ -218,7 +218,7 @@ def _target_logit(kind: TableRows, x_and_y: Array) -> Float[Array, ""]:
 class TokenTables(TableRows):
     """Rows of single tokens: the token k back selects row x_k of a table.
 
-    tables: the different tables, arrays [N, N] or `Sparse`; offsets may share one, as those of Sum do.
+    tables: the different tables, arrays [N, N] or `Sparse`; offsets may share one, as in Sum.
     table_of_offset: for k = 1 .. K, which of them.
     """
 

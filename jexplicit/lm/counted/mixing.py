@@ -32,7 +32,7 @@ from scipy.special import expit
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.counted.contexts import Text, Tree, singular_vectors
 from jexplicit.lm.counted.evidence import MOST, Decisions, threads
-from jexplicit.runs.devices import check_threads, threads_lost
+from jexplicit.runs.devices import check_threads
 
 CLIP = 8.0  # of directions
 BLOCK = 64  # decisions from one change of the weights to the next, about
@@ -163,7 +163,7 @@ def read_gate(
     that are learned from, `blocks_of` them.
     """
     B, learn, D, H, out = len(y), len(blocks), gate.D, gate.H, np.empty(len(y), np.float32)
-    if learn and threads_lost:
+    if learn:
         check_threads()
     first = np.flatnonzero(np.diff(blocks, prepend=-1))  # decision of each block
     row, column = np.repeat([np.arange(len(first)), first], np.diff(np.append(first, learn)), axis=1)

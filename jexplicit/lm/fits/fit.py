@@ -9,7 +9,6 @@ imports what it alone needs: optax takes as long as a small fit.
 
 import contextlib
 import functools
-import hashlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Unit, read_documents
+from jexplicit.data.corpora import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.core.model import LanguageModel, logits, token_model
 from jexplicit.lm.core.names import Features, History, Method
@@ -165,10 +164,6 @@ def fit(
             text, held_out = text.parts(settings.calibration_positions)
             watch = (watch or Watch())._replace(dev=held_out)
         model, info = fit_model(method, text, settings, watch)
-    digest = hashlib.sha256(f"{len(read)} documents\n".encode())  # as that of a Corpus
-    for data in (text.encode("utf-8", "surrogatepass") for text in read):
-        digest.update(b"%d bytes\n%b" % (len(data), data))
-    digest.update(b"0 documents\n")
     about = {
         "method": method,
         "features": settings.features if "features" in OPTIONS[method] else "none",
@@ -176,7 +171,7 @@ def fit(
         "history": settings.history,
         "vocab_size": N,
         "train_tokens": int(np.count_nonzero(stream != PAD)),
-        "corpus_sha256": digest.hexdigest(),
+        "corpus_sha256": Corpus("texts", read, ()).sha256,
         "tokenizer": own.kind if isinstance(tokenizer, Tokenizer) or tokenizer in KINDS else str(tokenizer),
         **info,
     }
