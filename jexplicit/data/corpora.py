@@ -12,7 +12,6 @@ import functools
 import hashlib
 import heapq
 import importlib.util
-import json
 import logging
 import os
 import platform
@@ -40,7 +39,7 @@ from jexplicit.data.inputs import (
     named_field,
     path_list,
 )
-from jexplicit.runs.files import cache_folder, local_path, mark_used, write_whole
+from jexplicit.runs.files import local_path
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Iterable[str], covariant=True)
@@ -416,17 +415,15 @@ def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
 
 _HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
-_LAYOUT = "1"  # increment if the same source files give other documents
 _SURROGATE = re.compile("[\ud800-\udfff]")  # a docstring may contain one alone, which UTF-8 cannot encode
 
 
-def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
+def docs_corpus() -> Corpus[list[str]]:
     """Help topics and docstrings of the Python standard library, without duplicates.
 
-    A Python release determines the corpus (`about_corpus`). keep: cache it, as parsing takes 6 s of CPU time.
+    A Python release determines the corpus (`about_corpus`); parsing takes 2 s of CPU time.
     """
-    documents = _kept_documents() if keep else _standard_library_documents()
-    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in documents)
+    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in _standard_library_documents())
     return Corpus("docs", *split_documents(list(dict.fromkeys(text for text in texts if text.strip()))))
 
 
@@ -458,21 +455,6 @@ def _standard_library() -> list[Path]:
     return sorted(found)
 
 
-def _kept_documents() -> tuple[str, ...]:
-    """The documents from the cache, if no source file has changed."""
-    about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _standard_library()]
-    key = hashlib.sha256(json.dumps([sys.version, _LAYOUT, *about]).encode()).hexdigest()
-    path = cache_folder() / key[:32] / "documents.json"
-    try:
-        documents = tuple(json.loads(path.read_text()))
-    except (OSError, ValueError):  # missing or damaged
-        documents = _standard_library_documents()
-        with contextlib.suppress(ValueError):  # unwritable cache: not used
-            write_whole(path, lambda file: file.write(json.dumps(documents).encode()))
-    mark_used(path.parent)
-    return documents
-
-
 def _file_docstrings(path: Path) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's code
@@ -499,11 +481,10 @@ def read_corpus(
     split: Split = "blocks",
     feature: str = "text",
     data_dir: str | os.PathLike | None = None,
-    keep: bool = False,
 ) -> Corpus:
     """The corpus of a name: `docs`, `text` or `tfds:NAME`.
 
-    train, dev, field, documents, split: of `text_corpus`. feature, data_dir: of TFDS. keep: of `docs_corpus`.
+    train, dev, field, documents, split: of `text_corpus`. feature, data_dir: of TFDS.
     """
     kind, _, of_tfds = name.partition(":")
     if kind == "tfds" and of_tfds:
@@ -512,4 +493,4 @@ def read_corpus(
         return text_corpus(train, dev, field=field, documents=documents, split=split)
     if name != "docs":
         raise ValueError(f"corpus {name!r}: choose docs or tfds:NAME, or name training files")
-    return docs_corpus(keep=keep)
+    return docs_corpus()

@@ -18,7 +18,6 @@ from jexplicit.data import corpora
 from jexplicit.data import shards as module
 from jexplicit.data.corpora import (
     Corpus,
-    docs_corpus,
     iterate_split,
     overlap,
     read_documents,
@@ -30,16 +29,15 @@ from jexplicit.data.corpora import (
     text_sizes,
 )
 from jexplicit.data.shards import (
-    cached_streams,
     count_tokens,
     read_shards,
     read_sizes,
+    tokenize_corpus,
     write_shards,
     write_sizes,
 )
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
-from jexplicit.runs.files import cache_entries
 from launch.shards import main
 
 DOCUMENTS = ["to be", "or not", "", "to be", "that", "is", "the", "question", "whether", "'tis", "nobler", "in the mind", "to"]
@@ -260,23 +258,6 @@ def test_a_text_corpus_is_read_again_by_every_loop_and_its_hash_is_of_documents_
 # Documentation as a corpus
 
 
-def test_docs_corpus_is_parsed_once_and_again_where_the_cache_is_damaged_or_cannot_be_written(tmp_path, monkeypatch):
-    parsed, calls = ("first topic", "second, with a lone \ud800 surrogate", "third", "fourth"), []
-    source = tmp_path / "module.py"
-    monkeypatch.setattr(corpora, "_standard_library_documents", lambda: calls.append(1) or parsed)
-    monkeypatch.setattr(corpora, "_standard_library", lambda: [source])
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
-    source.write_text("'a module'")
-    corpus = docs_corpus()
-    assert docs_corpus(keep=True) == docs_corpus(keep=True) == corpus and len(calls) == 2
-    (entry,) = cache_entries(tmp_path / "cache")  # launch.cache lists and clears it
-    (entry.path / "documents.json").write_text("[")
-    assert docs_corpus(keep=True) == corpus and len(calls) == 3
-    source.write_text("'a longer module'")
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(source))
-    assert docs_corpus(keep=True) == corpus and len(calls) == 4
-
-
 SOURCE = (
     "'m'\nif x:\n def a(): 'a'\nelse:\n class b:\n  'b'\n  async def c(): 'c'\ntry:\n def d(): 'd'\nexcept E:\n def e(): 'e'\n"
 )
@@ -305,11 +286,11 @@ def test_sizes_and_overlap_are_those_of_a_loop_and_are_kept(tmp_path):
     assert found.documents == len(twins) / len(DEV) == 0.4
     assert found.bytes == text_sizes(twins).bytes / text_sizes(DEV).bytes
     assert overlap(DEV, DEV) == (1, 1) and overlap([], TRAIN) == (0, 0)
-    corpus, cache = Corpus("tiny", TRAIN, DEV), tmp_path / "cache"
-    made, read = (cached_streams(corpus, kind="char", vocab_size=None, cache_dir=cache) for _ in range(2))
-    assert read.cached and not made.cached
-    assert made.dev_sizes == read.dev_sizes == text_sizes(DEV)
-    assert made.dev_in_train == read.dev_in_train == found
+    seen = []
+    text = tokenize_corpus(Corpus("tiny", TRAIN, DEV), "char", progress=lambda *now: seen.append(now))
+    assert (text.dev_sizes, text.dev_in_train, seen) == (text_sizes(DEV), found, [(3, 8), (8, 8)])
+    for stream, documents in ((text.train, TRAIN), (text.dev, DEV)):
+        np.testing.assert_array_equal(stream, encode_documents(text.tokenizer, documents))
     assert read_sizes(tmp_path) is None
     write_sizes(tmp_path, text_sizes(DEV))
     assert read_sizes(tmp_path) == text_sizes(DEV)
@@ -328,7 +309,7 @@ def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatc
     for flags, corpus in ((["--train", path], text_corpus([path]).in_memory()), (["--preset", "tiny"], limited)):
         out = tmp_path / flags[0]
         assert main(["--out", str(out), *flags, "--vocab-size", "40"]) == 0
-        text = cached_streams(corpus, kind="bpe", vocab_size=40, cache_dir=tmp_path / "cache")
+        text = tokenize_corpus(corpus, "bpe", 40)
         assert Tokenizer.load(out / "tokenizer.model") == text.tokenizer
         for part, stream in (("train", text.train), ("dev", text.dev)):
             found = read_shards(out / part)
