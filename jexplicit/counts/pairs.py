@@ -27,7 +27,15 @@ from jexplicit.counts.tables import (
     sum_tables,
     windows,
 )
-from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
+from jexplicit.data.contexts import (
+    Stream,
+    check_radius,
+    check_token_ids,
+    context_columns,
+    distinct_rows,
+    quotient_and_rest,
+    tally,
+)
 from jexplicit.data.shards import Shards
 from jexplicit.data.tokenizers import Progress
 from jexplicit.runs.checks import is_concrete
@@ -40,8 +48,6 @@ from jexplicit.runs.devices import (
     part_of_process,
     sum_over_processes,
 )
-
-_largest = 2**63 - 1
 
 
 class ContextLevel(NamedTuple):
@@ -85,7 +91,7 @@ def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], 
         ([3, 5], [1, 2])
     """
     N = vocab_size
-    (number, *longer), y, n = distinct_positions(X, Y, N)
+    (number, *longer, y), n = distinct_rows([*X.T, Y])
     begins = np.concatenate([[True], number[1:] != number[:-1]])
     contexts, start = [np.arange(N)], starts_of(number, N)
     for c in longer:
@@ -116,53 +122,10 @@ def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
     return start
 
 
-def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different keys in order with their counts; keys are sorted in place."""
-    keys.sort()
-    first = np.flatnonzero(np.concatenate([np.ones(min(len(keys), 1), bool), keys[1:] != keys[:-1]]))
-    n = np.full(len(first), len(keys), np.int32)
-    n[:-1] = first[1:]
-    n -= first.astype(np.int32)
-    return keys[first], n
-
-
 def sum_runs(values: np.ndarray, start: Int[np.ndarray, " C_plus_1"]) -> np.ndarray:
     """`sum_e values[e]` over start[c] <= e < start[c + 1], for many short runs."""
     until = np.concatenate([[0], np.cumsum(values)])
     return until[start[1:]] - until[start[:-1]]
-
-
-def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Quotient and remainder; NumPy's own take ten times as long."""
-    quotient = keys // size
-    rest = quotient * size
-    return quotient, np.subtract(keys, rest, out=rest)
-
-
-def distinct_positions(
-    X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], N: int
-) -> tuple[list[Integer[np.ndarray, " E"]], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different (ids, target) in their order, and how often each occurs."""
-    key, bound, steps = X[:, 0].astype(np.int64), N, []
-    for digit in (*X.T[1:], Y):
-        if bound * N > _largest:  # the key would grow too large: its values are numbered
-            values, key = np.unique(key, return_inverse=True)
-            steps.append(values)
-            bound = len(values)
-        key *= N
-        key += digit
-        bound *= N
-        steps.append(None)
-    key, n = tally(key)
-    digits: list[np.ndarray] = []
-    for step in reversed(steps):
-        if step is not None:
-            key = step[key]
-        else:
-            key, digit = quotient_and_rest(key, N)
-            digits.append(digit.astype(np.min_scalar_type(N)))
-    *ids, y = key, *reversed(digits)
-    return ids, y, n
 
 
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache

@@ -1,14 +1,14 @@
 """A corpus: train and dev documents, read lazily, their splits and sources.
 
-Contexts do not cross the boundaries of documents, such as lines of a text file or docstrings. The documents of a corpus are an
-iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time. Sources
-are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for minutes, so
-likely failures are checked first), and the documentation of the Python standard library.
+Contexts do not cross documents, such as lines of a text file or docstrings. Documents are an iterable of strings that can be
+iterated repeatedly: a list, or `Documents`, which are read again every time. Sources are text files, TensorFlow Datasets (by
+random access without TensorFlow), and the documentation of the Python standard library.
 """
 
 import ast
 import contextlib
 import functools
+import gc
 import hashlib
 import heapq
 import importlib.util
@@ -30,13 +30,11 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from jexplicit.data.inputs import (
     Paths,
-    check_field,
     file_lines,
     file_records,
     file_stamp,
     kind_of,
     list_files,
-    named_field,
     path_list,
 )
 from jexplicit.runs.files import local_path
@@ -73,12 +71,10 @@ class Corpus(Generic[D]):
         """Hash of all documents and their boundaries, without the name; reads all documents."""
         digest = hashlib.sha256()
         for part in (self.train, self.dev):
-            documents = list(part)
-            digest.update(f"{len(documents)} documents\n".encode())
-            for document in documents:
-                data = document.encode("utf-8", "surrogatepass")
-                digest.update(b"%d bytes\n" % len(data))
-                digest.update(data)
+            documents = [document.encode("utf-8", "surrogatepass") for document in part]
+            digest.update(b"%d documents\n" % len(documents))
+            for data in documents:
+                digest.update(b"%d bytes\n%b" % (len(data), data))
         return digest.hexdigest()
 
     @property
@@ -121,9 +117,8 @@ def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: 
     if len(first) < 2:
         remedy = "use a text of 2 or more documents (lines, if not said otherwise), or give dev text as well"
         raise ValueError(f"{len(first)} document(s) cannot be split into train and dev: {remedy}")
-    for index, document in enumerate(chain(first, documents)):
-        if is_dev(index, len(first), every=every, block=block) == dev:
-            yield document
+    numbered = enumerate(chain(first, documents))
+    return (document for m, document in numbered if is_dev(m, len(first), every=every, block=block) == dev)
 
 
 def split_at_end(documents: Iterable[str], *, dev: bool, share: float = 0.1) -> Iterator[str]:
@@ -140,11 +135,6 @@ def split_at_end(documents: Iterable[str], *, dev: bool, share: float = 0.1) -> 
 
 
 Split = Literal["blocks", "end"]
-
-
-def _lazy_split(documents: Iterable[str], split: Split = "blocks") -> tuple[Documents, Documents]:
-    cut = iterate_split if split == "blocks" else split_at_end
-    return Documents(cut, documents, dev=False), Documents(cut, documents, dev=True)
 
 
 def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
@@ -203,12 +193,10 @@ def text_sizes(documents: Iterable[str]) -> TextSizes:
 
 def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
     """Shares of dev whose documents occur in train, for any white space."""
-    words = [(document, " ".join(document.split())) for document in dev]
-    wanted = {key for _, key in words}
-    found = {key for document in train if (key := " ".join(document.split())) in wanted}
-    sizes = [(_bytes(document), key in found) for document, key in words]
-    repeated, in_all = [size for size, twice in sizes if twice], sum(size for size, _ in sizes)
-    return Overlap(len(repeated) / max(len(sizes), 1), sum(repeated) / max(in_all, 1))
+    words = [(" ".join(document.split()), _bytes(document)) for document in dev]
+    found = {key for key, _ in words} & {" ".join(document.split()) for document in train}
+    repeated, in_all = [size for key, size in words if key in found], sum(size for _, size in words)
+    return Overlap(len(repeated) / max(len(words), 1), sum(repeated) / max(in_all, 1))
 
 
 def _bytes(document: str) -> int:
@@ -227,7 +215,9 @@ def text_corpus(
     check_reading([*train_files, *dev_files], field=field, documents=documents)
     reading: dict[str, Any] = {"field": field, "documents": documents}
     whole = Documents(files_documents, train_files, **reading)
-    parts = (whole, Documents(files_documents, dev_files, **reading)) if dev_files else _lazy_split(whole, split)
+    cut = iterate_split if split == "blocks" else split_at_end
+    parts = [Documents(cut, whole, dev=dev) for dev in (False, True)]
+    parts = (whole, Documents(files_documents, dev_files, **reading)) if dev_files else parts
     stamps = {"train_files": list(map(file_stamp, train_files)), "dev_files": list(map(file_stamp, dev_files))}
     return Corpus(", ".join(path_list(train)), *parts, {**stamps, **reading, "split": split})
 
@@ -251,7 +241,10 @@ def check_reading(files: Sequence[str], *, field: str | None, documents: str) ->
         raise ValueError(f"documents {documents!r}: choose one of {', '.join(get_args(Unit))}")
     records = [file for file in files if kind_of(file) != "text"]
     for file in records:
-        check_field(file, field)
+        first = next(file_records(file, [] if field is None else [field]), None)
+        if first is None:
+            raise ValueError(f"{file} holds no text: take it out, or check how it was written")
+        first.text(field)
     other = [file for file in sorted(set(files) - set(records)) if not _plain_name.search(file.lower())]
     if records and other:
         raise ValueError(f"{other[0]} is no file of records: name those only, such as *.jsonl, or name plain text .txt")
@@ -294,7 +287,7 @@ def locate_documents(
     empty = True
     if kind_of(path) != "text" or (content is not None and field is not None):
         for record in file_records(path, None if field is None or every else [field], content=content):
-            text = record.text(named_field(path, record.fields, field))
+            text = record.text(field)
             if every or text.strip():
                 empty = False
                 yield Document(text if text.strip() else "", path, record.line, record.fields if every else None)
@@ -351,8 +344,11 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
         raise ValueError(f"tfds:{name}: no {_info_file} there: name the folder of a data set that TFDS has prepared")
     home = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "the folder of TFDS")
     folder = home / name.split("/")[0]
-    if not versions and not any(folder.rglob(_info_file)) and not _reachable(*_host):
-        raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}")
+    if not versions and not any(folder.rglob(_info_file)):
+        try:
+            socket.create_connection(_host, timeout=3.0).close()
+        except OSError as error:  # offline, TFDS would try again for minutes
+            raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}") from error
     import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
 
     try:
@@ -379,13 +375,11 @@ def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike
         raise ValueError(f"tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (feature=NAME)")
     if "train" not in splits:
         raise ValueError(f"tfds:{name} has the splits {', '.join(splits)}, but no train: {_text_way_out}")
-    own = [
-        Documents(_tfds_documents, name, feature, data_dir, split)
-        for split in ("train", "validation", "test")
-        if split in splits
-    ]
+    names = [split for split in ("train", "validation", "test") if split in splits]
+    own = [Documents(_tfds_documents, name, feature, data_dir, split) for split in names]
     size = {split: int(about.num_bytes) for split, about in info.splits.items()}
-    train, dev = _lazy_split(own[0]) if len(own) == 1 else own[:2]
+    cut = [Documents(iterate_split, own[0], dev=dev) for dev in (False, True)]
+    train, dev = cut if len(own) == 1 else own[:2]
     return Corpus(f"tfds:{info.full_name}", train, dev, {"version": str(info.full_name), "bytes": size, "feature": feature})
 
 
@@ -401,14 +395,6 @@ def _tfds_documents(name: str, feature: str, data_dir: str | os.PathLike | None,
                 yield text
     except Exception as error:
         raise unreadable(name, error, way_out=_text_way_out) from error
-
-
-def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=seconds):
-            return True
-    except OSError:
-        return False
 
 
 # The documentation of Python
@@ -436,12 +422,17 @@ def about_corpus(name: str) -> str | None:
 def _standard_library_documents() -> tuple[str, ...]:
     from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
 
-    documents, unreadable = [topics[name] for name in sorted(topics)], []
-    for path in _standard_library():
-        try:
-            documents += _file_docstrings(path)
-        except (OSError, SyntaxError, ValueError, RecursionError) as error:
-            unreadable.append(f"{path} ({error})")
+    documents, unreadable, collecting = [topics[name] for name in sorted(topics)], [], gc.isenabled()
+    gc.disable()  # trees have no cycles, and it would look at all objects of JAX
+    try:
+        for path in _standard_library():
+            try:
+                documents += _file_docstrings(path)
+            except (OSError, SyntaxError, ValueError, RecursionError) as error:
+                unreadable.append(f"{path} ({error})")
+    finally:
+        if collecting:
+            gc.enable()
     if unreadable:
         logger.warning("skipped %d source files that cannot be read, the first: %s", len(unreadable), unreadable[0])
     return tuple(documents)
@@ -456,19 +447,18 @@ def _standard_library() -> list[Path]:
 
 
 def _file_docstrings(path: Path) -> list[str]:
+    """The docstrings of a module, its classes and functions, in their order."""
+
+    def docstrings(node: ast.AST) -> Iterator[str | None]:
+        if isinstance(node, _HasDocstring):
+            yield ast.get_docstring(node)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+                yield from docstrings(child)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's code
-        tree = ast.parse(path.read_bytes())
-    return [docstring for node in _definitions(tree) if (docstring := ast.get_docstring(node))]
-
-
-def _definitions(node: ast.AST) -> Iterator[_HasDocstring]:
-    """The module, classes and functions, in the order of the file."""
-    if isinstance(node, _HasDocstring):
-        yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from _definitions(child)
+        return list(filter(None, docstrings(ast.parse(path.read_bytes()))))
 
 
 def read_corpus(

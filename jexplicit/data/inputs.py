@@ -1,8 +1,8 @@
 """Opening inputs: files, compressed or not, pipes, and records with a text field.
 
-The kind of a file is determined by its name as given, in any case, and by its first bytes. Records (JSON, CSV, TSV, Parquet)
-are streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would join
-`"a"b` to one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
+The name of a file as given, in any case, and its first bytes determine its kind. Records (JSON, CSV, TSV, Parquet) are
+streamed, except a JSON array. The parsers are strict: pandas would join `"a"b` to one value, take a missing field for an empty
+one, and name no line. Parquet needs pyarrow, the extra `parquet`.
 """
 
 import bz2
@@ -71,14 +71,14 @@ def is_compressed(path: str) -> bool:
     return not is_pipe(path) and _head(path).startswith(tuple(_openers))
 
 
-def is_pipe(path: str) -> bool:
-    """Whether a path is neither a regular file nor a folder, such as /dev/stdin."""
-    return is_input(path) and not os.path.isfile(path)
-
-
 def is_input(path: str | os.PathLike) -> bool:
     """Whether a path is a file or a pipe."""
     return os.path.exists(path) and not os.path.isdir(path)
+
+
+def is_pipe(path: str) -> bool:
+    """Whether a path is neither a regular file nor a folder, such as /dev/stdin."""
+    return is_input(path) and not os.path.isfile(path)
 
 
 def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.BufferedIOBase:
@@ -151,7 +151,16 @@ def expand_paths(paths: Paths) -> list[str]:
     """The files of paths, globs and folders, as named and as often."""
     if not path_list(paths):
         raise ValueError("no text file given: name one or more files, globs or folders")
-    files = [file for path in path_list(paths) for file in _expand(path)]
+    files = []
+    for path in path_list(paths):
+        found = [path]
+        if not os.path.exists(path):  # before the glob: a file may be named notes[1].txt
+            if not glob.has_magic(path):
+                raise ValueError(f"no such file: {path!r}: check the path (it is read from {os.getcwd()!r})")
+            found = [match for match in sorted(glob.glob(path, recursive=True)) if not is_left_out(match)]
+            if not found:
+                raise ValueError(f"no file matches {path!r}: check the folder and the pattern")
+        files += [file for match in found for file in (folder_files(match) if os.path.isdir(match) else [match])]
     for file in files:
         try:
             file.encode()
@@ -200,19 +209,6 @@ def _open_zstd(source: Any) -> io.BufferedIOBase:
 _openers: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open, b"\x28\xb5\x2f\xfd": _open_zstd}
 
 
-def _expand(path: str) -> list[str]:
-    if os.path.isdir(path):
-        return folder_files(path)
-    if os.path.exists(path):  # before the glob: a file may be named notes[1].txt
-        return [path]
-    if not glob.has_magic(path):
-        raise ValueError(f"no such file: {path!r}: check the path (it is read from {os.getcwd()!r})")
-    matches = [match for match in sorted(glob.glob(path, recursive=True)) if not is_left_out(match)]
-    if not matches:
-        raise ValueError(f"no file matches {path!r}: check the folder and the pattern")
-    return [file for match in matches for file in (folder_files(match) if os.path.isdir(match) else [match])]
-
-
 def folder_files(folder: str | os.PathLike) -> list[str]:
     """The files of a folder and its subfolders, sorted, without hidden ones."""
     found: list[str] = []
@@ -245,8 +241,12 @@ class Record(NamedTuple):
             raise ValueError(f"{self._place} has no field {field!r}: {self._remedy}")
         return self.fields[field]
 
-    def text(self, field: str) -> str:
-        """The text in a field; a missing value is empty."""
+    def text(self, field: str | None) -> str:
+        """The text in a field, which records need; a missing value is empty."""
+        if field is None:
+            raise ValueError(
+                f"{self.file} has the fields {', '.join(self.fields)}: name the one that holds the text, field=NAME"
+            )
         value = self.value(field)
         if value is not None and not isinstance(value, str):
             found = f"{type(value).__name__} {str(value)[:40]!r}"
@@ -274,40 +274,21 @@ def file_records(path: str, fields: Iterable[str] | None = None, *, content: byt
     return _table_records(path, kind) if kind in ("csv", "tsv") else _json_records(file_lines(path, content=content), path)
 
 
-def check_field(path: str, field: str | None) -> None:
-    """Refuse a file of records without a given field."""
-    first = next(file_records(path, [] if field is None else [field]), None)
-    if first is None:
-        raise ValueError(f"{path} holds no text: take it out, or check how it was written")
-    first.text(named_field(path, first.fields, field))
-
-
-def named_field(path: str, fields: Iterable[str], field: str | None) -> str:
-    """The field of the text, which records need."""
-    if field is None:
-        raise ValueError(f"{path} has the fields {', '.join(fields)}: name the one that holds the text, field=NAME")
-    return field
-
-
 def _json_records(lines: Iterator[str], name: str) -> Iterator[Record]:
     """The records of JSON lines, or of one array of objects."""
     array = None
     for n, line in ((n, line) for n, line in enumerate(lines, 1) if line.strip()):
         array = array is None and line.lstrip().startswith("[")  # of the first line
-        found = _parsed(line + "".join(lines) if array else line, name, n)
+        try:
+            found = parse_json(line + "".join(lines) if array else line)
+        except ValueError as error:
+            n += getattr(error, "lineno", 1) - 1
+            raise ValueError(f"{name}, line {n}, is not JSON ({error}): write one object per line") from error
         for m, fields in enumerate(found, 1) if array else [(n, found)]:
             if not isinstance(fields, dict):
                 what = type(fields).__name__
                 raise ValueError(f"{name}, line {m}, is not a JSON object but a {what}: write one object per line")
             yield Record(m, fields, name)
-
-
-def _parsed(text: str, name: str, n: int) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        n += getattr(error, "lineno", 1) - 1
-        raise ValueError(f"{name}, line {n}, is not JSON ({error}): write one object per line") from error
 
 
 def _table_records(path: str, kind: str) -> Iterator[Record]:
@@ -379,16 +360,14 @@ def read_pairs(paths: Paths) -> list[MinimalPair]:
     for path in list_files(paths):
         before, name = len(pairs), Path(path).name.partition(".")[0]
         for record in file_records(path):
-            found = record.fields
-            good, bad = (found.get(key) for key in ("sentence_good", "sentence_bad"))
+            good, bad = (record.fields.get(key) for key in ("sentence_good", "sentence_bad"))
             if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
                 remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
                 place = f"{path}, line {record.line}"
                 raise ValueError(f"{place}, is not a minimal pair (a sentence is missing or empty): {remedy}")
-            field = str(found.get("field") or "").replace(
-                "/", "_"
-            )  # BLiMP has syntax/semantics and syntax_semantics, one field
-            pairs.append(MinimalPair(good, bad, str(found.get("UID") or name), field, str(found.get("linguistics_term") or "")))
+            about = {key: str(record.fields.get(key) or "") for key in ("UID", "field", "linguistics_term")}
+            field = about["field"].replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
+            pairs.append(MinimalPair(good, bad, about["UID"] or name, field, about["linguistics_term"]))
         if len(pairs) == before:
             raise ValueError(f"{path} has no pair: give JSON lines with sentence_good and sentence_bad")
     return pairs

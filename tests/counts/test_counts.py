@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from jexplicit.counts import pairs, tables
 from jexplicit.counts.pairs import count, count_contexts, count_sparse, window_pairs
 from jexplicit.counts.tables import merge_counts, read_tables, sum_tables, windows, write_table, write_tables_index
+from jexplicit.data import contexts
 from jexplicit.data.contexts import context_columns, with_leading_pads
 from jexplicit.runs.devices import data_mesh
 
@@ -201,7 +202,7 @@ def test_every_level_of_contexts_is_that_of_dictionaries(monkeypatch):
 
     # keys are numbered again where they would grow too large: never, once, often
     for length, largest in ((1, 2**63 - 1), (3, 40), (4, 2**63 - 1), (4, 100), (4, 40)):
-        monkeypatch.setattr(pairs, "_largest", largest)
+        monkeypatch.setattr(contexts, "_largest", largest)
         found, again = (count_contexts(X[m, :length], Y[m], N) for m in (np.arange(300), order))
         for one, other in zip(itertools.chain(*found), itertools.chain(*again), strict=True):
             np.testing.assert_array_equal(one, other)  # the order of positions changes nothing
@@ -218,7 +219,7 @@ def test_every_level_of_contexts_is_that_of_dictionaries(monkeypatch):
             assert len(level.contexts) == len(numbers)
             expected = sorted((numbers[x] * N + y, n) for (x, y), n in counts[n].items())
             assert list(zip(keys_of(level).tolist(), level.counts.tolist(), strict=True)) == expected
-    monkeypatch.setattr(pairs, "_largest", 2**63 - 1)
+    monkeypatch.setattr(contexts, "_largest", 2**63 - 1)
     one, two = count_contexts(np.array([[255, 255], [255, 0]], np.uint8), np.array([255, 0], np.uint8), 256)
     assert keys_of(one, 256).tolist() == two.contexts.tolist() == [255 * 256, 255 * 256 + 255]  # they do not wrap
     assert keys_of(two, 256).tolist() == [0, 256 + 255]
