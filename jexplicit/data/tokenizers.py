@@ -1,14 +1,8 @@
-"""Subword, word and character tokenizers (sentencepiece), foreign tokenizers, and streams of token ids.
+"""Subword, word and character tokenizers (SentencePiece, Kudo & Richardson 2018), foreign ones, and streams of ids.
 
-Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters are lossless: `decode(encode(text)) == text` for every text of
-known characters; the amount of white space between words is lost. Each line is encoded separately, so a word has the same token
-at its start as inside; line breaks are a token if they occur in the training documents.
-
-Foreign tokenizers are any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, and a list of words. Their
-ids are renumbered: 0 is `<pad>`, 1 `<unk>`, then all others in the order of the foreign ids. The tokens of a text cover all of
-it: what a foreign tokenizer drops or does not know is `<unk>`, one for each character, but for one space between tokens.
-
-Reference: Kudo & Richardson 2018, SentencePiece.
+Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose no known character; the amount of white space between words is
+lost. Lines are encoded one by one. Ids of foreign tokenizers are renumbered: 0 `<pad>`, 1 `<unk>`, then the others in
+their order. Tokens cover all of a text: each character that a foreign tokenizer drops or does not know is `<unk>`.
 """
 
 import contextlib
@@ -68,8 +62,8 @@ _ENCODING_BATCH = 512  # documents
 class Tokenizer:
     """Text to token ids and back.
 
-    model: serialized sentencepiece model, or file of another library. kind: `bpe`, `word`, `char`, or that of
-    another library: `sentencepiece`, `huggingface`, `words`.
+    model: serialized sentencepiece model, or file of another library. kind: `bpe`, `word`, `char`, or of another library:
+    `sentencepiece`, `huggingface`, `words`.
 
     >>> tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     >>> tokenizer.encode("to be")
@@ -147,13 +141,9 @@ class Tokenizer:
         return [symbol for symbol in dict.fromkeys(self._codec.unit.findall(text)) if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the tokenizer to a file; ValueError if it cannot be written."""
-        write_whole(local_path(path), lambda file: file.write(self.file_content()))
-
-    def file_content(self) -> bytes:
-        """The content of a saved file: kind and hash, then the model."""
+        """Write the tokenizer to a file: kind and hash, then the model; ValueError if it cannot be written."""
         header = f"{_FILE_MARK} {self.kind} {hashlib.sha256(self.model).hexdigest()}\n"
-        return header.encode() + self.model
+        write_whole(local_path(path), lambda file: file.write(header.encode() + self.model))
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
@@ -170,18 +160,17 @@ class Tokenizer:
 
 def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
     """An existing tokenizer: a run's, a SentencePiece model, or a `tokenizer.json`."""
-    place = local_path(path)
+    place, remedy = local_path(path), "give a run folder, a SentencePiece model or a tokenizer.json"
     file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
     if file is None:
-        remedy = "choose bpe, word or char, or give a run folder, a SentencePiece model or a tokenizer.json"
-        raise ValueError(f"no tokenizer at {path}: {remedy}")
+        raise ValueError(f"no tokenizer at {path}: choose bpe, word or char, or {remedy}")
     data = read_input(file).removeprefix(b"\xef\xbb\xbf")
     if data.startswith(_FILE_MARK.encode()):
         return Tokenizer.load(file)
     try:
         return Tokenizer(data, "huggingface" if data.lstrip().startswith(b"{") else "sentencepiece")
     except ValueError as error:
-        raise ValueError(f"{file}: {error}; give a run folder, a SentencePiece model or a tokenizer.json") from error
+        raise ValueError(f"{file}: {error}; {remedy}") from error
 
 
 def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence[str], vocab_size: int | None) -> Tokenizer:

@@ -99,7 +99,7 @@ def killed_at(fatal: int, monkeypatch, moment: str = "before"):
             raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        for place in ("jexplicit.data.shards", "jexplicit.runs.files", "launch.shards"):
+        for place in ("jexplicit.data.shards", "jexplicit.runs.files"):
             patch.setattr(f"{place}.write_whole", write_or_die)
         yield
 
