@@ -1,6 +1,5 @@
 """Corpora and token streams in shards: whole and exact whatever interrupts the writing, and every damage named."""
 
-import contextlib
 import errno
 import gzip
 import itertools
@@ -57,11 +56,7 @@ def write(folder: Path, tokenizer: Tokenizer, documents=DOCUMENTS, shard_tokens:
     return write_shards(folder, iter(documents), tokenizer, shard_tokens=shard_tokens)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {f"{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-# The stream
+# Shards
 
 
 @pytest.mark.parametrize("shard_tokens", [1, 12, 10**6])
@@ -70,8 +65,9 @@ def test_shards_are_the_stream_of_encode_documents(tmp_path, tokenizer, shard_to
     assert len(stream.shards) == {1: 7, 12: 6, 10**6: 1}[shard_tokens]
     assert stream.dtype == whole.dtype == stream[:].dtype
     assert (len(stream), stream.documents, stream.tokenizer) == (len(whole), len(DOCUMENTS), tokenizer.sha256)
-    places = range(0, len(whole) + 2, 5), range(0, len(whole) + 2, 3)  # across files, past the end
-    for first, last in itertools.product(*places):
+    for first, last in itertools.product(
+        range(0, len(whole) + 2, 5), range(0, len(whole) + 2, 3)
+    ):  # across files, past the end
         np.testing.assert_array_equal(stream[first:last], whole[first:last])
     np.testing.assert_array_equal(stream[-5:], whole[-5:])
     assert count_tokens(stream) == np.count_nonzero(whole)
@@ -80,41 +76,36 @@ def test_shards_are_the_stream_of_encode_documents(tmp_path, tokenizer, shard_to
     refused("another tokenizer or vocabulary: choose another folder", write, tmp_path, train_tokenizer(["xyz"], kind="char"))
 
 
-# Kills
+def test_a_writer_killed_at_any_moment_is_continued_exactly(tmp_path, tokenizer, monkeypatch):
+    def contents(folder):
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".partial"}
 
-
-@contextlib.contextmanager
-def killed_at(fatal: int, monkeypatch, moment: str = "before"):
-    """The process dies at this write of a file: before it, in the middle of it, or after it."""
-    writes, write_whole = iter(range(100)), files.write_whole
-
-    def write_or_die(path, write):
-        dies = next(writes) == fatal
-        if dies and moment == "middle":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_name(path.name + ".partial").write_bytes(b"\xff\xff\xff")
-        if not dies or moment == "after":
-            write_whole(path, write)
-        if dies:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        for place in ("jexplicit.data.shards", "jexplicit.runs.files"):
-            patch.setattr(f"{place}.write_whole", write_or_die)
-        yield
-
-
-def test_a_killed_writer_is_continued_exactly(tmp_path, tokenizer, monkeypatch):
-    shards, expected = len(write(tmp_path / "whole", tokenizer).shards), contents(tmp_path / "whole")
+    shards, expected, write_whole = (
+        len(write(tmp_path / "whole", tokenizer).shards),
+        contents(tmp_path / "whole"),
+        files.write_whole,
+    )
     fatals = (0, 1, 2, 5, 2 * shards - 1, 2 * shards)  # an index with each shard, and the last index
     for moment, fatal in itertools.product(("before", "middle", "after"), fatals):
-        folder = tmp_path / f"{moment}_{fatal}"
-        with killed_at(fatal, monkeypatch, moment):
+        folder, writes = tmp_path / f"{moment}_{fatal}", iter(range(100))
+
+        def write_or_die(path, write, moment=moment, fatal=fatal, writes=writes):
+            dies = next(writes) == fatal
+            if dies and moment == "middle":
+                put(path.with_name(path.name + ".partial"), b"\xff\xff\xff")
+            if not dies or moment == "after":
+                write_whole(path, write)
+            if dies:
+                raise Killed
+
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            for place in ("jexplicit.data.shards", "jexplicit.runs.files"):
+                patch.setattr(f"{place}.write_whole", write_or_die)
             write(folder, tokenizer)
         if fatal < 2 * shards or moment != "after":  # the last index was not written
             refused(r"no shards|not all written", read_shards, folder)
         np.testing.assert_array_equal(write(folder, tokenizer)[:], encode_documents(tokenizer, DOCUMENTS))
-        assert {name: data for name, data in contents(folder).items() if not name.endswith(".partial")} == expected
+        assert contents(folder) == expected
 
 
 def test_only_the_rest_is_tokenised_after_a_kill_or_on_a_disk_that_was_full(tmp_path, tokenizer, monkeypatch):
@@ -136,38 +127,27 @@ def test_only_the_rest_is_tokenised_after_a_kill_or_on_a_disk_that_was_full(tmp_
     assert seen == [10, 12, 13]  # 8 were in shards
 
 
-# Damage
-
-
-def test_a_shard_that_is_cut_or_gone_is_named(tmp_path, tokenizer):
-    stream = write(tmp_path, tokenizer)
-    path = tmp_path / "00001.tokens"
-    size = path.stat().st_size
-    path.write_bytes(b"")
-    refused(rf"00001\.tokens: 0 bytes, and the index says {size} bytes", write, tmp_path, tokenizer)
-    refused(r"00001\.tokens ends after 0 of \d+ tokens", lambda: stream[:])  # it was open
-    path.unlink()
-    refused(r"00001\.tokens: missing", write, tmp_path, tokenizer)
-    refused(r"00001\.tokens cannot be read", lambda: stream[:])
-
-
 def test_damaged_shards_and_indices_are_named(tmp_path, tokenizer):
-    stream = write(tmp_path, tokenizer)
+    stream, index = write(tmp_path, tokenizer), tmp_path / "index.json"
     path = tmp_path / stream.shards[2].file
-    data = path.read_bytes()
+    data, written = path.read_bytes(), index.read_bytes()
     path.write_bytes(flipped(data, len(data) // 2))
     refused(rf"{path.name} is damaged \(CRC-32", stream.verify)
     stream.verify(0, 5)  # elsewhere
+    path.write_bytes(b"")
+    refused(rf"{path.name}: 0 bytes, and the index says {len(data)} bytes", write, tmp_path, tokenizer)
+    refused(rf"{path.name} ends after 0 of \d+ tokens", lambda: stream[:])  # it was open
+    path.unlink()
+    refused(rf"{path.name}: missing", write, tmp_path, tokenizer)
+    refused(rf"{path.name} cannot be read", lambda: stream[:])
     path.write_bytes(data)
-    index = tmp_path / "index.json"
-    data = index.read_bytes()
-    for place in range(0, len(data), 29):
-        index.write_bytes(flipped(data, place))
+    for place in range(0, len(written), 29):
+        index.write_bytes(flipped(written, place))
         try:
             assert read_shards(tmp_path) == stream  # a space became no less blank
         except ValueError as error:
             assert "index" in str(error) and "is damaged" in str(error)
-    known = {name: value for name, value in json.loads(data).items() if name != "crc32"}
+    known = {name: value for name, value in json.loads(written).items() if name != "crc32"}
     shard = known["shards"][0]
     for change, said in (
         *(({"vocab_size": value}, "is damaged or of ") for value in ("x", None, 0, 1.5)),
@@ -282,11 +262,9 @@ def test_sizes_and_overlap_are_those_of_a_loop_and_are_kept(tmp_path):
     loop = [sum(parts) for parts in zip(*((1, len(d.encode()), len(d), len(re.split(r"\s+", d))) for d in DEV), strict=True)]
     assert list(text_sizes(DEV)) == loop and list(text_sizes([])) == [0, 0, 0, 0]
     twins = [d for d in DEV if any(d.split() == t.split() for t in TRAIN)]
-    found = overlap(iter(DEV), iter(TRAIN))
-    assert found.documents == len(twins) / len(DEV) == 0.4
-    assert found.bytes == text_sizes(twins).bytes / text_sizes(DEV).bytes
+    found, seen = overlap(iter(DEV), iter(TRAIN)), []
+    assert found == (len(twins) / len(DEV), text_sizes(twins).bytes / text_sizes(DEV).bytes) and found.documents == 0.4
     assert overlap(DEV, DEV) == (1, 1) and overlap([], TRAIN) == (0, 0)
-    seen = []
     text = tokenize_corpus(Corpus("tiny", TRAIN, DEV), "char", progress=lambda *now: seen.append(now))
     assert (text.dev_sizes, text.dev_in_train, seen) == (text_sizes(DEV), found, [(3, 8), (8, 8)])
     for stream, documents in ((text.train, TRAIN), (text.dev, DEV)):
