@@ -28,15 +28,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from jexplicit.data.inputs import (
-    Paths,
-    file_lines,
-    file_records,
-    file_stamp,
-    kind_of,
-    list_files,
-    path_list,
-)
+from jexplicit.data.inputs import Paths, file_lines, file_records, file_stamp, kind_of, list_files, path_list
 from jexplicit.runs.files import local_path
 
 T = TypeVar("T")
@@ -71,9 +63,9 @@ class Corpus(Generic[D]):
         """Hash of all documents and their boundaries, without the name; reads all documents."""
         digest = hashlib.sha256()
         for part in (self.train, self.dev):
-            documents = [document.encode("utf-8", "surrogatepass") for document in part]
+            documents = list(part)
             digest.update(b"%d documents\n" % len(documents))
-            for data in documents:
+            for data in (document.encode("utf-8", "surrogatepass") for document in documents):
                 digest.update(b"%d bytes\n%b" % (len(data), data))
         return digest.hexdigest()
 
@@ -156,16 +148,12 @@ def sample_documents(
     """A uniform sample of `size` documents in order, and their total number."""
     if size < 1:
         raise ValueError(f"a sample of {size} documents: draw at least 1")
-    rng, seen = random.Random(seed), 0
-
-    def drawn() -> Iterator[tuple[float, int, str]]:
-        nonlocal seen
-        for seen, document in enumerate(documents, 1):  # noqa: B020
-            if progress and seen % 10_000 == 0:
-                progress(seen)
-            yield rng.random(), seen, document
-
-    kept = heapq.nsmallest(size, drawn())  # the smallest of uniform numbers are at uniform places
+    rng, kept, seen = random.Random(seed), [], 0  # the smallest of uniform numbers are at uniform places
+    for seen, document in enumerate(documents, 1):  # noqa: B007
+        drawn = -rng.random(), seen, document
+        _ = heapq.heappush(kept, drawn) if len(kept) < size else heapq.heappushpop(kept, drawn)
+        if progress and seen % 10_000 == 0:
+            progress(seen)
     return [document for _, _, document in sorted(kept, key=lambda one: one[1])], seen
 
 
@@ -194,7 +182,8 @@ def text_sizes(documents: Iterable[str]) -> TextSizes:
 def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
     """Shares of dev whose documents occur in train, for any white space."""
     words = [(" ".join(document.split()), _bytes(document)) for document in dev]
-    found = {key for key, _ in words} & {" ".join(document.split()) for document in train}
+    wanted = {key for key, _ in words}
+    found = {key for document in train if (key := " ".join(document.split())) in wanted}
     repeated, in_all = [size for key, size in words if key in found], sum(size for _, size in words)
     return Overlap(len(repeated) / max(len(words), 1), sum(repeated) / max(in_all, 1))
 
@@ -351,50 +340,48 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
             raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}") from error
     import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
 
-    try:
+    with refuse_unreadable(name, way_out), contextlib.redirect_stdout(sys.stderr):  # for progress
         if versions:
             return tfds.builder_from_directory(versions[0])
         builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
-        with contextlib.redirect_stdout(sys.stderr):  # for progress
-            builder.download_and_prepare()
-    except Exception as error:  # of TFDS, its readers or the network
-        raise unreadable(name, error, way_out=way_out) from error
-    return builder
+        builder.download_and_prepare()
+        return builder
 
 
-def unreadable(name: str, error: Exception, *, way_out: str) -> ValueError:
-    """The error of any failure while reading, with the remedy."""
-    return ValueError(f"tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
+@contextlib.contextmanager
+def refuse_unreadable(name: str, way_out: str) -> Iterator[None]:
+    """Any failure of TFDS, its readers or the network as a ValueError with the remedy."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}") from error
 
 
 def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
     """A lazy TFDS text; dev is validation, test, or a part of train."""
-    info = prepared_builder(name, data_dir, way_out=_text_way_out).info
-    features, splits = list(info.features), list(info.splits)
+    builder = prepared_builder(name, data_dir, way_out=_text_way_out)
+    info, features, splits = builder.info, list(builder.info.features), list(builder.info.splits)
     if feature not in features:
         raise ValueError(f"tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (feature=NAME)")
     if "train" not in splits:
         raise ValueError(f"tfds:{name} has the splits {', '.join(splits)}, but no train: {_text_way_out}")
     names = [split for split in ("train", "validation", "test") if split in splits]
-    own = [Documents(_tfds_documents, name, feature, data_dir, split) for split in names]
+    own = [Documents(_tfds_documents, builder, name, feature, split) for split in names]
     size = {split: int(about.num_bytes) for split, about in info.splits.items()}
     cut = [Documents(iterate_split, own[0], dev=dev) for dev in (False, True)]
     train, dev = cut if len(own) == 1 else own[:2]
     return Corpus(f"tfds:{info.full_name}", train, dev, {"version": str(info.full_name), "bytes": size, "feature": feature})
 
 
-def _tfds_documents(name: str, feature: str, data_dir: str | os.PathLike | None, split: str) -> Iterator[str]:
+def _tfds_documents(builder: Any, name: str, feature: str, split: str) -> Iterator[str]:
     """The documents of a split that are not blank, read lazily."""
-    builder = prepared_builder(name, data_dir, way_out=_text_way_out)
-    try:
+    with refuse_unreadable(name, _text_way_out):
         rows = builder.as_data_source(split=split)
         for n in range(len(rows)):
             value = rows[n][feature]
             text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
             if text.strip():
                 yield text
-    except Exception as error:
-        raise unreadable(name, error, way_out=_text_way_out) from error
 
 
 # The documentation of Python

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Integer, Num, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jexplicit.data.corpora import prepared_builder, unreadable
+from jexplicit.data.corpora import prepared_builder, refuse_unreadable
 from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
 from jexplicit.runs.checks import check_labels_of
 from jexplicit.runs.files import local_path
@@ -373,14 +373,12 @@ def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
     """A TFDS set with `image` and `label`; colours are averaged to grey."""
     way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
     builder, arrays = prepared_builder(name, data_dir, way_out=way_out), []
-    try:
+    with refuse_unreadable(name, way_out):
         for part in ("train", "test"):
             rows = list(builder.as_data_source(split=part))
             arrays.append(np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).round())
             arrays.append(np.array([row["label"] for row in rows]))
         names = tuple(getattr(builder.info.features["label"], "names", None) or ())
-    except Exception as error:  # as in prepared_builder
-        raise unreadable(name, error, way_out=way_out) from error
     for x in arrays:
         if x.min() < 0 or x.max() >= 256:  # astype would wrap
             raise ValueError(f"grey levels or labels from {x.min()} to {x.max()}: only 0 .. 255 are supported")
