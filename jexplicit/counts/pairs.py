@@ -1,10 +1,8 @@
 """Co-occurrence counts F(H, Y) = HᵀY (paper, Eq. 2), in one pass.
 
 Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k.
-They are integers and all that a fit needs. A pair's id `j * N + i` is added into a donated table; devices and processes count
-their own parts and meet in ONE reduction at the end. For large vocabularies a block of pairs becomes a sparse table of SciPy.
-
-Contexts of several tokens are counted by one sort: a position is one integer, its ids as digits and its target the last.
+A pair's id `j * N + i` is added into a donated table; devices and processes count their own parts and meet in ONE reduction at
+the end. For large vocabularies a block of pairs becomes a sparse table of SciPy. Contexts of several tokens are sorted rows.
 """
 
 import functools

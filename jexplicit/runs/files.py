@@ -41,26 +41,20 @@ def peak_bytes() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def set_malloc(**options: int) -> bool:
-    """Set `trim_threshold`, `mmap_max` or `arena_max` of glibc's malloc; False with another C library."""
-    if mallopt := _of_libc("mallopt"):
-        for name, value in options.items():
-            mallopt(_malloc_options[name], value)
-    return mallopt is not None
+def set_malloc(**options: int) -> None:
+    """Set `trim_threshold`, `mmap_max` or `arena_max` of glibc's malloc; nothing with another C library."""
+    for name, value in options.items():
+        _call_libc("mallopt", _malloc_options[name], value)
 
 
 def trim_heap() -> None:
     """Return freed memory that glibc has kept to the system, between memory-intensive stages."""
-    if trim := _of_libc("malloc_trim"):
-        trim(0)
+    _call_libc("malloc_trim", 0)
 
 
-def _of_libc(name: str) -> Callable[..., int] | None:
-    """A function of the C library, or None."""
-    try:
-        return getattr(ctypes.CDLL(None), name)
-    except (AttributeError, OSError, TypeError):
-        return None
+def _call_libc(name: str, *arguments: int) -> None:
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # no such function, or no such library
+        getattr(ctypes.CDLL(None), name)(*arguments)
 
 
 def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
@@ -90,18 +84,18 @@ def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
 
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text, which has each name once."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            twice = max(fields, key=[name for name, _ in pairs].count)
+            raise ValueError(f"two values of {twice!r}, rename one")
+        return fields
+
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return json.loads(text, object_pairs_hook=unique)
     except RecursionError as error:
         raise ValueError(str(error)) from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        twice = max(fields, key=[name for name, _ in pairs].count)
-        raise ValueError(f"two values of {twice!r}, rename one")
-    return fields
 
 
 def check_writable(path: str | os.PathLike, flag: str) -> Path:
@@ -199,8 +193,9 @@ def read_command(out: str | os.PathLike) -> str | None:
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
     """The events of a name in metrics.jsonl, oldest first."""
     path = local_path(out, "--out") / "metrics.jsonl"
-    about = path.stat() if path.exists() else None
-    return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
+    if not path.exists():
+        return []
+    return [event for event in _events(path, path.stat().st_size, path.stat().st_mtime_ns) if event.get("event") == name]
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,7 +1,6 @@
 """The loop of all iterations, and its checkpoints: resumable, bit for bit.
 
-Pytrees of arrays are on disk by orbax, which writes a checkpoint atomically. With several processes all of them call these
-functions, which orbax synchronises; the first one writes.
+Orbax writes pytrees of arrays atomically. Of several processes all call these functions, and the first one writes.
 """
 
 import functools
@@ -35,7 +34,7 @@ def orbax() -> Any:
 
 
 def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
-    """Write a pytree of arrays; an interrupted write keeps the previous checkpoint."""
+    """Write a pytree of arrays, whole or not at all, in the place of an earlier one."""
     try:
         orbax().save(os.path.abspath(path), tree, overwrite=True)
     except OSError as error:

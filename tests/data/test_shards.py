@@ -279,31 +279,17 @@ def test_sizes_and_overlap_are_those_of_a_loop_and_are_kept(tmp_path):
 # The command
 
 
-def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatch):
-    path = lines(tmp_path / "a.txt", 700)
-    docs = Corpus("docs", *split_documents([f"n {n}\nand {n * n % 97}" for n in range(900)]))
-    monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: docs)
-    limited = Corpus("docs", docs.train[:500], docs.dev[:50])  # as launch.lm limits a corpus in memory
-    for flags, corpus in ((["--train", path], text_corpus([path]).in_memory()), (["--preset", "tiny"], limited)):
-        out = tmp_path / flags[0]
-        assert main(["--out", str(out), *flags, "--vocab-size", "40"]) == 0
-        text = tokenize_corpus(corpus, "bpe", 40)
-        assert Tokenizer.load(out / "tokenizer.model") == text.tokenizer
-        for part, stream in (("train", text.train), ("dev", text.dev)):
-            found = read_shards(out / part)
-            np.testing.assert_array_equal(found[:], stream)
-            assert found.tokenizer == text.tokenizer.sha256
-    assert "630 documents" in capsys.readouterr().err
-
-
-def test_the_tokenizer_learns_from_a_sample_and_other_flags_or_text_are_refused(tmp_path, capsys):
+def test_the_command_writes_streams_of_a_tokenizer_of_a_sample_and_refuses_other_flags_or_text(tmp_path, capsys):
     a, b, out = lines(tmp_path / "a.txt", 300), lines(tmp_path / "b.txt", 12, "dev"), tmp_path / "out"
     command = ["--out", str(out), "--train", a, "--dev", b, "--tokenizer", "char", "--tokenizer-documents", "5", "--seed", "1"]
     written = [main(command) or (out / "train/00000.tokens").stat().st_mtime_ns for _ in range(2)]
     assert written[0] == written[1] > 2  # the second time, nothing is written
     tokenizer = Tokenizer.load(out / "tokenizer.model")
     assert tokenizer == train_tokenizer(sample_documents(read_documents([a]), 5, seed=1)[0], kind="char")
-    np.testing.assert_array_equal(read_shards(out / "dev")[:], encode_documents(tokenizer, read_documents([b])))
+    for part, file in (("train", a), ("dev", b)):
+        np.testing.assert_array_equal(read_shards(out / part)[:], encode_documents(tokenizer, read_documents([file])))
+        assert read_shards(out / part).tokenizer == tokenizer.sha256
+    assert "300 documents" in capsys.readouterr().err
 
     def refused_command(said, *more):
         assert main([*command, *more]) == 2
