@@ -227,7 +227,7 @@ def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
 
 
 def _own_part(stream: Stream, K: int) -> tuple[int, int]:
-    """The targets that this process counts, first .. last - 1, in files that are whole."""
+    """The targets first .. last - 1 of this process, in verified files."""
     first, last = part_of_process(1, len(stream))
     if isinstance(stream, Shards):
         stream.verify(max(first - K, 0), last)

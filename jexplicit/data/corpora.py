@@ -350,7 +350,7 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
 
 @contextlib.contextmanager
 def refuse_unreadable(name: str, way_out: str) -> Iterator[None]:
-    """Any failure of TFDS, its readers or the network as a ValueError with the remedy."""
+    """Raise any failure of TFDS or the network as a ValueError."""
     try:
         yield
     except Exception as error:

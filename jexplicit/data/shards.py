@@ -47,7 +47,7 @@ def tokenize_corpus(
     *,
     progress: Progress | None = None,
 ) -> TokenizedCorpus:
-    """The streams of a corpus; `tokenizer` is a kind to train, or an existing one."""
+    """The streams of a corpus; `tokenizer`: a kind to train, or one."""
     tokenizer, M = make_tokenizer(tokenizer, corpus.train, vocab_size), len(corpus.train)
     told, in_all = progress or (lambda done, total: None), M + len(corpus.dev)
     train = encode_documents(tokenizer, corpus.train, progress=lambda done, _: told(done, in_all))

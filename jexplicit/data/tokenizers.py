@@ -1,4 +1,4 @@
-"""Subword, word and character tokenizers (SentencePiece, Kudo & Richardson 2018), foreign ones, and streams of ids.
+"""Tokenizers (SentencePiece, Kudo & Richardson 2018), foreign ones, and streams of ids.
 
 Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose no known character; the amount of white space between words is
 lost. Lines are encoded one by one. Ids of foreign tokenizers are renumbered: 0 `<pad>`, 1 `<unk>`, then the others in
@@ -141,7 +141,7 @@ class Tokenizer:
         return [symbol for symbol in dict.fromkeys(self._codec.unit.findall(text)) if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the tokenizer to a file: kind and hash, then the model; ValueError if it cannot be written."""
+        """Write the tokenizer to a file: kind and hash, then the model."""
         header = f"{_FILE_MARK} {self.kind} {hashlib.sha256(self.model).hexdigest()}\n"
         write_whole(local_path(path), lambda file: file.write(header.encode() + self.model))
 

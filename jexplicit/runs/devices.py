@@ -86,7 +86,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 def map_rows(
     f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
 ) -> Any:
-    """f of every row of xs: `cpu` rows (one) at a time on a CPU, `elsewhere` (all) on others.
+    """f of all rows: `cpu` (one) at a time there, `elsewhere` (all) elsewhere.
 
     mesh: where it runs; default, the platform of compilation, for which f is traced twice.
     """
@@ -214,7 +214,7 @@ def is_first() -> bool:
 
 
 def barrier(what: str) -> None:
-    """Wait until every process has called this with the same `what`, as a collective would time out."""
+    """Wait until every process has called this; a collective would time out."""
     if not jax.distributed.is_initialized():  # one process, or hosts of a slice that have not joined
         return
     from orbax.checkpoint import multihost  # JAX has no public name for this

@@ -34,7 +34,7 @@ def orbax() -> Any:
 
 
 def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
-    """Write a pytree of arrays, whole or not at all, in the place of an earlier one."""
+    """Write a pytree of arrays, whole or not at all, over an earlier one."""
     try:
         orbax().save(os.path.abspath(path), tree, overwrite=True)
     except OSError as error:

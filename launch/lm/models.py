@@ -73,7 +73,7 @@ def read_corpus(config: Config) -> Corpus[list[str]]:
 
 
 def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[str, Any]]:
-    """Streams of token ids, and their origin as fields of rows; the tokenizer is saved."""
+    """Streams of token ids, and their origin as fields of rows."""
     if config.shards:
         tokenizer = Tokenizer.load(config.shards / "tokenizer.model")
         train, dev = (read_shards(config.shards / part) for part in ("train", "dev"))
