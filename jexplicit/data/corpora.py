@@ -205,8 +205,9 @@ def text_corpus(
     reading: dict[str, Any] = {"field": field, "documents": documents}
     whole = Documents(files_documents, train_files, **reading)
     cut = iterate_split if split == "blocks" else split_at_end
-    parts = [Documents(cut, whole, dev=dev) for dev in (False, True)]
-    parts = (whole, Documents(files_documents, dev_files, **reading)) if dev_files else parts
+    parts = Documents(cut, whole, dev=False), Documents(cut, whole, dev=True)
+    if dev_files:
+        parts = whole, Documents(files_documents, dev_files, **reading)
     stamps = {"train_files": list(map(file_stamp, train_files)), "dev_files": list(map(file_stamp, dev_files))}
     return Corpus(", ".join(path_list(train)), *parts, {**stamps, **reading, "split": split})
 

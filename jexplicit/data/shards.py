@@ -104,7 +104,7 @@ class Shards:
         for _, shard in self._overlapping(first, len(self) if last is None else last):
             crc = 0
             for start in range(0, shard.tokens, _block):
-                crc = zlib.crc32(_little_endian(self._read(shard, start, start + _block)), crc)
+                crc = zlib.crc32(_little_endian(self._read(shard, start, start + _block)).data, crc)
             if crc != shard.crc32:
                 path, found = self.folder / shard.file, f"CRC-32 {crc:08x}, written {shard.crc32:08x}"
                 raise ValueError(f"shard {path} is damaged ({found}): write the shards again")

@@ -45,7 +45,8 @@ def counted(stream=STREAM, vocab_size=N, sizes=(10**6,), radius=K):
     for size in itertools.cycle(sizes):
         parts.append(window_pairs(x[start : start + radius + size], radius, vocab_size))
         if (start := start + size) >= len(x) - radius:
-            return sum_tables(parts)
+            break
+    return sum_tables(parts)
 
 
 def written(folder, counts):
