@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -311,19 +311,18 @@ def _read_own(model: bytes, kind: str) -> _Codec:
     newline = np.array([own.get("\n", UNK_ID)], np.int32)
     surfaces = ["", " ⁇" if kind == "word" else "⁇", *(piece.replace(_SPACE_MARK, " ") for piece in pieces[2:])]
 
-    def encode_lines(lines: list[str]) -> list[np.ndarray]:
-        if kind == "word":  # sentencepiece would merge a run of unknown words to one <unk>
-            return [np.array([own.get(_SPACE_MARK + word, UNK_ID) for word in line.split()], np.int32) for line in lines]
-        ids = [np.array(line, np.int32) for line in processor.encode(lines, num_threads=os.cpu_count() or 1)]
-        for n in (n for n in range(len(lines)) if UNK_ID in ids[n]):
-            found = processor.encode(lines[n], out_type=str)  # a run of unknown characters is one piece
-            ids[n] = np.repeat(ids[n], np.where(ids[n] == UNK_ID, [len(_unescape(piece)) for piece in found], 1))
-        return ids
-
     def encode(texts: Sequence[str]) -> list[np.ndarray]:
         lines = [prepared.split("\n") if (prepared := _prepare(text, kind)) else [] for text in texts]
-        encoded = iter(encode_lines([line for of_text in lines for line in of_text]))
-        parts = ([part for line in islice(encoded, len(of_text)) for part in (line, newline)][:-1] for of_text in lines)
+        every = list(chain.from_iterable(lines))
+        if kind == "word":  # sentencepiece would merge a run of unknown words to one <unk>
+            ids = [np.array([own.get(_SPACE_MARK + word, UNK_ID) for word in line.split()], np.int32) for line in every]
+        else:
+            ids = [np.array(line, np.int32) for line in processor.encode(every, num_threads=os.cpu_count() or 1)]
+            for n in (n for n in range(len(every)) if UNK_ID in ids[n]):
+                found = processor.encode(every[n], out_type=str)  # a run of unknown characters is one piece
+                ids[n] = np.repeat(ids[n], np.where(ids[n] == UNK_ID, [len(_unescape(piece)) for piece in found], 1))
+        rest = iter(ids)
+        parts = ([part for line in islice(rest, len(of_text)) for part in (line, newline)][:-1] for of_text in lines)
         return [np.concatenate([newline[:0], *of_text]) for of_text in parts]
 
     def decode(ids: np.ndarray) -> str:
