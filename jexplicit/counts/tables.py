@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from jexplicit.data.contexts import PAD, Stream, check_stream
 from jexplicit.data.tokenizers import Progress
-from jexplicit.runs.files import local_path, parse_json, write_json, write_whole
+from jexplicit.runs.files import local_path, parse_json, refuse_errors, write_json, write_whole
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
@@ -97,27 +97,21 @@ def write_tables_index(folder: str | os.PathLike, *, radius: int, tokenizer: str
 
 def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> SparseCounts:
     """The counts that `write_tables_index` completed, of a tokenizer (its hash)."""
-    path = local_path(folder) / _INDEX
-    try:
+    path, again, tables = local_path(folder) / _INDEX, "count again", []
+    if not path.exists():
+        raise ValueError(f"{folder} holds no whole counts: write them with launch.beam")
+    with refuse_errors(f"index {path} is damaged or of another version", again):
         index = parse_json(path.read_bytes())
-        layout, radius, of_tokenizer = (index[name] for name in ("layout", "radius", "tokenizer"))
-    except OSError as error:
-        raise ValueError(f"{folder} holds no whole counts: write them with launch.beam") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"index {path} is damaged or of another version ({error}): count again") from error
-    if layout != _LAYOUT or not isinstance(radius, int) or radius < 1:
-        raise ValueError(f"index {path} is damaged or of another version (layout {layout}): count again")
+        radius, of_tokenizer = index["radius"], index["tokenizer"]
+        if index["layout"] != _LAYOUT or not isinstance(radius, int) or radius < 1:
+            raise ValueError(f"layout {index['layout']}")
     if tokenizer not in (None, of_tokenizer):
         raise ValueError(f"{folder} holds counts of another tokenizer: count again with this one")
-    tables = []
     for k in range(1, radius + 1):
         file = path.with_name(f"offset_{k}.npz")
-        try:
-            with open(file, "rb") as opened:
-                C = scipy.sparse.load_npz(opened)
-        except Exception as error:  # whatever zip, NumPy and SciPy make of damaged bytes
-            raise ValueError(f"counts {file} are missing or damaged ({error}): count again") from error
-        tables.append(sparse_table(C.data, C.indices, C.indptr))
+        with refuse_errors(f"counts {file} are missing or damaged", again), open(file, "rb") as opened:
+            C = scipy.sparse.load_npz(opened)
+            tables.append(sparse_table(C.data, C.indices, C.indptr))
     return tuple(tables)
 
 

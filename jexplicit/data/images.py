@@ -20,7 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from jexplicit.data.corpora import prepared_builder, refuse_unreadable
 from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
 from jexplicit.runs.checks import check_labels_of
-from jexplicit.runs.files import local_path
+from jexplicit.runs.files import local_path, refuse_errors
 
 FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte"}
 FILES |= {"test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte"}
@@ -358,12 +358,9 @@ def _images_in(path: Path, levels: int) -> np.ndarray:
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
-    with open_input(path) as file:  # whose own error names what is wrong with the path
-        try:
-            content: Any = np.load(file, allow_pickle=False)
-            arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
-        except Exception as error:  # those of NumPy, tokenize, zipfile and zlib
-            raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers only") from error
+    with open_input(path) as file, refuse_errors(f"{path} cannot be read", "write it again, with numbers only"):
+        content: Any = np.load(file, allow_pickle=False)
+        arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
     if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise ValueError(f"{path} holds {other[0]}, which is no array: write it again, np.savez(file, x_train=..., ...)")
     return arrays

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jexplicit.runs.files import parse_json
+from jexplicit.runs.files import parse_json, refuse_errors
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 Kind = Literal["json", "csv", "tsv", "parquet", "text"]
@@ -48,6 +48,7 @@ _left_out = (  # written beside the files of a folder by Spark and Hadoop, macOS
     *("_SUCCESS", "_committed_", "_started_", "_metadata", "_common_metadata", "_temporary", "_delta_log", "_spark_metadata"),
     *("__MACOSX", "Thumbs.db", "desktop.ini", "."),
 )
+_AGAIN = "compress or download it again"
 _damaged = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _json_start = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"")
 
@@ -84,35 +85,24 @@ def is_pipe(path: str) -> bool:
 def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.BufferedIOBase:
     """The decompressed bytes of a file; `content`: of standard input."""
     path = str(path)
-    try:
+    with refuse_errors(f"{path} cannot be read", "check the path and its permissions", OSError):
         content = pipe_bytes(path) if content is None and is_pipe(path) else content
-        head = _head(path) if content is None else content[:6]
-        source = path if content is None else io.BytesIO(content)
+        head, source = (_head(path), path) if content is None else (content[:6], io.BytesIO(content))
         opener = next((opener for magic, opener in _openers.items() if head.startswith(magic)), None)
         if opener is None and path.lower().endswith(COMPRESSED):
-            raise _not_whole(path, f"it begins with {head!r}")
+            raise ValueError(f"{_not_whole(path)} (it begins with {head!r}): {_AGAIN}")
         return opener(source) if opener else open(path, "rb") if content is None else io.BytesIO(content)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
 
 
 def read_input(path: str | os.PathLike, size: int = -1, *, content: bytes | None = None) -> bytes:
     """The content of an input, or its first bytes."""
-    with open_input(path, content) as file, _refuse_damaged(path):
+    with open_input(path, content) as file, refuse_errors(_not_whole(path), _AGAIN, *_damaged):
         return file.read(size)
 
 
 def input_head(path: str | os.PathLike, content: bytes | None = None) -> bytes:
     """The first bytes of an input, at most 512."""
     return read_input(path, 512, content=content)
-
-
-@contextlib.contextmanager
-def _refuse_damaged(path: str | os.PathLike) -> Iterator[None]:
-    try:
-        yield
-    except _damaged as error:
-        raise _not_whole(str(path), error) from error
 
 
 def refuse_other_formats(path: str | os.PathLike, head: bytes) -> None:
@@ -129,7 +119,7 @@ def file_lines(path: str, *, content: bytes | None = None) -> Iterator[str]:
     """Lines of a UTF-8 file with their ends."""
     refuse_other_formats(path, input_head(path, content))
     start = 0
-    with open_input(path, content) as file, _refuse_damaged(path):
+    with open_input(path, content) as file, refuse_errors(_not_whole(path), _AGAIN, *_damaged):
         for line in file:
             if (zero := line.find(b"\0")) >= 0:
                 raise ValueError(f"{path} is a binary file (NUL at byte {start + zero}): give plain text in UTF-8")
@@ -193,9 +183,9 @@ def _head(path: str) -> bytes:
         return file.read(6)
 
 
-def _not_whole(path: str, why: object) -> ValueError:
+def _not_whole(path: str | os.PathLike) -> str:
     kind = {".gz": "gzip ", ".bz2": "bzip2 ", ".xz": "xz ", ".zst": "zstd "}.get(os.path.splitext(path)[1].lower(), "")
-    return ValueError(f"{path} is not a whole {kind}file ({why}): compress or download it again")
+    return f"{path} is not a whole {kind}file"
 
 
 def _open_zstd(source: Any) -> io.BufferedIOBase:

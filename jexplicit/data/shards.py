@@ -20,9 +20,10 @@ import numpy as np
 from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.corpora import Corpus, Overlap, TextSizes, overlap, text_sizes
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches, encode_documents, make_tokenizer
-from jexplicit.runs.files import file_inside, local_path, parse_json, write_json, write_whole
+from jexplicit.runs.files import file_inside, local_path, parse_json, refuse_errors, write_json, write_whole
 
 _INDEX, _SIZES, _LAYOUT = "index.json", "sizes.json", 1
+_AGAIN, _damaged = "write the shards again", (OSError, ValueError, KeyError, TypeError, AttributeError)
 _shard_tokens = 1 << 26  # 128 MB of uint16
 _block = 1 << 24  # tokens looked at together
 
@@ -107,7 +108,7 @@ class Shards:
                 crc = zlib.crc32(_little_endian(self._read(shard, start, start + _block)).data, crc)
             if crc != shard.crc32:
                 path, found = self.folder / shard.file, f"CRC-32 {crc:08x}, written {shard.crc32:08x}"
-                raise ValueError(f"shard {path} is damaged ({found}): write the shards again")
+                raise ValueError(f"shard {path} is damaged ({found}): {_AGAIN}")
 
     def _overlapping(self, first: int, last: int) -> list[tuple[int, Shard]]:
         """The shards of tokens first .. last - 1, with first positions."""
@@ -118,14 +119,11 @@ class Shards:
     def _read(self, shard: Shard, first: int, last: int) -> np.ndarray:
         """A copy, as a resident memory map would count as memory of the process."""
         path, last = self.folder / shard.file, min(last, shard.tokens)
-        try:
-            with open(path, "rb") as file:
-                file.seek(first * self.dtype.itemsize)
-                tokens = np.fromfile(file, self.dtype.newbyteorder("<"), last - first)
-        except OSError as error:
-            raise ValueError(f"shard {path} cannot be read ({error.strerror}): write the shards again") from error
+        with refuse_errors(f"shard {path} cannot be read", _AGAIN, OSError), open(path, "rb") as file:
+            file.seek(first * self.dtype.itemsize)
+            tokens = np.fromfile(file, self.dtype.newbyteorder("<"), last - first)
         if len(tokens) != last - first:
-            raise ValueError(f"shard {path} ends after {first + len(tokens)} of {shard.tokens} tokens: write the shards again")
+            raise ValueError(f"shard {path} ends after {first + len(tokens)} of {shard.tokens} tokens: {_AGAIN}")
         return tokens.astype(self.dtype, copy=False)
 
 
@@ -214,10 +212,8 @@ def write_sizes(folder: Path, sizes: TextSizes) -> None:
 def read_sizes(folder: Path) -> TextSizes | None:
     """The sizes of a text in shards, or None if they were not written."""
     path = local_path(folder) / _SIZES
-    try:
+    with refuse_errors(f"{path} is damaged", f"delete it, or {_AGAIN}", OSError, ValueError, TypeError):
         return TextSizes(**parse_json(path.read_bytes())) if path.exists() else None
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, or write the shards again") from error
 
 
 def count_tokens(stream: Stream) -> int:
@@ -230,7 +226,7 @@ def _read_index(folder: Path) -> dict[str, Any] | None:
     path = folder / _INDEX
     if not path.exists():
         return None
-    try:
+    with refuse_errors(f"index {path} is damaged or of another version", _AGAIN, *_damaged):
         index = parse_json(path.read_bytes())
         if index.pop("crc32") != _crc32_of(index):
             raise ValueError("its checksum is another")
@@ -239,8 +235,6 @@ def _read_index(folder: Path) -> dict[str, Any] | None:
         whole = all(isinstance(n, int) and 0 <= n < 1 << 63 for n in numbers) and isinstance(index["tokenizer"], str)
         if index["layout"] != _LAYOUT or not whole:
             raise ValueError(f"layout {index['layout']}, or numbers and names of other types")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"index {path} is damaged or of another version ({error}): write the shards again") from error
     for shard in shards:
         file_inside(folder, shard.file, path)
     return {**index, "shards": shards, "complete": index.get("complete") is True}
@@ -255,4 +249,4 @@ def _check_sizes(folder: Path, shards: Iterable[Shard], dtype: np.dtype) -> None
         path, size = folder / shard.file, shard.tokens * dtype.itemsize
         if not path.is_file() or path.stat().st_size != size:
             found = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
-            raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; write the shards again")
+            raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; {_AGAIN}")

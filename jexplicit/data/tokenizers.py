@@ -23,7 +23,7 @@ import sentencepiece
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import is_input, read_input
-from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.files import local_path, refuse_errors, write_whole
 
 KINDS = ("bpe", "word", "char")
 UNK_ID = 1
@@ -148,10 +148,8 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
         """Read a saved tokenizer; ValueError if it is missing or incomplete."""
-        try:
+        with refuse_errors(f"no tokenizer at {path}", "check the path, or train one", ValueError):
             header, _, model = read_input(path).partition(b"\n")
-        except ValueError as error:
-            raise ValueError(f"no tokenizer at {path} ({error}): check the path, or train one") from error
         mark, kind, digest = (header.decode("latin1").split(" ") + ["", ""])[:3]
         if mark != _FILE_MARK or digest != hashlib.sha256(model).hexdigest():
             raise ValueError(f"{path} is not a tokenizer file, or is damaged: train the tokenizer again")
@@ -410,10 +408,8 @@ def _read_huggingface(model: bytes) -> _Codec:
     own = tokenizer.get_vocab(with_added_tokens=True)
     unk = own.get(getattr(tokenizer.model, "unk_token", None) or "<unk>")
     pad = next((own[name] for name in ("<pad>", "[PAD]", "<|pad|>") if name in own), None)
-    try:
+    with refuse_errors("a tokenizer.json that cannot encode unknown text", "give its model an unk token"):
         tokenizer.encode("\ue000")
-    except Exception as error:  # as above
-        raise ValueError(f"a tokenizer.json that cannot encode unknown text ({error}): give its model an unk token") from error
     unknown = {unk, pad} - {None}
     unit = _WORD if type(tokenizer.model).__name__ == "WordLevel" else _CHARACTER
 

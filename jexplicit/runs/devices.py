@@ -19,7 +19,7 @@ from jax._src import xla_bridge  # JAX has no public name for whether it runs
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jexplicit.runs.files import host_bytes, local_path
+from jexplicit.runs.files import host_bytes, local_path, refuse_errors
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -271,17 +271,16 @@ def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
     from filelock import FileLock, Timeout  # not for every program
 
     path = local_path(out, "--out") / f".process_{process_id}.lock"
-    try:
+    with refuse_errors(f"run folder {out} cannot be written", "choose another --out", OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path, timeout=0, thread_local=False, is_singleton=True)
-        if not lock.is_locked:
-            lock.acquire()
-    except Timeout as error:
-        remedy = "wait for its end, or choose another --out; processes of one run have different --process-id"
-        raise ValueError(f"process {process_id} of another run is active in {out}: {remedy}") from error
-    except OSError as error:
-        raise ValueError(f"run folder {out} cannot be written ({error.strerror}): choose another --out") from error
-    return lock
+        try:
+            if not lock.is_locked:
+                lock.acquire()
+        except Timeout as error:
+            remedy = "wait for its end, or choose another --out; processes of one run have different --process-id"
+            raise ValueError(f"process {process_id} of another run is active in {out}: {remedy}") from error
+        return lock
 
 
 def _give_up(coordinator: str, num_processes: int | None, process_id: int | None, seconds: int) -> None:

@@ -10,12 +10,22 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
+
+
+@contextlib.contextmanager
+def refuse_errors(what: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise errors (default, all) as a ValueError `what (error): remedy`."""
+    kinds = errors or (Exception,)
+    try:
+        yield
+    except kinds as error:
+        raise ValueError(f"{what} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
 
 
 def host_bytes() -> float:
@@ -103,11 +113,9 @@ def check_writable(path: str | os.PathLike, flag: str) -> Path:
     file = local_path(path, flag)
     if file.is_dir():
         raise ValueError(f"{flag} {path}: it is a folder; give the file to write")
-    try:
+    with refuse_errors(f"{flag} {path} cannot be written", "choose another place", OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=file.parent).close()
-    except OSError as error:
-        raise ValueError(f"{flag} {path} cannot be written ({error.strerror}): choose another place") from error
     return file
 
 
@@ -225,18 +233,14 @@ def read_stored(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, remedy: str, kind: type[J]) -> J:
     """The JSON object or list in a file."""
-    try:
+    with refuse_errors(f"{path} cannot be read", remedy, OSError):
         return _parse(path.read_bytes(), str(path), remedy, kind)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
 
 
 def _parse(text: bytes, what: str, remedy: str, kind: type[J]) -> J:
     """A JSON object or list; the ValueError otherwise is `what` is damaged: `remedy`."""
-    try:
+    with refuse_errors(f"{what} is damaged", remedy, ValueError):
         value = parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{what} is damaged ({error}): {remedy}") from error
     if not isinstance(value, kind):
         raise ValueError(f"{what} is damaged (not a JSON {'object' if kind is dict else 'list'}): {remedy}")
     return value
