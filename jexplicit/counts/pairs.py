@@ -89,7 +89,7 @@ def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], 
         ([3, 5], [1, 2])
     """
     N = vocab_size
-    (number, *longer, y), n = distinct_rows([*X.T, Y])
+    (number, *longer, y), n = distinct_rows([*X.T, Y], N)
     begins = np.concatenate([[True], number[1:] != number[:-1]])
     contexts, start = [np.arange(N)], starts_of(number, N)
     for c in longer:

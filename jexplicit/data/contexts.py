@@ -105,26 +105,25 @@ def distinct_contexts(
 
     times: [M] multiplicity of each row of X; default, 1. ordered: whether the order of the tokens matters (not for Sum).
     """
-    columns, n = distinct_rows(list((X if ordered else np.sort(X, axis=1)).T), times)
+    columns, n = distinct_rows(list((X if ordered else np.sort(X, axis=1)).T), int(X.max(initial=0)) + 1, times)
     return np.stack(columns, axis=1).astype(X.dtype, copy=False), n.astype(np.int64)
 
 
 def distinct_rows(
-    columns: Sequence[Integer[np.ndarray, " M"]], times: Integer[np.ndarray, " M"] | None = None
+    columns: Sequence[Integer[np.ndarray, " M"]], N: int, times: Integer[np.ndarray, " M"] | None = None
 ) -> tuple[list[Integer[np.ndarray, " u"]], Int[np.ndarray, " u"]]:
-    """The distinct rows of columns of ids, as sorted columns, and their counts.
+    """The distinct rows of columns of ids 0 .. N - 1, as sorted columns, and their counts.
 
     A row is one integer, whose digits are its ids; where it would grow too large, the values so far are numbered.
     """
-    N = 1 + max(int(column.max(initial=0)) for column in columns)
-    key, bound, numbered = np.zeros(len(columns[0]), np.int64), 1, []
-    for column in columns:
+    key, bound, numbered = columns[0].astype(np.int64), N, []
+    for column in columns[1:]:
         values = None
         if bound * N > _largest:
             values, key = np.unique(key, return_inverse=True)
             bound = len(values)
         key *= N
-        key += column.astype(np.int64, copy=False)
+        np.add(key, column, out=key, dtype=np.int64, casting="unsafe")  # also of unsigned integers
         bound *= N
         numbered.append(values)
     if times is None:
@@ -137,7 +136,7 @@ def distinct_rows(
         key, digit = quotient_and_rest(key, N)
         found.append(digit.astype(np.min_scalar_type(N)))
         key = key if values is None else values[key]
-    return found[::-1], n
+    return [key, *reversed(found)], n
 
 
 def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
