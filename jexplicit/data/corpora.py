@@ -21,14 +21,14 @@ import socket
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from jexplicit.data.inputs import Paths, file_lines, file_records, file_stamp, kind_of, list_files, path_list
+from jexplicit.data.inputs import Document, Paths, file_lines, file_records, file_stamp, kind_of, list_files, path_list
 from jexplicit.runs.files import local_path
 
 T = TypeVar("T")
@@ -234,7 +234,7 @@ def check_reading(files: Sequence[str], *, field: str | None, documents: str) ->
         first = next(file_records(file, [] if field is None else [field]), None)
         if first is None:
             raise ValueError(f"{file} holds no text: take it out, or check how it was written")
-        first.text(field)
+        first.text_in(field)
     other = [file for file in sorted(set(files) - set(records)) if not _plain_name.search(file.lower())]
     if records and other:
         raise ValueError(f"{other[0]} is no file of records: name those only, such as *.jsonl, or name plain text .txt")
@@ -257,15 +257,6 @@ def files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
     return (document.text for file in files for document in locate_documents(file, **reading))
 
 
-class Document(NamedTuple):
-    """A document with its file, its first line from 1, and its fields."""
-
-    text: str
-    file: str
-    line: int
-    fields: Mapping[str, Any] | None = None
-
-
 def locate_documents(
     path: str, *, field: str | None = None, documents: Unit = "line", every: bool = False, content: bytes | None = None
 ) -> Iterator[Document]:
@@ -277,10 +268,10 @@ def locate_documents(
     empty = True
     if kind_of(path) != "text" or (content is not None and field is not None):
         for record in file_records(path, None if field is None or every else [field], content=content):
-            text = record.text(field)
+            text = record.text_in(field)
             if every or text.strip():
                 empty = False
-                yield Document(text if text.strip() else "", path, record.line, record.fields if every else None)
+                yield record._replace(text=text if text.strip() else "", fields=record.fields if every else None)
     else:
         for document in _plain_documents(file_lines(path, content=content), path, documents):
             empty = False

@@ -218,25 +218,25 @@ def is_left_out(path: str | os.PathLike) -> bool:
     return os.path.basename(path).startswith(_left_out)
 
 
-class Record(NamedTuple):
-    """The fields of a record, its first line from 1, and its file."""
+class Document(NamedTuple):
+    """A document with its file, its first line from 1, and the fields of a record."""
 
+    text: str
+    file: str
     line: int
-    fields: Mapping[str, Any]
-    file: str = ""
+    fields: Mapping[str, Any] | None = None
 
     def value(self, field: str) -> Any:
         """The value of a field."""
-        if field not in self.fields:
+        if field not in (self.fields or {}):
             raise ValueError(f"{self._place} has no field {field!r}: {self._remedy}")
-        return self.fields[field]
+        return (self.fields or {})[field]
 
-    def text(self, field: str | None) -> str:
+    def text_in(self, field: str | None) -> str:
         """The text in a field, which records need; a missing value is empty."""
         if field is None:
-            raise ValueError(
-                f"{self.file} has the fields {', '.join(self.fields)}: name the one that holds the text, field=NAME"
-            )
+            names = ", ".join(self.fields or {})
+            raise ValueError(f"{self.file} has the fields {names}: name the one that holds the text, field=NAME")
         value = self.value(field)
         if value is not None and not isinstance(value, str):
             found = f"{type(value).__name__} {str(value)[:40]!r}"
@@ -249,10 +249,10 @@ class Record(NamedTuple):
 
     @property
     def _remedy(self) -> str:
-        return f"it has {', '.join(map(repr, self.fields)) or 'none'}; name one that every record has as `field`"
+        return f"it has {', '.join(map(repr, self.fields or {})) or 'none'}; name one that every record has as `field`"
 
 
-def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Record]:
+def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Document]:
     """The records of a file, in order; content: JSON lines of standard input.
 
     JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv`
@@ -264,7 +264,7 @@ def file_records(path: str, fields: Iterable[str] | None = None, *, content: byt
     return _table_records(path, kind) if kind in ("csv", "tsv") else _json_records(file_lines(path, content=content), path)
 
 
-def _json_records(lines: Iterator[str], name: str) -> Iterator[Record]:
+def _json_records(lines: Iterator[str], name: str) -> Iterator[Document]:
     """The records of JSON lines, or of one array of objects."""
     array = None
     for n, line in ((n, line) for n, line in enumerate(lines, 1) if line.strip()):
@@ -278,10 +278,10 @@ def _json_records(lines: Iterator[str], name: str) -> Iterator[Record]:
             if not isinstance(fields, dict):
                 what = type(fields).__name__
                 raise ValueError(f"{name}, line {m}, is not a JSON object but a {what}: write one object per line")
-            yield Record(m, fields, name)
+            yield Document("", name, m, fields)
 
 
-def _table_records(path: str, kind: str) -> Iterator[Record]:
+def _table_records(path: str, kind: str) -> Iterator[Document]:
     csv.field_size_limit(sys.maxsize)  # a document may be long
     lines = file_lines(path)
     head = next((line for line in lines if line.strip()), "")
@@ -301,13 +301,13 @@ def _table_records(path: str, kind: str) -> Iterator[Record]:
                     f"{style['delimiter']!r}; quote values that contain it or a line break"
                 )
             elif row:
-                yield Record(line, dict(zip(names, row, strict=True)), path)
+                yield Document("", path, line, dict(zip(names, row, strict=True)))
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}, line {line}, cannot be read as a table ({error}): check how it was written") from error
 
 
-def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record]:
+def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Document]:
     if importlib.util.find_spec("pyarrow") is None:
         raise ValueError(f"{path} needs pyarrow: pip install 'jexplicit[parquet]', or write it as .jsonl")
     import pyarrow
@@ -322,7 +322,7 @@ def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record
             columns = None if fields is None else [name for name in dict.fromkeys(fields) if name in names]
             for batch in file.iter_batches(1024, columns=columns):
                 for row in batch.to_pylist():
-                    yield Record(n := n + 1, row if row else dict.fromkeys(names), path)
+                    yield Document("", path, n := n + 1, row if row else dict.fromkeys(names))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, after row {n}: text that is not UTF-8 ({error}): write the column again") from error
     except (pyarrow.ArrowException, ValueError, ArithmeticError, *_damaged) as error:
@@ -350,12 +350,12 @@ def read_pairs(paths: Paths) -> list[MinimalPair]:
     for path in list_files(paths):
         before, name = len(pairs), Path(path).name.partition(".")[0]
         for record in file_records(path):
-            good, bad = (record.fields.get(key) for key in ("sentence_good", "sentence_bad"))
+            good, bad = ((record.fields or {}).get(key) for key in ("sentence_good", "sentence_bad"))
             if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
                 remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
                 place = f"{path}, line {record.line}"
                 raise ValueError(f"{place}, is not a minimal pair (a sentence is missing or empty): {remedy}")
-            about = {key: str(record.fields.get(key) or "") for key in ("UID", "field", "linguistics_term")}
+            about = {key: str((record.fields or {}).get(key) or "") for key in ("UID", "field", "linguistics_term")}
             field = about["field"].replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
             pairs.append(MinimalPair(good, bad, about["UID"] or name, field, about["linguistics_term"]))
         if len(pairs) == before:
