@@ -147,35 +147,29 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
-        """Read a saved tokenizer; ValueError if it is missing or incomplete."""
-        with refuse_errors(f"no tokenizer at {path}", "check the path, or train one", ValueError):
-            header, _, model = read_input(path).partition(b"\n")
+        """Read a saved tokenizer, a run's, a SentencePiece model, or a `tokenizer.json`."""
+        place, remedy = local_path(path), "give a run folder, a SentencePiece model or a tokenizer.json"
+        file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
+        if file is None:
+            raise ValueError(f"no tokenizer at {path}: choose bpe, word or char, or {remedy}")
+        data = read_input(file).removeprefix(b"\xef\xbb\xbf")
+        header, _, model = data.partition(b"\n")
         mark, kind, digest = (header.decode("latin1").split(" ") + ["", ""])[:3]
-        if mark != _FILE_MARK or digest != hashlib.sha256(model).hexdigest():
-            raise ValueError(f"{path} is not a tokenizer file, or is damaged: train the tokenizer again")
-        return cls(model, kind)
-
-
-def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
-    """An existing tokenizer: a run's, a SentencePiece model, or a `tokenizer.json`."""
-    place, remedy = local_path(path), "give a run folder, a SentencePiece model or a tokenizer.json"
-    file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
-    if file is None:
-        raise ValueError(f"no tokenizer at {path}: choose bpe, word or char, or {remedy}")
-    data = read_input(file).removeprefix(b"\xef\xbb\xbf")
-    if data.startswith(_FILE_MARK.encode()):
-        return Tokenizer.load(file)
-    try:
-        return Tokenizer(data, "huggingface" if data.lstrip().startswith(b"{") else "sentencepiece")
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}; {remedy}") from error
+        if mark != _FILE_MARK:
+            kind, model = "huggingface" if data.lstrip().startswith(b"{") else "sentencepiece", data
+        elif digest != hashlib.sha256(model).hexdigest():
+            raise ValueError(f"{file} is not a tokenizer file, or is damaged: train the tokenizer again")
+        try:
+            return cls(model, kind)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}; {remedy}") from error
 
 
 def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence[str], vocab_size: int | None) -> Tokenizer:
     """The tokenizer of a flag: a kind to train, a path, or a tokenizer."""
     if isinstance(tokenizer, str) and tokenizer in KINDS:
         return train_tokenizer(documents, kind=tokenizer, vocab_size=vocab_size)
-    tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else open_tokenizer(tokenizer)
+    tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
     if vocab_size is not None and vocab_size != tokenizer.vocab_size:
         raise ValueError(f"vocabulary size {vocab_size} with a tokenizer of {tokenizer.vocab_size} tokens: omit vocab_size")
     return tokenizer

@@ -109,7 +109,7 @@ CALLS: list[tuple[Callable[[Path], Any], str]] = [  # given a folder
     (trained(["abc"], vocab_size=99), "vocabulary size 99 is more than the text allows: use 12 or less"),
     (trained("to be"), r"a text of 5 characters .*, \[text\]"),
     (lambda _: encode_documents(train_tokenizer(["to be"]), "to be"), "a text of 5 characters instead of documents"),
-    (lambda folder: Tokenizer.load(folder / "gone.model"), "no tokenizer at .*gone.model .*: check the path, or train one"),
+    (lambda folder: Tokenizer.load(folder / "gone.model"), "no tokenizer at .*gone.model: choose bpe, word or char, or give"),
     (lambda _: Tokenizer(b"junk", "bpe"), "damaged or foreign model of kind .*: use a model of train_tokenizer"),
     # shards
     (lambda folder: characters(folder, ["", ""]), "no token for"),

@@ -18,7 +18,6 @@ from jexplicit.data.tokenizers import (
     Tokenizer,
     encode_documents,
     make_tokenizer,
-    open_tokenizer,
     train_tokenizer,
 )
 
@@ -108,7 +107,7 @@ def test_training_is_deterministic_and_saved_whole_and_damage_is_named(of_prose,
     assert (of_prose.pad_id, of_prose.unk_id, of_prose.pieces()[:2]) == (0, 1, ["<pad>", "<unk>"])
     for damaged in (b"", whole[:-1], b"x" + whole, whole[:50] + bytes([whole[50] ^ 1]) + whole[51:]):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"t.model is not a tokenizer file, or is damaged: train the tokenizer"):
+        with pytest.raises(ValueError, match=r"t.model( is not a tokenizer file, or is damaged|: no SentencePiece)"):
             Tokenizer.load(path)
 
 
@@ -230,7 +229,7 @@ def own_pieces(name: str, data: bytes, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_ids_are_renamed_and_nothing_else_and_the_tokenizer_is_saved_and_hashed_as_our_own(files, name, tmp_path):
-    tokenizer, data = open_tokenizer(str(files / name)), (files / name).read_bytes()
+    tokenizer, data = Tokenizer.load(str(files / name)), (files / name).read_bytes()
     assert tokenizer.pieces()[:2] == ["<pad>", "<unk>"] and len(set(tokenizer.pieces())) == tokenizer.vocab_size
     for text in TEXTS[:3]:
         ids = tokenizer.encode(text)
@@ -243,8 +242,8 @@ def test_ids_are_renamed_and_nothing_else_and_the_tokenizer_is_saved_and_hashed_
     assert encode_documents(tokenizer, documents).tolist() == reference_stream(tokenizer, documents)
     tokenizer.save(tmp_path / "tokenizer.model")
     for place in (tmp_path, tmp_path / "tokenizer.model"):
-        assert open_tokenizer(place) == tokenizer and open_tokenizer(place).sha256 == tokenizer.sha256
-    assert len({open_tokenizer(files / other).sha256 for other in MODELS}) == 3
+        assert Tokenizer.load(place) == tokenizer and Tokenizer.load(place).sha256 == tokenizer.sha256
+    assert len({Tokenizer.load(files / other).sha256 for other in MODELS}) == 3
     made, again = (tokenize_corpus(Corpus("prose", PROSE, []), kind) for kind in (str(files / name), tokenizer))
     assert made.tokenizer == tokenizer
     np.testing.assert_array_equal(made.train, again.train)
@@ -262,17 +261,17 @@ def test_what_is_no_tokenizer_is_refused(files, tmp_path, monkeypatch):
     ]:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=message):
-            open_tokenizer(tmp_path / name)
+            Tokenizer.load(tmp_path / name)
     for gone in (tmp_path / "gone", "syllable"):
         with pytest.raises(ValueError, match="no tokenizer at .*: choose bpe, word or char, or give"):
-            open_tokenizer(gone)
+            Tokenizer.load(gone)
     with pytest.raises(ValueError, match="vocabulary size 7 with a tokenizer of .* tokens: omit vocab_size"):
         make_tokenizer(str(files / "word_level.json"), [], 7)
     own = train_tokenizer(TEXTS)
     assert make_tokenizer(own, [], None) == own
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'jexplicit\[tokenizers\]'"):
-        open_tokenizer(files / "word_level.json")
+        Tokenizer.load(files / "word_level.json")
 
 
 # Tokens account for all characters
