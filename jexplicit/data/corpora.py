@@ -401,10 +401,12 @@ def about_corpus(name: str) -> str | None:
 def _standard_library_documents() -> tuple[str, ...]:
     from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
 
-    documents, unreadable, collecting = [topics[name] for name in sorted(topics)], [], gc.isenabled()
+    root, documents, unreadable = Path(sysconfig.get_paths()["stdlib"]), [topics[name] for name in sorted(topics)], []
+    own = (path for path in root.rglob("*.py") if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts))
+    collecting = gc.isenabled()
     gc.disable()  # trees have no cycles, and it would look at all objects of JAX
     try:
-        for path in _standard_library():
+        for path in sorted(own):
             try:
                 documents += _file_docstrings(path)
             except (OSError, SyntaxError, ValueError, RecursionError) as error:
@@ -415,14 +417,6 @@ def _standard_library_documents() -> tuple[str, ...]:
     if unreadable:
         logger.warning("skipped %d source files that cannot be read, the first: %s", len(unreadable), unreadable[0])
     return tuple(documents)
-
-
-def _standard_library() -> list[Path]:
-    found = []
-    for place, folders, files in os.walk(sysconfig.get_paths()["stdlib"]):
-        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
-        found += [Path(place, name) for name in files if name.endswith(".py")]
-    return sorted(found)
 
 
 def _file_docstrings(path: Path) -> list[str]:
