@@ -219,7 +219,7 @@ def is_left_out(path: str | os.PathLike) -> bool:
 
 
 class Document(NamedTuple):
-    """A document with its file, its first line from 1, and the fields of a record."""
+    """A document with its file, its first line from 1, and its fields."""
 
     text: str
     file: str
