@@ -112,7 +112,7 @@ def distinct_contexts(
 def distinct_rows(
     columns: Sequence[Integer[np.ndarray, " M"]], N: int, times: Integer[np.ndarray, " M"] | None = None
 ) -> tuple[list[Integer[np.ndarray, " u"]], Int[np.ndarray, " u"]]:
-    """The distinct rows of columns of ids below N, as sorted columns, and their counts.
+    """The distinct rows of columns of ids below N, sorted, and their counts.
 
     A row is one integer, whose digits are its ids; where it would grow too large, the values so far are numbered.
     """
