@@ -28,7 +28,7 @@ lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of 
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
 lm --corpus shards:nowhere --methods cold | --methods cold with --corpus shards:DIR: use --methods unigram bigram explicit ngram
-lm --corpus shards:nowhere | nowhere/tokenizer.model cannot be read
+lm --corpus shards:nowhere | nowhere/tokenizer.model: choose bpe
 lm --corpus books | choose docs, text, shards:DIR or tfds:NAME
 lm --corpus text | --corpus text without --train
 lm --dev {{text}} | dev files go with --train
