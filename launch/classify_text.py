@@ -6,7 +6,6 @@ The features H of a text are the shares of its words times K, the priming number
 F = HᵀY + 1, the words of each label; at K = 1 it is log F.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -106,7 +105,4 @@ def run(config: Config) -> dict[str, Any]:
     return {"rows": rows, "texts": found}
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

@@ -7,7 +7,6 @@
 A file NAME.arpa or NAME.arpa.gz holds an n-gram model whose words are the tokens, for KenLM and other decoders.
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +28,12 @@ class Config(ModelChoice):
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
     from jexplicit.lm.arpa import is_arpa
-    from jexplicit.lm.checkpoints import export_model
     from jexplicit.lm.text_model import model_path
 
     given = local_path(config.out, "--out")
     out = check_writable(model_path(given), "--out")
     saved = load_choice(config)
-    export_model(given, saved)
+    saved.save(given)
     if is_arpa(out) and not saved.model.eos:
         remedy = "</s> has log10 p = -99; score without it (eos=False)"
         console.print(f"[yellow]warning:[/] the model was fitted without --eos: {remedy}")
@@ -43,7 +41,4 @@ def run(config: Config) -> dict[str, Any]:
     return {"out": str(out), "bytes": out.stat().st_size}
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

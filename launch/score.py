@@ -73,10 +73,11 @@ def run(config: Config) -> dict[str, Any]:
         kept = [document for document, (_, log_p) in scored if len(log_p) and np.exp(-log_p.mean()) <= most]
         write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
-        place = {"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}
-        place |= {"line": document.line} | ({} if config.id_field is None else {"id": _id_of(document, config.id_field)})
-        passed = {name: value for name, value in (document.fields or {}).items() if config.keep_fields}
-        place = {name: value for name, value in passed.items() if not (config.no_text and name == config.field)} | place
+        fields, without = document.fields or {}, config.field if config.no_text else None
+        place = {name: value for name, value in fields.items() if config.keep_fields and name != without}
+        place |= ({"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}) | {"line": document.line}
+        if config.id_field is not None:
+            place["id"] = Record(document.line, fields, document.file).value(config.id_field)
         pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
         if config.per == "token":
             lines += [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
@@ -84,10 +85,9 @@ def run(config: Config) -> dict[str, Any]:
             tokens = {} if config.no_text else {"tokens": pieces, "log_probabilities": numbers}
             lines.append({**place, "document": n, **tokens, **_summary(log_p)})
     show(*map(json_line, lines))
-    every = np.concatenate([log_p for _, log_p in scores])
-    unknown = sum(int(np.count_nonzero(ids == saved.tokenizer.unk_id)) for ids, _ in scores)
-    sizes = text_sizes(texts)
-    nats = spelling(saved.tokenizer, np.concatenate([ids for ids, _ in scores]), sizes) - float(every.sum(dtype=np.float64))
+    stream, every = (np.concatenate(parts) for parts in zip(*scores, strict=True))
+    unknown, sizes = int(np.count_nonzero(stream == saved.tokenizer.unk_id)), text_sizes(texts)
+    nats = spelling(saved.tokenizer, stream, sizes) - float(every.sum(dtype=np.float64))
     whole = {
         **{"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / max(len(every), 1)},
         **{"history": saved.about.get("history", "none"), **_summary(every)},
@@ -124,10 +124,6 @@ def read_documents(config: Config) -> Iterator[Document]:
             yield from locate_documents(file, **reading)
 
 
-def _id_of(document: Document, field: str) -> Any:
-    return Record(document.line, document.fields or {}, document.file).value(field)
-
-
 def write_kept(path: Path, documents: Sequence[Document], between: str) -> None:
     """Write records as JSON lines, or plain documents."""
     parts = [
@@ -145,7 +141,4 @@ def _summary(log_p: np.ndarray) -> dict[str, Any]:
     }
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

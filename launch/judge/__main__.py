@@ -7,12 +7,7 @@ Files of pairs are JSON lines with the keys sentence_good, sentence_bad, UID and
 its own: even with --history all, a model sees only that sentence.
 """
 
-import sys
-
 from launch.judge.config import Config
 from launch.kit.command import entry_point
 
-main = entry_point("launch.judge.run", Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point("launch.judge.run", Config, __doc__, module=__name__)

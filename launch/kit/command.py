@@ -1,13 +1,7 @@
 """The command line of a launcher: flags of a config, presets, and error messages.
 
-    @dataclass(frozen=True)
-    class Config:
-        GROUPS: ClassVar = {"out": "run", "epochs": "training"}
-
-        epochs: int = 32
-        \"\"\"Maximum number of passes over the data. Training stops earlier with --patience.\"\"\"
-
-GROUPS maps the first field of a group to its title. The first sentence of a field's docstring is its help in one line.
+A config is a frozen dataclass. The docstrings of its fields are their help, of which the first sentence is the one-line help.
+`GROUPS: ClassVar = {"out": "run", "epochs": "training"}` maps the first field of a group to its title.
 """
 
 import ast
@@ -174,10 +168,23 @@ def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None =
 
 
 def entry_point(
-    run: Callable[[C], Any] | str, config: type[C], description: str | None, presets: Mapping[str, Preset] | None = None
+    run: Callable[[C], Any] | str,
+    config: type[C],
+    description: str | None,
+    presets: Mapping[str, Preset] | None = None,
+    *,
+    module: str = "",
+    experiment: str | None = None,
 ) -> Callable[..., int]:
-    """`main(argv=None)` of a command's module; see `run_command`."""
-    return functools.partial(run_command, run, config, presets=presets, description=description or "")
+    """`main(argv=None)` of a command; ends the process where its module is the program.
+
+    The other arguments are those of `run_command`; module: its `__name__`.
+    """
+    about: Any = {"presets": presets, "description": description or "", "experiment": experiment}
+    main = functools.partial(run_command, run, config, **about)
+    if module == "__main__":
+        sys.exit(main())
+    return main
 
 
 def run_command(
@@ -190,40 +197,31 @@ def run_command(
     description: str,
     experiment: str | None = None,
 ) -> int:
-    """Parse the command line into a config and run it.
+    """Parse the command line into a config and run it; errors are one line and exit status 2.
 
-    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. Numbers outside their
-    bounds, and an `--out` that is not a local path, are refused before anything runs. A ValueError or a FloatingPointError
-    becomes one line on the terminal and exit status 2; Ctrl-C prints how to resume.
-
-    Args:
-        run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of
-            a module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are
-            parsed, so that `--help` does not import JAX.
-        config: a frozen dataclass whose field docstrings become `--help`.
-        experiment: the name in config.json; default, the launcher that defines the config.
+    run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of a
+    module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are parsed,
+    so that `--help` does not import JAX. experiment: the name in config.json; default, the launcher that defines the config.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # results of long work are shown in any encoding
-    argv = list(sys.argv[1:] if argv is None else argv)
-    prog, presets, whole = prog or command_name(), presets or {}, "--help-all" in argv
+    argv, prog, presets = list(sys.argv[1:] if argv is None else argv), prog or command_name(), presets or {}
     known = [field.name for field in dataclasses.fields(config)]  # pyright: ignore[reportArgumentType]
     description = as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
     if presets:
-        notes = {name: preset.note if whole else preset.note.partition(". ")[0] for name, preset in presets.items()}
-        names = "\n".join(f"  --preset {name}: {note}" for name, note in notes.items())
+        end = "\0" if "--help-all" in argv else ". "
+        names = "\n".join(f"  --preset {name}: {preset.note.partition(end)[0]}" for name, preset in presets.items())
         description = f"{description}\nPresets, whose values other flags override:\n{names}"
-    quiet, as_json = "--quiet" in argv, "--json" in argv
     try:
         default = _defaults(argv, config, presets, experiment or experiment_of(config))
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:
             local_path(out, "--out")  # checked before any work
-        with quiet_output(progress=quiet, results=as_json):
+        with quiet_output(progress="--quiet" in argv, results="--json" in argv):
             found = _ready(run)(chosen)
-        if as_json:
+        if "--json" in argv:
             print(json_line(found))
         if sys.stdout:  # None if closed from the start
             sys.stdout.flush()

@@ -44,7 +44,7 @@ def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int
     """The standard deviation of `log Z` over contexts, in nats (0 in Eq. 11)."""
     distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
     log_Z = model.rows.log_partition(distinct).astype(np.float64)
-    return float(np.sqrt(np.average((log_Z - np.average(log_Z, weights=n)) ** 2, weights=n)))
+    return float(np.sqrt(np.cov(log_Z, fweights=n, ddof=0)))
 
 
 def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:

@@ -47,7 +47,7 @@ def text_flags() -> list[str]:
 def run(out: Path, *flags: str) -> int:
     """launch.lm on little text that is read position by position."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("launch.lm.models._positions_one_by_one", 500)
+        patch.setattr("launch.lm.run._positions_one_by_one", 500)
         return main("lm", out, *flags)
 
 

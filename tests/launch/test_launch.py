@@ -41,7 +41,7 @@ from jexplicit.nn import training
 from launch import cli, sample
 from launch.kit.views import where
 from launch.lm import __main__ as lm
-from launch.lm import models as lm_models
+from launch.lm import run as lm_models
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from jexplicit import evaluate
 from jexplicit.data import encode_documents
 from jexplicit.lm.checkpoints import load_row
 from launch.kit.views import where
-from launch.lm import models as testing
+from launch.lm import run as testing
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from launch.icl.config import InputFlags
 from launch.icl.rates import TEST, make_model, random_key
 from launch.icl.training import descent_families, measure_families
 from launch.kit.views import where
-from launch.lm import models as lm_models
+from launch.lm import run as lm_models
 
 
 @pytest.fixture(autouse=True)
