@@ -22,8 +22,6 @@ from launch.shards import Source, describe, open_corpus, tokenizer_in
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    """Tokenise and count text of any size with Apache Beam."""
-
     GROUPS: ClassVar = {"radius": "counts", "runner": "machine"}
 
     radius: PositiveInt = 4

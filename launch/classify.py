@@ -14,8 +14,6 @@ from launch.kit.command import entry_point
 
 @dataclass(frozen=True)
 class Config:
-    """Classify images with a model of a run of launch.digits, solved or trained."""
-
     run: str
     """Run folder of launch.digits."""
     images: tuple[str, ...]

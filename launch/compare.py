@@ -28,8 +28,6 @@ _much = 0.01  # of the tokens unknown: more need a warning
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Reading, ModelChoices):
-    """Compare language models on one new text, whatever their tokenizers."""
-
     GROUPS: ClassVar = {"run": "run", "text": "text"}
 
     run: tuple[str, ...]

@@ -38,8 +38,6 @@ COLUMNS = (Column("files", "pattern"), Column("bytes", "bytes", ",d"), Column("s
 
 @dataclass(frozen=True)
 class Config:
-    """Check a folder of data against the sets that the pages of results use."""
-
     folder: str | None = None
     """Folder to check. Default: the one that JEXPLICIT_DATA_DIR names."""
 

@@ -35,8 +35,6 @@ _alternatives, _digits, _most_tokens = 10, 6, 4000  # of a page
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
-    """Exact contributions of context tokens, or rows, to each prediction of a model."""
-
     GROUPS: ClassVar = {"text": "text"}
 
     text: str

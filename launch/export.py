@@ -18,8 +18,6 @@ from launch.shared.flags import ModelChoice, load_choice
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
-    """Write one language model of a run to a self-contained safetensors file."""
-
     out: str
     """File NAME.safetensors, or folder to share.
     The methods ngram, bigram and unigram also write NAME.arpa or NAME.arpa.gz."""

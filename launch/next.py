@@ -17,8 +17,6 @@ from launch.shared.flags import ModelChoice, load_choice, visible
 
 @dataclass(frozen=True)
 class Config(ModelChoice):
-    """The likeliest next tokens of a prompt, with probabilities."""
-
     GROUPS: ClassVar = {"prompt": "text"}
 
     prompt: str = ""

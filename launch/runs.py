@@ -17,8 +17,6 @@ from launch.kit.views import Column, rich_table
 
 @dataclass(frozen=True)
 class Config:
-    """List the models of runs with the flags that choose them, and their perplexities."""
-
     folders: tyro.conf.Positional[tuple[str, ...]] = ("runs",)
     """Run folders, or folders of run folders."""
 

@@ -14,8 +14,6 @@ from launch.shared.flags import ModelChoice, load_choice
 
 @dataclass(frozen=True)
 class Config(ModelChoice):
-    """Continue a prompt with a saved language model."""
-
     GROUPS: ClassVar = {"prompt": "text"}
 
     prompt: str = ""

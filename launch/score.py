@@ -34,8 +34,6 @@ _stdin = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Reading, ModelChoice):
-    """Log-probabilities of a text under a saved language model, as JSON lines."""
-
     GROUPS: ClassVar = {"text": "text"}
 
     text: tuple[str, ...]

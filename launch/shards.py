@@ -47,8 +47,6 @@ class Source(Text):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    """Tokenise text of any size into shards of token ids."""
-
     GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
     limit: Annotated[int, Bounds(at_least=10)] | None = None

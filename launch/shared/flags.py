@@ -79,10 +79,10 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
     if not is_input(model_file(run)) and (wanted or not best):
         yield from (load_row(run, row) for row in model_rows(run, **wanted))
         return
-    saved = load_model(run)
-    if other := [f"{name} {saved.about.get(name)}" for name, values in wanted.items() if saved.about.get(name) not in values]:
-        flags = ", --".join(wanted)
-        raise ValueError(f"{run} holds one model, with {', '.join(other)}: leave out --{flags}, or give its run folder")
+    about = (saved := load_model(run)).about
+    if other := [f"{name} {about.get(name)}" for name, values in wanted.items() if about.get(name) not in values]:
+        remedy = f"leave out --{', --'.join(wanted)}, or give its run folder"
+        raise ValueError(f"{run} holds one model, with {', '.join(other)}: {remedy}")
     yield saved
 
 

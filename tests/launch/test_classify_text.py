@@ -21,7 +21,7 @@ def drawn(seed: int, texts: int) -> tuple[list[str], np.ndarray]:
 
 def test_texts_of_equal_length_have_the_probabilities_of_naive_bayes():
     (train, Y), (test, Y_test) = drawn(0, 100), drawn(1, 40)
-    rows, p = measure(train, Y, test, Y_test, [*test, "new"], None)
+    rows, p = measure(train, Y, test, Y_test, [*test, "new"])
     counter = CountVectorizer(token_pattern=r"\w+").fit(train)
     bayes = MultinomialNB().fit(counter.transform(train), Y)
     expected = bayes.predict_proba(counter.transform(test))
@@ -38,7 +38,7 @@ def test_the_command_reads_test_texts(tmp_path, capsys):
     lines = [f"{text},{('good', 'bad')[y]}" for text, y in zip(*drawn(0, 60), strict=True)]
     for name, own in (("train", lines), ("test", lines[:8]), ("new", ["a,ugly"])):
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *own]) + "\n")
-    flags = f"--train {tmp_path}/train.csv --field text --label label --norm 1 --text".split()
+    flags = f"--train {tmp_path}/train.csv --field text --label label --text".split()
     assert main([*flags, "h h h h"]) == 0
     assert "54 training texts, 6 test texts" in capsys.readouterr().out
     assert main([*flags, "h h h h", "--test", f"{tmp_path}/test.csv", "--json"]) == 0

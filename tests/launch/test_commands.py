@@ -14,8 +14,7 @@ from run_folders import rows
 import jexplicit
 from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
-from launch import compare, explain, export, next, runs, sample, score
-from launch.judge import __main__ as judge
+from launch import compare, explain, export, judge, next, runs, sample, score
 from launch.shared.flags import visible
 
 pytestmark = pytest.mark.slow
