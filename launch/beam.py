@@ -47,7 +47,7 @@ def run(config: Config) -> dict[str, Any]:
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
     corpus = open_corpus(config)
-    parts = parts_of(config, corpus)
+    parts = _parts_of(config, corpus)
     tokenizer, documents = tokenizer_in(config, corpus)
     with stage("tokenising and counting", "documents") as progress:
         options: Any = {"radius": config.radius, "runner": config.runner, "options": shlex.split(config.options)}
@@ -61,7 +61,7 @@ def run(config: Config) -> dict[str, Any]:
     return {"out": config.out, "documents": documents, "vocab_size": tokenizer.vocab_size, "distinct_pairs": pairs}
 
 
-def parts_of(config: Config, corpus: Corpus) -> list[Any]:
+def _parts_of(config: Config, corpus: Corpus) -> list[Any]:
     """The corpus cut into parts, the units of work: files, or lists of documents."""
     from jexplicit.counts.beam import Part
 

@@ -167,7 +167,7 @@ def scoring(config: Config, size: int, folder: Path, method: str) -> Pair:
 
     (train, dev, tokenizer), peer = read_text(config.train, config.vocab_size, size), "KenLM's Python module"
     models = {name: fit_tokens(name, train, tokenizer, config.seed) for name in {method, "ngram"}}
-    ours = functools.partial(lambda: score(models[method], dev).sum(dtype=np.float64))
+    ours = lambda: score(models[method], dev).sum(dtype=np.float64)  # noqa: E731
     if (kenlm := optional("kenlm")) is None:
         return Pair(ours, peer, skipped="kenlm is not installed")
     write_arpa(arpa := folder / "model.arpa", cast(Any, models["ngram"]), tokenizer)
@@ -177,16 +177,11 @@ def scoring(config: Config, size: int, folder: Path, method: str) -> Pair:
     return Pair(ours, peer, lambda: np.log(10) * sum(map(model.score, documents)), tolerance=tolerance)
 
 
-def pair_of(case: Case, config: Config, size: int, folder: Path) -> Pair:
-    """Both sides of a case."""
-    method, _, kind = case.rpartition("-")
-    return {"counting": counting, "fit": fitting, "scoring": scoring}[kind](config, size, folder, method)
-
-
 def compare(case: Case, config: Config, size: int) -> Sequence[Row]:
     """The row of a case: medians of seconds, and of paired ratios."""
+    method, _, kind = case.rpartition("-")
     with tempfile.TemporaryDirectory() as scratch:
-        pair = pair_of(case, config, size, Path(scratch))
+        pair = {"counting": counting, "fit": fitting, "scoring": scoring}[kind](config, size, Path(scratch), method)
         sides = [side for side in (pair.ours, pair.theirs) if side]
         own, other = [*(side() for side in sides), None][:2]  # which compiles both
         if pair.tolerance is not None and other is not None:

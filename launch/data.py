@@ -42,7 +42,7 @@ class Config:
     """Folder to check. Default: the one that JEXPLICIT_DATA_DIR names."""
 
 
-def state_of(found: Sequence[Path], files: int, sha256: str) -> str:
+def _state_of(found: Sequence[Path], files: int, sha256: str) -> str:
     """The same, missing, or different from the files of the results."""
     if len(found) != files:
         return f"{len(found)} of {files} files" if found else "missing"
@@ -60,7 +60,7 @@ def run(config: Config) -> dict[str, Any]:
         raise ValueError(f"--folder {name} is no folder: make it, and put the files into it as docs/data.md says")
     rows = []
     for files, size, sha256, pattern in map(str.split, SETS.strip().splitlines()):
-        state = state_of(sorted(folder.glob(pattern)), int(files), sha256)
+        state = _state_of(sorted(folder.glob(pattern)), int(files), sha256)
         rows.append({"files": int(files), "bytes": int(size), "sha256": sha256, "pattern": pattern, "state": state})
     show(rich_table(COLUMNS, rows))
     if wrong := [row["pattern"] for row in rows if row["state"] not in ("the same", "missing")]:

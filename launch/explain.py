@@ -71,13 +71,13 @@ def run(config: Config) -> dict[str, Any]:
     why = why.by_token(model.radius) if config.by == "token" and isinstance(model, LanguageModel) else why
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
-    show(attribution_table(predicted, context, why))
+    show(_attribution_table(predicted, context, why))
     parts = zip(predicted, context, why.logits.tolist(), why.evidence.tolist(), why.log_probability.tolist(), strict=True)
     names = ("token", "context", "logits", "evidence", "log_probability")
     return {"rows": list(why.names), "predictions": [dict(zip(names, part, strict=True)) for part in parts]}
 
 
-def attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
+def _attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
     """A row per prediction: its probability, and its strongest evidence in nats."""
     G = len(why.names)
     few = G <= _shown  # which have columns of their own

@@ -69,7 +69,7 @@ def run(config: Config) -> dict[str, Any]:
     if config.kept is not None:
         most, scored = config.max_perplexity, zip(documents, scores, strict=True)
         kept = [document for document, (_, log_p) in scored if len(log_p) and np.exp(-log_p.mean()) <= most]
-        write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
+        _write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
         fields, without = document.fields or {}, config.field if config.no_text else None
         place = {name: value for name, value in fields.items() if config.keep_fields and name != without}
@@ -122,7 +122,7 @@ def read_documents(config: Config) -> Iterator[Document]:
             yield from locate_documents(file, **reading)
 
 
-def write_kept(path: Path, documents: Sequence[Document], between: str) -> None:
+def _write_kept(path: Path, documents: Sequence[Document], between: str) -> None:
     """Write records as JSON lines, or plain documents."""
     parts = [
         document.text + between if document.fields is None else json.dumps(document.fields, default=str) + "\n"

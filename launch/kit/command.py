@@ -119,7 +119,7 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process."""
     known = flags(config, default, presets)
     if {"-h", "--help"} & {*argv}:
-        print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{short_help(known)}")
+        print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{_short_help(known)}")
         raise SystemExit(0)
     given = ["--help" if word == "--help-all" else word for word in argv]
     fields: dict[str, list[Any]] = {}  # of a dataclass for each group
@@ -133,7 +133,7 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
 
-def short_help(found: Sequence[Flag]) -> str:
+def _short_help(found: Sequence[Flag]) -> str:
     """A line for each flag; groups that begin after 20 flags are only named."""
     lines, named, count = [], [], 0
     for group in dict.fromkeys(flag.group for flag in found):
@@ -197,11 +197,12 @@ def run_command(
     description: str,
     experiment: str | None = None,
 ) -> int:
-    """Parse the command line into a config and run it; errors are one line and exit status 2.
+    """Parse the command line into a config and run it.
 
-    run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of a
-    module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are parsed,
-    so that `--help` does not import JAX. experiment: the name in config.json; default, the launcher that defines the config.
+    An error is one line, and the exit status 2. run: called with the config; it prints by `jexplicit.runs.progress.show` and
+    returns a dict for `--json`. Or the name of a module with a function `run` or an EXPERIMENT, or `module:NAME` of an
+    experiment, imported after the arguments are parsed, so that `--help` does not import JAX. experiment: the name in
+    config.json; default, the launcher that defines the config.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":

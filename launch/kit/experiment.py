@@ -20,17 +20,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jexplicit.runs import files
 from jexplicit.runs.devices import check_equal_across_processes, is_first, lock_run_folder
-from jexplicit.runs.files import (
-    check_experiment,
-    experiment_of,
-    local_path,
-    read_config,
-    read_events,
-    read_rows,
-    read_stored,
-    write_json,
-)
 from jexplicit.runs.progress import console, show
 from launch.kit.command import Preset, command_name, run_command
 from launch.kit.views import Row, Table, View, read_results, where
@@ -42,11 +33,12 @@ _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "sc
 
 
 class RunFolder:
-    """The folder of a run: config.json, environment.json, metrics.jsonl, results.json, figures/, checkpoints/, report.md.
+    """The folder of a run.
 
-    Opening it locks it against other runs for the lifetime of this object, and writes config.json and environment.json. Of
-    several processes the first one writes; all of them have the same rows in memory. resume: continue a run of the same
-    configuration, except for `extend` and fields that do not affect results.
+    It has config.json, environment.json, metrics.jsonl, results.json, figures/, checkpoints/ and report.md. Opening it locks
+    it against other runs for the lifetime of this object, and writes the first two. Of several processes the first one writes;
+    all of them have the same rows in memory. resume: continue a run of the same configuration, except for `extend` and fields
+    that do not affect results.
 
     Raises:
         ValueError: a folder with other files, with a run and no `resume`, of another configuration or experiment, in use,
@@ -62,32 +54,32 @@ class RunFolder:
         extend: Sequence[str] = (),
         experiment: str = "",
     ):
-        self.path = path = local_path(out, "--out")
+        self.path = path = files.local_path(out, "--out")
         described = json.loads(json.dumps(dataclasses.asdict(config)))  # as JSON types
-        experiment = experiment or experiment_of(type(config))
+        experiment = experiment or files.experiment_of(type(config))
         if unknown := sorted(set(extend) - set(described)):
             raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
         _check_empty_or_run(path)
         self._lock = lock_run_folder(path, jax.process_index())
-        check_experiment(path, experiment, "choose another --out")
+        files.check_experiment(path, experiment, "choose another --out")
         # a run without measurements may be overwritten
         begun = any((path / name).exists() for name in ("metrics.jsonl", "results.json"))
         if begun and not resume:
             raise ValueError(f"{path} already holds a run: add --resume to continue it, or choose another --out")
-        stored = read_config(path) if begun else described
+        stored = files.read_config(path) if begun else described
         if stored is None:
             raise ValueError(f"{path} has measurements and no config.json: restore it, or choose another --out")
         if changed := [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]:
             was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
             raise ValueError(f"{path} was run with {was}: resume without changing it, or choose another --out")
-        self._rows = read_rows(path) if (path / "results.json").exists() else []
+        self._rows = files.read_rows(path) if (path / "results.json").exists() else []
         same = {name: value for name, value in described.items() if name not in _where_not_what}
         check_equal_across_processes(f"--out {path}, configuration or results", json.dumps([self._rows, same]))
         if not is_first():
             return
         kept = {name: None if name in _of_one_start else value for name, value in described.items()}
-        write_json(path / "config.json", {"launcher": experiment, **kept})
-        write_json(path / "environment.json", environment())
+        files.write_json(path / "config.json", {"launcher": experiment, **kept})
+        files.write_json(path / "environment.json", environment())
         metrics = path / "metrics.jsonl"
         text = metrics.read_bytes() if metrics.exists() else b""
         if text and not text.endswith(b"\n"):  # a line of a killed run, cut short
@@ -107,7 +99,7 @@ class RunFolder:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with this `event`, oldest first."""
-        return read_events(self.path, name)
+        return files.read_events(self.path, name)
 
     def note_data(self, what: str, **sums: str) -> None:
         """Note checksums of a run's inputs, and refuse others on resuming."""
@@ -138,7 +130,7 @@ class RunFolder:
 
     def _write_rows(self) -> None:
         if is_first():
-            write_json(self.path / "results.json", {"rows": self._rows})
+            files.write_json(self.path / "results.json", {"rows": self._rows})
 
 
 def _check_empty_or_run(path: Path) -> None:
@@ -149,7 +141,7 @@ def _check_empty_or_run(path: Path) -> None:
         raise ValueError(f"run folder {path} cannot be read ({error.strerror}): choose another --out") from error
     others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
     if "config.json" in names:
-        is_run = "environment.json" in names or "launcher" in read_stored(path)
+        is_run = "environment.json" in names or "launcher" in files.read_stored(path)
     else:
         is_run = "metrics.jsonl" in names
     if others and not is_run:

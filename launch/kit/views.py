@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Results(NamedTuple):
-    """A run as the input of views; kept: its events by name, without a metrics.jsonl."""
+    """A run, the input of views; kept: events of one without metrics.jsonl."""
 
     path: Path
     config: Row
@@ -283,7 +283,7 @@ def pivot_table(
     rows: Select = (),
     note: str = "",
 ) -> Table:
-    """A table with a line per `by` and a column per `across`; rows: default, all."""
+    """A table with a line per `by` and a column per `across`."""
     fields = [str(column.value) for column in by]
 
     def columns(lines: list[Row]) -> list[Column]:

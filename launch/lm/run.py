@@ -1,4 +1,7 @@
-"""The whole job of launch.lm, from flags to report: the text, its counts, its models and their tests, and a forecast."""
+"""The whole job of launch.lm, from flags to report.
+
+It reads the text, counts it, measures every model, and tests the chosen ones; or it makes a forecast.
+"""
 
 import functools
 import hashlib
@@ -24,52 +27,21 @@ from jexplicit.data.corpora import Corpus, Documents, TextSizes, about_corpus, c
 from jexplicit.data.inputs import list_files
 from jexplicit.data.shards import TokenizedCorpus, cached_streams, count_tokens, read_shards, read_sizes
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm.checkpoints import (
-    FROM_COUNTS,
-    has_counts,
-    load_counts,
-    load_row,
-    model_name,
-    model_rows,
-    save_counts,
-    save_run_model,
-    save_tokenizer,
-)
+from jexplicit.lm import checkpoints, evaluation
 from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.core.names import Features, FitOptions, label
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
 from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.evaluation import (
-    DocumentLosses,
-    comparable_measures,
-    document_losses,
-    evaluate,
-    loss_fields,
-    positions_in_all,
-    spelling,
-    unknown_share,
-)
 from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
+from jexplicit.runs import devices
 from jexplicit.runs.bounds import refuses
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import (
-    RUNTIME_BYTES,
-    barrier,
-    check_equal_across_processes,
-    check_process,
-    data_mesh,
-    is_first,
-    join,
-    lock_run_folder,
-    request_devices,
-    within_memory,
-)
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap, write_json
 from jexplicit.runs.progress import console, print_hint, show, si_format, stage
 from launch.kit.command import as_typed
@@ -80,7 +52,7 @@ from launch.lm.scaling import fit_scaling, log_mean_cooccurrences, partition_spr
 from launch.lm.views import VIEWS, repetition, scaling_file
 from launch.shared.flags import check_text
 
-_of_processes = (*FROM_COUNTS, "ngram")  # methods of several processes
+_of_processes = (*checkpoints.FROM_COUNTS, "ngram")  # methods of several processes
 _of_sparse = (*_of_processes, "context-mixing")  # methods that have models of sparse tables
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "radius", "history")  # each with a value at least
@@ -95,7 +67,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     known = kind in (("shards", "tfds") if name else ("docs", "text"))
     yield not known, f"{corpus}: choose docs, text, shards:DIR or tfds:NAME"
     if config.coordinator is not None:
-        check_process(config.coordinator, config.num_processes, config.process_id)
+        devices.check_process(config.coordinator, config.num_processes, config.process_id)
         yield _beyond("--methods", config.methods, _of_processes, "--coordinator")
         alone = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
         yield config.test, f"--test {' '.join(config.test)} with --coordinator: {alone}"
@@ -110,7 +82,7 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         yield flags, f"{flags} with {corpus}: shards are tokenised already; give these flags to launch.shards"
         yield _beyond("--methods", config.methods, _of_sparse, "--corpus shards:DIR")
     check_text(config)
-    check_test_files(config)
+    _check_test_files(config)
     for name in _given:
         yield not getattr(config, name), f"--{name} without a value: give at least one"
     for history in config.history:
@@ -147,17 +119,17 @@ def run(config: Config) -> dict[str, Any]:
     """Measure every model in a run folder, or only a forecast."""
     check(config)
     config = replace(config, corpus="text") if config.train else config
-    request_devices(config.devices)
+    devices.request_devices(config.devices)
     if config.dry_run:
         return forecast(config)
     place = None  # of one of several processes, held until the result is there
     if config.coordinator is not None:
-        place = lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
-        join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
-        console.quiet = not is_first()
-        place = place or lock_run_folder(config.out, jax.process_index())
+        place = devices.lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
+        devices.join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
+        console.quiet = not devices.is_first()
+        place = place or devices.lock_run_folder(config.out, jax.process_index())
     presented = EXPERIMENT.run(config)
-    if is_first():
+    if devices.is_first():
         said, page = shlex.quote(config.out), shlex.quote(f"{config.out}/explain.html")
         for line in (
             f'next: python -m launch.sample --run {said} --history none --prompt "Return the"',
@@ -170,7 +142,7 @@ def run(config: Config) -> dict[str, Any]:
 
 def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     """A part for each model: its row."""
-    mesh = data_mesh(config.devices)
+    mesh = devices.data_mesh(config.devices)
     processes = f"{jax.process_count()} processes of " if config.coordinator else ""
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
     if mesh.size > 1 and (alone := [method for method in config.methods if method in ONE_DEVICE]):
@@ -178,12 +150,12 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     if "optimum" in config.methods and max(config.radius) > 1:
         console.print("  optimum: at K = 1 only, where it has a closed form")
     text, source = read_text(config, folder)
-    tests = read_tests(config, folder, text.tokenizer)
+    tests = _read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size
-    tables = kind_of_tables(config, N)
-    check_fit(config, text)
-    check_equal_across_processes("choice of --tables, as they have other memory,", tables)
-    training, seconds = count_or_load(config, folder, text, mesh, tables)
+    tables = _kind_of_tables(config, N)
+    _check_fit(config, text)
+    devices.check_equal_across_processes("choice of --tables, as they have other memory,", tables)
+    training, seconds = _count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown
     C = training.known_counts(1)[0]
     about = {
@@ -194,19 +166,19 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
         **source,
         "corpus_about": about_corpus(config.corpus),
         **{f"dev_{name}": value for name, value in sizes.items()},
-        "unknown_share": unknown_share(text.dev),
+        "unknown_share": evaluation.unknown_share(text.dev),
         "dev_in_train": text.dev_in_train and text.dev_in_train.documents,
         "dev_bytes_in_train": text.dev_in_train and text.dev_in_train.bytes,
     }
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
     dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
-    job = ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
-    for name in wanted_models(config):
-        yield name, functools.partial(measure_model, job, name)
-    barrier("rows")
+    job = _ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
+    for name in _wanted_models(config):
+        yield name, functools.partial(_measure_model, job, name)
+    devices.barrier("rows")
     training.forget()  # the best models are read again
-    measure_tests(job, *tests)
+    _measure_tests(job, *tests)
 
 
 def finish(config: Config, folder: RunFolder) -> None:
@@ -216,9 +188,9 @@ def finish(config: Config, folder: RunFolder) -> None:
     """
     samples = []
     if config.samples:
-        rows = model_rows(folder.path)
+        rows = checkpoints.model_rows(folder.path)
         calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
-        best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
+        best = checkpoints.load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
         key, length = key_of_seed(config.seed), 400 if best.tokenizer.kind == "char" else 40
         samples = generate_text(key, best.model, best.tokenizer, [""] * config.samples, length, temperature=0.8, top_k=50)
     write_json(folder.path / "samples.json", samples)
@@ -251,28 +223,28 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
         name, sha256, of_all = str(config.shards), train.sha256, train.sha256 + dev.sha256
         text = TokenizedCorpus(tokenizer, train, dev[:], cached=True, dev_sizes=read_sizes(config.shards / "dev"))
     else:
-        if not is_first():
-            barrier("tokens")
+        if not devices.is_first():
+            devices.barrier("tokens")
         corpus = read_corpus(config)
         name, sha256, of_all = corpus.name, corpus.sha256, corpus.sha256
         with stage("tokenising", "documents") as progress:
             text = cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
-        if is_first():
-            barrier("tokens")
-    check_equal_across_processes("text", of_all)
+        if devices.is_first():
+            devices.barrier("tokens")
+    devices.check_equal_across_processes("text", of_all)
     folder.note_data("text", corpus_sha256=sha256, tokenizer_sha256=text.tokenizer.sha256)
-    if is_first():
-        save_tokenizer(folder.path, text.tokenizer)
+    if devices.is_first():
+        checkpoints.save_tokenizer(folder.path, text.tokenizer)
     return text, {"corpus": name, "corpus_sha256": sha256}
 
 
-def mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
+def _mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
     """About the memory that a fit of context mixing takes; without one, 0."""
     contexts = CONTEXTS[contexts_name(config.contexts, tokenizer.kind)]
     return fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
 
 
-def kind_of_tables(config: Config, vocab_size: int) -> str:
+def _kind_of_tables(config: Config, vocab_size: int) -> str:
     """dense or sparse tables, as the methods, --tables and the memory allow."""
     memory = parse_bytes(config.memory) if config.memory else host_bytes()
     auto = choose_tables(config.methods, vocab_size, max(config.radius), memory)
@@ -283,7 +255,7 @@ def kind_of_tables(config: Config, vocab_size: int) -> str:
     return tables
 
 
-def check_fit(config: Config, text: TokenizedCorpus) -> None:
+def _check_fit(config: Config, text: TokenizedCorpus) -> None:
     """Refuse text that is too small, or too long for the memory."""
     if not isinstance(text.train, np.ndarray):
         return  # shards are too many to look through
@@ -293,43 +265,43 @@ def check_fit(config: Config, text: TokenizedCorpus) -> None:
         raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
     if max(config.radius) > lengths.max():
         raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
-    needed = mixing_bytes(config, text.tokenizer, counts)
+    needed = _mixing_bytes(config, text.tokenizer, counts)
     if needed > (budget := parse_bytes(config.memory) if config.memory else host_bytes()):
         what = f"{lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have {budget / 1e9:.1f} GB"
         raise ValueError(f"context mixing of {what}: allow more with --memory, or read less with --limit")
 
 
-def count_or_load(
+def _count_or_load(
     config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
 ) -> tuple[TrainingText, float]:
     """The text with its counts, new or resumed, and their seconds."""
     K, N, path, sparse = max(config.radius), text.tokenizer.vocab_size, folder.path, kind == "sparse"
     shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
-    counts: Any = load_counts(path, sparse=sparse) if has_counts(path, sparse=sparse) else ()
+    counts: Any = checkpoints.load_counts(path, sparse=sparse) if checkpoints.has_counts(path, sparse=sparse) else ()
     if len(counts) >= K:
         seconds = folder.events("count")[-1]["seconds"]
     else:
         saving, start = Saving(path / "checkpoints" / "counting", config.checkpoint_seconds), time.perf_counter()
         with stage(f"counting, {kind} tables", "positions") as progress:
             options: Any = {"radius": K, "vocab_size": N, "saving": saving, "progress": progress}
-            if beside := counts_beside_shards(config, text.tokenizer, K):
+            if beside := _counts_beside_shards(config, text.tokenizer, K):
                 counts = beside if sparse else tuple(C.toarray() for C in beside)
             elif sparse:
                 counts = count_sparse(text.train, **options)
             else:
                 memory = parse_bytes(config.memory) if config.memory else None
-                devices = within_memory(mesh, memory, 4 * K * N**2, K) if memory else mesh
-                counts = count(text.train, mesh=devices, **options)
+                within = devices.within_memory(mesh, memory, 4 * K * N**2, K) if memory else mesh
+                counts = count(text.train, mesh=within, **options)
         seconds = time.perf_counter() - start
         about = {"positions": len(text.train) - 1, "radius": K, "peak_bytes": peak_bytes(), "tables": kind}
         folder.log(event="count", seconds=seconds, **about)
-        save_counts(path, counts)
-        if is_first():
+        checkpoints.save_counts(path, counts)
+        if devices.is_first():
             shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
     return TrainingText(text.train, N, **{"sparse_counts" if sparse else "counts": counts}, **shape), seconds
 
 
-def counts_beside_shards(config: Config, tokenizer: Tokenizer, radius: int) -> SparseCounts:
+def _counts_beside_shards(config: Config, tokenizer: Tokenizer, radius: int) -> SparseCounts:
     """C_1 .. C_K that launch.beam left with its shards, if any."""
     folder = config.shards / "counts" if config.shards else None
     tables = read_tables(folder, tokenizer=tokenizer.sha256)[:radius] if folder and folder.is_dir() else ()
@@ -342,7 +314,7 @@ _positions_one_by_one = 20_000  # of the train perplexity of models that are rea
 _once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
 
 
-class ModelRun(NamedTuple):
+class _ModelRun(NamedTuple):
     """What every measured model needs."""
 
     config: Config
@@ -355,7 +327,7 @@ class ModelRun(NamedTuple):
     dev_counts: Counts | None  # of dense tables, at K = 1
 
 
-def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
+def _wanted_models(config: Config) -> Iterator[dict[str, Any]]:
     """The fields of all rows of a run, in order."""
     for method in dict.fromkeys(("unigram", "bigram", *config.methods)):
         name = {"method": method, "features": "none", "radius": 1, "history": "none"}
@@ -372,61 +344,61 @@ def wanted_models(config: Config) -> Iterator[dict[str, Any]]:
                 yield {**name, "features": features, "radius": radius}
 
 
-def measure_model(job: ModelRun, name: dict[str, Any]) -> list[Row]:
+def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
     """Fit, save and evaluate one model."""
     config, method = job.config, name["method"]
     if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
         return [{**twins[0], "peak_bytes": peak_bytes()}]
-    watch = watch_of(job, name)
+    watch = _watch_of(job, name)
     trim_heap()  # of what was evaluated before
-    fitted = fit_model(method, job.training, options_of(config, name), watch)
+    fitted = fit_model(method, job.training, _options_of(config, name), watch)
     model, more = fitted.model, fitted.info
-    if method not in FROM_COUNTS and is_first():
-        save_run_model(job.folder.path, name, model)
+    if method not in checkpoints.FROM_COUNTS and devices.is_first():
+        checkpoints.save_run_model(job.folder.path, name, model)
     if method == "explicit" and is_token_model(model):
-        more = more | measure_scaling(job, model)
+        more = more | _measure_scaling(job, model)
         if {"cold", "warm", "optimum"} & set(config.methods):
             X, Y = contexts(job.training.in_memory, model.radius, eos=model.eos)  # a sample would measure the sample
             with stage("KKT residual"):
                 more["kkt_residual"] = kkt_residual(model, X, Y, mesh=job.mesh)
-    measured = evaluate_model(job, name, model)
+    measured = _evaluate_model(job, name, model)
     if watch.checkpoints:
         shutil.rmtree(watch.checkpoints, ignore_errors=True)  # the model is saved; what it resumed from is needed no longer
     shared = {"seconds": more["solve_seconds"], "bytes": model.nbytes, "tables": job.tables, **job.about}
     return [{**measured, **shared, **more, "peak_bytes": peak_bytes()}]
 
 
-def options_of(config: Config, name: Row) -> Options:
+def _options_of(config: Config, name: Row) -> Options:
     """The options of a fit, from the flags and the row."""
     flags: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(FitOptions)}
     own = {key: value for key, value in name.items() if key != "method" and value != "none"}
     return Options(train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
 
 
-def evaluate_model(job: ModelRun, name: Row, model: AnyModel) -> Row:
+def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
     """The perplexities of a model on train and dev, and what compares across tokenizers."""
     config, start = job.config, time.perf_counter()
     one_by_one, dense = not isinstance(model, LanguageModel), job.tables == "dense"
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
         drawn, counts = _positions_one_by_one if one_by_one else config.train_sample, job.training.counts(1) if dense else None
-        train = evaluate(model, job.text.train, counts=counts, sample=drawn or None, **shared)
+        train = evaluation.evaluate(model, job.text.train, counts=counts, sample=drawn or None, **shared)
         drawn = None if dense else config.dev_sample or None
-        dev = evaluate(model, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
-    in_all = positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
-    spelled = spelling(job.text.tokenizer, job.text.dev, job.text.dev_sizes)
+        dev = evaluation.evaluate(model, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
+    in_all = evaluation.positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
+    spelled = evaluation.spelling(job.text.tokenizer, job.text.dev, job.text.dev_sizes)
     return {
         "train_perplexity": train.perplexity,
         "dev_loss": dev.loss,
         "dev_perplexity": dev.perplexity,
         "train_positions": train.positions,
         "dev_positions": dev.positions,
-        **comparable_measures(dev.loss * in_all + spelled, job.text.dev_sizes),
+        **evaluation.comparable_measures(dev.loss * in_all + spelled, job.text.dev_sizes),
         "eval_seconds": time.perf_counter() - start,
     }
 
 
-def watch_of(job: ModelRun, name: Row) -> Watch:
+def _watch_of(job: _ModelRun, name: Row) -> Watch:
     """Progress on the terminal, events, and a folder to resume from."""
 
     def log(**event: Any) -> None:
@@ -435,11 +407,11 @@ def watch_of(job: ModelRun, name: Row) -> Watch:
             parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
             console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
 
-    checkpoints = job.folder.path / "checkpoints" / "fits" / model_name(name)
-    return Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=checkpoints, events=job.folder.events)
+    place = job.folder.path / "checkpoints" / "fits" / checkpoints.model_name(name)
+    return Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=place, events=job.folder.events)
 
 
-def measure_scaling(job: ModelRun, model: LanguageModel) -> dict[str, Any]:
+def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
     """The line of the scaling assumption; the first process saves its points."""
     config, radius, features = job.config, model.radius, cast(Features, model.features)
     C = job.training.counts(1)
@@ -453,7 +425,7 @@ def measure_scaling(job: ModelRun, model: LanguageModel) -> dict[str, Any]:
         X, times = job.training.once(("contexts of the scaling assumption", radius), lambda: draw()[0]), None
     f = target_counts(C, eos=config.eos)
     log_means = log_mean_cooccurrences(model, f, X, times)
-    if is_first():
+    if devices.is_first():
         path = job.folder.path / scaling_file(features, radius)
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, f=f, log_means=log_means)
@@ -464,7 +436,7 @@ def measure_scaling(job: ModelRun, model: LanguageModel) -> dict[str, Any]:
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
-def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+def _read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Test streams by file, and the text to fit the chosen models on again.
 
     A resumed run has the same ones.
@@ -476,7 +448,7 @@ def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> tuple
         counted, test = (encode_documents(tokenizer, list(part)) for part in (corpus.train, corpus.dev))
         streams = {"the last tenth": test}
     else:
-        files = check_test_files(config)
+        files = _check_test_files(config)
         inside = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
         texts = {os.path.relpath(file, inside): list(files_documents([file], **reading)) for file in files}
         streams = {name: encode_documents(tokenizer, documents) for name, documents in texts.items()}
@@ -488,7 +460,7 @@ def read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> tuple
     return streams, counted
 
 
-def check_test_files(config: Config) -> list[str]:
+def _check_test_files(config: Config) -> list[str]:
     """The files of --test, each once, and new to train and dev."""
     if not config.test:
         return []
@@ -502,12 +474,15 @@ def check_test_files(config: Config) -> list[str]:
     return files
 
 
-def measure_tests(job: ModelRun, streams: dict[str, np.ndarray], counted: np.ndarray | None) -> None:
+def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.ndarray | None) -> None:
     """Evaluate the chosen models on every test file not yet measured."""
 
-    def fields_of(losses: Sequence[DocumentLosses], *streams: np.ndarray) -> dict[str, Any]:
+    def fields_of(losses: Sequence[evaluation.DocumentLosses], *streams: np.ndarray) -> dict[str, Any]:
         documents = sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in streams)
-        return {**{f"test_{name}": value for name, value in loss_fields(losses).items()}, "test_documents": documents}
+        return {
+            **{f"test_{name}": value for name, value in evaluation.loss_fields(losses).items()},
+            "test_documents": documents,
+        }
 
     for own in groups(job.folder.rows(), ["method", "history"]).values() if streams else ():
         row = min(own, key=lambda row: row["dev_perplexity"])
@@ -515,16 +490,16 @@ def measure_tests(job: ModelRun, streams: dict[str, np.ndarray], counted: np.nda
             continue
         name = {field: row[field] for field in ("method", "features", "radius", "history") if field in row}
         if counted is None:
-            model = load_row(job.folder.path, row).model
+            model = checkpoints.load_row(job.folder.path, row).model
         else:  # fitted again, on all text before the test
             shape: Any = {"radius": max(job.config.radius), "vocab_size": job.training.vocab_size}
             known = {"sparse_counts": count_sparse(counted, **shape)} if job.tables == "sparse" else {}
             text = job.training.like(counted, **known)
-            model = fit_model(name["method"], text, options_of(job.config, name), Watch(stage=stage)).model
+            model = fit_model(name["method"], text, _options_of(job.config, name), Watch(stage=stage)).model
         losses = []
         for file, stream in streams.items():
             with stage(f"test of {label(row)}, {file}", "positions") as progress:
-                losses.append(document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
+                losses.append(evaluation.document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
             job.folder.log(event="test", **name, file=file, **fields_of(losses[-1:], stream))
         job.folder.extend_row(dict(row), **fields_of(losses, *streams.values()))
 
@@ -560,7 +535,7 @@ def forecast(config: Config) -> dict[str, Any]:
         share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
         tokens, seconds = int(len(stream) * share), (time.perf_counter() - start) * share
     N = tokenizer.vocab_size
-    kind, K = kind_of_tables(config, N), max(config.radius)
+    kind, K = _kind_of_tables(config, N), max(config.radius)
     ends = np.flatnonzero(stream == PAD)[1:]
     end = int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)])  # whole documents, if they are not long
     stream = np.append(stream[: min(end, 2 * _positions)], stream[:1])
@@ -569,17 +544,17 @@ def forecast(config: Config) -> dict[str, Any]:
     counting = (time.perf_counter() - start) * grows
     pairs = sum(table.nnz for table in tables) * grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
     table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
-    models = list(wanted_models(config))
+    models = list(_wanted_models(config))
     shape: Any = {"eos": config.eos, "tokenizer": tokenizer, "sparse_counts": tables if kind == "sparse" else ()}
     fitting = sum(_model_seconds(config, name, TrainingText(stream, N, **shape), tokens) for name in models)
-    saved = sum(name["method"] not in FROM_COUNTS for name in models)
-    memory = RUNTIME_BYTES + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens
+    saved = sum(name["method"] not in checkpoints.FROM_COUNTS for name in models)
+    memory = devices.RUNTIME_BYTES + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens
     found = {
         "documents": documents,
         "tokens": tokens - documents - 1,  # without <pad>
         "vocab_size": N,
         "tables": kind,
-        "memory_bytes": max(memory, mixing_bytes(config, tokenizer, (grows * np.bincount(stream)).astype(int))),
+        "memory_bytes": max(memory, _mixing_bytes(config, tokenizer, (grows * np.bincount(stream)).astype(int))),
         "disk_bytes": saved * table_bytes + (_pair_bytes if kind == "sparse" else _stored_bytes) * pairs,
         "tokenising_seconds": seconds,
         "counting_seconds": counting,
@@ -596,13 +571,13 @@ def _model_seconds(config: Config, name: Row, text: TrainingText, tokens: int) -
     """Seconds to fit and evaluate the whole text, from a part."""
     method, stream, seconds = name["method"], text.in_memory, []
     passes = _passes.get(method)
-    options = replace(options_of(config, name), **({passes: 1} if passes else {}))
+    options = replace(_options_of(config, name), **({passes: 1} if passes else {}))
     for _ in range(2):  # the second time without compilation
         start = time.perf_counter()
         text.forget()
         model = fit_model(method, text, options, Watch(dev=stream)).model
         middle = time.perf_counter()
-        evaluate(model, stream)
+        evaluation.evaluate(model, stream)
         seconds.append((middle - start, time.perf_counter() - middle))
     (first_fit, first_reading), (fitted, read) = seconds
     compiling = max(0.0, first_fit - fitted) + max(0.0, first_reading - read)
