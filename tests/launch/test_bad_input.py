@@ -102,7 +102,6 @@ lm --train {{text}} --split dev-test --methods cold | --methods cold with --spli
 {TRANSFORMER} --devices 3 | --batch-size 4 on 3 devices: give a multiple of 3
 icl --experiment copy softmax | --experiment: choose one of one-step
 blur train --data xor --families boolean --side 4 | --data xor: it has four points, no images
-blur tasks --tasks mnist@7 | leave them out, and name the other tasks: iris moons
 bench --cases ngram-fit --sizes 10_000_000 | tokens have no two parts of this size; name more text (--train)
 """
 # what commands that read text share
