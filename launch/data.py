@@ -6,9 +6,7 @@ python -m launch.data --folder data
 
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jexplicit.runs.files import local_path
@@ -42,16 +40,6 @@ class Config:
     """Folder to check. Default: the one that JEXPLICIT_DATA_DIR names."""
 
 
-def _state_of(found: Sequence[Path], files: int, sha256: str) -> str:
-    """The same, missing, or different from the files of the results."""
-    if len(found) != files:
-        return f"{len(found)} of {files} files" if found else "missing"
-    digest = hashlib.sha256()
-    for path in found:
-        digest.update(path.read_bytes())
-    return "the same" if digest.hexdigest() == sha256 else "different"
-
-
 def run(config: Config) -> dict[str, Any]:
     """Show a line for every set."""
     if not (name := config.folder or os.environ.get("JEXPLICIT_DATA_DIR")):
@@ -60,7 +48,12 @@ def run(config: Config) -> dict[str, Any]:
         raise ValueError(f"--folder {name} is no folder: make it, and put the files into it as docs/data.md says")
     rows = []
     for files, size, sha256, pattern in map(str.split, SETS.strip().splitlines()):
-        state = _state_of(sorted(folder.glob(pattern)), int(files), sha256)
+        found, digest = sorted(folder.glob(pattern)), hashlib.sha256()
+        for path in found:
+            digest.update(path.read_bytes())
+        state = "the same" if digest.hexdigest() == sha256 else "different"
+        if len(found) != int(files):
+            state = f"{len(found)} of {files} files" if found else "missing"
         rows.append({"files": int(files), "bytes": int(size), "sha256": sha256, "pattern": pattern, "state": state})
     show(rich_table(COLUMNS, rows))
     if wrong := [row["pattern"] for row in rows if row["state"] not in ("the same", "missing")]:

@@ -14,9 +14,8 @@ natural. A file that is named twice is scored twice.
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -69,7 +68,10 @@ def run(config: Config) -> dict[str, Any]:
     if config.kept is not None:
         most, scored = config.max_perplexity, zip(documents, scores, strict=True)
         kept = [document for document, (_, log_p) in scored if len(log_p) and np.exp(-log_p.mean()) <= most]
-        _write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
+        between = "\n" if config.documents == "line" else "\n\n"  # plain documents; records are JSON lines
+        parts = [one.text + between if one.fields is None else json.dumps(one.fields, default=str) + "\n" for one in kept]
+        content = "".join(parts).encode("utf-8", "surrogatepass")
+        write_whole(local_path(config.kept, "--kept"), lambda file: file.write(content))
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
         fields, without = document.fields or {}, config.field if config.no_text else None
         place = {name: value for name, value in fields.items() if config.keep_fields and name != without}
@@ -120,15 +122,6 @@ def read_documents(config: Config) -> Iterator[Document]:
             yield from locate_documents("standard input", content=sys.stdin.buffer.read(), **reading)
         for file in expand_paths(path) if path != _stdin else ():
             yield from locate_documents(file, **reading)
-
-
-def _write_kept(path: Path, documents: Sequence[Document], between: str) -> None:
-    """Write records as JSON lines, or plain documents."""
-    parts = [
-        document.text + between if document.fields is None else json.dumps(document.fields, default=str) + "\n"
-        for document in documents
-    ]
-    write_whole(path, lambda file: file.write("".join(parts).encode("utf-8", "surrogatepass")))
 
 
 def _summary(log_p: np.ndarray) -> dict[str, Any]:

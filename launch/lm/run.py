@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from rich.markup import escape
 
 from jexplicit.counts.pairs import Counts, count, count_sparse
-from jexplicit.counts.tables import Saving, SparseCounts, read_tables
+from jexplicit.counts.tables import Saving, read_tables
 from jexplicit.data import corpora
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus, Documents, TextSizes, about_corpus, check_reading, files_documents, split_at_end
@@ -35,13 +35,11 @@ from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius,
 from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
-from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
 from jexplicit.runs import devices
 from jexplicit.runs.bounds import refuses
-from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap, write_json
 from jexplicit.runs.progress import console, print_hint, show, si_format, stage
 from launch.kit.command import as_typed
@@ -191,8 +189,8 @@ def finish(config: Config, folder: RunFolder) -> None:
         rows = checkpoints.model_rows(folder.path)
         calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
         best = checkpoints.load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
-        key, length = key_of_seed(config.seed), 400 if best.tokenizer.kind == "char" else 40
-        samples = generate_text(key, best.model, best.tokenizer, [""] * config.samples, length, temperature=0.8, top_k=50)
+        options: Any = {"length": 400 if best.tokenizer.kind == "char" else 40, "temperature": 0.8, "top_k": 50}
+        samples = best.generate([""] * config.samples, seed=config.seed, **options)
     write_json(folder.path / "samples.json", samples)
     for sample in samples:
         console.print(f"[dim]>[/] {escape(sample[:300])}", soft_wrap=True)
@@ -282,9 +280,13 @@ def _count_or_load(
         seconds = folder.events("count")[-1]["seconds"]
     else:
         saving, start = Saving(path / "checkpoints" / "counting", config.checkpoint_seconds), time.perf_counter()
+        place = config.shards / "counts" if config.shards else None  # which launch.beam leaves
+        beside = read_tables(place, tokenizer=text.tokenizer.sha256)[:K] if place and place.is_dir() else ()
+        if 0 < len(beside) < K:
+            console.print(f"  {place} holds offsets 1 to {len(beside)} of the {K} needed: counting again")
         with stage(f"counting, {kind} tables", "positions") as progress:
             options: Any = {"radius": K, "vocab_size": N, "saving": saving, "progress": progress}
-            if beside := _counts_beside_shards(config, text.tokenizer, K):
+            if len(beside) >= K:
                 counts = beside if sparse else tuple(C.toarray() for C in beside)
             elif sparse:
                 counts = count_sparse(text.train, **options)
@@ -299,15 +301,6 @@ def _count_or_load(
         if devices.is_first():
             shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
     return TrainingText(text.train, N, **{"sparse_counts" if sparse else "counts": counts}, **shape), seconds
-
-
-def _counts_beside_shards(config: Config, tokenizer: Tokenizer, radius: int) -> SparseCounts:
-    """C_1 .. C_K that launch.beam left with its shards, if any."""
-    folder = config.shards / "counts" if config.shards else None
-    tables = read_tables(folder, tokenizer=tokenizer.sha256)[:radius] if folder and folder.is_dir() else ()
-    if 0 < len(tables) < radius:
-        console.print(f"  {folder} holds offsets 1 to {len(tables)} of the {radius} needed: counting again")
-    return tables if len(tables) == radius else ()
 
 
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position

@@ -38,9 +38,9 @@ def models(tmp_path_factory) -> dict[str, Any]:
 
     folder, own, found = tmp_path_factory.mktemp("models"), {"batch_size": 1, "device": None}, {}
     for name, options in KINDS.items():
-        fit(SENTENCES, tokenizer="word", **options).save(file := folder / f"{name}.safetensors")
-        found[name] = JexplicitModel.create_from_arg_string(f"run={file}", own)
-    return {**found, "past file": file.with_name("past.safetensors")}
+        fit(SENTENCES, tokenizer="word", **options).save(folder / f"{name}.safetensors")
+        found[name] = JexplicitModel.create_from_arg_string(f"run={folder}/{name}.safetensors", own)
+    return {**found, "folder": folder}
 
 
 def ask(*arguments):
@@ -124,7 +124,10 @@ def test_the_command_reports_our_own_numbers(models, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setattr(sys, "argv", ["lm_eval"])
     flags = f"--tasks local_pairs,local_text --include_path {tmp_path} --output_path {tmp_path}/out"
-    assert harness.main(f"run --model jexplicit --model_args run={models['past file']},history=all {flags}".split()) == 0
+    assert (
+        harness.main(f"run --model jexplicit --model_args run={models['folder']}/past.safetensors,history=all {flags}".split())
+        == 0
+    )
     (written,) = (tmp_path / "out").rglob("results_*.json")
     results, lm = json.loads(written.read_text())["results"], models["past"]
     log_p = sum(lm.loglikelihood_rolling(ask(*((text,) for text in NEW))))

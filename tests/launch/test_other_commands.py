@@ -108,7 +108,7 @@ def test_the_tiny_bench_has_a_row_for_every_case_and_names_missing_peers(benched
 def test_results_of_both_sides_of_a_bench_are_equal_before_they_are_timed(benched, tmp_path, monkeypatch, capsys):
     pair = bench.counting(bench.PRESETS["tiny"].config, 200)
     assert pair.theirs and pair.tolerance == 0
-    np.testing.assert_array_equal(*map(np.asarray, (pair.ours(), pair.theirs())))
+    np.testing.assert_array_equal(np.asarray(pair.ours()), np.asarray(pair.theirs()))
     assert benched("--cases counting --sizes 200", tmp_path / "run") == 0
     (row,) = rows(tmp_path / "run")
     assert row["ratio"] == pytest.approx(row["seconds"] / row["peer_seconds"])

