@@ -19,9 +19,8 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import read_documents, text_sizes
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage
-from launch.kit.command import entry_point
+from launch.kit.command import ModelChoices, Reading, entry_point, load_choices
 from launch.kit.views import Column, rich_table
-from launch.shared.flags import ModelChoices, Reading, load_choices
 
 _much = 0.01  # of the tokens unknown: more need a warning
 

@@ -21,8 +21,7 @@ from rich.table import Table
 from jexplicit.data.inputs import is_input
 from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, show
-from launch.kit.command import entry_point
-from launch.shared.flags import ModelChoice, load_choice, visible
+from launch.kit.command import ModelChoice, entry_point, load_choice, visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution

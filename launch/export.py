@@ -12,8 +12,7 @@ from typing import Any
 
 from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.progress import console, show
-from launch.kit.command import entry_point
-from launch.shared.flags import ModelChoice, load_choice
+from launch.kit.command import ModelChoice, entry_point, load_choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,8 @@ import numpy as np
 from jexplicit.data.inputs import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import stage
-from launch.kit.command import entry_point
+from launch.kit.command import ModelChoices, entry_point, load_choices
 from launch.kit.views import Column, Results, Row, Section, Table, cell, groups, pivot_table
-from launch.shared.flags import ModelChoices, load_choices
 
 if TYPE_CHECKING:
     from jexplicit.lm.text_model import TextModel

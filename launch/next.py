@@ -10,9 +10,8 @@ import numpy as np
 
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import show
-from launch.kit.command import entry_point
+from launch.kit.command import ModelChoice, entry_point, load_choice, visible
 from launch.kit.views import Column, rich_table
-from launch.shared.flags import ModelChoice, load_choice, visible
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jexplicit.runs.progress import show
-from launch.kit.command import entry_point
-from launch.shared.flags import ModelChoice, load_choice
+from launch.kit.command import ModelChoice, entry_point, load_choice
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from jexplicit.data.inputs import Record, expand_paths
 from jexplicit.runs.bounds import PositiveFloat, refuses
 from jexplicit.runs.files import local_path, write_whole
 from jexplicit.runs.progress import console, json_line, show, stage
-from launch.kit.command import entry_point
-from launch.shared.flags import ModelChoice, Reading, load_choice
+from launch.kit.command import ModelChoice, Reading, entry_point, load_choice
 
 _stdin = "-"
 

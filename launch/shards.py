@@ -16,8 +16,7 @@ from jexplicit.data.corpora import Corpus, read_corpus, sample_documents, text_s
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import check_writable, local_path, parse_json, write_json, write_whole
 from jexplicit.runs.progress import console, si_format, stage
-from launch.kit.command import Preset, entry_point
-from launch.shared.flags import Text, check_text
+from launch.kit.command import Preset, Text, check_text, entry_point
 
 if TYPE_CHECKING:
     from jexplicit.data.shards import Shards

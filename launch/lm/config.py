@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from jexplicit.lm.core.names import Features, FitOptions, History, Method
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from jexplicit.runs.files import local_path
-from launch.kit.command import Preset
-from launch.shared.flags import Run, Text
+from launch.kit.command import Preset, Run, Text
 
 # What a finished run may be continued with: more models, samples or a test text.
 GROWING = ("methods", "features", "radius", "history", "samples", "train_sample", "dev_sample", "test")

@@ -42,13 +42,12 @@ from jexplicit.runs import devices
 from jexplicit.runs.bounds import refuses
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap, write_json
 from jexplicit.runs.progress import console, print_hint, show, si_format, stage
-from launch.kit.command import as_typed
+from launch.kit.command import as_typed, check_text
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Row, groups, rich_table, where
 from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.scaling import fit_scaling, log_mean_cooccurrences, partition_spread
 from launch.lm.views import VIEWS, repetition, scaling_file
-from launch.shared.flags import check_text
 
 _of_processes = (*checkpoints.FROM_COUNTS, "ngram")  # methods of several processes
 _of_sparse = (*_of_processes, "context-mixing")  # methods that have models of sparse tables

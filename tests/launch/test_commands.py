@@ -16,7 +16,7 @@ import jexplicit
 from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
 from launch import compare, explain, export, judge, next, runs, sample, score
-from launch.shared.flags import visible
+from launch.kit.command import visible
 
 pytestmark = pytest.mark.slow
 
