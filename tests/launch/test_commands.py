@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from lm_runs import DEV, SMALL, TRAIN, finished, run, text_flags
-from run_folders import rows
+from run_folders import DEV, SMALL, TRAIN, finished, rows, run, text_flags
 
 import jexplicit
 from jexplicit import contexts, load_model
