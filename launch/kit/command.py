@@ -1,4 +1,4 @@
-"""The command line of a launcher: flags, presets and errors, and groups of shared flags.
+"""The command line of a launcher: flags, presets and errors; groups of flags.
 
 A config is a frozen dataclass. The docstrings of its fields are their help, of which the first sentence is the one-line help.
 `GROUPS: ClassVar = {"out": "run", "epochs": "training"}` maps the first field of a group to its title.
@@ -174,20 +174,19 @@ def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None =
 
 
 def entry_point(
-    run: Callable[[C], Any] | str,
-    config: type[C],
+    run: Any,
+    config: Any,
     description: str | None,
     presets: Mapping[str, Preset] | None = None,
     *,
     module: str = "",
-    experiment: str | None = None,
+    **about: Any,
 ) -> Callable[..., int]:
     """`main(argv=None)` of a command; ends the process where its module is the program.
 
-    The other arguments are those of `run_command`; module: its `__name__`.
+    module: its `__name__`. The other arguments are those of `run_command`.
     """
-    about: Any = {"presets": presets, "description": description or "", "experiment": experiment}
-    main = functools.partial(run_command, run, config, **about)
+    main = functools.partial(run_command, run, config, presets=presets, description=description or "", **about)
     if module == "__main__":
         sys.exit(main())
     return main

@@ -46,13 +46,7 @@ class RunFolder:
     """
 
     def __init__(
-        self,
-        out: str | os.PathLike,
-        config: Any,
-        *,
-        resume: bool = False,
-        extend: Sequence[str] = (),
-        experiment: str = "",
+        self, out: str | os.PathLike, config: Any, *, resume: bool = False, extend: Sequence[str] = (), experiment: str = ""
     ):
         self.path = path = files.local_path(out, "--out")
         described = json.loads(json.dumps(dataclasses.asdict(config)))  # as JSON types

@@ -273,24 +273,16 @@ class Table(NamedTuple):
 
 
 def pivot_table(
-    by: Sequence[Column],
-    across: str,
-    value: Field,
-    form: str = "",
-    *,
-    scale: float | None = None,
-    heading: str = "{}",
-    rows: Select = (),
-    note: str = "",
+    by: Sequence[Column], across: str, value: Field, form: str = "", *, heading: str = "{}", rows: Select = (), **column: Any
 ) -> Table:
     """A table with a line per `by` and a column per `across`."""
-    fields = [str(column.value) for column in by]
+    fields = [str(one.value) for one in by]
 
     def columns(lines: list[Row]) -> list[Column]:
         keys = dict.fromkeys(key for line in lines for key in line if key not in fields)
-        return [*by, *(Column(heading.format(key), cell(key, value), form, scale) for key in keys)]
+        return [*by, *(Column(heading.format(key), cell(key, value), form, **column) for key in keys)]
 
-    return Table(columns, lambda results: pivot(_selected(rows or {}, results), fields, across), note)
+    return Table(columns, lambda results: pivot(_selected(rows or {}, results), fields, across))
 
 
 class Section(NamedTuple):
