@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from run_folders import DEV, SMALL, TRAIN, finished, rows, run, text_flags
+from lm_runs import DEV, SMALL, TRAIN, finished, run, text_flags
+from run_folders import rows
 
 import jexplicit
 from jexplicit import contexts, load_model

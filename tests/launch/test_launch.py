@@ -17,24 +17,8 @@ from unittest.mock import ANY
 import jax
 import numpy as np
 import pytest
-from run_folders import (
-    DEV,
-    METHODS,
-    OPTIONS,
-    SMALL,
-    TRAIN,
-    dev_stream,
-    finished,
-    folder,
-    interrupted,
-    made,
-    main,
-    rows,
-    run,
-    small_text,
-    text_flags,
-    without_costs,
-)
+from lm_runs import DEV, METHODS, OPTIONS, SMALL, TRAIN, dev_stream, finished, run, small_text, text_flags
+from run_folders import folder, interrupted, made, main, rows, without_costs
 from tables import refuse
 
 import jexplicit

@@ -7,21 +7,9 @@ import re
 import jax
 import numpy as np
 import pytest
+from lm_runs import DEV, SMALL, TRAIN, dev_stream, text_flags
 from PIL import Image
-from run_folders import (
-    DEV,
-    SMALL,
-    TRAIN,
-    dev_stream,
-    folder,
-    interrupt_training,
-    interrupted,
-    made,
-    main,
-    rows,
-    text_flags,
-    without_costs,
-)
+from run_folders import folder, interrupt_training, interrupted, made, main, rows, without_costs
 
 from icl.blur.rules import load_genome
 from icl.descent import gd_plus_plus
