@@ -235,7 +235,7 @@ def _selected(rows: Select, results: Results) -> list[Row]:
     return where(results.rows, **rows) if isinstance(rows, Mapping) else [*(rows(results) if callable(rows) else rows)]
 
 
-def picture(name: str) -> list[str]:
+def _picture(name: str) -> list[str]:
     """The Markdown lines of figures/NAME.png."""
     return [f"![{name.replace('_', ' ')}](figures/{name}.png)", ""]
 
@@ -360,7 +360,7 @@ class Lines(NamedTuple):
                 if self.legend == "below":
                     place = {"loc": "outside lower center", "ncols": max(2, round(size[0] / 2.2))}
                 axes.flat[0].figure.legend(handles.values(), handles.keys(), fontsize=8, frameon=False, **place)
-        return picture(self.name)
+        return _picture(self.name)
 
     def _draw(self, ax: Any, rows: list[Row], style: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         """One line, with its band and level."""
@@ -417,4 +417,4 @@ class Images(NamedTuple):
                     ax.figure.colorbar(image, ax=ax, shrink=0.75)
                     ax.set_title("" if isinstance(title, int) else title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
-        return picture(self.name)
+        return _picture(self.name)

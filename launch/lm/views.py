@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
 from jexplicit.lm.core.names import label
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, Texts, View, cell, figure, melt, picture, pivot, where
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, Texts, View, cell, figure, melt, pivot, where
 
 _much = 0.01  # of the dev documents in train: worth a warning
 _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
@@ -129,7 +129,7 @@ def _scaling(results: Results) -> list[str]:
             for axis in (ax.xaxis, ax.yaxis):  # of six panels they take seconds to lay out
                 axis.set_minor_locator(NullLocator())
             ax.legend(fontsize=8, loc="lower right")
-    return picture("scaling")
+    return ["![scaling assumption](figures/scaling.png)", ""]
 
 
 PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
