@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from launch import accelerator as gpu
-from launch.accelerator import CHECKS, PARTS, Sizes
+from launch.accelerator import CHECKS, PARTS
 
 BLOCK = """
 import sys
@@ -26,7 +26,7 @@ def test_results_are_those_of_numpy(check):
     assert difference <= tolerance
 
 
-def out_of_memory(sizes: Sizes, mesh: jax.sharding.Mesh):
+def out_of_memory(tiny: bool, mesh: jax.sharding.Mesh):
     raise MemoryError("no room")
 
 
@@ -61,7 +61,7 @@ def test_a_python_with_jax_alone_counts_and_a_part_names_what_it_misses():
         "gpu.name_missing_types()\n"
         "from jexplicit.lm import rows\n"
         "from icl import attention\n"
-        "print(gpu.attempt(lambda: gpu.transformer_step(gpu.TINY, None), float('inf')))"
+        "print(gpu.attempt(lambda: gpu.transformer_step(True, None), float('inf')))"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert answer.returncode == 0 and "ModuleNotFoundError: No module named 'optax'" in answer.stdout, answer.stderr

@@ -28,7 +28,7 @@ from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import bigram_model, unigram_model
 from jexplicit.solvers.feature_machine import solve as solve_machine
 from jexplicit.solvers.metrics import calibration_error, fit_temperature
-from launch.lm.scaling import fit_scaling
+from launch.lm.run import fit_scaling
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ PACKAGES = ("icl", "jexplicit", "launch")
 DATA = {
     "icl/py.typed",
     "jexplicit/py.typed",
-    "launch/shared/page.html",
+    "launch/page.html",
     *(f"icl/blur/genomes/{name}.json" for name in ("boolean", "digits", "hebbian", "mnist")),
 }
 FOLDERS = (*PACKAGES, "docs", "notebooks", "tests", "tools")

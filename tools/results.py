@@ -25,7 +25,7 @@ import tyro
 
 from jexplicit.runs.files import read_events, read_rows, read_stored
 from launch.cli import COMMANDS
-from launch.judge.run import by_model
+from launch.judge import by_model
 from launch.kit.command import Command, Flag, flags
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"

@@ -43,7 +43,7 @@ from jexplicit.lm.fits.fit import fit_model
 from jexplicit.lm.generation import next_token
 from jexplicit.lm.rows import explicit_language_model, target_counts, unigram_model
 from jexplicit.lm.training_text import Options, TrainingText
-from launch.lm.scaling import fit_scaling, log_mean_cooccurrences, partition_spread
+from launch.lm.run import fit_scaling, log_mean_cooccurrences, partition_spread
 
 N = 9
 TRAIN, DEV = random_documents(3, 40, N, 6), random_documents(4, 20, N, 8)
