@@ -1,33 +1,7 @@
 """One training loop for every network, the order of examples, optimisers and losses.
 
-A step is a pure, compiled function `(state, batch) -> (state, loss)` that donates its state. The order of the data depends on
-(seed, epoch) only (by default a permutation), so an interrupted run resumes from its last checkpoint with the same batches as
-an uninterrupted run, and has the same result bit for bit.
-
-Optimisers of optax by name, with the gradient g of step k, all operations elementwise:
-
-    sgd         W -= η g
-    momentum    M = α M + g;                W -= η M            (nesterov: evaluated one step ahead)
-    adagrad     G += g²;                    W -= η g/√(G + ε)
-    rmsprop     V = γ V + (1 - γ) g²;       W -= η g/√(V + ε)
-    adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)
-    adam        M, V exponential moving averages, each divided by 1 - β^k;   W -= η M/(√V + ε)
-    nadam       adam with Nesterov momentum
-    adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
-
-AdaDelta is Zeiler's (2012): the running RMS of previous updates gives updates the unit of W, so η = 1. Some lecture notes call
-`W -= η M/√(V + ε)`, with M a moving average of the gradients, AdaDelta; that is Adam without bias correction.
-
-Losses of the last layer's outputs z and targets y:
-
-                            J                                       dJ/dz
-    squared_error           ½ ||y - z||²                            z - y
-    sigmoid_squared_error   ||y - a||²,  a = σ(z)                   -2 (y - a) a (1 - a)
-    binary_cross_entropy    -Σ y ln a + (1 - y) ln(1 - a)           a - y
-    softmax_cross_entropy   -Σ y ln softmax(z)                      softmax(z) - y
-
-At a sigmoid saturated at the wrong value, the factor a (1 - a) removes the gradient of the squared error but not that of the
-cross-entropy: therefore cross-entropy learns faster at first.
+The order of the data depends on (seed, epoch) only, so that an interrupted run resumes from its last checkpoint with the same
+batches, and has the result of an uninterrupted one bit for bit.
 """
 
 import functools
@@ -87,7 +61,16 @@ def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
 
 
 def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay: float = 0.02) -> optax.GradientTransformation:
-    """The optimiser `name` of the table above.
+    """The optimiser `name` of optax, with the gradient g of step k, all operations elementwise:
+
+        sgd         W -= η g
+        momentum    M = α M + g;                W -= η M            (nesterov: evaluated one step ahead)
+        adagrad     G += g²;                    W -= η g/√(G + ε)
+        rmsprop     V = γ V + (1 - γ) g²;       W -= η g/√(V + ε)
+        adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)       (Zeiler 2012: η = 1)
+        adam        M, V exponential moving averages, each divided by 1 - β^k;   W -= η M/(√V + ε)
+        nadam       adam with Nesterov momentum
+        adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
 
     rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
     momentum: α of momentum and nesterov. weight_decay: λ of adamw.
@@ -110,7 +93,14 @@ Objective = Callable[[Array, Array], Array]
 
 
 def objective(name: str) -> Objective:
-    """The loss called `name`; a ValueError for an unknown name."""
+    """The loss J of outputs z and targets y called `name`:
+
+                            J                                       dJ/dz
+    squared_error           ½ ||y - z||²                            z - y
+    sigmoid_squared_error   ||y - a||²,  a = σ(z)                   -2 (y - a) a (1 - a)
+    binary_cross_entropy    -Σ y ln a + (1 - y) ln(1 - a)           a - y
+    softmax_cross_entropy   -Σ y ln softmax(z)                      softmax(z) - y
+    """
     return look_up("objective", OBJECTIVES, name)
 
 
@@ -135,8 +125,7 @@ class TrainingResult(NamedTuple):
     """The result of `train`.
 
     params: of the epoch with the lowest dev loss, `best_epoch`; the initial parameters count as epoch 0.
-    history: one dictionary per epoch, from epoch 0: `epoch`, `dev_loss`, `seconds` and `cpu_seconds` since the start, and from
-        epoch 1 `train_loss` (mean over the batches of the epoch, nats per position).
+    history: by epoch, from 0: `epoch`, `dev_loss`, `seconds` and `cpu_seconds` since the start; `train_loss` from epoch 1.
     """
 
     params: Any
@@ -184,12 +173,10 @@ def train(
         state: pytree of arrays: parameters, optimiser state, and any other state of a step. It is donated.
         step: compiled `(state, batch) -> (state, loss)`, with the loss summed over the batch, in nats.
         batch: the batch of given example indices; the last batch of an epoch may be smaller.
-        evaluate: dev loss of parameters, nats per position.
-        params: extracts the parameters from a state.
+        evaluate: dev loss of parameters, nats per position. params: extracts the parameters from a state.
         order: `(seed, epoch) -> size example indices`, pure; default: every example once.
         patience: stop after this many epochs without a lower dev loss; default: never.
-        checkpoints: folder for checkpoints, from which training resumes; checkpoint_seconds: time between them.
-        known: what else the checkpoints are of, see `jexplicit.runs.loop`.
+        checkpoints, checkpoint_seconds, known: as in `jexplicit.runs.loop`.
         progress: called with (examples done, total examples).
 
     Raises:

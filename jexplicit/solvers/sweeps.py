@@ -1,12 +1,7 @@
 """Fits of a softmax layer by sweeps over all data, and by least squares.
 
-    U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i])                           Darroch & Ratcliff 1972
-    U += 2 (HᵀH/M + 2 penalty)⁻¹ ((F - HᵀP)/M - penalty U)                Böhning 1992
-
-Neither raises the loss, the second one's with its ridge. The first needs rows of one L1 norm K: if norms differ, a *slack
-feature* `h_0 = K - ||h||_1` completes every row, and its weight u_0 acts as an intercept. The second allows features of either
-sign, and features that are computed a block of examples at a time, with one reduction over devices at the end. There they are
-centred, `C = HᵀH/M - h̄ h̄ᵀ`, and an intercept without penalty has a separate sweep, `b += 2 mean(Y - P)`.
+U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i])                           Darroch & Ratcliff 1972
+U += 2 (HᵀH/M + 2 penalty)⁻¹ ((F - HᵀP)/M - penalty U)                Böhning 1992
 """
 
 import functools
@@ -26,13 +21,11 @@ from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 _same = jax.tree_util.Partial(lambda X: X)  # features in memory
+_squares = jax.jit(full_precision(lambda H: H.T @ H))
 
 
 class SoftmaxFit(NamedTuple):
-    """A softmax layer `softmax(H U + intercept)` and its training losses.
-
-    losses: mean negative log-likelihood in nats at the start and after each sweep, including a ridge.
-    """
+    """A softmax layer `softmax(H U + intercept)`, and its losses in nats from the start on, each with its ridge."""
 
     U: Float[Array, "D N"]
     intercept: Float[Array, " N"]
@@ -82,6 +75,15 @@ def run_sweeps(
     return state, np.array([entry["loss"] for entry in history])
 
 
+def check_examples(X: Any, Y: Any) -> None:
+    """Refuse features [M, D] and targets [M, N] that do not go together, and values that are not finite."""
+    if jnp.ndim(X) != 2 or jnp.ndim(Y) != 2 or len(X) != len(Y) or 0 in (*X.shape, *Y.shape):
+        raise ValueError(f"features {jnp.shape(X)}, targets {jnp.shape(Y)}: give [M, D] and [M, N] of at least one example")
+    for name, x in (("features", X), ("targets", Y)):
+        if is_concrete(x) and not bool((jnp if isinstance(x, jax.Array) else np).isfinite(x).all()):
+            raise ValueError(f"{name} that are not finite: check how they were made")
+
+
 class ScalingProblem(NamedTuple):
     """Data of a sweep: features, targets, F, the largest norm."""
 
@@ -106,10 +108,12 @@ def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Floa
 def iterative_scaling_sweeps(
     H: Float[Array, "M D"], Y: Float[Array, "M N"], U: Float[Array, "rows columns"], *, sweeps: int, **options: Any
 ) -> SoftmaxFit:
-    """Fit a softmax layer by iterative scaling from given parameters.
+    """Fit a softmax layer by iterative scaling from given parameters; no sweep raises the loss.
+
+    Rows need one L1 norm K: if norms differ, a slack feature `h_0 = K - ||h||_1` completes each, and acts as an intercept.
 
     Args:
-        H: [M, D] features, at least 0; if the norms of the rows differ, a slack feature is added.
+        H: [M, D] features, at least 0.
         Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start: zeros, or the explicit solution.
         options: checkpoints and callbacks of `run_sweeps`.
@@ -147,8 +151,7 @@ def iterative_scaling_sweeps(
 def _examples(H: Any, Y: Any, U: Any) -> tuple[Array, Array]:
     """Features and targets as floats, with shapes that fit the start."""
     Y = as_targets(Y, None if U is None else U.shape[1])
-    if H.ndim != 2 or Y.ndim != 2 or 0 in H.shape or len(H) != len(Y):
-        raise ValueError(f"H {H.shape}, Y {Y.shape}: expected [M, D] and [M, N], of at least one example and one feature")
+    check_examples(H, Y)
     if U is not None and U.shape != (H.shape[1], Y.shape[1]):
         raise ValueError(f"H {H.shape}, Y {Y.shape}, U {U.shape}: expected [M, D], [M, N] and [D, N]")
     check_targets(Y, Y.shape)
@@ -164,7 +167,7 @@ def _check_pairs(H: Array, F: Array) -> None:
         j, i = never[0].tolist()
         raise ValueError(
             f"feature {j} never co-occurs with output {i} ({len(never)} such pairs): its parameter would diverge to -inf; "
-            "add a small constant to the features (jexplicit.features.random.unit_rows) or drop the output"
+            "add a small constant to the features (jexplicit.features.unit_rows) or drop the output"
         )
 
 
@@ -195,14 +198,10 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
         [[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]]
     """
-    if len(X) != len(Y) or not len(X) or block < 1:
-        raise ValueError(
-            f"inputs {X.shape}, targets {Y.shape}, blocks of {block}: give equally many of both, at least 1, in blocks"
-        )
-    Y = as_targets(Y)
-    if not np.isfinite(np.asarray(Y)).all():
-        raise ValueError("targets that are not finite: give one-hot rows or a distribution per row")
-    mesh = mesh or default_mesh()
+    if block < 1:
+        raise ValueError(f"blocks of {block} examples: use at least 1")
+    Y, mesh = as_targets(Y), mesh or default_mesh()
+    check_examples(X, Y)
     devices = mesh.size
     number = -(-len(X) // (devices * block))
     m = -(-len(X) // (devices * number))
@@ -311,12 +310,6 @@ def curvature_problem(H: Float[Array, "M D"], Y: Float[Array, "M N"], ridge: flo
     return CurvatureProblem(blocks, _same, None, *_factorise(_squares(H), None, len(H), ridge, 2.0))
 
 
-@jax.jit
-@full_precision
-def _squares(H: Array) -> Array:
-    return H.T @ H
-
-
 def curvature_bound_sweeps(
     H: Float[Array, "M D"],
     Y: Float[Array, "M N"],
@@ -336,9 +329,6 @@ def curvature_bound_sweeps(
         ridge: of the order of 1e-4; above 0.
         options: checkpoints and callbacks of `run_sweeps`.
 
-    Returns:
-        U, an intercept of zeros, and the losses with the ridge.
-
     Raises:
         ValueError: features or targets that are none, a ridge that is too small or not above 0. Under jit, vmap and grad only
             shapes are checked.
@@ -354,8 +344,8 @@ def curvature_bound_sweeps(
     H, Y = _examples(H, Y, U)
     zeros = jnp.zeros((H.shape[1], Y.shape[1]), H.dtype)
     state, problem = (zeros if U is None else U, zeros[0]), curvature_problem(H, Y, ridge)
-    (solution, intercept), losses = run_sweeps(curvature_sweep, state, problem, sweeps=sweeps, **options)
-    return SoftmaxFit(solution, intercept, losses)
+    state, losses = run_sweeps(curvature_sweep, state, problem, sweeps=sweeps, **options)
+    return SoftmaxFit(*state, losses)
 
 
 @full_precision
@@ -379,25 +369,17 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
 
 
 def choose_ridge(
-    gram: Gram,
-    ridges: Sequence[float],
-    X: Float[Any, "M r"],
-    Y: Float[Any, "M N"],
-    features: Callable[[Array], Array],
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    gram: Gram, ridges: Sequence[float], X: Float[Any, "M r"], Y: Float[Any, "M N"], features: Callable[[Array], Array]
 ) -> tuple[float, SoftmaxFit]:
     """The ridge of lowest squared error on held-out examples; ones too small are skipped."""
     fits: list[tuple[float, float, SoftmaxFit]] = []
     failure = ValueError("no ridges to choose from: give at least one, e.g. 1e-4")
-    for n, ridge in enumerate(ridges, 1):
+    for ridge in ridges:
         try:
             fit = gram_least_squares(gram, ridge=ridge)
             fits.append((float(jnp.mean((streamed_logits(fit, X, features) - jnp.asarray(Y)) ** 2)), ridge, fit))
         except ValueError as error:
             failure = error
-        if progress:
-            progress(n, len(ridges))
     if not fits:
         raise failure
     return min(fits, key=lambda fit: fit[0])[1:]
@@ -418,7 +400,9 @@ def gram_softmax_sweeps(
     ridge: float = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """Minimise `mean loss + ridge t/2 ||U||²` by curvature bound sweeps, with an intercept.
+    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with bounded curvature of centred features, and an intercept.
+
+    The intercept has no ridge, and a sweep of its own: `b += 2 mean(Y - P)`. No sweep raises the loss.
 
     Args:
         gram, blocks, features: as of `gram_matrix`; each sweep computes all features once.

@@ -17,13 +17,13 @@ from jexplicit.nn.networks import (
     ConvolutionalNetwork,
     FullyConnected,
     MLPLanguageModel,
+    hidden_layers,
     init_variables,
     initial_state,
     network_step,
     scorer,
     variables_of,
 )
-from jexplicit.nn.studies import hidden_layers
 from jexplicit.nn.training import objective
 
 pytestmark = pytest.mark.usefixtures("promotion")

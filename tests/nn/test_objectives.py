@@ -14,8 +14,7 @@ from drawn_weights import drawn_variables
 
 from jexplicit.nn import training
 from jexplicit.nn.names import InitializerName, OptimizerName, ScheduleName
-from jexplicit.nn.networks import ACTIVATIONS, FullyConnected, initializer, network_outputs, standard_scale
-from jexplicit.nn.studies import hidden_layers
+from jexplicit.nn.networks import ACTIVATIONS, FullyConnected, hidden_layers, initializer, network_outputs, standard_scale
 from jexplicit.nn.training import OBJECTIVES, make_optimizer, make_schedule, objective
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import TypeCheckError
 from tables import refuse
 
-from jexplicit.nn import studies
+from jexplicit.nn import networks as studies
 from jexplicit.nn.networks import FullyConnected, activation, init_variables, initializer, scorer
 from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, objective, optax_optimizer, shorter_epochs
 

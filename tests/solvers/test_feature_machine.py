@@ -137,29 +137,6 @@ def test_an_interrupted_machine_resumes_with_the_same_bits(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    "given, message",
-    [
-        ({"X": X[:3]}, r"examples \(3, 5\), targets \(30, 3\): give \[n, d\] and \[n, c\]"),
-        ({"X": np.where(X == X[0, 0], np.nan, X)}, "not finite"),
-        ({"solves": 0}, "0 solves"),
-        ({"kernel": "cubic"}, "kernel 'cubic'.* quadratic or gaussian or laplace"),
-        ({"ridge": 0.0}, "ridge 0.0"),
-        ({"power": float("nan")}, "power nan"),
-        ({"landmarks": 0}, "0 landmarks: use .* numbers above 0"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(given, message):
-    options = {"X": X, "Y": Y, "solves": 2, **given}
-    with pytest.raises(ValueError, match=message):
-        feature_machine(jax.device_put(options.pop("X")), jax.device_put(options.pop("Y")), **options)
-
-
-def test_a_solution_that_is_not_finite_says_which_solve():
-    with pytest.raises(FloatingPointError, match="solve . is not finite: use a ridge above"):
-        feature_machine(jax.device_put(1e200 * X), jax.device_put(Y), solves=2)
-
-
 @pytest.mark.parametrize("kernel", ["laplace", *(pytest.param(kernel, marks=SLOW) for kernel in KERNELS[:2])])
 def test_landmarks_are_the_least_squares_of_their_kernels(kernel):
     _, Z_, _, M_ = arrays()
