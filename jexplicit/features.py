@@ -182,24 +182,18 @@ def patch_filters(
 
 
 def patch_features(
-    images: UInt8[np.ndarray, "M height width"],
-    levels: int,
-    filters: Filters,
-    *,
-    grid: int,
-    threshold: float,
-    progress: Callable[[int, int], None] | None = None,
+    images: UInt8[np.ndarray, "M height width"], levels: int, filters: Filters, *, grid: int, threshold: float
 ) -> Float[Array, "M D"]:
     """Positive parts of filter responses, summed over a grid: D = 2 n grid².
 
     images: [M, height, width] grey levels 0 .. levels - 1. grid: cells along each side. threshold: responses of smaller
-    magnitude become 0; in standard deviations of a patch. progress: called with (images done, total images).
+    magnitude become 0; in standard deviations of a patch.
     """
     _check_threshold(images, threshold)
     positions = min(images.shape[1:]) - math.isqrt(len(filters.W)) + 1
     if not 1 <= grid <= positions:
         raise ValueError(f"a grid of {grid} x {grid} over {positions} x {positions} positions: use 1 to {positions} cells")
-    return of_images(lambda X: _patch_features(X, filters, threshold, grid), images, levels, progress)
+    return of_images(lambda X: _patch_features(X, filters, threshold, grid), images, levels)
 
 
 def check_levels(images: np.ndarray, levels: int) -> None:
@@ -261,7 +255,6 @@ def fit_axes(
     *,
     dimensions: int,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Axes:
     """The principal axes of pooled responses of some images.
 
@@ -276,7 +269,7 @@ def fit_axes(
     if dimensions < 1:
         raise ValueError(f"{dimensions} dimensions: use at least 1")
     order = np.random.default_rng(seed).permutation(len(images))
-    H = of_images(pools, images[np.sort(order[:_images_for_axes])], levels, progress)
+    H = of_images(pools, images[np.sort(order[:_images_for_axes])], levels)
     if bool((H == H[:1]).all()):
         raise ValueError(f"{len(H)} images without variance: principal axes need images that differ")
     mean = H.mean(axis=0)

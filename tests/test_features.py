@@ -47,16 +47,16 @@ def test_the_seed_alone_decides_and_the_number_of_images_per_call_changes_nothin
     one, same, other = (np.asarray(patch_filters(IMAGES, 256, size=3, number=4, seed=seed).W) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 0.01
+    done: list[tuple[int, int]] = []
     calls: list[Any] = [
-        lambda images, told: patch_features(images, 256, some_filters(), grid=2, threshold=0.5, progress=told),
-        lambda images, told: describe(*axes_of(), images, 256, progress=told),
+        lambda images: patch_features(images, 256, some_filters(), grid=2, threshold=0.5),
+        lambda images: describe(*axes_of(), images, 256, progress=lambda *now: done.append(now)),
     ]
-    whole, done = [function(IMAGES[:11], None) for function in calls], []
+    whole = [function(IMAGES[:11]) for function in calls]
     monkeypatch.setattr(module, "_images_per_call", 3)
     for function, expected in zip(calls, whole, strict=True):
-        blocks = function(IMAGES[:11], lambda *now: done.append(now))
-        np.testing.assert_allclose(blocks, expected, rtol=0, atol=1e-5)  # another order of float32 sums
-        assert done[-4:] == [(3, 11), (6, 11), (9, 11), (11, 11)]
+        np.testing.assert_allclose(function(IMAGES[:11]), expected, rtol=0, atol=1e-5)  # another order of float32 sums
+    assert done[-4:] == [(3, 11), (6, 11), (9, 11), (11, 11)]
 
 
 def rows_with(value: float, place: Any = 2):

@@ -1,7 +1,7 @@
 """Networks in flax, their training steps, and studies of them: hidden layers, autoencoders.
 
-hidden layer    z = W x + b,  or z = norm(W x);  a = dropout(φ(z));  residual: a = x + dropout(φ(z))
-network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
+A hidden layer is `z = W x + b`, or `z = norm(W x)`, and `a = dropout(φ(z))`, or residual `a = x + dropout(φ(z))`; a network
+`f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))`.
 """
 
 import functools
@@ -23,32 +23,15 @@ from jexplicit.nn.training import Objective, TrainingResult, train
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import full_precision, replicate
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
-    "leaky_relu": jax.nn.leaky_relu,  # of slope 0.01 below 0
-    "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
-    "relu_tanh": lambda z: jax.nn.relu(jnp.tanh(z)),
-    "silu": jax.nn.silu,
-    "linear": lambda z: z,
+ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], float]] = {  # φ, and its gain g: a ReLU drops half of its input
+    "relu": (jax.nn.relu, math.sqrt(2)),
+    "leaky_relu": (jax.nn.leaky_relu, math.sqrt(2 / (1 + 0.01**2))),  # of slope 0.01 below 0
+    "tanh": (jnp.tanh, 1.0),
+    "sigmoid": (jax.nn.sigmoid, 4.0),  # of slope 1/4 near 0
+    "relu_tanh": (lambda z: jax.nn.relu(jnp.tanh(z)), math.sqrt(2)),
+    "silu": (jax.nn.silu, math.sqrt(2)),
+    "linear": (lambda z: z, 1.0),
 }
-
-
-def activation(name: str) -> Callable[[Array], Array]:
-    """The nonlinearity φ called `name`; a ValueError for an unknown name."""
-    return look_up("activation", ACTIVATIONS, name)
-
-
-GAINS: dict[str, float] = {  # g: a sigmoid has slope 1/4 near 0, a ReLU drops half of its input
-    "linear": 1.0,
-    "tanh": 1.0,
-    "sigmoid": 4.0,
-    "relu": math.sqrt(2),
-    "relu_tanh": math.sqrt(2),
-    "leaky_relu": math.sqrt(2 / (1 + 0.01**2)),
-    "silu": math.sqrt(2),
-}
-
 _schemes: dict[str, Any] = {  # mode and distribution of `variance_scaling`
     "glorot_normal": ("fan_avg", "normal"),  # 2/(n_in + n_out) is one over their mean
     "glorot_uniform": ("fan_avg", "uniform"),
@@ -71,19 +54,24 @@ def initializer(name: str, activation: str) -> Callable[..., Array]:
     Source: Glorot & Bengio 2010; He et al. 2015; Radhakrishnan 2024, Lemma 1.
     """
     mode, law = look_up("initializer", _schemes, name)
-    gain = look_up("activation", GAINS, activation)
+    _, gain = look_up("activation", ACTIVATIONS, activation)
     if name == "zeros":
         return zeros
     scale = standard_scale(activation) if name == "standard" else 1 / 3 if name == "fan_in_uniform" else gain**2
     return variance_scaling(scale, mode, law)
 
 
+def activation(name: str) -> Callable[[Array], Array]:
+    """The nonlinearity φ called `name`; a ValueError for an unknown name."""
+    return look_up("activation", ACTIVATIONS, name)[0]
+
+
 @functools.cache
-def standard_scale(activation: str) -> float:
+def standard_scale(name: str) -> float:
     """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1)."""
     z, weight = np.polynomial.hermite_e.hermegauss(100)
     with jax.ensure_compile_time_eval():  # a concrete number even under jit
-        square = np.asarray(ACTIVATIONS[activation](jax.numpy.asarray(z)), np.float64) ** 2
+        square = np.asarray(activation(name)(jnp.asarray(z)), np.float64) ** 2
     return float(weight.sum() / (weight @ square))
 
 
@@ -363,32 +351,23 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
     return score
 
 
-class LayerValues(NamedTuple):
-    """Pre-activations and gradients of one hidden layer for B examples."""
-
-    z: Float[Array, "B width"]
-    gradient: Float[Array, "B width"]
-
-
 def hidden_layers(
-    model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any, *, train: bool = True
-) -> dict[str, LayerValues]:
-    """Pre-activations and gradients of every hidden layer; `train`: BatchNorm by batch."""
-    X, Y = jnp.asarray(X), jnp.asarray(Y)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), X).get("perturbations", {})
-    rngs = {"dropout": jax.random.key(0)}
-    unchanged = jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), shapes)
+    model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any
+) -> dict[str, tuple[Float[Array, "B width"], Float[Array, "B width"]]]:
+    """Pre-activations z and gradients dJ/dz of every hidden layer in training, of the mean of J."""
+    X, Y, key = jnp.asarray(X), jnp.asarray(Y), jax.random.key(0)
+    shapes = jax.eval_shape(model.init, key, X).get("perturbations", {})
 
     def mean_loss(perturbations: Any) -> tuple[Array, Any]:
-        read = {**variables, "perturbations": perturbations}
-        z, seen = model.apply(read, X, train=train, mutable=["intermediates", "batch_stats"], rngs=rngs)
+        read, kept = {**variables, "perturbations": perturbations}, ["intermediates", "batch_stats"]
+        z, seen = model.apply(read, X, train=True, mutable=kept, rngs={"dropout": key})
         return objective(z, Y).mean(), seen.get("intermediates", {})
 
-    gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(unchanged)
+    gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), shapes))
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     flat, by_z = ({name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
     layers = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
-    return {path.removeprefix("network/"): LayerValues(z, by_z[f"{path}/z"]) for path, z in layers.items()}
+    return {path.removeprefix("network/"): (z, by_z[f"{path}/z"]) for path, z in layers.items()}
 
 
 def linear_autoencoder(X: Float[Array, "M D"], k: int) -> Callable[[Float[Array, "... D"]], Float[Array, "... D"]]:

@@ -28,16 +28,16 @@ def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> opta
     return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
 
 
-_optimizers: dict[str, Callable[[Any, float, float], optax.GradientTransformation]] = {
-    "sgd": lambda rate, momentum, decay: optax.sgd(rate),
-    "momentum": lambda rate, momentum, decay: optax.sgd(rate, momentum),
-    "nesterov": lambda rate, momentum, decay: optax.sgd(rate, momentum, nesterov=True),
-    "adagrad": lambda rate, momentum, decay: adagrad(rate),
-    "rmsprop": lambda rate, momentum, decay: optax.rmsprop(rate),
-    "adadelta": lambda rate, momentum, decay: optax.adadelta(rate),
-    "adam": lambda rate, momentum, decay: optax.adam(rate),
-    "nadam": lambda rate, momentum, decay: optax.nadam(rate),
-    "adamw": lambda rate, momentum, decay: optax.adamw(rate, weight_decay=decay),
+_optimizers: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "sgd": optax.sgd,
+    "momentum": functools.partial(optax.sgd, momentum=0.9),
+    "nesterov": functools.partial(optax.sgd, momentum=0.9, nesterov=True),
+    "adagrad": adagrad,
+    "rmsprop": optax.rmsprop,
+    "adadelta": optax.adadelta,
+    "adam": optax.adam,
+    "nadam": optax.nadam,
+    "adamw": optax.adamw,
 }
 _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
     "constant": lambda rate, steps: optax.constant_schedule(rate),
@@ -60,11 +60,11 @@ def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
     return optimizer
 
 
-def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay: float = 0.02) -> optax.GradientTransformation:
+def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
     """The optimiser `name` of optax, with the gradient g of step k, all operations elementwise:
 
         sgd         W -= η g
-        momentum    M = α M + g;                W -= η M            (nesterov: evaluated one step ahead)
+        momentum    M = 0.9 M + g;              W -= η M            (nesterov: evaluated one step ahead)
         adagrad     G += g²;                    W -= η g/√(G + ε)
         rmsprop     V = γ V + (1 - γ) g²;       W -= η g/√(V + ε)
         adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)       (Zeiler 2012: η = 1)
@@ -73,9 +73,10 @@ def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay
         adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
 
     rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
-    momentum: α of momentum and nesterov. weight_decay: λ of adamw.
+    weight_decay: λ of adamw.
     """
-    return look_up("optimizer", _optimizers, name)(rate, momentum, weight_decay)
+    options = {"weight_decay": weight_decay} if name == "adamw" else {}
+    return look_up("optimizer", _optimizers, name)(rate, **options)
 
 
 def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
@@ -89,17 +90,18 @@ def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
 
 
 Objective = Callable[[Array, Array], Array]
-"""`(z, y) -> J` [B], per example, in nats for the cross-entropies. Targets y are [B, N]; the softmax also takes labels [B]."""
 
 
 def objective(name: str) -> Objective:
-    """The loss J of outputs z and targets y called `name`:
+    """The loss `(z, y) -> J` [B] called `name`, per example, in nats for the cross-entropies:
 
-                            J                                       dJ/dz
-    squared_error           ½ ||y - z||²                            z - y
-    sigmoid_squared_error   ||y - a||²,  a = σ(z)                   -2 (y - a) a (1 - a)
-    binary_cross_entropy    -Σ y ln a + (1 - y) ln(1 - a)           a - y
-    softmax_cross_entropy   -Σ y ln softmax(z)                      softmax(z) - y
+                                J                                       dJ/dz
+        squared_error           ½ ||y - z||²                            z - y
+        sigmoid_squared_error   ||y - a||²,  a = σ(z)                   -2 (y - a) a (1 - a)
+        binary_cross_entropy    -Σ y ln a + (1 - y) ln(1 - a)           a - y
+        softmax_cross_entropy   -Σ y ln softmax(z)                      softmax(z) - y
+
+    Targets y are [B, N]; the softmax also takes labels [B].
     """
     return look_up("objective", OBJECTIVES, name)
 

@@ -134,8 +134,14 @@ def iterative_scaling_sweeps(
     H, Y = _examples(H, Y, U)
     F, n = dense_cooccurrence(H, Y), H.sum(axis=1)
     if is_concrete(H, F):
-        _check_pairs(H, F)
         priming_number(H)  # refuses norms beyond the range of the dtype
+        if not bool((H > 0).any()):
+            raise ValueError("features that are all 0: a layer has nothing to read; check how they were made")
+        never = np.argwhere(np.asarray((F <= 0) & (H.max(axis=0) > 0)[:, None]))
+        if len(never):
+            remedy = "add a small constant to the features (jexplicit.features.unit_rows) or drop the output"
+            pair = f"feature {never[0, 0]} never co-occurs with output {never[0, 1]} ({len(never)} such pairs)"
+            raise ValueError(f"{pair}: its parameter would diverge to -inf; {remedy}")
     K = n.max()
     h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding errors
     slack = not is_concrete(h0) or bool(h0.max() > 0)
@@ -156,19 +162,6 @@ def _examples(H: Any, Y: Any, U: Any) -> tuple[Array, Array]:
         raise ValueError(f"H {H.shape}, Y {Y.shape}, U {U.shape}: expected [M, D], [M, N] and [D, N]")
     check_targets(Y, Y.shape)
     return as_float(H), as_float(Y)
-
-
-def _check_pairs(H: Array, F: Array) -> None:
-    """Refuse features that are all 0, or never occur with some output."""
-    if not bool((H > 0).any()):
-        raise ValueError("features that are all 0: a layer has nothing to read; check how they were made")
-    never = np.argwhere(np.asarray((F <= 0) & (H.max(axis=0) > 0)[:, None]))
-    if len(never):
-        j, i = never[0].tolist()
-        raise ValueError(
-            f"feature {j} never co-occurs with output {i} ({len(never)} such pairs): its parameter would diverge to -inf; "
-            "add a small constant to the features (jexplicit.features.unit_rows) or drop the output"
-        )
 
 
 class ExampleBlocks(NamedTuple):
@@ -353,8 +346,7 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
     """Least squares with an intercept, from sums over examples.
     `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
 
-    The scores H U + b estimate class probabilities and sum to 1. The ridge, above 0, is in units of the features' mean
-    variance; one that is too small for the precision of the sums is refused.
+    The scores H U + b estimate class probabilities and sum to 1. A ridge too small for the precision of the sums is refused.
 
     Example:
         >>> H, Y = jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])]
@@ -362,8 +354,8 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
         >>> (H @ fit.U + fit.intercept[None]).round(2).tolist()
         [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
-    factor, _ = _factorise(gram.HH, gram.h / gram.M, gram.M, ridge, 1.0)
     mean, share = gram.h / gram.M, gram.y / gram.M
+    factor, _ = _factorise(gram.HH, mean, gram.M, ridge, 1.0)
     U = jax.scipy.linalg.cho_solve((factor, True), gram.HY / gram.M - jnp.outer(mean, share))
     return SoftmaxFit(U, share - mean @ U, np.zeros(0))
 
@@ -404,11 +396,8 @@ def gram_softmax_sweeps(
 
     The intercept has no ridge, and a sweep of its own: `b += 2 mean(Y - P)`. No sweep raises the loss.
 
-    Args:
-        gram, blocks, features: as of `gram_matrix`; each sweep computes all features once.
-        start: initial layer, e.g. least squares divided by a temperature; default, the class frequencies.
-        ridge: in units of the features' mean variance t; above 0.
-        options: checkpoints and callbacks of `run_sweeps`.
+    gram, blocks, features: of `gram_matrix`; each sweep computes all features once. start: e.g. least squares divided by a
+    temperature; default, the class frequencies. ridge: in units of the mean variance t. options: of `run_sweeps`.
 
     Example:
         >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])
@@ -421,11 +410,9 @@ def gram_softmax_sweeps(
     """
     mean = gram.h / gram.M
     problem = CurvatureProblem(blocks, features, mean, *_factorise(gram.HH, mean, gram.M, ridge, 2.0))
-    state = (
-        (start.U, start.intercept + mean @ start.U)
-        if start
-        else (jnp.zeros_like(gram.HY), jnp.log(jnp.where(gram.y > 0, gram.y, 1) / gram.M))
-    )
+    state = jnp.zeros_like(gram.HY), jnp.log(jnp.where(gram.y > 0, gram.y, 1) / gram.M)
+    if start:
+        state = start.U, start.intercept + mean @ start.U
     (U, intercept), losses = run_sweeps(curvature_sweep, state, problem, sweeps=sweeps, **options)
     return SoftmaxFit(U, intercept - mean @ U, losses)
 
@@ -451,7 +438,7 @@ def _block_logits(fit: SoftmaxFit, X: Array, features: Callable[[Array], Array])
 
 
 def _factorise(HH: Array, mean: Array | None, M: Any, ridge: Any, times: float) -> tuple[Array, Array]:
-    """The lower Cholesky factor of `C + times penalty`, and the penalty `ridge t`."""
+    """The lower Cholesky factor of `C + times penalty`, and the penalty `ridge t`, t the mean variance."""
     if isinstance(ridge, str) or (is_concrete(ridge) and not 0 < ridge < jnp.inf):
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     factor, t = _covariance_factor(HH, mean, M, jnp.asarray(ridge * times, HH.dtype))
@@ -463,7 +450,6 @@ def _factorise(HH: Array, mean: Array | None, M: Any, ridge: Any, times: float) 
 
 @jax.jit
 def _covariance_factor(HH: Array, mean: Array | None, M: Any, ridge: Array) -> tuple[Array, Array]:
-    """The lower Cholesky factor of `C + ridge t`, and t, the mean variance."""
     C = HH / M - (0 if mean is None else mean[:, None] * mean[None, :])
     t, places = jnp.trace(C) / len(C), jnp.arange(len(C))
     return jax.lax.linalg.cholesky(C.at[places, places].add(ridge * t), symmetrize_input=False), t
