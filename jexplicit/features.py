@@ -1,4 +1,4 @@
-"""Features computed without training: positive parts, random Fourier features, and of images patches and scattering.
+"""Features computed without training: positive parts, random Fourier features, patches, scattering.
 
 Whitened patches (Coates & Ng 2011). Scattering (Bruna & Mallat 2013) is moduli of responses to Morlet wavelets ψ, averaged by
 Gaussian windows φ: `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Descriptors are principal components of pooled responses.

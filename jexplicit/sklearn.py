@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn on the solvers of this package, in the float type of X.
+"""Estimators of scikit-learn on the solvers, in the float type of X.
 
 from jexplicit.sklearn import FeatureMachineRegressor
 make_pipeline(StandardScaler(), FeatureMachineRegressor()).fit(X, y).score(X_new, y_new)

@@ -33,7 +33,7 @@ def read_script(script: Path) -> NotebookNode:
 
 
 def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Run all cells in a new kernel in `folder`, at full size; nothing kept says where or when."""
+    """Run all cells in a new kernel in `folder`, at full size."""
     environment = {name: value for name, value in os.environ.items() if name not in ("TINY", "JEXPLICIT_DATA_DIR")}
     options = {"timeout": None, "record_timing": False, "coalesce_streams": True}
     NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, **options).execute(env=environment)

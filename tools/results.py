@@ -47,7 +47,7 @@ def read_results(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
 
 
 def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
-    """The kept part of a run: its command as one types it, flags that are not the defaults, and rows less `shared` fields."""
+    """The kept part of a run; `shared` fields are common to rows."""
     stored, environment = read_stored(run), json.loads((run / "environment.json").read_text())
     devices, processor = environment["devices"], re.search("x86_64|aarch64|arm64", environment["platform"])
     machine = ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))

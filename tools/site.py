@@ -1,4 +1,4 @@
-"""Hooks of the documentation site: pages of commands and modules, navigation, formulas of notebooks as MathML."""
+"""Hooks of the documentation site: generated pages, navigation, formulas of notebooks."""
 
 import contextlib
 import html

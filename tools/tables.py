@@ -136,7 +136,7 @@ def evaluate(results: Results, expression: str) -> Any:
 
 
 def commands(names: str) -> str:
-    """The commands of the runs of results, with machine and date; transcribed ones, and those not kept, come last."""
+    """The commands of the runs of results, with machine and date; transcribed ones last."""
     lines, runs = [], [run for name in names.split() for run in read_results(name)]
     for transcribed, typed in ((False, True), (True, True), (True, False)):
         own = [run for run in runs if (run.get("transcribed", False), "command" in run) == (transcribed, typed)]

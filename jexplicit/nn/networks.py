@@ -45,7 +45,7 @@ _schemes: dict[str, Any] = {  # mode and distribution of `variance_scaling`
 
 
 def initializer(name: str, activation: str) -> Callable[..., Array]:
-    """The distribution of a layer's weights, `(key, shape, dtype) -> W`, which preserves the scale of activations.
+    """Random weights that preserve the scale of activations, `(key, shape, dtype) -> W`.
 
     Var[W] of glorot: `g² 2/(n_in + n_out)`, he: `g²/n_in`, backward: `g²/n_out`, with the gain g of the activation; fan_in:
     1/(3 n_in), U(±1/√n_in), too small; standard: c/n_in with `c E[φ(z)²] = 1` for z ~ N(0, 1). With `zeros`, a network of two
@@ -354,7 +354,7 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
 def hidden_layers(
     model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any
 ) -> dict[str, tuple[Float[Array, "B width"], Float[Array, "B width"]]]:
-    """Pre-activations z and gradients dJ/dz of every hidden layer in training, of the mean of J."""
+    """Pre-activations z and gradients of mean J of every hidden layer, in training."""
     X, Y, key = jnp.asarray(X), jnp.asarray(Y), jax.random.key(0)
     shapes = jax.eval_shape(model.init, key, X).get("perturbations", {})
 
@@ -371,7 +371,7 @@ def hidden_layers(
 
 
 def linear_autoencoder(X: Float[Array, "M D"], k: int) -> Callable[[Float[Array, "... D"]], Float[Array, "... D"]]:
-    """The linear map of rank k with the lowest squared error, `f(x) = V_k V_kᵀ x`.
+    """The linear autoencoder of lowest squared error, `f(x) = V_k V_kᵀ x`.
 
     V_k: the first k right singular vectors of X; of centred X, the principal components.
 
@@ -399,7 +399,7 @@ def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> fl
 
 
 def contraction(f: Callable[[Array], Array], X: Float[Array, "M D"]) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
-    """The largest singular values and the spectral radii of the Jacobians of a map at M points.
+    """Largest singular values and spectral radii of a map's Jacobians at M points.
 
     Below a radius of 1 a fixed point attracts (Radhakrishnan, Belkin & Uhler 2020).
     """

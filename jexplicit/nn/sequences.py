@@ -1,4 +1,4 @@
-"""Transformers as language models of whole windows, [B, T] -> [B, T, N] logits: order, loss, optimiser and reading.
+"""Transformers: language models of whole windows, [B, T] -> [B, T, N] logits.
 
 A position attends to the positions before it and to itself, from the last `<pad>` on: a document does not see the one before.
 Source: Vaswani et al. 2017; normalisation first as in Radford et al. 2019; rotary positions as in Su et al. 2021.
@@ -73,7 +73,7 @@ def sequence_loss(eos: bool) -> Callable[[Array, Array], Array]:
 def sequence_optimizer(
     rate: float, steps: int, *, warmup: int, decay: float, accumulate: int = 1, clip: float = 1.0
 ) -> optax.GradientTransformation:
-    """AdamW with warm-up, cosine decay to a tenth of the rate, clipped gradients, and decay of matrices only."""
+    """AdamW of matrices alone, with warm-up, cosine decay to a tenth and clipped gradients."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, rate, min(warmup, steps - 1), steps, 0.1 * rate)
     matrices = lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)  # noqa: E731
     adam = optax.adamw(schedule, b2=0.99, weight_decay=decay, mask=matrices)
@@ -191,7 +191,7 @@ class Transformer(nn.Module, kw_only=True):
         return embed.attend(x) if self.tied else output(x)
 
     def flops_per_token(self) -> int:
-        """`6 (12 L d² + N d) + 12 L d W`: FLOPs (Chowdhery et al. 2022, App. B)."""
+        """`6 (12 L d² + N d) + 12 L d W` FLOPs."""
         L, d, N, W = self.layers, self.width, self.vocab_size, self.window
         return 6 * (12 * L * d**2 + N * d) + 12 * L * d * W
 
@@ -233,7 +233,7 @@ def visible(X: Integer[Array, "B T"]) -> Bool[Array, "B 1 T T"]:
 
 
 def rotate(x: Float[Array, "B T H h"]) -> Float[Array, "B T H h"]:
-    """Rotary positions: turn the pairs (x_n, x_{n + h/2}) by `t 10000^(-2n/h)` (Su et al. 2021, Eq. 34)."""
+    """Rotary positions: turn the pairs (x_n, x_{n + h/2}) by `t 10000^(-2n/h)`."""
     T, h = x.shape[1], x.shape[3]
     n = jnp.arange(h // 2, dtype=jnp.float32)
     angles = jnp.arange(T, dtype=jnp.float32)[:, None] * 10_000 ** (-2 * n / h)[None]

@@ -61,7 +61,7 @@ def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
 
 
 def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
-    """The optimiser `name` of optax, with the gradient g of step k, all operations elementwise:
+    """The optimiser `name` of optax, with the gradient g of step k, elementwise:
 
         sgd         W -= η g
         momentum    M = 0.9 M + g;              W -= η M            (nesterov: evaluated one step ahead)
@@ -93,7 +93,7 @@ Objective = Callable[[Array, Array], Array]
 
 
 def objective(name: str) -> Objective:
-    """The loss `(z, y) -> J` [B] called `name`, per example, in nats for the cross-entropies:
+    """The loss `(z, y) -> J` of the name, [B]; cross-entropies in nats:
 
                                 J                                       dJ/dz
         squared_error           ½ ||y - z||²                            z - y

@@ -1,4 +1,4 @@
-"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5; Sec. 3.3), and measures of their logits.
+"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5), and measures.
 
     F = HᵀY,     U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]),     K the L1 norm of the inputs
 
@@ -263,7 +263,7 @@ def fit_delta(
     labels: Integer[Array, " M"],
     l: Float[Array, " N"],  # noqa: E741
 ) -> float:
-    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss on M examples (paper, Sec. 2.2).
+    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss.
 
     The loss is convex in δ; at its minimum the mean of `||h||_1/K log f` under the model is that of the targets.
 
@@ -304,7 +304,7 @@ def _are_fine(logits: Any, Y: Any) -> Array:
 
 
 def _measure(f: Callable[..., Array]) -> Callable[..., Any]:
-    """A decorator: a checked measure as a number; an array under jit, vmap and grad."""
+    """A decorator: a checked measure as a number, or under jit an array."""
     compiled = checked(_check_answers, fine=_are_fine)(f)
 
     @functools.wraps(f)
@@ -364,7 +364,7 @@ def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M
 
 
 def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> float:
-    """Expected calibration error: `sum over bins of confidence of |accuracy - confidence| share` (Guo et al. 2017)."""
+    """Expected calibration error: `sum over bins of |accuracy - confidence| share`."""
     if not len(logits) or bins < 1 or bins % 1:
         raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
     check_logits(logits)

@@ -168,7 +168,7 @@ def _quadratic_sum(machine: FeatureMachine, X: Array, weight: Array) -> Float[Ar
 
 
 def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel) -> Float[Array, "d d"]:
-    """The same of kernels of a distance: `Df(x) M⁻¹ = sum_i s_i alpha_i (z_i - x)ᵀ`, by blocks on devices."""
+    """The same of kernels of a distance, `sum_i s_i alpha_i (z_i - x)ᵀ`."""
     Z, alpha, M, bandwidth = machine
     (m, d), c = Z.shape, alpha.shape[1]
     centre = Z.mean(axis=0)

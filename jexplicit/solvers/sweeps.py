@@ -25,7 +25,7 @@ _squares = jax.jit(full_precision(lambda H: H.T @ H))
 
 
 class SoftmaxFit(NamedTuple):
-    """A softmax layer `softmax(H U + intercept)`, and its losses in nats from the start on, each with its ridge."""
+    """A softmax layer `softmax(H U + intercept)`, and its losses by sweep, ridge included."""
 
     U: Float[Array, "D N"]
     intercept: Float[Array, " N"]
@@ -76,7 +76,7 @@ def run_sweeps(
 
 
 def check_examples(X: Any, Y: Any) -> None:
-    """Refuse features [M, D] and targets [M, N] that do not go together, and values that are not finite."""
+    """Refuse features and targets that do not go together, or are not finite."""
     if jnp.ndim(X) != 2 or jnp.ndim(Y) != 2 or len(X) != len(Y) or 0 in (*X.shape, *Y.shape):
         raise ValueError(f"features {jnp.shape(X)}, targets {jnp.shape(Y)}: give [M, D] and [M, N] of at least one example")
     for name, x in (("features", X), ("targets", Y)):
@@ -108,7 +108,7 @@ def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Floa
 def iterative_scaling_sweeps(
     H: Float[Array, "M D"], Y: Float[Array, "M N"], U: Float[Array, "rows columns"], *, sweeps: int, **options: Any
 ) -> SoftmaxFit:
-    """Fit a softmax layer by iterative scaling from given parameters; no sweep raises the loss.
+    """Fit a softmax layer by iterative scaling; no sweep raises the loss.
 
     Rows need one L1 norm K: if norms differ, a slack feature `h_0 = K - ||h||_1` completes each, and acts as an intercept.
 
@@ -392,7 +392,7 @@ def gram_softmax_sweeps(
     ridge: float = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with bounded curvature of centred features, and an intercept.
+    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with an intercept.
 
     The intercept has no ridge, and a sweep of its own: `b += 2 mean(Y - P)`. No sweep raises the loss.
 
@@ -438,7 +438,7 @@ def _block_logits(fit: SoftmaxFit, X: Array, features: Callable[[Array], Array])
 
 
 def _factorise(HH: Array, mean: Array | None, M: Any, ridge: Any, times: float) -> tuple[Array, Array]:
-    """The lower Cholesky factor of `C + times penalty`, and the penalty `ridge t`, t the mean variance."""
+    """The lower Cholesky factor of `C + times penalty`; the penalty, `ridge t`."""
     if isinstance(ridge, str) or (is_concrete(ridge) and not 0 < ridge < jnp.inf):
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     factor, t = _covariance_factor(HH, mean, M, jnp.asarray(ridge * times, HH.dtype))

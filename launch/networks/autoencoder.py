@@ -11,13 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jexplicit.nn import networks
-from jexplicit.nn.networks import (
-    FullyConnected,
-    init_variables,
-    linear_autoencoder,
-    network_outputs,
-    reconstruction_errors,
-)
+from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, RunFolder
@@ -49,7 +43,7 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     data, anomalies = without_class(everything, config.anomaly)
     few = SplitData(*(part[: config.memories] for part in data.train))
     D, k, key = data.outputs, config.bottleneck, key_of_seed(config.seed)
-    solved = linear_autoencoder(jnp.asarray(data.train.X), k)
+    solved = networks.linear_autoencoder(jnp.asarray(data.train.X), k)
     yield {"name": "linear, solved"}, functools.partial(measure_linear, solved, data, anomalies)
 
     def trained(flags: Descent, data: Data, network: FullyConnected, name: str, model: str, **options: Any) -> Step:
