@@ -64,7 +64,7 @@ def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
         "machine": machine,
         "versions": {"python": environment["python"], "jax": environment["versions"]["jax"]},
         "commit": environment["commit"],
-        "config": {flag.name: stored[flag.name] for flag in _changed(command.config, None, stored)},
+        "config": {flag.name: stored[flag.name] for flag, _ in _changed(command.config, None, stored)},
         "shared": shared,
         "rows": [{name: value for name, value in row.items() if name not in shared} for row in rows],
     }
@@ -82,14 +82,14 @@ def command_line(stored: Row, started: Sequence[str], out: str) -> str:
     words, command = _program(stored["launcher"], started)
     preset = next((after for word, after in itertools.pairwise(started) if word == "--preset"), None)
     words += ["--preset", preset] if preset else []
-    for flag in _changed(command.config, command.presets[preset].config if preset else None, stored):
+    for flag, placed in _changed(command.config, command.presets[preset].config if preset else None, stored):
         name, value = flag.name.replace("_", "-"), stored[flag.name]
         if (flag.name, value) == ("corpus", "text"):  # --train implies it
             continue
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
         else:
-            words += [] if _has_place(flag) else [f"--{name}"]
+            words += [] if placed else [f"--{name}"]
             words += map(str, value if isinstance(value, list) else [value])
     return shlex.join([*words, "--out", out])
 
@@ -104,17 +104,13 @@ def _program(launcher: str, started: Sequence[str]) -> tuple[list[str], Command]
     return ["jexplicit", launcher], Command(module.Config, "", getattr(module, "PRESETS", {}))
 
 
-def _has_place(flag: Flag) -> bool:
-    """Whether it is given by its place; such a word is always shown."""
-    return tyro.conf.Positional[Any].__metadata__[0] in getattr(flag.hint, "__metadata__", ())
-
-
-def _changed(config: Any, default: Any, stored: Row) -> Iterator[Flag]:
-    """The flags by which a stored configuration differs from a default."""
+def _changed(config: Any, default: Any, stored: Row) -> Iterator[tuple[Flag, bool]]:
+    """Flags that differ from a default, and whether each is given by its place."""
     for flag in flags(config, default):
+        placed = tyro.conf.Positional[Any].__metadata__[0] in getattr(flag.hint, "__metadata__", ())
         usual = None if flag.value is dataclasses.MISSING else json.loads(json.dumps(flag.value))
-        if flag.name in stored and flag.name not in ("out", "resume") and (stored[flag.name] != usual or _has_place(flag)):
-            yield flag
+        if flag.name in stored and flag.name not in ("out", "resume") and (placed or stored[flag.name] != usual):
+            yield flag, placed
 
 
 def _rounded(value: Any, where: str) -> Any:
