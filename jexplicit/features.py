@@ -134,13 +134,7 @@ class Filters(NamedTuple):
 
 
 def patch_filters(
-    images: UInt8[np.ndarray, "M height width"],
-    levels: int,
-    *,
-    size: int,
-    number: int,
-    seed: int = 0,
-    noise: float = 0.01,
+    images: UInt8[np.ndarray, "M height width"], levels: int, *, size: int, number: int, seed: int = 0, noise: float = 0.01
 ) -> Filters:
     """Random patches of training images, whitened, as filters of unit norm.
 
@@ -249,12 +243,7 @@ class Axes(NamedTuple):
 
 
 def fit_axes(
-    pools: Callable[[Array], Array],
-    images: UInt8[np.ndarray, "M height width"],
-    levels: int,
-    *,
-    dimensions: int,
-    seed: int = 0,
+    pools: Callable[[Array], Array], images: UInt8[np.ndarray, "M height width"], levels: int, *, dimensions: int, seed: int = 0
 ) -> Axes:
     """The principal axes of pooled responses of some images.
 

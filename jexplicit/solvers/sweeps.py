@@ -337,8 +337,8 @@ def curvature_bound_sweeps(
     H, Y = _examples(H, Y, U)
     zeros = jnp.zeros((H.shape[1], Y.shape[1]), H.dtype)
     state, problem = (zeros if U is None else U, zeros[0]), curvature_problem(H, Y, ridge)
-    state, losses = run_sweeps(curvature_sweep, state, problem, sweeps=sweeps, **options)
-    return SoftmaxFit(*state, losses)
+    (solution, intercept), losses = run_sweeps(curvature_sweep, state, problem, sweeps=sweeps, **options)
+    return SoftmaxFit(solution, intercept, losses)
 
 
 @full_precision
