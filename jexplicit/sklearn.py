@@ -114,7 +114,7 @@ class _FeatureMachine(_Estimator):
         self.machine_ = jax.tree.map(np.asarray, machine)
         self.metric_ = self.machine_.M
 
-    def _outputs(self, X: Any) -> np.ndarray:
+    def _logits(self, X: Any) -> np.ndarray:
         X, machine = self._inputs(X), self.machine_
         with jax.enable_x64(machine.X.dtype == np.float64):
             X = jnp.asarray((X / self.unit_).astype(machine.X.dtype))
@@ -150,7 +150,7 @@ class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
 
     def predict(self, X: Any) -> np.ndarray:
         """The predicted targets."""
-        found = self._outputs(X)
+        found = self._logits(X)
         return found[:, 0] if self._flat else found
 
 
@@ -161,9 +161,6 @@ class FeatureMachineClassifier(_FeatureMachine, _WithDecisions):
         """Fit to labelled examples."""
         self._fit(*self._one_hot(X, y))
         return self
-
-    def _logits(self, X: Any) -> np.ndarray:
-        return self._outputs(X)
 
 
 class ExplicitClassifier(_Classifier):

@@ -121,7 +121,10 @@ class Hidden(_Layers):
 class FullyConnected(_Layers):
     """A network of any depth, `W⁽ᴸ⁾ φ(... φ(W⁽¹⁾ x))`, [B, D] -> [B, N].
 
-    hidden: widths of the hidden layers; none for a linear model. outputs: N. activation: φ of the hidden layers.
+    hidden: widths of the hidden layers; none for a linear model.
+    outputs: N.
+    activation: φ of the hidden layers.
+    bias: whether layers have biases.
     norm: before each nonlinearity, with a learned scale and shift per unit. batch: over the batch in training, running averages
         in inference (Ioffe & Szegedy 2015). layer: of an example over all units (Ba, Kiros & Hinton 2016). group: of an example
         over each of gcd(8, width) groups of units (Wu & He 2018).
@@ -149,7 +152,9 @@ class MLPLanguageModel(_Layers):
 
         x = (C[x_1], ..., C[x_K]),    logits = b + W x + U tanh(d + H x)
 
-    vocab_size: N. embedding: dimension of the embeddings C, initialised to N(0, 1). hidden: widths of the hidden layers.
+    vocab_size: N.
+    embedding: dimension of the embeddings C, initialised to N(0, 1).
+    hidden: widths of the hidden layers.
     direct: the direct connection W, initialised to 0. embedding: from the embeddings, as in the paper. tokens: from the one-hot
         tokens, a table [N, N] per offset: the softmax layer with an explicit solution. none: absent, as in the paper's best
         models.
@@ -206,9 +211,11 @@ class ConvolutionalNetwork(nn.Module):
         stage    z = BatchNorm(W * x);  a = maxpool(relu(z)),  W of 3 x 3 pixels, pools of 2 x 2
         f(x) = W⁽ᴸ⁾ relu(W dropout(stages of x))
 
-    shape: height and width of an image. outputs: N.
+    shape: height and width of an image.
+    outputs: N.
     channels: filters of each stage; every stage halves height and width, which must be at least 2 to the number of stages.
-    hidden: units of the layer before the last one. dropout: share of its inputs set to 0 at random in training.
+    hidden: units of the layer before the last one.
+    dropout: share of its inputs set to 0 at random in training.
 
     Source: LeCun et al. 1998; BatchNorm: Ioffe & Szegedy 2015.
     """

@@ -189,10 +189,10 @@ def test_every_token_is_predicted_once_after_at_least_window_less_stride(name, d
             np.testing.assert_allclose(found[t], log_p[stream[t + 1]], rtol=2e-5, atol=2e-5)
 
 
-def after(name: str, steps: int, accumulate: int, devices: int = 1, **options: Any) -> Any:
+def after(name: str, steps: int, accumulate: int, devices: int = 1) -> Any:
     """Parameters after updates on the same windows, in one batch or in several."""
     network, mesh = NETWORKS[name], data_mesh(devices)
-    optimizer = sequence_optimizer(0.01, 10, warmup=2, decay=0.1, accumulate=accumulate, **options)
+    optimizer = sequence_optimizer(0.01, 10, warmup=2, decay=0.1, accumulate=accumulate)
     step = training_step(network, sequence_loss(True), optimizer)
     state = replicate(jax.jit(lambda variables: initial_state(variables, optimizer))(variables(name)), mesh)
     windows = np.random.default_rng(1).integers(1, 7, (steps, 16, 11))

@@ -121,20 +121,6 @@ def test_an_order_is_a_permutation_that_seed_and_epoch_alone_decide():
     assert epoch_order(0, 1, 8).tolist() == [2, 0, 4, 1, 7, 5, 3, 6]
 
 
-def test_every_epoch_visits_every_example_once_in_its_order():
-    for batch_size, steps in ((1, SIZE), (36, 2)):
-        seen: list[np.ndarray] = []
-
-        def recording(examples, seen=seen):
-            seen.append(np.array(examples))
-            return A[examples], Y[examples]
-
-        train(**quadratic(batch_size=batch_size, seed=5, batch=recording))
-        assert len(seen) == EPOCHS * steps and all(0 < len(examples) <= batch_size for examples in seen)
-        orders = [epoch_order(5, epoch + 1, SIZE) for epoch in range(EPOCHS)]
-        np.testing.assert_array_equal(np.concatenate(seen), np.concatenate(orders))
-
-
 def test_the_loop_is_gradient_descent_in_numpy():
     arguments = quadratic(batch_size=4, seed=3)
     trained = train(**arguments)
