@@ -1,9 +1,10 @@
-"""Networks in flax, their losses, optimisers and initial weights, against NumPy loops and recurrences.
+"""Networks in flax, losses, optimisers, initial weights and autoencoders, against NumPy loops and recurrences.
 
 Float64: 1e-12 for sums of a few dozen products, 1e-10 where 1 - a is small, 1e-6 for central differences.
 """
 
 import functools
+import re
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jaxtyping import TypeCheckError
+from sklearn.decomposition import PCA
+from tables import refuse
 
 from jexplicit.nn.names import InitializerName, OptimizerName, ScheduleName
 from jexplicit.nn.networks import (
@@ -19,17 +23,34 @@ from jexplicit.nn.networks import (
     ConvolutionalNetwork,
     FullyConnected,
     MLPLanguageModel,
+    activation,
+    add_noise,
+    anomaly_auc,
+    contraction,
     hidden_layers,
     init_variables,
     initial_state,
     initializer,
+    iterate_map,
+    linear_autoencoder,
     network_outputs,
     network_step,
+    recall,
+    reconstruction_errors,
     scorer,
     standard_scale,
     variables_of,
 )
-from jexplicit.nn.training import OBJECTIVES, adagrad, make_optimizer, make_schedule, objective
+from jexplicit.nn.training import (
+    OBJECTIVES,
+    adagrad,
+    epoch_order,
+    make_optimizer,
+    make_schedule,
+    objective,
+    optax_optimizer,
+    shorter_epochs,
+)
 
 pytestmark = pytest.mark.usefixtures("promotion")
 
@@ -379,13 +400,13 @@ def test_the_variance_of_initial_weights_is_that_of_theory():
     names = [name for name in InitializerName.__args__ if name != "zeros"]
     standard_scale.cache_clear()  # it is then asked for under jit
     made = jax.jit(lambda key: {(n, phi): initializer(n, phi)(key, shape, np.float64) for n in names for phi in gains})
-    for (name, activation), W in jax.tree.map(np.asarray, made(jax.random.key(0))).items():
+    for (name, phi), W in jax.tree.map(np.asarray, made(jax.random.key(0))).items():
         expected = {
-            "glorot": gains[activation] ** 2 * 2 / 500,
-            "he": gains[activation] ** 2 / 300,
-            "backward": gains[activation] ** 2 / 200,
+            "glorot": gains[phi] ** 2 * 2 / 500,
+            "he": gains[phi] ** 2 / 300,
+            "backward": gains[phi] ** 2 / 200,
             "fan": 1 / 3 / 300,
-            "standard": standard_scale(activation) / 300,
+            "standard": standard_scale(phi) / 300,
         }[name.split("_")[0]]
         assert W.var() == pytest.approx(expected, rel=0.03)
         assert abs(W.mean()) < 5 * (expected / W.size) ** 0.5
@@ -403,3 +424,109 @@ def test_the_standard_scheme_s_constant():
     squares = jax.jit(lambda z: {name: jnp.mean(ACTIVATIONS[name][0](z) ** 2) for name in names})
     for name, mean_square in squares(np.random.default_rng(0).normal(size=1_000_000)).items():
         assert standard_scale(name) * float(mean_square) == pytest.approx(1, rel=0.005)
+
+
+# Autoencoders: 1e-10 for factorisations of small well-conditioned matrices
+
+DRAWN = np.random.default_rng(0)
+POINTS = DRAWN.normal(size=(20, 3)) @ DRAWN.normal(size=(3, 6)) + 0.1 * DRAWN.normal(size=(20, 6))
+reconstructed = jax.jit(lambda X, k, Z: linear_autoencoder(X, k)(Z), static_argnums=1)
+
+
+def errors_of(outputs, X) -> np.ndarray:
+    return np.sum((np.asarray(outputs) - np.asarray(X)) ** 2, axis=1) / 2
+
+
+def test_the_linear_autoencoder_is_principal_components():
+    centred, pca = POINTS - POINTS.mean(axis=0), PCA(2).fit(POINTS)
+    found = reconstructed(centred, 2, centred)
+    np.testing.assert_allclose(found, pca.inverse_transform(pca.transform(POINTS)) - pca.mean_, atol=1e-10)
+    errors = jax.jit(reconstruction_errors)(found, centred)
+    np.testing.assert_allclose(errors, errors_of(found, centred), rtol=1e-12)
+    assert np.sum(errors) == pytest.approx(np.sum(np.linalg.svd(centred, compute_uv=False)[2:] ** 2) / 2)  # Eckart-Young
+
+
+def fitted(model, goal, optimizer, variables, X, steps):
+    """The state and losses of descent on all examples, compiled whole."""
+    step = network_step(model, objective(goal), optimizer)
+
+    @jax.jit
+    def run(variables):
+        return jax.lax.scan(lambda state, _: step(state, (X, X)), initial_state(variables, optimizer), length=steps)
+
+    return run(variables)
+
+
+def test_a_trained_linear_autoencoder_comes_to_the_solved_one():
+    model = FullyConnected((2,), 6, activation="linear", bias=False, weights="glorot_normal", dtype=jnp.float64)
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, 8000))
+    _, losses = fitted(model, "squared_error", optimizer, init_variables(model, jax.random.key(0), POINTS), POINTS, 8000)
+    losses, best = np.asarray(losses), errors_of(reconstructed(POINTS, 2, POINTS), POINTS).sum()
+    assert best * (1 - 1e-9) <= losses[-1] < 1.001 * best < losses[0]
+
+
+def test_anomalies_are_found_where_reconstruction_fails():
+    strange = DRAWN.normal(size=(20, 6)) * POINTS.std()
+    normal, anomalous = (errors_of(reconstructed(POINTS, 3, part), part) for part in (POINTS, strange))
+    by_pairs = np.mean(anomalous[:, None] > normal[None])
+    assert anomaly_auc(jax.device_put(normal), jax.device_put(anomalous)) == pytest.approx(by_pairs) and by_pairs > 0.95
+
+
+def test_contraction_is_of_the_jacobian():
+    A = DRAWN.normal(size=(4, 4))
+    found = contraction(lambda x: jax.device_put(A) @ x, jax.device_put(DRAWN.normal(size=(2, 4))))
+    np.testing.assert_allclose(found[0], np.linalg.svd(A, compute_uv=False)[0], rtol=1e-10)
+    np.testing.assert_allclose(found[1], np.abs(np.linalg.eigvals(A)).max(), rtol=1e-10)
+    z = np.array([0.3, -0.2])
+    np.testing.assert_allclose(contraction(jnp.tanh, jax.device_put(z[None]))[0], (1 - np.tanh(z) ** 2).max(), rtol=1e-10)
+
+
+def test_an_over_parameterised_network_remembers_its_examples():
+    """Three examples, 40 hidden units for 6 features, small first weights: the map contracts, and starts nearby come back."""
+    memories = POINTS[:3]
+    model = FullyConnected((40, 40), 6, dtype=jnp.float64)
+    small = jax.tree.map(lambda W: jax.device_put(0.4 * np.asarray(W)), init_variables(model, jax.random.key(0), memories))
+    state, _ = fitted(model, "squared_error", optax.adam(3e-3), small, memories, 1500)
+
+    def f(x):
+        return model.apply({"params": state.params}, x[None])[0]
+
+    assert errors_of(iterate_map(f, jax.device_put(memories), 1), memories).max() < 1e-4
+    assert contraction(f, jax.device_put(memories))[1].max() < 1
+    starts = jax.jit(add_noise, static_argnums=(2, 3))(jax.random.key(1), jax.device_put(memories), 0.1, 4)
+    noise = (np.asarray(starts) - np.repeat(memories, 4, axis=0)) / memories.std()
+    assert noise.std() == pytest.approx(0.1, rel=0.4)  # of 72 numbers: a standard error of 8 %
+    back = recall(iterate_map(f, starts, 200), jax.device_put(memories), tolerance=0.05)
+    np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))
+
+
+def test_calls_that_make_no_sense_are_refused():
+    key, X, none = jax.random.key(0), jax.device_put(np.ones((20, 6))), jax.device_put(np.ones((0, 6)))
+    network: Any = FullyConnected
+    order = functools.partial(epoch_order, size=10)
+    rows = [
+        ("activation 'gelu': choose one of relu", lambda: activation("gelu")),
+        ("'orthogonal': choose one of glorot_normal", lambda: initializer("orthogonal", "relu")),
+        ("'gelu': choose one of", lambda: initializer("he_normal", "gelu")),
+        ("'hinge': choose one of squared_error", lambda: objective("hinge")),
+        ("'lion': choose one of sgd", lambda: make_optimizer("lion", 0.1)),
+        ("'warm': choose one of constant", lambda: make_schedule("warm", 0.1, 10)),
+        *(
+            ("both must be positive", lambda x=x: make_schedule("cosine", *x))
+            for x in ((0.0, 10), (float("nan"), 10), (0.1, 0))
+        ),
+        *((f"epochs of {n} examples, of 10", lambda n=n: shorter_epochs(order, 10, n)) for n in (0, 11)),
+        *(
+            ("at least one example and one feature", lambda shape=shape: init_variables(network((2,), 1), key, np.zeros(shape)))
+            for shape in ((0, 3), (3, 0))
+        ),
+        ("'instance'", lambda: init_variables(network((3,), 2, norm="instance"), key, np.ones((1, 4), np.float32))),
+        ("no examples", lambda: scorer(network((), 1), objective("squared_error"))({}, none, none)),
+        *((f"width {k} for 20 examples of 6", lambda k=k: linear_autoencoder(X, k)) for k in (0, 7)),
+        ("-1 iterations", lambda: iterate_map(jnp.tanh, X, -1)),
+        ("at least one of each", lambda: anomaly_auc(*jax.device_put((np.ones(20), np.ones(0))))),
+    ]
+    named = [(re.escape(message), call) for message, call in rows]
+    refuse(named, errors=(ValueError, TypeCheckError))  # types say so first where they are checked
+    plain = "optimizer 'chain': optax has no plain optimiser of this name; try adagrad"
+    refuse([(plain, lambda: optax_optimizer("chain", 0.1))], of_values=True)
