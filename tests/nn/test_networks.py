@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from jaxtyping import TypeCheckError
+from scipy.signal import correlate2d
 from sklearn.decomposition import PCA
 from tables import refuse
 
@@ -158,22 +159,19 @@ def test_a_residual_layer_adds_its_input_where_widths_agree():
 
 def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_inference():
     made = drawn_variables(NORMED, X)
-    start = {**made, "batch_stats": {"hidden_1": {"BatchNorm_0": {"mean": np.zeros(3), "var": np.ones(3)}}}}
-    apply = jax.jit(lambda variables, X: NORMED.apply(variables, X, train=True, mutable=["batch_stats", "intermediates"]))
-    seen: Any = jax.tree.map(np.asarray, apply(start, X)[1])
-    layer = jax.tree.map(np.asarray, made["params"]["hidden_1"])
+    params, running = jax.tree.map(lambda leaf: np.asarray(leaf, float), (made["params"], made["batch_stats"]["hidden_1"]))
+    layer, running, output = params["hidden_1"], running["BatchNorm_0"], params["output"]
     raw, norm = X @ layer["Dense_0"]["kernel"], layer["BatchNorm_0"]
+    assert "bias" not in layer["Dense_0"]  # its own shift takes that place
+    apply = jax.jit(functools.partial(NORMED.apply, train=True, mutable=["batch_stats", "intermediates"]))
+    seen: Any = jax.tree.map(np.asarray, apply(made, X)[1])
     expected = norm["scale"] * (raw - raw.mean(axis=0)) / np.sqrt(raw.var(axis=0) + 1e-5) + norm["bias"]  # its epsilon
     np.testing.assert_allclose(seen["intermediates"]["hidden_1"]["z"][0], expected, rtol=1e-9, atol=1e-12)
     updated = seen["batch_stats"]["hidden_1"]["BatchNorm_0"]
-    np.testing.assert_allclose(updated["mean"], 0.1 * raw.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(updated["var"], 0.9 + 0.1 * raw.var(axis=0), rtol=1e-12)
-    mean, var = (np.asarray(made["batch_stats"]["hidden_1"]["BatchNorm_0"][name], float) for name in ("mean", "var"))
-    z = norm["scale"] * (raw - mean) / np.sqrt(var + 1e-5) + norm["bias"]
-    output = jax.tree.map(np.asarray, made["params"]["output"])
-    inference = np.maximum(z, 0) @ output["kernel"] + output["bias"]  # whatever its batch
-    np.testing.assert_allclose(outputs(NORMED, made, X), inference, rtol=1e-12)
-    assert "bias" not in made["params"]["hidden_1"]["Dense_0"]  # its own shift takes that place
+    np.testing.assert_allclose(updated["mean"], 0.9 * running["mean"] + 0.1 * raw.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(updated["var"], 0.9 * running["var"] + 0.1 * raw.var(axis=0), rtol=1e-12)
+    z = norm["scale"] * (raw - running["mean"]) / np.sqrt(running["var"] + 1e-5) + norm["bias"]  # whatever its batch
+    np.testing.assert_allclose(outputs(NORMED, made, X), np.maximum(z, 0) @ output["kernel"] + output["bias"], rtol=1e-12)
 
 
 def test_weights_of_zero_never_move():
@@ -212,33 +210,21 @@ def test_dropout_depends_on_seed_and_step_alone():
     assert (kernels[0] != kernels[1]).any()
 
 
-def convolved(x, W):
-    """`z[i, j, f] = sum W[a, b, c, f] x[i + a - 1, j + b - 1, c]`, zeros outside of the image."""
-    height, width, channels = x.shape
-    z = np.zeros((height, width, W.shape[-1]))
-    for i, j, f in np.ndindex(z.shape):
-        for a, b, c in np.ndindex(3, 3, channels):
-            row, column = i + a - 1, j + b - 1
-            if 0 <= row < height and 0 <= column < width:
-                z[i, j, f] += W[a, b, c, f] * x[row, column, c]
-    return z
-
-
-def test_the_convolutional_network_is_its_loops():
+def test_the_convolutional_network_is_convolutions_of_scipy_and_largest_of_four():
     images = np.random.default_rng(0).uniform(size=(3, 30))
     model = ConvolutionalNetwork((5, 6), 4, channels=(2, 3), hidden=5, dtype=jnp.float64)
     variables = drawn_variables(model, images)
     found = np.asarray(outputs(model, variables, images))
     params, running = jax.tree.map(lambda leaf: np.asarray(leaf, float), (variables["params"], variables["batch_stats"]))
-    for m, x in enumerate(images):
-        x = x.reshape(5, 6, 1)
+    for m, x in enumerate(images.reshape(3, 1, 5, 6)):
         for n in (1, 2):
-            z, norm, mean = convolved(x, params[f"convolution_{n}"]["kernel"]), params[f"norm_{n}"], running[f"norm_{n}"]
-            z = norm["scale"] * (z - mean["mean"]) / np.sqrt(mean["var"] + 1e-5) + norm["bias"]
-            x = np.zeros((z.shape[0] // 2, z.shape[1] // 2, z.shape[2]))
-            for i, j, f in np.ndindex(x.shape):
-                x[i, j, f] = max(0, z[2 * i : 2 * i + 2, 2 * j : 2 * j + 2, f].max())
-        hidden = np.maximum(x.ravel() @ params["hidden"]["kernel"] + params["hidden"]["bias"], 0)
+            W, norm, mean = params[f"convolution_{n}"]["kernel"], params[f"norm_{n}"], running[f"norm_{n}"]
+            z = np.array([sum(map(correlate2d, x, W[:, :, :, f].transpose(2, 0, 1), ["same"] * len(x))) for f in range(n + 1)])
+            scale, shift, mean, var = (v[:, None, None] for v in (norm["scale"], norm["bias"], mean["mean"], mean["var"]))
+            z = np.maximum(scale * (z - mean) / np.sqrt(var + 1e-5) + shift, 0)
+            height, width = z.shape[1] // 2, z.shape[2] // 2
+            x = z[:, : 2 * height, : 2 * width].reshape(n + 1, height, 2, width, 2).max(axis=(2, 4))
+        hidden = np.maximum(x.transpose(1, 2, 0).ravel() @ params["hidden"]["kernel"] + params["hidden"]["bias"], 0)
         np.testing.assert_allclose(found[m], hidden @ params["output"]["kernel"] + params["output"]["bias"], rtol=1e-12)
 
 
