@@ -20,7 +20,6 @@ from jexplicit.features import (
     fourier_features,
     patch_features,
     patch_filters,
-    positive_parts,
     scattering,
     scattering_pools,
     unit_rows,
@@ -94,14 +93,6 @@ def test_what_does_not_fit_is_refused():
     for call, said in REFUSALS:
         with pytest.raises(ValueError, match=said):
             call()
-
-
-def test_positive_parts_lose_nothing_but_a_threshold_and_are_not_negative():
-    x = np.linspace(-2, 2, 41)
-    for threshold in (0.0, 0.3, 1.0):
-        both = np.asarray(positive_parts(jax.device_put(x), threshold))
-        np.testing.assert_allclose(both[:41], np.maximum(x - threshold, 0), rtol=0, atol=1e-15)
-        np.testing.assert_allclose(both[41:], np.maximum(-x - threshold, 0), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("K, dtype, rounding", [(7.5, np.float64, 1e-14), (1.0, np.float32, 1e-6)])

@@ -1,9 +1,9 @@
-"""Draws the picture of README.md, and makes the tables of docs/results.md, from the models of docs/headline.toml.
+"""Draws the picture of README.md, and makes the tables of docs/results.md.
 
-python -m tools.headline
+    python -m tools.headline
 
-docs/headline.png has a point for a model that is fitted without SGD and a curve for a trained one; a model without a comparable
-time is a line across. Times are those of one seed.
+docs/headline.toml has the models. One fitted without SGD is a point, a trained one a curve, one without a comparable time a line
+across. Times are those of one seed.
 """
 
 import tomllib
@@ -32,7 +32,7 @@ def chosen(results: str, where: Row, event: str = "") -> list[Row]:
 
 
 def rows(model: Row) -> list[Row]:
-    """The rows of a model, with their loss and the CPU seconds of one seed."""
+    """The rows of a model, with loss and CPU seconds of one seed."""
     about = {"model": model["name"], "reads": model["reads"], "found": "trained" if model.get("trained") else "without SGD"}
     known = model.get("known", {})
     if not model["results"]:
