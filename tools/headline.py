@@ -2,8 +2,8 @@
 
     python -m tools.headline
 
-docs/headline.toml has the models. One fitted without SGD is a point, a trained one a curve, one without a comparable time a line
-across. Times are those of one seed.
+docs/headline.toml has the models. One fitted without SGD is a point, a trained one a curve, one without a comparable time a
+line across. Times are those of one seed.
 """
 
 import tomllib
