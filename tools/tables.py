@@ -3,20 +3,7 @@
     python -m tools.tables
     python -m tools.tables --check    # only says which pages differ
 
-The text between a marker and its closing marker, such as `<!-- /table -->`, is made. NAME is docs/results/NAME.json:
-
-* `<!-- table: launch.icl.rates:STEPS of icl-newton -->`: a `Table` of the launchers, or a function of `Results`, of one or
-  more NAMEs. Values that its rows have may follow them, and the columns to show:
-  `launch.lm.views:RESULTS of babylm radius=1 method=bigram,explicit with model, train, dev`.
-* `<!-- table: speed-lm -->`: the rows of some results, whose fields are the headings, as their report had them.
-* `<!-- commands: icl-newton -->`: the commands of the runs behind results, with the machine and the date.
-
-docs/numbers.toml has the numbers of sentences: pieces of the text of each page, with {} for a number, and its address:
-
-* `icl-two loss predictor=gd++ .4f`: a field of the only row with these values, with its format.
-* `icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f`: an expression of `the(field, **values)`,
-  `mean`, `least`, `most`, `each` (all numbers, for "0.1 and 0.2"), `rows(**values)`, `events(name)` and
-  `find("launch.icl.rates:steps_per_layer")`, a function of the launchers.
+CONTRIBUTING.md has the syntax of markers, docs/numbers.toml that of addresses.
 """
 
 import difflib
@@ -121,7 +108,7 @@ def value(address: str) -> str:
 
 
 def evaluate(results: Results, expression: str) -> Any:
-    """An expression over the rows of results; see the head of this file."""
+    """An expression over the rows of results, as docs/numbers.toml explains."""
 
     def numbers(field: str, **values: Any) -> list[Any]:
         return [row[field] for row in where(results.rows, **values) if row.get(field) is not None]
