@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
-from jexplicit.runs.checks import as_float, check_key, checked, is_concrete
+from jexplicit.runs.checks import as_float, check_key, checked
 from jexplicit.runs.devices import full_precision
 
 _patches_per_filter = 200
@@ -229,8 +229,6 @@ def _cells(z: Array, axis: int, grid: int) -> Array:
     """An axis split into [grid, largest cell], padded with 0."""
     begin = -(-np.arange(grid + 1) * z.shape[axis] // grid)
     places = begin[:-1, None] + np.arange(np.diff(begin).max())
-    if (places < begin[1:, None]).all():
-        return z.reshape(*z.shape[:axis], *places.shape, *z.shape[axis + 1 :])
     zeros = jnp.pad(z, [(0, int(n == axis)) for n in range(z.ndim)])
     return jnp.take(zeros, jnp.asarray(np.where(places < begin[1:, None], places, z.shape[axis])), axis=axis)
 
@@ -360,6 +358,13 @@ def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[A
     return zero, jnp.concatenate(first), jnp.concatenate(second)
 
 
+def _check_images(X: Array, bank: Wavelets) -> None:
+    if not len(X) or not (float(X.min()) >= 0 and bool(jnp.isfinite(X).all())):
+        raise ValueError(f"images {X.shape}: give at least one, of finite grey levels of at least 0")
+
+
+@checked(_check_images)
+@full_precision
 def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
     """Square roots of the averages as rows of norm 1.
 
@@ -369,14 +374,6 @@ def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float
         (5, 36)
     """
     X = as_float(X)
-    if not len(X) or (is_concrete(X) and not (float(X.min()) >= 0 and bool(jnp.isfinite(X).all()))):
-        raise ValueError(f"images {X.shape}: give at least one, of finite grey levels of at least 0")
-    return _scattering_pools(X, bank)
-
-
-@jax.jit
-@full_precision
-def _scattering_pools(X: Array, bank: Wavelets) -> Array:
     zero, first, second = jax.vmap(scattering, (0, None))(X, bank)
     roots = [jnp.sqrt(part.reshape(len(X), -1)) for part in (jnp.concatenate([zero, first], axis=1), second)]
     norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]

@@ -216,7 +216,7 @@ def train(
             if epoch:
                 entry["train_loss"] = sum(sum((e["losses"] for e in history if e["epoch"] == epoch), []) + losses) / size
                 if entry["dev_loss"] < min(e["dev_loss"] for e in _epochs(history)):
-                    best = _copy(params(state))
+                    best = jax.tree.map(np.array, params(state))  # a copy on the host, safe from donation
         return (state, best), entry
 
     def done(history: History) -> bool:
@@ -227,7 +227,7 @@ def train(
 
     (_, best), history = iterate(
         advance,
-        (state, _copy(params(state))),
+        (state, jax.tree.map(np.array, params(state))),
         done=done,
         checkpoints=checkpoints,
         checkpoint_seconds=checkpoint_seconds,
@@ -247,11 +247,6 @@ def _epochs(history: History) -> list[dict[str, float]]:
 def _best(epochs: list[dict[str, float]]) -> int:
     """The first epoch with the lowest dev loss."""
     return int(np.argmin([entry["dev_loss"] for entry in epochs]))
-
-
-def _copy(tree: Any) -> Any:
-    """A copy on the host, safe from donation."""
-    return jax.tree.map(lambda leaf: np.array(leaf), tree)
 
 
 def shorter_epochs(order: Order, size: int, most: int) -> Order:

@@ -121,7 +121,7 @@ def dense_cooccurrence(
         if not is_concrete(Y):
             raise ValueError("labels without the number of outputs, under jit: give outputs=N")
         outputs = max(1, int(Y.max()) + 1)
-    return _cooccurrence(H, Y, outputs)
+    return _cooccurrence(H, Y, outputs if labels else None)
 
 
 def _are_sums(x: Array) -> Array:
@@ -135,19 +135,19 @@ def _check_counted(H: Array, Y: Any, outputs: int | None) -> None:
             f"features between {float(jnp.min(H))} and {float(jnp.max(H))}: co-occurrences need finite features >= 0; "
             "split signed features into relu(x) and relu(-x)"
         )
-    if outputs is None or jnp.ndim(Y) == 2:
+    if outputs is None:
         raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
     check_labels_of(Y, (len(Y), outputs))
 
 
 def _may_be_counted(H: Array, Y: Any, outputs: int | None) -> Array:
-    return _are_sums(H) & (_are_sums(Y) if outputs is None or Y.ndim == 2 else labels_are_fine(Y, outputs))
+    return _are_sums(H) & (_are_sums(Y) if outputs is None else labels_are_fine(Y, outputs))
 
 
 @checked(_check_counted, fine=_may_be_counted, static=("outputs",))
 @full_precision
 def _cooccurrence(H: Float[Array, "M D"], Y: Any, outputs: int | None) -> Float[Array, "D N"]:
-    if outputs is None or Y.ndim == 2:
+    if outputs is None:
         return as_float(H).T @ as_float(Y)
 
     def part(H: Array, Y: Array) -> Array:  # the barrier keeps XLA from adding the rows to the sum so far, one by one

@@ -144,14 +144,11 @@ def iterative_scaling_sweeps(
             raise ValueError(f"{pair}: its parameter would diverge to -inf; {remedy}")
     K = n.max()
     h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding errors
-    slack = not is_concrete(h0) or bool(h0.max() > 0)
-    if slack:
-        H = jnp.concatenate([H, h0[:, None]], axis=1)
-        F = jnp.concatenate([F, (h0 @ Y)[None, :]])
-        U = jnp.concatenate([U, jnp.zeros_like(U[:1])])
+    H = jnp.concatenate([H, h0[:, None]], axis=1)
+    F = jnp.concatenate([F, (h0 @ Y)[None, :]])
+    U = jnp.concatenate([U, jnp.zeros_like(U[:1])])
     U, losses = run_sweeps(scaling_sweep, U, ScalingProblem(H, Y, F, K), sweeps=sweeps, **options)
-    u0 = U[-1] if slack else jnp.zeros_like(U[0])
-    return SoftmaxFit((U[:-1] if slack else U) - u0[None, :], K * u0, losses)
+    return SoftmaxFit(U[:-1] - U[-1:], K * U[-1], losses)
 
 
 def _examples(H: Any, Y: Any, U: Any) -> tuple[Array, Array]:
