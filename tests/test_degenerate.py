@@ -19,15 +19,14 @@ from icl.tasks import Sequence, Tasks
 from jexplicit import lm, solvers
 from jexplicit.data.contexts import check_stream
 from jexplicit.data.corpora import TextSizes
-from jexplicit.features.images import fit_axes
-from jexplicit.features.random import random_directions
+from jexplicit.features import fit_axes, fourier_directions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import kneser_ney
 from jexplicit.lm.evaluation import comparable_measures, judgement, log_probabilities, paired_difference
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import bigram_model, unigram_model
+from jexplicit.solvers.explicit import calibration_error, fit_temperature
 from jexplicit.solvers.feature_machine import solve as solve_machine
-from jexplicit.solvers.metrics import calibration_error, fit_temperature
 from launch.lm.run import fit_scaling
 
 
@@ -132,7 +131,7 @@ def refusals():
     device, KEY, FLAT = jax.device_put, jax.random.key(0), jax.tree_util.Partial(lambda X: X.reshape(len(X), -1))
     image = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
     logits, two, features = np.array([[1.0, 0.0], [0.0, 2.0]]), np.eye(2), MADE["duplicate"]
-    LOGITS, TWO, H, Y, F = map(device, (logits, two, features, TARGETS, features.T @ TARGETS))
+    LOGITS, TWO, H, Y = map(device, (logits, two, features, TARGETS))
     TABLE = np.array([[0, 2, 0], [1, 0, 1], [0, 1, 0]], np.int32)
     UNIFORM, NAN = token_model([zeros(3, 3)], "cat", False), TARGETS * np.nan
     wavelets = jexplicit.features.wavelets((8, 8), octaves=1, angles=2, grid=2)
@@ -155,8 +154,6 @@ def refusals():
         ("targets", lambda y: FITS["bound"](H, device(y)), 2 * TARGETS),
         ("targets that are not finite", lambda y: solvers.split_examples(features, y), NAN),
         ("layer 1 has weights that are not finite", lambda y: jexplicit.solve_layers(y, y, [solvers.SoftmaxLayer()] * 2), Y),
-        ("none of them empty", lambda H: solvers.priming_scan(H, F, device(np.zeros(0, int)), device(np.ones(1))), zeros(0, 3)),
-        ("finite features >= 0", lambda H: solvers.priming_scan(H, F, device(np.arange(12) % 2), device(np.ones(1))), -H),
         ("without variance", lambda X: fit_axes(FLAT, X, 17, dimensions=3), np.full((20, 8, 8), 7, np.uint8)),
         ("counts with a sum of 0", lambda C: lm.explicit_language_model(C, features="cat"), ZEROS),
         ("counts with a sum of 0", lambda C: offset_rows(C, features="cat"), ZEROS),
@@ -164,7 +161,7 @@ def refusals():
         ("no counts: count a text first", lambda C: lm.explicit_language_model(C, features="cat", radius=None), ()),
         ("radius of at least 1", lambda K: lm.explicit_language_model((TABLE,), features="cat", radius=K), 0),
         ("pass an array", unwrap(check_stream), [0, 1, 0]),
-        (r"random key 0: pass jax.random.key\(0\)", lambda key: random_directions(key, 3, 4), 0),
+        (r"random key 0: pass jax.random.key\(0\)", lambda key: fourier_directions(key, 3, 4), 0),
         ("temperature inf", lambda x: jexplicit.generate(KEY, UNIFORM, TOKEN[:1], 3, temperature=x), np.inf),
         ("to a side of 0", lambda n: image_sets(jexplicit.data.read_images("digits"), side=n), 0),
         ("integers of at least 0", lambda C: jexplicit.counts.merge_counts((C,), (TABLE,)), TABLE * 0.5),
@@ -183,7 +180,6 @@ def refusals():
         ("grey levels", lambda n: jexplicit.features.patch_filters(image[:9], n, size=3, number=2), 1),
         ("noise -1.0", lambda x: jexplicit.features.patch_filters(image, 17, size=3, number=2, noise=x), -1.0),
         ("phases", lambda x: jexplicit.features.fourier_features(device(np.full((1, 2), x)), TWO), 1e20),
-        ("finite", lambda x: jexplicit.features.random_features(device(np.array([[x, 1.0]])), TWO), np.nan),
         ("finite", lambda K: jexplicit.features.unit_rows(H, K=K), np.inf),
         ("threshold", lambda x: jexplicit.features.positive_parts(H, x), np.nan),
         ("grey", lambda X: jexplicit.features.scattering_pools(device(X), wavelets), -np.ones((1, 8, 8))),
@@ -237,11 +233,6 @@ def test_logits_of_minus_infinity_are_probabilities_of_0_and_no_evidence():
     assert solvers.mean_loss(*jax.device_put((np.array([[0.0, -np.inf]]), np.eye(2)[:1]))) == 0
     model = token_model([jnp.log(jnp.eye(3))], "cat", False)
     assert jexplicit.explain(model, np.array([[0]]), np.array([0])).evidence.tolist() == [[0.0]]
-
-
-def test_random_features_of_equal_numbers_are_0():
-    X, W = jax.device_put((np.full((1, 700), 0.1, "f4"), np.ones((700, 3), "f4")))  # their mean is rounded
-    assert not np.asarray(jexplicit.features.random_features(X, W)).any()
 
 
 def test_text_without_words_has_no_word_perplexity():

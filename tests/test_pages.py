@@ -8,7 +8,7 @@ from typing import Any
 
 from launch.cli import COMMANDS
 from launch.kit.command import flags
-from tools.pages import api_pages, command_pages
+from tools.site import api_pages, command_pages
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("launch/*.md")])

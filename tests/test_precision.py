@@ -12,10 +12,10 @@ from icl import closed_form, descent, problems
 from icl.blur.baselines import network_loss, sgd_rules
 from icl.blur.rules import Rules, backprop_genome, init_synapses, learn
 from icl.tasks import Sequence, Tasks
-from jexplicit.features import images
-from jexplicit.nn.studies import linear_autoencoder
+from jexplicit import features
+from jexplicit.nn.networks import linear_autoencoder
 from jexplicit.runs.devices import full_precision
-from jexplicit.solvers import explicit, sweeps
+from jexplicit.solvers import sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit
 
 
@@ -47,16 +47,15 @@ def cases():
     STREAM = sweeps.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3))
     IDENTITY = jax.tree_util.Partial(lambda X: X)
     PROBLEM = sweeps.CurvatureProblem(STREAM, IDENTITY, ones(4), eye(4), ones(()))
-    AXES = images.Axes(ones(8), ones((8, 3)))
+    AXES = features.Axes(ones(8), ones((8, 3)))
     WAVES = ones((2, 3, 7))
 
     return {
         "logits of a fit": (lambda H, Y: sweeps.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
-        "intercept": (explicit.intercept_logits, (H, U, ones(3))),
         "streamed sums": (lambda X: sweeps.gram_matrix(STREAM._replace(X=X), IDENTITY), (STREAM.X,)),
         "streamed sweep": (sweeps.curvature_sweep, ((U, ones(3)), PROBLEM)),
         "streamed logits": (lambda X: sweeps.streamed_logits(SoftmaxFit(U, ones(3), ()), X, IDENTITY), (H,)),
-        "descriptors": (lambda H: images._project(H, AXES), (ones((2, 8)),)),
+        "descriptors": (lambda H: features._project(H, AXES), (ones((2, 8)),)),
         "autoencoder": (lambda X: linear_autoencoder(X, 2)(X), (H,)),
         "gradient": (jax.grad(descent.squared_error), (ones((1, 2)), ONE.X, ONE.Y)),
         "moments": (lambda A: closed_form.exact_moments(TASKS, factor=A)[:3], (eye(2),)),
