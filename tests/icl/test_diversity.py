@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from drawn import LAWS, ones_of, task
-from samples import within_error
+from drawn import LAWS, ones_of, task, within_error
 
 from icl import Tasks, closed_form, descent_layers, predict, predict_batch
 from icl.attention import AttentionLayer, head_layer, head_tensor

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from samples import two_classes
+from drawn import two_classes
 from tables import each_row, refuse
 
 import icl

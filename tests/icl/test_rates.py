@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
-from drawn import arrays, task
+from drawn import arrays, task, within_error
 from reference import gd_plus_plus as gd_plus_plus_loop
-from samples import within_error
 
 from icl import Sequence, Tasks, closed_form, rates
 from icl.closed_form import one_step_loss, optimal_rate
