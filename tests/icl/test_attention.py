@@ -17,7 +17,7 @@ from sklearn.linear_model import Ridge
 from icl import Recipe, Regression, descent, descent_layers, difference, interpolate, predictions, squared_error
 from icl.attention import AttentionLayer, init_layers, predict, predict_batch, roll_out, softmax_layers
 from icl.descent import descent_rates, gd_plus_plus, gradient_descent
-from icl.tasks import KURTOSIS, Sequence, Tasks, contract, draw, sample_tasks, sequences, tokens, vmap_tasks
+from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens, vmap_tasks
 from icl.training import blocked_gradient, train_layers
 
 # compiled whole, which takes less time than compiling every operation
@@ -60,36 +60,6 @@ def test_answers_are_linear_in_the_inputs_of_one_task_and_a_batch_is_many_of_the
     assert len({float(value) for value in many.y_q[0]}) == 4
     for ours, leaf in zip(sequences(Sequence(*map(jax.device_put, many))), many, strict=True):
         np.testing.assert_array_equal(ours, np.moveaxis(leaf, -1, 0))
-
-
-def test_tokens_put_y_behind_x_and_the_query_last():
-    leaves = [[1.0, 2.0], [3.0, 4.0]], [[5.0], [6.0]], [7.0, 8.0], [9.0]
-    one = Sequence(*(jax.device_put(np.array(leaf)) for leaf in leaves))
-    assert tokens(one).tolist() == [[1, 2, 5], [3, 4, 6], [7, 8, 0]]
-    assert np.asarray(tokens(one, jax.device_put(np.array([[1.0, -1.0]]))))[-1].tolist() == [7, 8, 1]
-
-
-def test_contractions_are_products_of_matrices_and_so_is_their_gradient():
-    A, B, G = (np.random.default_rng(0).normal(size=shape) for shape in ((4, 3, 5), (4, 2, 5), (3, 2, 5)))
-
-    @jax.jit
-    def found(A, B, G):
-        product, backward = jax.vjp(contract, A, B)
-        return product, *backward(G)
-
-    of_A, of_B = np.einsum("kjb,ijb->kib", B, G), np.einsum("kib,ijb->kjb", A, G)
-    for ours, theirs in zip(found(A, B, G), (np.einsum("kib,kjb->ijb", A, B), of_A, of_B), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
-
-
-def test_a_vector_has_the_numbers_of_any_shape():
-    @jax.jit
-    def both(key):
-        samplers = jax.random.uniform, jax.random.normal, jax.random.laplace
-        return [(draw(f, key, s, dtype=jnp.float32), f(key, s, jnp.float32)) for f in samplers for s in ((), (2, 3, 7))]
-
-    for ours, theirs in both(KEY()):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
