@@ -9,8 +9,10 @@ from pathlib import Path
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JEXPLICIT_COMPILED_LIMIT"] = "0"  # no command under test writes what it compiles into the user's cache
 # XLA's older code for fused loops, a module at a time, compiles small functions twice as fast; processes inherit it
-flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false"
-os.environ["XLA_FLAGS"] = f"{flags} {os.environ.get('XLA_FLAGS', '')}"
+os.environ["XLA_FLAGS"] = (
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false "
+    + os.environ.get("XLA_FLAGS", "")
+)
 os.environ["OMP_NUM_THREADS"] = "1"  # test processes fill the cores; threads of theirs would wait for each other
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
@@ -45,7 +47,7 @@ def pytest_configure(config):
 
 
 def pytest_sessionstart(session):
-    """Compiled programs of earlier runs, in a folder for each process; before the workers start, each gets links to all files."""
+    """Compiled programs of earlier runs, in a folder for each process; before workers start, each gets links to all files."""
     folder = os.environ.get("COMPILED_BY_TESTS")
     workers = session.config.getoption("numprocesses", None)
     if not folder:
