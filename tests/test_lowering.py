@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import Mesh
 from tables import each_row, products
 
-from icl import closed_form, descent, problems
+from icl import attention, closed_form, problems
 from icl.attention import Regression, init_layers
 from icl.blur.baselines import network_loss, sgd_rules
 from icl.blur.learning import Examples
@@ -161,7 +161,7 @@ def exact_functions():
         ("streamed logits", lambda X: sweeps.streamed_logits(sweeps.SoftmaxFit(U, ones(3), ()), X, identity), (H,)),
         ("descriptors", lambda H: images._project(H, images.Axes(ones(8), ones(8, 3))), (ones(2, 8),)),
         ("autoencoder", lambda X: linear_autoencoder(X, 2)(X), (H,)),
-        ("gradient", jax.grad(descent.squared_error), (ones(1, 2), ones(5, 2), ones(5, 1))),
+        ("gradient", jax.grad(attention.squared_error), (ones(1, 2), ones(5, 2), ones(5, 1))),
         ("moments", lambda A: closed_form.exact_moments(Tasks(dim=2, context=5), factor=A)[:3], (eye,)),
         ("sampled moments", lambda X: closed_form.sampled_moments(X)[:3], (ones(4, 5, 2),)),
         ("its loss", closed_form.solution_loss, (eye, moments)),

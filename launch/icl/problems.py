@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl import problems
-from icl.attention import AttentionLayer, init_layers
-from icl.blocks import CausalModel, head_roles, induction_model, init_model, next_outputs
-from icl.descent import difference, predictions
+from icl.attention import AttentionLayer, difference, init_layers, predictions
 from icl.problems import (
+    CausalModel,
     Chain,
     Chains,
     Network,
@@ -21,7 +20,11 @@ from icl.problems import (
     bigram_posterior,
     cross_entropy,
     divergence,
+    head_roles,
+    induction_model,
+    init_model,
     init_network,
+    next_outputs,
     predict_waves,
 )
 from icl.tasks import Sequence, half_mse

@@ -10,9 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from icl.attention import AttentionLayer, Regression, descent_layers, init_layers
+from icl.attention import (
+    AttentionLayer,
+    Predictions,
+    PredictorDifference,
+    Regression,
+    descent_layers,
+    descent_rates,
+    difference,
+    gd_plus_plus,
+    init_layers,
+    predictions,
+    ridge,
+)
 from icl.closed_form import optimal_rate
-from icl.descent import Predictions, PredictorDifference, descent_rates, difference, gd_plus_plus, predictions, ridge
 from icl.rates import Polynomial, optimal_polynomials
 from icl.tasks import QueryLoss, Sequence, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers

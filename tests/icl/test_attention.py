@@ -14,14 +14,23 @@ from reference import attention_layer, descent_step
 from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-from icl import Recipe, Regression, descent, descent_layers, difference, interpolate, predictions, squared_error
-from icl.attention import AttentionLayer, init_layers, predict, predict_batch, roll_out, softmax_layers
-from icl.descent import descent_rates, gd_plus_plus, gradient_descent
+from icl import Recipe, Regression, attention, descent_layers, difference, interpolate, predictions, squared_error
+from icl.attention import (
+    AttentionLayer,
+    descent_rates,
+    gd_plus_plus,
+    gradient_descent,
+    init_layers,
+    predict,
+    predict_batch,
+    roll_out,
+    softmax_layers,
+)
 from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens, vmap_tasks
 from icl.training import blocked_gradient, train_layers
 
 # compiled whole, which takes less time than compiling every operation
-ridge = jax.jit(descent.ridge)
+ridge = jax.jit(attention.ridge)
 EXACT: Any = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a few hundred terms of order 1
 KEY = functools.cache(lambda: jax.random.key(3))
 

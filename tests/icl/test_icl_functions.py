@@ -14,12 +14,11 @@ from tables import each_row, refuse
 import icl
 from icl import blur
 from icl.attention import Regression, init_layers
-from icl.blocks import induction_model, init_model, next_outputs
 from icl.blur.baselines import select_tasks, task_sets
 from icl.blur.learning import resize_images
 from icl.blur.rules import forward
 from icl.closed_form import all_heads_solution, exact_moments
-from icl.problems import Chains, Copying, Waves, init_network, separate_tokens
+from icl.problems import Chains, Copying, Waves, induction_model, init_model, init_network, next_outputs, separate_tokens
 from icl.rates import Spectrum, least_loss
 from icl.recurrences import Dynamics, Stream
 from icl.tasks import Tasks, contract

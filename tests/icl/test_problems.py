@@ -10,14 +10,13 @@ import pytest
 from drawn import arrays, heads_of, ones_of, random_layers, task
 from reference import attention_layer, descent_step
 
-from icl import Sequence, Tasks, blocks, problems
-from icl.blocks import CausalLayer, CausalModel
-from icl.problems import Chains, Encoder, Network, Waves, divergence
+from icl import Sequence, Tasks, problems
+from icl.problems import CausalLayer, CausalModel, Chains, Encoder, Network, Waves, divergence
 
 # compiled whole, which takes less time than compiling every operation
 sensitivity = jax.jit(problems.copy_sensitivity, static_argnames="softmax")
 predict_waves = jax.jit(problems.predict_waves)
-next_outputs = jax.jit(blocks.next_outputs)
+next_outputs = jax.jit(problems.next_outputs)
 
 
 def drawn(dim: int = 4, context: int = 6) -> Sequence:
@@ -152,7 +151,7 @@ def dirichlet(n: np.ndarray, alpha) -> np.ndarray:
 @functools.cache
 def induced(k: int, T: int, dtype=None):
     """The outputs of the construction, compiled whole, by (x, α)."""
-    return jax.jit(lambda x, alpha: blocks.next_outputs(blocks.induction_model(k, T, alpha, dtype=dtype), x))
+    return jax.jit(lambda x, alpha: problems.next_outputs(problems.induction_model(k, T, alpha, dtype=dtype), x))
 
 
 def test_posterior_means_are_their_loops_and_two_layers_compute_them():
@@ -205,8 +204,8 @@ def test_chains_have_the_distribution_that_they_should():
 
 
 def test_the_constructed_heads_look_where_they_should():
-    x, model = sequence(3, 40), jax.jit(blocks.induction_model, static_argnums=(0, 1))(3, 40, 0.5)
-    roles = jax.jit(blocks.head_roles)
+    x, model = sequence(3, 40), jax.jit(problems.induction_model, static_argnums=(0, 1))(3, 40, 0.5)
+    roles = jax.jit(problems.head_roles)
     assert [float(share) for share in roles(model, x)] == pytest.approx([1, 1])
     uniform = model._replace(layers=jax.tree.map(lambda leaf: jax.device_put(0 * np.asarray(leaf)), model.layers))
     none = [float(share) for share in roles(uniform, x)]

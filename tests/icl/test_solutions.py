@@ -12,10 +12,18 @@ from drawn import LAWS, arrays, ones_of, random_layers, task, within_error
 from reference import gd_plus_plus as gd_plus_plus_loop
 
 from icl import Sequence, Tasks, closed_form, descent_layers, predict, predict_batch, rates
-from icl.attention import head_layer, head_tensor
-from icl.closed_form import gaussian_tasks, one_step_loss, optimal_rate
-from icl.descent import gd_plus_plus
-from icl.diversity import FiniteTasks, crossing, discrete_mmse, diversity_curve, diversity_threshold, limiting_excess
+from icl.attention import gd_plus_plus, head_layer, head_tensor
+from icl.closed_form import (
+    FiniteTasks,
+    crossing,
+    discrete_mmse,
+    diversity_curve,
+    diversity_threshold,
+    gaussian_tasks,
+    limiting_excess,
+    one_step_loss,
+    optimal_rate,
+)
 from icl.rates import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import sample_tasks, vmap_tasks
 from launch.icl.rates import loss_of as mean_loss
