@@ -136,12 +136,19 @@ def training_steps(
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
         return lax.scan(step, state, keys)
 
-    def run_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
-        return map_rows(lambda seed: run(seed[0], seed[1], first), (state, keys), mesh)
+    return population_steps(run, mesh, 1, compiler_options=serial_kernels(mesh))
 
-    split, same = PartitionSpec(AXIS), PartitionSpec()
-    sharded = jax.shard_map(run_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)
-    return jax.jit(sharded, donate_argnums=0, compiler_options=serial_kernels(mesh))
+
+def population_steps(run: Callable[..., Any], mesh: Mesh, shared: int, **options: Any) -> Callable[..., Any]:
+    """The compiled `run(state, own, *shared)` of rows that are split over devices; it donates the states."""
+
+    def run_rows(states: Any, own: Any, *others: Any) -> Any:
+        return map_rows(lambda row: run(*row, *others), (states, own), mesh)
+
+    split = PartitionSpec(AXIS)
+    specs = (split, split, *[PartitionSpec()] * shared)
+    sharded = jax.shard_map(run_rows, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    return jax.jit(sharded, donate_argnums=0, **options)
 
 
 def train_layers(

@@ -21,6 +21,7 @@ from icl.blur.design import Rules
 from icl.blur.learning import Examples, accuracy_of
 from icl.blur.rules import Genome, Synapses, init_synapses, learn, predict
 from icl.names import Objective
+from icl.training import population_steps
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_gpu
 from jexplicit.runs.loop import History, iterate
@@ -386,17 +387,7 @@ def meta_steps(
         numbers = first + jnp.arange(steps, dtype=first.dtype)
         return lax.scan(lambda state, n: step(state, number, n, key, source), state, numbers)
 
-    def run_all(
-        states: MetaState, numbers: Array, key: Array, first: Array, source: Source
-    ) -> tuple[MetaState, Float[Array, "G steps"]]:
-        def one(genome: tuple[MetaState, Array]) -> tuple[MetaState, Array]:
-            return run(*genome, key, first, source)
-
-        return map_rows(one, (states, numbers), mesh)
-
-    split, same = PartitionSpec(AXIS), PartitionSpec()
-    specs = (split, split, same, same, same)
-    return jax.jit(jax.shard_map(run_all, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False), donate_argnums=0)
+    return population_steps(run, mesh, 3)
 
 
 def meta_train(

@@ -96,7 +96,7 @@ def by_depth(law) -> dict[bool, list[rates.Polynomial]]:
 
 
 def loss_of(law: Spectrum, eta: np.ndarray, gamma: np.ndarray, tasks: Tasks) -> float:
-    return float(np.sum(np.asarray(errors_of(law, eta, gamma, tasks)) ** 2))
+    return float(np.sum(np.asarray(errors_of(law.values, law.weights, eta, gamma, tasks)) ** 2))
 
 
 def test_the_residual_polynomial_is_that_of_gd_plus_plus_and_chebyshev_s_triples_an_angle_in_every_layer():
