@@ -236,10 +236,7 @@ def attention_update(
     *,
     softmax: bool = False,
 ) -> Float[Array, "width n batch"]:
-    """`Σ_h Σ_i R e_i a_ij` for tokens e_j.
-
-    Scores are `a_ij = e_iᵀ M e_j`, or their softmax over i.
-    """
+    """`Σ_h Σ_i R e_i a_ij`: scores `a_ij = e_iᵀ M e_j`, or their softmax."""
     if not softmax and tokens.shape[1] > len(context):  # more tokens than coordinates: R (Σ_i e_i e_iᵀ) M e_j
         G = contract(transpose(context), transpose(context))
         updates = (_apply(R_h, contract(G, _apply(M_h, tokens))) for M_h, R_h in zip(M, R, strict=True))

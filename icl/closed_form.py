@@ -248,10 +248,7 @@ def token_moments(
 
 
 def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M d"], Float[Array, " M"]]:
-    """2d² + 1 weighted tasks with the moments of `w ~ N(0, c² I)`.
-
-    They agree up to the fifth; some weights are negative. Source: McNamee and Stenger 1967.
-    """
+    """2d² + 1 weighted tasks with five moments of `N(0, c² I)` (McNamee 1967)."""
     d, eye = tasks.dim, np.eye(tasks.dim)
     i, j = np.triu_indices(d, 1)
     pairs = [a * eye[i] + b * eye[j] for a in (1, -1) for b in (1, -1)]
@@ -590,10 +587,7 @@ def diversity_threshold(tasks: Tasks, *, tolerance: float = 0.05) -> float:
 
 
 def crossing(numbers: Numbers[int], excess: Numbers[float] | Float[np.ndarray, " numbers"], level: float) -> float | None:
-    """The number at which a falling excess finally crosses a level, log-interpolated.
-
-    None if the last excess is above the level; the first number if all are below.
-    """
+    """The number at which a falling excess finally crosses a level, log-interpolated."""
     above = [n for n, value in enumerate(excess) if value > level]
     if not above or above[-1] == len(excess) - 1:
         return None if above else float(numbers[0])

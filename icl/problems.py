@@ -337,10 +337,7 @@ def _attention_weights(layer: CausalLayer, E: Float[Array, "S width"]) -> Float[
 
 @full_precision
 def run_layers(model: CausalModel, x: Int[Array, " T"]) -> tuple[Float[Array, "S width"], Float[Array, "L heads S S"]]:
-    """The tokens after all layers, and `a_ts` in every layer.
-
-    S is T plus the number of symbols before the sequence.
-    """
+    """The tokens after all layers, and `a_ts` in every layer."""
     symbols = jnp.concatenate([jnp.arange(len(model.read_out), len(model.embedding), dtype=x.dtype), x])
     E, maps = model.embedding[symbols], []
     for n in range(len(model.layers.bias)):
@@ -487,10 +484,7 @@ def transition_counts(x: Int[Array, " T"], states: int, *, dtype: Any = None) ->
 
 
 def dirichlet_mean(n: Float[Array, "T k"], alpha: Any) -> Float[Array, "T k"]:
-    """`(n_j + α_j) / Σ_l (n_l + α_l)`, the mean of a Dirichlet posterior.
-
-    Where all are 0 it is uniform, the limit of small α.
-    """
+    """`(n_j + α_j) / Σ_l (n_l + α_l)`; uniform where all are 0."""
     n = n + jnp.broadcast_to(jnp.asarray(alpha, n.dtype), n.shape[1:])[None]
     total = jnp.sum(n, axis=1, keepdims=True)
     return jnp.where(total > 0, n / jnp.where(total > 0, total, 1), 1 / n.shape[1])

@@ -397,10 +397,7 @@ def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial
 
 
 def newton_residual(values: Float[Array, "*T d"], steps: Any) -> Float[Array, "*T d"]:
-    """`r(λ) = (1 - λ/λ_max)^(2^steps)` of the eigenvalues of contexts.
-
-    The power is taken in logarithms, for steps of any size. Source: Schulz 1933; Fu et al. 2023, Sec. 3.
-    """
+    """`r(λ) = (1 - λ/λ_max)^(2^steps)` of contexts (Schulz 1933; Fu et al. 2023)."""
     return jnp.exp(2.0**steps * jnp.log1p(-values / jnp.max(values, axis=-1, keepdims=True)))
 
 

@@ -118,10 +118,7 @@ def _optimizer_state(recipe: Recipe, steps: int, params: Any) -> Any:
 def training_steps(
     problem: TrainingProblem, recipe: Recipe, steps: int, mesh: Mesh, *, total: int | None = None
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
-    """The compiled `(state, keys, first step) -> (state, losses)`; it donates the state.
-
-    Cached by its arguments. On a CPU the seeds of a device run one after the other, on an accelerator under vmap.
-    """
+    """The compiled `(state, keys, first step) -> (state, losses)`; it donates the state."""
     optimizer, block = make_optimizer(recipe, total or steps), recipe.block or _default_block(recipe.batch_size, on_cpu(mesh))
 
     def step(state: TrainingState, key: Array) -> tuple[TrainingState, Array]:

@@ -470,10 +470,7 @@ def nearest_neighbour_accuracies(
 
 
 def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[float]) -> float:
-    """Updates until a curve first reaches an accuracy; infinity if never.
-
-    Accuracies are those after `at` updates, from 1 on; between two of them the curve is linear in log n.
-    """
+    """Updates until a curve, linear in log n, first reaches an accuracy."""
     if not 1 <= len(at) == len(accuracies) or min(at) < 1 or list(at) != sorted({*at}):
         raise ValueError(f"{len(accuracies)} accuracies after {list(at)} updates: give one for each, ascending from 1 on")
     first = next((i for i, found in enumerate(accuracies) if found >= accuracy - _tie), None)

@@ -172,10 +172,7 @@ def meta_loss(
     path: float = 0.0,
     at_once: int = 1,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """ℓ of one learner in nats per query, and its accuracy. Pure.
-
-    at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
-    """
+    """ℓ of one learner in nats per query, and its accuracy. Pure."""
 
     def step(synapses: Synapses, batch: tuple[Array, Array]) -> tuple[Synapses, Array]:
         synapses, logits = learn(genome, rules, synapses, *batch)
@@ -235,10 +232,7 @@ def mean_scores(
     learners: int,
     objective: Objective = "end",
 ) -> tuple[Float[Array, " G"], Float[Array, " G"]]:
-    """Mean loss and accuracy of each genome's learners, at T or along curves.
-
-    genomes: genome axis first. Queries are those of `dev`, or `query_size` of the source.
-    """
+    """Mean loss and accuracy of the learners of each genome."""
 
     def score(learner: tuple[Genome, Array]) -> tuple[Array, Array]:
         genome, key = learner
@@ -350,10 +344,7 @@ def meta_step(
     stage: Stage,
     at_once: int = 1,
 ) -> tuple[MetaState, Float[Array, ""]]:
-    """One meta-step of one genome, and its loss before. Pure.
-
-    The initial synapses depend on the number of the genome; the population shares the tasks and minibatches of a step.
-    """
+    """One meta-step of one genome, and its loss before. Pure."""
     draw_key, init_key = jax.random.split(jax.random.fold_in(key, step))
     init_key = jax.random.fold_in(init_key, number)
 
@@ -376,10 +367,7 @@ def meta_step(
 def meta_steps(
     rules: Rules, recipe: MetaRecipe, family: Family, stage: Stage, steps: int, mesh: Mesh
 ) -> Callable[[MetaState, Int[Array, " G"], Array, Int[Array, ""], Source], tuple[MetaState, Float[Array, "G steps"]]]:
-    """The compiled meta-steps, `(state, genomes, key, first, source) -> (state, losses)`.
-
-    Cached by their arguments. Genomes are split over the devices without communication; on a CPU those of a device take turns.
-    """
+    """The compiled `(state, genomes, key, first, source) -> (state, losses)`."""
 
     def run(state: MetaState, number: Array, key: Array, first: Array, source: Source) -> tuple[MetaState, Array]:
         at_once = _updates_at_once if on_gpu(mesh) else 1
