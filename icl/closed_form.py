@@ -1,4 +1,4 @@
-"""The best single layer of linear attention in closed form, also for finitely many tasks."""
+"""The best single layer of linear attention in closed form, for any tasks."""
 
 import dataclasses
 from collections.abc import Sequence as Numbers

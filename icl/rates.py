@@ -248,7 +248,7 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
 
 
 def spectral_errors(values: Array, weights: Any, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Array:
-    """Residuals whose squares sum to the loss: `c r` and, with noise, `σ (1 - r)/sqrt(λ)`, weighted by eigenvalue."""
+    """Weighted `c r` and `σ (1 - r)/sqrt(λ)`, whose squares sum to the loss."""
     values, r = jnp.asarray(values), residual(values, eta, gamma, tasks.context)
     scale = jnp.sqrt(tasks.outputs / 2 * jnp.asarray(weights))
     parts = [tasks.weight_scale * scale * r]

@@ -137,7 +137,7 @@ def training_steps(
 
 
 def population_steps(run: Callable[..., Any], mesh: Mesh, shared: int, **options: Any) -> Callable[..., Any]:
-    """The compiled `run(state, own, *shared)` of rows that are split over devices; it donates the states."""
+    """The compiled `run(state, own, *shared)` of rows, split over devices; donates states."""
 
     def run_rows(states: Any, own: Any, *others: Any) -> Any:
         return map_rows(lambda row: run(*row, *others), (states, own), mesh)

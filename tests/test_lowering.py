@@ -20,7 +20,7 @@ from icl import attention, closed_form, problems
 from icl.attention import Regression, init_layers
 from icl.blur.baselines import network_loss, sgd_rules
 from icl.blur.learning import Examples
-from icl.blur.rules import Rules, backprop_genome, init_synapses, learn, random_genome
+from icl.blur.rules import Rules, random_genome
 from icl.blur.search import Family, MetaRecipe, MetaState, Source, Stage, mean_scores, meta_optimizer, meta_steps
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
@@ -136,28 +136,18 @@ def ones(*shape):
     return jax.device_put(np.ones(shape))
 
 
-def drawn(init, *args, **options):
-    """Of the shapes that a function draws: ones."""
-    shapes = jax.eval_shape(lambda key: init(key, *args, **options), jax.random.key(0))
-    return jax.tree.map(lambda leaf: jax.device_put(np.ones(leaf.shape, leaf.dtype)), shapes)
-
-
 def exact_functions():
     """Functions whose products are in full precision, whoever calls them how, and their arguments."""
     H, T, U, eye = ones(5, 4), jax.device_put(np.full((5, 3), 1 / 3)), ones(4, 3), jax.device_put(np.eye(2))
     moments = closed_form.Moments(eye, eye, eye, 5, 0.0)
-    rules, genome = Rules(states=2), backprop_genome(2)
-    x, y = jax.device_put((np.ones((3, 4), genome.f.dtype), np.ones((3, 2), genome.f.dtype)))
-    synapses = drawn(init_synapses, genome, rules, (4, 3, 2))
-    encoder = drawn(problems.init_network, channels=4, hidden=3).encoder
+    shapes = jax.eval_shape(lambda key: problems.init_network(key, channels=4, hidden=3).encoder, jax.random.key(0))
+    encoder = jax.tree.map(lambda leaf: ones(*leaf.shape), shapes)
     stream, identity = sweeps.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3)), jax.tree_util.Partial(lambda X: X)
-    problem = sweeps.CurvatureProblem(stream, identity, ones(4), jax.device_put(np.eye(4)), ones())
     network = functools.partial(network_loss, sgd_rules("tanh", "cross_entropy"))
     return [
         ("logits of a fit", lambda H, Y: sweeps.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
         ("intercept", explicit.intercept_logits, (H, U, ones(3))),
         ("streamed sums", lambda X: sweeps.gram_matrix(stream._replace(X=X), identity), (stream.X,)),
-        ("streamed sweep", sweeps.curvature_sweep, ((U, ones(3)), problem)),
         ("streamed logits", lambda X: sweeps.streamed_logits(sweeps.SoftmaxFit(U, ones(3), ()), X, identity), (H,)),
         ("descriptors", lambda H: images._project(H, images.Axes(ones(8), ones(8, 3))), (ones(2, 8),)),
         ("autoencoder", lambda X: linear_autoencoder(X, 2)(X), (H,)),
@@ -166,8 +156,6 @@ def exact_functions():
         ("sampled moments", lambda X: closed_form.sampled_moments(X)[:3], (ones(4, 5, 2),)),
         ("its loss", closed_form.solution_loss, (eye, moments)),
         ("wave features", problems.features, (encoder, ones(2, 3, 7))),
-        ("update rule", lambda x, y: learn(genome, rules, synapses, x, y), (x, y)),
-        ("its gradient", jax.grad(lambda genome: learn(genome, rules, synapses, x, y)[1].sum()), (genome,)),
         ("descent of a network", lambda W: network([W], ones(3, 4), ones(3, 2)), (ones(5, 2),)),
     ]
 
