@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from launch.kit.views import Results
 from launch.lm.config import PRESETS
 from launch.networks.config import CompareConfig
 from tools import headline, tables
@@ -128,18 +127,3 @@ def test_what_is_kept_of_a_run(run, tmp_path):
     assert command_line(stored, started, "DIR") == "jexplicit networks compare objectives --rates 0.1 0.3 --out DIR"
     with pytest.raises(ValueError, match="python -m tools.results nonesuch RUN"):
         read_results("nonesuch", folder=tmp_path)
-
-
-def test_a_curve_of_the_picture_is_the_mean_over_seeds_and_a_point_has_twice_the_clock(monkeypatch):
-    entries = [{"name": "net", "step": k, "loss": 4.0 / k + n, "cpu_seconds": 10.0 * k + n} for n in (0, 2) for k in (1, 2)]
-    entries += [{"name": "net", "step": 0, "loss": 9.0, "cpu_seconds": 1.0}, {**entries[0], "name": "other"}]
-    rows = [{"method": "a", "loss": 1.0, "seconds": 3.0}, {"method": "b", "loss": 2.0, "seconds": 5.0, "cpu_seconds": 7.0}]
-    found = Results(headline.PICTURE, {}, rows, {"epoch": entries})
-    monkeypatch.setattr(headline.tables, "kept", lambda name: found)
-    trained = headline.Model("task", "net", "all", "some", {"name": "net"}, "loss", ("epoch", "loss"), trained=True)
-    assert trained.points() == [(11.0, 5.0), (21.0, 3.0)]  # the start, at no step, is left out
-    a, b, mean = (headline.Model("task", m, "all", "some", {"method": m} if m else {}, "loss") for m in ("a", "b", ""))
-    assert (a.points(), b.points()) == ([(6.0, 1.0)], [(7.0, 2.0)])
-    assert mean._replace(trained=True).points() == [(None, 1.5)]
-    with pytest.raises(ValueError, match="some.json has nothing with"):
-        a._replace(where={"method": "c"}).rows()

@@ -266,10 +266,6 @@ def own() -> Sequence:
     return sample(FiniteTasks(TASKS, 5), jax.random.key(1), 100_000)
 
 
-def first(batch: Sequence, number: int) -> Sequence:
-    return Sequence(*(jax.device_put(np.asarray(leaf)[..., :number]) for leaf in batch))
-
-
 def tensor_of(G) -> np.ndarray:
     """The tensor of `ŷ = x_qᵀ G Xᵀ y / N`."""
     H = np.zeros((len(G) + 1, len(G) + 1, len(G)))
@@ -369,9 +365,9 @@ def test_no_layer_near_the_best_is_better():
         np.testing.assert_allclose(part, np.zeros(part.shape), atol=1e-5)  # where alternating steps have come in 100 sweeps
 
 
-def test_tensors_are_layers_of_attention(own):
+def test_tensors_are_layers_of_attention():
     _, tensor, head = solutions(few())
-    layer, batch = head_layer(head.p, head.A, TASKS.context), first(own, 4)
+    layer, batch = head_layer(head.p, head.A, TASKS.context), task(3, 3, 4, 1, (4,))
     y = np.einsum("abj,Bab,jB->B", tensor, token_products(batch), batch.x_q)
     np.testing.assert_allclose(np.asarray(predict_batch(layer, batch))[0], y, rtol=1e-12)
     np.testing.assert_allclose(head_tensor(layer, TASKS.context), tensor, rtol=1e-12)
