@@ -14,18 +14,8 @@ from reference import attention_layer, descent_step
 from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-from icl import Recipe, Regression, attention, descent_layers, difference, interpolate, predictions, squared_error
-from icl.attention import (
-    AttentionLayer,
-    descent_rates,
-    gd_plus_plus,
-    gradient_descent,
-    init_layers,
-    predict,
-    predict_batch,
-    roll_out,
-    softmax_layers,
-)
+from icl import Recipe, Regression, attention, descent_layers, difference, gd_plus_plus, gradient_descent, init_layers
+from icl.attention import AttentionLayer, interpolate, predict, predict_batch, predictions, roll_out, squared_error
 from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens, vmap_tasks
 from icl.training import blocked_gradient, train_layers
 
@@ -120,7 +110,7 @@ def test_softmax_layers_are_linear_ones_on_keys_that_are_centred():
 
     @jax.jit
     def answers(sharpness):
-        return predict_batch(softmax_layers(linear, 6, sharpness=sharpness), batch, softmax=True)
+        return predict_batch(attention.softmax_layers(linear, 6, sharpness=sharpness), batch, softmax=True)
 
     far, near = (np.abs(answers(np.array([0.01, 0.02]) * by) - np.transpose(expected)).max() for by in (1, 0.1))
     assert far < 1e-4 and near == pytest.approx(far / 100, rel=0.05)
@@ -345,6 +335,6 @@ def test_interpolation_is_half_way_between_the_maps_each_layer_with_its_own_scal
     for one, expected in ((trained, mean), (scaled(trained), mean), (scaled(constructed), maps_of(constructed))):
         for ours, theirs in zip(maps_of(interpolate(one, constructed, dim=3)), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
-    rates = jax.jit(descent_rates, static_argnames=("dim", "context"))
+    rates = jax.jit(attention.descent_rates, static_argnames=("dim", "context"))
     eta, gamma = rates(picked(scaled(constructed), 0), dim=3, context=5)
     assert (float(eta), float(gamma)) == pytest.approx((0.7, 0.1))

@@ -11,19 +11,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from icl import (
-    Streams,
-    Tasks,
-    delta_rule,
-    kalman_filter,
-    linear_attention,
-    mesa_conjugate_gradients,
-    mesa_recursion,
-    one_step_loss,
-    optimal_rate,
-    recurrences,
-)
-from icl.recurrences import Dynamics, Stream, solve_rows
+from icl import Streams, Tasks, delta_rule, kalman_filter, linear_attention, one_step_loss, optimal_rate, recurrences
+from icl.recurrences import Dynamics, Stream, mesa_conjugate_gradients, mesa_recursion, solve_rows
 
 T, D, M = 23, 4, 2
 RNG = np.random.default_rng(0)

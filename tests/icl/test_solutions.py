@@ -11,19 +11,9 @@ import scipy.stats
 from drawn import LAWS, arrays, ones_of, random_layers, task, within_error
 from reference import gd_plus_plus as gd_plus_plus_loop
 
-from icl import Sequence, Tasks, closed_form, descent_layers, predict, predict_batch, rates
-from icl.attention import gd_plus_plus, head_layer, head_tensor
-from icl.closed_form import (
-    FiniteTasks,
-    crossing,
-    discrete_mmse,
-    diversity_curve,
-    diversity_threshold,
-    gaussian_tasks,
-    limiting_excess,
-    one_step_loss,
-    optimal_rate,
-)
+from icl import FiniteTasks, Sequence, Tasks, closed_form, descent_layers, discrete_mmse, diversity_curve, rates
+from icl.attention import gd_plus_plus, head_layer, head_tensor, predict, predict_batch
+from icl.closed_form import crossing, diversity_threshold, gaussian_tasks, limiting_excess, one_step_loss, optimal_rate
 from icl.rates import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import sample_tasks, vmap_tasks
 from launch.icl.rates import loss_of as mean_loss
