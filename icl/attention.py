@@ -237,22 +237,19 @@ def attention_update(
     softmax: bool = False,
 ) -> Float[Array, "width n batch"]:
     """`Σ_h Σ_i R e_i a_ij`: scores `a_ij = e_iᵀ M e_j`, or their softmax."""
-    if not softmax and tokens.shape[1] > len(context):  # more tokens than coordinates: R (Σ_i e_i e_iᵀ) M e_j
-        G = contract(transpose(context), transpose(context))
-        updates = (_apply(R_h, contract(G, _apply(M_h, tokens))) for M_h, R_h in zip(M, R, strict=True))
-    else:
-        scores = (contract(context, _apply(M_h, tokens)) for M_h in M)
-        if softmax:
-            scores = (jax.nn.softmax(a, axis=0) for a in scores)
-        updates = (_weighted_values(context, R_h, a) for R_h, a in zip(R, scores, strict=True))
-    return functools.reduce(jnp.add, updates)
+    many = not softmax and tokens.shape[1] > len(context)  # more tokens than coordinates: R (Σ_i e_i e_iᵀ) M e_j
+    sums = contract(transpose(context), transpose(context)) if many else context
 
+    def head(M_h: Array, R_h: Array) -> Array:
+        a = contract(sums, _apply(M_h, tokens))
+        if many:
+            return _apply(R_h, a)
+        a = jax.nn.softmax(a, axis=0) if softmax else a
+        if a.shape[1] < a.shape[0]:  # R on the fewer of sums and tokens
+            return _apply(R_h, contract(transpose(context), a))
+        return contract(transpose(_apply(R_h, context)), a)
 
-def _weighted_values(context: Array, R: Array, a: Array) -> Array:
-    """`Σ_i R e_i a_ij`, with R on the fewer of sums and tokens."""
-    if a.shape[1] < a.shape[0]:
-        return _apply(R, contract(transpose(context), a))
-    return contract(transpose(_apply(R, context)), a)
+    return functools.reduce(jnp.add, map(head, M, R))
 
 
 @full_precision

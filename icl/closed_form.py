@@ -332,18 +332,13 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
 
 
 def _check_invertible(moments: TokenMoments) -> None:
-    if not _is_invertible(moments.ZZ):
+    """Refuse E[Z Z] of symmetric matrices that has no inverse in its precision."""
+    a, b = np.triu_indices(len(moments.ZZ))
+    values = np.linalg.eigvalsh(np.asarray(moments.ZZ)[a, b][:, a, b])
+    if not values[0] > len(a) * np.finfo(values.dtype).eps * values[-1]:
         raise ValueError(
             "E[Z Z] cannot be inverted, as the labels follow from the inputs: give the tasks noise, more tasks, or float64"
         )
-
-
-@jax.jit
-def _is_invertible(ZZ: Float[Array, "D D D D"]) -> Array:
-    """Whether E[Z Z] of symmetric matrices has an inverse in this precision."""
-    a, b = np.triu_indices(len(ZZ))
-    values = jnp.linalg.eigvalsh(ZZ[a, b][:, a, b])
-    return values[0] > len(a) * jnp.finfo(values.dtype).eps * values[-1]
 
 
 #     w ~ U{w_1, .., w_M},    y_i = wᵀ x_i + ε_i,    w_m ~ N(0, c² I) drawn once

@@ -204,7 +204,10 @@ def train_layers(
             done = history[-1]["step"]
             n = min(every, steps - done)
             layers, new = training_steps(problem, recipe, n, mesh, total=steps)(layers, keys, jnp.asarray(done, jnp.int32))
-            new = _finite(np.asarray(new)[:S], seeds, done)
+            new = np.asarray(new)[:S]
+            for seed, at in np.argwhere(~np.isfinite(new)):
+                told = f"loss {new[seed, at]} of seed {seeds[seed]} at step {done + at}"
+                raise FloatingPointError(f"{told}: lower the learning rate, or set a token clip")
             losses = np.concatenate([losses.reshape(S, done), new], axis=1).ravel()
             entry = {"step": done + n, "training_loss": new.mean(axis=1, dtype=np.float64).tolist()}
             if progress:
@@ -229,13 +232,3 @@ def _default_block(batch: int, on_cpu: bool) -> int:
 
 def _first(tree: Any, S: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[:S], tree)
-
-
-def _finite(losses: np.ndarray, seeds: list[int], first: int) -> np.ndarray:
-    wrong = np.argwhere(~np.isfinite(losses))
-    if len(wrong):
-        n, step = wrong[0]
-        raise FloatingPointError(
-            f"loss {losses[n, step]} of seed {seeds[n]} at step {first + step}: lower the learning rate, or set a token clip"
-        )
-    return losses

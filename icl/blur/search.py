@@ -418,7 +418,10 @@ def meta_train(
     """
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
     source = make_source(train, mixed=any(family.inputs for family in recipe.tasks))
-    _check(G, recipe, curriculum, source, every)
+    if G < 1 or not curriculum or min(*(min(stage) for stage in curriculum), every) < 1:
+        raise ValueError(f"{G} genomes, stages {list(map(tuple, curriculum))}, evaluated every {every}: all at least 1")
+    for family in recipe.tasks:
+        check_family(family, source, recipe.query_size)
     mesh = data_mesh(min(G, devices or jax.local_device_count()))
     numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # padded by the last genome to a multiple of the devices
     train_key, dev_key = jax.random.split(key_of_seed(seed))
@@ -476,10 +479,3 @@ def meta_train(
         callback=on_evaluation,
     )
     return SearchResult(best, history[-1]["best"], population(state), history)
-
-
-def _check(G: int, recipe: MetaRecipe, curriculum: tuple[Stage, ...], source: Source, every: int) -> None:
-    if G < 1 or not curriculum or min(*(min(stage) for stage in curriculum), every) < 1:
-        raise ValueError(f"{G} genomes, stages {list(map(tuple, curriculum))}, evaluated every {every}: all at least 1")
-    for family in recipe.tasks:
-        check_family(family, source, recipe.query_size)
