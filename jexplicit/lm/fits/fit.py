@@ -51,7 +51,6 @@ DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterativ
 # Methods that are fitted on one device, however many there are; those of the text alone on the host.
 ONE_DEVICE = ("ngram", "optimum", "delta")
 ORDER = 4  # tokens of the longest contexts of the n-gram model
-_few = 300  # tokens; with fewer, weights of many contexts make predictions worse than chance
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -261,14 +260,9 @@ def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResul
 def fit_context_mixing(
     stream: np.ndarray, N: int, tokenizer: Tokenizer | None, eos: bool, options: Options, watch: Watch | None = None
 ) -> FitResult:
-    """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence.
-
-    A text of fewer than 300 tokens cannot weigh them: it has the first two contexts, without gates.
-    """
+    """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
     name, start, done = contexts_name(options.contexts, tokenizer and tokenizer.kind), time.perf_counter(), 0
     chain, stages, gates = CONTEXTS[name], options.stages or STAGES[name], GATES[name][: options.gates]
-    if np.count_nonzero(stream != PAD) < _few:
-        chain, stages, gates = chain[:2], 1, ()
     shape: Any = {"contexts": chain, "gates": gates, "stages": stages, "history": options.history}
     shape |= {"frozen": options.frozen, "eos": eos, "seed": options.seed}
     stage = watch and watch.stage(f"context mixing, history {options.history}", "contexts and gates")
