@@ -247,7 +247,7 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
     return float(tasks.weight_scale**2 * tasks.outputs / 2 / kernel)
 
 
-def spectral_errors(values: Array, weights: Any, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Array:
+def spectral_errors(values: Any, weights: Any, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Array:
     """Weighted `c r` and `σ (1 - r)/sqrt(λ)`, whose squares sum to the loss."""
     values, r = jnp.asarray(values), residual(values, eta, gamma, tasks.context)
     scale = jnp.sqrt(tasks.outputs / 2 * jnp.asarray(weights))

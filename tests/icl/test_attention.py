@@ -58,7 +58,7 @@ def test_answers_are_linear_in_the_inputs_of_one_task_and_a_batch_is_many_of_the
     assert [leaf.shape + (4,) for leaf in one] == [leaf.shape for leaf in many]
     assert len({float(value) for value in many.y_q[0]}) == 4
     for ours, leaf in zip(sequences(Sequence(*map(jax.device_put, many))), many, strict=True):
-        np.testing.assert_array_equal(ours, np.moveaxis(leaf, -1, 0))
+        np.testing.assert_array_equal(ours, np.moveaxis(np.asarray(leaf), -1, 0))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])

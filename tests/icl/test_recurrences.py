@@ -4,6 +4,7 @@ Tolerances: in float64 a few hundred operations on numbers of size 1, and invers
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,7 @@ def stream_of(*leaves) -> Stream:
     return Stream(*map(jax.device_put, leaves or (KEYS, VALUES, QUERIES)))
 
 
-def all_layers(stream, penalty=0.5, rates=0.1, **forgetting):
+def all_layers(stream, penalty: Any = 0.5, rates: Any = 0.1, **forgetting):
     """Linear attention, the delta rule, the mesa layer by recursion and by conjugate gradients."""
     first = linear_attention(stream, **forgetting), delta_rule(stream, rates, **forgetting)
     return [*first, *(layer(stream, penalty, **forgetting) for layer in MESA.values())]
