@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,8 +58,8 @@ def test_answers_are_linear_in_the_inputs_of_one_task_and_a_batch_is_many_of_the
         np.testing.assert_allclose(W @ x_q, y_q, atol=1e-12)
     assert [leaf.shape + (4,) for leaf in one] == [leaf.shape for leaf in many]
     assert len({float(value) for value in many.y_q[0]}) == 4
-    for ours, leaf in zip(sequences(Sequence(*map(jax.device_put, many))), many, strict=True):
-        np.testing.assert_array_equal(ours, np.moveaxis(np.asarray(leaf), -1, 0))
+    by_task = sequences(Sequence(*map(jax.device_put, many)))
+    chex.assert_trees_all_equal(by_task, jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, 0), many))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -69,8 +70,8 @@ def test_initial_weights_are_those_of_variance_scaling(dtype):
         return [init(one, (2, 3, 4, 4), dtype) for one in jax.random.split(key, 4)]
 
     layers = init_layers(KEY(), 4, layers=2, heads=3, scale=0.01, dtype=dtype)
-    for ours, expected in zip(layers, theirs(KEY()), strict=True):  # a product of two roundings, in either order
-        np.testing.assert_allclose(ours, expected, rtol=4 * float(np.finfo(dtype).eps))
+    rounding = 4 * float(np.finfo(dtype).eps)  # a product of two roundings, in either order
+    chex.assert_trees_all_close([*layers], theirs(KEY()), rtol=rounding, atol=0)
 
 
 # Layers that are given, and those that perform descent
@@ -211,12 +212,9 @@ def trained():
 def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
     layers, batch = random_layers(0, 3, 1, 1), task(1, 2, 3, 1, (24,))
 
-    @jax.jit
-    def found(layers, batch):
-        return blocked_gradient(layers, batch, PROBLEM.loss, block=8), jax.value_and_grad(PROBLEM.loss)(layers, batch)
-
-    for a, b in zip(*map(jax.tree.leaves, found(layers, batch)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
+    ours = jax.jit(functools.partial(blocked_gradient, loss=PROBLEM.loss, block=8))(layers, batch)
+    theirs = jax.jit(jax.value_and_grad(PROBLEM.loss))(layers, batch)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-10, atol=1e-14)  # float64 sums of 24 terms
 
 
 def test_the_first_step_is_adam_s_by_hand_and_the_next_has_tasks_of_its_own(trained):
@@ -272,8 +270,7 @@ def test_a_process_splits_the_seeds_over_its_own_devices_not_over_those_of_other
 def test_an_interrupted_run_resumes_bit_for_bit_and_its_history_has_the_losses_since_the_entry_before(trained, tmp_path):
     run = functools.partial(train_layers, start(3), PROBLEM, RECIPE, steps=7, seeds=[0, 1, 2], every=3, devices=2)
     resumed = resumed_after(2, functools.partial(run, evaluate=summary), tmp_path)
-    for a, b in zip(jax.tree.leaves(resumed[::2]), jax.tree.leaves(trained[::2]), strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(resumed[::2], trained[::2])
     histories = [[{**entry, "seconds": 0, "cpu_seconds": 0} for entry in one.history] for one in (resumed, trained)]
     assert histories[0] == histories[1] and [entry["step"] for entry in resumed.history] == [0, 3, 6, 7]
     assert "training_loss" not in trained.history[0]
@@ -333,8 +330,7 @@ def test_interpolation_is_half_way_between_the_maps_each_layer_with_its_own_scal
     b = np.trace(M[:, :3, :3], axis1=1, axis2=2)[:, None, None] / 3
     mean = (M / b + M_gd) / 2, (R * b + R_gd) / 2
     for one, expected in ((trained, mean), (scaled(trained), mean), (scaled(constructed), maps_of(constructed))):
-        for ours, theirs in zip(maps_of(interpolate(one, constructed, dim=3)), expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
+        chex.assert_trees_all_close(maps_of(interpolate(one, constructed, dim=3)), expected, rtol=1e-12, atol=1e-15)
     rates = jax.jit(attention.descent_rates, static_argnames=("dim", "context"))
     eta, gamma = rates(picked(scaled(constructed), 0), dim=3, context=5)
     assert (float(eta), float(gamma)) == pytest.approx((0.7, 0.1))

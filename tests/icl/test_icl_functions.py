@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, cast
 
+import chex
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -207,8 +208,7 @@ def test_contractions_are_products_of_matrices_and_so_is_their_gradient_as_accel
 
     of_A, of_B = np.einsum("kjb,ijb->kib", B, G), np.einsum("kib,ijb->kjb", A, G)
     for compute in (found, functools.partial(elsewhere, found)):
-        for ours, theirs in zip(compute(), (np.einsum("kib,kjb->ijb", A, B), of_A, of_B), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-13, atol=1e-13)
+        chex.assert_trees_all_close(compute(), (np.einsum("kib,kjb->ijb", A, B), of_A, of_B), rtol=1e-13, atol=1e-13)
 
 
 def test_accelerators_train_as_a_cpu_does(elsewhere):

@@ -6,6 +6,7 @@ Tolerances: in float64 a few hundred operations on numbers of size 1, and invers
 import functools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,8 +135,7 @@ def test_gradients_are_finite_differences_and_the_same_for_both_mesa_layers():
         along = sum(np.sum(np.asarray(a) * b) for a, b in zip(*map(jax.tree.leaves, (slopes, direction)), strict=True))
         moved = [jax.tree.map(lambda x, v, s=s: jax.device_put(np.asarray(x) + s * h * v), at, direction) for s in (1, -1)]
         assert along == pytest.approx((float(total(*moved[0])[0]) - float(total(*moved[1])[0])) / (2 * h), rel=1e-6)
-    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
+    chex.assert_trees_all_close(*found, rtol=0, atol=1e-10)
 
 
 def test_gradients_are_finite_where_conjugate_gradients_have_converged():
