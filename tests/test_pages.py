@@ -269,19 +269,6 @@ def test_options_without_a_command_are_some_commands():
     assert len(given) > 50 and "--radius" in known and not {(page, option) for page, option in given if option not in known}
 
 
-def test_a_wrong_flag_is_found(monkeypatch, capsys):
-    for line, error in {
-        "launch.networks compare WHAT --out DIR": "",
-        "jexplicit lm --epochs 0": "--epochs 0: use at least 1",
-        "jexplicit blurr train --out DIR": "no command 'blurr': did you mean blur?",
-        "jexplicit harness run --tasks blimp --modell x": "unrecognized arguments: --modell",
-        "launch/local.sh 2 --out DIR --radiuss 1": "Unrecognized options: --radiuss",
-    }.items():
-        (found,) = read_invocation(line, whole=False)
-        said = error_of(found, monkeypatch, capsys)
-        assert error in said if error else not said, line
-
-
 # What pages name
 
 

@@ -15,7 +15,7 @@ from reference import attention_layer, descent_step
 from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
-from icl import Recipe, Regression, attention, descent_layers, difference, gd_plus_plus, gradient_descent, init_layers
+from icl import Recipe, Regression, attention, descent_layers, difference, gd_plus_plus, gradient_descent
 from icl.attention import AttentionLayer, interpolate, predict, predict_batch, predictions, roll_out, squared_error
 from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens, vmap_tasks
 from icl.training import blocked_gradient, train_layers
@@ -23,7 +23,6 @@ from icl.training import blocked_gradient, train_layers
 # compiled whole, which takes less time than compiling every operation
 ridge = jax.jit(attention.ridge)
 EXACT: Any = {"rtol": 1e-12, "atol": 1e-12}  # float64, sums of a few hundred terms of order 1
-KEY = functools.cache(lambda: jax.random.key(3))
 
 
 def drawn(seed: int, tasks: Tasks, *batch: int) -> Sequence:
@@ -60,18 +59,6 @@ def test_answers_are_linear_in_the_inputs_of_one_task_and_a_batch_is_many_of_the
     assert len({float(value) for value in many.y_q[0]}) == 4
     by_task = sequences(Sequence(*map(jax.device_put, many)))
     chex.assert_trees_all_equal(by_task, jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, 0), many))
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_initial_weights_are_those_of_variance_scaling(dtype):
-    @jax.jit
-    def theirs(key):
-        init = jax.nn.initializers.variance_scaling(0.01, "fan_in", "truncated_normal", batch_axis=(0, 1))
-        return [init(one, (2, 3, 4, 4), dtype) for one in jax.random.split(key, 4)]
-
-    layers = init_layers(KEY(), 4, layers=2, heads=3, scale=0.01, dtype=dtype)
-    rounding = 4 * float(np.finfo(dtype).eps)  # a product of two roundings, in either order
-    chex.assert_trees_all_close([*layers], theirs(KEY()), rtol=rounding, atol=0)
 
 
 # Layers that are given, and those that perform descent
