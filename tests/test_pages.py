@@ -39,9 +39,13 @@ DOCS = [path for pattern in ("*.md", "docs/**/*.md", "launch/*.md") for path in 
 PROGRAMS = [path for name in ("icl", "jexplicit", "launch", "tests", "tools") for path in (ROOT / name).rglob("*.py")]
 _fence = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```", re.M | re.S)
 _span = re.compile(r"`((?:[^`\n]|\n(?!\s*\n))+)`")
-_program = re.compile(r"(?:\w+=\S+ )*(?:\S*jexplicit |\S*python3? -m launch\.|launch\.)([a-z]+)((?=[ ]).*)?", re.S)
-_script = re.compile(r"(?:\w+=\S+ |sbatch (?:-\S+ )*)*launch/\w+\.sh(?: \d+)?((?= ).*)?", re.S)  # its flags are those of lm
-_redirections = ("<", ">", ">>", "|", "&&", ";")
+_program = re.compile(
+    r"(?:\w+=\S+ )*(?:\S*jexplicit |\S*python3? -m launch\.|launch\.)(?P<name>[a-z]+)(?P<rest>(?=[ ]).*)?", re.S
+)
+_script = re.compile(
+    r"(?:\w+=\S+ |sbatch (?:-\S+ )*)*launch/\w+\.sh(?: \d+)?(?P<rest>(?= ).*)?", re.S
+)  # its flags are those of lm
+_files = {"<": "stdin", ">": "stdout"}
 
 
 class Invocation(NamedTuple):
@@ -73,35 +77,28 @@ def spans(text: str) -> list[str]:
     return [" ".join(found[1].replace(r"\|", "|").split()) for found in _span.finditer(_fence.sub("\n", text))]
 
 
-def block_invocations(block: str) -> Iterator[Invocation]:
+def block_invocations(block: str) -> list[Invocation]:
     """The commands of a block, a line each, or several that end in a backslash."""
-    return itertools.chain(*(read_invocation(line, whole=True) for line in block.replace("\\\n", " ").split("\n")))
+    found = [read_invocation(line, whole=True) for line in block.replace("\\\n", " ").split("\n")]
+    return [one for one in found if one]
 
 
-def invocations(text: str) -> Iterator[Invocation]:
+def invocations(text: str) -> list[Invocation]:
     """The commands of a page: of its blocks, but those of Python, and of its sentences."""
-    for language, block in blocks(text):
-        yield from block_invocations(block) if language != "python" else ()
-    for span in spans(text):
-        yield from read_invocation(span, whole=False)
+    shown = [one for language, block in blocks(text) if language != "python" for one in block_invocations(block)]
+    return shown + [found for span in spans(text) if (found := read_invocation(span, whole=False))]
 
 
-def read_invocation(line: str, *, whole: bool) -> Iterator[Invocation]:
-    """The command that a line is, once for each choice in braces; nothing for other lines."""
-    if found := _script.fullmatch(line.strip()):
-        name, rest = "lm", found[1] or ""
-    elif found := _program.fullmatch(line.strip()):
-        name, rest = found[1], found[2] or ""
-    else:
-        return
-    words = shlex.split(rest, comments=whole)
-    end = min([n for n, word in enumerate(words) if word in _redirections], default=len(words))
-    files = {"<": "stdin", ">": "stdout"}
-    redirected = {files[sign]: file for sign, file in itertools.pairwise(words) if sign in files}
-    left = [word for before, word in itertools.pairwise(["", *words[:end]]) if word != "..." or before.startswith("--")]
-    choices = [word[1:-1].split(",") if re.fullmatch(r"\{.*,.*\}", word) else [word] for word in left]
-    for arguments in itertools.product(*choices):
-        yield Invocation(name, list(arguments), whole and left == words[:end], **redirected)
+def read_invocation(line: str, *, whole: bool) -> Invocation | None:
+    """The command that a line is; none for other lines."""
+    found = _script.fullmatch(line.strip()) or _program.fullmatch(line.strip())
+    if not found:
+        return None
+    words = shlex.split(found["rest"] or "", comments=whole)
+    redirected = {_files[sign]: file for sign, file in itertools.pairwise(words) if sign in _files}
+    own = list(itertools.takewhile(lambda word: word not in _files, words))
+    left = [word for before, word in itertools.pairwise(["", *own]) if word != "..." or before.startswith("--")]
+    return Invocation(found.groupdict().get("name", "lm"), left, whole and left == own, **redirected)
 
 
 QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify", "cache")
