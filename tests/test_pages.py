@@ -39,12 +39,8 @@ DOCS = [path for pattern in ("*.md", "docs/**/*.md", "launch/*.md") for path in 
 PROGRAMS = [path for name in ("icl", "jexplicit", "launch", "tests", "tools") for path in (ROOT / name).rglob("*.py")]
 _fence = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```", re.M | re.S)
 _span = re.compile(r"`((?:[^`\n]|\n(?!\s*\n))+)`")
-_program = re.compile(
-    r"(?:\w+=\S+ )*(?:\S*jexplicit |\S*python3? -m launch\.|launch\.)(?P<name>[a-z]+)(?P<rest>(?=[ ]).*)?", re.S
-)
-_script = re.compile(
-    r"(?:\w+=\S+ |sbatch (?:-\S+ )*)*launch/\w+\.sh(?: \d+)?(?P<rest>(?= ).*)?", re.S
-)  # its flags are those of lm
+_program = re.compile(r"(?:\w+=\S+ )*(?:\S*jexplicit |\S*python3? -m launch\.|launch\.)(?P<name>[a-z]+)(?P<rest> .*)?", re.S)
+_script = re.compile(r"(?:\w+=\S+ |sbatch (?:-\S+ )*)*launch/\w+\.sh(?: \d+)?(?P<rest> .*)?", re.S)  # its flags are those of lm
 _files = {"<": "stdin", ">": "stdout"}
 
 
