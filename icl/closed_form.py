@@ -349,7 +349,7 @@ def _check_invertible(moments: TokenMoments) -> None:
 #
 # Source: Raventós, Paul, Chen, Ganguli 2023, Sec. 2; linear attention: Lu, Letey, Zavatone-Veth, Maiti, Pehlevan 2024.
 
-_at_once = 250  # sequences of the Bayes-optimal predictors, which have no exact losses
+_at_once = 100  # sequences of the Bayes-optimal predictors, which have no exact losses
 _nodes = 2000  # of the integral over eigenvalues, whose error falls faster than any power
 
 
@@ -395,9 +395,9 @@ class FiniteTasks:
         return noise._replace(Y=contract(transpose(noise.X), w) + noise.Y, y_q=y_q)
 
 
-@checked(lambda sequence, W, v, *, block=256: _check_noise(v, block), static=("block",))
+@checked(lambda sequence, W, v: _check_noise(v))
 @full_precision
-def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: int = 256) -> Float[Array, " 1"]:
+def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any) -> Float[Array, " 1"]:
     """The best prediction for a task among M, all equally likely.
 
         ŷ = x_qᵀ Σ_m p_m w_m,    p = softmax_m(-||y - X w_m||² / (2 v))
@@ -405,10 +405,9 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
     Args:
         W: [M, d] the tasks.
         v: variance of the noise.
-        block: tasks at a time; changes memory, and the result by rounding only.
 
     Raises:
-        ValueError: shapes that do not fit, no task, or a variance or a block that is not positive.
+        ValueError: shapes that do not fit, no task, or a variance that is not positive.
 
     Source: Raventós et al. 2023, Sec. 2.
 
@@ -422,24 +421,8 @@ def discrete_mmse(sequence: Sequence, W: Float[Array, "M d"], v: Any, *, block: 
     X, Y, x_q, _ = sequence
     if W.ndim != 2 or not len(W) or W.shape[1] != len(x_q) or Y.shape[1] != 1:
         raise ValueError(f"W {W.shape}, Y {Y.shape}: wanted [M, {len(x_q)}] for at least one task, and one output")
-    _check_noise(v, block)
-    M, d = W.shape
-    block = min(block, M)
-    missing = -M % block
-    blocks = jnp.pad(W, ((0, missing), (0, 0))).reshape(-1, block, d)
-    present = (jnp.arange(M + missing) < M).reshape(-1, block)
-
-    def add(state: tuple[Array, ...], part: tuple[Array, Array]) -> tuple[tuple[Array, ...], None]:
-        peak, total, mean = state  # the largest exponent so far, and sums relative to it
-        W, present = part
-        log_p = jnp.where(present, -jnp.sum((Y - X @ W.T) ** 2, axis=0) / (2 * v), -jnp.inf)
-        higher = jnp.maximum(peak, jnp.max(log_p))
-        p, shrink = jnp.exp(log_p - higher), jnp.exp(peak - higher)
-        return (higher, shrink * total + jnp.sum(p), shrink * mean + p @ W), None
-
-    start = jnp.asarray(-jnp.inf, X.dtype), jnp.zeros((), X.dtype), jnp.zeros(d, X.dtype)
-    (_, total, mean), _ = lax.scan(add, start, (blocks, present))
-    return ((mean / total) @ x_q)[None]
+    p = jax.nn.softmax(-jnp.sum((Y - X @ W.T) ** 2, axis=0) / (2 * v))
+    return ((p @ W) @ x_q)[None]
 
 
 @jax.jit
@@ -452,9 +435,9 @@ def bayes_predictions(batch: Sequence, W: Float[Array, "M d"], v: Any) -> dict[s
     return jax.tree.map(jnp.transpose, lax.map(one, sequences(batch), batch_size=_at_once))
 
 
-def _check_noise(v: Any, block: int) -> None:
-    if block < 1 or (is_concrete(v) and not v > 0):
-        raise ValueError(f"variance {v}, block {block}: use numbers above 0; without noise the tasks are told apart exactly")
+def _check_noise(v: Any) -> None:
+    if not v > 0:
+        raise ValueError(f"variance {v}: use a number above 0; without noise the tasks are told apart exactly")
 
 
 class LayerLosses(NamedTuple):
