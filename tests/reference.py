@@ -1,5 +1,7 @@
 """Formulas of the papers in plain NumPy, which the fast code is compared with. JAX is not imported here."""
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import DTypeLike
 from scipy.special import log_softmax, softmax
@@ -142,11 +144,9 @@ def greedy(tables: list[np.ndarray], prompt: list[int], length: int, banned: set
         if len(text) > len(prompt) and text[-1] == PAD:
             text.append(PAD)
             continue
-        context, ended = [], False
-        for k in range(1, K + 1):
-            j = text[-k] if len(text) >= k else PAD
-            ended = ended or j == PAD
-            context.append(PAD if ended else j)
+        nearest = [text[-k] if len(text) >= k else PAD for k in range(1, K + 1)]
+        known = next((n for n, j in enumerate(nearest) if j == PAD), K)
+        context = nearest[:known] + [PAD] * (K - known)
         row = np.sum([table[j] for table, j in zip(tables, context, strict=True)], axis=0)
         text.append(max((i for i in range(len(row)) if i not in banned), key=lambda i: row[i]))
     return text[len(prompt) :]
@@ -273,26 +273,18 @@ def log_linear(tables: list[np.ndarray], exponents: np.ndarray, rows: np.ndarray
     """`log φ(sum_g a_g row_g)` position by position; feature g reads a row of tables[g], or none (-1)."""
     out = []
     for read, weighed in zip(rows, which, strict=True):
-        logits = np.zeros(tables[0].shape[1])
-        for table, r, s in zip(tables, read, weighed, strict=True):
-            if r >= 0:
-                logits = logits + exponents[s] * table[r]
-        out.append(log_softmax(logits))
+        parts = [exponents[s] * table[r] for table, r, s in zip(tables, read, weighed, strict=True) if r >= 0]
+        out.append(log_softmax(sum(parts, start=np.zeros(tables[0].shape[1]))))
     return np.array(out)
 
 
-def chain_counts(X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...]) -> list[dict[tuple[tuple[int, ...], int], int]]:
+def chain_counts(X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...]) -> list[Counter[tuple[tuple[int, ...], int]]]:
     """Counts of (context, output) by context length: how often, for the longest; for the others, after how many different
     tokens further back (Kneser & Ney 1995), down to the empty context."""
-    counts: list[dict[tuple[tuple[int, ...], int], int]] = [{}]
-    for x, y in zip(X, Y, strict=True):
-        pair = (tuple(int(x[offset - 1]) for offset in offsets), int(y))
-        counts[0][pair] = counts[0].get(pair, 0) + 1
+    pairs = [(tuple(int(x[offset - 1]) for offset in offsets), int(y)) for x, y in zip(X, Y, strict=True)]
+    counts = [Counter(pairs)]
     while len(next(iter(counts[0]))[0]):
-        shorter: dict[tuple[tuple[int, ...], int], int] = {}
-        for context, i in counts[0]:
-            shorter[context[:-1], i] = shorter.get((context[:-1], i), 0) + 1
-        counts.insert(0, shorter)
+        counts.insert(0, Counter((context[:-1], i) for context, i in counts[0]))
     return counts
 
 
