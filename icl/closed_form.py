@@ -341,7 +341,7 @@ def _check_invertible(moments: TokenMoments) -> None:
         )
 
 
-#     w ~ U{w_1, .., w_M},    y_i = wᵀ x_i + ε_i,    w_m ~ N(0, c² I) drawn once
+# Finitely many tasks, drawn once: w ~ U{w_1, .., w_M},    y_i = wᵀ x_i + ε_i,    w_m ~ N(0, c² I)
 #
 # Given the M tasks, the best prediction is the posterior mean of w, a softmax over them (*discrete MMSE*). On fresh tasks it is
 # ridge regression (`icl.ridge`). A model pretrained on M tasks may become either. `diversity_curve` solves the best layer of
