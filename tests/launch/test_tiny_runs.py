@@ -11,8 +11,8 @@ from lm_runs import DEV, SMALL, TRAIN, dev_stream, text_flags
 from PIL import Image
 from run_folders import folder, interrupt_training, interrupted, made, main, rows, without_costs
 
+from icl.attention import gd_plus_plus
 from icl.blur.rules import load_genome
-from icl.descent import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.lm import evaluation
 from jexplicit.lm.checkpoints import load_model

@@ -18,7 +18,7 @@ from tables import compiled, each_row, products
 
 import icl
 import jexplicit
-from icl.descent import Predictions
+from icl.attention import Predictions
 from icl.recurrences import Stream
 from jexplicit import lm, solvers
 from jexplicit.lm.core import model
