@@ -22,8 +22,7 @@ from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.sweeps import SoftmaxFit
 from launch.digits.config import Config
-from launch.digits.kernel import describe_images, kernel_features
-from launch.digits.solved import Parts, Problem, dev_scores, held_out_tenth, keep, linear, make_key, save_model
+from launch.digits.solved import Parts, Problem, describe_images, dev_scores, keep, kernel_features, linear, make_key
 from launch.kit.views import Column, Results, Row, Table, groups, means, where
 
 _ridge = 1e-4  # in units of the features' mean variance, as the softmax layer of `kernel` has it on MNIST
@@ -33,6 +32,11 @@ _block = 2000
 Point = tuple[Any, Any]  # U [D, N] and b [N]
 Record = Callable[..., None]  # of the loss after one more pass
 Points = dict[float, Point]  # by the rate that led there, 0 without one
+
+
+def most_passes(config: Config) -> int:
+    """Passes at most, for each optimiser and rate."""
+    return config.epochs or 100
 
 
 class Task(NamedTuple):
@@ -69,7 +73,7 @@ def gradient(task: Task, record: Record, U: np.ndarray, b: np.ndarray) -> tuple[
 def sweeps(task: Task, record: Record, config: Config) -> Points:
     """Sweeps `U -= 2 (C + 2 penalty)⁻¹ ∇L` (Böhning 1992)."""
     U, b = np.zeros((len(task.mean), len(task.b))), np.asarray(task.b, float)
-    for _ in range(config.passes):
+    for _ in range(most_passes(config)):
         _, dU, db = gradient(task, record, U, b)
         U, b = U - 2 * scipy.linalg.cho_solve((task.factor, True), dU), b - 2 * db
     return {0.0: (U, b)}
@@ -93,7 +97,7 @@ def lbfgs(task: Task, record: Record, config: Config, *, metric: bool = False) -
         return (scipy.linalg.solve_triangular(task.factor, V, lower=True, trans=1) if metric else V), b
 
     start = np.concatenate([np.zeros(len(task.mean) * N), np.asarray(task.b, float)])
-    stop: Any = {"maxfun": config.passes, "maxiter": config.passes, "ftol": 1e-12, "gtol": 1e-9}
+    stop: Any = {"maxfun": most_passes(config), "maxiter": most_passes(config), "ftol": 1e-12, "gtol": 1e-9}
     return {0.0: point(scipy.optimize.minimize(value, start, jac=True, method="L-BFGS-B", options=stop).x)}
 
 
@@ -102,7 +106,7 @@ def adam(task: Task, record: Record, config: Config) -> Points:
     size, M = min(128, len(task.H)), len(task.H)
     points: Points = {}
     for rate in config.rates:
-        optimizer = optax.adam(optax.cosine_decay_schedule(rate, config.passes * (M // size)))
+        optimizer = optax.adam(optax.cosine_decay_schedule(rate, most_passes(config) * (M // size)))
 
         @jax.jit
         def epoch(point: Any, state: Any, rows: Array, optimizer: Any = optimizer) -> Any:
@@ -117,7 +121,7 @@ def adam(task: Task, record: Record, config: Config) -> Points:
 
         point: Any = (jnp.zeros((len(task.mean), len(task.b)), task.H.dtype), task.b)
         state, generator = optimizer.init(point), np.random.default_rng(config.seed)
-        for _ in range(config.passes):
+        for _ in range(most_passes(config)):
             rows = generator.permutation(M)[: M // size * size].reshape(-1, size)
             point, state = epoch(point, state, jnp.asarray(rows))
             record(float(_loss(*point, task.H, task.Y, task.penalty)), rate=rate)
@@ -137,17 +141,16 @@ def optimum(problem: Problem, method: str) -> Parts:
     """A row for each way to the minimum."""
     made = functools.cache(lambda: _made(problem))
     for solver in SOLVERS:
-        key = make_key("optimum", solver, features="kernel")
+        key = make_key(method, solver, features="kernel")
         yield key, functools.partial(_optimise, problem, key, made)
 
 
 def _made(problem: Problem) -> tuple[Task, Array, Array]:
     """The task, and the features of all training and of the test images."""
     train, test, weights, *_ = describe_images(problem.config)
-    save_model(problem, "kernel", weights)
     features, start = jax.jit(kernel_features(weights)), time.perf_counter()
     H, H_test = (jnp.concatenate([features(X[m : m + _block]) for m in range(0, len(X), _block)]) for X in (train, test))
-    used = ~held_out_tenth(problem)
+    used = ~problem.held_out
     mean, Y = H[used].mean(axis=0), problem.train.Y[used]
     H, H_test = H - mean[None], H_test - mean[None]
     C = np.asarray(_second_moments(H[used]), float)
@@ -173,7 +176,7 @@ def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, 
             curves.setdefault(rate, []).append(value)
             seconds, done = time.perf_counter() - start, len(curves[rate])
             problem.folder.log(event="pass", solver=solver, rate=rate, passes=done, loss=value, seconds=seconds)
-            progress(sum(map(len, curves.values())), config.passes * max(1, len(config.rates) * (rate > 0)))
+            progress(sum(map(len, curves.values())), most_passes(config) * max(1, len(config.rates) * (rate > 0)))
 
         points = SOLVERS[solver](task, record, config)
     seconds = time.perf_counter() - start
@@ -187,17 +190,17 @@ def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, 
     fields |= {"seed": config.seed, "learning_rate": rate or None, "seconds": seconds, "factor_seconds": task.seconds}
     fields |= {"flops": passes * 4.0 * M * D * N + factored, "dimensions": D}
     logits = H @ fit.U + fit.intercept[None]
-    fields |= dev_scores(problem, logits[held_out_tenth(problem)]) | {"backprop_free": solver != "adam"}
+    fields |= dev_scores(problem, logits[problem.held_out]) | {"backprop_free": solver != "adam"}
+    fields |= {"weights": describe_images(config).weights}
     layer = fit._replace(intercept=fit.intercept - task.mean @ fit.U)
     return [keep(problem, key, linear(layer).params, logits, H_test @ fit.U + fit.intercept[None], **fields)]
 
 
-def above_lowest(results: Results) -> list[Row]:
+def _above_lowest(results: Results) -> list[Row]:
     """Means over seeds; losses are those above the lowest of the seed."""
     lines = []
     for own in groups(where(results.rows, method="optimum"), ["seed"]).values():
-        lowest = min(row["loss"] for row in own)
-        losses = ("loss", *(f"loss_{n}" for n in _shown))
+        lowest, losses = min(row["loss"] for row in own), ("loss", *(f"loss_{n}" for n in _shown))
         lines += [{**row, **{f"{name} above": row[name] - lowest for name in losses if name in row}} for row in own]
     return means(lines, ["solver"])
 
@@ -215,7 +218,7 @@ OPTIMUM = Table(
         Column("test %", "test_accuracy", ".2f", 100),
         Column("seeds", "number", "d"),
     ),
-    above_lowest,
+    _above_lowest,
     "Means over seeds; losses on nine tenths of the training images. Adam has its best rate, which the first seed searched; "
     "the passes of Adam include the search.",
 )

@@ -20,16 +20,14 @@ from jexplicit.runs.progress import console, show
 from jexplicit.solvers.explicit import stack_logits
 from launch.digits import optimum, solved, trained
 from launch.digits.config import PRESETS, Config
-from launch.digits.kernel import kernel, kernel_logits
-from launch.digits.solved import load_model, row_name
+from launch.digits.solved import load_model, model_name, row_name
 from launch.kit.experiment import Experiment
 from launch.kit.views import Row, Section, where
 
-METHODS: dict[str, solved.Method] = {
-    "kernel": kernel,
-    "optimum": optimum.optimum,
-    "trained_readout": trained.trained_readout,
-    **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.networks),
+_methods: dict[str, solved.Method] = {
+    **solved.METHODS,
+    **{"optimum": optimum.optimum, "trained_readout": trained.readout},
+    **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.on_pixels),
 }
 _images_per_call = 1000
 
@@ -47,21 +45,21 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
     stored, rows = read_run(run, "digits")
     if set(stored) != {field.name for field in fields(Config)}:
         raise ValueError(f"{run} is a run of another version: fit its models again, by jexplicit digits with another --out")
-    config = config_of(Config, stored, f"restore it in {run}, or give another run")
+    config_of(Config, stored, f"restore it in {run}, or give another run")
     folder = local_path(run, "--run") / "checkpoints"
-    saved = [row for row in rows if is_checkpoint(folder / solved.model_name(row))]
+    saved = [row for row in rows if is_checkpoint(folder / model_name(row))]
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if not (fitting := where(saved, **wanted)):
         asked = " ".join(f"--{name} {value}" for name, value in wanted.items()) or "--run"
         there = "; ".join(map(row_name, saved)) or "none that was saved"
         raise ValueError(f"{asked}: {run} has no such model; it has {there}")
     row = solved.most_accurate(fitting)
-    params = load_model(folder / solved.model_name(row))
+    params = load_model(folder / model_name(row))
     weights = load_model(folder / row["features"]) if row["method"] in solved.WITH_FEATURES else {}
 
     def logits(X: np.ndarray) -> Array:
         if row["features"] == "kernel":
-            return kernel_logits(config, weights, params, X, row["levels"])
+            return solved.kernel_logits(weights, params, X, row["levels"])
         H = jnp.asarray(pixel_features(X, row["levels"]))
         if row["method"] == "cnn":
             return trained.network_logits(ConvolutionalNetwork((row["height"], row["width"]), row["outputs"]))(params, H)
@@ -116,7 +114,8 @@ def stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -
     return names, X
 
 
-_flags: Any = {"presets": PRESETS, "check": solved.check_images, "extend": ("methods", "layers")}
-_measure = functools.partial(solved.measure, METHODS)
-VIEWS = [*solved.VIEWS, Section("One loss, four optimisers", [optimum.OPTIMUM])]
-EXPERIMENT = Experiment("digits", Config, _measure, VIEWS, title="Digits: solved and trained", **_flags)
+_measure = functools.partial(solved.measure, _methods)
+_views = [*solved.VIEWS, Section("One loss, four optimisers", [optimum.OPTIMUM], {"method": "optimum"})]
+EXPERIMENT = Experiment(
+    "digits", Config, _measure, _views, PRESETS, solved.check_images, ("methods", "layers"), "Digits: solved and trained"
+)

@@ -195,12 +195,8 @@ class MarkovConfig(TrainingFlags):
     batch_size: PositiveInt = 64
     validation_tasks: PositiveInt = 1000
     test_tasks: PositiveInt = 5000
-    states: Annotated[int, Bounds(at_least=2, at_most=1000)] = 3
-    """Number of states of a chain, k."""
     length: Annotated[int, Bounds(at_least=2)] = 64
-    """Length of a sequence, T."""
-    alpha: Annotated[float, Bounds(at_least=1e-30, at_most=1e30)] = 1.0
-    """Parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
+    """Length of a sequence of a chain of three states, T."""
 
 
 _tiny = {"dim": 2, "context": 3, "test_tasks": 200, "seeds": 2, "steps": 100, "batch_size": 16, "validation_tasks": 50}
@@ -231,10 +227,10 @@ COMMANDS = {
         ("copy", CopyConfig, "problems", {}),
         ("softmax", SoftmaxConfig, "layers", {}),
         ("deep-softmax", DeepSoftmaxConfig, "layers", {"warm_steps": 100}),
-        ("noisy", NoisyConfig, "diversity", {}),
-        ("task-diversity", TaskDiversityConfig, "diversity", _few_tasks),
+        ("noisy", NoisyConfig, "problems", {}),
+        ("task-diversity", TaskDiversityConfig, "problems", _few_tasks),
         ("newton", NewtonConfig, "rates", {"depths": 3}),
-        ("mesa", MesaConfig, "recurrences", {}),
+        ("mesa", MesaConfig, "rates", {}),
         ("markov", MarkovConfig, "problems", {"length": 8, "steps": 8}),
     )
 }

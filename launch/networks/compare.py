@@ -16,34 +16,24 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jexplicit.nn.names import InitializerName, NormName, ObjectiveName
-from jexplicit.nn.networks import (
-    FullyConnected,
-    init_variables,
-    initial_state,
-    network_outputs,
-    network_step,
-    variables_of,
-)
+from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
 from jexplicit.nn.training import epoch_order, make_optimizer, objective
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, groups, mean_std, pivot_table, where
 from launch.networks.config import CompareConfig, checked
-from launch.networks.training import Data, finite, open_pictures
+from launch.networks.training import Data, open_pictures
 
-SATURATION = 6.0  # of the output biases: a sigmoid has 0.9975, and a slope of 0.0025
+_saturation = 6.0  # of the output biases: a sigmoid has 0.9975, and a slope of 0.0025
 _deep = 5  # hidden layers of the comparison of initialisers, as in Glorot & Bengio (2010)
-_summarised = {"train_accuracy": (100, ".1f"), "test_accuracy": (100, ".1f"), "dev_loss": (1, ".3f")}
-_against = {"normalisation": "hidden layers", "initializers": "factor on the weights"}
-_by_panel = {f"by {what}": {"xlabel": what, "ylabel": "test accuracy (%)", "xscale": "log"} for what in _against.values()}
 
 
 class Variant(NamedTuple):
     """A network to train, and how.
 
     group: the panel of the figure; value: of what varies, for groups drawn against a number. rates: to try; the best
-    has the lowest mean dev loss. start: from the random variables.
+    has the lowest mean dev loss. batch_size 0: all examples. start: from the random variables.
     """
 
     name: str
@@ -115,12 +105,12 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
     return Outcome(variant.rates[best], rate_losses, last_scores, named, variant.epochs * steps)
 
 
-def variants_of(config: CompareConfig, data: Data) -> Iterator[Variant]:
+def variants_of(config: CompareConfig, outputs: int) -> Iterator[Variant]:
     """The variants of the comparison that the flags name."""
-    make = functools.partial(Variant, rates=config.rates, batch_size=config.batch_size, epochs=config.epochs)
+    make = functools.partial(Variant, rates=config.rates, epochs=config.epochs)
 
     def network(layers: int, **flags: Any) -> FullyConnected:
-        return FullyConnected((config.width,) * layers, data.outputs, **flags)
+        return FullyConnected((config.width,) * layers, outputs, **flags)
 
     match config.what:
         case "normalisation":
@@ -143,47 +133,55 @@ def variants_of(config: CompareConfig, data: Data) -> Iterator[Variant]:
 
 
 def saturate(variables: dict[str, Any]) -> dict[str, Any]:
-    """The network with output biases of ±SATURATION, by turns."""
+    """The network with output biases of ±6, by turns."""
     output = variables["params"]["output"]
     signs = 1 - 2 * (jnp.arange(len(output["bias"])) % 2)
-    biases = SATURATION * signs.astype(output["bias"].dtype)
+    biases = _saturation * signs.astype(output["bias"].dtype)
     return {**variables, "params": {**variables["params"], "output": {**output, "bias": biases}}}
 
 
-def measure(config: CompareConfig, folder: RunFolder) -> Iterator[Part]:
+def _measure(config: CompareConfig, folder: RunFolder) -> Iterator[Part]:
     """Every variant from every seed."""
     data = open_pictures(config, "compare")
-    for variant in variants_of(config, data):
-        yield {"variant": variant.name}, functools.partial(measure_variant, config, folder, variant, data)
+    for variant in variants_of(config, data.outputs):
+        yield {"variant": variant.name}, functools.partial(_variant_rows, config, folder, variant, data)
 
 
-def measure_variant(config: CompareConfig, folder: RunFolder, variant: Variant, data: Data) -> list[Row]:
+def _variant_rows(config: CompareConfig, folder: RunFolder, variant: Variant, data: Data) -> list[Row]:
     """Train a variant and log its curves; diverged runs have no numbers."""
-    seeds, begin, M = range(config.seed, config.seed + config.seeds), time.perf_counter(), len(data.labels)
+    seeds, begin, M = range(config.seed, config.seed + config.seeds), time.perf_counter(), len(data.train.X)
     with stage(f"{config.what}: {variant.name}"):
         outcome = train_variant(variant, data, seeds)
     shared = {"comparison": config.what, "variant": variant.name, "group": variant.group}
-    curves = {name: [finite(seed) for seed in curve] for name, curve in outcome.curves.items()}
-    folder.log(event="curves", **shared, **curves, rates=list(variant.rates), rate_losses=finite(outcome.rate_losses))
+    curves = {name: [_finite(seed) for seed in curve] for name, curve in outcome.curves.items()}
+    folder.log(event="curves", **shared, **curves, rates=list(variant.rates), rate_losses=_finite(outcome.rate_losses))
     shared |= {"value": variant.value, "learning_rate": outcome.rate, "rates": len(variant.rates), "steps": outcome.steps}
     shared |= {"batch_size": min(variant.batch_size or M, M), "epochs": variant.epochs}
     shared |= {"seconds": (time.perf_counter() - begin) / len(seeds), "train_examples": M}
     shared |= {name: data.about[name] for name in ("data", "sha256")}
     known = np.isfinite([values for name, values in outcome.scores.items() if name.endswith("loss")]).all(axis=0)
-    scores = {name: finite(np.where(known, values, np.nan)) for name, values in outcome.scores.items()}
+    scores = {name: _finite(np.where(known, values, np.nan)) for name, values in outcome.scores.items()}
     return [{**shared, "seed": seed, **{name: own[n] for name, own in scores.items()}} for n, seed in enumerate(seeds)]
+
+
+def _finite(values: Any) -> list[float | None]:
+    """Numbers for JSON."""
+    return [x if np.isfinite(x) else None for x in np.asarray(values, float).tolist()]
 
 
 def summaries(results: Results, **fields: Any) -> list[Row]:
     """Mean ± standard deviation over seeds, a line for each variant."""
-    lines = []
+    summarised, lines = {"train_accuracy": (100, ".1f"), "test_accuracy": (100, ".1f"), "dev_loss": (1, ".3f")}, []
     for own in groups(where(results.rows, **fields), ["variant"]).values():
         line = {**own[0], "variant": own[0]["variant"].replace("_", " ")}
-        for name, (scale, form) in _summarised.items():
+        for name, (scale, form) in summarised.items():
             values = [scale * row[name] for row in own if row.get(name) is not None]
             line[name] = mean_std(values, form) if len(values) == len(own) else "all rates diverge"
         lines.append(line)
     return lines
+
+
+_against = {"normalisation": "hidden layers", "initializers": "factor on the weights"}
 
 
 def _curves(results: Results) -> list[Row]:
@@ -203,9 +201,11 @@ def _curves(results: Results) -> list[Row]:
     return [{**row, "y": 100 * row["y"], "line": places[row["panel"]]} for row in rows]
 
 
-_columns = [Column("variant", "variant"), Column("steps", "steps", ",d"), Column("best rate", "learning_rate", ".3g")]
-_columns += [*(Column(f"{part} %", f"{part}_accuracy") for part in ("train", "test")), Column("dev loss", "dev_loss")]
-VARIANTS, SCALES = Table(_columns, summaries), Table(_columns, lambda results: summaries(results, group="scales"))
+_columns = [
+    *(Column("variant", "variant"), Column("steps", "steps", ",d"), Column("best rate", "learning_rate", ".3g")),
+    *(Column("train %", "train_accuracy"), Column("test %", "test_accuracy"), Column("dev loss", "dev_loss")),
+]
+SCALES = Table(_columns, lambda results: summaries(results, group="scales"))
 BY_VALUE = pivot_table(  # of variants with a number, such as a depth
     [Column("test %", "group")],
     "value",
@@ -213,7 +213,8 @@ BY_VALUE = pivot_table(  # of variants with a number, such as a depth
     heading="{:g}",
     rows=lambda results: [line for line in summaries(results) if line.get("value") is not None],
 )
+_by_panel = {f"by {what}": {"xlabel": what, "ylabel": "test accuracy (%)", "xscale": "log"} for what in _against.values()}
 _shown: dict[str, Any] = {"axes": {"xlabel": "epochs", "ylabel": "dev accuracy (%)"}, "by_panel": _by_panel, "size": (4.6, 3.2)}
-COMPARISON = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", legend="below", **_shown)
-VIEWS = [VARIANTS, BY_VALUE, COMPARISON]
-EXPERIMENT = Experiment("networks", CompareConfig, measure, VIEWS, check=checked, title="launch.networks compare")
+_figure = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", legend="below", **_shown)
+_views = [Table(_columns, summaries), BY_VALUE, _figure]
+EXPERIMENT = Experiment("networks", CompareConfig, _measure, _views, check=checked, title="launch.networks compare")

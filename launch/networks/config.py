@@ -9,7 +9,7 @@ import tyro
 from jexplicit.data.corpora import Split
 from jexplicit.nn.names import Activation, Direct, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
-from launch.kit.command import Preset
+from launch.kit.command import Command, Preset
 from launch.shared import flags
 from launch.shared.flags import Images, Run
 
@@ -143,12 +143,8 @@ class TransformerConfig(flags.Text, Run):
 class AutoencoderConfig(Pictures, Descent):
     """Autoencoders: linear ones and a bottleneck; anomalies, codes and memories."""
 
-    GROUPS: ClassVar = {"bottleneck": "network", "memories": "memories"}
+    GROUPS: ClassVar = {"anomaly": "experiment", "memories": "memories"}
 
-    bottleneck: PositiveInt = 16
-    """Width of the bottleneck layer, k."""
-    width: PositiveInt = 64
-    """Width of the layers on both sides of the bottleneck."""
     anomaly: NonNegativeInt = 8
     """Class that is left out of training, to be detected by its reconstruction error."""
     learning_rate: PositiveFloat = 3e-3
@@ -158,16 +154,12 @@ class AutoencoderConfig(Pictures, Descent):
     """Number of training examples of the over-parameterised autoencoder, which memorises them."""
     memory_width: PositiveInt = 256
     """Over-parameterised autoencoder: width of the hidden layers."""
-    memory_depth: PositiveInt = 4
-    """Over-parameterised autoencoder: number of hidden layers."""
     memory_activations: tuple[Activation, ...] = ("relu",)
     """Over-parameterised autoencoder: nonlinearities; a network for each of them and each scale."""
     memory_scales: tuple[PositiveFloat, ...] = (1.0, 0.4)
     """Over-parameterised autoencoder: factors on the initial weights (He). Maps of small weights contract more."""
     memory_steps: PositiveInt = 3000
     """Over-parameterised autoencoder: full-batch training steps."""
-    iterations: PositiveInt = 500
-    """Over-parameterised autoencoder: how many times its map is iterated."""
 
 
 @dataclass(frozen=True)
@@ -182,16 +174,13 @@ class CompareConfig(Pictures):
     seeds: PositiveInt = 3
     """Number of runs of every variant, with seeds --seed, --seed + 1, ..."""
     rates: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
-    """Learning rates to try for every variant; the best has the lowest dev loss after the last epoch. Adaptive optimisers also
-    try a hundredth of each."""
+    """Learning rates to try for every variant, and a tenth of each with Adam; the best has the lowest dev loss at the end."""
     width: PositiveInt = 64
     """Width of the hidden layers."""
     depths: tuple[PositiveInt, ...] = (2, 8, 24)
     """normalisation: numbers of hidden layers to compare."""
     epochs: PositiveInt = 30
     """Passes over the data."""
-    batch_size: NonNegativeInt = 32
-    """Examples per step; 0: all of them. Examples that do not fill the last batch of an epoch are left out."""
 
 
 def checked(config: Any) -> Any:
@@ -224,7 +213,7 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
 _digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
 _text: dict[str, Any] = {"limit": 30, "hidden": (16,), "epochs": 2, "batch_size": 64, "direct": "tokens"}
 _text |= {"tokenizer": "char", "embedding": 4, "samples": 2}
-_memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
+_memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_scales": (0.4,), "memory_steps": 50}
 _network: Any = {"limit": 30, "tokenizer": "char", "window": 32, "width": 16, "layers": 1}
 _training: Any = {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "samples": 1}
 _characters: Any = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
@@ -234,43 +223,47 @@ _a100: Any = {"window": 256, "width": 384, "layers": 6, "heads": 6, "dropout": 0
 _h100: Any = {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0.1, "batch_size": 64, "steps": 3000}
 _h100 |= {"learning_rate": 6e-4, "warmup": 200}
 _compare: dict[str, Any] = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
-PRESETS: dict[str, dict[str, Preset]] = {
-    "mlp-lm": {"tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores.")},
-    "transformer-lm": {
-        "tiny": Preset(
-            TransformerConfig(out="runs/transformer_tiny", heads=2, **_network, **_training), "30 documents; 20 s on 2 cores."
+_of_mlp = {"tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores.")}
+_of_transformers = {
+    "tiny": Preset(
+        TransformerConfig(out="runs/transformer_tiny", heads=2, **_network, **_training), "30 documents; 20 s on 2 cores."
+    ),
+    "shakespeare-cpu": Preset(
+        TransformerConfig(out="runs/transformer_shakespeare_cpu", positions="learned", **_characters),
+        "tiny Shakespeare with --train input.txt, in nanoGPT's setting for a CPU; 4 minutes on 2 CPU cores. Loss by window "
+        "1.90 (there: 1.88).",
+    ),
+    "shakespeare": Preset(
+        TransformerConfig(out="runs/transformer_shakespeare", steps=5000, evaluations=20, **_larger, **_characters),
+        "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
+    ),
+    "shakespeare-gpu": Preset(
+        TransformerConfig(
+            out="runs/transformer_shakespeare_gpu", positions="learned", steps=5000, evaluations=20, **_a100, **_characters
         ),
-        "shakespeare-cpu": Preset(
-            TransformerConfig(out="runs/transformer_shakespeare_cpu", positions="learned", **_characters),
-            "tiny Shakespeare with --train input.txt, in nanoGPT's setting for a CPU; 4 minutes on 2 CPU cores. Loss by window "
-            "1.90 (there: 1.88).",
-        ),
-        "shakespeare": Preset(
-            TransformerConfig(out="runs/transformer_shakespeare", steps=5000, evaluations=20, **_larger, **_characters),
-            "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
-        ),
-        "shakespeare-gpu": Preset(
-            TransformerConfig(
-                out="runs/transformer_shakespeare_gpu", positions="learned", steps=5000, evaluations=20, **_a100, **_characters
-            ),
-            "tiny Shakespeare with --train input.txt, in nanoGPT's setting for an A100 (there: 1.4697); a minute on an "
-            "H100. Loss by window 1.480.",
-        ),
-        "babylm": Preset(
-            TransformerConfig(out="runs/transformer_babylm", **_subwords),
-            "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words. Dev perplexity 39.8.",
-        ),
-        "babylm-gpu": Preset(
-            TransformerConfig(out="runs/transformer_babylm_gpu", **_subwords | _h100),
-            "the same with 21 M weights and three passes; 2 minutes on an H100. Dev perplexity 31.3.",
-        ),
-    },
-    "autoencoder": {
-        "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_memory), _digits),
-        "memories": Preset(
-            AutoencoderConfig("runs/memories", memory_activations=get_args(Activation), memory_scales=(1.0, 0.4, 0.2)),
-            "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
-        ),
-    },
-    "compare": {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)},
+        "tiny Shakespeare with --train input.txt, in nanoGPT's setting for an A100 (there: 1.4697); a minute on an "
+        "H100. Loss by window 1.480.",
+    ),
+    "babylm": Preset(
+        TransformerConfig(out="runs/transformer_babylm", **_subwords),
+        "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words. Dev perplexity 39.8.",
+    ),
+    "babylm-gpu": Preset(
+        TransformerConfig(out="runs/transformer_babylm_gpu", **_subwords | _h100),
+        "the same with 21 M weights and three passes; 2 minutes on an H100. Dev perplexity 31.3.",
+    ),
+}
+_of_autoencoders = {
+    "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, **_memory), _digits),
+    "memories": Preset(
+        AutoencoderConfig("runs/memories", memory_activations=get_args(Activation), memory_scales=(1.0, 0.4, 0.2)),
+        "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
+    ),
+}
+_of_comparisons = {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)}
+COMMANDS = {
+    "mlp-lm": Command(MLPConfig, "launch.networks.sequence_lm:MLP", _of_mlp),
+    "transformer-lm": Command(TransformerConfig, "launch.networks.sequence_lm:TRANSFORMER", _of_transformers),
+    "autoencoder": Command(AutoencoderConfig, "launch.networks.autoencoder:EXPERIMENT", _of_autoencoders),
+    "compare": Command(CompareConfig, "launch.networks.compare:EXPERIMENT", _of_comparisons),
 }

@@ -87,7 +87,6 @@ networks autoencoder --data nothing | name that of its files, --data-dir DIR
 networks compare colours | normalisation
 icl one-step --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
 digits --methods | need at least one value each
-digits --methods kernel --grid 9 | --grid 9 of images 8 pixels wide: use at most 8
 digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 numbers take 16,000 GB
 blur train --unroll 1 2 --meta-steps 1 | give each flag one number per stage
 blur nothing | choose one of train, tasks

@@ -16,12 +16,10 @@ from launch.digits.solved import most_accurate
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import __main__ as icl
 from launch.icl.config import LayerFlags
-from launch.icl.rates import make_model
-from launch.icl.training import make_recipe, make_regression
+from launch.icl.training import make_model, make_recipe, make_regression
 from launch.kit.views import Results
-from launch.networks import __main__ as networks
 from launch.networks import compare
-from launch.networks.config import PRESETS, checked
+from launch.networks.config import COMMANDS, checked
 
 
 def test_presets_are_valid_configurations():
@@ -40,9 +38,9 @@ def test_presets_are_valid_configurations():
         check_bounds(preset.config)
     for preset in blur.TRAIN.values():
         blur.check(preset.config)
-    for name, command in networks.COMMANDS.items():
-        assert "tiny" in PRESETS[name]
-        for preset in PRESETS[name].values():
+    for command in COMMANDS.values():
+        assert "tiny" in command.presets
+        for preset in command.presets.values():
             check_bounds(preset.config)
             config: Any = preset.config
             files = {"train": ("input.txt",)} if getattr(config, "corpus", "docs") == "text" else {}

@@ -35,7 +35,7 @@ def test_a_variant_is_a_plain_loop_of_steps(data):
     )
     variant = Variant("a", network, optimizer="momentum", rates=rates, batch_size=10, epochs=3)
     found = train_variant(variant, data, seeds)
-    steps, loss = len(data.labels) // 10, objective("softmax_cross_entropy")
+    steps, loss = len(data.train.X) // 10, objective("softmax_cross_entropy")
     losses = np.empty((2, 2))
     X, Y = data.dev
     for n, rate in enumerate(rates):
@@ -45,7 +45,7 @@ def test_a_variant_is_a_plain_loop_of_steps(data):
             state = initial_state(variables, optimizer)
             step = jax.jit(network_step(network, loss, optimizer, seed=jnp.uint32(seed)))
             for epoch in (1, 2, 3):
-                for m in epoch_order(seed, epoch, len(data.labels))[: steps * 10].reshape(steps, 10):
+                for m in epoch_order(seed, epoch, len(data.train.X))[: steps * 10].reshape(steps, 10):
                     state, _ = step(state, (data.train.X[m], data.train.Y[m]))
             losses[n, s] = loss(network_outputs(network, variables_of(state), jnp.asarray(X)), jnp.asarray(Y)).mean()
     np.testing.assert_allclose(found.rate_losses, losses.mean(axis=1), rtol=1e-4)
@@ -73,7 +73,7 @@ VARIED = {  # by comparison: what its variants differ in, and what its report ha
 def test_every_variant_has_a_name_of_its_own_and_a_true_setting(data):
     for what in ComparisonName.__args__:
         varied, _ = VARIED[what]
-        variants = [*variants_of(CompareConfig("out", what=what), data)]
+        variants = [*variants_of(CompareConfig("out", what=what), data.outputs)]
         assert len({variant.name for variant in variants}) == len(variants) >= 3
         assert all(variant.rates and variant.epochs > 0 for variant in variants)
         settings = {varied(variant) for variant in variants}

@@ -24,10 +24,7 @@ from launch.kit.views import only, where
 pytestmark = pytest.mark.slow
 
 M = 100
-FLAGS = (
-    f"--limit {M} --epochs 4 --batch-size 30 --sweeps 8 --quadratic-sweeps 4 --passes 6 "
-    "--frequencies 20 --axes 15 --kernel-sweeps 3 --hidden 8 --patience 2 --learning-rate 0.5 --cnn-epochs 3 --readout-epochs 3"
-)
+FLAGS = f"--limit {M} --epochs 8 --sweeps 8 --frequencies 20"
 TRAINED = (("network", 2), ("cold", 1), ("cold", 2), ("warm", 1), ("warm", 2))
 WARM = {"method": "warm", "layers": 1, "epoch": 0}
 DATA = read_images("digits", limit=M)
@@ -99,21 +96,22 @@ def test_rows_of_trained_models_are_of_the_epoch_with_the_lowest_held_out_loss(f
         losses = [epoch["dev_loss"] for epoch in curve]
         row = only(rows(finished), method=method, layers=layers)
         last, best = row["epochs"], row["best_epoch"]
-        assert last == len(losses) - 1 and best == np.argmin(losses) and row["stopped"] == (last - best == 2)
+        assert last == len(losses) - 1 and best == np.argmin(losses) and row["stopped"] == (last - best == 5)
         for field in ("dev_accuracy", "dev_loss", "test_accuracy", "test_loss"):
             assert row[field] == pytest.approx(curve[best][field], rel=1e-5), field  # float32, compiled for other shapes
 
 
 def test_the_reference_numbers_on_mnist(data_dir, tmp_path):
     out = tmp_path / "run"
-    kernel = "--angles 2 --octaves 2 --grid 4 --axes 100 --frequencies 256".split()
-    flags = ["--methods", "explicit", "kernel", *kernel, "--data-dir", f"{data_dir}/mnist"]
+    flags = ["--methods", "explicit", "--data-dir", f"{data_dir}/mnist"]
     assert main("digits --preset mnist", out, *flags) == 0
     found = functools.partial(only, rows(out))
     # measured elsewhere with the paper's preprocessing; 0.2 % is 20 images
     assert found(method="explicit", layers=1)["test_accuracy"] == pytest.approx(0.8334, abs=0.002)
     assert found(method="explicit", layers=2)["test_accuracy"] == pytest.approx(0.8364, abs=0.002)
-    assert max(r["test_accuracy"] for r in where(rows(out), backprop_free=True)) >= 0.97
+    kernel = ["--methods", "kernel", "--frequencies", "256", "--limit", "10000", "--data-dir", f"{data_dir}/mnist"]
+    assert main("digits --preset mnist", tmp_path / "kernel", *kernel) == 0
+    assert max(r["test_accuracy"] for r in rows(tmp_path / "kernel")) >= 0.97
 
 
 # launch.classify

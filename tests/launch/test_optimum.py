@@ -43,7 +43,7 @@ def test_the_gradient_is_a_difference_of_losses(task):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_ends_at_the_minimum_of_scikit_learn(task, solver):
     losses, passes = list[float](), 300 if solver == "adam" else 240  # Adam has a batch an epoch here
-    config = Config("", passes=passes, rates=(1e-2, 1e-1))
+    config = Config("", epochs=passes, rates=(1e-2, 1e-1))
     points = SOLVERS[solver](task, lambda value, **about: losses.append(value), config)
     U, b = min(points.values(), key=lambda point: loss(task, *map(np.asarray, point)))
     labels = np.asarray(task.Y).argmax(axis=1)

@@ -19,8 +19,7 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.runs.files import read_events
 from launch import cli
 from launch.icl.config import InputFlags
-from launch.icl.rates import TEST, make_model, random_key
-from launch.icl.training import descent_families, measure_families
+from launch.icl.training import TEST, descent_families, make_model, measure_families, random_key
 from launch.kit.views import where
 from launch.lm import models as lm_models
 
