@@ -59,7 +59,6 @@ sample --run {{run}} --radius 7 | has no model with radius 7: it has unigram_1
 next --run {{run}} --radius 0 | has no model with radius 0
 sample --run {{run}} --method warm | has no model with method warm
 sample --run {{text}} | is no model that can be read
-feature-machine modular --kernel cubic | invalid choice 'cubic'
 score --run {{run}} --text missing.txt | no such file
 score --run {{run}} --text {{text}} --max-perplexity 3 | --max-perplexity and --kept go together
 score --run {{run}} --text {{text}} --max-perplexity 3 --kept {{text}} | is read by --text
