@@ -9,22 +9,19 @@ from icl.names import RATES, Families, Objective, Output, Start
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit.command import Command, Preset
+from launch.shared.flags import Run
 
 
 @dataclass(frozen=True)
-class BlurConfig:
+class BlurConfig(Run):
     """Flags of both commands."""
 
-    GROUPS: ClassVar = {"out": "run"}
-
-    out: str
-    """Run folder to write: config, results, metrics, figures, report.md, checkpoints and genomes."""
-    seed: NonNegativeInt = 0
-    """Seed of genomes, initial synapses, minibatches and splits."""
     devices: PositiveInt | None = None
     """Number of devices to split the genomes over. Default: all accelerators, or one virtual CPU device per core."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
+    learners: PositiveInt = 10
+    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
+    batch_size: PositiveInt = 64
+    """Examples per update."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,6 @@ class TrainConfig(Design, BlurConfig):
     """Use only images of these classes, as the classes 0, 1, .. Default: all classes."""
     widths: tuple[PositiveInt, ...] = (32,)
     """Widths of the learners' hidden layers, such as 256 128 for two."""
-    batch_size: PositiveInt = 64
-    """Examples per update."""
-    learners: PositiveInt = 10
-    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
     steps: PositiveInt = 100
     """Number of updates of each learner that is measured."""
     start: Start = "random"
@@ -108,9 +101,6 @@ class TasksConfig(BlurConfig):
     data_dir: str | None = None
     """Folder of MNIST's idx files. Default: the folder mnist in $JEXPLICIT_DATA_DIR."""
     learners: PositiveInt = 3
-    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
-    batch_size: PositiveInt = 64
-    """Examples per update."""
 
 
 @refuses

@@ -1,4 +1,4 @@
-"""Learned update rules beside gradient descent: meta-trained or known ones, and their speed-up over Adam on small tasks.
+"""Learned update rules beside gradient descent, and their speed-up over Adam.
 
 Views show accuracy by updates, plain and with the rule's normalisation (the source's Fig. 6), and descent as a genome. The
 speed-up is the number of updates that Adam needs to reach the rule's accuracy after n updates, divided by n. An update of

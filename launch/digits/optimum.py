@@ -193,7 +193,7 @@ def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, 
     fields |= dev_scores(problem, logits[problem.held_out]) | {"backprop_free": solver != "adam"}
     fields |= {"weights": describe_images(config).weights}
     layer = fit._replace(intercept=fit.intercept - task.mean @ fit.U)
-    return [keep(problem, key, linear(layer).params, logits, H_test @ fit.U + fit.intercept[None], **fields)]
+    return [keep(problem, key, linear(layer)[0], logits, H_test @ fit.U + fit.intercept[None], **fields)]
 
 
 def _above_lowest(results: Results) -> list[Row]:

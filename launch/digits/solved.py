@@ -161,13 +161,7 @@ def most_accurate(rows: Sequence[Row]) -> Row:
 
 _ridge = 1e-4  # of the sweeps with a bound on the curvature, in units of the features' mean square
 _quadratic_sweeps = 30
-
-
-class Model(NamedTuple):
-    """The saved arrays of a model, and its logits."""
-
-    params: Any
-    logits: Callable[[Array], Array]
+Model = tuple[Any, Callable[[Array], Array]]  # the saved arrays, and the logits of features
 
 
 def _pixels(problem: Problem, method: str) -> Parts:
@@ -202,8 +196,8 @@ def _measure(problem: Problem, key: Row) -> list[Row]:
         jax.block_until_ready(params)
     seconds = time.perf_counter() - start
     both = (logits(train.H), logits(test.H))
-    part = _solve(key, train.rows(~held_out), K, {"sweeps": number})  # which has not seen the held-out tenth
-    dev = part.logits(train.H[held_out])
+    _, of_part = _solve(key, train.rows(~held_out), K, {"sweeps": number})  # which has not seen the held-out tenth
+    dev = of_part(train.H[held_out])
     row: Row = {"epochs": number, "priming_number": K, "seconds": seconds, **dev_scores(problem, dev)}
     if method == "explicit":
         temperature = fit_temperature(dev, problem.train.labels[held_out])
@@ -218,7 +212,7 @@ def _solve(key: Row, split: Split, K: Any, options: Any) -> Model:
     H, Y, _ = split
     if key["method"] == "explicit":
         decoders = explicit_decoders(split, K, key["layers"])
-        return Model(list(decoders), functools.partial(stack_logits, decoders))
+        return list(decoders), functools.partial(stack_logits, decoders)
     if key["method"] == "quadratic":
         return linear(sweeps.curvature_bound_sweeps(H, Y, ridge=_ridge, **options))
     return linear(sweeps.iterative_scaling_sweeps(H, Y, explicit_solution(dense_cooccurrence(H, Y), K), **options))
@@ -231,7 +225,7 @@ def explicit_decoders(split: Split, K: float, layers: int) -> tuple[Array, ...]:
 
 def linear(fit: SoftmaxFit) -> Model:
     """A softmax layer with an intercept."""
-    return Model({"U": fit.U, "intercept": fit.intercept}, fit.logits)
+    return {"U": fit.U, "intercept": fit.intercept}, fit.logits
 
 
 # --- least squares and a softmax layer on random Fourier features of scattering ----------------------------------------------
@@ -294,13 +288,7 @@ def kernel_logits(weights: Mapping[str, Any], params: Mapping[str, Array], X: np
     return streamed_logits(SoftmaxFit(params["U"], params["intercept"], ()), Z, kernel_features(weights))
 
 
-class Readout(NamedTuple):
-    """A layer for all images, one for nine tenths, and one temperature."""
-
-    fit: SoftmaxFit
-    part: SoftmaxFit
-    temperature: float
-    seconds: float
+Readout = tuple[SoftmaxFit, SoftmaxFit, float, float]  # for all images, for nine tenths, the temperature and seconds
 
 
 def _kernel(problem: Problem, method: str) -> Parts:
@@ -320,15 +308,15 @@ def _both_readouts(problem: Problem, key: Row) -> list[Row]:
     squares = len(train) * (H + D**2 * (1 + 1 / 8) + products) + (len(_ridges) + 1) * factor
     softmax = 1.9 * _kernel_sweeps * len(train) * (H + 2 * products) + 2 * factor  # over nine tenths, and over all
     rows = []
-    for solver, (*fits, temperature, seconds) in readouts.items():
-        fit, part = (tempered(each, temperature, ridge)[0] for each in fits)
+    for solver, (fit, part, temperature, seconds) in readouts.items():
+        fit, part = (tempered(each, temperature, ridge)[0] for each in (fit, part))
         fields = {"epochs": _kernel_sweeps if solver == "softmax" else 0, "temperature": temperature, **about}
         fields |= {"solve_seconds": seconds, "seconds": feature_seconds + seconds}
         fields |= {"flops": feature_flops + squares + softmax * (solver == "softmax")}
         fields |= dev_scores(problem, streamed_logits(part, train[problem.held_out], features))
         fields["part_test_accuracy"] = accuracy(streamed_logits(part, test, features), problem.test.labels)
         logits = (streamed_logits(fit, Z, features) for Z in (train, test))
-        rows.append(keep(problem, {**key, "solver": solver}, linear(fit).params, *logits, **fields))
+        rows.append(keep(problem, {**key, "solver": solver}, linear(fit)[0], *logits, **fields))
     return rows
 
 
@@ -367,8 +355,8 @@ def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str
     all_softmax = jax.block_until_ready(softmax_sweeps(gram, whole, softmax, softmax_ridge, "softmax, all images"))
     first, middle, last, end = np.diff([*laps, time.perf_counter()]).tolist()
     return ridge, {
-        "least_squares": Readout(all_squares, squares, temperature, first + last),
-        "softmax": Readout(all_softmax, softmax, softmax_temperature, first + middle + last + end),
+        "least_squares": (all_squares, squares, temperature, first + last),
+        "softmax": (all_softmax, softmax, softmax_temperature, first + middle + last + end),
     }
 
 

@@ -172,7 +172,7 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
     fields |= {"dimensions": D, "feature_seconds": feature_seconds, "seconds": feature_seconds + fields["solve_seconds"]}
     fields["flops"] += feature_flops + 2.0 * fields["steps"] * _batch_size * weights["W"].size
     both = (streamed_logits(fit, Z, features) for Z in (train, test))
-    return [keep(problem, key, solved.linear(fit).params, *both, **fields)]
+    return [keep(problem, key, solved.linear(fit)[0], *both, **fields)]
 
 
 def _adamw(problem: Problem, epochs: int, rate: float, decay: float) -> optax.GradientTransformation:

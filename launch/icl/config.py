@@ -9,22 +9,18 @@ from icl.names import Inputs
 from jexplicit.nn.names import ScheduleName
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset
+from launch.shared.flags import Run
 
 
 @dataclass(frozen=True)
-class Flags:
+class Flags(Run):
     """Flags of all experiments."""
 
-    GROUPS: ClassVar = {"out": "run", "test_tasks": "measurements"}
+    GROUPS: ClassVar = {"test_tasks": "measurements"}
 
-    out: str
-    """Run folder to write: config, results, figures, report.md and the trained layers."""
     seed: Annotated[int, Bounds(at_least=0, at_most=2**32 - 1)] = 0
-    """First random seed; also the seed of the validation and test tasks."""
     devices: int | None = None
     """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
     test_tasks: PositiveInt = 200_000
     """Number of fresh tasks that results are computed on, and of contexts whose eigenvalues rates are fitted to."""
 
@@ -56,9 +52,8 @@ class TrainingFlags(Flags):
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of Adam at the first step."""
     cooling: ScheduleName = "cosine"
-    """Schedule of the learning rate over the steps of a training. cosine, linear: down to 0. exponential: down to a hundredth.
-    step: a tenth after two thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the
-    solution."""
+    """Schedule of the learning rate. cosine, linear: down to 0. exponential: down to a hundredth. step: a tenth after two
+    thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the solution."""
     validation_tasks: PositiveInt = 10_000
     """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
 
@@ -208,16 +203,16 @@ _presets = {
 }
 
 
-def _command(name: str, config: type[Flags], where: str, tiny: Mapping[str, Any], presets: Mapping[str, Preset]) -> Command:
+def _command(name: str, config: type[Flags], where: str, tiny: Mapping[str, Any]) -> Command:
     """An experiment with the preset `tiny` beside others."""
     small = {field.name: _tiny[field.name] for field in dataclasses.fields(config) if field.name in _tiny}
     quick = Preset(config(**{"out": f"runs/icl_{name}_tiny", **small, **tiny}), "seconds; the numbers mean nothing.")
-    function = f"launch.icl.{where}:{name.upper().replace('-', '_')}"
-    return Command(config, function, {"tiny": quick, **presets}, f"icl {name}")
+    presets, function = _presets if name == "multi-step" else {}, name.upper().replace("-", "_")
+    return Command(config, f"launch.icl.{where}:{function}", {"tiny": quick, **presets}, f"icl {name}")
 
 
 COMMANDS = {
-    name: _command(name, config, where, tiny, _presets if name == "multi-step" else {})
+    name: _command(name, config, where, tiny)
     for name, config, where, tiny in (
         ("one-step", OneStepConfig, "layers", {}),
         ("multi-step", MultiStepConfig, "layers", {"warm_steps": 100}),

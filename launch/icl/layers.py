@@ -11,7 +11,7 @@ import numpy as np
 from icl.attention import head_maps, softmax_descent_layer, softmax_layers
 from icl.descent import interpolate, ridge
 from icl.rates import context_eigenvalues, evaluate_polynomial
-from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
+from icl.tasks import Tasks, sample_tasks, vmap_tasks
 from jexplicit.runs.devices import full_precision
 from launch.icl import training
 from launch.icl.config import CurvatureConfig, DeepSoftmaxConfig, LayerFlags, MultiStepConfig, OneStepConfig, SoftmaxConfig
@@ -32,9 +32,10 @@ def _regression(config: OneStepConfig | MultiStepConfig, folder: RunFolder) -> l
         runs |= {"warm": config.warm_steps} if config.warm_steps else {}
     constructed, families = training.constructed_layers(config, model), training.descent_families(config, model)
     (_, about), *_ = training.descent_family(config, model, "gd++").members
+    by_ridge = lambda penalty, batch: vmap_tasks(lambda s: ridge(s, penalty))(batch)  # noqa: E731
     families += [
         Family("constructed", training.make_regression(model).predict, [(constructed, about)]),
-        Family("ridge", _by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})]),
+        Family("ridge", by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})]),
     ]
     for start, steps in runs.items():
         trained = training.trained_family(config, folder, model, start=start, steps=steps)
@@ -43,10 +44,6 @@ def _regression(config: OneStepConfig | MultiStepConfig, folder: RunFolder) -> l
             middle = [(interpolate(layers, constructed, dim=model.tasks.dim), entry) for layers, entry in trained.members]
             families.append(trained._replace(name="interpolated", members=middle))
     return training.measure_families(config, model, families)
-
-
-def _by_ridge(penalty: Any, batch: Sequence) -> Any:
-    return vmap_tasks(lambda s: ridge(s, penalty))(batch)
 
 
 _panels = {

@@ -408,16 +408,7 @@ _series_styles = {  # trained layers as points, of the solved ones' colours
 }
 _series_styles |= {name: {"color": COLOURS[c], "linestyle": "--"} for name, c in (("dMMSE", "warm"), ("ridge", "ridge"))}
 _diversity_axes = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
-_lines = Lines(
-    "task_diversity",
-    "training_tasks",
-    "value",
-    _series,
-    "measure",
-    _diversity_curves,
-    _series_styles,
-    _diversity_axes,
-    legend="right",
-)
-_diversity_views = [THRESHOLDS, _lines._replace(by_panel={"fresh tasks": {"yscale": "log"}})]
+_panels: Any = {"axes": _diversity_axes, "by_panel": {"fresh tasks": {"yscale": "log"}}, "legend": "right"}
+_lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _diversity_curves, _series_styles, **_panels)
+_diversity_views = [THRESHOLDS, _lines]
 TASK_DIVERSITY = experiment("task-diversity", _task_diversity, _diversity_views, title="Task diversity", keys=_diversity_keys)

@@ -14,10 +14,9 @@ from jax import lax
 from icl import rates, recurrences
 from icl.rates import Polynomial, evaluate_polynomial, optimal_polynomials
 from icl.recurrences import Dynamics, Stream, Streams, delta_losses, hebbian_losses, mesa_recursion
-from icl.tasks import Tasks
 from jexplicit.runs.progress import stage
 from launch.icl.config import DepthsConfig, MesaConfig, NewtonConfig
-from launch.icl.training import COLOURS, LOSS, TEST, VALIDATION, Model, experiment, make_model, random_key, spectrum
+from launch.icl.training import LOSS, TEST, VALIDATION, Model, experiment, make_model, random_key, spectrum
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, cell, pivot, pivot_table, points
 
@@ -69,12 +68,7 @@ DEPTHS_TABLE = Table(
     "the degree of GD++, (3^K - 1)/2, are below the bound. It and the distance to it are of the law that rates are fitted to, "
     "with its extrapolated tails; the other losses are of fresh contexts.",
 )
-_marker = {"marker": "o", "markersize": 4}
-_styles = {
-    **{name: {"color": COLOURS[c], **_marker} for name, c in zip(_series.values(), ("gd", "gd++", "trained"), strict=False)},
-    "Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"},
-    _bound: {"color": "grey", "linestyle": "--"},
-}
+_styles = {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}, _bound: {"color": "grey", "linestyle": "--"}}
 _depths_axes = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
 _depths_figure = Lines("depths", "layers", "loss", _depth_series, styles=_styles, axes=_depths_axes)
 DEPTHS = experiment("depths", _depths, [DEPTHS_TABLE, _depths_figure], title="Depth")
@@ -99,8 +93,10 @@ def _newton(config: NewtonConfig, folder: RunFolder, task: str) -> Iterator[Row]
         with jax.enable_x64(True):
             values, weights = map(jnp.asarray, rates.weighted_eigenvalues(random_key(config, TEST), tasks, number))
             each = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
-            layers = [float(_layers_loss(values, weights, eta, gamma, tasks)) for eta, gamma in each]
-            steps = [float(_newton_loss(values, weights, float(k))) for k in range(_steps)]
+            of_layers = jax.jit(lambda values, w, *each: loss_of(w, rates.residual(values, *each, tasks.context)))
+            of_newton = jax.jit(lambda values, w, k: loss_of(w, rates.newton_residual(values, k)))
+            layers = [float(of_layers(values, weights, *one)) for one in each]
+            steps = [float(of_newton(values, weights, float(k))) for k in range(_steps)]
     folder.log(event="newton", task=task, layers=layers, from_identity=steps)
     for one, loss in zip(solved, layers, strict=True):
         about = {"loss": loss, "eta": one.eta.tolist(), "gamma": one.gamma.tolist(), "test_tasks": number}
@@ -111,16 +107,6 @@ def _newton(config: NewtonConfig, folder: RunFolder, task: str) -> Iterator[Row]
 def loss_of(weights: jax.Array, r: jax.Array) -> jax.Array:
     """Half the mean of `sum_i w_i r(λ_i)²` over contexts."""
     return jnp.mean(jnp.sum(weights * r**2, axis=1)) / 2
-
-
-@jax.jit
-def _layers_loss(values: jax.Array, weights: jax.Array, eta: jax.Array, gamma: jax.Array, tasks: Tasks) -> jax.Array:
-    return loss_of(weights, rates.residual(values, eta, gamma, tasks.context))
-
-
-@jax.jit
-def _newton_loss(values: jax.Array, weights: jax.Array, k: float) -> jax.Array:
-    return loss_of(weights, rates.newton_residual(values, k))
 
 
 def steps_per_layer(rows: Iterable[Row]) -> float:
@@ -277,16 +263,15 @@ def _with_expectation(row: Row) -> str:
     return f"{row['loss']:#.3g}" + (f" ({expected:#.3g})" if expected else "")
 
 
-def _by_token(results: Results) -> Iterator[Row]:
-    for e in results.events("positions", "task", "predictor"):
-        yield from points(range(1, len(e["losses"]) + 1), e["losses"], predictor=e["predictor"], panel=e["task"])
-
-
 _mesa_styles = {"ridge": {"color": "black", "linestyle": ":"}, _gradients: {"linestyle": ":", "linewidth": 2.5}}
 _mesa_axes = {"xlabel": "tokens", "xscale": "log", "yscale": "log", "ylabel": LOSS}
-_mesa_figure = Lines(
-    "mesa", "x", "y", "predictor", "panel", _by_token, _mesa_styles, _mesa_axes, size=(2.8, 2.6), legend="below"
-)
+_by_token = lambda results: [  # noqa: E731
+    row
+    for e in results.events("positions", "task", "predictor")
+    for row in points(range(1, len(e["losses"]) + 1), e["losses"], predictor=e["predictor"], task=e["task"])
+]
+_mesa_panels: Any = {"rows": _by_token, "styles": _mesa_styles, "axes": _mesa_axes, "size": (2.8, 2.6), "legend": "below"}
+_mesa_figure = Lines("mesa", "x", "y", "predictor", "task", **_mesa_panels)
 LOSSES = pivot_table([Column("stream", "task")], "predictor", _with_expectation, rows={"task": _streams})
 _mesa_note = "Half the mean squared error of an output after the last pair, in brackets its expectation in closed form."
 _mesa_views = [LOSSES._replace(note=_mesa_note), _mesa_figure]
