@@ -64,16 +64,12 @@ def _copy(config: CopyConfig, folder: RunFolder, attention: str | None) -> Itera
         found = problems.copy_sensitivity(layers, problem.tokens(few), softmax=softmax)._asdict()
         return {"loss": problem.loss(layers, batch)} | {f"sensitivity_{what}": x for what, x in found.items()}
 
-    def evaluation() -> training.Measure:
-        for predictor, loss in levels(validation).items():
-            folder.log(event="reference", model=name, predictor=predictor, loss=loss)
-        return lambda layers: measured(layers, validation)
-
     init = partial(init_layers, width=problem.width, layers=2, scale=0.02 / 2)
     recipe, every = Recipe(config.batch_size, config.learning_rate, gradient_clip=10.0), max(1, min(500, config.steps // 20))
     options: Any = {"seeds": config.seeds if softmax else 1, "every": every}
+    options |= {"measure": partial(measured, batch=validation), "references": levels(validation)}
     batch = problem.sample(random_key(config, TEST), config.test_tasks)
-    for layers, entry in training.train(config, folder, name, init, problem, recipe, evaluation, **options):
+    for layers, entry in training.train(config, folder, name, init, problem, recipe, **options):
         yield {**about, "layers": 2, "predictor": "trained", **jax.tree.map(float, measured(layers, batch)), **entry}
 
 
@@ -117,8 +113,8 @@ def _nonlinear(config: NonlinearConfig, folder: RunFolder) -> Iterator[Row]:
     for name, recipe in _recipes.items():
         init = partial(problems.init_network, layers=1 if name == "trained" else 0)
         options = recipe._replace(batch_size=config.batch_size)
-        evaluation = lambda: partial(_wave_losses, problem, batch=validation)  # noqa: E731
-        trained[name] = training.train(config, folder, _waves[name], init, problem, options, evaluation, every=every)
+        measure = partial(_wave_losses, problem, batch=validation)
+        trained[name] = training.train(config, folder, _waves[name], init, problem, options, measure, every=every)
     about = {"task": "sine", "layers": 1, "recurrent": True, "dim": 1, "context": config.context}
     about |= {"test_tasks": config.test_tasks}
     yield {**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}
@@ -187,17 +183,14 @@ def _markov(config: MarkovConfig, folder: RunFolder) -> Iterator[Row]:
 def _train_chains(config: MarkovConfig, folder: RunFolder, chains: Chains, name: str) -> list[training.Member]:
     """Two-layer models, one per seed, with or without a start symbol."""
 
-    def evaluation() -> training.Measure:
-        validation = chains.sample(random_key(config, VALIDATION), config.validation_tasks)
-        for strategy, predict in _strategies(chains).items():
-            loss = float(_chain_measures(predict, chains, validation)["loss"])
-            folder.log(event="reference", model=name, predictor=strategy, loss=loss)
-        return lambda model: _chain_measures(_of_logits, chains, validation, model) | _roles(model, validation)
-
+    validation = chains.sample(random_key(config, VALIDATION), config.validation_tasks)
+    measure = lambda model: _chain_measures(_of_logits, chains, validation, model) | _roles(model, validation)  # noqa: E731
+    measured = {which: _chain_measures(predict, chains, validation) for which, predict in _strategies(chains).items()}
+    references = {strategy: float(found["loss"]) for strategy, found in measured.items()}
     recipe = Recipe(config.batch_size, config.learning_rate, b2=0.999, gradient_clip=1.0)
     init = jax.jit(partial(init_model, states=chains.states, length=chains.length, start=name == "markov_start"))
     every = max(1, min(50, config.steps // 20))
-    return training.train(config, folder, name, init, chains, recipe, evaluation, every=every)
+    return training.train(config, folder, name, init, chains, recipe, measure, references, every=every)
 
 
 @cache

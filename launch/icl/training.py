@@ -26,7 +26,7 @@ from jexplicit.runs.files import host_bytes
 from jexplicit.runs.progress import console, stage
 from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, View, groups, means
+from launch.kit.views import Column, Lines, Results, Row, Table, View, groups, means, where
 
 VALIDATION, TEST, SPECTRUM = 101, 102, 103  # streams of random numbers that depend on --seed; none is a training seed's own
 INIT_SCALE = 0.002  # of the random weights of a single layer: variance times fan-in, as in the paper's code
@@ -139,7 +139,8 @@ def train(
     init: Callable[[Array], Any],
     problem: TrainingProblem,
     recipe: Recipe,
-    evaluation: Callable[[], Measure] | None = None,
+    measure: Measure | None = None,
+    references: Mapping[str, float] | None = None,
     *,
     steps: int | None = None,
     seeds: int | None = None,
@@ -147,20 +148,20 @@ def train(
 ) -> list[Member]:
     """The parameters of every seed, with row fields; earlier training continues, or is read.
 
-    name: of the model, in files and events. init: `key -> parameters`. evaluation: returns the measure of one seed's
-    parameters, by default the loss on validation tasks; called only if there is something to train.
+    name: of the model, in files and events. init: `key -> parameters`. measure: of the parameters of a seed; default, their
+    loss on validation tasks. references: losses on these by predictor, which are events.
     """
     steps, numbers = steps or config.steps, [config.seed + n for n in range(seeds or config.seeds)]
     tenth = max(every, steps // 10 // every * every)
-
-    def validation_loss() -> Measure:
+    if measure is None:
         validation, loss = problem.sample(random_key(config, VALIDATION), config.validation_tasks), jax.jit(problem.loss)
-        return lambda params: {"loss": loss(params, validation)}
-
-    measure = functools.cache(evaluation or validation_loss)
+        measure = lambda params: {"loss": loss(params, validation)}  # noqa: E731
+    if not where(folder.events("reference"), model=name):
+        for predictor, level in (references or {}).items():
+            folder.log(event="reference", model=name, predictor=predictor, loss=level)
 
     def evaluate(params: Any) -> Row:
-        entries = [measure()(one) for one in _split_seeds(params)]
+        entries = [measure(one) for one in _split_seeds(params)]
         return {what: [float(entry[what]) for entry in entries] for what in entries[0]}
 
     def on_evaluation(entry: Row) -> None:
@@ -266,20 +267,16 @@ def trained_family(
         init = functools.partial(init_layers, scale=INIT_SCALE / model.layers, **sizes)
     trained = problem or make_regression(model, **{"clip": WARM_CLIP} if start == "warm" else {})
 
-    def evaluation() -> Measure:
-        validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
-        found = {what: _reference_predictions(config, model, validation, what) for what in sorted({"gd", model.reference})}
-        for what, theirs in found.items():
-            folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
+    validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
+    theirs = {what: _reference_predictions(config, model, validation, what) for what in sorted({"gd", model.reference})}
 
-        def measure(layers: Any) -> Row:
-            measured = compare(predictions_of(trained.predict, layers, validation), found[model.reference])
-            return {what: measured[what] for what in ("loss", *PredictorDifference._fields)}
-
-        return measure
+    def measure(layers: Any) -> Row:
+        measured = compare(predictions_of(trained.predict, layers, validation), theirs[model.reference])
+        return {what: measured[what] for what in ("loss", *PredictorDifference._fields)}
 
     every, recipe = max(100, (steps or config.steps) // 200), make_recipe(config, model.layers)
-    members = train(config, folder, name, init, trained, recipe, evaluation, steps=steps, every=every)
+    references = {what: float(np.mean(found.loss)) for what, found in theirs.items()}
+    members = train(config, folder, name, init, trained, recipe, measure, references, steps=steps, every=every)
     return Family("trained", trained.predict, [(layers, {**e, "start": start, "heads": heads}) for layers, e in members])
 
 

@@ -96,7 +96,7 @@ def test_the_reference_numbers_on_mnist(data_dir, tmp_path):
     assert main("digits --preset mnist", tmp_path / "all", *given, "explicit") == 0
     # measured elsewhere with the paper's preprocessing; 0.2 % is 20 images
     assert [row["test_accuracy"] for row in rows(tmp_path / "all")] == pytest.approx([0.8334, 0.8364], abs=0.002)
-    flags = ["--frequencies", "256", "--limit", "10000"]
+    flags = ["--frequencies", "256", "--limit", "3000"]
     assert main("digits --preset mnist", tmp_path / "few", *given, "kernel", *flags) == 0
     assert max(row["test_accuracy"] for row in rows(tmp_path / "few")) >= 0.97
 
